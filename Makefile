@@ -1,0 +1,21 @@
+# Two front doors: `make demo` shows the main job on a real Kubernetes, `make test` proves it.
+# Everything they need is fetched on the way: uv and tox into .venv, Debian packages when root, Go-built tools into the cache.
+TOX = .venv/bin/tox run --quiet
+
+.PHONY: demo test lab lab-down format pack clean
+demo: .venv/ready          ## watch a TFJob hang beside Istio's sidecar, then complete
+	@$(TOX) -e demo
+test: .venv/ready          ## lint, types, unit, cluster and node tiers
+	@rm -rf test-results; $(TOX) -e lab -- build && $(TOX) -e lint,static,integration-collect,unit,cluster,node; s=$$?; .venv/bin/python tests/summary.py test-results; exit $$s
+lab: .venv/ready           ## leave a cluster running and print its kubeconfig
+	@$(TOX) -e lab -- up --level node
+lab-down: .venv/ready      ## end it, leaving nothing behind
+	@$(TOX) -e lab -- down
+format: .venv/ready        ## rewrite the code in the project's format
+	@$(TOX) -e format
+pack: .venv/ready          ## pack the charm as the node tier does (a local structural pack, not an official build)
+	@.venv/bin/uv run --quiet --group lab --directory tests python -m lab.pack
+clean:                     ## remove what the targets above made in this folder
+	@rm -rf .venv .tox test-results demo-report .ruff_cache .pytest_cache .coverage.*
+.venv/ready: tests/bootstrap.sh
+	@sh tests/bootstrap.sh .venv && touch $@
