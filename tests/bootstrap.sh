@@ -13,4 +13,4 @@ if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
 fi
 echo "setting up uv and tox in $venv (about 10 s)"
 python3 -m venv --clear "$venv"
-"$venv/bin/pip" install --quiet --disable-pip-version-check uv==0.13.8 tox==4.59.0 tox-uv==1.37.7
+"$venv/bin/pip" install --quiet --disable-pip-version-check uv==0.13.8 tox==4.67.13 tox-uv==1.37.1
