@@ -1,0 +1,110 @@
+"""The promises that the repository makes of itself."""
+
+from __future__ import annotations
+
+import configparser
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+
+
+def tracked(*patterns: str) -> list[Path]:
+    """Files that git tracks, as paths from the root; all of them where there is no git."""
+    listing = subprocess.run(
+        ["git", "ls-files", "--", *patterns], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return [ROOT / line for line in listing.stdout.splitlines() if (ROOT / line).is_file()]
+
+
+def lines(path: Path) -> int:
+    """How many lines a text file has."""
+    return len(path.read_text().splitlines())
+
+
+def test_no_python_file_outgrows_three_hundred_lines() -> None:
+    """A file that grows is split by rule."""
+    assert {
+        str(path.relative_to(ROOT)): lines(path)
+        for path in tracked("*.py", "*.go")
+        if lines(path) > 300
+    } == {}
+
+
+def test_the_charm_module_stays_under_two_hundred_lines() -> None:
+    """charm.py wires; everything else lives beside it."""
+    assert lines(ROOT / "src/charm.py") < 200
+
+
+def test_the_readme_fits_in_a_hundred_and_twenty_lines() -> None:
+    """A newcomer reads all of it."""
+    assert lines(ROOT / "README.md") <= 120
+
+
+@pytest.mark.parametrize(
+    "document", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"]
+)
+def test_every_path_that_a_document_names_exists(document: str) -> None:
+    """Documents in back quotes name files of this repository only when they are there."""
+    words = (ROOT / document).read_text().replace("\n", " ").split("`")[1::2]
+    named = [
+        word
+        for word in words
+        if "/" in word
+        and word.split("/")[0]
+        in {
+            "src",
+            "tests",
+            "workload",
+            "lib",
+            "docs",
+            "bundle",
+            "terraform",
+            "examples",
+            "benchmarks",
+        }
+    ]
+    assert [word for word in named if not list(ROOT.glob(word.rstrip("/")))] == []
+
+
+def test_every_option_of_the_charm_is_in_the_readme() -> None:
+    """What `juju config` offers is documented where a reader looks first."""
+    options = yaml.safe_load((ROOT / "config.yaml").read_text())["options"]
+    readme = (ROOT / "README.md").read_text()
+    assert [option for option in options if f"`{option}`" not in readme] == []
+
+
+def test_every_tox_environment_says_what_it_is_for() -> None:
+    """`tox list` is the index of what a developer can do."""
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(ROOT / "tox.ini")
+    environments = [name for name in tox.sections() if name.startswith("testenv:")]
+    assert environments
+    assert [name for name in environments if not tox[name].get("description")] == []
+
+
+def test_the_library_the_charm_and_the_workload_need_the_same_python() -> None:
+    """One set of versions is promised everywhere."""
+    wanted = 'requires-python = ">=3.11"'
+    assert wanted in (ROOT / "pyproject.toml").read_text()
+    assert wanted in (ROOT / "workload/pyproject.toml").read_text()
+
+
+def test_nothing_speaks_of_the_machine_it_was_written_on() -> None:
+    """The project is about the product alone."""
+    traces = ["/" + "work/", "/" + "root/", "sub" + "agent"]
+    texts = [
+        path
+        for path in tracked()
+        if path.suffix in {".py", ".md", ".go", ".toml", ".ini", ".yaml", ".j2", ".sh", ".tf"}
+        or path.name == "Makefile"
+    ]
+    assert [
+        (str(path.relative_to(ROOT)), trace)
+        for path in texts
+        for trace in traces
+        if trace in path.read_text()
+    ] == []
