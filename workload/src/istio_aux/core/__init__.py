@@ -1,0 +1,1 @@
+"""The rules of istio-aux: pure functions over frozen data; no I/O, no log, no clock."""

@@ -1,0 +1,209 @@
+"""The Pod as it comes over the wire, reduced to the fields that istio-aux reads.
+
+Only structs, their decoder and plain accessors may live here; no decision does. A field that nobody
+reads is not declared: msgspec skips it without building an object, and that is most of the cost.
+
+The API server sends ``null`` for empty lists (a BOOKMARK has ``"containers": null``), so every list
+and map is optional on the wire. The accessors of `Pod` hide that: past them there is no ``None``
+list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any, cast
+
+import msgspec
+
+PROXY = "istio-proxy"
+"""Name of the sidecar's container (istio injection-template.yaml); nothing else identifies it."""
+
+
+class Struct(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Base of all wire structs: immutable, lowerCamelCase on the wire, unknown fields skipped."""
+
+
+class Metadata(Struct, frozen=True):
+    """``metadata``; ``name`` is empty at admission when ``generateName`` is used."""
+
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    deletion_timestamp: datetime | None = None
+
+
+class ExitCodes(Struct, frozen=True):
+    """``exitCodes`` of a restart rule: operator ``In`` or ``NotIn``."""
+
+    operator: str = ""
+    values: tuple[int, ...] | None = None
+
+
+class RestartRule(Struct, frozen=True):
+    """One of ``restartPolicyRules`` (KEP-5307): action ``Restart`` or ``RestartAllContainers``."""
+
+    action: str = ""
+    exit_codes: ExitCodes | None = None
+
+
+class EnvVar(Struct, frozen=True):
+    """A literal environment variable; one with ``valueFrom`` has an empty value here."""
+
+    name: str = ""
+    value: str | None = None
+
+
+class Container(Struct, frozen=True):
+    """A container of the spec, regular or init."""
+
+    name: str = ""
+    restart_policy: str | None = None
+    restart_policy_rules: tuple[RestartRule, ...] | None = None
+    env: tuple[EnvVar, ...] | None = None
+
+
+class PodSpec(Struct, frozen=True):
+    """``spec``; an absent ``restartPolicy`` means ``Always``, as the API server defaults it."""
+
+    restart_policy: str | None = None
+    host_network: bool | None = None
+    containers: tuple[Container, ...] | None = None
+    init_containers: tuple[Container, ...] | None = None
+
+
+class Waiting(Struct, frozen=True):
+    """State of a container that is not created yet, or is waiting for its next start."""
+
+    reason: str = ""
+
+
+class Running(Struct, frozen=True):
+    """State of a container that runs."""
+
+    started_at: datetime | None = None
+
+
+class Terminated(Struct, frozen=True):
+    """State of a container that exited; it may be started again."""
+
+    exit_code: int
+    reason: str = ""
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+
+
+class State(Struct, frozen=True):
+    """Exactly one is set; none set means waiting (core/v1 ContainerState)."""
+
+    waiting: Waiting | None = None
+    running: Running | None = None
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(Struct, frozen=True):
+    """What the kubelet last reported about one container."""
+
+    name: str = ""
+    state: State | None = None
+    ready: bool | None = None
+    restart_count: int | None = None
+
+
+class PodStatus(Struct, frozen=True):
+    """``status``; container statuses come in any order, and any of them may be missing."""
+
+    phase: str | None = None
+    container_statuses: tuple[ContainerStatus, ...] | None = None
+    init_container_statuses: tuple[ContainerStatus, ...] | None = None
+
+
+class Pod(Struct, frozen=True):
+    """A pod; `decode` and `convert` make one."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: Metadata = Metadata()
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def key(self) -> str:
+        """``namespace/name`` for people; a generated name that is not made yet ends in ``*``."""
+        meta = self.metadata
+        name = meta.name or (f"{meta.generate_name}*" if meta.generate_name else "(unnamed)")
+        return f"{meta.namespace}/{name}" if meta.namespace else name
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """``metadata.annotations``, empty when absent or null."""
+        return self.metadata.annotations or {}
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """``metadata.labels``, empty when absent or null."""
+        return self.metadata.labels or {}
+
+    @property
+    def containers(self) -> tuple[Container, ...]:
+        """The regular containers of the spec; the sidecar may be any of them."""
+        return self.spec.containers or ()
+
+    @property
+    def init_containers(self) -> tuple[Container, ...]:
+        """The init containers of the spec, native sidecars included."""
+        return self.spec.init_containers or ()
+
+    @property
+    def native_sidecars(self) -> tuple[Container, ...]:
+        """Init containers that the kubelet keeps running beside the payload (KEP-753)."""
+        return tuple(c for c in self.init_containers if c.restart_policy == "Always")
+
+    @property
+    def restart_policy(self) -> str:
+        """``spec.restartPolicy`` with the API server's default."""
+        return self.spec.restart_policy or "Always"
+
+    def statuses(self) -> Iterator[ContainerStatus]:
+        """Statuses of all containers, regular and init; names are unique within a pod."""
+        yield from self.status.container_statuses or ()
+        yield from self.status.init_container_statuses or ()
+
+    def container_status(self, name: str) -> ContainerStatus | None:
+        """Status of the container called ``name``, or None when the kubelet reported none."""
+        return next((status for status in self.statuses() if status.name == name), None)
+
+
+_decoder = msgspec.json.Decoder(Pod)
+
+
+def decode(body: bytes) -> Pod:
+    """Decode one pod from JSON.
+
+    Raises:
+        msgspec.ValidationError: a field has the wrong type; the message names its path.
+        msgspec.DecodeError: the bytes are no JSON (the base class of the former).
+    """
+    return _decoder.decode(body)
+
+
+def convert(document: object) -> Pod:
+    """Make a pod of a parsed document that a person may have written: ``null`` counts as absent.
+
+    Raises:
+        msgspec.ValidationError: a field has the wrong type; the message names its path.
+    """
+    return msgspec.convert(_without_nulls(document), Pod)
+
+
+def _without_nulls(value: object) -> object:
+    if isinstance(value, dict):
+        items = cast("dict[Any, object]", value).items()
+        return {key: _without_nulls(item) for key, item in items if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in cast("list[object]", value)]
+    return value

@@ -1,0 +1,26 @@
+"""What a cluster admin may set and the pure rules obey: small frozen types, no rules."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Capability(StrEnum):
+    """What cluster and Istio can do for start order; it decides between the two ways to start."""
+
+    NATIVE = "native"
+    """Istio >=1.24 and every kubelet >=1.29: the sidecar can be an init container that keeps on."""
+    CLASSIC = "classic"
+    """Only `holdApplicationUntilProxyStarts` is safe to ask for."""
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """How `quit.decide` treats all pods; annotations of a pod refine it for that pod."""
+
+    ignore_containers: frozenset[str] = frozenset()
+    """Containers, by name, that never keep a pod's proxy alive."""
+    grace: float = 0.0
+    """Seconds that the proxy is left running after the last payload container finished, for
+    telemetry that is still in flight (istio/proxy#2122)."""
