@@ -1,0 +1,115 @@
+"""The Kubernetes objects that the application owns, rendered from `templates/*.j2`.
+
+Pure: values in, objects out. Nothing here knows Juju, Pebble or a cluster, so that tests of the
+workload can use the very role and webhook configuration that the charm creates.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import jinja2
+import yaml
+from lightkube import codecs
+from lightkube.codecs import AnyResource
+
+WEBHOOK_PORT: Final = 8443
+
+# kube-system is left alone whatever the selector says: a cluster has to come up without us.
+_NEVER_SELECTED: Final = ("kube-system",)
+
+_TEMPLATES: Final = Path(__file__).parent / "templates"
+
+
+@dataclass(frozen=True)
+class Values:
+    """What the objects depend on.
+
+    Attributes:
+        app: name of the Juju application; also its Service and the base of the objects' names.
+        model: name of the Juju model; also its namespace.
+        namespace_selector: Kubernetes LabelSelector (`matchLabels`, `matchExpressions`) of the
+            namespaces whose pods are shown to the webhook.
+        failure_policy: what the API server does with a pod when the webhook does not answer.
+        ca_bundle: PEM certificates, any of which may have signed what the webhook serves.
+    """
+
+    app: str
+    model: str
+    namespace_selector: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    failure_policy: Literal["Ignore", "Fail"] = "Ignore"
+    ca_bundle: str = ""
+
+
+def service_account(app: str) -> str:
+    """Name of the workload's own ServiceAccount, in the model's namespace."""
+    return f"{app}-workload"
+
+
+def webhook_configuration(app: str, model: str) -> str:
+    """Name of the MutatingWebhookConfiguration, which sorts before every one of Istio's."""
+    return f"istio-aux-{model}-{app}"
+
+
+def labels(app: str, model: str) -> dict[str, str]:
+    """The labels by which the application finds again what it owns, in any namespace."""
+    return {
+        "app.kubernetes.io/managed-by": "istio-aux-charm",
+        "istio-aux.io/application": app,
+        "istio-aux.io/model": model,
+    }
+
+
+def render_access(app: str, model: str) -> list[AnyResource]:
+    """Return the workload's ServiceAccount, ClusterRole and ClusterRoleBinding."""
+    return _render("access.yaml.j2", app, model)
+
+
+def render_webhook(values: Values) -> list[AnyResource]:
+    """Return the MutatingWebhookConfiguration."""
+    return _render(
+        "webhook.yaml.j2",
+        values.app,
+        values.model,
+        ca_bundle=base64.b64encode(values.ca_bundle.encode()).decode(),
+        failure_policy=values.failure_policy,
+        namespace_selector=_except_never_selected(values.namespace_selector),
+    )
+
+
+def render(values: Values) -> list[AnyResource]:
+    """Return every object that the application owns, in the order in which they are applied."""
+    return render_access(values.app, values.model) + render_webhook(values)
+
+
+def _except_never_selected(selector: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `selector` AND not kube-system."""
+    never = {
+        "key": "kubernetes.io/metadata.name",
+        "operator": "NotIn",
+        "values": list(_NEVER_SELECTED),
+    }
+    return {**selector, "matchExpressions": [*selector.get("matchExpressions", []), never]}
+
+
+def _render(template: str, app: str, model: str, **more: Any) -> list[AnyResource]:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,  # noqa: S701  this is YAML, not HTML; what may need quoting goes through `tojson`
+    )
+    text = environment.get_template(template).render(
+        app=app,
+        model=model,
+        labels=labels(app, model),
+        role=f"{model}-{app}-workload",
+        service_account=service_account(app),
+        webhook_configuration=webhook_configuration(app, model),
+        webhook_port=WEBHOOK_PORT,
+        **more,
+    )
+    return [codecs.from_dict(document) for document in yaml.safe_load_all(text)]
