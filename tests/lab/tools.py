@@ -1,0 +1,175 @@
+"""The programs that the lab builds from pinned Go modules, and where each of them is.
+
+A group is a folder with a go.mod: `tools/<group>` pins other people's programs, the folder of a
+program of our own holds its source as well. A built program is kept in the cache under a key made
+of all that goes into it, so a changed pin builds anew and an unchanged one never does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab import cache, toolchain
+
+HERE = Path(__file__).parent
+# -trimpath: the same program from every checkout.
+FLAGS = ("-trimpath", "-buildvcs=false")
+# Istio and kubectl read the version of API server and kubelet; a release build sets it like this.
+KUBERNETES = " ".join(
+    (
+        "-s -w",
+        *(
+            f"-X k8s.io/component-base/version.git{key}"
+            for key in ("Version=v1.36.3", "Major=1", "Minor=36")
+        ),
+    )
+)
+# Programs that a folder in KUBEBUILDER_ASSETS (setup-envtest) may bring.
+ASSETS = frozenset({"etcd", "kube-apiserver", "kubectl"})
+
+
+class BuildError(Exception):
+    """A program could not be built; the message names it and the log."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program, its go.mod's folder, its package and its cold build's seconds on two cores."""
+
+    name: str
+    folder: Path
+    package: str
+    seconds: int
+    ldflags: str = "-s -w"
+
+
+def _kubernetes(name: str, seconds: int) -> Program:
+    return Program(
+        name, HERE / "tools/kubernetes-1.36", f"k8s.io/kubernetes/cmd/{name}", seconds, KUBERNETES
+    )
+
+
+# In the order of building: what the api level needs comes first, and the programs of a group share
+# most of their packages, so the seconds of the later ones hold only after the earlier ones.
+PROGRAMS = {
+    program.name: program
+    for program in (
+        Program("etcd", HERE / "tools/kubernetes-1.36", "go.etcd.io/etcd/server/v3", 25),
+        _kubernetes("kube-apiserver", 200),
+        _kubernetes("kube-controller-manager", 50),
+        _kubernetes("kube-scheduler", 5),
+        _kubernetes("kubelet", 20),
+        _kubernetes("kubectl", 25),
+        Program("pebble", HERE / "tools/pebble", "github.com/canonical/pebble/cmd/pebble", 10),
+        Program("pilot-agent", HERE / "istio/proxy", ".", 5),
+        Program("coredns", HERE / "tools/coredns", "github.com/coredns/coredns", 120),
+        Program(
+            "training-operator",
+            HERE / "tools/training-operator",
+            "github.com/kubeflow/training-operator/cmd/training-operator.v1",
+            60,
+        ),
+    )
+}
+
+
+def path(name: str) -> Path:
+    """The program `name`, built first when the cache does not have it.
+
+    Raises:
+        BuildError: the name is unknown, or the build failed.
+        lab.toolchain.ToolchainError: there is no Go.
+    """
+    return ensure([name])[name]
+
+
+def ensure(names: Iterable[str]) -> dict[str, Path]:
+    """The programs `names` by name; builds the missing ones in order, saying how long it takes."""
+    wanted = set(names)
+    if unknown := wanted - PROGRAMS.keys():
+        raise BuildError(f"{min(unknown)}: no such program; there are {', '.join(PROGRAMS)}")
+    places = {p.name: _asset(p.name) or _place(p) for p in PROGRAMS.values() if p.name in wanted}
+    if all(place.exists() for place in places.values()):
+        return places
+    lock = cache.folder("tools") / "lock"
+    with cache.lock(lock, waiting="waiting for another process that builds the tools"):
+        missing = [PROGRAMS[name] for name, place in places.items() if not place.exists()]
+        for index, program in enumerate(missing):
+            if index == 0 or len(missing) > 1:
+                rest = _minutes(sum(p.seconds for p in missing[index:]))
+                cache.say(f"building {', '.join(p.name for p in missing[index:])}: about {rest}")
+            _build(program, places[program.name])
+    return places
+
+
+def missing() -> list[str]:
+    """The programs that a later call would build."""
+    return [p.name for p in PROGRAMS.values() if not (_asset(p.name) or _place(p)).exists()]
+
+
+def _asset(name: str) -> Path | None:
+    assets = os.environ.get("KUBEBUILDER_ASSETS")
+    if not assets or name not in ASSETS:
+        return None
+    place = Path(assets) / name
+    return place if place.exists() else None
+
+
+def _place(program: Program) -> Path:
+    digest = hashlib.sha256()
+    sources = [program.folder / "go.mod", program.folder / "go.sum", *program.folder.rglob("*.go")]
+    for source in sorted(source for source in sources if source.exists()):
+        digest.update(f"{source.relative_to(program.folder)}\0".encode() + source.read_bytes())
+    for part in (program.package, program.ldflags, *FLAGS, toolchain.version(program.folder)):
+        digest.update(f"\0{part}".encode())
+    return cache.root() / "tools" / digest.hexdigest()[:16] / program.name
+
+
+def _build(program: Program, place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    log = place.with_suffix(".log")
+    # Built beside its place and renamed: whoever finds the program finds all of it.
+    new = place.with_suffix(".new")
+    argv = [str(toolchain.go()), "build", *FLAGS, "-ldflags", program.ldflags, "-o", str(new)]
+    started = time.monotonic()
+    with log.open("w") as output:
+        build = subprocess.Popen(
+            [*argv, program.package],
+            cwd=program.folder,
+            env=toolchain.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        while True:
+            try:
+                status = build.wait(timeout=30)
+                break
+            except subprocess.TimeoutExpired:
+                elapsed = time.monotonic() - started
+                cache.say(f"building {program.name}: {elapsed:.0f} s of about {program.seconds} s")
+            except BaseException:
+                build.kill()
+                build.wait()
+                raise
+    if status:
+        last = (log.read_text().strip().splitlines() or ["no output"])[-1]
+        raise BuildError(
+            f"{program.name}: go build: exit status {status}: {last} (all of it in {log})"
+        )
+    new.rename(place)
+    log.unlink()
+    cache.say(f"built {program.name} in {time.monotonic() - started:.0f} s")
+
+
+def _minutes(seconds: int) -> str:
+    cores = os.cpu_count() or 1
+    estimate = max(5, seconds * 2 / cores)
+    text = f"{estimate / 60:.0f} min" if estimate > 90 else f"{estimate:.0f} s"
+    return f"{text} on {cores} cores from empty caches, less with Go's"
