@@ -1,0 +1,209 @@
+"""The scripted kubelet as tests use it: calls return once the API server has the result."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import dataclasses
+import datetime
+import itertools
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
+
+from lightkube import AsyncClient, KubeConfig
+from lightkube.resources.core_v1 import Pod
+
+from lab.kubelet import certificate, node, server
+from lab.kubelet.behaviour import MISBEHAVIOURS, Behaviour, Name
+from lab.kubelet.pods import Pods, Record
+
+PATIENCE = 60.0  # seconds for one call; an API server that is being restarted answers within a few
+
+T = TypeVar("T")
+
+
+class Cluster(Protocol):
+    """What the kubelet needs to know of the cluster it joins."""
+
+    @property
+    def kubeconfig(self) -> Path:
+        """Administrator's credentials."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Exec:
+    """One request to execute or to forward; ``command`` is method and path for the latter."""
+
+    pod: str  # namespace/name
+    uid: str
+    container: str
+    command: tuple[str, ...]
+    at: datetime.datetime
+    via: str  # "exec" or "port-forward"
+
+
+class ScriptedKubelet:
+    """A node of the cluster whose containers do what the test says, while the context is open.
+
+    Methods take the pod as the API server returned it, UID included. They raise KeyError for a pod
+    that this kubelet does not have, and what went wrong in the kubelet's thread, if something did.
+    """
+
+    def __init__(
+        self, cluster: Cluster, *, name: str = "scripted", exit_delay: float = 0.3
+    ) -> None:
+        """``exit_delay``: seconds from quit to the proxy's end in the API (0.8-1.1 in reality)."""
+        self._cluster = cluster
+        self._name = name
+        self._exit_delay = exit_delay
+        self._execs: list[Exec] = []
+        self._thread = threading.Thread(target=self._main, name=f"kubelet-{name}")
+        self._started = concurrent.futures.Future[None]()
+        self._stop: asyncio.Event
+        self._loop: asyncio.AbstractEventLoop
+        self._pods: Pods
+        self._tasks: asyncio.TaskGroup
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._started.result(PATIENCE)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(PATIENCE)
+
+    @property
+    def execs(self) -> list[Exec]:
+        """Everything that was asked of this kubelet so far, in order."""
+        return list(self._execs)
+
+    def execs_of(self, pod: Pod) -> list[Exec]:
+        """What was asked for this very pod, not for one of the same name."""
+        return [e for e in self._execs if e.uid == _uid(pod)]
+
+    def crash_loop(self, pod: Pod, container: str) -> None:
+        """A container that ended waits for its next start in CrashLoopBackOff."""
+        self._call(self._pods.again(self._pods.get(_uid(pod)), container, "CrashLoopBackOff"))
+
+    def finish(
+        self, pod: Pod, container: str, exit_code: int = 0, *, reason: str | None = None
+    ) -> None:
+        """A container ends. A restart that is then due is made by ``restart`` or ``crash_loop``.
+
+        So a test can look at the moment in between, which lasts some 100 ms in reality.
+        """
+        record = self._pods.get(_uid(pod))
+        self._call(self._pods.end(record, container, exit_code, reason))
+
+    def linger(self, pod: Pod) -> None:
+        """From now on the pod's deletion does not end: its containers ignore the signal."""
+        self._pods.get(_uid(pod)).lingers = True
+
+    def misbehave(self, pod: Pod, behaviour: Name, *, times: int | None = None) -> None:
+        """The next ``times`` requests for this pod's proxy, or all, go wrong in the named way."""
+        what = MISBEHAVIOURS[behaviour]
+        queue = itertools.repeat(what) if times is None else itertools.repeat(what, times)
+        self._pods.get(_uid(pod)).misbehaviours = queue
+
+    def omit(self, pod: Pod, *containers: str) -> None:
+        """Report no status for these containers from now on."""
+        self._call(self._pods.omit(self._pods.get(_uid(pod)), set(containers)))
+
+    def release(self, pod: Pod) -> None:
+        """End the deletion of a pod that lingers."""
+        self._call(self._pods.release(self._pods.get(_uid(pod))))
+
+    def restart(self, pod: Pod, container: str) -> None:
+        """The next run of a container that ended starts."""
+        self._call(self._pods.again(self._pods.get(_uid(pod)), container, None))
+
+    def run(self, pod: Pod) -> None:
+        """Bind the pod to this node and start it: init containers done, all others running."""
+        assert pod.metadata is not None
+        namespace, name = pod.metadata.namespace or "", pod.metadata.name or ""
+        self._call(self._adopt_and_run(namespace, name))
+
+    async def _adopt_and_run(self, namespace: str, name: str) -> None:
+        await self._pods.run(await self._pods.adopt(namespace, name))
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
+
+    # What the streaming endpoint asks (server.Node).
+
+    def find(self, namespace: str, name: str) -> Record | None:
+        """The pod of that name as this kubelet has it."""
+        return self._pods.find(namespace, name)
+
+    def note(self, record: Record, container: str, command: tuple[str, ...], via: str) -> None:
+        """Record that somebody asked for this."""
+        at = datetime.datetime.now(datetime.UTC)
+        pod = f"{record.namespace}/{record.name}"
+        self._execs.append(Exec(pod, record.uid, container, command, at, via))
+
+    def behave(self, record: Record) -> Behaviour | None:
+        """The misbehaviour that is due for this request; None: behave."""
+        return next(record.misbehaviours, None)
+
+    def exits(self, record: Record, exit_code: int) -> None:
+        """The proxy of the pod ends with this code, shortly."""
+        self._tasks.create_task(self._exit(record, exit_code))
+
+    async def _exit(self, record: Record, exit_code: int) -> None:
+        await asyncio.sleep(self._exit_delay)
+        await self._pods.quit(record, server.PROXY, exit_code)
+
+    # The kubelet's thread.
+
+    def _main(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:
+            if self._started.done():
+                raise
+            self._started.set_exception(error)
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        config = KubeConfig.from_file(str(self._cluster.kubeconfig))
+        async with AsyncClient(config) as client:
+            self._pods = Pods(client, self._name)
+            runner, port = await server.serve(server.application(self), certificate.context())
+            try:
+                await node.register(client, self._name, port)
+                await self._live(client)
+                await node.remove(client, self._name)
+            finally:
+                await runner.cleanup()
+
+    async def _live(self, client: AsyncClient) -> None:
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                self._tasks.create_task(self._pods.follow())
+                self._tasks.create_task(node.keep_ready(client, self._name))
+                self._started.set_result(None)
+                await self._stop.wait()
+                raise _StopError  # cancels the tasks, also one that waits for an absent API server
+        except* _StopError:
+            return
+
+
+class _StopError(Exception):
+    """The test is over."""
+
+
+def _uid(pod: Pod) -> str:
+    assert pod.metadata is not None
+    assert pod.metadata.uid is not None, "the pod must be as the API server returned it"
+    return pod.metadata.uid

@@ -1,0 +1,83 @@
+"""What a kubelet concludes from container states: pure functions of a spec and its containers.
+
+Written from the rules of Kubernetes 1.36 (``ContainerShouldRestart``, ``getPhase``), on purpose
+without the workload's own ``istio_aux.core.completion``: the judge of a test must not share the
+code it judges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lightkube.models import core_v1
+
+from lab.kubelet.containers import Container, Running, Terminated, Waiting
+
+TERMINAL = ("Succeeded", "Failed")
+
+
+def native(container: core_v1.Container) -> bool:
+    """Whether an init container is a sidecar (``restartPolicy: Always``)."""
+    return container.restartPolicy == "Always"
+
+
+def should_restart(container: core_v1.Container, spec: core_v1.PodSpec, exit_code: int) -> bool:
+    """Whether the kubelet starts the container again after this exit code.
+
+    Asked in the order of ``ContainerShouldRestart``: the container's rules and policy, the pod's.
+    """
+    policy = spec.restartPolicy or "Always"
+    if container.restartPolicy is not None:
+        if any(_applies(rule, exit_code) for rule in container.restartPolicyRules or []):
+            return True
+        policy = container.restartPolicy
+    return policy == "Always" or (policy == "OnFailure" and exit_code != 0)
+
+
+def _applies(rule: core_v1.ContainerRestartRule, exit_code: int) -> bool:
+    # Both actions that exist, Restart and RestartAllContainers, mean "will run again".
+    if rule.exitCodes is None:
+        return False
+    listed = exit_code in (rule.exitCodes.values or [])
+    return listed if rule.exitCodes.operator == "In" else not listed
+
+
+def phase(spec: core_v1.PodSpec, containers: Mapping[str, Container]) -> str:
+    """The phase of a pod that is initialised, as ``getPhase`` has it.
+
+    A container that is absent from ``containers`` has no status yet: the pod is Pending.
+    Restartable init containers count while they run; their exit codes never count.
+    """
+    regular = [(c, containers.get(c.name)) for c in spec.containers]
+    sidecars = [containers.get(c.name) for c in spec.initContainers or [] if native(c)]
+    observed = [state for _, state in regular] + sidecars
+    if any(c is None or (isinstance(c.state, Waiting) and c.last is None) for c in observed):
+        return "Pending"
+    if any(c is not None and isinstance(c.state, Running) for c in observed):
+        return "Running"
+    ends = [(c, end) for c, state in regular if (end := _end(state)) is not None]
+    if any(should_restart(c, spec, end.exit_code) for c, end in ends):
+        return "Running"
+    succeeded = all(
+        state is not None and isinstance(state.state, Terminated) and state.state.exit_code == 0
+        for _, state in regular
+    )
+    return "Succeeded" if succeeded else "Failed"
+
+
+def payload_over(spec: core_v1.PodSpec, containers: Mapping[str, Container]) -> bool:
+    """Whether no regular container runs or will run: then the kubelet stops native sidecars."""
+    return all(
+        (state := containers.get(c.name)) is not None
+        and isinstance(state.state, Terminated)
+        and not should_restart(c, spec, state.state.exit_code)
+        for c in spec.containers
+    )
+
+
+def _end(container: Container | None) -> Terminated | None:
+    if container is None:
+        return None
+    if isinstance(container.state, Terminated):
+        return container.state
+    return container.last

@@ -1,0 +1,198 @@
+"""The kubelet's HTTPS streaming endpoint: exec and port-forward over WebSocket, nothing else.
+
+The frames are those of Kubernetes 1.36: exec first sends an empty message on its lowest open
+channel, then output, then a ``v1.Status`` on channel 3, and closes with 1000; port-forward first
+sends the port as two little-endian bytes on both channels. Only WebSocket is spoken, never SPDY: an
+API server of 1.36 passes WebSockets through to a node that declares the feature
+``ExtendWebSocketsToKubelet``.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+from typing import Protocol
+
+from aiohttp import WSMsgType, web
+
+from lab.kubelet import agent
+from lab.kubelet.behaviour import Behaviour
+from lab.kubelet.containers import Running, Terminated
+from lab.kubelet.pods import Record
+
+PROXY = "istio-proxy"
+PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+STDOUT, STDERR, ERROR = b"\x01", b"\x02", b"\x03"
+
+
+class Node(Protocol):
+    """What the endpoint needs of the kubelet behind it."""
+
+    def find(self, namespace: str, name: str) -> Record | None:
+        """The pod of that name as this kubelet has it."""
+        ...
+
+    def note(self, record: Record, container: str, command: tuple[str, ...], via: str) -> None:
+        """Record that somebody asked for this."""
+        ...
+
+    def behave(self, record: Record) -> Behaviour | None:
+        """The misbehaviour that is due for this request; None: behave."""
+        ...
+
+    def exits(self, record: Record, exit_code: int) -> None:
+        """The proxy of the pod ends with this code, shortly."""
+        ...
+
+
+def application(node: Node) -> web.Application:
+    """The endpoint for the pods of ``node``."""
+
+    async def execute(request: web.Request) -> web.StreamResponse:
+        return await _exec(node, request)
+
+    async def forward(request: web.Request) -> web.StreamResponse:
+        return await _forward(node, request)
+
+    app = web.Application()
+    app.router.add_get("/exec/{namespace}/{pod}/{container}", execute)
+    app.router.add_get("/portForward/{namespace}/{pod}", forward)
+    return app
+
+
+async def serve(app: web.Application, context: ssl.SSLContext) -> tuple[web.AppRunner, int]:
+    """Listen on 127.0.0.1, on a free port; returns the runner to clean up, and the port."""
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
+    await site.start()
+    return runner, int(runner.addresses[0][1])
+
+
+async def _exec(node: Node, request: web.Request) -> web.StreamResponse:
+    pod, container = request.match_info["pod"], request.match_info["container"]
+    record = node.find(request.match_info["namespace"], pod)
+    if record is None:
+        return web.Response(status=404, text="pod does not exist")
+    command = tuple(request.query.getall("command", []))
+    node.note(record, container, command, "exec")
+    behaviour = (node.behave(record) if container == PROXY else None) or Behaviour()
+    if behaviour.stream == "refuse":
+        return web.Response(status=503, text="the node is not available")
+    if (refusal := _not_running(record, container)) is not None:
+        return web.Response(status=500, text=refusal)
+
+    socket = web.WebSocketResponse(protocols=PROTOCOLS, compress=False, timeout=1.0)
+    await socket.prepare(request)
+    await socket.send_bytes(STDOUT if request.query.get("output") else STDERR)
+    if behaviour.stream == "hang":
+        await _until_closed(socket)
+        return socket
+    answer = behaviour.answer or _answer(record, container, command)
+    if behaviour.stream == "answer":
+        if answer.stdout and request.query.get("output"):
+            await socket.send_bytes(STDOUT + answer.stdout.encode())
+        if answer.stderr and request.query.get("error"):
+            await socket.send_bytes(STDERR + answer.stderr.encode())
+        await socket.send_bytes(ERROR + json.dumps(_status(answer)).encode())
+    _end_proxy(node, record, behaviour, quits=answer.quits)
+    await _finish(request, socket, behaviour)
+    return socket
+
+
+async def _forward(node: Node, request: web.Request) -> web.StreamResponse:
+    record = node.find(request.match_info["namespace"], request.match_info["pod"])
+    if record is None:
+        return web.Response(status=404, text="pod does not exist")
+    ports = request.query.getall("port", [])
+    if len(ports) != 1 or not ports[0].isdecimal():
+        return web.Response(status=400, text=f'query parameter "port": {ports}: expected one port')
+    port = int(ports[0])
+    behaviour = node.behave(record) or Behaviour()
+    if behaviour.stream == "refuse":
+        return web.Response(status=503, text="the node is not available")
+
+    socket = web.WebSocketResponse(protocols=PROTOCOLS[1:], compress=False, timeout=1.0)
+    await socket.prepare(request)
+    for channel in (b"\x00", b"\x01"):
+        await socket.send_bytes(channel + port.to_bytes(2, "little"))
+    head = b""
+    async for message in socket:
+        if message.type == WSMsgType.BINARY and message.data[:1] == b"\x00":
+            head += message.data[1:]
+        if b"\r\n\r\n" in head:
+            break
+    else:
+        return socket
+    node.note(record, PROXY, tuple(head.split(b"\r\n")[0].decode().split()[:2]), "port-forward")
+    if behaviour.stream == "hang":
+        await _until_closed(socket)
+        return socket
+    listens = _not_running(record, PROXY) is None
+    response = agent.respond(head, port, record.status_port) if listens else None
+    if response is None:
+        text = f"error forwarding port {port} to pod {record.name}: connection refused"
+        await socket.send_bytes(b"\x01" + text.encode())
+    elif behaviour.stream == "answer":
+        await socket.send_bytes(b"\x00" + response[0])
+    _end_proxy(node, record, behaviour, quits=response is not None and response[1])
+    await _finish(request, socket, behaviour)
+    return socket
+
+
+def _not_running(record: Record, container: str) -> str | None:
+    """Why nothing can be executed in the container, in the words of kubelet and containerd."""
+    state = record.containers.get(container)
+    if state is not None and isinstance(state.state, Terminated):
+        return "container is in CONTAINER_EXITED state"
+    if state is None or not isinstance(state.state, Running):
+        return f'container not found ("{container}")'
+    return None
+
+
+def _answer(record: Record, container: str, command: tuple[str, ...]) -> agent.Answer:
+    if container == PROXY:
+        return agent.run(command, record.status_port)
+    return agent.Answer(stderr="a scripted payload runs no commands", exit_code=None)
+
+
+def _status(answer: agent.Answer) -> dict[str, object]:
+    if answer.exit_code == 0:
+        return {"metadata": {}, "status": "Success"}
+    if answer.exit_code is None:
+        text = f"OCI runtime exec failed: {answer.stderr}: unknown"
+        return {
+            "metadata": {},
+            "status": "Failure",
+            "reason": "InternalError",
+            "message": text,
+            "code": 500,
+        }
+    return {
+        "metadata": {},
+        "status": "Failure",
+        "reason": "NonZeroExitCode",
+        "message": f"command terminated with non-zero exit code: exit status {answer.exit_code}",
+        "details": {"causes": [{"reason": "ExitCode", "message": str(answer.exit_code)}]},
+    }
+
+
+def _end_proxy(node: Node, record: Record, behaviour: Behaviour, *, quits: bool) -> None:
+    if behaviour.proxy_exit is not None:
+        node.exits(record, behaviour.proxy_exit)
+    elif quits and behaviour.answer is None:
+        node.exits(record, 0)
+
+
+async def _finish(
+    request: web.Request, socket: web.WebSocketResponse, behaviour: Behaviour
+) -> None:
+    if behaviour.stream == "reset" and request.transport is not None:
+        request.transport.abort()
+    else:
+        await socket.close()
+
+
+async def _until_closed(socket: web.WebSocketResponse) -> None:
+    async for _ in socket:
+        pass
