@@ -1,0 +1,68 @@
+package main
+
+import (
+	"io"
+	"net"
+	"net/http"
+)
+
+// statusPort is the agent's own server: readiness, and the ways to end it.
+func (a *agent) statusPort() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/healthz/ready", a.readiness)
+	mux.HandleFunc("/quitquitquit", localPost(a.answerAndQuit))
+	// The preStop hook of a native sidecar posts this. There is nothing to drain.
+	mux.HandleFunc("/drain", localPost(answer))
+	return mux
+}
+
+// readinessPort is Envoy's listener for probes. What it does not know it answers with 404 and no text.
+func (a *agent) readinessPort() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/healthz/ready" {
+			a.readiness(w, r)
+			return
+		}
+		w.WriteHeader(http.StatusNotFound)
+	})
+}
+
+// adminPort is Envoy's admin interface, bound to loopback.
+func (a *agent) adminPort() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/ready", a.readiness)
+	mux.HandleFunc("/quitquitquit", localPost(a.answerAndQuit))
+	return mux
+}
+
+func (a *agent) readiness(w http.ResponseWriter, _ *http.Request) {
+	if !a.isReady.Load() {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+}
+
+func (a *agent) answerAndQuit(w http.ResponseWriter, r *http.Request) {
+	answer(w, r)
+	a.quit()
+}
+
+func answer(w http.ResponseWriter, _ *http.Request) {
+	io.WriteString(w, "OK") // A caller that is gone changes nothing.
+	http.NewResponseController(w).Flush()
+}
+
+// localPost lets only POST from a loopback peer through; the peer is asked about first.
+func localPost(handler http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		host, _, err := net.SplitHostPort(r.RemoteAddr)
+		if err != nil || !net.ParseIP(host).IsLoopback() {
+			http.Error(w, "Only requests from localhost are allowed", http.StatusForbidden)
+			return
+		}
+		if r.Method != http.MethodPost {
+			w.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
+		handler(w, r)
+	}
+}

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// The agent needs a moment to stop Envoy after it answered. Within it, whoever asked by exec can print the
+// answer and leave: 24 of 24 observed execs ended with 0 and OK, none was killed with the container.
+const stopping = 300 * time.Millisecond
+
+// agent is the running sidecar: its readiness, and the way to end it.
+type agent struct {
+	isReady atomic.Bool
+	quit    context.CancelFunc
+}
+
+// proxy runs the sidecar until it is told to quit or gets SIGTERM; both end with 0.
+func proxy([]string) error {
+	s, err := readSettings(os.Getenv, annotationsFile)
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	a := &agent{quit: stop}
+	log.Printf("Status server on %d, Envoy ready after %s", s.status, s.delay)
+	servers := []struct {
+		address string
+		handler http.Handler
+	}{
+		{address("", s.status), a.statusPort()},
+		{address("", s.ready), a.readinessPort()},
+		{address("127.0.0.1", s.admin), a.adminPort()},
+	}
+	if s.status == 0 {
+		servers = servers[1:]
+	}
+	for _, server := range servers {
+		listener, err := net.Listen("tcp", server.address)
+		if err != nil {
+			return err
+		}
+		defer listener.Close()
+		go http.Serve(listener, server.handler) // It ends with the process.
+	}
+	if err := a.start(ctx, s); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	time.Sleep(stopping)
+	log.Print("Agent exits")
+	return nil
+}
+
+// start opens "Envoy's" listeners once the delay is over. Until then they do not exist, so that what
+// istio-init redirected is refused.
+func (a *agent) start(ctx context.Context, s settings) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-time.After(s.delay):
+	}
+	for _, side := range []struct {
+		port   int
+		dialer net.Dialer
+	}{
+		{s.outbound, net.Dialer{Timeout: dialTimeout}},
+		// Envoy reaches the application from this address, so that its connections can be told apart.
+		{s.inbound, net.Dialer{Timeout: dialTimeout, LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 6)}}},
+	} {
+		listener, err := net.Listen("tcp4", address("", side.port))
+		if err != nil {
+			return fmt.Errorf("envoy: %w", err)
+		}
+		// Envoy dies at once, the agent a moment later.
+		context.AfterFunc(ctx, func() { listener.Close() })
+		go forward(listener, side.dialer)
+	}
+	a.isReady.Store(true)
+	log.Print("Envoy proxy is ready")
+	return nil
+}
