@@ -1,0 +1,1 @@
+"""The main job, watched: a TFJob that hangs beside Istio's sidecar, then completes."""

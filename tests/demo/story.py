@@ -1,0 +1,118 @@
+"""What happened to the pods of a job, as small frozen facts.
+
+No Kubernetes objects, no drawing, no judgement.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of one container, from its start to its end; `finished` is None while it runs."""
+
+    started: datetime
+    finished: datetime | None = None
+    exit_code: int | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the run is over and its exit code was 0."""
+        return self.finished is not None and self.exit_code == 0
+
+    @property
+    def failed(self) -> bool:
+        """Whether the run is over and its exit code was not 0."""
+        return self.finished is not None and self.exit_code != 0
+
+
+@dataclass(frozen=True, slots=True)
+class PodStory:
+    """One pod: every run of its payload container and of its proxy, oldest first.
+
+    `proxy_ready` is when the proxy itself said so, or when its readiness was first seen.
+    `first_word` is the first line that the payload's last run logged: it started no later.
+    """
+
+    namespace: str
+    name: str
+    phase: str
+    payload: tuple[Run, ...] = ()
+    proxy: tuple[Run, ...] = ()
+    proxy_ready: datetime | None = None
+    first_word: datetime | None = None
+
+    @property
+    def last_try(self) -> Run | None:
+        """The newest run of the payload."""
+        return self.payload[-1] if self.payload else None
+
+    @property
+    def failed_tries(self) -> tuple[Run, ...]:
+        """The runs of the payload that ended with an error."""
+        return tuple(run for run in self.payload if run.failed)
+
+    @property
+    def proxy_run(self) -> Run | None:
+        """The newest run of the proxy; None when the pod has no sidecar."""
+        return self.proxy[-1] if self.proxy else None
+
+    @property
+    def hangs(self) -> bool:
+        """Whether the payload is over, the proxy is not, and so the pod never ends."""
+        payload, proxy = self.last_try, self.proxy_run
+        return (
+            self.phase == "Running"
+            and payload is not None
+            and payload.finished is not None
+            and proxy is not None
+            and proxy.finished is None
+        )
+
+    @property
+    def result(self) -> str:
+        """How the pod ended, in words for the table."""
+        if self.hangs:
+            return "hangs"
+        return {
+            "Succeeded": "succeeded",
+            "Failed": "failed",
+            "Running": "still running",
+            "Pending": "never started",
+        }.get(self.phase, f"unknown (phase {self.phase or 'missing'})")
+
+
+@dataclass(frozen=True, slots=True)
+class JobStory:
+    """One job in one namespace, with its pods, from its creation until it was looked at last.
+
+    `condition` is the newest condition that is true, such as Running or Succeeded, or empty.
+    `helped` says whether istio-aux looks after the namespace.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    helped: bool
+    workers: int
+    created: datetime
+    until: datetime
+    condition: str = ""
+    pods: tuple[PodStory, ...] = ()
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the job itself says that it succeeded."""
+        return self.condition in ("Succeeded", "Complete")
+
+    def seconds(self, moment: datetime) -> float:
+        """Seconds from the creation of the job to `moment`."""
+        return (moment - self.created).total_seconds()
+
+
+def ordinal(number: int) -> str:
+    """The number as its rank: 1st, 2nd, 3rd, 4th; 11th, 21st."""
+    endings = {1: "st", 2: "nd", 3: "rd"}
+    return f"{number}{'th' if number // 10 % 10 == 1 else endings.get(number % 10, 'th')}"
