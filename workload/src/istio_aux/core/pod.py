@@ -37,6 +37,10 @@ class Metadata(Struct, frozen=True):
     deletion_timestamp: datetime | None = None
 
 
+NO_METADATA = Metadata()
+"""What a pod has whose document has no ``metadata`` at all; compare with ``is``."""
+
+
 class ExitCodes(Struct, frozen=True):
     """``exitCodes`` of a restart rule: operator ``In`` or ``NotIn``."""
 
@@ -114,10 +118,18 @@ class ContainerStatus(Struct, frozen=True):
     restart_count: int | None = None
 
 
+class Condition(Struct, frozen=True):
+    """A pod condition; ``status`` is ``True``, ``False`` or ``Unknown``."""
+
+    type: str = ""
+    status: str = ""
+
+
 class PodStatus(Struct, frozen=True):
     """``status``; container statuses come in any order, and any of them may be missing."""
 
     phase: str | None = None
+    conditions: tuple[Condition, ...] | None = None
     container_statuses: tuple[ContainerStatus, ...] | None = None
     init_container_statuses: tuple[ContainerStatus, ...] | None = None
 
@@ -127,7 +139,7 @@ class Pod(Struct, frozen=True):
 
     api_version: str = ""
     kind: str = ""
-    metadata: Metadata = Metadata()
+    metadata: Metadata = NO_METADATA
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 

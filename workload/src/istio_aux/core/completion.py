@@ -1,0 +1,115 @@
+"""Is a container finished, as the kubelet sees it: terminated, and never to be started again.
+
+Only the kubelet's own restart rules may live here. The reason string of a state (``OOMKilled``,
+``Error``, ``Completed``) is shown to people and decides nothing.
+"""
+
+from __future__ import annotations
+
+from istio_aux.core.pod import (
+    Container,
+    ContainerStatus,
+    Pod,
+    PodSpec,
+    RestartRule,
+    Struct,
+    Terminated,
+)
+
+_RESTARTING_RULES = frozenset({"Restart", "RestartAllContainers"})
+
+
+class Finished(Struct, frozen=True):
+    """Whether a container is finished, and why, in words for a person."""
+
+    finished: bool
+    why: str
+
+
+def finished(container: Container, status: ContainerStatus | None, pod: Pod) -> Finished:
+    """Judge one container by its last reported status and the restart rules that hold for it.
+
+    A container without a status, or with an empty one, has not started: it is not finished. In a
+    pod that is over (phase Succeeded or Failed) nothing that has ended starts again.
+    """
+    state = status.state if status else None
+    if state is None:
+        return Finished(finished=False, why="no status yet")
+    if state.running is not None:
+        return Finished(finished=False, why="running")
+    if state.terminated is None:
+        reason = state.waiting.reason if state.waiting else ""
+        return Finished(finished=False, why=f"waiting: {reason}" if reason else "waiting")
+    if pod.status.phase in {"Succeeded", "Failed"}:
+        return Finished(finished=True, why=describe_exit(state.terminated))
+    again, rule = should_restart(container, pod.spec, state.terminated.exit_code)
+    verb = "will be restarted" if again else "not restarted"
+    return Finished(finished=not again, why=f"{describe_exit(state.terminated)}, {verb} ({rule})")
+
+
+def describe_exit(terminated: Terminated) -> str:
+    """``exited 137 (OOMKilled)``."""
+    reason = f" ({terminated.reason})" if terminated.reason else ""
+    return f"exited {terminated.exit_code}{reason}"
+
+
+def should_restart(container: Container, spec: PodSpec, exit_code: int) -> tuple[bool, str]:
+    """Say whether the kubelet starts a container again after ``exit_code``, and which rule says so.
+
+    The order is that of kubelet ContainerShouldRestart (k8s@1.36 pkg/api/v1/pod/util.go): the
+    container's rules, of which the first match counts; its own restartPolicy; the pod's.
+    """
+    rule = matching_rule(container, exit_code)
+    if rule is not None and rule.action in _RESTARTING_RULES:
+        return True, f"restartPolicyRules: {rule.action}"
+    for owner, policy in (
+        ("container restartPolicy", container.restart_policy),
+        ("restartPolicy", spec.restart_policy),
+    ):
+        match policy:
+            case "Never":
+                return False, f"{owner} {policy}"
+            case "OnFailure":
+                return exit_code != 0, f"{owner} {policy}"
+            case "Always":
+                return True, f"{owner} {policy}"
+            case _:  # Absent, or unknown to this kubelet: the next owner decides.
+                continue
+    return True, "restartPolicy Always by default"
+
+
+def matching_rule(container: Container, exit_code: int) -> RestartRule | None:
+    """Find the first of ``restartPolicyRules`` that matches an exit code (KEP-5307)."""
+    if container.restart_policy is None:  # The kubelet reads rules only beside a restartPolicy.
+        return None
+    for rule in container.restart_policy_rules or ():
+        codes = rule.exit_codes
+        if codes is None or codes.operator not in {"In", "NotIn"}:
+            continue
+        listed = exit_code in (codes.values or ())
+        if listed == (codes.operator == "In"):
+            return rule
+    return None
+
+
+def restarting_all(pod: Pod) -> str | None:
+    """Say why the kubelet is about to start every container of the pod again, or None if it is not.
+
+    kubelet ShouldAllContainersRestart (KEP-5532): the condition says so, or any container, init
+    containers and sidecars included, exited with a code whose rule is RestartAllContainers. The
+    other containers may still be reported as terminated then, and are not finished all the same.
+    """
+    for condition in pod.status.conditions or ():
+        if condition.type == "AllContainersRestarting" and condition.status == "True":
+            return "all containers are being restarted"
+    for container in (*pod.init_containers, *pod.containers):
+        if not container.restart_policy_rules:
+            continue
+        status = pod.container_status(container.name)
+        if status is None or status.state is None or status.state.terminated is None:
+            continue
+        terminated = status.state.terminated
+        rule = matching_rule(container, terminated.exit_code)
+        if rule is not None and rule.action == "RestartAllContainers":
+            return f"all containers will be restarted: {container.name} {describe_exit(terminated)}"
+    return None

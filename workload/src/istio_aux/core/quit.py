@@ -1,0 +1,214 @@
+"""What to do about a pod's proxy now: the one decision that the quit controller performs.
+
+Only the decision may live here. It is level-triggered: it looks at the pod as it is, so asking
+twice gives the same answer, and which event made us ask does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Literal
+
+from istio_aux.core import completion
+from istio_aux.core.pod import PROXY, Container, Pod, Struct
+from istio_aux.core.policy import Policy
+from istio_aux.core.statusport import status_port
+
+QUIT = "istio-aux.io/quit"
+"""Annotation; ``"false"`` keeps istio-aux away from the pod's proxy."""
+IGNORE_CONTAINERS = "istio-aux.io/ignore-containers"
+"""Annotation; names, separated by commas, of containers that nobody has to wait for."""
+
+
+Role = Literal["payload", "sidecar", "ignored"]
+
+
+class ContainerVerdict(Struct, frozen=True):
+    """What a container is to us, and whether the kubelet is done with it."""
+
+    role: Role
+    finished: bool
+    why: str
+
+
+class Decision(Struct, frozen=True, tag_field="action"):
+    """What all answers have: a reason for people, and a verdict on each container by name."""
+
+    reason: str
+    containers: Mapping[str, ContainerVerdict]
+
+
+class Ignore(Decision, frozen=True, tag="ignore"):
+    """There is nothing to do, and no change that we wait for."""
+
+
+class Wait(Decision, frozen=True, tag="wait"):
+    """The proxy is still needed; ask again when the pod changes, or at ``until`` if that is set."""
+
+    until: datetime | None = None
+
+
+class Quit(Decision, frozen=True, tag="quit"):
+    """Make the proxy exit: container ``proxy``, whose agent listens on TCP port ``status_port``."""
+
+    proxy: str
+    status_port: int
+
+
+class Report(Decision, frozen=True, tag="report"):
+    """The proxy is gone for good although a payload container may still run: it has no network."""
+
+    proxy: str
+
+
+Action = Ignore | Wait | Quit | Report
+
+
+class _Facts(Struct, frozen=True):
+    """The pod as the rules below see it."""
+
+    pod: Pod
+    verdicts: dict[str, ContainerVerdict]
+    unfinished: dict[str, str]
+    """Payload containers that may still run, each with why."""
+    proxy_running: bool
+    proxy_finished: bool
+    restarting: str | None
+    """Why every container is about to start again, if so."""
+
+
+def decide(pod: Pod, policy: Policy, now: datetime | None) -> Action:
+    """Decide what to do about the proxy of ``pod``.
+
+    Args:
+        pod: the pod, as complete and as recent as the caller has it.
+        policy: what the cluster admin set; annotations of the pod refine it.
+        now: the present time with a zone; None: judge as if every grace period were over.
+
+    Returns:
+        The first rule below that applies, in this order; it never raises.
+    """
+    facts = _observe(pod, policy)
+    if reason := next(_nothing_to_do(facts), None):
+        return Ignore(reason=reason, containers=facts.verdicts)
+    if reason := next(_lost_proxy(facts), None):
+        return Report(reason=reason, containers=facts.verdicts, proxy=PROXY)
+    if reason := next(_still_needed(facts), None):
+        return Wait(reason=reason, containers=facts.verdicts)
+    if until := _grace_ends(facts, policy, now):
+        reason = f"every payload container is finished; the grace period ends at {until:%H:%M:%S}"
+        return Wait(reason=reason, containers=facts.verdicts, until=until)
+    return Quit(
+        reason="every payload container is finished",
+        containers=facts.verdicts,
+        proxy=PROXY,
+        status_port=status_port(pod),
+    )
+
+
+def _nothing_to_do(facts: _Facts) -> Iterator[str]:
+    """Reasons to leave the pod alone whatever its payload does."""
+    pod = facts.pod
+    if pod.metadata.deletion_timestamp is not None:
+        yield "the pod is being deleted"
+    if pod.status.phase in {"Succeeded", "Failed"}:
+        yield f"the pod is over: phase {pod.status.phase}"
+    if any(sidecar.name == PROXY for sidecar in pod.native_sidecars):
+        yield f"{PROXY} is a native sidecar: the kubelet ends it after the payload"
+    elif PROXY not in facts.verdicts:
+        yield f"the pod has no container {PROXY}"
+    if pod.restart_policy == "Always":
+        yield "restartPolicy Always: the pod is not meant to end"
+    if (value := pod.annotations.get(QUIT, "true")) != "true":
+        # Whoever writes this annotation wants us away; a misspelt "false" must not cost a proxy.
+        allowed = "" if value == "false" else ' (neither "true" nor "false")'
+        yield f'annotation {QUIT}: "{value}"{allowed}'
+    if all(verdict.role != "payload" for verdict in facts.verdicts.values()):
+        yield "the pod has no payload container"
+    if facts.proxy_finished and not facts.unfinished and facts.restarting is None:
+        yield f"every payload container is finished, and {PROXY} too"
+
+
+def _lost_proxy(facts: _Facts) -> Iterator[str]:
+    """The proxy will not run again, but a payload container may (istio#45627)."""
+    if facts.restarting is not None or facts.pod.status.phase == "Unknown":
+        return
+    if facts.proxy_finished and facts.unfinished:
+        why = facts.verdicts[PROXY].why
+        yield f"{PROXY} {why}, but not finished: {_listed(facts.unfinished)}"
+
+
+def _still_needed(facts: _Facts) -> Iterator[str]:
+    """Reasons why the proxy must not, or cannot, be made to exit now."""
+    phase = facts.pod.status.phase
+    if phase == "Unknown":
+        yield "phase Unknown: the node does not report"
+    if facts.restarting is not None:
+        yield facts.restarting
+    if facts.unfinished:
+        yield f"not finished: {_listed(facts.unfinished)}"
+    if not facts.proxy_running:
+        yield f"{PROXY} does not run: {facts.verdicts[PROXY].why}"
+    if phase == "Pending":
+        yield "phase Pending: a container has never started"
+
+
+def _grace_ends(facts: _Facts, policy: Policy, now: datetime | None) -> datetime | None:
+    """When the policy's grace period ends, if that is still to come."""
+    if now is None or policy.grace <= 0:
+        return None
+    ends = [
+        status.state.terminated.finished_at
+        for status in facts.pod.statuses()
+        if status.name in facts.verdicts
+        and facts.verdicts[status.name].role == "payload"
+        and status.state is not None
+        and status.state.terminated is not None
+        and status.state.terminated.finished_at is not None
+    ]
+    until = max(ends, default=now) + timedelta(seconds=policy.grace)
+    return until if ends and until > now else None
+
+
+def _observe(pod: Pod, policy: Policy) -> _Facts:
+    verdicts = dict(_verdicts(pod, policy))
+    proxy, status = verdicts.get(PROXY), pod.container_status(PROXY)
+    return _Facts(
+        pod=pod,
+        verdicts=verdicts,
+        unfinished={
+            name: verdict.why
+            for name, verdict in verdicts.items()
+            if verdict.role == "payload" and not verdict.finished
+        },
+        proxy_running=status is not None
+        and status.state is not None
+        and status.state.running is not None,
+        proxy_finished=proxy is not None and proxy.finished,
+        restarting=completion.restarting_all(pod),
+    )
+
+
+def _verdicts(pod: Pod, policy: Policy) -> Iterator[tuple[str, ContainerVerdict]]:
+    named = pod.annotations.get(IGNORE_CONTAINERS, "").split(",")
+    ignored = policy.ignore_containers | {name.strip() for name in named}
+    for sidecar in pod.native_sidecars:
+        yield sidecar.name, _verdict("sidecar", sidecar, pod)
+    for container in pod.containers:
+        if container.name == PROXY:
+            yield container.name, _verdict("sidecar", container, pod)
+        elif container.name in ignored:
+            yield container.name, _verdict("ignored", container, pod)
+        else:
+            yield container.name, _verdict("payload", container, pod)
+
+
+def _verdict(role: Role, container: Container, pod: Pod) -> ContainerVerdict:
+    result = completion.finished(container, pod.container_status(container.name), pod)
+    return ContainerVerdict(role=role, finished=result.finished, why=result.why)
+
+
+def _listed(containers: Mapping[str, str]) -> str:
+    """``main (running), logger (waiting: CrashLoopBackOff)``."""
+    return ", ".join(f"{name} ({why})" for name, why in containers.items())

@@ -1,0 +1,182 @@
+"""AdmissionReview v1: bytes to a request, a plan to bytes.
+
+Only the wire format may live here. Whatever comes in, what goes out is a well-formed answer that
+allows the pod: an admission helper must never be the reason why a pod is refused.
+"""
+
+from __future__ import annotations
+
+import base64
+
+import msgspec
+
+from istio_aux.core import patch, start
+from istio_aux.core.pod import Pod, Struct
+from istio_aux.core.policy import Capability
+
+API_VERSION = "admission.k8s.io/v1"
+KIND = "AdmissionReview"
+ALLOWED = True
+"""There is no other answer: see the module's docstring."""
+_MAX_WARNING = 256
+"""Runes; the API server cuts longer warnings off (apiserver endpoints/filters/warning.go)."""
+
+
+class GroupVersionKind(Struct, frozen=True):
+    """Kind of the object under review."""
+
+    group: str = ""
+    version: str = ""
+    kind: str = ""
+
+
+class Request(Struct, frozen=True):
+    """The part of ``request`` that we read; ``name`` is empty for generated names."""
+
+    uid: str
+    kind: GroupVersionKind = GroupVersionKind()
+    sub_resource: str | None = None
+    namespace: str = ""
+    operation: str = "CREATE"
+    dry_run: bool | None = None
+    object: Pod | None = None
+
+
+class Malformed(ValueError):  # noqa: N818 - reads as what it says of the body: raise Malformed
+    """The body is no AdmissionReview v1 of a pod; ``uid`` is empty when none could be read."""
+
+    def __init__(self, why: str, uid: str = "") -> None:
+        super().__init__(why)
+        self.uid = uid
+
+
+class Answer(Struct, frozen=True):
+    """What to send, and what to log and count about it."""
+
+    body: bytes
+    uid: str
+    pod: str
+    """``namespace/name``, for people."""
+    patched: bool
+    reason: str
+    warnings: tuple[str, ...] = ()
+
+
+class _Review(Struct, frozen=True):
+    api_version: str = ""
+    kind: str = ""
+    request: Request | None = None
+
+
+class _Uid(Struct, frozen=True):
+    uid: str = ""
+
+
+class _Envelope(Struct, frozen=True):
+    request: _Uid | None = None
+
+
+class _Response(Struct, frozen=True, omit_defaults=False):
+    uid: str
+    allowed: bool
+    patch_type: str | msgspec.UnsetType = msgspec.UNSET
+    patch: str | msgspec.UnsetType = msgspec.UNSET
+    warnings: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Answer(Struct, frozen=True, omit_defaults=False):
+    api_version: str
+    kind: str
+    response: _Response
+
+
+_review_decoder = msgspec.json.Decoder(_Review)
+_envelope_decoder = msgspec.json.Decoder(_Envelope)
+_encoder = msgspec.json.Encoder()
+
+
+def answer(body: bytes, capability: Capability) -> Answer:
+    """Answer one AdmissionReview: all that the server does with a body is to call this.
+
+    Raises:
+        Malformed: not even the uid can be read, so that no valid answer exists (HTTP 400).
+    """
+    try:
+        request = decode(body)
+    except Malformed as error:
+        if not error.uid:
+            raise
+        plan = start.Plan(ops=(), reason=str(error), warnings=(f"left alone: {error}",))
+        return _answer(error.uid, "", plan)
+    name = request.object.key if request.object else ""
+    if request.namespace and not name.startswith(f"{request.namespace}/"):
+        name = f"{request.namespace}/{name}"
+    return _answer(request.uid, name, _plan(request, capability))
+
+
+def decode(body: bytes) -> Request:
+    """Decode the request of an AdmissionReview v1.
+
+    Raises:
+        Malformed: with one line that says what is wrong, and with the uid if there is one.
+    """
+    try:
+        review = _review_decoder.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise Malformed(f"malformed AdmissionReview: {error}", _uid(body)) from error
+    request = review.request
+    if (review.api_version, review.kind) != (API_VERSION, KIND):
+        got = f'"{review.api_version}" "{review.kind}"'
+        why = f"malformed AdmissionReview: apiVersion and kind are {got}, expected {API_VERSION}"
+        raise Malformed(why, request.uid if request else "")
+    if request is None or not request.uid:
+        raise Malformed("malformed AdmissionReview: request.uid is missing")
+    return request
+
+
+def respond(request: Request, plan: start.Plan) -> bytes:
+    """Encode the AdmissionReview that answers ``request`` with ``plan``."""
+    return _encode(request.uid, plan)
+
+
+def _plan(request: Request, capability: Capability) -> start.Plan:
+    """Only the creation of a pod itself is ours; our rules in the API server ask for no more."""
+    pod = request.object
+    if request.operation != "CREATE" or request.sub_resource:
+        what = f"{request.operation} {request.sub_resource or ''}".strip()
+        return start.Plan(ops=(), reason=f"{what} is left alone")
+    if pod is None or (request.kind.kind or pod.kind) != "Pod":
+        reason = f'the object is no Pod: kind "{request.kind.kind}"'
+        return start.Plan(ops=(), reason=reason, warnings=(f"left alone: {reason}",))
+    return start.plan(pod, capability)
+
+
+def _answer(uid: str, name: str, plan: start.Plan) -> Answer:
+    return Answer(
+        body=_encode(uid, plan),
+        uid=uid,
+        pod=name,
+        patched=bool(plan.ops),
+        reason=plan.reason,
+        warnings=plan.warnings,
+    )
+
+
+def _encode(uid: str, plan: start.Plan) -> bytes:
+    response = _Response(uid=uid, allowed=ALLOWED)
+    if plan.ops:
+        encoded = base64.b64encode(patch.encode(plan.ops)).decode("ascii")
+        response = msgspec.structs.replace(response, patch_type="JSONPatch", patch=encoded)
+    if plan.warnings:
+        warnings = tuple(f"istio-aux: {text}"[:_MAX_WARNING] for text in plan.warnings)
+        response = msgspec.structs.replace(response, warnings=warnings)
+    return _encoder.encode(_Answer(api_version=API_VERSION, kind=KIND, response=response))
+
+
+def _uid(body: bytes) -> str:
+    """Read the uid of a review whose rest cannot be decoded; empty when there is none."""
+    try:
+        envelope = _envelope_decoder.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return ""
+    return envelope.request.uid if envelope.request else ""

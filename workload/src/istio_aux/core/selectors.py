@@ -1,0 +1,199 @@
+"""Kubernetes label selectors: the text that kubectl takes, the object that webhooks take, matching.
+
+Only the selector language may live here (apimachinery pkg/labels): ``a=b``, ``a==b``, ``a!=b``,
+``a in (x,y)``, ``a notin (x,y)``, ``a``, ``!a``, joined with commas, each of which means "and".
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+
+import msgspec
+
+
+class Operator(StrEnum):
+    """Operators of LabelSelectorRequirement (meta/v1)."""
+
+    IN = "In"
+    NOT_IN = "NotIn"
+    EXISTS = "Exists"
+    DOES_NOT_EXIST = "DoesNotExist"
+
+
+class Requirement(msgspec.Struct, frozen=True, order=True):
+    """One condition on one label; ``values`` is sorted, and empty for the existence operators."""
+
+    key: str
+    operator: Operator
+    values: tuple[str, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Say whether the labels of an object meet it; an absent label meets NotIn."""
+        match self.operator:
+            case Operator.IN:
+                return labels.get(self.key) in self.values
+            case Operator.NOT_IN:
+                return labels.get(self.key) not in self.values
+            case Operator.EXISTS:
+                return self.key in labels
+            case Operator.DOES_NOT_EXIST:
+                return self.key not in labels
+
+    def __str__(self) -> str:
+        """Write it as kubectl does, with ``=`` and ``!=`` for a single value."""
+        match self.operator:
+            case Operator.IN | Operator.NOT_IN if len(self.values) == 1:
+                sign = "=" if self.operator is Operator.IN else "!="
+                return f"{self.key}{sign}{self.values[0]}"
+            case Operator.IN | Operator.NOT_IN:
+                return f"{self.key} {self.operator.value.lower()} ({','.join(self.values)})"
+            case Operator.EXISTS:
+                return self.key
+            case Operator.DOES_NOT_EXIST:
+                return f"!{self.key}"
+
+
+class Selector(msgspec.Struct, frozen=True):
+    """Requirements that must all be met; none of them selects everything."""
+
+    requirements: tuple[Requirement, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Say whether an object with these labels is selected."""
+        return all(requirement.matches(labels) for requirement in self.requirements)
+
+    def as_label_selector(self) -> dict[str, object]:
+        """Write it as a LabelSelector object (meta/v1), for selectors of webhooks and policies."""
+        labels: dict[str, str] = {}
+        expressions: list[dict[str, object]] = []
+        for item in self.requirements:
+            if item.operator is Operator.IN and len(item.values) == 1 and item.key not in labels:
+                labels[item.key] = item.values[0]
+                continue
+            expression: dict[str, object] = {"key": item.key, "operator": item.operator.value}
+            if item.values:
+                expression["values"] = list(item.values)
+            expressions.append(expression)
+        selector: dict[str, object] = {}
+        if labels:
+            selector["matchLabels"] = labels
+        if expressions:
+            selector["matchExpressions"] = expressions
+        return selector
+
+    def __str__(self) -> str:
+        """Write the canonical text, fit for the API's ``labelSelector`` parameter."""
+        return ",".join(str(requirement) for requirement in self.requirements)
+
+
+def parse(text: str) -> Selector:
+    """Parse a selector as kubectl's ``--selector`` takes it; blank text selects everything.
+
+    Raises:
+        ValueError: one line with the text and what is expected where.
+    """
+    try:
+        requirements = _Parser(text).requirements()
+    except ValueError as error:
+        raise ValueError(f"{_quoted(text)}: {error}") from None
+    return Selector(tuple(sorted(set(requirements))))
+
+
+_TOKEN = re.compile(r"\s*(?:(==|!=|[=!(),<>])|([^\s=!(),<>]+))", re.ASCII)
+_KEYWORDS = {"in": Operator.IN, "notin": Operator.NOT_IN}
+_SIGNS = {"=": Operator.IN, "==": Operator.IN, "!=": Operator.NOT_IN}
+
+
+class _Parser:
+    """Recursive descent over the tokens; a token's text and whether it is a word."""
+
+    def __init__(self, text: str) -> None:
+        # The pattern matches anything but trailing space, so nothing is skipped between tokens.
+        self._tokens = [(m[1] or m[2], m[2] is not None) for m in _TOKEN.finditer(text.rstrip())]
+        self._next = 0
+
+    def requirements(self) -> list[Requirement]:
+        found: list[Requirement] = []
+        while self._tokens:
+            found.append(self._requirement())
+            if self._next == len(self._tokens):
+                break
+            self._expect(",", "after a requirement")
+        return found
+
+    def _requirement(self) -> Requirement:
+        if self._peek() == "!":
+            self._next += 1
+            return Requirement(_valid_key(self._word('a label key after "!"')), _ABSENT)
+        key = _valid_key(self._word("a label key"))
+        token = self._peek()
+        if token in {None, ","}:
+            return Requirement(key, Operator.EXISTS)
+        self._next += 1
+        if token in _SIGNS:
+            return Requirement(key, _SIGNS[token], (self._value(),))
+        if token in _KEYWORDS:
+            return Requirement(key, _KEYWORDS[token], self._values(token))
+        raise ValueError(f'expected "=", "!=", "in" or "notin" after {key}, found {_quoted(token)}')
+
+    def _values(self, keyword: str) -> tuple[str, ...]:
+        self._expect("(", f'after "{keyword}"')
+        if self._peek() == ")":
+            raise ValueError(f'expected at least one value after "{keyword}"')
+        values = {self._value()}
+        while self._peek() == ",":
+            self._next += 1
+            values.add(self._value())
+        self._expect(")", "after the values")
+        return tuple(sorted(values))
+
+    def _value(self) -> str:
+        """Take a value; a missing word is the empty value, as it is for kubectl."""
+        if self._next < len(self._tokens) and self._tokens[self._next][1]:
+            self._next += 1
+            return _valid_value(self._tokens[self._next - 1][0])
+        return ""
+
+    def _word(self, expected: str) -> str:
+        if self._next == len(self._tokens) or not self._tokens[self._next][1]:
+            raise ValueError(f"expected {expected}, found {_quoted(self._peek())}")
+        self._next += 1
+        return self._tokens[self._next - 1][0]
+
+    def _expect(self, token: str, where: str) -> None:
+        if self._peek() != token:
+            raise ValueError(f'expected "{token}" {where}, found {_quoted(self._peek())}')
+        self._next += 1
+
+    def _peek(self) -> str | None:
+        return self._tokens[self._next][0] if self._next < len(self._tokens) else None
+
+
+_ABSENT = Operator.DOES_NOT_EXIST
+# apimachinery pkg/util/validation: IsQualifiedName, IsDNS1123Subdomain, IsValidLabelValue.
+_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_NAME_RULE = "at most 63 letters, digits, '-', '_', '.', with a letter or digit at both ends"
+
+
+def _valid_key(key: str) -> str:
+    prefix, slash, name = key.rpartition("/")
+    if slash and not (len(prefix) <= 253 and _SUBDOMAIN.fullmatch(prefix)):
+        raise ValueError(f"label key {_quoted(key)}: expected a DNS subdomain before the '/'")
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"label key {_quoted(key)}: expected {_NAME_RULE}")
+    return key
+
+
+def _valid_value(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError(f"label value {_quoted(value)}: expected {_NAME_RULE}")
+    return value
+
+
+def _quoted(text: str | None) -> str:
+    """Quote for a message of one line; None is the end of the text."""
+    return "the end" if text is None else json.dumps(text, ensure_ascii=False)
