@@ -1,0 +1,198 @@
+"""Container images made by hand: one layer, one configuration, archived as `docker save` does.
+
+The lab has no registry. An image is a tarball for `ctr -n k8s.io images import`, kept in the cache
+under its content, the same bytes on every machine. Here is how one is made, and which there are.
+
+The stand-ins among them hold no distribution: proxyv2 is the lab's pilot-agent and nothing else,
+busybox is Debian's static program with its links, and pause is that program asleep.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import platform
+import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from lab import cache, tools
+
+PROXYV2 = "istio-aux.lab/proxyv2:1.28.10"
+BUSYBOX = "istio-aux.lab/busybox:1.35"
+PAUSE = "istio-aux.lab/pause:3.9"
+TRAINING_OPERATOR = "istio-aux.lab/training-operator:1.9.0"
+# What the image specification, in the words of Go, calls this machine.
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+# A process that is PID 1 gets only the signals it asks for.
+SLEEP = "trap 'exit 0' TERM INT; sleep 2147483647 & wait"
+
+
+class ImageError(Exception):
+    """An image cannot be made; the message names what is missing."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """A symbolic link in an image."""
+
+    target: str
+
+
+def image(
+    name: str,
+    files: Mapping[str, Path | bytes | Link],
+    *,
+    entrypoint: Sequence[str],
+    env: Sequence[str] = (),
+    user: str = "",
+) -> Path:
+    """The archive of an image.
+
+    Args:
+        name: its reference with tag.
+        files: what is in it by absolute path, all of it executable and root's; a path that ends in
+            "/" is a directory that anybody may write to.
+        entrypoint: the program that it runs.
+        env: its environment, like "KEY=value".
+        user: who runs it; root by default.
+    """
+    layer = _layer(files)
+    layer_digest = hashlib.sha256(layer).hexdigest()
+    config = json.dumps(
+        {
+            "architecture": ARCHITECTURES.get(platform.machine(), platform.machine()),
+            "os": "linux",
+            "config": {
+                "Entrypoint": list(entrypoint),
+                "Env": ["PATH=/usr/local/bin:/usr/bin:/bin", *env],
+                "User": user,
+            },
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer_digest}"]},
+            "history": [{"created_by": "istio-aux lab"}],
+        }
+    ).encode()
+    config_digest = hashlib.sha256(config).hexdigest()
+    manifest = [{"Config": f"{config_digest}.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
+    short = re.sub(r"[^a-z0-9.]+", "-", name.rpartition("/")[2])
+    key = hashlib.sha256(f"{name}\0{config_digest}".encode()).hexdigest()[:12]
+    place = cache.folder("images") / f"{short}-{key}.tar"
+    if not place.exists():
+        with (
+            tempfile.NamedTemporaryFile(dir=place.parent, delete=False) as new,
+            tarfile.open(fileobj=new, mode="w") as archive,
+        ):
+            _add(archive, f"{config_digest}.json", config)
+            _add(archive, "layer.tar", layer)
+            _add(archive, "manifest.json", json.dumps(manifest).encode())
+        # Renamed when it is whole: another process never sees half an image.
+        Path(new.name).rename(place)
+    return place
+
+
+def proxyv2() -> Path:
+    """Stand-in for Istio's distroless proxy image: the lab's pilot-agent, not even a shell."""
+    return image(
+        PROXYV2,
+        {"/usr/local/bin/pilot-agent": tools.path("pilot-agent")},
+        entrypoint=["/usr/local/bin/pilot-agent"],
+        user="1337:1337",
+    )
+
+
+def busybox() -> Path:
+    """Debian's static busybox with a link for each of its commands; what payloads run in.
+
+    Raises:
+        ImageError: the machine has no busybox-static and cannot fetch the package.
+    """
+    program = _busybox()
+    listed = subprocess.run([program, "--list-full"], capture_output=True, text=True, check=True)
+    links = {f"/{path}": Link("/bin/busybox") for path in listed.stdout.split()}
+    return image(
+        BUSYBOX,
+        {**links, "/bin/busybox": program, "/tmp/": b"", "/etc/passwd": b"root:x:0:0::/:/bin/sh\n"},
+        entrypoint=["/bin/sh"],
+    )
+
+
+def pause() -> Path:
+    """What holds a pod's namespaces: a shell that waits for the end.
+
+    Raises:
+        ImageError: as for `busybox`.
+    """
+    return image(
+        PAUSE, {"/bin/busybox": _busybox()}, entrypoint=["/bin/busybox", "sh", "-c", SLEEP]
+    )
+
+
+def training_operator() -> Path:
+    """Kubeflow's training-operator, unmodified."""
+    return image(
+        TRAINING_OPERATOR,
+        {"/manager": tools.path("training-operator"), "/tmp/": b""},
+        entrypoint=["/manager"],
+        user="65532:65532",
+    )
+
+
+def _layer(files: Mapping[str, Path | bytes | Link]) -> bytes:
+    """The tar of the files and their folders: sorted, root's, made at the epoch."""
+    names = {str(PurePosixPath(name).relative_to("/")): name for name in files}
+    folders = {str(parent) for name in names for parent in PurePosixPath(name).parents}
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as layer:
+        for name in sorted((folders - {"."}) | names.keys()):
+            path = names.get(name, "/")
+            content = files[path] if name in names else b""
+            if path.endswith("/"):
+                entry = tarfile.TarInfo(name)
+                entry.type = tarfile.DIRTYPE
+                entry.mode = 0o1777 if name in names else 0o755
+                layer.addfile(entry)
+            elif isinstance(content, Link):
+                entry = tarfile.TarInfo(name)
+                entry.type, entry.linkname = tarfile.SYMTYPE, content.target
+                layer.addfile(entry)
+            else:
+                _add(layer, name, content.read_bytes() if isinstance(content, Path) else content)
+    return buffer.getvalue()
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode = len(content), 0o755
+    archive.addfile(entry, io.BytesIO(content))
+
+
+def _busybox() -> Path:
+    """Debian's static busybox: the installed one, else the package, unpacked into the cache."""
+    found = shutil.which("busybox")
+    # A dynamic program names its loader at the very beginning.
+    if found and b"/ld-" not in Path(found).read_bytes()[:4096]:
+        return Path(found)
+    place = cache.folder("busybox") / "bin" / "busybox"
+    if not place.exists():
+        _fetch("busybox-static", place.parents[1])
+    return place
+
+
+def _fetch(package: str, folder: Path) -> None:
+    with tempfile.TemporaryDirectory() as downloads:
+        # Without a sandbox: apt's own user may not read the folder.
+        get = ["apt-get", "-o", "APT::Sandbox::User=", "download", "--quiet", package]
+        try:
+            subprocess.run(get, cwd=downloads, check=True, capture_output=True)
+            archive = next(Path(downloads).glob("*.deb"))
+            subprocess.run(["dpkg-deb", "-x", archive, folder], check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise ImageError(
+                f"{package}: not installed and not downloaded: install the package"
+            ) from error
