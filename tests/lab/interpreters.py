@@ -1,0 +1,58 @@
+"""Where uv and the Python interpreters are that the lab makes virtual environments with."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+# What ships runs on Ubuntu 24.04, which has Python 3.12 (design decision 14).
+SHIPPED = "3.12"
+
+
+def uv() -> str:
+    """The path of uv: beside the running interpreter or on PATH.
+
+    Raises:
+        FileNotFoundError: when there is none.
+    """
+    beside = str(Path(sys.executable).parent)
+    if found := shutil.which("uv", path=os.pathsep.join([beside, os.environ.get("PATH", "")])):
+        return found
+    raise FileNotFoundError("uv: not found on PATH; `pip install uv` gets it")
+
+
+def find(version: str) -> Path | None:
+    """The interpreter of a version such as "3.12" that uv or pyenv has; nothing is downloaded."""
+    command = [uv(), "python", "find", "--no-python-downloads", "--no-project", version]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    if answer.returncode == 0:
+        return Path(answer.stdout.strip()).resolve()
+    # pyenv's shim of a version that is not enabled makes uv give up; its folder still has it.
+    pyenv = Path(os.environ.get("PYENV_ROOT") or "~/.pyenv").expanduser()
+    for candidate in sorted(pyenv.glob(f"versions/{version}*/bin/python{version}")):
+        return candidate.resolve()
+    return None
+
+
+def shipped() -> tuple[Path, str]:
+    """The interpreter for what ships, and one honest line when it is not the version that ships."""
+    if path := find(SHIPPED):
+        return path, ""
+    running = Path(sys.executable).resolve()
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return (
+        running,
+        f"python {SHIPPED}: not found; the charm runs on {version} here, as nobody ships it",
+    )
+
+
+def link(python: Path, folder: Path) -> Path:
+    """Make `folder` with `python3` and `python` pointing at the interpreter: a first PATH entry."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("python", "python3"):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(python)
+    return folder

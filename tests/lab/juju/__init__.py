@@ -1,0 +1,10 @@
+"""Hook tools emulated; ordering, authorisation and retries are ours; the rest is real:
+
+dispatch, ops, the charm's venv, Pebble, kube-apiserver and RBAC.
+
+A stand-in for Juju, of which there is none in a package registry: enough of the agent and of the
+hook tools to run a packed charm's own `dispatch`. What it does not show: order and queueing of
+events as Juju has them, retries and backoff, `resolved`, leases and a real change of leader,
+authorisation by a controller, the clock of secret rotation, pod churn and rolling upgrades,
+relations across models, the exact wording of any Juju version.
+"""

@@ -1,0 +1,49 @@
+"""Put the emulated hook tools where a dispatch finds them on its PATH."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from .hooktools.__main__ import TOOLS
+
+HERE = Path(__file__).resolve().parent
+_WRAPPER = """\
+#!/bin/sh
+exec {python} -I -S -c '
+import sys
+sys.path.insert(0, "{library}")
+from hooktools.__main__ import main
+sys.exit(main(sys.argv[1], sys.argv[2:]))
+' "${{0##*/}}" "$@"
+"""
+# Most calls are juju-log; a shell script halves the time of a hook.
+_JUJU_LOG = """\
+#!/bin/sh
+printf '%s\\n' "$2: $4" >>"$JUJU_CONTEXT_ID/log"
+"""
+
+
+def install(folder: Path, python: Path, *, inside: Path | None = None) -> Path:
+    """Install the tools into `folder` and return their `bin`, the first entry of PATH.
+
+    Args:
+        folder: a new folder; the tools' own modules are copied into it.
+        python: the interpreter the tools run with.
+        inside: where the hook sees `folder`, when that is elsewhere.
+    """
+    library = folder / "lib"
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(HERE / "hooktools", library / "hooktools", ignore=ignored, dirs_exist_ok=True)
+    tools = folder / "bin"
+    tools.mkdir(exist_ok=True)
+    seen = (inside or folder) / "lib"
+    for name in TOOLS:
+        _script(tools / name, _WRAPPER.format(python=python, library=seen))
+    _script(tools / "juju-log", _JUJU_LOG)
+    return tools
+
+
+def _script(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)

@@ -1,0 +1,66 @@
+"""What a hook tool knows: the hook's working copy of the model's state, and who is asking.
+
+A hook's folder holds ``state.json`` (the working copy), ``context.json`` (the event),
+``trace.jsonl`` (one line a call) and ``log`` (juju-log). The agent promotes the copy when the
+hook succeeds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+class ToolError(Exception):
+    """A failure that the tool reports as ``ERROR ...`` on stderr with exit status 1."""
+
+
+class Context:
+    """The state as one unit sees it during one hook."""
+
+    def __init__(self, folder: Path, unit: str) -> None:
+        self.folder = folder
+        self.state: dict[str, Any] = json.loads((folder / "state.json").read_text())
+        self.event: dict[str, Any] = json.loads((folder / "context.json").read_text())
+        self.unit = unit
+        self.app = unit.partition("/")[0]
+
+    @classmethod
+    def from_environment(cls) -> Context:
+        """Open the context that the agent named in the environment of the dispatch."""
+        return cls(Path(os.environ["JUJU_CONTEXT_ID"]), os.environ["JUJU_UNIT_NAME"])
+
+    @property
+    def application(self) -> dict[str, Any]:
+        """The record of the unit's own application."""
+        return self.state["applications"][self.app]
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """The record of the unit itself."""
+        return self.state["units"][self.unit]
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this unit is the application's leader."""
+        return self.application["leader"] == self.unit
+
+    def relation(self, reference: str | None) -> dict[str, Any]:
+        """Return the relation that ``NAME:3`` or ``3`` names; without one, that of the event.
+
+        Raises:
+            ToolError: with Juju's words, from which ops makes RelationNotFoundError.
+        """
+        reference = reference or self.event.get("relation", "")
+        relation = self.state["relations"].get(str(reference).rpartition(":")[2])
+        if relation is None or self.app not in relation["endpoints"]:
+            raise ToolError(f'invalid value "{reference}" for option -r: relation not found')
+        return relation
+
+    def save(self) -> None:
+        """Write the working copy back; the agent decides what becomes of it."""
+        draft = self.folder / "state.json.new"
+        draft.write_text(json.dumps(self.state))
+        draft.rename(self.folder / "state.json")

@@ -1,0 +1,173 @@
+"""Pack the charm with charmcraft, without snap: a local structural pack, not an official build.
+
+`python -m lab.pack` prints the path of the .charm. It is cached by the content of its sources.
+Works on hosts that are not Ubuntu: charmcraft asks `distro` which host this is, and that reads
+the folder named by UNIXCONFDIR; craft-parts asks for python-apt, which only the distribution has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from lab import cache, interpreters
+
+HERE = Path(__file__).resolve().parent / "pack"
+ROOT = Path(__file__).resolve().parents[2]
+# All that goes into the charm or steers its build.
+FILES = [
+    "charmcraft.yaml",
+    "metadata.yaml",
+    "config.yaml",
+    "actions.yaml",
+    "icon.svg",
+    "LICENSE",
+    "pyproject.toml",
+    "uv.lock",
+]
+FOLDERS = ("src", "lib")
+OS_RELEASE = 'ID=ubuntu\nVERSION_ID="24.04"\nVERSION_CODENAME=noble\nNAME="Ubuntu"\n'
+DIST_PACKAGES = Path("/usr/lib/python3/dist-packages")
+
+
+class PackError(RuntimeError):
+    """Packing failed; the message ends with what the tool said."""
+
+
+def pack(root: Path = ROOT) -> Path:
+    """Return the packed charm of the checkout at `root`, built when its sources are new.
+
+    Raises:
+        PackError: when a lock is stale, or when charmcraft or one of its needs fails.
+    """
+    python, excuse = interpreters.shipped()
+    sources = _sources(root)
+    key = _digest(root, sources, python)
+    target = cache.root().parent / "charm" / key
+    with cache.lock(target.parent / f".{key}.lock", waiting="another process packs the charm"):
+        if not (found := list(target.glob("*.charm"))):
+            cache.say("packing the charm (a local structural pack, about 10 s)")
+            if excuse:
+                cache.say(excuse)
+            _run([interpreters.uv(), "lock", "--check", "--quiet"], cwd=root)
+            with tempfile.TemporaryDirectory(prefix="istio-aux-pack-") as scratch:
+                found = [_build(root, sources, python, Path(scratch), target)]
+    return found[0]
+
+
+def _sources(root: Path) -> list[str]:
+    """The charm's files that git tracks or would track: the checkout as it is, without litter."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--"]
+    listed = _run([*command, *FILES, *FOLDERS], cwd=root).rstrip("\0").split("\0")
+    return sorted({name for name in listed if (root / name).is_file()})
+
+
+def _digest(root: Path, sources: list[str], python: Path) -> str:
+    digest = hashlib.sha256(f"{python}\n{OS_RELEASE}".encode())
+    files = {name: root / name for name in sources}
+    for name, path in {**files, "pack.py": Path(__file__), "pack.lock": HERE / "uv.lock"}.items():
+        digest.update(f"\n{name}\n{path.stat().st_mode & 0o111}\n".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _build(root: Path, sources: list[str], python: Path, scratch: Path, target: Path) -> Path:
+    """Run charmcraft on a copy of the sources and move the charm to the cache."""
+    project = scratch / "project"
+    for name in sources:
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(root / name, project / name)
+    (scratch / "etc").mkdir()
+    (scratch / "etc/os-release").write_text(OS_RELEASE)
+    tools = interpreters.link(python, scratch / "bin")
+    bin_folder = _environment() / "bin"
+    config = os.environ.get("XDG_CONFIG_HOME") or str(Path("~/.config").expanduser())
+    environment = {
+        # charmcraft keeps logs and caches in HOME; only uv's settings and cache are the user's.
+        **{name: value for name, value in os.environ.items() if not name.startswith("XDG_")},
+        "HOME": str(scratch / "home"),
+        "XDG_CONFIG_HOME": config,
+        "UV_CACHE_DIR": _run([interpreters.uv(), "cache", "dir"]).strip(),
+        "UNIXCONFDIR": str(scratch / "etc"),
+        "PATH": os.pathsep.join([str(tools), str(bin_folder), os.environ["PATH"]]),
+    }
+    for name in ("UV_PYTHON", "UV_PROJECT_ENVIRONMENT", "VIRTUAL_ENV", "PYTHONPATH"):
+        environment.pop(name, None)
+    (scratch / "home").mkdir()
+    command = [str(bin_folder / "charmcraft"), "pack", "--destructive-mode"]
+    said = _run(command, cwd=project, env=environment)
+    charms = list(project.glob("*.charm"))
+    if len(charms) != 1:
+        raise PackError(f"charmcraft pack: expected one charm, got {charms}\n{said}")
+    target.mkdir(parents=True, exist_ok=True)
+    # Written under another name first: a reader never sees half a charm.
+    partial = shutil.copy2(charms[0], target / "partial")
+    return Path(partial).rename(target / charms[0].name)
+
+
+def _environment() -> Path:
+    """The virtual environment with the pinned charmcraft, made once for each lock."""
+    apt_pkg = _apt_pkg()
+    # "apt_pkg.cpython-311-x86_64-linux-gnu.so" fits Python 3.11 only.
+    tag = apt_pkg.name.split("-")[1]
+    version = f"{tag[0]}.{tag[1:]}"
+    key = hashlib.sha256((HERE / "uv.lock").read_bytes() + tag.encode()).hexdigest()[:16]
+    folder = cache.root().parent / "charmcraft" / key
+    if (folder / "ready").exists():
+        return folder
+    cache.say("setting up charmcraft (about 15 s)")
+    system = Path(f"/usr/bin/python{version}")
+    python = system if system.exists() else interpreters.find(version)
+    if python is None:
+        raise PackError(f"python {version}: not found, and python3-apt here is built for it")
+    command = [interpreters.uv(), "sync", "--frozen", "--quiet", "--project", str(HERE)]
+    _run(
+        [*command, "--python", str(python)],
+        env={**os.environ, "UV_PROJECT_ENVIRONMENT": str(folder)},
+    )
+    packages = folder / "lib" / f"python{version}" / "site-packages"
+    for name in ["apt", *(path.name for path in DIST_PACKAGES.glob("apt_*.so"))]:
+        (packages / name).unlink(missing_ok=True)
+        (packages / name).symlink_to(DIST_PACKAGES / name)
+    (folder / "ready").touch()
+    return folder
+
+
+def _apt_pkg() -> Path:
+    """The distribution's python-apt, installed when it is missing and we may."""
+    pattern = "apt_pkg.cpython-*.so"
+    if not list(DIST_PACKAGES.glob(pattern)):
+        if os.geteuid() != 0 or shutil.which("apt-get") is None:
+            raise PackError("python3-apt: not installed; charmcraft needs this Debian package")
+        cache.say("installing the Debian package python3-apt")
+        _run(["apt-get", "-qq", "update"])
+        _run(["apt-get", "-qq", "install", "-y", "--no-install-recommends", "python3-apt"])
+    return next(DIST_PACKAGES.glob(pattern))
+
+
+def _run(command: list[str], *, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
+    """Run a command and return what it printed; its failure is a PackError with its last lines."""
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        tail = "\n".join((done.stdout + done.stderr).splitlines()[-20:])
+        raise PackError(f"{' '.join(command)}: exit status {done.returncode}\n{tail}")
+    return done.stdout
+
+
+def main() -> int:
+    """Print the path of the packed charm of this checkout."""
+    try:
+        print(pack())
+    except PackError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
