@@ -1,0 +1,234 @@
+"""The charm's only way to the Kubernetes API server.
+
+Every function asks or writes and returns what came of it: a value, or a `Problem` that a status
+can show. A refusal is for the user to mend, what passes by itself is waited for, and what neither
+explains is raised.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import httpx2
+from lightkube import Client
+from lightkube.codecs import AnyResource
+from lightkube.config.kubeconfig import KubeConfig
+from lightkube.core.exceptions import ApiError, ConfigError
+from lightkube.models.authentication_v1 import TokenRequestSpec
+from lightkube.models.authorization_v1 import ResourceAttributes, SelfSubjectAccessReviewSpec
+from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
+from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
+from lightkube.resources.core_v1 import ServiceAccount, ServiceAccountToken
+from lightkube.resources.rbac_authorization_v1 import ClusterRole, ClusterRoleBinding
+
+# The workload outlives its charm by a day; the API server may grant less.
+TOKEN_LIFE_SECONDS: Final = 24 * 60 * 60
+
+# Kinds that the application owns, as a ClusterRole names them. The webhook is deleted first: with
+# `Fail` and no workload behind it, it would refuse pods while the rest is taken down.
+OWNED: Final[dict[type[Any], tuple[str, str]]] = {
+    MutatingWebhookConfiguration: ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
+    ClusterRoleBinding: ("rbac.authorization.k8s.io", "clusterrolebindings"),
+    ClusterRole: ("rbac.authorization.k8s.io", "clusterroles"),
+    ServiceAccount: ("", "serviceaccounts"),
+}
+
+# Answers that pass by themselves: the object is not there yet, someone else wrote first, too many
+# requests or storage that starts (429), and everything that is the server's own fault.
+_PASSING: Final = frozenset({404, 409, 429, 500, 502, 503, 504})
+_REFUSALS: Final = frozenset({401, 403})
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why something in the cluster could not be done.
+
+    Attributes:
+        reason: one line for the status.
+        refused: the API server refused it, so the user has to grant the permission.
+    """
+
+    reason: str
+    refused: bool = False
+
+
+@dataclass(frozen=True)
+class Permission:
+    """One thing the charm has to be allowed to do; spelled as in a ClusterRole."""
+
+    verb: str
+    group: str
+    resource: str
+    namespace: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.resource}" + (f".{self.group}" if self.group else "")
+
+
+def connect(transport: httpx2.BaseTransport | None = None) -> Client:
+    """Return a client with the credentials of the charm's own pod; `transport` is for tests."""
+    return Client(config=KubeConfig.from_env(), transport=transport)
+
+
+def endpoint(client: Client) -> tuple[str, str]:
+    """Return URL and PEM authority of the API server, as the charm itself reaches it."""
+    cluster = client.config.cluster
+    if cluster.certificate_auth_data:
+        return cluster.server, base64.b64decode(cluster.certificate_auth_data).decode()
+    if cluster.certificate_auth:
+        return cluster.server, Path(client.config.abs_file(cluster.certificate_auth)).read_text()
+    raise ConfigError(f"{cluster.server}: no certificate authority is configured")
+
+
+def needed(model: str, *, leader: bool) -> tuple[Permission, ...]:
+    """Return what a unit has to be allowed to do; the leader also writes the owned objects."""
+    every_unit = (
+        Permission("get", "", "serviceaccounts", model),
+        Permission("create", "", "serviceaccounts/token", model),
+    )
+    if not leader:
+        return every_unit
+    return every_unit + tuple(
+        Permission(verb, group, resource, model if kind is ServiceAccount else "")
+        for kind, (group, resource) in OWNED.items()
+        for verb in ("list", "create", "patch", "delete")
+    )
+
+
+def missing_permission(client: Client, permissions: Iterable[Permission]) -> Problem | None:
+    """Return the first of `permissions` that the charm does not have, or None when it has all."""
+
+    def ask() -> Permission | None:
+        # What `juju trust` grants is everything, which one question settles.
+        if _allowed(client, Permission("*", "*", "*")):
+            return None
+        return next((p for p in permissions if not _allowed(client, p)), None)
+
+    missing = attempt("permissions", ask)
+    return Problem(str(missing), refused=True) if isinstance(missing, Permission) else missing
+
+
+def apply(client: Client, resources: Iterable[AnyResource], manager: str) -> Problem | None:
+    """Write `resources` by server-side apply, in order; the first problem ends it."""
+    for resource in resources:
+
+        def write(resource: AnyResource = resource) -> None:
+            client.apply(resource, field_manager=manager, force=True)
+
+        if problem := attempt(f"{resource.kind} {_name(resource)}", write):
+            return problem
+    return None
+
+
+def prune(
+    client: Client, labels: Mapping[str, str], model: str, keep: Collection[AnyResource]
+) -> Problem | None:
+    """Delete what carries `labels` and is not one of `keep`; an object that is gone is fine."""
+    kept = {(resource.kind, _name(resource)) for resource in keep}
+
+    def delete_strays() -> None:
+        for kind in OWNED:
+            for found in _labelled(client, kind, labels, model):
+                name = _name(found)
+                if (kind.__name__, name) not in kept:
+                    client.delete(kind, name, namespace=model)
+                    logger.info("%s %s: deleted", kind.__name__, name)
+
+    return attempt("owned objects", delete_strays)
+
+
+def delete_owned(client: Client, labels: Mapping[str, str], model: str) -> None:
+    """Delete all that carries `labels`, kind by kind in the order of `OWNED`.
+
+    What is gone is fine, and so is what may not be deleted any more: Juju may take the charm's
+    permissions away before the last hook (lp:1941655).
+    """
+    for kind in OWNED:
+        try:
+            for found in _labelled(client, kind, labels, model):
+                client.delete(kind, _name(found), namespace=model)
+                logger.info("%s %s: deleted", kind.__name__, _name(found))
+        except ApiError as error:
+            if error.response.status_code not in {401, 403, 404}:
+                raise
+            logger.warning("%s: not deleted: %s", kind.__name__, error)
+
+
+def account_uid(client: Client, name: str, model: str) -> str | Problem:
+    """Return the UID of a ServiceAccount."""
+
+    def get() -> str:
+        metadata = client.get(ServiceAccount, name, namespace=model).metadata
+        return (metadata.uid if metadata else None) or ""
+
+    return attempt(f"ServiceAccount {name}", get)
+
+
+def request_token(client: Client, account: str, model: str) -> str | Problem:
+    """Return a new bearer token of a ServiceAccount (TokenRequest API)."""
+
+    def create() -> str:
+        request = ServiceAccountToken(
+            spec=TokenRequestSpec(audiences=[], expirationSeconds=TOKEN_LIFE_SECONDS)
+        )
+        status = client.create(request, account, namespace=model).status
+        if status is None or not status.token:
+            raise ValueError(f"ServiceAccount {account}: the API server answered without a token")
+        logger.info("ServiceAccount %s: new token until %s", account, status.expirationTimestamp)
+        return status.token
+
+    return attempt(f"token for ServiceAccount {account}", create)
+
+
+def attempt(what: str, action: Callable[[], T]) -> T | Problem:
+    """Return what `action` returns, or the problem that it met with the API server."""
+    try:
+        return action()
+    except httpx2.HTTPStatusError as error:  # lightkube's ApiError is one of these.
+        code = error.response.status_code
+        if code in _REFUSALS:
+            return Problem(f"{what}: {error}", refused=True)
+        if code in _PASSING:
+            return Problem(f"{what}: {error}")
+        raise
+    except httpx2.TransportError as error:
+        return Problem(f"{what}: Kubernetes API server: {error}")
+
+
+def _allowed(client: Client, permission: Permission) -> bool:
+    resource, _, subresource = permission.resource.partition("/")
+    review = SelfSubjectAccessReview(
+        spec=SelfSubjectAccessReviewSpec(
+            resourceAttributes=ResourceAttributes(
+                verb=permission.verb,
+                group=permission.group,
+                resource=resource,
+                subresource=subresource or None,
+                namespace=permission.namespace or None,
+            )
+        )
+    )
+    answer = client.create(review)
+    return answer.status is not None and answer.status.allowed
+
+
+def _labelled(
+    client: Client, kind: type[Any], labels: Mapping[str, str], model: str
+) -> list[AnyResource]:
+    # lightkube does not say what its label operators are operators of.
+    found = client.list(kind, namespace=model, labels=dict(labels))  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return list(found)
+
+
+def _name(resource: AnyResource) -> str:
+    metadata = resource.metadata
+    return (metadata.name if metadata else None) or ""

@@ -1,0 +1,60 @@
+"""Everything the charm knows from Juju and from its container, read once into a frozen `Inputs`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import ops
+
+import authority
+import config
+import workload
+from certificates import Authority
+from config import Config
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What decisions are made from.
+
+    Attributes:
+        app: name of the application.
+        model: name of the model, which is also its namespace.
+        leader: this unit is the leader.
+        now: when this was read.
+        config: the options, None when one of them is not valid.
+        invalid: which options are not valid and why, or nothing.
+        container_ready: Pebble answers in the workload's container.
+        authority: what signs the webhook's certificates, None while there is none.
+    """
+
+    app: str
+    model: str
+    leader: bool
+    now: datetime
+    config: Config | None
+    invalid: str
+    container_ready: bool
+    authority: Authority | None = field(repr=False)
+
+
+def observe(charm: ops.CharmBase) -> Inputs:
+    """Read the inputs; changes nothing."""
+    options: Config | None = None
+    invalid = ""
+    try:
+        options = config.load(charm.config)
+    except config.InvalidOptionError as error:
+        invalid = str(error)
+    leader = charm.unit.is_leader()
+    return Inputs(
+        app=charm.app.name,
+        model=charm.model.name,
+        leader=leader,
+        now=datetime.now(UTC),
+        config=options,
+        invalid=invalid,
+        container_ready=charm.unit.get_container(workload.CONTAINER).can_connect(),
+        authority=authority.read(charm.model, leader=leader),
+    )

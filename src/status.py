@@ -1,0 +1,81 @@
+"""What `juju status` says: facts in order of priority, the first that has something to say wins.
+
+Each fact looks at one thing and returns a status, or None when that thing was checked and is
+fine. Nothing else in the charm makes a status.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import ops
+
+from cluster import Problem
+from inputs import Inputs
+from probe import Probe
+
+# A row of `juju status` that wraps is read by nobody; the workload's /status lists them all.
+_LONGEST_LIST: Final = 3
+
+
+def of_unit(inputs: Inputs, problem: Problem | None, probe: Probe | None) -> ops.StatusBase:
+    """Return the unit's status.
+
+    Args:
+        inputs: what the charm observed.
+        problem: what stood in the way of its work in the cluster, None when nothing did.
+        probe: what the workload said about itself, None when it was not set up far enough to ask.
+    """
+    return (
+        _options(inputs)
+        or _trust(inputs, problem)
+        or _container(inputs)
+        or _cluster(problem)
+        or _authority(inputs)
+        or _workload(probe)
+        or _working(probe)
+    )
+
+
+def _options(inputs: Inputs) -> ops.StatusBase | None:
+    return ops.BlockedStatus(inputs.invalid) if inputs.invalid else None
+
+
+def _trust(inputs: Inputs, problem: Problem | None) -> ops.StatusBase | None:
+    if problem is None or not problem.refused:
+        return None
+    return ops.BlockedStatus(
+        f"Trust not granted: run `juju trust {inputs.app} --scope=cluster` ({problem.reason})"
+    )
+
+
+def _container(inputs: Inputs) -> ops.StatusBase | None:
+    return None if inputs.container_ready else ops.WaitingStatus("waiting for Pebble in container")
+
+
+def _cluster(problem: Problem | None) -> ops.StatusBase | None:
+    return ops.WaitingStatus(problem.reason) if problem else None
+
+
+def _authority(inputs: Inputs) -> ops.StatusBase | None:
+    if inputs.authority:
+        return None
+    return ops.WaitingStatus("waiting for the leader's certificate authority")
+
+
+def _workload(probe: Probe | None) -> ops.StatusBase | None:
+    if probe is None:
+        return ops.WaitingStatus("workload is not set up yet")
+    return None if probe.ready else ops.WaitingStatus(f"workload: {probe.missing}")
+
+
+def _working(probe: Probe | None) -> ops.StatusBase:
+    # `_workload` has spoken already unless the workload answered and is ready.
+    assert probe is not None
+    count = probe.selected_namespaces
+    facts = [f"{count} namespace{'' if count == 1 else 's'} selected"]
+    if probe.stuck_pods:
+        shown = ", ".join(probe.stuck_pods[:_LONGEST_LIST])
+        more = len(probe.stuck_pods) - _LONGEST_LIST
+        facts.append(f"stuck: {shown}" + (f" and {more} more" if more > 0 else ""))
+    return ops.ActiveStatus("; ".join(facts))
