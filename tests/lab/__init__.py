@@ -1,0 +1,14 @@
+"""The lab: a real Kubernetes in one process tree, for tests, the demo and work by hand.
+
+    with lab.cluster(level="api") as cluster:
+        cluster.client().list(...)
+
+Level `api` is etcd, API server and controller manager, without root; level `node` adds all that it
+takes to run pods, in namespaces of its own.
+"""
+
+from lab.clusters import Cluster, Level, cluster
+from lab.processes import Process
+from lab.waiting import until
+
+__all__ = ["Cluster", "Level", "Process", "cluster", "until"]

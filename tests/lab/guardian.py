@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import select
@@ -46,6 +47,15 @@ def _call(name: str, *arguments: Any) -> None:
 
 def _die_with_parent() -> None:
     _call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def hold(lock: int) -> bool:
+    """Lock the descriptor for as long as any copy of it is open; false when another holds it."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 class Guardian:

@@ -1,0 +1,235 @@
+"""A cluster, from its start to its end, and what a test may do with it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import lightkube
+from lightkube import KubeConfig
+from lightkube.models.authentication_v1 import TokenRequestSpec
+from lightkube.models.core_v1 import ServicePort, ServiceSpec
+from lightkube.models.discovery_v1 import Endpoint, EndpointConditions, EndpointPort
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Service, ServiceAccount, ServiceAccountToken
+from lightkube.resources.discovery_v1 import EndpointSlice
+
+from lab import cache, control_plane, kubeconfig, node, sweep, tools
+from lab.certificates import KeyPair
+from lab.processes import Process, Tree
+from lab.waiting import until
+
+Level = Literal["api", "node"]
+
+CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager")
+# Measured on 2 cores: /readyz after 3 to 5 s, the default ServiceAccount after 10 s.
+START = 100
+
+
+@contextlib.contextmanager
+def cluster(level: Level = "api") -> Iterator[Cluster]:
+    """A Kubernetes that lives as long as the `with` block, or the process, whichever ends first.
+
+    Its logs are kept when the block ends by an exception or `keep_logs` was set.
+
+    Raises:
+        lab.node.UnavailableError: level is `node` and this machine cannot run it.
+        lab.tools.BuildError: a program could not be built.
+        TimeoutError: a component did not get ready; the message names its log.
+    """
+    sweep.sweep()
+    if level == "node":
+        node.prepare()
+    programs = tools.ensure([*CONTROL_PLANE, *(node.PROGRAMS if level == "node" else ())])
+    tree = Tree(isolate=level == "node")
+    made: Cluster | None = None
+    keep_logs = True
+    try:
+        made = Cluster(level, tree, programs)
+        made.start()
+        yield made
+        keep_logs = made.keep_logs
+    except BaseException:
+        cache.say(f"{tree.name}: logs are kept in {tree.logs}")
+        raise
+    finally:
+        if made:
+            made.close_clients()
+        tree.close(keep_logs=keep_logs)
+
+
+class Cluster:
+    """A running Kubernetes; made by `cluster`."""
+
+    def __init__(self, level: Level, tree: Tree, programs: Mapping[str, Path]) -> None:
+        self.level = level
+        self.name = tree.name
+        self.logs = tree.logs
+        self.state = tree.state
+        self.keep_logs = False
+        self._tree = tree
+        self._programs = programs
+        self._processes: dict[str, Process] = {}
+        self._clients: list[lightkube.Client] = []
+        self._network = node.connect(tree) if level == "node" else None
+        self._endpoints = (
+            node.endpoints(self._network) if self._network else control_plane.on_loopback()
+        )
+        self._files = control_plane.credentials(tree.state / "pki", self._endpoints)
+        # Where the API server reaches processes of the cluster, and where all of them, and the
+        # API server too, reach the harness.
+        self.host = self._endpoints.public
+        self.harness = self._network.outside if self._network else "127.0.0.1"
+        self.server = self._endpoints.server
+        self.ca = self._files.authority.pair.certificate
+        self.kubeconfig = kubeconfig.with_certificate(
+            tree.state / "kubeconfig", self.server, self.ca, user="admin", pair=self._files.admin
+        )
+
+    def start(self) -> None:
+        """Start every component and return when pods can be made.
+
+        Raises:
+            TimeoutError: one does not get ready; the message names its log.
+        """
+        at, files, programs = self._endpoints, self._files, self._programs
+        etcd = control_plane.etcd(programs["etcd"], self.state, at)
+        self.spawn("etcd", etcd)
+        server = "kube-apiserver"
+        self.spawn(server, control_plane.kube_apiserver(programs[server], at, files))
+        manager = "kube-controller-manager"
+        self.spawn(manager, control_plane.kube_controller_manager(programs[manager], at, files))
+        self.await_api()
+        if self.level == "node":
+            node.start(self, programs, files)
+        with self.client() as client:
+            # The controller manager's first work; no pod can be made before.
+            until(
+                lambda: client.get(ServiceAccount, "default", namespace="default"),
+                timeout=START,
+                what=f"the default ServiceAccount ({self.logs / manager}.log)",
+                ignoring=(lightkube.ApiError,),
+            )
+        record = {
+            "level": self.level,
+            "harness": os.getpid(),
+            "kubeconfig": str(self.kubeconfig),
+            "server": self.server,
+            "logs": str(self.logs),
+        }
+        (self.state / "record.json").write_text(json.dumps(record))
+
+    def await_api(self, timeout: float = START) -> None:
+        """Return when the API server is ready.
+
+        Raises:
+            TimeoutError: it is not, naming its log.
+        """
+
+        def ready() -> bool:
+            server = self.process("kube-apiserver")
+            if not server.running:
+                raise ChildProcessError(f"kube-apiserver ended; log: {server.log}")
+            return kubeconfig.get(self.server, self.ca, self._files.admin, "/readyz") == 200
+
+        log = self.logs / "kube-apiserver.log"
+        not_yet = (ConnectionError, TimeoutError, http.client.HTTPException)
+        until(ready, timeout=timeout, what=f"the API server to be ready ({log})", ignoring=not_yet)
+
+    def client(self) -> lightkube.Client:
+        """A client with all rights, closed with the cluster."""
+        config = KubeConfig.from_file(self.kubeconfig)
+        client = lightkube.Client(config, trust_env=False, field_manager="lab")
+        self._clients.append(client)
+        return client
+
+    def close_clients(self) -> None:
+        """Close what `client` returned."""
+        while self._clients:
+            self._clients.pop().close()
+
+    def issue(
+        self,
+        name: str,
+        common_name: str,
+        *,
+        organizations: Sequence[str] = (),
+        hosts: Sequence[str] = (),
+    ) -> KeyPair:
+        """A certificate of the cluster's authority, for a client and for a server at `hosts`."""
+        return self._files.authority.issue(
+            name, common_name, organizations=organizations, hosts=hosts
+        )
+
+    def kubeconfig_for(self, namespace: str, service_account: str) -> Path:
+        """A kubeconfig with a token of the ServiceAccount, good for an hour."""
+        request = ServiceAccountToken(
+            # lightkube reads the metadata, though none are sent.
+            metadata=ObjectMeta(),
+            spec=TokenRequestSpec(audiences=[], expirationSeconds=3600),
+        )
+        with self.client() as client:
+            answer = client.create(request, service_account, namespace=namespace)
+        assert answer.status
+        return kubeconfig.with_token(
+            self.state / "kubeconfigs" / f"{namespace}-{service_account}",
+            self.server,
+            self.ca,
+            user=service_account,
+            token=answer.status.token,
+            namespace=namespace,
+        )
+
+    def load(self, image: Path) -> None:
+        """Import an image tarball into containerd (level `node`)."""
+        node.load(self, image)
+
+    def process(self, name: str) -> Process:
+        """The process spawned with this name, a component or one of `spawn`.
+
+        Raises:
+            KeyError: there is none.
+        """
+        return self._processes[name]
+
+    def publish(
+        self, namespace: str, name: str, port: int, target_port: int, *, ready: bool = True
+    ) -> None:
+        """Make or change a Service whose one endpoint is a process at `host`:`target_port`."""
+        service = Service(
+            metadata=ObjectMeta(name=name, namespace=namespace),
+            spec=ServiceSpec(ports=[ServicePort(port=port, targetPort=target_port)]),
+        )
+        endpoints = EndpointSlice(
+            metadata=ObjectMeta(
+                name=name, namespace=namespace, labels={"kubernetes.io/service-name": name}
+            ),
+            # An IPv4 endpoint may not be a loopback address; the API server dials what it finds.
+            addressType="FQDN" if self.level == "api" else "IPv4",
+            endpoints=[Endpoint(addresses=[self.host], conditions=EndpointConditions(ready=ready))],
+            ports=[EndpointPort(name="", port=target_port, protocol="TCP")],
+        )
+        with self.client() as client:
+            client.apply(service)
+            client.apply(endpoints)
+
+    def spawn(
+        self,
+        name: str,
+        argv: Sequence[str | Path],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> Process:
+        """Start a process inside the cluster's namespaces; it dies with the cluster.
+
+        Raises:
+            OSError: there is no such program, or it cannot be run.
+        """
+        self._processes[name] = process = self._tree.spawn(name, argv, env=env, cwd=cwd)
+        return process

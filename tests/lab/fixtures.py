@@ -1,0 +1,53 @@
+"""The pytest fixtures that the cluster and the node tier share: namespaces, logs that are found."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Generator, Iterator
+
+import lightkube
+import pytest
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Namespace, ServiceAccount
+
+import lab
+
+CLUSTER = pytest.StashKey[lab.Cluster]()
+
+
+def running(request: pytest.FixtureRequest, level: lab.Level) -> Iterator[lab.Cluster]:
+    """A cluster for the session, whose logs are kept and named when a test failed."""
+    with lab.cluster(level) as cluster:
+        request.session.stash[CLUSTER] = cluster
+        failed_before = request.session.testsfailed
+        yield cluster
+        cluster.keep_logs = request.session.testsfailed > failed_before
+        del request.session.stash[CLUSTER]
+
+
+@pytest.fixture
+def namespace(cluster: lab.Cluster) -> Iterator[str]:
+    """The name of a new namespace in which pods can be made; its deletion is not awaited."""
+    name = f"test-{secrets.token_hex(4)}"
+    with cluster.client() as client:
+        client.create(Namespace(metadata=ObjectMeta(name=name)))
+        lab.until(
+            lambda: client.get(ServiceAccount, "default", namespace=name),
+            timeout=30,
+            what=f"the default ServiceAccount of namespace {name}",
+            ignoring=(lightkube.ApiError,),
+        )
+        yield name
+        client.delete(Namespace, name)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Say at a failing test where its cluster's logs are."""
+    report = yield
+    cluster = item.session.stash.get(CLUSTER, None)
+    if report.failed and cluster:
+        report.sections.append(("lab", f"logs of {cluster.name}: {cluster.logs}"))
+    return report

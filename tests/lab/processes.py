@@ -1,0 +1,226 @@
+"""The harness's side of the guardian: start and end processes that cannot outlive the harness."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from lab import cache, guardian
+
+# Ending a cluster takes 3 s; the slowest part is the removal of its files.
+END = 60
+
+
+class Process:
+    """A process of a cluster; it can be ended and started again, with the same command line."""
+
+    def __init__(
+        self, tree: Tree, name: str, argv: Sequence[str], env: Mapping[str, str], cwd: Path
+    ) -> None:
+        self.name = name
+        self.log = tree.logs / f"{name}.log"
+        self._tree = tree
+        self._spawn = {"argv": list(argv), "env": dict(env), "cwd": str(cwd), "log": str(self.log)}
+        self._key = 0
+        self._inner_pid = 0
+        self._exited: Future[int] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The pid as the harness sees it, whatever namespace the process lives in."""
+        return self._tree.outer_pid(self._inner_pid)
+
+    @property
+    def running(self) -> bool:
+        """Whether the process has not ended."""
+        return self._exited is not None and not self._exited.done()
+
+    def kill(self, signal: int = signal.SIGKILL) -> None:
+        """Send a signal to the process; one that ended gets none."""
+        self._tree.request("kill", key=self._key, signal=int(signal))
+
+    def restart(self) -> None:
+        """Kill the process, if it runs, and start it again."""
+        self.kill()
+        if self._exited:
+            self.wait(10)
+        self.start()
+
+    def start(self) -> None:
+        """Start the process, which must not run.
+
+        Raises:
+            OSError: there is no such program, or it cannot be run.
+        """
+        self._key, exited = self._tree.expect_exit()
+        self._inner_pid = self._tree.request("spawn", key=self._key, **self._spawn)
+        self._exited = exited
+
+    def wait(self, timeout: float) -> int:
+        """The exit status of the process, negative for a signal, once it has ended.
+
+        Raises:
+            TimeoutError: it runs after `timeout` seconds.
+        """
+        if self._exited is None:
+            raise ValueError(f"{self.name}: was not started")
+        try:
+            return self._exited.result(timeout)
+        except TimeoutError:
+            raise TimeoutError(f"{self.name}: runs after {timeout:g} s; log: {self.log}") from None
+
+
+class Tree:
+    """A guardian and all the processes below it, with a folder for state and one for logs."""
+
+    def __init__(self, *, isolate: bool) -> None:
+        """Start a guardian; `isolate` gives it namespaces of its own, which needs root."""
+        # The name is also the one of the network interface, which may have 15 characters.
+        self.name = f"lab-{secrets.token_hex(3)}"
+        self.state = cache.root() / "run" / self.name
+        self.logs = cache.root() / "logs" / self.name
+        self.isolated = isolate
+        self._keys = itertools.count(1)
+        self._lock = threading.Lock()
+        self._replies: dict[int, Future[Any]] = {}
+        self._exits: dict[int, Future[int]] = {}
+        self._isolated: Future[int] = Future()
+        self._gone: ConnectionError | None = None
+        self._guardian = self._start_guardian()
+        self._reader = threading.Thread(target=self._read, name=f"guardian of {self.name}")
+        self._reader.start()
+        # As the harness sees it: the pid of PID 1 of the namespaces, or the guardian's own.
+        self.pid = self._isolated.result(END) if isolate else self._guardian.pid
+
+    def _start_guardian(self) -> subprocess.Popen[bytes]:
+        # From the folder's making to its lock nobody may take it for what a dead harness left.
+        with cache.lock(cache.root() / "run" / "lock"):
+            (self.state / "tmp").mkdir(parents=True)
+            self.logs.mkdir(parents=True)
+            lock = (self.state / "lock").open("w")
+            guardian.hold(lock.fileno())
+        with lock, (self.logs / "guardian.log").open("wb") as log:
+            plan = {
+                "name": self.name,
+                "state": str(self.state),
+                "logs": str(self.logs),
+                "lock": lock.fileno(),
+                "harness": os.getpid(),
+                "isolate": self.isolated,
+            }
+            return subprocess.Popen(
+                [sys.executable, "-I", "-S", guardian.__file__, json.dumps(plan)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                pass_fds=[lock.fileno()],
+            )
+
+    def spawn(
+        self,
+        name: str,
+        argv: Sequence[str | Path],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> Process:
+        """Start a process below the guardian.
+
+        It gets the harness's environment without proxies, which do not know the cluster's
+        addresses, and `env` on top; output goes to `<name>.log`.
+
+        Raises:
+            OSError: there is no such program, or it cannot be run.
+        """
+        own = {k: v for k, v in os.environ.items() if not k.upper().endswith("_PROXY")}
+        whole = {**own, "TMPDIR": str(self.state / "tmp"), **(env or {})}
+        process = Process(self, name, [str(part) for part in argv], whole, cwd or self.state)
+        process.start()
+        return process
+
+    def close(self, *, keep_logs: bool) -> None:
+        """End every process and return when nothing is left of them."""
+        with contextlib.suppress(ConnectionError):
+            if not keep_logs:
+                self.request("forget")
+        assert self._guardian.stdin
+        assert self._guardian.stdout
+        with contextlib.suppress(BrokenPipeError):
+            self._guardian.stdin.close()
+        self._guardian.wait(END)
+        self._reader.join(END)
+        self._guardian.stdout.close()
+
+    def expect_exit(self) -> tuple[int, Future[int]]:
+        """A new key for a process, and its exit status to come."""
+        key = next(self._keys)
+        self._exits[key] = Future()
+        return key, self._exits[key]
+
+    def request(self, do: str, **arguments: Any) -> Any:
+        """Have the guardian do something and return its result.
+
+        Raises:
+            OSError: it was tried and failed.
+            ConnectionError: the guardian is gone.
+        """
+        key = next(self._keys)
+        reply: Future[Any] = Future()
+        line = json.dumps({"id": key, "do": do, "with": arguments}).encode() + b"\n"
+        assert self._guardian.stdin
+        try:
+            with self._lock:
+                if self._gone:
+                    raise self._gone
+                self._replies[key] = reply
+                self._guardian.stdin.write(line)
+                self._guardian.stdin.flush()
+        except BrokenPipeError as error:
+            raise ConnectionError(f"{self.name}: the guardian is gone: {error}") from error
+        return reply.result(END)
+
+    def outer_pid(self, pid: int) -> int:
+        """The pid in the harness's namespace of the process that the guardian knows as `pid`."""
+        if not self.isolated:
+            return pid
+        inside = Path(f"/proc/{self.pid}/ns/pid").readlink()
+        for status in Path("/proc").glob("[0-9]*/status"):
+            with contextlib.suppress(OSError):
+                if (status.parent / "ns/pid").readlink() == inside:
+                    _, _, line = status.read_text().partition("NSpid:")
+                    if int(line.split("\n")[0].split()[-1]) == pid:
+                        return int(status.parent.name)
+        raise ProcessLookupError(f"{self.name}: no process {pid} inside")
+
+    def _read(self) -> None:
+        assert self._guardian.stdout
+        for line in self._guardian.stdout:
+            message = json.loads(line)
+            if "exited" in message:
+                self._exits.pop(message["exited"]).set_result(message["code"])
+            elif "isolated" in message:
+                self._isolated.set_result(message["isolated"])
+            elif "error" in message:
+                self._replies.pop(message["id"]).set_exception(OSError(message["error"]))
+            else:
+                self._replies.pop(message["id"]).set_result(message["result"])
+        # With its guardian every process is gone, and nobody will tell how.
+        gone = ConnectionError(f"{self.name}: the guardian is gone; log: {self.logs}/guardian.log")
+        with self._lock:
+            self._gone = gone
+        for exit_status in self._exits.values():
+            exit_status.set_result(-signal.SIGKILL)
+        for reply in (*self._replies.values(), self._isolated):
+            if not reply.done():
+                reply.set_exception(gone)

@@ -1,0 +1,42 @@
+"""The one way to await a state of the world that nothing announces."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def until(
+    check: Callable[[], T | None],
+    *,
+    timeout: float,
+    what: str,
+    ignoring: tuple[type[Exception], ...] = (),
+    every: float = 0.05,
+) -> T:
+    """Call `check` every so many seconds until it returns something true; returns that.
+
+    Args:
+        check: looks at the world; what it returns, when false, is "not yet".
+        timeout: seconds after which to give up; ten times what a run was measured to take.
+        what: what is awaited, for the message: "pod payments/train to finish".
+        ignoring: exceptions of `check` that mean "not yet" as well.
+        every: seconds between two looks.
+
+    Raises:
+        TimeoutError: naming `what` and the last value or exception.
+    """
+    end = time.monotonic() + timeout
+    while True:
+        try:
+            last: object = check()
+            if last:
+                return last  # pyright: ignore[reportReturnType] - true, so not None
+        except ignoring as error:
+            last = error
+        if time.monotonic() > end:
+            raise TimeoutError(f"waited {timeout:g} s for {what}; last seen: {last!r}")
+        time.sleep(every)

@@ -1,0 +1,20 @@
+"""Fixtures of the node tier: one whole Kubernetes for the session, a namespace for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import lab
+import pytest
+from lab import node
+from lab.fixtures import namespace, pytest_runtest_makereport, running
+
+__all__ = ["cluster", "namespace", "pytest_runtest_makereport"]
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest) -> Iterator[lab.Cluster]:
+    """All of Kubernetes on one node; skipped, with the reason, where the machine cannot run it."""
+    if reason := node.unavailable():
+        pytest.skip(reason)
+    yield from running(request, "node")
