@@ -7,6 +7,9 @@ an object's member replaces a value that is there, and fails only without its pa
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any, cast
+
 import msgspec
 
 
@@ -28,3 +31,19 @@ def pointer(*segments: str) -> str:
 def encode(ops: tuple[Op, ...]) -> bytes:
     """Encode operations as the JSON array that AdmissionReview's ``patch`` carries in base64."""
     return msgspec.json.encode(ops)
+
+
+def apply(ops: Iterable[Op], document: dict[str, Any]) -> None:
+    """Apply operations to a document in place, as the API server would to its own copy.
+
+    Raises:
+        KeyError: an operation's parent does not exist.
+    """
+    for op in ops:
+        *parents, member = (
+            part.replace("~1", "/").replace("~0", "~") for part in op.path.split("/")[1:]
+        )
+        target = document
+        for parent in parents:
+            target = cast("dict[str, Any]", target[parent])
+        target[member] = op.value

@@ -60,6 +60,7 @@ class Answer(Struct, frozen=True):
     patched: bool
     reason: str
     warnings: tuple[str, ...] = ()
+    malformed: bool = False
 
 
 class _Review(Struct, frozen=True):
@@ -107,7 +108,7 @@ def answer(body: bytes, capability: Capability) -> Answer:
         if not error.uid:
             raise
         plan = start.Plan(ops=(), reason=str(error), warnings=(f"left alone: {error}",))
-        return _answer(error.uid, "", plan)
+        return msgspec.structs.replace(_answer(error.uid, "", plan), malformed=True)
     name = request.object.key if request.object else ""
     if request.namespace and not name.startswith(f"{request.namespace}/"):
         name = f"{request.namespace}/{name}"
