@@ -1,0 +1,77 @@
+"""What istiod answers to an AdmissionReview: inject, leave alone or refuse. Pure."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from lab.istio import jsondiff, proxyconfig, sidecar
+
+INJECT = "sidecar.istio.io/inject"
+# istio initializer.go IgnoredNamespaces
+IGNORED = frozenset({"kube-system", "kube-public", "kube-node-lease", "local-path-storage"})
+
+
+def answer(
+    review: Mapping[str, Any], template: sidecar.Template, *, native: bool
+) -> tuple[dict[str, Any], str]:
+    """The AdmissionReview response to a request, and why it is what it is.
+
+    Args:
+        review: an AdmissionReview v1 with a request.
+        template: the installation's settings.
+        native: whether sidecars are native where the pod does not say.
+    """
+    request = review["request"]
+    pod, namespace = request["object"], request.get("namespace", "")
+    response: dict[str, Any] = {"uid": request["uid"], "allowed": True}
+    reason = why_not(pod, namespace)
+    if reason is None:
+        native = sidecar.is_native(pod["metadata"].get("annotations") or {}, native)
+        try:
+            injected = sidecar.inject(pod, namespace, template, native=native)
+        except proxyconfig.InvalidConfigError as error:
+            reason = f"refused: {error}"
+            response |= {"allowed": False, "status": {"metadata": {}, "message": str(error)}}
+        else:
+            reason = "injected natively" if native else "injected"
+            patch = json.dumps(list(jsondiff.diff(pod, injected))).encode()
+            response |= {"patchType": "JSONPatch", "patch": base64.b64encode(patch).decode()}
+    return {
+        "kind": "AdmissionReview",
+        "apiVersion": "admission.k8s.io/v1",
+        "response": response,
+    }, reason
+
+
+def why_not(pod: Mapping[str, Any], namespace: str) -> str | None:
+    """Why the pod gets no sidecar; None when it gets one (istio inject.go injectRequired).
+
+    The never- and alwaysInjectSelector of the installation are not emulated.
+    """
+    metadata, spec = pod["metadata"], pod["spec"]
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    if spec.get("hostNetwork"):
+        return "left alone: hostNetwork"
+    if namespace in IGNORED:
+        return f"left alone: namespace {namespace} is ignored"
+    # The label beats the annotation; a value that is neither "true" nor "false" means the default.
+    if labels.get(INJECT, annotations.get(INJECT)) == "false":
+        return f"left alone: {INJECT} is false"
+    if sidecar.STATUS_ANNOTATION in annotations:
+        return "left alone: already has a sidecar"
+    return None
+
+
+def native_by_default(setting: str, kubelets: Iterable[str]) -> bool:
+    """What ENABLE_NATIVE_SIDECARS means for the kubelets' versions (istio DetectNativeSidecar).
+
+    `auto` is native when every kubelet is 1.33 or later; no kubelet at all counts as new ones.
+    """
+    if setting != "auto":
+        return setting == "true"
+    versions = (re.match(r"v1\.(\d+)", kubelet) for kubelet in kubelets)
+    return all(match is not None and int(match[1]) >= 33 for match in versions)

@@ -1,0 +1,245 @@
+"""What an injected pod looks like: what Istio 1.28.10 makes of its template `sidecar`. Pure."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lab.istio import proxyconfig
+
+PROXY = "istio-proxy"
+INIT = "istio-init"
+NATIVE_ANNOTATION = "sidecar.istio.io/nativeSidecar"
+STATUS_PORT_ANNOTATION = "status.sidecar.istio.io/port"
+STATUS_ANNOTATION = "sidecar.istio.io/status"
+LOG_LEVEL = "--log_output_level=default:info"
+
+
+@dataclass(frozen=True)
+class Template:
+    """What an installation decides for all of its sidecars."""
+
+    namespace: str
+    image: str
+    native: Literal["true", "false", "auto"] = "false"
+    # The stand-in's own: seconds until a proxy is ready.
+    ready_delay: float = 0.0
+    revision: str = "default"
+
+
+def is_native(annotations: Mapping[str, str], default: bool) -> bool:
+    """Whether the sidecar becomes a restartable init container (Istio 1.27 and later)."""
+    wish = annotations.get(NATIVE_ANNOTATION)
+    return default if wish is None else wish != "false"
+
+
+def inject(
+    pod: dict[str, Any], namespace: str, template: Template, *, native: bool
+) -> dict[str, Any]:
+    """The pod with its sidecar; the one that is given stays as it is.
+
+    Raises:
+        lab.istio.proxyconfig.InvalidConfigError: the pod's annotation is wrong; Istio refuses it.
+    """
+    pod = copy.deepcopy(pod)
+    metadata, spec = pod["metadata"], pod["spec"]
+    annotations = metadata["annotations"] = metadata.get("annotations") or {}
+    config = proxyconfig.parse(annotations.get(proxyconfig.ANNOTATION, ""))
+    status_port = annotations.get(STATUS_PORT_ANNOTATION) or str(config.get("statusPort", 15020))
+    payload = [container["name"] for container in spec["containers"]]
+    proxy = _proxy(template, config, _owner(pod, namespace), _ports(spec), ",".join(payload))
+    init = spec["initContainers"] = spec.get("initContainers") or []
+    if native:
+        drain = ["pilot-agent", "request", f"--debug-port={status_port}", "POST", "drain"]
+        proxy |= {"restartPolicy": "Always", "lifecycle": {"preStop": {"exec": {"command": drain}}}}
+        init[:0] = [_init(template, status_port), proxy]
+    elif config.get(proxyconfig.HOLD):
+        proxy["lifecycle"] = {"postStart": {"exec": {"command": ["pilot-agent", "wait"]}}}
+        init.append(_init(template, status_port))
+        spec["containers"].insert(0, proxy)
+    else:
+        # The user's init containers go first: they run before the redirect.
+        init.append(_init(template, status_port))
+        spec["containers"].append(proxy)
+    spec["volumes"] = [*(spec.get("volumes") or []), *_VOLUMES]
+    _describe(metadata, payload[0], _owner(pod, namespace)[1], template, native=native)
+    return pod
+
+
+def _describe(
+    metadata: dict[str, Any], main: str, workload: str, template: Template, *, native: bool
+) -> None:
+    labels = metadata["labels"] = metadata.get("labels") or {}
+    service = labels.get("app.kubernetes.io/name") or labels.get("app") or workload
+    version = labels.get("app.kubernetes.io/version") or labels.get("version") or "latest"
+    for key, value in {
+        "security.istio.io/tlsMode": "istio",
+        "service.istio.io/canonical-name": service,
+        "service.istio.io/canonical-revision": version,
+    }.items():
+        labels.setdefault(key, value)
+    status = {
+        "initContainers": [INIT, PROXY] if native else [INIT],
+        "containers": None if native else [PROXY],
+        "volumes": [volume["name"] for volume in _VOLUMES],
+        "imagePullSecrets": None,
+        "revision": template.revision,
+    }
+    for key, value in {
+        "istio.io/rev": template.revision,
+        "kubectl.kubernetes.io/default-container": main,
+        "kubectl.kubernetes.io/default-logs-container": main,
+        STATUS_ANNOTATION: json.dumps(status, separators=(",", ":")),
+    }.items():
+        metadata["annotations"].setdefault(key, value)
+
+
+def _proxy(
+    template: Template,
+    config: Mapping[str, Any],
+    owner: tuple[str, str],
+    ports: str,
+    containers: str,
+) -> dict[str, Any]:
+    environment = [
+        _value("PILOT_CERT_PROVIDER", "istiod"),
+        _value("CA_ADDR", f"istiod.{template.namespace}.svc:15012"),
+        _field("POD_NAME", "metadata.name"),
+        _field("POD_NAMESPACE", "metadata.namespace"),
+        _field("INSTANCE_IP", "status.podIP"),
+        _field("SERVICE_ACCOUNT", "spec.serviceAccountName"),
+        _field("HOST_IP", "status.hostIP"),
+        _limit("ISTIO_CPU_LIMIT", "cpu"),
+        _value("PROXY_CONFIG", proxyconfig.environment(config)),
+        _value("ISTIO_META_POD_PORTS", ports),
+        _value("ISTIO_META_APP_CONTAINERS", containers),
+        _limit("GOMEMLIMIT", "memory"),
+        _limit("GOMAXPROCS", "cpu"),
+        _value("ISTIO_META_CLUSTER_ID", "Kubernetes"),
+        _field("ISTIO_META_NODE_NAME", "spec.nodeName"),
+        _value("ISTIO_META_INTERCEPTION_MODE", "REDIRECT"),
+        _value("ISTIO_META_WORKLOAD_NAME", owner[1]),
+        _value("ISTIO_META_OWNER", owner[0]),
+        _value("ISTIO_META_MESH_ID", "cluster.local"),
+        _value("TRUST_DOMAIN", "cluster.local"),
+    ]
+    if template.ready_delay:
+        environment.append(_value("LAB_READY_DELAY", str(template.ready_delay)))
+    ready = {"httpGet": {"path": "/healthz/ready", "port": 15021}, "timeoutSeconds": 3}
+    return {
+        "name": PROXY,
+        "image": template.image,
+        "imagePullPolicy": "IfNotPresent",
+        "args": [
+            *("proxy", "sidecar", "--domain", "$(POD_NAMESPACE).svc.cluster.local"),
+            *("--proxyLogLevel=warning", "--proxyComponentLogLevel=misc:error", LOG_LEVEL),
+        ],
+        "env": environment,
+        "ports": [{"containerPort": 15090, "name": "http-envoy-prom", "protocol": "TCP"}],
+        "readinessProbe": {**ready, "periodSeconds": 15, "failureThreshold": 4},
+        "startupProbe": {**ready, "periodSeconds": 1, "failureThreshold": 600},
+        "resources": _RESOURCES,
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "privileged": False,
+            "readOnlyRootFilesystem": True,
+            "runAsGroup": 1337,
+            "runAsNonRoot": True,
+            "runAsUser": 1337,
+        },
+        "volumeMounts": [{"mountPath": path, "name": name} for path, name in _MOUNTS.items()],
+    }
+
+
+def _init(template: Template, status_port: str) -> dict[str, Any]:
+    return {
+        "name": INIT,
+        "image": template.image,
+        "imagePullPolicy": "IfNotPresent",
+        "args": [
+            *("istio-iptables", "-p", "15001", "-z", "15006", "-u", "1337", "-m", "REDIRECT"),
+            *("-i", "*", "-x", "", "-b", "*", "-d", f"15090,15021,{status_port}", LOG_LEVEL),
+        ],
+        "resources": _RESOURCES,
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"add": ["NET_ADMIN", "NET_RAW"], "drop": ["ALL"]},
+            "privileged": False,
+            "readOnlyRootFilesystem": False,
+            "runAsGroup": 0,
+            "runAsNonRoot": False,
+            "runAsUser": 0,
+        },
+    }
+
+
+def _owner(pod: Mapping[str, Any], namespace: str) -> tuple[str, str]:
+    """The controller of the pod, or the pod itself: its address and its name."""
+    metadata = pod["metadata"]
+    for owner in metadata.get("ownerReferences") or ():
+        if owner.get("controller"):
+            kind, version, name = f"{owner['kind'].lower()}s", owner["apiVersion"], owner["name"]
+            return f"kubernetes://apis/{version}/namespaces/{namespace}/{kind}/{name}", name
+    name = metadata.get("name") or metadata.get("generateName", "").rstrip("-")
+    return f"kubernetes://apis/v1/namespaces/{namespace}/pods/{name}", name
+
+
+def _ports(spec: Mapping[str, Any]) -> str:
+    """The payload's ports as Istio's template prints them: JSON, a line each."""
+    ports = [port for container in spec["containers"] for port in container.get("ports") or ()]
+    lines = ",\n".join(json.dumps(port, separators=(",", ":")) for port in ports)
+    return f"[\n{lines}\n]" if lines else "[\n]"
+
+
+def _value(name: str, value: str) -> dict[str, Any]:
+    return {"name": name, "value": value}
+
+
+def _field(name: str, path: str) -> dict[str, Any]:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _limit(name: str, resource: str) -> dict[str, Any]:
+    limit = {"divisor": "0", "resource": f"limits.{resource}"}
+    return {"name": name, "valueFrom": {"resourceFieldRef": limit}}
+
+
+_RESOURCES = {
+    "limits": {"cpu": "2", "memory": "512Mi"},
+    "requests": {"cpu": "10m", "memory": "64Mi"},
+}
+_MOUNTS = {
+    "/var/run/secrets/workload-spiffe-uds": "workload-socket",
+    "/var/run/secrets/credential-uds": "credential-socket",
+    "/var/run/secrets/workload-spiffe-credentials": "workload-certs",
+    "/var/run/secrets/istio": "istiod-ca-cert",
+    "/var/run/secrets/istio/crl": "istio-ca-crl",
+    "/var/lib/istio/data": "istio-data",
+    "/etc/istio/proxy": "istio-envoy",
+    "/var/run/secrets/tokens": "istio-token",
+    "/etc/istio/pod": "istio-podinfo",
+}
+_TOKEN = {"audience": "istio-ca", "expirationSeconds": 43200, "path": "istio-token"}
+_VOLUMES: tuple[dict[str, Any], ...] = (
+    {"name": "workload-socket"},
+    {"name": "credential-socket"},
+    {"name": "workload-certs"},
+    {"name": "istio-envoy", "emptyDir": {"medium": "Memory"}},
+    {"name": "istio-data", "emptyDir": {}},
+    {
+        "name": "istio-podinfo",
+        "downwardAPI": {
+            "items": [
+                {"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}},
+                {"path": "annotations", "fieldRef": {"fieldPath": "metadata.annotations"}},
+            ]
+        },
+    },
+    {"name": "istio-token", "projected": {"sources": [{"serviceAccountToken": _TOKEN}]}},
+    {"name": "istiod-ca-cert", "configMap": {"name": "istio-ca-root-cert"}},
+    {"name": "istio-ca-crl", "configMap": {"name": "istio-ca-crl", "optional": True}},
+)

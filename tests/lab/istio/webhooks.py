@@ -1,0 +1,130 @@
+"""The MutatingWebhookConfigurations that `istioctl install` leaves behind, as documents. Pure.
+
+The default revision's own configuration is deactivated and a tag's does the work; both carry the
+same four webhooks.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+VERSION = "1.28.10"
+DEACTIVATED = {"matchLabels": {"istio.io/deactivated": "never-match"}}
+# istio webhookpatch.go: istiod writes its CA into the webhooks whose name ends so.
+SUFFIX = "sidecar-injector.istio.io"
+
+
+def configurations(namespace: str) -> list[dict[str, Any]]:
+    """The two configurations, without a caBundle: istiod writes that when it is up.
+
+    Args:
+        namespace: where istiod is. One that is not istio-system becomes part of the names.
+    """
+    suffix = "" if namespace == "istio-system" else f"-{namespace}"
+    active = _configuration(f"istio-revision-tag-default{suffix}", namespace)
+    active["metadata"]["labels"] |= {
+        "istio.io/tag": "default",
+        "install.operator.istio.io/owning-resource-not-pruned": "true",
+    }
+    inactive = _configuration(f"istio-sidecar-injector{suffix}", namespace)
+    for webhook in inactive["webhooks"]:
+        webhook["namespaceSelector"] = copy.deepcopy(DEACTIVATED)
+        webhook["objectSelector"] = copy.deepcopy(DEACTIVATED)
+    return [active, inactive]
+
+
+def _configuration(name: str, namespace: str) -> dict[str, Any]:
+    not_opted_out = _expression("sidecar.istio.io/inject", "NotIn", "false")
+    unlabelled = [
+        _expression("istio.io/rev", "DoesNotExist"),
+        _expression("istio-injection", "DoesNotExist"),
+    ]
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": name, "labels": _labels(namespace)},
+        "webhooks": [
+            _webhook(
+                "rev.namespace",
+                namespace,
+                [
+                    _expression("istio.io/rev", "In", "default"),
+                    _expression("istio-injection", "DoesNotExist"),
+                ],
+                [not_opted_out],
+            ),
+            _webhook(
+                "rev.object",
+                namespace,
+                unlabelled,
+                [not_opted_out, _expression("istio.io/rev", "In", "default")],
+            ),
+            _webhook(
+                "namespace",
+                namespace,
+                [_expression("istio-injection", "In", "enabled")],
+                [not_opted_out],
+            ),
+            _webhook(
+                "object",
+                namespace,
+                unlabelled[::-1],
+                [
+                    _expression("sidecar.istio.io/inject", "In", "true"),
+                    _expression("istio.io/rev", "DoesNotExist"),
+                ],
+            ),
+        ],
+    }
+
+
+def _webhook(
+    name: str, namespace: str, on_namespace: list[Any], on_object: list[Any]
+) -> dict[str, Any]:
+    return {
+        "name": f"{name}.{SUFFIX}",
+        "admissionReviewVersions": ["v1"],
+        "clientConfig": {
+            "service": {"name": "istiod", "namespace": namespace, "path": "/inject", "port": 443}
+        },
+        "failurePolicy": "Fail",
+        "matchPolicy": "Equivalent",
+        "namespaceSelector": {"matchExpressions": copy.deepcopy(on_namespace)},
+        "objectSelector": {"matchExpressions": copy.deepcopy(on_object)},
+        "reinvocationPolicy": "Never",
+        "rules": [
+            {
+                "apiGroups": [""],
+                "apiVersions": ["v1"],
+                "operations": ["CREATE"],
+                "resources": ["pods"],
+                "scope": "*",
+            }
+        ],
+        "sideEffects": "None",
+        "timeoutSeconds": 10,
+    }
+
+
+def _expression(key: str, operator: str, *values: str) -> dict[str, Any]:
+    return {"key": key, "operator": operator, **({"values": [*values]} if values else {})}
+
+
+def _labels(namespace: str) -> dict[str, str]:
+    return {
+        "app": "sidecar-injector",
+        "app.kubernetes.io/instance": "istio",
+        "app.kubernetes.io/managed-by": "Helm",
+        "app.kubernetes.io/name": "istiod",
+        "app.kubernetes.io/part-of": "istio",
+        "app.kubernetes.io/version": "1.0.0",
+        "helm.sh/chart": "istiod-1.0.0",
+        "install.operator.istio.io/owning-resource": "lab",
+        "install.operator.istio.io/owning-resource-namespace": namespace,
+        "istio.io/rev": "default",
+        "operator.istio.io/component": "Pilot",
+        "operator.istio.io/managed": "Reconcile",
+        "operator.istio.io/version": VERSION,
+        "release": "istio",
+    }
