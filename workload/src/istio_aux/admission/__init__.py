@@ -1,0 +1,1 @@
+"""Serve the admission webhook over HTTPS."""

@@ -1,0 +1,1 @@
+"""Watch pods and make the proxies of those that are finished exit."""

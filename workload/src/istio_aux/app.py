@@ -1,0 +1,215 @@
+"""Wire the parts of ``serve`` together, run them under uvloop, and stop them in the right order.
+
+Only wiring may live here: no rule, no protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import uvloop
+from aiohttp import web
+
+from istio_aux import audit as auditing
+from istio_aux import settings as configuration
+from istio_aux import status, telemetry
+from istio_aux.admission import server as admission
+from istio_aux.admission.certificate import Certificate, CertificateError
+from istio_aux.core.pod import Pod
+from istio_aux.core.policy import Capability
+from istio_aux.kube import access
+from istio_aux.kube.client import Client
+from istio_aux.kube.errors import AccessError, KubeError
+from istio_aux.kube.events import Events
+from istio_aux.kube.watch import Watch
+from istio_aux.quit.controller import FIELDS, PODS, Controller
+from istio_aux.quit.selection import Namespace, Selection
+from istio_aux.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+IN_FLIGHT = 10.0
+"""Seconds that requests in flight have to end on SIGTERM; a review lasts 30 s at the very most."""
+
+LINGER = 1.0
+"""Seconds for which open connections are still served after SIGTERM: the API server goes on using
+them (kubernetes#127335), and closing one as a review arrives would lose the review."""
+
+
+def serve(config: Path, kubeconfig: Path | None = None) -> int:
+    """Run webhook and quit controller until a signal comes; returns the exit status.
+
+    0 after SIGTERM or SIGINT; 2, with one line on stderr, if settings, credentials or the
+    certificate cannot be used; 1 if a port cannot be had.
+    """
+    try:
+        settings = configuration.load(config)
+        kubeconfig = kubeconfig or settings.kubeconfig
+        credentials = access.load(kubeconfig) if kubeconfig else access.in_cluster(os.environ)
+        certificate = Certificate(settings.tls_certificate, settings.tls_key)
+    except (configuration.SettingsError, AccessError, CertificateError) as error:
+        print(error, file=sys.stderr)  # noqa: T201  (logging is not set up before settings are)
+        return 2
+    telemetry.log_to(level=settings.log_level)
+    try:
+        uvloop.run(_Service(settings, credentials, certificate).run())
+    except OSError as error:
+        _log.error("%s", error, extra={"event": "start"})
+        return 1
+    return 0
+
+
+def audit(kubeconfig: Path | None, namespace: str | None, output: str) -> int:
+    """Print the pods that wait for their proxy, or lost it; returns the exit status.
+
+    ``namespace`` None means all; ``output`` is ``table`` or ``json``. The status is 0 also when
+    there are such pods; 2, with one line on stderr, if the credentials cannot be used; 1 if the
+    API server refuses or does not answer.
+    """
+    try:
+        credentials = access.find(kubeconfig)
+        findings = uvloop.run(auditing.find(credentials, namespace))
+    except AccessError as error:
+        print(error, file=sys.stderr)  # noqa: T201  (a command for people)
+        return 2
+    except KubeError as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        return 1
+    show = auditing.as_json if output == "json" else auditing.as_table
+    print(show(findings))  # noqa: T201
+    return 0
+
+
+class _Service:
+    """The parts of one process and their order. A class because the status port asks them all."""
+
+    def __init__(
+        self, settings: Settings, credentials: access.Access, certificate: Certificate
+    ) -> None:
+        self._settings = settings
+        self._certificate = certificate
+        self._telemetry = telemetry.Telemetry()
+        self._webhook = admission.Webhook(self._telemetry, Capability.CLASSIC)
+        self._client = Client(credentials)
+        self._selection = Selection()
+        self._events = Events(self._client, socket.gethostname())
+        self._listening = False
+
+    async def run(self) -> None:
+        """Serve until a signal comes, then stop cleanly."""
+        stop = self._signals()
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._client)
+            self._controller = Controller(
+                self._client, self._selection, self._telemetry, self._events
+            )
+            selector = {"labelSelector": str(self._settings.namespace_selector)}
+            restarted = self._count_restart
+            self._watches = {
+                "namespaces": Watch(
+                    self._client, "/api/v1/namespaces", Namespace, self._selection,
+                    selection=selector, restarted=restarted,
+                ),
+                "pods": Watch(
+                    self._client, PODS, Pod, self._controller,
+                    selection={"fieldSelector": FIELDS}, restarted=restarted,
+                ),
+            }  # fmt: skip
+            health = status.application(self._status, self._telemetry.render)
+            where = self._settings.status_address
+            await _listen(stack, health, where)
+            runner, site = await _listen(
+                stack, self._webhook.application(), self._settings.webhook_address,
+                self._certificate,
+            )  # fmt: skip
+            self._listening = True
+            _log.info("listening on %s", self._settings.webhook_address, extra={"event": "start"})
+            await self._work(stop)
+            self._webhook.draining = True
+            self._listening = False
+            _log.info("stopping", extra={"event": "stop"})
+            await site.stop()
+            await asyncio.gather(self._controller.stop(), asyncio.sleep(LINGER))
+            await runner.cleanup()
+        _log.info("stopped", extra={"event": "stopped"})
+
+    async def _work(self, stop: asyncio.Event) -> None:
+        """Run the endless parts until ``stop``; an error in one of them ends all."""
+        async with asyncio.TaskGroup() as group:
+            endless = [
+                group.create_task(work)
+                for work in (
+                    *(watch.run() for watch in self._watches.values()),
+                    self._events.run(),
+                    self._certificate.follow(),
+                )
+            ]
+            await stop.wait()
+            for task in endless:
+                task.cancel()
+
+    def _signals(self) -> asyncio.Event:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def on_signal() -> None:
+            if stop.is_set():  # The second one: whoever sends it does not want to wait.
+                os._exit(1)
+            stop.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, on_signal)
+        return stop
+
+    def _count_restart(self, reason: str) -> None:
+        self._telemetry.watch_restarts.labels(reason).inc()
+
+    def _status(self) -> status.Status:
+        missing = [
+            f"{name}: no complete list yet" + (f": {watch.trouble}" if watch.trouble else "")
+            for name, watch in self._watches.items()
+            if not watch.synced.is_set()
+        ]
+        if not self._listening:
+            missing.append("webhook: not listening")
+        return status.Status(
+            ready=not missing,
+            missing=missing,
+            watched_pods=self._controller.watched,
+            selected_namespaces=self._selection.names(),
+            stuck_pods=self._controller.stuck(),
+            quits_total=self._telemetry.quits_total,
+        )
+
+
+async def _listen(
+    stack: AsyncExitStack,
+    application: web.Application,
+    address: configuration.Address,
+    certificate: Certificate | None = None,
+) -> tuple[web.AppRunner, web.TCPSite]:
+    runner = web.AppRunner(
+        application,
+        access_log=None,
+        keepalive_timeout=admission.KEEPALIVE,
+        shutdown_timeout=IN_FLIGHT,
+    )
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    site = web.TCPSite(
+        runner,
+        address.host or None,
+        address.port,
+        ssl_context=certificate.context if certificate else None,
+        backlog=admission.BACKLOG,
+        reuse_address=True,
+    )
+    await site.start()
+    return runner, site

@@ -1,0 +1,211 @@
+"""HTTP to the API server in a few small verbs: one session, one TLS context, typed errors.
+
+Nothing about a particular kind of object may live here, and no retry: who asks knows whether and
+when to ask again.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+import msgspec
+from aiohttp.client_ws import ClientWebSocketResponse
+
+from istio_aux.kube.access import Access
+from istio_aux.kube.errors import ApiError, SilentError, UnreachableError
+
+Params = Mapping[str, str] | Sequence[tuple[str, str]]
+
+CONNECT_TIMEOUT = 10.0
+"""Seconds for TCP and TLS; client-go's transport gives a TLS handshake as long."""
+
+READ_TIMEOUT = 30.0
+"""Seconds without a byte after which an answer that is no watch is given up."""
+
+READ_BUFFER = 4 << 20
+"""Bytes. aiohttp refuses a line longer than twice this; etcd stores objects up to 1.5 MiB."""
+
+
+class Status(msgspec.Struct, frozen=True, rename="camel"):
+    """meta/v1 Status, how the API server says what went wrong."""
+
+    class Details(msgspec.Struct, frozen=True, rename="camel"):
+        """``details``: when to come back, and why in machine-readable parts."""
+
+        class Cause(msgspec.Struct, frozen=True):
+            """One of ``causes``."""
+
+            reason: str = ""
+            message: str = ""
+
+        retry_after_seconds: float | None = None
+        causes: tuple[Cause, ...] | None = None
+
+    status: str = ""
+    message: str = ""
+    reason: str = ""
+    code: int = 0
+    details: Details | None = None
+
+    def error(self, *, code: int = 0, retry_after: float | None = None) -> ApiError:
+        """Turn the status into an exception; ``code`` and ``retry_after`` fill what it lacks."""
+        asked = self.details.retry_after_seconds if self.details else None
+        return ApiError(
+            self.code or code,
+            self.message or "no message",
+            reason=self.reason,
+            retry_after=asked if asked is not None else retry_after,
+        )
+
+
+_status = msgspec.json.Decoder(Status)
+
+
+class Client:
+    """The API server, for as long as the ``async with`` lasts. Every verb raises `KubeError`."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        """Open the session; it connects on the first request."""
+        self._session = aiohttp.ClientSession(
+            # Whoever uses the client bounds its own concurrency; a common limit would let watches
+            # and hung execs keep a GET waiting.
+            connector=aiohttp.TCPConnector(ssl=self._access.tls, limit=0),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"User-Agent": "istio-aux", "Accept": "application/json"},
+            middlewares=(self._middleware,),
+            read_bufsize=READ_BUFFER,
+            trust_env=False,
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close every connection."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def get(self, path: str, params: Params = ()) -> bytes:
+        """Read one object, or one page of a list."""
+        async with self._request("GET", path, params) as response:
+            return await response.read()
+
+    async def post(self, path: str, body: bytes) -> bytes:
+        """Create an object from JSON; returns it as it was stored."""
+        async with self._request("POST", path, (), body=body) as response:
+            return await response.read()
+
+    async def watch(self, path: str, params: Params, *, silence: float) -> AsyncIterator[bytes]:
+        """Yield the lines of a watch until the server ends it.
+
+        Args:
+            path: of the collection.
+            params: among them ``watch``, ``resourceVersion`` and ``timeoutSeconds``.
+            silence: seconds without a byte after which the connection counts as dead.
+        """
+        patience = _timeout(read=silence)
+        async with self._request("GET", path, params, patience=patience) as response:
+            try:
+                async for line in response.content:
+                    yield line
+            except ValueError as error:  # aiohttp: a line that does not fit the buffer.
+                raise UnreachableError(f"{path}: a line over {2 * READ_BUFFER} bytes") from error
+
+    @asynccontextmanager
+    async def websocket(
+        self, path: str, params: Params, protocols: Sequence[str]
+    ) -> AsyncGenerator[ClientWebSocketResponse]:
+        """Upgrade a GET to a WebSocket; on leaving, the peer has a second to close its half."""
+        with _errors(path):
+            async with self._open.ws_connect(
+                self._access.server + path,
+                protocols=protocols,
+                params=params,
+                compress=0,
+                max_msg_size=1 << 20,
+                server_hostname=self._access.server_hostname,
+                timeout=aiohttp.ClientWSTimeout(ws_close=1.0),  # pyright: ignore[reportCallIssue]  (attrs)
+            ) as socket:
+                yield socket
+
+    @property
+    def _open(self) -> aiohttp.ClientSession:
+        assert self._session is not None, "the client is used outside its `async with`"
+        return self._session
+
+    @asynccontextmanager
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        params: Params,
+        *,
+        body: bytes | None = None,
+        patience: aiohttp.ClientTimeout | None = None,
+    ) -> AsyncGenerator[aiohttp.ClientResponse]:
+        with _errors(path):
+            async with self._open.request(
+                method,
+                self._access.server + path,
+                params=params,
+                data=body,
+                headers={"Content-Type": "application/json"} if body is not None else None,
+                # A redirect would carry our token to whoever is named in it.
+                allow_redirects=False,
+                server_hostname=self._access.server_hostname,
+                timeout=patience or _timeout(read=READ_TIMEOUT),
+            ) as response:
+                yield response
+
+    async def _middleware(
+        self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        """Add the token of this moment, and turn an error answer into what it says.
+
+        It stands here, below the verbs, because a WebSocket's refused handshake loses its body
+        further up.
+        """
+        if token := self._access.token():
+            request.headers["Authorization"] = f"Bearer {token}"
+        response = await handler(request)
+        if response.status >= 300:
+            async with response:
+                raise _error(response, await response.read())
+        return response
+
+
+def _timeout(*, read: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=read)
+
+
+def _error(response: aiohttp.ClientResponse, body: bytes) -> ApiError:
+    asked = response.headers.get("Retry-After", "")
+    retry_after = float(asked) if asked.isascii() and asked.isdigit() else None
+    try:
+        return _status.decode(body).error(code=response.status, retry_after=retry_after)
+    except msgspec.DecodeError:  # A proxy in between answers in plain text or HTML.
+        text = " ".join(body[:200].decode(errors="replace").split())
+        return ApiError(response.status, text or "no message", retry_after=retry_after)
+
+
+@contextmanager
+def _errors(path: str) -> Generator[None]:
+    """Translate what aiohttp raises; TimeoutError passes, because it is the caller's own."""
+    try:
+        yield
+    except aiohttp.SocketTimeoutError as error:
+        raise SilentError(f"{path}: the connection went silent") from error
+    except (aiohttp.ClientError, ConnectionError, ssl.SSLError) as error:
+        raise UnreachableError(f"{path}: {str(error) or type(error).__name__}") from error

@@ -1,0 +1,101 @@
+"""Tell people what happened to a pod, as Kubernetes Events on it (events.k8s.io/v1).
+
+Only the recording may live here; what is worth an Event is decided elsewhere. Events are a
+courtesy: one task sends them at a bounded rate, and they are dropped when there are too many or the
+API server refuses them. Nothing ever waits for one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from datetime import UTC, datetime
+from typing import Literal
+
+import msgspec
+
+from istio_aux.kube.client import Client
+from istio_aux.kube.errors import KubeError
+from istio_aux.kube.resources import Key
+
+_log = logging.getLogger(__name__)
+
+CONTROLLER = "istio-aux.io/quit"
+"""``reportingController``; must be a qualified name."""
+
+BURST = 50
+"""Events that may go out at once; client-go's limiter allows 25 for one object."""
+
+RATE = 5.0
+"""Events a second after that."""
+
+WAITING = 500
+"""Events that wait to be sent; more than that are dropped."""
+
+NOTE = 1024
+"""Bytes of ``note`` that the API server takes (validation of events.k8s.io/v1)."""
+
+
+class Events:
+    """A recorder. A class because it owns the queue between who emits and the one who sends."""
+
+    def __init__(self, client: Client, instance: str, *, rate: float = RATE) -> None:
+        """Prepare; ``instance`` names this process, such as its host name."""
+        self._client, self._instance, self._rate = client, instance[:128], rate
+        self._queue: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(WAITING)
+        self._refused = ""
+
+    def emit(
+        self, pod: Key, kind: Literal["Normal", "Warning"], *, reason: str, action: str, note: str
+    ) -> None:
+        """Queue an Event about ``pod``; ``reason`` and ``action`` are UpperCamelCase words."""
+        now = datetime.now(UTC)
+        event = {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {
+                "namespace": pod.namespace,
+                "name": f"{pod.name[:230]}.{time.time_ns():x}",
+            },
+            "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "reportingController": CONTROLLER,
+            "reportingInstance": self._instance,
+            "type": kind,
+            "reason": reason,
+            "action": action,
+            "note": note.encode()[:NOTE].decode(errors="ignore"),
+            "regarding": {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "namespace": pod.namespace,
+                "name": pod.name,
+                "uid": pod.uid,
+            },
+        }
+        try:
+            self._queue.put_nowait((pod.namespace, msgspec.json.encode(event)))
+        except asyncio.QueueFull:
+            _log.debug("%s: Event %s dropped", pod, reason, extra={"event": "event-dropped"})
+
+    async def run(self) -> None:
+        """Send what is queued until cancelled."""
+        tokens, filled = float(BURST), time.monotonic()
+        while True:
+            namespace, body = await self._queue.get()
+            now = time.monotonic()
+            tokens, filled = min(BURST, tokens + (now - filled) * self._rate), now
+            if tokens < 1:
+                await asyncio.sleep((1 - tokens) / self._rate)
+            tokens -= 1
+            await self._send(namespace, body)
+
+    async def _send(self, namespace: str, body: bytes) -> None:
+        try:
+            await self._client.post(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", body)
+            self._refused = ""
+        except KubeError as error:
+            # One line for each new trouble: a missing permission would otherwise fill the log.
+            if str(error) != self._refused:
+                self._refused = str(error)
+                _log.warning("Event not sent: %s", error, extra={"event": "event-refused"})

@@ -1,0 +1,91 @@
+"""Read a whole collection, page by page, into structs.
+
+Only that may live here. An object that cannot be read costs itself only, not its neighbours.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Mapping
+from typing import Generic, TypeVar
+
+import msgspec
+
+from istio_aux.kube.client import Client
+from istio_aux.kube.errors import ApiError, UnreachableError
+from istio_aux.kube.resources import Marked, T, key_of
+
+_log = logging.getLogger(__name__)
+
+PAGE = 500
+"""Objects in a page, as client-go's pager asks for."""
+
+Item = TypeVar("Item")
+
+
+class ListMeta(msgspec.Struct, frozen=True, rename="camel"):
+    """meta/v1 ListMeta; ``next`` is its ``continue``, empty on the last page."""
+
+    resource_version: str = ""
+    next: str = msgspec.field(name="continue", default="")
+
+
+class Page(msgspec.Struct, Generic[Item], frozen=True):
+    """A page of a list."""
+
+    metadata: ListMeta
+    items: list[Item] | None = None
+
+
+_raw_page = msgspec.json.Decoder(Page[msgspec.Raw])
+_marked = msgspec.json.Decoder(Marked)
+
+
+class Lister(Generic[T]):
+    """Lists one collection. A class because decoders are built once and used often."""
+
+    def __init__(self, client: Client, path: str, kind: type[T], *, page: int = PAGE) -> None:
+        """Prepare to list ``path`` into structs of ``kind``, ``page`` objects at a time."""
+        self._client, self._path, self._limit = client, path, page
+        self._page = msgspec.json.Decoder(Page[kind])
+        self._one = msgspec.json.Decoder(kind)
+
+    async def pages(self, selection: Mapping[str, str]) -> AsyncIterator[Page[T]]:
+        """Yield all pages; objects may come twice when the list had to be begun again.
+
+        Raises:
+            KubeError: a page could not be had; those before it are no complete list.
+        """
+        params = {**selection, "limit": str(self._limit)}
+        while True:
+            try:
+                page = self._decode(await self._client.get(self._path, params))
+            except ApiError as error:
+                if error.code != 410 or "continue" not in params:
+                    raise
+                # The snapshot that the pages come from has expired; one large page cannot.
+                page = self._decode(await self._client.get(self._path, selection))
+            yield page
+            if not page.metadata.next:
+                return
+            params["continue"] = page.metadata.next
+
+    def _decode(self, body: bytes) -> Page[T]:
+        try:
+            return self._page.decode(body)
+        except msgspec.DecodeError:
+            pass
+        try:
+            page = _raw_page.decode(body)
+        except msgspec.DecodeError as error:
+            raise UnreachableError(f"{self._path}: the answer is no list: {error}") from error
+        return Page(page.metadata, [item for raw in page.items or () for item in self._read(raw)])
+
+    def _read(self, raw: msgspec.Raw) -> list[T]:
+        """The object in a list of one, or an empty list and a line in the log."""
+        try:
+            return [self._one.decode(raw)]
+        except msgspec.ValidationError as error:
+            name = str(key_of(_marked.decode(raw)))
+            _log.error("%s: %s: %s", self._path, name, error, extra={"event": "malformed"})
+            return []

@@ -1,0 +1,44 @@
+"""What all objects of the API have in common: how to name one, and how a list of them arrives."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from istio_aux.core.pod import Metadata
+
+
+class Resource(Protocol):
+    """What an object must have to be listed and watched."""
+
+    @property
+    def metadata(self) -> Metadata:
+        """Name, namespace, uid and resourceVersion."""
+        ...
+
+
+T = TypeVar("T", bound=Resource)
+
+
+class Key(NamedTuple):
+    """Which object, for good: names are used again, a uid never is."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+class Marked(msgspec.Struct, frozen=True):
+    """An object of any kind, reduced to its metadata, such as a bookmark."""
+
+    metadata: Metadata = Metadata()
+
+
+def key_of(resource: Resource) -> Key:
+    """The key of an object."""
+    meta = resource.metadata
+    return Key(meta.namespace, meta.name, meta.uid)

@@ -1,0 +1,274 @@
+"""Make the proxies of finished pods exit, and make sure that they did.
+
+Only the performing may live here: `core.quit.decide` says what is to be done about a pod, the API
+server says what is so. Nothing is stored; a new process finds the same work in the cluster.
+
+Each pod that needs its proxy to quit has one task. The task reads the pod again, decides again on
+what it read, sends the command, and then looks at the container's status, which alone proves an
+exit. Until it does, the task tries again, ever more slowly, for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+import msgspec
+
+from istio_aux.core import pod as pods
+from istio_aux.core import quit as quitting
+from istio_aux.core.pod import Pod
+from istio_aux.core.policy import Policy
+from istio_aux.kube import streams
+from istio_aux.kube.backoff import Backoff
+from istio_aux.kube.client import Client
+from istio_aux.kube.errors import ApiError, KubeError, UnreachableError
+from istio_aux.kube.events import Events
+from istio_aux.kube.resources import Key, key_of
+from istio_aux.quit.narrator import Narrator
+from istio_aux.quit.proof import Gone, Outcome, Superseded, proxy_exit
+from istio_aux.quit.record import Record, Stuck
+from istio_aux.quit.selection import Selection
+from istio_aux.telemetry import Telemetry
+
+PODS = "/api/v1/pods"
+FIELDS = "status.phase=Running,spec.restartPolicy!=Always"
+"""Field selector under which pods are watched: the server drops whatever can need no quit."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds on what the controller does, in seconds and in attempts at once."""
+
+    deadline: float = 10.0
+    """For one exec. On a busy node of two cores twelve at once took 1.6 s each."""
+    confirm: float = 8.0
+    """For the status to show an exit after a command that seems to have worked: Istio <=1.25 drains
+    for 5 s first (mesh terminationDrainDuration), and the kubelet reports about 1 s late."""
+    doubt: float = 2.0
+    """The same after a command that seems to have failed."""
+    first_retry: float = 1.0
+    last_retry: float = 300.0
+    at_once: int = 32
+    retries_at_once: int = 8
+    """Of `at_once`; the others stay free for pods that were never tried, so that a node which hangs
+    every exec keeps nobody waiting."""
+
+
+class Controller:
+    """A handler of the pod watch; see the module for what it does."""
+
+    def __init__(
+        self,
+        client: Client,
+        selection: Selection,
+        telemetry: Telemetry,
+        events: Events,
+        *,
+        policy: Policy | None = None,
+        limits: Limits | None = None,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """Prepare; tasks start once pods come in."""
+        self._client, self._selection = client, selection
+        self._narrator = Narrator(telemetry, events)
+        self._policy, self._limits, self._clock = policy or Policy(), limits or Limits(), clock
+        self._records: dict[Key, Record] = {}
+        self._slots = asyncio.Semaphore(self._limits.at_once)
+        self._retry_slots = asyncio.Semaphore(self._limits.retries_at_once)
+        self._stopping = False
+        selection.changed = self.reselect
+        telemetry.watched_pods.set_function(lambda: len(self._records))
+        telemetry.stuck_pods.set_function(lambda: len(self.stuck()))
+
+    def apply(self, resource: Pod) -> None:
+        """A pod looks like this now."""
+        key = key_of(resource)
+        record = self._records.setdefault(key, Record(key))
+        record.left = False
+        self._adopt(record, resource)
+        self._steer(record)
+
+    def delete(self, key: Key) -> None:
+        """A pod is gone, has left phase Running, or is not ours to see any more."""
+        if record := self._records.get(key):
+            record.left = True
+            self._steer(record)
+
+    def reselect(self, namespace: str) -> None:
+        """A namespace was selected, or is no longer."""
+        for record in list(self._records.values()):
+            if record.key.namespace == namespace:
+                self._steer(record)
+
+    @property
+    def watched(self) -> int:
+        """How many pods are known."""
+        return len(self._records)
+
+    def stuck(self) -> list[Stuck]:
+        """Pods whose proxy withstood several attempts, the oldest first."""
+        found = [
+            Stuck(*record.key, since=record.since, attempts=record.attempts, reason=record.failure)
+            for record in self._records.values()
+            if record.stuck and record.since
+        ]
+        return sorted(found, key=lambda pod: pod.since)
+
+    async def stop(self) -> None:
+        """Start nothing more, give what runs one deadline to end, then drop it."""
+        self._stopping = True
+        tasks = [record.task for record in self._records.values() if record.task]
+        for record in self._records.values():
+            record.changed.set()
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=self._limits.deadline)
+            for task in late:
+                task.cancel()
+
+    def _adopt(self, record: Record, pod: Pod) -> quitting.Action:
+        """Decide on a pod as it was just seen; one log line when the decision is a new one."""
+        decision = quitting.decide(pod, self._policy, self._clock())
+        differs = record.take(decision)
+        if differs and record.key.namespace in self._selection:
+            self._narrator.decided(record)
+        return decision
+
+    def _acts_on(self, record: Record) -> bool:
+        return record.wanted and record.key.namespace in self._selection and not self._stopping
+
+    def _steer(self, record: Record) -> None:
+        """See to it that a pod with something to do has its task, and that one without ends it."""
+        record.changed.set()
+        if record.task is None:
+            if self._acts_on(record):
+                record.task = asyncio.create_task(self._free(record), name=f"quit {record.key}")
+                record.task.add_done_callback(lambda _task: self._finished(record))
+            elif record.left:
+                self._records.pop(record.key, None)
+
+    def _finished(self, record: Record) -> None:
+        record.task = None
+        record.attempts, record.failure, record.since = 0, "", None
+        self._steer(record)
+
+    async def _free(self, record: Record) -> None:
+        """Deal with one pod until nothing is to be done about it."""
+        record.since = self._clock()
+        backoff = Backoff(self._limits.first_retry, self._limits.last_retry)
+        while self._acts_on(record):
+            if record.until is not None and record.until > self._clock():
+                await self._while_wanted(record, (record.until - self._clock()).total_seconds())
+                continue
+            outcome: Outcome | None = None
+            try:
+                outcome = await self._attempt(record)
+            except KubeError as error:
+                record.failure = str(error)
+            except Exception:  # The one place: a pod that trips us must not stop the others.
+                record.failure = "internal error, see the log"
+                self._narrator.tripped(record)
+            if outcome is not None:
+                self._narrator.ended(record, outcome)
+                return
+            self._narrator.failed(record)
+            await self._while_wanted(record, backoff.next())
+        if record.attempts and not self._stopping:
+            await self._look_back(record)
+
+    async def _look_back(self, record: Record) -> None:
+        """Say how it ended when the watch, not an attempt, showed that there is no more to do."""
+        try:
+            outcome = await self._judge(record)
+        except KubeError as error:
+            outcome = Superseded(reason=f"not known: {error}")
+        self._narrator.ended(
+            record, outcome or Superseded(reason="the namespace is no longer selected")
+        )
+
+    async def _attempt(self, record: Record) -> Outcome | None:
+        """Read, decide, tell the proxy to exit, and look; None: the proxy still has to exit."""
+        async with self._slot(first=record.attempts == 0):
+            pod = await self._read(record)
+            if pod is None:
+                return Gone()
+            decision = self._adopt(record, pod)
+            if not isinstance(decision, quitting.Quit):
+                # Waiting for a time is no end; the loop comes back to it.
+                return None if record.wanted else _verdict(pod, decision)
+            if record.key.namespace not in self._selection:
+                return Superseded(reason="the namespace is no longer selected")
+            record.attempts += 1
+            self._narrator.attempts(record)
+            result = await streams.execute(
+                self._client,
+                (record.key.namespace, record.key.name),
+                decision.proxy,
+                command(decision.status_port),
+                self._limits.deadline,
+            )
+        record.failure = f"container {decision.proxy}: exec: {result}"
+        plausible = result.exit_code == 0
+        limits = self._limits
+        await self._while_wanted(record, limits.confirm if plausible else limits.doubt)
+        outcome = await self._judge(record)
+        if outcome is None and plausible:
+            record.failure = f"container {decision.proxy}: still runs although exec: {result}"
+        return outcome
+
+    async def _judge(self, record: Record) -> Outcome | None:
+        """Read the pod and say what became of it; None: its proxy still has to exit."""
+        pod = await self._read(record)
+        if pod is None:
+            return Gone()
+        decision = self._adopt(record, pod)
+        return None if record.wanted else _verdict(pod, decision)
+
+    async def _read(self, record: Record) -> Pod | None:
+        """The pod as it is now, or None when it is gone or its name belongs to another."""
+        namespace, name, uid = record.key
+        try:
+            body = await self._client.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
+            pod = pods.decode(body)
+        except ApiError as error:
+            if error.code != 404:
+                raise
+            pod = None
+        except msgspec.DecodeError as error:
+            raise UnreachableError(f"{record.key}: the answer is no pod: {error}") from error
+        if pod is None or pod.metadata.uid != uid:
+            record.left = True
+            return None
+        return pod
+
+    async def _while_wanted(self, record: Record, seconds: float) -> None:
+        """Wait that long, or until there is nothing to do about the pod any more."""
+        try:
+            async with asyncio.timeout(seconds):
+                while self._acts_on(record):
+                    record.changed.clear()
+                    await record.changed.wait()
+        except TimeoutError:
+            return
+
+    @asynccontextmanager
+    async def _slot(self, *, first: bool) -> AsyncGenerator[None]:
+        if first:
+            async with self._slots:
+                yield
+        else:
+            async with self._retry_slots, self._slots:
+                yield
+
+
+def command(port: int) -> tuple[str, ...]:
+    """The command that makes the agent exit with 0 (istio pilot-agent app/request.go).
+
+    The port is named because the default target is Envoy's admin; it needs no shell (T14, T15).
+    """
+    return ("pilot-agent", "request", f"--debug-port={port}", "POST", "quitquitquit")
+
+
+def _verdict(pod: Pod, decision: quitting.Action) -> Outcome:
+    return proxy_exit(pod) or Superseded(reason=decision.reason)

@@ -1,0 +1,128 @@
+"""The settings of ``serve``: one YAML file, parsed strictly, once, into a frozen struct.
+
+Only the parsing may live here. A value that cannot be used gives one line that names the file, the
+key, the value and what is allowed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import yaml
+
+from istio_aux.core import selectors
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+class SettingsError(ValueError):
+    """The file cannot be used; ``str()`` is one line."""
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where to listen; an empty host is every interface."""
+
+    host: str
+    port: int
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``serve`` needs to know. Field names are the file's keys with ``_`` for ``-``."""
+
+    tls_certificate: Path
+    tls_key: Path
+    namespace_selector: selectors.Selector = selectors.parse("io.datastrophic/istio-aux=enabled")
+    log_level: str = "info"
+    webhook_address: Address = Address("0.0.0.0", 8443)  # noqa: S104  (a webhook serves the cluster)
+    status_address: Address = Address("0.0.0.0", 8080)  # noqa: S104  (probes come from the node)
+    kubeconfig: Path | None = None
+
+
+def load(path: Path) -> Settings:
+    """Read and check the file at ``path``.
+
+    Raises:
+        SettingsError: the file cannot be read or used, in one line.
+    """
+    name = path.name
+    try:
+        document = yaml.load(path.read_bytes(), Loader=_StrictLoader)  # noqa: S506  (a SafeLoader)
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror or error}") from error
+    except yaml.YAMLError as error:
+        raise SettingsError(f"{name}: not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(document, dict):
+        raise SettingsError(f"{name}: {_shown(document)}: expected a mapping of settings")
+    values: dict[str, Any] = {}
+    for key, value in cast("dict[object, object]", document).items():
+        parse = _PARSERS.get(key) if isinstance(key, str) else None
+        if parse is None:
+            raise SettingsError(
+                f"{name}: {key}: unknown key: expected one of: {', '.join(_PARSERS)}"
+            )
+        try:
+            values[str(key).replace("-", "_")] = parse(value)
+        except ValueError as error:
+            raise SettingsError(f"{name}: {key}: {error}") from error
+    for key in ("tls-certificate", "tls-key"):
+        if key.replace("-", "_") not in values:
+            raise SettingsError(f"{name}: {key}: missing: expected the path of a PEM file")
+    return Settings(**values)
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Refuses a key that is given twice: which of the two was meant, nobody can say."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [str(key.value) for key, _ in node.value]
+        if twice := [key for key in keys if keys.count(key) > 1]:
+            raise yaml.constructor.ConstructorError(None, None, f"{twice[0]} is given twice")
+        return super().construct_mapping(node, deep)
+
+
+def _selector(value: object) -> selectors.Selector:
+    if not isinstance(value, str):
+        raise _unusable(value, "a label selector as text")
+    return selectors.parse(value)
+
+
+def _level(value: object) -> str:
+    if value not in LEVELS:
+        raise _unusable(value, f"one of: {', '.join(LEVELS)}")
+    return str(value)
+
+
+def _address(value: object) -> Address:
+    host, colon, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise _unusable(value, "HOST:PORT, such as 0.0.0.0:8443")
+    return Address(host.removeprefix("[").removesuffix("]"), int(port))
+
+
+def _path(value: object) -> Path:
+    if not isinstance(value, str) or not value:
+        raise _unusable(value, "the path of a file")
+    return Path(value)
+
+
+_PARSERS: dict[str, Callable[[object], object]] = {
+    "namespace-selector": _selector,
+    "log-level": _level,
+    "webhook-address": _address,
+    "status-address": _address,
+    "tls-certificate": _path,
+    "tls-key": _path,
+    "kubeconfig": _path,
+}
+
+
+def _unusable(value: object, expected: str) -> ValueError:
+    return ValueError(f"{_shown(value)}: expected {expected}")
+
+
+def _shown(value: object) -> str:
+    return json.dumps(value, default=str)

@@ -1,0 +1,64 @@
+"""The status port, plain HTTP: /livez, /readyz, /metrics and /status.
+
+Only the answers may live here; what they say is asked of those who know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import version
+
+import msgspec
+from aiohttp import web
+
+from istio_aux.quit.record import Stuck
+
+METRICS = "text/plain; version=1.0.0; charset=utf-8; escaping=underscores"
+
+
+class Status(msgspec.Struct, frozen=True, rename="kebab"):
+    """What ``/status`` shows.
+
+    Attributes:
+        ready: as `/readyz` has it.
+        missing: what stands in the way of ready, in lines for a person.
+        watched_pods: pods that may need their proxy to quit, in all namespaces.
+        selected_namespaces: names, sorted.
+        stuck_pods: the oldest first.
+        quits_total: proxies that this process saw exit after it told them to.
+        version: of istio-aux.
+    """
+
+    ready: bool
+    missing: list[str]
+    watched_pods: int
+    selected_namespaces: list[str]
+    stuck_pods: list[Stuck]
+    quits_total: int
+    version: str = version("istio-aux")
+
+
+def application(status: Callable[[], Status], metrics: Callable[[], bytes]) -> web.Application:
+    """Make the application of the status port."""
+
+    async def livez(_request: web.Request) -> web.Response:
+        # That this runs at all shows that the event loop does.
+        return web.Response(text="ok\n")
+
+    async def readyz(_request: web.Request) -> web.Response:
+        now = status()
+        text = "ok\n" if now.ready else "".join(f"{line}\n" for line in now.missing)
+        return web.Response(status=200 if now.ready else 503, text=text)
+
+    async def show_status(_request: web.Request) -> web.Response:
+        return web.Response(body=msgspec.json.encode(status()), content_type="application/json")
+
+    async def show_metrics(_request: web.Request) -> web.Response:
+        return web.Response(body=metrics(), headers={"Content-Type": METRICS})
+
+    application = web.Application()
+    application.router.add_get("/livez", livez)
+    application.router.add_get("/readyz", readyz)
+    application.router.add_get("/status", show_status)
+    application.router.add_get("/metrics", show_metrics)
+    return application

@@ -1,0 +1,121 @@
+"""What the process tells about itself: Prometheus metrics with bounded labels, and JSON log lines.
+
+Only definitions may live here; whoever does the work counts it. Metrics live in a registry of their
+own, so that several can be made in one process.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import TextIO
+
+import msgspec
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.process_collector import ProcessCollector
+
+QUIT_OUTCOMES = ("exited", "exited-nonzero", "gone", "superseded")
+"""How a quit can end: exit 0, another exit code, the pod gone first, no longer needed."""
+
+REVIEW_OUTCOMES = ("patched", "unchanged", "malformed", "too-large", "timeout", "not-allowed")
+"""How a review can be answered: the first two with 200, the others with an HTTP error."""
+
+WATCH_REASONS = (
+    "ended", "relist", "expired", "silent", "connection", "throttled", "server-error", "refused",
+)  # fmt: skip
+"""Why a watch started again; the first two are a matter of course."""
+
+
+class Telemetry:
+    """All metrics. A class because counters belong to a process, not to a module."""
+
+    def __init__(self) -> None:
+        registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        GCCollector(registry=registry)
+        self._registry = registry
+        self.quits = Counter(
+            "istio_aux_quits", "Proxies dealt with, by how it ended.", ["outcome"],
+            registry=registry,
+        )  # fmt: skip
+        self.quit_attempts = Counter(
+            "istio_aux_quit_attempts", "Attempts to make a proxy exit.", registry=registry
+        )
+        self.stuck_pods = Gauge(
+            "istio_aux_stuck_pods", "Pods whose proxy withstood several attempts.",
+            registry=registry,
+        )  # fmt: skip
+        self.watched_pods = Gauge(
+            "istio_aux_watched_pods", "Pods that may need their proxy to quit.", registry=registry
+        )
+        self.watch_restarts = Counter(
+            "istio_aux_watch_restarts", "Watches that started again, by why.", ["reason"],
+            registry=registry,
+        )  # fmt: skip
+        self.reviews = Counter(
+            "istio_aux_admission_reviews", "Admission reviews, by how they were answered.",
+            ["outcome"], registry=registry,
+        )  # fmt: skip
+        self.review_seconds = Histogram(
+            "istio_aux_admission_seconds", "Time from the complete request to its answer.",
+            registry=registry, buckets=(0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3),
+        )  # fmt: skip
+        self.exit_to_exit = Histogram(
+            "istio_aux_payload_exit_to_proxy_exit_seconds",
+            "From the last payload container's exit to the proxy's; the kubelet's clock, in whole"
+            " seconds.",
+            registry=registry, buckets=(1, 2, 3, 5, 10, 30, 60, 300, 900, 3600),
+        )  # fmt: skip
+        self.internal_errors = Counter(
+            "istio_aux_internal_errors", "Errors that nobody foresaw; each has a traceback in the"
+            " log.", registry=registry,
+        )  # fmt: skip
+        # A series that is there from the start, at zero, is what rate() and alerts can see rise.
+        for counter, values in (
+            (self.quits, QUIT_OUTCOMES),
+            (self.reviews, REVIEW_OUTCOMES),
+            (self.watch_restarts, WATCH_REASONS),
+        ):
+            for value in values:
+                counter.labels(value)
+
+        self.quits_total = 0
+        """Proxies that were told to exit and did; `/status` shows it."""
+
+    def render(self) -> bytes:
+        """All metrics in the Prometheus text format."""
+        return generate_latest(self._registry)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, event, message, and what the call gave as ``extra``."""
+
+    _USUAL = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Encode a record; a value that JSON does not know is shown as text."""
+        given = {key: value for key, value in vars(record).items() if key not in self._USUAL}
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "event": given.pop("event", record.name),
+            "message": record.getMessage(),
+            **given,
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line, enc_hook=str).decode()
+
+
+def log_to(stream: TextIO = sys.stdout, level: str = "info") -> None:
+    """Send all logging of the process to ``stream`` as JSON lines, from ``level`` on."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonFormatter())
+    root = logging.getLogger()
+    for other in root.handlers[:]:
+        root.removeHandler(other)
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    logging.captureWarnings(capture=True)
