@@ -1,13 +1,14 @@
 """A kubelet that plays a script: a stand-in for the api level of the lab, not a kubelet.
 
-It emulates, through the real API server: the Node with its lease, binding, pod status in the
-kubelet's order and by its phase rule, exec and port-forward over WebSocket with pilot-agent's
-answers in ``istio-proxy``, native sidecars that end after the payload, and the last step of a
-deletion.
+It emulates, through the real API server and as ``system:node:<name>``: the Node with its lease, pod
+status in the kubelet's order and by its phase rule, exec and port-forward over WebSocket with
+pilot-agent's answers in ``istio-proxy``, native sidecars that end after the payload, and the last
+step of a deletion.
 
 It does not: run anything, pull or probe, restart a container unasked, evict, honour resources,
-volumes or hooks, speak SPDY (so: API servers of 1.36 and later), or check who calls it. It acts
-with an administrator's credentials, not as ``system:node``.
+volumes or hooks, speak SPDY (so: API servers of 1.36 and later), or authorise its callers, who
+need a certificate of the cluster's authority. Pods are bound to it by an administrator: there is no
+scheduler.
 """
 
 from lab.kubelet.kubelet import Exec, ScriptedKubelet

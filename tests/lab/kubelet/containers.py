@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from lightkube.models import core_v1
+from lab.kubelet.api import Object
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,24 +67,22 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def statuses(
-    declared: list[core_v1.Container] | None, states: Mapping[str, Container], uid: str
-) -> list[dict[str, Any]]:
+def statuses(declared: Sequence[Object], states: Mapping[str, Container], uid: str) -> list[Object]:
     """Container statuses of those ``declared`` containers that have a state, sorted by name.
 
     The kubelet sorts by name, so ``istio-proxy`` comes before ``main`` whatever the spec says.
     """
-    shown = [c for c in declared or [] if c.name in states]
-    return [_status(c, states[c.name], uid) for c in sorted(shown, key=lambda c: c.name)]
+    shown = [c for c in declared if c["name"] in states]
+    return [_status(c, states[c["name"]], uid) for c in sorted(shown, key=lambda c: c["name"])]
 
 
-def _status(container: core_v1.Container, state: Container, uid: str) -> dict[str, Any]:
-    identity = f"containerd://{uid}-{container.name}-{state.restarts}"
+def _status(container: Object, state: Container, uid: str) -> Object:
+    identity = f"containerd://{uid}-{container['name']}-{state.restarts}"
     runs = isinstance(state.state, Running)
     return {
-        "name": container.name,
-        "image": container.image,
-        "imageID": f"sha256:{container.name}",
+        "name": container["name"],
+        "image": container["image"],
+        "imageID": f"sha256:{container['name']}",
         "containerID": identity,
         "ready": runs,
         "started": runs,
@@ -95,7 +92,7 @@ def _status(container: core_v1.Container, state: Container, uid: str) -> dict[st
     }
 
 
-def _state(state: Waiting | Running | Terminated, identity: str) -> dict[str, Any]:
+def _state(state: Waiting | Running | Terminated, identity: str) -> Object:
     match state:
         case Waiting(reason):
             return {"waiting": {"reason": reason}}

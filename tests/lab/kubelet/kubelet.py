@@ -7,31 +7,28 @@ import concurrent.futures
 import dataclasses
 import datetime
 import itertools
+import ssl
 import threading
 from collections.abc import Coroutine
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from lightkube import AsyncClient, KubeConfig
+from lightkube.generic_resource import create_namespaced_resource
+from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod
 
-from lab.kubelet import certificate, node, server
+import lab
+from lab.kubelet import node, server
+from lab.kubelet.api import Api
 from lab.kubelet.behaviour import MISBEHAVIOURS, Behaviour, Name
 from lab.kubelet.pods import Pods, Record
 
 PATIENCE = 60.0  # seconds for one call; an API server that is being restarted answers within a few
 
+# Generic: the API server answers a Binding with a Status, which lightkube's own type would refuse.
+BINDING = create_namespaced_resource("", "v1", "Binding", "bindings")
+
 T = TypeVar("T")
-
-
-class Cluster(Protocol):
-    """What the kubelet needs to know of the cluster it joins."""
-
-    @property
-    def kubeconfig(self) -> Path:
-        """Administrator's credentials."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,12 +51,18 @@ class ScriptedKubelet:
     """
 
     def __init__(
-        self, cluster: Cluster, *, name: str = "scripted", exit_delay: float = 0.3
+        self, cluster: lab.Cluster, *, name: str = "scripted", exit_delay: float = 0.3
     ) -> None:
         """``exit_delay``: seconds from quit to the proxy's end in the API (0.8-1.1 in reality)."""
         self._cluster = cluster
         self._name = name
         self._exit_delay = exit_delay
+        self._pair = cluster.issue(
+            f"kubelet-{name}",
+            f"system:node:{name}",
+            organizations=["system:nodes"],
+            hosts=["127.0.0.1"],
+        )
         self._execs: list[Exec] = []
         self._thread = threading.Thread(target=self._main, name=f"kubelet-{name}")
         self._started = concurrent.futures.Future[None]()
@@ -129,12 +132,19 @@ class ScriptedKubelet:
 
     def run(self, pod: Pod) -> None:
         """Bind the pod to this node and start it: init containers done, all others running."""
+        uid = _uid(pod)
         assert pod.metadata is not None
-        namespace, name = pod.metadata.namespace or "", pod.metadata.name or ""
-        self._call(self._adopt_and_run(namespace, name))
+        if pod.spec is None or pod.spec.nodeName is None:
+            binding = BINDING(
+                metadata=ObjectMeta(name=pod.metadata.name, namespace=pod.metadata.namespace),
+                target={"kind": "Node", "name": self._name},
+            )
+            with self._cluster.client() as client:
+                client.create(binding)
+        self._call(self._run(uid))
 
-    async def _adopt_and_run(self, namespace: str, name: str) -> None:
-        await self._pods.run(await self._pods.adopt(namespace, name))
+    async def _run(self, uid: str) -> None:
+        await self._pods.run(await self._pods.arrived(uid))
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
@@ -148,7 +158,7 @@ class ScriptedKubelet:
     def note(self, record: Record, container: str, command: tuple[str, ...], via: str) -> None:
         """Record that somebody asked for this."""
         at = datetime.datetime.now(datetime.UTC)
-        pod = f"{record.namespace}/{record.name}"
+        pod = "/".join(record.key)
         self._execs.append(Exec(pod, record.uid, container, command, at, via))
 
     def behave(self, record: Record) -> Behaviour | None:
@@ -176,27 +186,37 @@ class ScriptedKubelet:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        config = KubeConfig.from_file(str(self._cluster.kubeconfig))
-        async with AsyncClient(config) as client:
-            self._pods = Pods(client, self._name)
-            runner, port = await server.serve(server.application(self), certificate.context())
+        async with Api(self._cluster.server, self._tls(ssl.Purpose.SERVER_AUTH)) as api:
+            self._pods = Pods(api, self._name)
+            tls = self._tls(ssl.Purpose.CLIENT_AUTH)
+            runner, port = await server.serve(server.application(self), tls)
             try:
-                await node.register(client, self._name, port)
-                await self._live(client)
-                await node.remove(client, self._name)
+                await node.register(api, self._name, port)
+                await self._live(api)
             finally:
                 await runner.cleanup()
 
-    async def _live(self, client: AsyncClient) -> None:
+    def _tls(self, purpose: ssl.Purpose) -> ssl.SSLContext:
+        """The node's certificate, for its server as for its client, and trust in the cluster's."""
+        context = ssl.create_default_context(purpose, cafile=str(self._cluster.ca))
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_cert_chain(self._pair.certificate, self._pair.key)
+        return context
+
+    async def _live(self, api: Api) -> None:
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 self._tasks.create_task(self._pods.follow())
-                self._tasks.create_task(node.keep_ready(client, self._name))
+                self._tasks.create_task(node.keep_ready(api, self._name))
+                self._tasks.create_task(self._until_stopped())
                 self._started.set_result(None)
-                await self._stop.wait()
-                raise _StopError  # cancels the tasks, also one that waits for an absent API server
         except* _StopError:
-            return
+            pass
+
+    async def _until_stopped(self) -> None:
+        """Raising cancels the other tasks, also one that waits for an absent API server."""
+        await self._stop.wait()
+        raise _StopError
 
 
 class _StopError(Exception):

@@ -5,15 +5,11 @@ from __future__ import annotations
 import asyncio
 import datetime
 
-import httpx2
-from lightkube import ApiError, AsyncClient
-from lightkube.models import coordination_v1, core_v1, meta_v1
-from lightkube.resources.coordination_v1 import Lease
-from lightkube.resources.core_v1 import Node
-from lightkube.types import PatchType
+from lab.kubelet.api import MERGE, Api, Object, RefusedError
+from lab.kubelet.containers import now
 
 VERSION = "v1.36.3"
-LEASE_NAMESPACE = "kube-node-lease"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 # The kubelet renews every 10 s and the node controller gives up after 50 s; half of the former
 # leaves room for an API server that is restarted in a test.
 RENEWAL = 5.0
@@ -22,84 +18,73 @@ RENEWAL = 5.0
 FEATURES = ["ExtendWebSocketsToKubelet"]
 
 
-async def register(client: AsyncClient, name: str, port: int) -> None:
+async def register(api: Api, name: str, port: int) -> None:
     """Create the Node, or take over the one that is there, reachable at 127.0.0.1 and ``port``."""
     labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}
-    try:
-        await client.create(Node(metadata=meta_v1.ObjectMeta(name=name, labels=labels)))
-    except ApiError as error:
-        if error.status.code != 409:
-            raise
-    status = core_v1.NodeStatus(
-        addresses=[
-            core_v1.NodeAddress(type="InternalIP", address="127.0.0.1"),
-            core_v1.NodeAddress(type="Hostname", address=name),
-        ],
-        capacity={"cpu": "64", "memory": "256Gi", "pods": "10000"},
-        allocatable={"cpu": "64", "memory": "256Gi", "pods": "10000"},
-        conditions=_conditions(),
-        daemonEndpoints=core_v1.NodeDaemonEndpoints(
-            kubeletEndpoint=core_v1.DaemonEndpoint(Port=port)
-        ),
-        declaredFeatures=FEATURES,
-        nodeInfo=core_v1.NodeSystemInfo(
-            architecture="amd64",
-            bootID="scripted",
-            containerRuntimeVersion="scripted://1",
-            kernelVersion="scripted",
-            kubeProxyVersion="",
-            kubeletVersion=VERSION,
-            machineID="scripted",
-            operatingSystem="linux",
-            osImage="scripted",
-            systemUUID="scripted",
-        ),
-    )
-    patch = {"status": status.to_dict()}
-    await client.patch(Node.Status, name, patch, patch_type=PatchType.STRATEGIC)
-    await _renew(client, name)
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
+    await _create(api, "/api/v1/nodes", node)
+    status = {"status": _status(name, port)}
+    await api.request("PATCH", f"/api/v1/nodes/{name}/status", status, content_type=MERGE)
+    lease = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": name, "namespace": "kube-node-lease"},
+        "spec": {"holderIdentity": name, "leaseDurationSeconds": 40},
+    }
+    await _create(api, LEASES, lease)
+    await _renew(api, name)
 
 
-async def keep_ready(client: AsyncClient, name: str) -> None:
-    """Renew the node's lease for as long as this runs."""
+async def keep_ready(api: Api, name: str) -> None:
+    """Renew the node's lease for ever."""
     while True:
         await asyncio.sleep(RENEWAL)
-        try:
-            await _renew(client, name)
-        except httpx2.HTTPError:
-            continue  # an API server that is away gets the next renewal
+        await _renew(api, name)
 
 
-async def remove(client: AsyncClient, name: str) -> None:
-    """Take the node out of the cluster; nothing happens when the API server is away."""
+async def _create(api: Api, path: str, body: Object) -> None:
     try:
-        await client.delete(Node, name)
-    except httpx2.HTTPError:
-        return
+        await api.request("POST", path, body)
+    except RefusedError as error:
+        if error.code != 409:
+            raise
 
 
-async def _renew(client: AsyncClient, name: str) -> None:
-    lease = Lease(
-        metadata=meta_v1.ObjectMeta(name=name, namespace=LEASE_NAMESPACE),
-        spec=coordination_v1.LeaseSpec(
-            holderIdentity=name,
-            leaseDurationSeconds=40,
-            renewTime=datetime.datetime.now(datetime.UTC),
-        ),
-    )
-    await client.apply(lease, field_manager="scripted-kubelet", force=True)
+async def _renew(api: Api, name: str) -> None:
+    micros = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    patch = {"spec": {"renewTime": micros}}
+    await api.request("PATCH", f"{LEASES}/{name}", patch, content_type=MERGE)
 
 
-def _conditions() -> list[core_v1.NodeCondition]:
-    now = datetime.datetime.now(datetime.UTC)
+def _status(name: str, port: int) -> Object:
+    resources = {"cpu": "64", "memory": "256Gi", "pods": "10000"}
     healthy = {"MemoryPressure": "False", "DiskPressure": "False", "PIDPressure": "False"}
-    return [
-        core_v1.NodeCondition(
-            type=kind,
-            status=value,
-            lastHeartbeatTime=now,
-            lastTransitionTime=now,
-            reason="Scripted",
-        )
-        for kind, value in {**healthy, "Ready": "True"}.items()
-    ]
+    scripted = ("bootID", "kernelVersion", "machineID", "osImage", "systemUUID")
+    return {
+        "addresses": [
+            {"type": "InternalIP", "address": "127.0.0.1"},
+            {"type": "Hostname", "address": name},
+        ],
+        "capacity": resources,
+        "allocatable": resources,
+        "conditions": [
+            {
+                "type": kind,
+                "status": status,
+                "reason": "Scripted",
+                "lastHeartbeatTime": now(),
+                "lastTransitionTime": now(),
+            }
+            for kind, status in {**healthy, "Ready": "True"}.items()
+        ],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+        "declaredFeatures": FEATURES,
+        "nodeInfo": {
+            **dict.fromkeys(scripted, "scripted"),
+            "architecture": "amd64",
+            "containerRuntimeVersion": "scripted://1",
+            "kubeProxyVersion": "",
+            "kubeletVersion": VERSION,
+            "operatingSystem": "linux",
+        },
+    }

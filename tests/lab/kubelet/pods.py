@@ -9,30 +9,21 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, TypeVar
-
-import httpx2
-from lightkube import ApiError, AsyncClient
-from lightkube.models import core_v1, meta_v1
-from lightkube.resources.core_v1 import Pod
-from lightkube.types import PatchType
+from collections.abc import Iterator
 
 from lab.kubelet import agent, rules
+from lab.kubelet.api import STRATEGIC, Api, Object, RefusedError
 from lab.kubelet.behaviour import Behaviour
 from lab.kubelet.containers import Container, Running, Waiting, now, statuses
 
-RETRY = 0.2  # seconds between two tries while the API server is away
 STATUS_PORT_ANNOTATION = "status.sidecar.istio.io/port"
-
-T = TypeVar("T")
 
 
 @dataclasses.dataclass
 class Record:
     """One pod: the kubelet's belief about its containers, and what the test told it to do."""
 
-    pod: Pod
+    pod: Object
     ip: str
     containers: dict[str, Container] = dataclasses.field(default_factory=dict)
     phase: str = "Pending"
@@ -44,83 +35,70 @@ class Record:
     lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
 
     @property
-    def metadata(self) -> meta_v1.ObjectMeta:
-        """The pod's metadata, which every stored pod has."""
-        assert self.pod.metadata is not None
-        return self.pod.metadata
+    def spec(self) -> Object:
+        """The pod's spec."""
+        return self.pod["spec"]
 
     @property
-    def spec(self) -> core_v1.PodSpec:
-        """The pod's spec, which every stored pod has."""
-        assert self.pod.spec is not None
-        return self.pod.spec
+    def init_containers(self) -> list[Object]:
+        """The pod's init containers, native sidecars among them."""
+        return self.spec.get("initContainers", [])
 
     @property
-    def namespace(self) -> str:
-        """The pod's namespace."""
-        return self.metadata.namespace or ""
+    def key(self) -> tuple[str, str]:
+        """Namespace and name."""
+        return self.pod["metadata"]["namespace"], self.pod["metadata"]["name"]
 
     @property
-    def name(self) -> str:
-        """The pod's name."""
-        return self.metadata.name or ""
+    def path(self) -> str:
+        """Where the API server has the pod."""
+        return "/api/v1/namespaces/{}/pods/{}".format(*self.key)
 
     @property
     def uid(self) -> str:
         """The pod's UID: what tells it from an earlier pod of the same name."""
-        return self.metadata.uid or ""
+        return self.pod["metadata"]["uid"]
 
     @property
     def status_port(self) -> int:
         """The port on which this pod's pilot-agent has its status server."""
-        return int((self.metadata.annotations or {}).get(STATUS_PORT_ANNOTATION, agent.STATUS_PORT))
+        annotations = self.pod["metadata"].get("annotations", {})
+        return int(annotations.get(STATUS_PORT_ANNOTATION, agent.STATUS_PORT))
 
 
 class Pods:
-    """The pods that run here. ``client`` speaks to the API server, ``node`` is the node's name."""
+    """The pods that run on ``node``."""
 
-    def __init__(self, client: AsyncClient, node: str) -> None:
-        self._client = client
+    def __init__(self, api: Api, node: str) -> None:
+        self._api = api
         self._node = node
         self._records: dict[str, Record] = {}
+        self._changed = asyncio.Condition()
         self._addresses = itertools.count(2)
 
     def find(self, namespace: str, name: str) -> Record | None:
         """The latest pod of that name."""
-        for record in reversed(self._records.values()):
-            if (record.namespace, record.name) == (namespace, name):
-                return record
-        return None
+        found = [r for r in self._records.values() if r.key == (namespace, name)]
+        return found[-1] if found else None
 
     def get(self, uid: str) -> Record:
-        """The pod with that UID. Raises KeyError when it was never adopted or is gone."""
+        """The pod with that UID. Raises KeyError when it never came here or is gone."""
         return self._records[uid]
 
-    async def adopt(self, namespace: str, name: str) -> Record:
-        """Take over a pod, binding it to this node unless it is bound."""
-        pod = await self._persist(lambda: self._client.get(Pod, name, namespace=namespace))
-        if pod is None or pod.metadata is None or pod.spec is None:
-            raise KeyError(f"{namespace}/{name}: no such pod")
-        if not pod.spec.nodeName:
-            binding = Pod.Binding(
-                metadata=meta_v1.ObjectMeta(name=name, namespace=namespace),
-                target=core_v1.ObjectReference(kind="Node", name=self._node),
-            )
-            await self._persist(
-                lambda: self._client.create(binding, name=name, namespace=namespace)
-            )
-        address = divmod(next(self._addresses), 250)
-        record = Record(pod, ip=f"10.244.{address[0]}.{address[1] + 1}")
-        return self._records.setdefault(record.uid, record)
+    async def arrived(self, uid: str) -> Record:
+        """The pod with that UID, once the watch has brought it here."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: uid in self._records)
+        return self._records[uid]
 
     async def run(self, record: Record) -> None:
         """Init containers end with 0, native sidecars and all containers start: phase Running."""
         async with record.lock:
             running = Container(Running(now()))
-            for container in record.spec.initContainers or []:
+            for container in record.init_containers:
                 sidecar = rules.native(container)
-                record.containers[container.name] = running if sidecar else running.ended(0)
-            record.containers |= {c.name: running for c in record.spec.containers}
+                record.containers[container["name"]] = running if sidecar else running.ended(0)
+            record.containers |= {c["name"]: running for c in record.spec["containers"]}
             await self._settle(record)
 
     async def end(self, record: Record, name: str, exit_code: int, reason: str | None) -> None:
@@ -151,38 +129,29 @@ class Pods:
             await self._write(record)
 
     async def follow(self) -> None:
-        """Finalise pods that are being deleted, for as long as this runs."""
-        while True:
-            try:
-                listed = self._client.list(Pod, namespace="*", fields={"spec.nodeName": self._node})
-                async for pod in listed:
-                    await self._observe("MODIFIED", pod)
-                watch = self._client.watch(
-                    Pod,
-                    namespace="*",
-                    fields={"spec.nodeName": self._node},
-                    resource_version=listed.resourceVersion,
-                )
-                async for event, pod in watch:
-                    await self._observe(event, pod)
-            except httpx2.HTTPError:
-                await asyncio.sleep(RETRY)
+        """Take in the pods bound here, and finalise those being deleted, for ever."""
+        selector = {"fieldSelector": f"spec.nodeName={self._node}"}
+        async for event, pod in self._api.objects("/api/v1/pods", selector):
+            uid = pod["metadata"]["uid"]
+            if event == "DELETED":
+                self._records.pop(uid, None)
+                continue
+            record = self._records.get(uid) or await self._take_in(pod)
+            if "deletionTimestamp" in pod["metadata"] and not record.lingers:
+                await self._finalise(record)
 
     async def release(self, record: Record) -> None:
-        """End a pod that lingered in its deletion."""
+        """End the deletion of a pod that lingered."""
         record.lingers = False
         await self._finalise(record)
 
-    async def _observe(self, event: str, pod: Pod) -> None:
-        assert pod.metadata is not None
-        uid = pod.metadata.uid or ""
-        record = self._records.get(uid)
-        if event == "DELETED":
-            self._records.pop(uid, None)
-        elif pod.metadata.deletionTimestamp is not None:
-            record = record or Record(pod, ip="")
-            if not record.lingers:
-                await self._finalise(record)
+    async def _take_in(self, pod: Object) -> Record:
+        third, fourth = divmod(next(self._addresses), 250)
+        record = Record(pod, ip=f"10.244.{third}.{fourth + 1}")
+        async with self._changed:
+            self._records[record.uid] = record
+            self._changed.notify_all()
+        return record
 
     async def _finalise(self, record: Record) -> None:
         """Stop what still runs, report it, and remove the pod with grace period 0."""
@@ -192,17 +161,8 @@ class Pods:
                     record.containers[name] = container.ended(0)
             if record.containers:
                 await self._write(record)
-            present = await self._persist(
-                lambda: self._client.get(Pod, record.name, namespace=record.namespace)
-            )
-            # There is no UID precondition in lightkube's delete, so look first: a pod of the same
-            # name may have come after this one was removed by force.
-            if present and present.metadata and present.metadata.uid == record.uid:
-                await self._persist(
-                    lambda: self._client.delete(
-                        Pod, record.name, namespace=record.namespace, grace_period=0
-                    )
-                )
+            options = {"gracePeriodSeconds": 0, "preconditions": {"uid": record.uid}}
+            await self._unless_gone("DELETE", record.path, options)
 
     async def _settle(self, record: Record) -> None:
         """Report the new states, then what a kubelet concludes from them, in its order.
@@ -210,51 +170,38 @@ class Pods:
         A final phase is written after the terminated containers, not with them: between the two a
         real pod was seen twice with nothing running and the phase still Running.
         """
-        phase = rules.phase(record.spec, record.containers)
         over = rules.payload_over(record.spec, record.containers)
         if not over:
-            record.phase = phase
+            record.phase = rules.phase(record.spec, record.containers)
         await self._write(record)
         if not over:
             return
-        for container in record.spec.initContainers or []:
-            state = record.containers[container.name]
+        for container in record.init_containers:
+            state = record.containers[container["name"]]
             if isinstance(state.state, Running):
-                record.containers[container.name] = state.ended(0)
+                record.containers[container["name"]] = state.ended(0)
         await self._write(record)
         record.phase = rules.phase(record.spec, record.containers)
         await self._write(record)
 
     async def _write(self, record: Record) -> None:
+        # The UID makes the API server refuse the status for a later pod of the same name.
         patch = {"metadata": {"uid": record.uid}, "status": _status(record)}
-        await self._persist(
-            lambda: self._client.patch(
-                Pod.Status,
-                record.name,
-                patch,
-                namespace=record.namespace,
-                patch_type=PatchType.STRATEGIC,
-            )
-        )
+        await self._unless_gone("PATCH", f"{record.path}/status", patch, STRATEGIC)
 
-    async def _persist(self, call: Callable[[], Awaitable[T]]) -> T | None:
-        """Make a call, again and again while the API server is away; None when the pod is gone."""
-        while True:
-            try:
-                return await call()
-            except ApiError as error:
-                if error.status.code in (404, 409):  # 409: the UID is that of a later pod
-                    return None
-                if (error.status.code or 500) < 500:
-                    raise
-            except httpx2.HTTPError:
-                pass
-            await asyncio.sleep(RETRY)
+    async def _unless_gone(
+        self, method: str, path: str, body: Object, content_type: str = "application/json"
+    ) -> None:
+        try:
+            await self._api.request(method, path, body, content_type=content_type)
+        except RefusedError as error:
+            if error.code not in (404, 409):
+                raise
 
 
-def _status(record: Record) -> dict[str, Any]:
+def _status(record: Record) -> Object:
     states = {n: c for n, c in record.containers.items() if n not in record.omitted}
-    regular = [record.containers.get(c.name) for c in record.spec.containers]
+    regular = [record.containers.get(c["name"]) for c in record.spec["containers"]]
     done = record.phase in rules.TERMINAL
     ready = not done and all(c is not None and isinstance(c.state, Running) for c in regular)
     facts = {
@@ -267,8 +214,8 @@ def _status(record: Record) -> dict[str, Any]:
     return {
         "phase": record.phase,
         "conditions": [_condition(record, kind, true=true) for kind, true in facts.items()],
-        "containerStatuses": statuses(record.spec.containers, states, record.uid),
-        "initContainerStatuses": statuses(record.spec.initContainers, states, record.uid),
+        "containerStatuses": statuses(record.spec["containers"], states, record.uid),
+        "initContainerStatuses": statuses(record.init_containers, states, record.uid),
         "hostIP": "127.0.0.1",
         "hostIPs": [{"ip": "127.0.0.1"}],
         "podIP": record.ip,
@@ -277,7 +224,7 @@ def _status(record: Record) -> dict[str, Any]:
     }
 
 
-def _condition(record: Record, kind: str, *, true: bool) -> dict[str, Any]:
+def _condition(record: Record, kind: str, *, true: bool) -> Object:
     value = "True" if true else "False"
     known, since = record.transitions.get(kind, ("", ""))
     if known != value:

@@ -9,47 +9,46 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lightkube.models import core_v1
-
+from lab.kubelet.api import Object
 from lab.kubelet.containers import Container, Running, Terminated, Waiting
 
 TERMINAL = ("Succeeded", "Failed")
 
 
-def native(container: core_v1.Container) -> bool:
+def native(container: Object) -> bool:
     """Whether an init container is a sidecar (``restartPolicy: Always``)."""
-    return container.restartPolicy == "Always"
+    return container.get("restartPolicy") == "Always"
 
 
-def should_restart(container: core_v1.Container, spec: core_v1.PodSpec, exit_code: int) -> bool:
+def should_restart(container: Object, spec: Object, exit_code: int) -> bool:
     """Whether the kubelet starts the container again after this exit code.
 
     Asked in the order of ``ContainerShouldRestart``: the container's rules and policy, the pod's.
     """
-    policy = spec.restartPolicy or "Always"
-    if container.restartPolicy is not None:
-        if any(_applies(rule, exit_code) for rule in container.restartPolicyRules or []):
+    policy = spec.get("restartPolicy", "Always")
+    if "restartPolicy" in container:
+        if any(_applies(rule, exit_code) for rule in container.get("restartPolicyRules", [])):
             return True
-        policy = container.restartPolicy
+        policy = container["restartPolicy"]
     return policy == "Always" or (policy == "OnFailure" and exit_code != 0)
 
 
-def _applies(rule: core_v1.ContainerRestartRule, exit_code: int) -> bool:
+def _applies(rule: Object, exit_code: int) -> bool:
     # Both actions that exist, Restart and RestartAllContainers, mean "will run again".
-    if rule.exitCodes is None:
+    if "exitCodes" not in rule:
         return False
-    listed = exit_code in (rule.exitCodes.values or [])
-    return listed if rule.exitCodes.operator == "In" else not listed
+    listed = exit_code in rule["exitCodes"].get("values", [])
+    return listed if rule["exitCodes"]["operator"] == "In" else not listed
 
 
-def phase(spec: core_v1.PodSpec, containers: Mapping[str, Container]) -> str:
+def phase(spec: Object, containers: Mapping[str, Container]) -> str:
     """The phase of a pod that is initialised, as ``getPhase`` has it.
 
     A container that is absent from ``containers`` has no status yet: the pod is Pending.
     Restartable init containers count while they run; their exit codes never count.
     """
-    regular = [(c, containers.get(c.name)) for c in spec.containers]
-    sidecars = [containers.get(c.name) for c in spec.initContainers or [] if native(c)]
+    regular = [(c, containers.get(c["name"])) for c in spec["containers"]]
+    sidecars = [containers.get(c["name"]) for c in spec.get("initContainers", []) if native(c)]
     observed = [state for _, state in regular] + sidecars
     if any(c is None or (isinstance(c.state, Waiting) and c.last is None) for c in observed):
         return "Pending"
@@ -65,13 +64,13 @@ def phase(spec: core_v1.PodSpec, containers: Mapping[str, Container]) -> str:
     return "Succeeded" if succeeded else "Failed"
 
 
-def payload_over(spec: core_v1.PodSpec, containers: Mapping[str, Container]) -> bool:
+def payload_over(spec: Object, containers: Mapping[str, Container]) -> bool:
     """Whether no regular container runs or will run: then the kubelet stops native sidecars."""
     return all(
-        (state := containers.get(c.name)) is not None
+        (state := containers.get(c["name"])) is not None
         and isinstance(state.state, Terminated)
         and not should_restart(c, spec, state.state.exit_code)
-        for c in spec.containers
+        for c in spec["containers"]
     )
 
 

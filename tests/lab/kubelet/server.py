@@ -131,7 +131,7 @@ async def _forward(node: Node, request: web.Request) -> web.StreamResponse:
     listens = _not_running(record, PROXY) is None
     response = agent.respond(head, port, record.status_port) if listens else None
     if response is None:
-        text = f"error forwarding port {port} to pod {record.name}: connection refused"
+        text = f"error forwarding port {port} to pod {record.key[1]}: connection refused"
         await socket.send_bytes(b"\x01" + text.encode())
     elif behaviour.stream == "answer":
         await socket.send_bytes(b"\x00" + response[0])

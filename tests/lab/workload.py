@@ -1,0 +1,135 @@
+"""The workload program as a process of a lab cluster, with what the charm would have given it.
+
+ServiceAccount, ClusterRole and webhook configuration are the charm's own (``manifests``), and so is
+the certificate (``certificates``): what runs here runs with the rights that it ships with.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import yaml
+from istio_aux.core import selectors
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Namespace
+
+import certificates
+import lab
+import manifests
+
+PROGRAM = Path(sys.executable).with_name("istio-aux")
+DEFAULT_SELECTOR = "io.datastrophic/istio-aux=enabled"
+
+
+class Workload:
+    """One ``istio-aux serve``, run under its own ServiceAccount ``<name>-workload``.
+
+    ``name`` is the application's, ``model`` the namespace it is deployed to, ``folder`` where its
+    files go; ``more`` are further settings of its file.
+    """
+
+    def __init__(
+        self,
+        cluster: lab.Cluster,
+        folder: Path,
+        *,
+        name: str = "istio-aux",
+        model: str = "istio-aux",
+        selector: str = DEFAULT_SELECTOR,
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.model = model
+        self.selector = selector
+        self.webhook_port, self.status_port = _free_ports(2)
+        self._folder = folder
+        self._authority = certificates.make_authority(name, model)
+        self._settings = {
+            "namespace-selector": selector,
+            "webhook-address": f"{cluster.host}:{self.webhook_port}",
+            "status-address": f"{cluster.host}:{self.status_port}",
+            "tls-certificate": str(folder / "tls.crt"),
+            "tls-key": str(folder / "tls.key"),
+            **(more or {}),
+        }
+
+    def deploy(self) -> None:
+        """Make everything but the webhook configuration: account, role, files."""
+        with self.cluster.client() as client:
+            namespace = Namespace(metadata=ObjectMeta(name=self.model))
+            client.apply(namespace, field_manager="lab")
+            for resource in manifests.render_access(self.name, self.model):
+                client.apply(resource, field_manager="lab", force=True)
+        leaf = certificates.issue(
+            self._authority, certificates.service_names(self.name, self.model)
+        )
+        self._folder.mkdir(parents=True, exist_ok=True)
+        (self._folder / "tls.crt").write_text(leaf.chain)
+        (self._folder / "tls.key").write_text(leaf.private_key)
+        self.config.write_text(yaml.safe_dump(self._settings))
+        self.kubeconfig = self.cluster.kubeconfig_for(
+            self.model, manifests.service_account(self.name)
+        )
+
+    @property
+    def config(self) -> Path:
+        """The settings file."""
+        return self._folder / "config.yaml"
+
+    @property
+    def argv(self) -> list[str]:
+        """The command line."""
+        return [
+            *(str(PROGRAM), "serve"),
+            *("--config", str(self.config), "--kubeconfig", str(self.kubeconfig)),
+        ]
+
+    def start(self) -> lab.Process:
+        """Start the program, without waiting for anything; a second call starts a second life."""
+        self.process = self.cluster.spawn(self.name, self.argv)
+        return self.process
+
+    def publish(self) -> None:
+        """Make the webhook known: a Service onto the process, and the charm's configuration."""
+        self.cluster.publish(self.model, self.name, manifests.WEBHOOK_PORT, self.webhook_port)
+        values = manifests.Values(
+            app=self.name,
+            model=self.model,
+            namespace_selector=selectors.parse(self.selector).as_label_selector(),
+            ca_bundle=self._authority.certificate,
+        )
+        with self.cluster.client() as client:
+            for resource in manifests.render_webhook(values):
+                client.apply(resource, field_manager="lab", force=True)
+
+    def withdraw(self) -> None:
+        """Take the webhook configuration out of the cluster again."""
+        with self.cluster.client() as client:
+            for resource in manifests.render_webhook(manifests.Values(self.name, self.model)):
+                assert resource.metadata is not None
+                client.delete(type(resource), str(resource.metadata.name))
+
+    def get(self, path: str) -> tuple[int, str]:
+        """What the status port answers: HTTP status and body; (0, reason) when nobody does."""
+        url = f"http://{self.cluster.host}:{self.status_port}{path}"
+        try:
+            answer = httpx2.get(url, timeout=5, trust_env=False)
+        except httpx2.HTTPError as error:
+            return 0, str(error)
+        return answer.status_code, answer.text
+
+
+def _free_ports(count: int) -> list[int]:
+    """TCP ports that nobody listens on at 127.0.0.1, all different."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [s.getsockname()[1] for s in sockets]
+    finally:
+        for s in sockets:
+            s.close()
