@@ -21,6 +21,7 @@ from lightkube.config.kubeconfig import KubeConfig
 from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.models.authentication_v1 import TokenRequestSpec
 from lightkube.models.authorization_v1 import ResourceAttributes, SelfSubjectAccessReviewSpec
+from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
 from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
 from lightkube.resources.core_v1 import ServiceAccount, ServiceAccountToken
@@ -178,7 +179,8 @@ def request_token(client: Client, account: str, model: str) -> str | Problem:
 
     def create() -> str:
         request = ServiceAccountToken(
-            spec=TokenRequestSpec(audiences=[], expirationSeconds=TOKEN_LIFE_SECONDS)
+            metadata=ObjectMeta(),  # lightkube looks for a namespace in it
+            spec=TokenRequestSpec(audiences=[], expirationSeconds=TOKEN_LIFE_SECONDS),
         )
         status = client.create(request, account, namespace=model).status
         if status is None or not status.token:

@@ -13,6 +13,7 @@ import ops
 from cluster import Problem
 from inputs import Inputs
 from probe import Probe
+from workload import CONTAINER
 
 # A row of `juju status` that wraps is read by nobody; the workload's /status lists them all.
 _LONGEST_LIST: Final = 3
@@ -50,7 +51,11 @@ def _trust(inputs: Inputs, problem: Problem | None) -> ops.StatusBase | None:
 
 
 def _container(inputs: Inputs) -> ops.StatusBase | None:
-    return None if inputs.container_ready else ops.WaitingStatus("waiting for Pebble in container")
+    return (
+        None
+        if inputs.container_ready
+        else ops.WaitingStatus(f"waiting for Pebble in container {CONTAINER}")
+    )
 
 
 def _cluster(problem: Problem | None) -> ops.StatusBase | None:

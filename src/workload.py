@@ -144,7 +144,8 @@ def layer(config: Config) -> ops.pebble.LayerDict:
 def read(container: ops.Container, path: str) -> str:
     """Return the content of a file in the container, or nothing when there is no such file."""
     try:
-        return container.pull(path).read()
+        with container.pull(path) as file:
+            return file.read()
     except ops.pebble.PathError as error:
         if error.kind == "not-found":
             return ""
