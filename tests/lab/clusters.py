@@ -19,7 +19,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Service, ServiceAccount, ServiceAccountToken
 from lightkube.resources.discovery_v1 import EndpointSlice
 
-from lab import cache, control_plane, kubeconfig, node, sweep, tools
+from lab import cache, control_plane, images, kubeconfig, node, sweep, tools
 from lab.certificates import KeyPair
 from lab.processes import Process, Tree
 from lab.waiting import until
@@ -76,15 +76,13 @@ class Cluster:
         self._programs = programs
         self._processes: dict[str, Process] = {}
         self._clients: list[lightkube.Client] = []
-        self._network = node.connect(tree) if level == "node" else None
-        self._endpoints = (
-            node.endpoints(self._network) if self._network else control_plane.on_loopback()
-        )
+        cable = node.furnish(tree) if level == "node" else None
+        self._endpoints = node.endpoints(cable) if cable else control_plane.on_loopback()
         self._files = control_plane.credentials(tree.state / "pki", self._endpoints)
         # Where the API server reaches processes of the cluster, and where all of them, and the
         # API server too, reach the harness.
         self.host = self._endpoints.public
-        self.harness = self._network.outside if self._network else "127.0.0.1"
+        self.harness = cable.outside if cable else "127.0.0.1"
         self.server = self._endpoints.server
         self.ca = self._files.authority.pair.certificate
         self.kubeconfig = kubeconfig.with_certificate(
@@ -98,14 +96,17 @@ class Cluster:
             TimeoutError: one does not get ready; the message names its log.
         """
         at, files, programs = self._endpoints, self._files, self._programs
-        etcd = control_plane.etcd(programs["etcd"], self.state, at)
-        self.spawn("etcd", etcd)
-        server = "kube-apiserver"
+        self.spawn("etcd", control_plane.etcd(programs["etcd"], self.state, at))
+        server, manager = "kube-apiserver", "kube-controller-manager"
         self.spawn(server, control_plane.kube_apiserver(programs[server], at, files))
-        manager = "kube-controller-manager"
         self.spawn(manager, control_plane.kube_controller_manager(programs[manager], at, files))
+        if self.level == "node":
+            node.start_runtime(self, self._tree)
+            self.load(images.pause())
         self.await_api()
         if self.level == "node":
+            scheduler = "kube-scheduler"
+            self.spawn(scheduler, control_plane.kube_scheduler(programs[scheduler], at, files))
             node.start(self, programs, files)
         with self.client() as client:
             # The controller manager's first work; no pod can be made before.
@@ -187,7 +188,7 @@ class Cluster:
 
     def load(self, image: Path) -> None:
         """Import an image tarball into containerd (level `node`)."""
-        node.load(self, image)
+        node.load(self._tree, image)
 
     def process(self, name: str) -> Process:
         """The process spawned with this name, a component or one of `spawn`.

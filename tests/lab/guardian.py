@@ -167,8 +167,12 @@ def _kill_descendants() -> None:
 
 def _isolate() -> int:
     """Fork PID 1 of new namespaces; returns its pid in the parent and 0 in the child."""
+    own = os.open("/proc/self/ns/pid", os.O_RDONLY)
     _call("unshare", _NEWPID)
     child = os.fork()
+    if child:
+        # Otherwise nothing could be forked here once the new namespace is dead.
+        _call("setns", own, _NEWPID)
     if child == 0:
         _die_with_parent()
         _call("unshare", _NEWNS | _NEWNET | _NEWIPC | _NEWUTS)

@@ -149,6 +149,20 @@ class Tree:
         process.start()
         return process
 
+    def run(
+        self, name: str, argv: Sequence[str | Path], *, timeout: float, cwd: Path | None = None
+    ) -> None:
+        """Run a process to its end.
+
+        Raises:
+            ChildProcessError: its exit status is not 0; TimeoutError: it takes too long. Both name
+                its log.
+        """
+        process = self.spawn(name, argv, cwd=cwd)
+        if status := process.wait(timeout):
+            last = (process.log.read_text().strip().splitlines() or ["no output"])[-1]
+            raise ChildProcessError(f"{name}: exit status {status}: {last} ({process.log})")
+
     def close(self, *, keep_logs: bool) -> None:
         """End every process and return when nothing is left of them."""
         with contextlib.suppress(ConnectionError):

@@ -1,0 +1,90 @@
+"""Debian packages that the lab needs, installed when missing; their services never start."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from lab import cache
+
+POLICY = Path("/usr/sbin/policy-rc.d")
+# invoke-rc.d asks this program whether a service may start; 101 says that it may not.
+REFUSAL = "#!/bin/sh\nexit 101\n"
+
+
+class PackageError(Exception):
+    """Packages are missing and cannot be installed; the message names them and says why."""
+
+
+def missing(packages: Sequence[str]) -> list[str]:
+    """The packages that are not installed; all of them where there is no dpkg."""
+    if not shutil.which("dpkg-query"):
+        return list(packages)
+    query = ["dpkg-query", "--show", "--showformat=${Package} ${db:Status-Status}\n", *packages]
+    shown = subprocess.run(query, capture_output=True, text=True, check=False).stdout
+    installed = {line.split()[0] for line in shown.splitlines() if line.endswith(" installed")}
+    return [package for package in packages if package not in installed]
+
+
+def installable() -> bool:
+    """Whether this process can install packages."""
+    return os.geteuid() == 0 and shutil.which("apt-get") is not None
+
+
+def ensure(packages: Sequence[str]) -> None:
+    """Install the packages that are missing, without starting or enabling a service of theirs.
+
+    Raises:
+        PackageError: some are missing, and this is not root on Debian, or apt-get failed.
+    """
+    if not missing(packages):
+        return
+    with cache.lock(cache.root() / "apt.lock", waiting="waiting for another installation"):
+        wanted = missing(packages)
+        names = " ".join(wanted)
+        if not installable():
+            raise PackageError(f"missing packages: {names}: apt-get and root are needed")
+        cache.say(f"installing the Debian packages {names}")
+        units = _units()
+        with _no_services():
+            _apt("update", "--quiet")
+            _apt("install", "--quiet", "--yes", "--no-install-recommends", *wanted)
+        if new := sorted(_units() - units):
+            # A unit that was enabled by its package would start with the next boot.
+            subprocess.run(["systemctl", "disable", "--quiet", *new], check=False)
+
+
+def _units() -> set[str]:
+    if not Path("/run/systemd/system").exists():
+        return set()
+    listing = ["systemctl", "list-unit-files", "--type=service", "--no-legend", "--plain"]
+    shown = subprocess.run(listing, capture_output=True, text=True, check=False).stdout
+    return {line.split()[0] for line in shown.splitlines() if line.strip()}
+
+
+@contextlib.contextmanager
+def _no_services() -> Iterator[None]:
+    if POLICY.exists():
+        # Somebody decided already; in containers the answer is no.
+        yield
+        return
+    POLICY.write_text(REFUSAL)
+    POLICY.chmod(0o755)
+    try:
+        yield
+    finally:
+        POLICY.unlink()
+
+
+def _apt(command: str, *arguments: str) -> None:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    # The machine's own updates may hold the lock for minutes.
+    argv = ["apt-get", "-o", "DPkg::Lock::Timeout=600", command, *arguments]
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise PackageError(f"apt-get {command}: exit status {done.returncode}: {last}")
