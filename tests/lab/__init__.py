@@ -7,8 +7,12 @@ Level `api` is etcd, API server and controller manager, without root; level `nod
 takes to run pods, in namespaces of its own.
 """
 
+from lab import models
 from lab.clusters import Cluster, Level, cluster
 from lab.processes import Process
 from lab.waiting import until
 
 __all__ = ["Cluster", "Level", "Process", "cluster", "until"]
+
+# Here, because whoever starts a thread has imported this package before.
+models.learn()
