@@ -21,7 +21,7 @@ from lightkube.resources.core_v1 import Namespace, Pod, Service
 from lightkube.resources.discovery_v1 import EndpointSlice
 
 from lab import images
-from lab.istio import injector, webhooks
+from lab.istio import webhooks
 from lab.istio.sidecar import PROXY
 from lab.waiting import until
 
@@ -50,6 +50,28 @@ class Istio:
         Raises:
             TimeoutError: none would after `timeout` seconds.
         """
+        what = f"Istio's injector to be live ({self.process.log})"
+        until(self._injects, timeout=timeout, what=what, ignoring=(ApiError,))
+
+    def remove(self, timeout: float = LIVE) -> None:
+        """Remove the configurations, the Service and the injector; its namespace stays.
+
+        Raises:
+            TimeoutError: the API server still calls the injector after `timeout` seconds.
+        """
+        with self.cluster.client() as client:
+            for name in self.configurations:
+                client.delete(MutatingWebhookConfiguration, name)
+            # The API server learns of it a moment later, and until then wants an answer.
+            gone = "the API server to forget Istio's injector"
+            until(lambda: not self._injects(), timeout=timeout, what=gone, ignoring=(ApiError,))
+            client.delete(Service, SERVICE, namespace=self.namespace)
+            client.delete(EndpointSlice, SERVICE, namespace=self.namespace)
+        self.process.kill()
+        self.process.wait(timeout)
+
+    def _injects(self) -> bool:
+        """Whether the API server gives a sidecar to a pod that asks for one; makes none."""
         pod = Pod(
             metadata=ObjectMeta(
                 generateName="is-istio-live-",
@@ -58,25 +80,10 @@ class Istio:
             ),
             spec=PodSpec(containers=[Container(name="main", image=images.BUSYBOX)]),
         )
-
-        def live() -> bool:
-            with self.cluster.client() as client:
-                created = client.create(pod, dry_run=True)
-            spec = created.spec or PodSpec(containers=[])
-            return PROXY in {c.name for c in [*spec.containers, *(spec.initContainers or [])]}
-
-        what = f"Istio's injector to be live ({self.process.log})"
-        until(live, timeout=timeout, what=what, ignoring=(ApiError,))
-
-    def remove(self) -> None:
-        """Remove the configurations, the Service and the injector; its namespace stays."""
         with self.cluster.client() as client:
-            for name in self.configurations:
-                client.delete(MutatingWebhookConfiguration, name)
-            client.delete(Service, SERVICE, namespace=self.namespace)
-            client.delete(EndpointSlice, SERVICE, namespace=self.namespace)
-        self.process.kill()
-        self.process.wait(LIVE)
+            created = client.create(pod, dry_run=True)
+        spec = created.spec or PodSpec(containers=[])
+        return PROXY in {c.name for c in [*spec.containers, *(spec.initContainers or [])]}
 
 
 def install(
@@ -103,17 +110,18 @@ def install(
     if cluster.level == "node":
         cluster.load(images.proxyv2())
     state = cluster.state / f"istio-{namespace}"
-    port = state / injector.PORT_FILE
+    port = state / "port"
     port.unlink(missing_ok=True)
     with cluster.client() as client:
         client.apply(Namespace(metadata=ObjectMeta(name=namespace)))
     process = cluster.spawn(
         f"istiod-{namespace}",
         [
-            *(sys.executable, "-m", injector.__name__),
+            *(sys.executable, "-m", "lab.istio.injector"),
             *("--kubeconfig", cluster.kubeconfig),
             *("--namespace", namespace),
             *("--state", state),
+            *("--port-file", port),
             *("--address", cluster.host),
             *("--image", images.PROXYV2),
             *("--native", native),

@@ -1,6 +1,6 @@
 """Stand-in for istiod: answers /inject, writes its CA into webhooks and into every namespace.
 
-    python -m lab.istio.injector --kubeconfig FILE --namespace istio-system --state FOLDER ...
+    python -m lab.istio.injector --kubeconfig FILE --namespace istio-system ...
 
 It does not: configure proxies (no xDS), sign certificates, read Istio's own resources, know other
 templates than `sidecar`, nor merge a sidecar that the user wrote into the pod.
@@ -31,7 +31,6 @@ from lab.certificates import Authority
 from lab.istio import decision, sidecar, webhooks
 
 log = logging.getLogger("istiod")
-PORT_FILE = "port"
 ROOT_CERTIFICATE = "istio-ca-root-cert"
 
 
@@ -122,14 +121,14 @@ async def serve(arguments: argparse.Namespace) -> None:
     injector = Injector(client, template, authority.pair.certificate.read_text())
     application = web.Application(client_max_size=7 << 20)
     application.router.add_post("/inject", injector.inject)
-    runner = web.AppRunner(application, keepalive_timeout=90)
+    runner = web.AppRunner(application, access_log=None, keepalive_timeout=90)
     await runner.setup()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(pair.certificate, pair.key)
     site = web.TCPSite(runner, arguments.address, 0, ssl_context=context)
     await site.start()
     log.info("serving on port %d", port := runner.addresses[0][1])
-    (arguments.state / PORT_FILE).write_text(str(port))
+    arguments.port_file.write_text(str(port))
     async with asyncio.TaskGroup() as loops:
         loops.create_task(injector.follow(Namespace, injector.write_root))
         await asyncio.sleep(arguments.ca_delay)
@@ -141,7 +140,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="stand-in for istiod's sidecar injector")
     parser.add_argument("--kubeconfig", type=Path, required=True)
     parser.add_argument("--namespace", required=True, help="where istiod is")
-    parser.add_argument("--state", type=Path, required=True, help="folder for certificates, port")
+    parser.add_argument("--state", type=Path, required=True, help="folder for certificates")
+    parser.add_argument(
+        "--port-file", type=Path, required=True, help="says its port when it serves"
+    )
     parser.add_argument("--address", required=True, help="the address to serve on")
     parser.add_argument("--image", required=True, help="the proxy's image")
     parser.add_argument("--native", choices=("true", "false", "auto"), default="false")

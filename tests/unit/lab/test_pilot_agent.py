@@ -1,0 +1,260 @@
+"""The stand-in for pilot-agent: the built program, on ports of its own on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import lab
+import pytest
+from lab import toolchain, tools
+
+STATUS, READY, ADMIN, OUTBOUND, INBOUND = 15020, 15021, 15000, 15001, 15006
+# It starts in some 10 ms and ends 300 ms after it was told to.
+SOON = 10
+
+
+def offsets() -> Iterator[int]:
+    """Where the ports may be: nowhere near those of the lab and of outgoing connections."""
+    while True:
+        yield random.randrange(-9000, 4900, 32)
+
+
+def free(offset: int) -> bool:
+    with contextlib.ExitStack() as sockets:
+        try:
+            for port in (STATUS, READY, ADMIN, OUTBOUND, INBOUND):
+                sockets.enter_context(socket.create_server(("", port + offset)))
+        except OSError:
+            return False
+    return True
+
+
+@dataclass
+class Agent:
+    """Processes of one stand-in, which share a network that nobody else uses."""
+
+    program: Path
+    offset: int = field(default_factory=lambda: next(filter(free, offsets())))
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def start(self, **env: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [self.program, "proxy", "sidecar", "--domain", "x", "--log_output_level=default:info"],
+            env=self._environment(env),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.started.append(process)
+        return process
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [self.program, *arguments],
+            env=self._environment({}),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def listens(self, port: int) -> bool:
+        with socket.socket() as client:
+            return client.connect_ex(("127.0.0.1", port + self.offset)) == 0
+
+    def status(self, port: int, path: str, method: str = "GET") -> int:
+        url = f"http://127.0.0.1:{port + self.offset}{path}"
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, method=method)) as answer:
+                return answer.status
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+
+    def await_port(self, port: int) -> None:
+        lab.until(lambda: self.listens(port), timeout=SOON, what=f"port {port} to open")
+
+    def _environment(self, env: dict[str, str]) -> dict[str, str]:
+        return {**os.environ, "LAB_PORT_OFFSET": str(self.offset), **env}
+
+
+@pytest.fixture
+def agent() -> Iterator[Agent]:
+    agent = Agent(tools.path("pilot-agent"))
+    yield agent
+    for process in agent.started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def ready(agent: Agent) -> subprocess.Popen[str]:
+    process = agent.start()
+    agent.await_port(INBOUND)
+    return process
+
+
+def test_its_own_tests_pass() -> None:
+    folder = tools.PROGRAMS["pilot-agent"].folder
+    done = subprocess.run(
+        [toolchain.go(), "test", "./..."],
+        cwd=folder,
+        env=toolchain.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_quit_on_the_status_port_answers_ok_and_ends_with_0(
+    agent: Agent, ready: subprocess.Popen[str]
+) -> None:
+    done = agent.run("request", "--debug-port=15020", "POST", "quitquitquit")
+
+    assert (done.returncode, done.stdout) == (0, "OK\n")
+    assert ready.wait(SOON) == 0
+
+
+def test_quit_without_a_port_goes_to_envoy_and_ends_with_0(
+    agent: Agent, ready: subprocess.Popen[str]
+) -> None:
+    done = agent.run("request", "POST", "quitquitquit")
+
+    assert done.returncode == 0
+    assert ready.wait(SOON) == 0
+
+
+def test_sigterm_ends_with_0(ready: subprocess.Popen[str]) -> None:
+    ready.send_signal(signal.SIGTERM)
+
+    assert ready.wait(SOON) == 0
+
+
+def test_quit_works_before_envoy_is_ready(agent: Agent) -> None:
+    process = agent.start(LAB_READY_DELAY="60")
+    agent.await_port(STATUS)
+
+    done = agent.run("request", "--debug-port=15020", "POST", "quitquitquit")
+
+    assert done.returncode == 0
+    assert process.wait(SOON) == 0
+
+
+def test_get_is_not_a_quit(agent: Agent, ready: subprocess.Popen[str]) -> None:
+    done = agent.run("request", "--debug-port=15020", "GET", "quitquitquit")
+
+    assert done.returncode == 255
+    assert agent.status(STATUS, "/quitquitquit") == 405
+    assert agent.status(STATUS, "/healthz/ready") == 200
+
+
+def test_a_404_is_a_success_that_ends_nothing(agent: Agent, ready: subprocess.Popen[str]) -> None:
+    done = agent.run("request", "--debug-port=15021", "POST", "quitquitquit")
+
+    assert (done.returncode, done.stdout) == (0, "\n")
+    assert agent.status(READY, "/quitquitquit", "POST") == 404
+    assert agent.status(STATUS, "/healthz/ready") == 200
+
+
+def test_request_refuses_a_port_that_is_not_on_its_list(agent: Agent) -> None:
+    done = agent.run("request", "--debug-port=15520", "POST", "quitquitquit")
+
+    assert done.returncode == 255
+    assert "not in allowed list [15000 15004 15020 15021]" in done.stderr
+
+
+def test_request_fails_when_nobody_listens(agent: Agent) -> None:
+    done = agent.run("request", "--debug-port=15020", "POST", "quitquitquit")
+
+    assert done.returncode == 255
+    assert "connection refused" in done.stderr
+
+
+def test_until_it_is_ready_there_is_no_proxy_to_connect_to(agent: Agent) -> None:
+    agent.start(LAB_READY_DELAY="60")
+    agent.await_port(READY)
+
+    assert agent.status(READY, "/healthz/ready") == 503
+    assert agent.status(STATUS, "/healthz/ready") == 503
+    assert not agent.listens(OUTBOUND)
+    assert not agent.listens(INBOUND)
+
+
+def test_wait_returns_once_the_proxy_is_ready(agent: Agent) -> None:
+    started = time.monotonic()
+    agent.start(LAB_READY_DELAY="1.2")
+
+    done = agent.run("wait")
+
+    assert done.returncode == 0
+    assert time.monotonic() - started >= 1.2
+    assert agent.listens(OUTBOUND)
+    assert agent.listens(INBOUND)
+
+
+def test_wait_gives_up(agent: Agent) -> None:
+    agent.start(LAB_READY_DELAY="60")
+    agent.await_port(READY)
+
+    done = agent.run("wait", "--timeoutSeconds=1", "--periodMillis=100")
+
+    assert done.returncode == 255
+    assert "HTTP status code 503" in done.stderr
+
+
+@pytest.mark.parametrize("closed", [STATUS, ADMIN])
+def test_ports_can_be_moved_by_the_proxy_config(agent: Agent, closed: int) -> None:
+    key = {STATUS: "statusPort", ADMIN: "proxyAdminPort"}[closed]
+    agent.start(PROXY_CONFIG=f'{{"{key}":15025}}\n')
+    agent.await_port(INBOUND)
+
+    assert agent.listens(15025)
+    assert not agent.listens(closed)
+
+
+def test_a_status_port_of_0_means_none(agent: Agent) -> None:
+    process = agent.start(PROXY_CONFIG='{"statusPort":0}')
+    agent.await_port(INBOUND)
+
+    assert not agent.listens(STATUS)
+    assert agent.run("request", "POST", "quitquitquit").returncode == 0
+    assert process.wait(SOON) == 0
+
+
+@pytest.mark.parametrize("env", [{"PROXY_CONFIG": "{"}, {"LAB_READY_DELAY": "soon"}])
+def test_bad_settings_are_named_in_one_line(agent: Agent, env: dict[str, str]) -> None:
+    process = agent.start(**env)
+
+    _, errors = process.communicate(timeout=SOON)
+
+    [(name, value)] = env.items()
+    assert process.returncode == 255
+    assert re.fullmatch(f'Error: {name}: "{value}": .*\n', errors)
+
+
+def test_a_connection_that_was_not_redirected_is_closed(
+    agent: Agent, ready: subprocess.Popen[str]
+) -> None:
+    with socket.create_connection(("127.0.0.1", OUTBOUND + agent.offset), timeout=SOON) as client:
+        assert client.recv(1) == b""
+
+
+def test_an_unknown_command_is_named(agent: Agent) -> None:
+    done = agent.run("version")
+
+    assert done.returncode == 255
+    assert 'unknown command "version"' in done.stderr
