@@ -35,8 +35,9 @@ from istio_aux.settings import Settings
 
 _log = logging.getLogger(__name__)
 
-IN_FLIGHT = 10.0
-"""Seconds that requests in flight have to end on SIGTERM; a review lasts 30 s at the very most."""
+IN_FLIGHT = 3.0
+"""Seconds that requests and execs in flight have to end on SIGTERM. A review takes milliseconds;
+Pebble kills a service 5 s after it asked it to stop (kill-delay)."""
 
 LINGER = 1.0
 """Seconds for which open connections are still served after SIGTERM: the API server goes on using
@@ -130,13 +131,13 @@ class _Service:
                 self._certificate,
             )  # fmt: skip
             self._listening = True
-            _log.info("listening on %s", self._settings.webhook_address, extra={"event": "start"})
+            _log.info("listening", extra={"event": "start", **self._addresses()})
             await self._work(stop)
             self._webhook.draining = True
             self._listening = False
             _log.info("stopping", extra={"event": "stop"})
             await site.stop()
-            await asyncio.gather(self._controller.stop(), asyncio.sleep(LINGER))
+            await asyncio.gather(self._controller.stop(IN_FLIGHT), asyncio.sleep(LINGER))
             await runner.cleanup()
         _log.info("stopped", extra={"event": "stopped"})
 
@@ -167,6 +168,10 @@ class _Service:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, on_signal)
         return stop
+
+    def _addresses(self) -> dict[str, str]:
+        settings = self._settings
+        return {"webhook": str(settings.webhook_address), "status": str(settings.status_address)}
 
     def _count_restart(self, reason: str) -> None:
         self._telemetry.watch_restarts.labels(reason).inc()

@@ -29,6 +29,9 @@ class Address(msgspec.Struct, frozen=True):
     host: str
     port: int
 
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What ``serve`` needs to know. Field names are the file's keys with ``_`` for ``-``."""

@@ -29,7 +29,7 @@ from istio_aux.kube.events import Events
 from istio_aux.kube.resources import Key, key_of
 from istio_aux.quit.narrator import Narrator
 from istio_aux.quit.proof import Gone, Outcome, Superseded, proxy_exit
-from istio_aux.quit.record import Record, Stuck
+from istio_aux.quit.record import Record, Stuck, Work
 from istio_aux.quit.selection import Selection
 from istio_aux.telemetry import Telemetry
 
@@ -50,9 +50,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The same after a command that seems to have failed."""
     first_retry: float = 1.0
     last_retry: float = 300.0
+    last_reading: float = 30.0
+    """Longest wait after the pod could not be read: an API server that was away must not leave
+    pods waiting for minutes once it is back."""
     at_once: int = 32
     retries_at_once: int = 8
-    """Of `at_once`; the others stay free for pods that were never tried, so that a node which hangs
+    """Of `at_once`; the others stay free for pods that never failed, so that a node which hangs
     every exec keeps nobody waiting."""
 
 
@@ -79,7 +82,7 @@ class Controller:
         self._retry_slots = asyncio.Semaphore(self._limits.retries_at_once)
         self._stopping = False
         selection.changed = self.reselect
-        telemetry.watched_pods.set_function(lambda: len(self._records))
+        telemetry.watched_pods.set_function(lambda: self.watched)
         telemetry.stuck_pods.set_function(lambda: len(self.stuck()))
 
     def apply(self, resource: Pod) -> None:
@@ -109,30 +112,33 @@ class Controller:
 
     def stuck(self) -> list[Stuck]:
         """Pods whose proxy withstood several attempts, the oldest first."""
-        found = [
-            Stuck(*record.key, since=record.since, attempts=record.attempts, reason=record.failure)
-            for record in self._records.values()
-            if record.stuck and record.since
-        ]
-        return sorted(found, key=lambda pod: pod.since)
+        found = (record.stuck() for record in self._records.values())
+        return sorted((pod for pod in found if pod), key=lambda pod: pod.since)
 
-    async def stop(self) -> None:
-        """Start nothing more, give what runs one deadline to end, then drop it."""
+    async def stop(self, patience: float) -> None:
+        """Start nothing more; give what runs ``patience`` seconds to end, then drop it.
+
+        Nothing is lost by that: whoever starts next finds the same pods.
+        """
         self._stopping = True
-        tasks = [record.task for record in self._records.values() if record.task]
+        tasks: list[asyncio.Task[None]] = []
         for record in self._records.values():
-            record.changed.set()
+            if record.work and record.work.task:
+                record.work.changed.set()
+                tasks.append(record.work.task)
         if tasks:
-            _, late = await asyncio.wait(tasks, timeout=self._limits.deadline)
+            _, late = await asyncio.wait(tasks, timeout=patience)
             for task in late:
                 task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
     def _adopt(self, record: Record, pod: Pod) -> quitting.Action:
         """Decide on a pod as it was just seen; one log line when the decision is a new one."""
         decision = quitting.decide(pod, self._policy, self._clock())
-        differs = record.take(decision)
-        if differs and record.key.namespace in self._selection:
-            self._narrator.decided(record)
+        if not record.outdates(pod):
+            differs = record.take(pod, decision)
+            if differs and record.key.namespace in self._selection:
+                self._narrator.decided(record)
         return decision
 
     def _acts_on(self, record: Record) -> bool:
@@ -140,90 +146,94 @@ class Controller:
 
     def _steer(self, record: Record) -> None:
         """See to it that a pod with something to do has its task, and that one without ends it."""
-        record.changed.set()
-        if record.task is None:
-            if self._acts_on(record):
-                record.task = asyncio.create_task(self._free(record), name=f"quit {record.key}")
-                record.task.add_done_callback(lambda _task: self._finished(record))
-            elif record.left:
-                self._records.pop(record.key, None)
+        if record.work:
+            record.work.changed.set()
+        elif self._acts_on(record):
+            work = record.work = Work(since=self._clock())
+            work.task = asyncio.create_task(self._free(record, work), name=f"quit {record.key}")
+            work.task.add_done_callback(lambda _task: self._finished(record))
+        elif record.left:
+            self._records.pop(record.key, None)
 
     def _finished(self, record: Record) -> None:
-        record.task = None
-        record.attempts, record.failure, record.since = 0, "", None
+        record.work = None
         self._steer(record)
 
-    async def _free(self, record: Record) -> None:
+    async def _free(self, record: Record, work: Work) -> None:
         """Deal with one pod until nothing is to be done about it."""
-        record.since = self._clock()
-        backoff = Backoff(self._limits.first_retry, self._limits.last_retry)
+        telling = Backoff(self._limits.first_retry, self._limits.last_retry)
+        reading = Backoff(self._limits.first_retry, self._limits.last_reading)
         while self._acts_on(record):
             if record.until is not None and record.until > self._clock():
-                await self._while_wanted(record, (record.until - self._clock()).total_seconds())
+                seconds = (record.until - self._clock()).total_seconds()
+                await self._while_wanted(record, work, seconds)
                 continue
-            outcome: Outcome | None = None
+            backoff = telling
             try:
-                outcome = await self._attempt(record)
+                if outcome := await self._attempt(record, work):
+                    self._narrator.ended(record, work, outcome)
+                    return
+                work.failures += 1
             except KubeError as error:
-                record.failure = str(error)
+                backoff = reading
+                work.failure = str(error)
+                work.failures += not isinstance(error, UnreachableError)
             except Exception:  # The one place: a pod that trips us must not stop the others.
-                record.failure = "internal error, see the log"
+                work.failure = "internal error, see the log"
+                work.failures += 1
                 self._narrator.tripped(record)
-            if outcome is not None:
-                self._narrator.ended(record, outcome)
-                return
-            self._narrator.failed(record)
-            await self._while_wanted(record, backoff.next())
-        if record.attempts and not self._stopping:
-            await self._look_back(record)
+            if self._acts_on(record):
+                self._narrator.failed(record, work)
+                await self._while_wanted(record, work, backoff.next())
+        if work.attempts and not self._stopping:
+            await self._look_back(record, work)
 
-    async def _look_back(self, record: Record) -> None:
-        """Say how it ended when the watch, not an attempt, showed that there is no more to do."""
-        try:
-            outcome = await self._judge(record)
-        except KubeError as error:
-            outcome = Superseded(reason=f"not known: {error}")
-        self._narrator.ended(
-            record, outcome or Superseded(reason="the namespace is no longer selected")
-        )
-
-    async def _attempt(self, record: Record) -> Outcome | None:
+    async def _attempt(self, record: Record, work: Work) -> Outcome | None:
         """Read, decide, tell the proxy to exit, and look; None: the proxy still has to exit."""
-        async with self._slot(first=record.attempts == 0):
+        async with self._slot(first=work.failures == 0):
             pod = await self._read(record)
             if pod is None:
                 return Gone()
             decision = self._adopt(record, pod)
             if not isinstance(decision, quitting.Quit):
-                # Waiting for a time is no end; the loop comes back to it.
-                return None if record.wanted else _verdict(pod, decision)
+                return _end(pod, decision, work)
             if record.key.namespace not in self._selection:
                 return Superseded(reason="the namespace is no longer selected")
-            record.attempts += 1
-            self._narrator.attempts(record)
+            work.attempts += 1
+            self._narrator.attempts(record, work)
             result = await streams.execute(
                 self._client,
-                (record.key.namespace, record.key.name),
+                record.key[:2],
                 decision.proxy,
                 command(decision.status_port),
                 self._limits.deadline,
             )
-        record.failure = f"container {decision.proxy}: exec: {result}"
-        plausible = result.exit_code == 0
-        limits = self._limits
-        await self._while_wanted(record, limits.confirm if plausible else limits.doubt)
-        outcome = await self._judge(record)
-        if outcome is None and plausible:
-            record.failure = f"container {decision.proxy}: still runs although exec: {result}"
+        work.failure = f"container {decision.proxy}: exec: {result}"
+        heard = result.exit_code == 0
+        await self._while_wanted(
+            record, work, self._limits.confirm if heard else self._limits.doubt
+        )
+        outcome = await self._judge(record, work)
+        if outcome is None and heard:
+            work.failure = f"container {decision.proxy}: still runs although exec: {result}"
         return outcome
 
-    async def _judge(self, record: Record) -> Outcome | None:
+    async def _judge(self, record: Record, work: Work) -> Outcome | None:
         """Read the pod and say what became of it; None: its proxy still has to exit."""
         pod = await self._read(record)
         if pod is None:
             return Gone()
         decision = self._adopt(record, pod)
-        return None if record.wanted else _verdict(pod, decision)
+        return None if isinstance(decision, quitting.Quit) else _end(pod, decision, work)
+
+    async def _look_back(self, record: Record, work: Work) -> None:
+        """Say how it ended when the watch, not an attempt, showed that there is no more to do."""
+        try:
+            outcome = await self._judge(record, work)
+        except KubeError as error:
+            outcome = Superseded(reason=f"not known: {error}")
+        unselected = Superseded(reason="the namespace is no longer selected")
+        self._narrator.ended(record, work, outcome or unselected)
 
     async def _read(self, record: Record) -> Pod | None:
         """The pod as it is now, or None when it is gone or its name belongs to another."""
@@ -242,13 +252,13 @@ class Controller:
             return None
         return pod
 
-    async def _while_wanted(self, record: Record, seconds: float) -> None:
+    async def _while_wanted(self, record: Record, work: Work, seconds: float) -> None:
         """Wait that long, or until there is nothing to do about the pod any more."""
         try:
             async with asyncio.timeout(seconds):
                 while self._acts_on(record):
-                    record.changed.clear()
-                    await record.changed.wait()
+                    work.changed.clear()
+                    await work.changed.wait()
         except TimeoutError:
             return
 
@@ -270,5 +280,6 @@ def command(port: int) -> tuple[str, ...]:
     return ("pilot-agent", "request", f"--debug-port={port}", "POST", "quitquitquit")
 
 
-def _verdict(pod: Pod, decision: quitting.Action) -> Outcome:
-    return proxy_exit(pod) or Superseded(reason=decision.reason)
+def _end(pod: Pod, decision: quitting.Action, work: Work) -> Outcome:
+    """How it ended for a pod that needs no quit: by the proxy's exit only if we asked for it."""
+    return (proxy_exit(pod) if work.attempts else None) or Superseded(reason=decision.reason)

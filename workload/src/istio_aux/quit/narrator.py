@@ -11,7 +11,7 @@ import logging
 from istio_aux.core.pod import PROXY
 from istio_aux.kube.events import Events
 from istio_aux.quit.proof import Gone, Outcome, ProxyExit, Superseded
-from istio_aux.quit.record import STUCK_AFTER, Record
+from istio_aux.quit.record import STUCK_AFTER, Record, Work
 from istio_aux.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
@@ -30,18 +30,18 @@ class Narrator:
         level = logging.DEBUG if record.verdict == "ignore" else logging.INFO
         self._say(level, "decision", record, action=record.verdict, reason=record.reason)
 
-    def attempts(self, record: Record) -> None:
+    def attempts(self, record: Record, work: Work) -> None:
         """The command is about to be sent."""
         self._telemetry.quit_attempts.inc()
-        self._say(logging.DEBUG, "attempt", record, attempt=record.attempts)
+        self._say(logging.DEBUG, "attempt", record, attempt=work.attempts)
 
-    def failed(self, record: Record) -> None:
+    def failed(self, record: Record, work: Work) -> None:
         """An attempt did not make the proxy exit; there will be another."""
-        level = logging.ERROR if record.attempts == STUCK_AFTER else logging.WARNING
-        self._say(level, "attempt-failed", record, attempts=record.attempts, reason=record.failure)
+        level = logging.ERROR if work.failures == STUCK_AFTER else logging.WARNING
+        self._say(level, "attempt-failed", record, attempts=work.attempts, reason=work.failure)
         # The 1st, 2nd, 4th, 8th ... failure: a pod that is stuck for days must not fill etcd.
-        if record.attempts and record.attempts & (record.attempts - 1) == 0:
-            note = f"attempt {record.attempts} failed: {record.failure}"
+        if work.failures and work.failures & (work.failures - 1) == 0:
+            note = f"failure {work.failures}: {work.failure}"
             self._events.emit(
                 record.key, "Warning", reason="ProxyQuitFailed", action="Quit", note=note
             )
@@ -51,7 +51,7 @@ class Narrator:
         self._telemetry.internal_errors.inc()
         _log.exception("%s", record.key, extra={"event": "internal-error"})
 
-    def ended(self, record: Record, outcome: Outcome) -> None:
+    def ended(self, record: Record, work: Work, outcome: Outcome) -> None:
         """Nothing is to be done about the pod any more."""
         match outcome:
             case ProxyExit(exit_code=code, after_payload=after):
@@ -66,17 +66,16 @@ class Narrator:
         self._telemetry.quits.labels(label).inc()
         self._say(
             logging.INFO, "quit", record,
-            outcome=label, attempts=record.attempts, reason=reason,
+            outcome=label, attempts=work.attempts, reason=reason,
         )  # fmt: skip
 
     def _exited(self, record: Record, outcome: ProxyExit, reason: str) -> None:
         if outcome.after_payload is not None:
             self._telemetry.exit_to_exit.observe(outcome.after_payload)
-        if record.attempts:
-            self._telemetry.quits_total += 1
-            kind = "Normal" if outcome.exit_code == 0 else "Warning"
-            note = f"every payload container is finished; {reason}"
-            self._events.emit(record.key, kind, reason="ProxyQuit", action="Quit", note=note)
+        self._telemetry.quits_total += 1
+        kind = "Normal" if outcome.exit_code == 0 else "Warning"
+        note = f"every payload container is finished; {reason}"
+        self._events.emit(record.key, kind, reason="ProxyQuit", action="Quit", note=note)
 
     def _say(self, level: int, event: str, record: Record, **facts: object) -> None:
         namespace, name, uid = record.key
