@@ -31,14 +31,19 @@ def namespace(cluster: lab.Cluster) -> Iterator[str]:
     name = f"test-{secrets.token_hex(4)}"
     with cluster.client() as client:
         client.create(Namespace(metadata=ObjectMeta(name=name)))
-        lab.until(
-            lambda: client.get(ServiceAccount, "default", namespace=name),
-            timeout=30,
-            what=f"the default ServiceAccount of namespace {name}",
-            ignoring=(lightkube.ApiError,),
-        )
+        await_account(client, name)
         yield name
         client.delete(Namespace, name)
+
+
+def await_account(client: lightkube.Client, namespace: str) -> None:
+    """Return when pods can be made in a new namespace: they need its default ServiceAccount."""
+    lab.until(
+        lambda: client.get(ServiceAccount, "default", namespace=namespace),
+        timeout=30,
+        what=f"the default ServiceAccount of namespace {namespace}",
+        ignoring=(lightkube.ApiError,),
+    )
 
 
 @pytest.hookimpl(wrapper=True)

@@ -6,6 +6,8 @@ the certificate (``certificates``): what runs here runs with the rights that it 
 
 from __future__ import annotations
 
+import json
+import signal
 import socket
 import sys
 from collections.abc import Mapping
@@ -23,6 +25,9 @@ import lab
 import manifests
 
 PROGRAM = Path(sys.executable).with_name("istio-aux")
+# Measured on 2 busy cores: ready 1.5 s after its start, gone 1.1 s after SIGTERM.
+READY = 30.0
+STOP = 30.0
 DEFAULT_SELECTOR = "io.datastrophic/istio-aux=enabled"
 
 
@@ -94,6 +99,41 @@ class Workload:
         """Start the program, without waiting for anything; a second call starts a second life."""
         self.process = self.cluster.spawn(self.name, self.argv)
         return self.process
+
+    def await_ready(self, timeout: float = READY) -> None:
+        """Return when the program says that it is ready. Raises TimeoutError, naming its log."""
+
+        def ready() -> bool:
+            if not self.process.running:
+                raise ChildProcessError(f"{self.name} ended; log: {self.process.log}")
+            return self.get("/readyz")[0] == 200
+
+        lab.until(ready, timeout=timeout, what=f"{self.name} to be ready ({self.process.log})")
+
+    def status(self) -> dict[str, Any]:
+        """What ``/status`` says; empty when nobody answers."""
+        code, body = self.get("/status")
+        return json.loads(body) if code == 200 else {}
+
+    def select(self, namespace: str, *, selected: bool = True) -> None:
+        """Label a namespace so that the selector matches it, or not; return when that is noticed.
+
+        The selector must be one equality.
+        """
+        key, _, value = self.selector.partition("=")
+        labels = {key: value if selected else None}
+        with self.cluster.client() as client:
+            client.patch(Namespace, namespace, {"metadata": {"labels": labels}})
+        lab.until(
+            lambda: (namespace in self.status().get("selected-namespaces", [])) is selected,
+            timeout=READY,
+            what=f"{self.name} to notice namespace {namespace}",
+        )
+
+    def stop(self) -> int:
+        """End the program politely and return its exit status."""
+        self.process.kill(signal.SIGTERM)
+        return self.process.wait(STOP)
 
     def publish(self) -> None:
         """Make the webhook known: a Service onto the process, and the charm's configuration."""

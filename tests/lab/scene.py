@@ -1,0 +1,90 @@
+"""A namespace with pods whose story a test tells: start them, look at them, await their end."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import lightkube
+from lightkube import ApiError
+from lightkube.resources.core_v1 import Pod
+
+from lab import meshed
+from lab.kubelet import ScriptedKubelet
+from lab.waiting import until
+
+# A finished payload frees its proxy within 1 s here; ten times that on a machine ten times as busy.
+PATIENCE = 60.0
+
+
+class Scene:
+    """The pods of one namespace, run by a scripted kubelet.
+
+    ``control`` is a namespace that the workload under test serves, perhaps this one.
+    """
+
+    def __init__(
+        self, client: lightkube.Client, kubelet: ScriptedKubelet, namespace: str, control: str
+    ) -> None:
+        self.client = client
+        self.kubelet = kubelet
+        self.namespace = namespace
+        self._control = control
+
+    def start(self, name: str, **what: Any) -> Pod:
+        """Create a pod as ``meshed.pod`` describes it, and run it."""
+        pod = self.client.create(meshed.pod(self.namespace, name, **what))
+        self.kubelet.run(pod)
+        return pod
+
+    def look(self, pod: Pod) -> Pod:
+        """The pod as it is now."""
+        namespace, name = _name(pod).split("/")
+        return self.client.get(Pod, name, namespace=namespace)
+
+    def phase(self, pod: Pod) -> str | None:
+        """The pod's phase now."""
+        status = self.look(pod).status
+        return status.phase if status else None
+
+    def proxy_exit_code(self, pod: Pod) -> int | None:
+        """The exit code of the pod's proxy; None: it has not ended."""
+        return meshed.proxy_exit_code(self.look(pod))
+
+    def await_phase(self, pod: Pod, phase: str, timeout: float = PATIENCE) -> None:
+        """Return when the pod has that phase. Raises TimeoutError."""
+        until(
+            lambda: self.phase(pod) == phase,
+            timeout=timeout,
+            what=f"pod {_name(pod)} to be {phase}",
+        )
+
+    def await_gone(self, pod: Pod, timeout: float = PATIENCE) -> None:
+        """Return when no pod of that name is there. Raises TimeoutError."""
+
+        def gone() -> bool:
+            try:
+                self.look(pod)
+            except ApiError as error:
+                return error.status.code == 404
+            return False
+
+        until(gone, timeout=timeout, what=f"pod {_name(pod)} to be gone")
+
+    def await_control(self) -> None:
+        """Run a pod that must be freed, from its start to its end.
+
+        Watch events come in order and a pod that needs a quit gets it at once, so whatever was
+        going to be done about an earlier change has been done when this returns: nothing that has
+        not been asked of the kubelet by then is merely late.
+        """
+        name = f"control-{secrets.token_hex(4)}"
+        control = self.client.create(meshed.pod(self._control, name))
+        self.kubelet.run(control)
+        self.kubelet.finish(control, "main")
+        self.await_phase(control, "Succeeded")
+
+
+def _name(pod: Pod) -> str:
+    assert pod.metadata is not None
+    return f"{pod.metadata.namespace}/{pod.metadata.name}"
