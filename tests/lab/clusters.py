@@ -32,10 +32,11 @@ START = 100
 
 
 @contextlib.contextmanager
-def cluster(level: Level = "api") -> Iterator[Cluster]:
+def cluster(level: Level = "api", *, held: bool = False) -> Iterator[Cluster]:
     """A Kubernetes that lives as long as the `with` block, or the process, whichever ends first.
 
-    Its logs are kept when the block ends by an exception or `keep_logs` was set.
+    Its logs are kept when the block ends by an exception or `keep_logs` was set. `held` notes that
+    nothing else happens in the block, so that `python -m lab down` may end this process.
 
     Raises:
         lab.node.UnavailableError: level is `node` and this machine cannot run it.
@@ -51,16 +52,15 @@ def cluster(level: Level = "api") -> Iterator[Cluster]:
     keep_logs = True
     try:
         made = Cluster(level, tree, programs)
-        made.start()
+        made.start(held=held)
         yield made
         keep_logs = made.keep_logs
-    except BaseException:
-        cache.say(f"{tree.name}: logs are kept in {tree.logs}")
-        raise
     finally:
         if made:
             made.close_clients()
         tree.close(keep_logs=keep_logs)
+        if keep_logs:
+            cache.say(f"{tree.name}: its logs are in {tree.logs}")
 
 
 class Cluster:
@@ -89,7 +89,7 @@ class Cluster:
             tree.state / "kubeconfig", self.server, self.ca, user="admin", pair=self._files.admin
         )
 
-    def start(self) -> None:
+    def start(self, *, held: bool = False) -> None:
         """Start every component and return when pods can be made.
 
         Raises:
@@ -119,11 +119,15 @@ class Cluster:
         record = {
             "level": self.level,
             "harness": os.getpid(),
+            "held": held,
             "kubeconfig": str(self.kubeconfig),
             "server": self.server,
             "logs": str(self.logs),
         }
-        (self.state / "record.json").write_text(json.dumps(record))
+        # Renamed into place: whoever asks for the running clusters reads all of it or nothing.
+        new = self.state / "record.new"
+        new.write_text(json.dumps(record))
+        new.rename(self.state / "record.json")
 
     def await_api(self, timeout: float = START) -> None:
         """Return when the API server is ready.

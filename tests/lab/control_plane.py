@@ -136,6 +136,9 @@ def kube_controller_manager(program: Path, endpoints: Endpoints, files: Credenti
         f"--service-account-private-key-file={files.service_accounts}",
         f"--root-ca-file={files.authority.pair.certificate}",
         "--use-service-account-credentials=true",
+        # Its controllers start one after another, each with requests that these limits would delay.
+        "--kube-api-qps=500",
+        "--kube-api-burst=1000",
         "--leader-elect=false",
         "--secure-port=0",
     ]

@@ -16,10 +16,11 @@ LOGS = 20
 def running() -> dict[str, dict[str, Any]]:
     """The record of every living cluster by name; one that is still starting has an empty one."""
     found: dict[str, dict[str, Any]] = {}
-    for state in _states():
-        record = state / "record.json"
-        if not _dead(state):
-            found[state.name] = json.loads(record.read_text()) if record.exists() else {}
+    with cache.lock(cache.root() / "run" / "lock"):
+        for state in _states():
+            record = state / "record.json"
+            if not _dead(state):
+                found[state.name] = json.loads(record.read_text()) if record.exists() else {}
     return found
 
 
