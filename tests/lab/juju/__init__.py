@@ -8,3 +8,10 @@ events as Juju has them, retries and backoff, `resolved`, leases and a real chan
 authorisation by a controller, the clock of secret rotation, pod churn and rolling upgrades,
 relations across models, the exact wording of any Juju version.
 """
+
+from .app import App
+from .dispatch import DispatchError, Outcome
+from .model import Model
+from .relation import Relation
+
+__all__ = ["App", "DispatchError", "Model", "Outcome", "Relation"]

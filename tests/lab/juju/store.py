@@ -1,9 +1,9 @@
 """The state of one model, in one JSON file; hooks work on a copy that is promoted on success.
 
 model         name, uuid
-applications  name -> config, leader, status, version, resources, trust, endpoints
+applications  name -> charm, local, leader, config, status, version, resources
 units         name -> application, life, status, agent, ports, address, action
-relations     number -> id, interface endpoints, units in scope, databags
+relations     number -> id, endpoints by application, units in scope, databags
 secrets       id -> owner, label, revisions, tracked, grants
 """
 
@@ -73,9 +73,9 @@ class Store:
 
 
 def application(name: str, **fields: Any) -> State:
-    """Return the record of a new application."""
-    record: State = {"name": name, "config": {}, "leader": None, "status": dict(UNKNOWN)}
-    return {**record, "version": "", "resources": {}, "endpoints": {}, **fields}
+    """Return the record of an application; one that is not `local` is played by the test."""
+    record: State = {"name": name, "charm": name, "local": False, "leader": None, "config": {}}
+    return {**record, "status": dict(UNKNOWN), "version": "", "resources": {}, **fields}
 
 
 def unit(app: str, address: str) -> State:
@@ -83,3 +83,12 @@ def unit(app: str, address: str) -> State:
     waiting = {"status": "waiting", "message": "agent initialising"}
     record: State = {"application": app, "life": "active", "address": address, "ports": []}
     return {**record, "status": waiting, "agent": {"status": "allocating", "message": ""}}
+
+
+def new_relation(state: State, endpoints: Mapping[str, str]) -> dict[str, Any]:
+    """Add a relation between endpoints of applications, one alone for peers; returns its record."""
+    number = max(map(int, state["relations"]), default=-1) + 1
+    units = {app: [] for app in endpoints}
+    record = {"id": number, "endpoints": dict(endpoints), "units": units, "data": {}}
+    state["relations"][str(number)] = record
+    return record

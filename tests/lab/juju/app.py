@@ -1,0 +1,272 @@
+"""An application: its units, configuration, trust and relations, with the events they bring."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import events, network, store, table
+from .dispatch import Event, Outcome
+from .image import Image
+from .kubernetes import Objects
+from .metadata import Metadata
+from .relation import Relation
+from .store import State
+from .unit import Unit
+
+if TYPE_CHECKING:
+    from .model import Model
+
+# One number for each unit of the process, for names and networks that must not collide.
+_INDICES = itertools.count(1)
+
+
+class App:
+    """A deployed application; made by `Model.deploy`."""
+
+    def __init__(
+        self,
+        model: Model,
+        name: str,
+        charm: Path,
+        metadata: Metadata,
+        *,
+        objects: Objects,
+        images: Mapping[str, Image],
+    ) -> None:
+        self.name, self.model = name, model
+        self._charm, self._metadata, self._objects, self._images = charm, metadata, objects, images
+        self._given: dict[str, Any] = {}
+        self._numbers = itertools.count()
+
+    @property
+    def units(self) -> list[Unit]:
+        """The units, by number."""
+        # A copy: the probe's thread looks while units come and go.
+        units = list(self.model.agent.units.values())
+        own = [unit for unit in units if unit.name.partition("/")[0] == self.name]
+        return sorted(own, key=lambda unit: int(unit.name.partition("/")[2]))
+
+    @property
+    def leader(self) -> Unit:
+        """The unit that leads."""
+        return self.model.agent.units[self._record()["leader"]]
+
+    def add_unit(self) -> Unit:
+        """Start another unit; its first events are queued.
+
+        Raises:
+            ValueError: at the api level, where units share one network, there is one already.
+        """
+        model, agent = self.model, self.model.agent
+        name = f"{self.name}/{next(self._numbers)}"
+        folder = model.folder / name.replace("/", "-")
+        folder.mkdir(parents=True)
+        if model.cluster.level == "node":
+            namespace, address = network.create(model.cluster, folder, next(_INDICES))
+        elif agent.units:
+            raise ValueError(f"{name}: the api level has room for one unit; use the node level")
+        else:
+            namespace, address = None, model.cluster.host
+        new = Unit(
+            model.cluster,
+            name,
+            folder,
+            self._charm,
+            network=namespace,
+            address=address,
+            environment=model.environment(),
+        )
+        self._objects.write_credentials(folder / "serviceaccount", model.cluster.ca)
+        for container, image in self._images.items():
+            new.start_container(container, image)
+        with agent.edit() as state:
+            state["units"][name] = store.unit(self.name, address)
+            self._enter(state, new)
+            agent.units[name] = new
+        return new
+
+    def _enter(self, state: State, new: Unit) -> None:
+        """Queue a new unit's first events, in Juju's order, and what its peers see of it."""
+        application = state["applications"][self.name]
+        first = application["leader"] is None
+        new.queue.append(Event("install"))
+        for relation in state["relations"].values():
+            if self.name not in relation["endpoints"]:
+                continue
+            members: list[str] = relation["units"][self.name]
+            peers = len(relation["endpoints"]) == 1
+            remote = [app for app in relation["endpoints"] if app != self.name] or [self.name]
+            new.queue.extend(
+                events.joining(relation, self.name, list(relation["units"][remote[0]]))
+            )
+            if peers:
+                for member in members:
+                    queue = self.model.agent.units[member].queue
+                    for kind in ("joined", "changed"):
+                        queue.append(
+                            events.relation(relation, self.name, kind, remote_unit=new.name)
+                        )
+            members.append(new.name)
+        if first:
+            application["leader"] = new.name
+            new.queue.append(Event("leader-elected"))
+        new.queue.extend([Event("config-changed"), Event("start")])
+
+    def configure(self, options: Mapping[str, Any] | None = None, **more: Any) -> None:
+        """Set options as `juju config` does; underscores in keywords stand for hyphens.
+
+        Raises:
+            ValueError: an option is unknown or of the wrong type.
+        """
+        named = {name.replace("_", "-"): value for name, value in more.items()}
+        given = {**self._record()["config"], **(options or {}), **named}
+        with self.model.agent.edit() as state:
+            state["applications"][self.name]["config"] = self._metadata.config(given)
+            self._tell_all(Event("config-changed"))
+
+    def trust(self, *, granted: bool = True) -> None:
+        """Grant or withdraw what `juju trust` grants; the units see config-changed."""
+        self._objects.grant(trust=granted)
+        with self.model.agent.lock:
+            self._tell_all(Event("config-changed"))
+
+    def upgrade(self, charm: Path) -> None:
+        """Replace the charm of every unit, as `juju refresh` does."""
+        with self.model.agent.lock:
+            self._charm, self._metadata = charm, Metadata.read(charm)
+            for unit in self.units:
+                unit.charm.upgrade(charm)
+            self._tell_all(Event("upgrade-charm"), Event("config-changed"))
+
+    def run(self, event: str, *, unit: int | None = None, **environment: str) -> Outcome:
+        """Dispatch an event now to the leader, or to one unit; keywords extend the environment.
+
+        Raises:
+            DispatchError: the hook failed, or the charm knows no such event.
+        """
+        target = self._unit(unit)
+        return self.model.agent.run(target, Event(event, environment))
+
+    def action(self, name: str, *, unit: int | None = None, **parameters: Any) -> Outcome:
+        """Run an action on the leader or one unit; the outcome's `results` tell how it went.
+
+        Raises:
+            ValueError: the action or a parameter is unknown.
+        """
+        given = {key.replace("_", "-"): value for key, value in parameters.items()}
+        values = self._metadata.parameters(name, given)
+        environment = {
+            "JUJU_ACTION_NAME": name,
+            "JUJU_ACTION_UUID": "1",
+            "JUJU_ACTION_TAG": "action-1",
+        }
+        event = Event(f"actions/{name}", environment, {"action": values})
+        return self.model.agent.run(self._unit(unit), event)
+
+    def settle(self, timeout: float | None = None) -> None:
+        """Wait as `Model.settle` does."""
+        self.model.settle(*([] if timeout is None else [timeout]))
+
+    def status(self) -> tuple[str, str]:
+        """Return status and message of the application as `juju status` shows them."""
+        state = self.model.store.read()
+        units = [unit for unit in state["units"].values() if unit["application"] == self.name]
+        shown = table.application_status(state["applications"][self.name], units)
+        return shown["status"], shown["message"]
+
+    def integrate(
+        self, endpoint: str, remote: str, *, data: Mapping[str, str] | None = None
+    ) -> Relation:
+        """Relate an endpoint to an application that the caller plays; its databag is `data`.
+
+        Raises:
+            ValueError: the charm has no such endpoint.
+        """
+        if endpoint not in self._metadata.endpoints:
+            known = sorted(self._metadata.endpoints)
+            raise ValueError(f"{endpoint}: unknown endpoint, expected one of {known}")
+        return Relation.create(self, endpoint, remote, data or {})
+
+    def remove_unit(self, number: int) -> None:
+        """Remove one unit: it departs, stops and is gone; another leads when it led."""
+        self._leave([self._unit(number)])
+
+    def remove(self) -> None:
+        """Remove the application: every unit is dying before the first of them leaves."""
+        self.model.settle()
+        self._leave(self.units)
+        with self.model.agent.edit() as state:
+            del self.model.apps[self.name]
+            del state["applications"][self.name]
+            relations = state["relations"]
+            for number in [n for n, r in relations.items() if self.name in r["endpoints"]]:
+                del relations[number]
+        self._objects.delete()
+
+    def publish(self, state: State) -> None:
+        """Write Service and EndpointSlice as the units' ports and readiness are now."""
+        ready = {unit.address: unit.ready() for unit in self.units}
+        records = [u for u in state["units"].values() if u["application"] == self.name]
+        ports = sorted({port for record in records for port in record["ports"]})
+        self._objects.publish(
+            ready, ports=ports or ["65535/tcp"], fqdn=self.model.cluster.level == "api"
+        )
+
+    def _leave(self, leaving: list[Unit]) -> None:
+        """Let units go one by one; all of them count as dying from the start."""
+        agent = self.model.agent
+        with agent.lock:
+            with agent.edit() as state:
+                for unit in leaving:
+                    state["units"][unit.name]["life"] = "dying"
+            for unit in leaving:
+                self._depart(unit)
+                for event in ("stop", "remove"):
+                    agent.run(unit, Event(event))
+                unit.stop()
+                del agent.units[unit.name]
+                with agent.edit() as state:
+                    del state["units"][unit.name]
+                    self._elect(state, unit)
+
+    def _depart(self, leaving: Unit) -> None:
+        """Take a unit out of its relations; it sees them broken, its peers see it depart."""
+        agent = self.model.agent
+        with agent.edit() as state:
+            relations = [r for r in state["relations"].values() if self.name in r["endpoints"]]
+            for relation in relations:
+                relation["units"][self.name].remove(leaving.name)
+                if len(relation["endpoints"]) == 1:
+                    for member in relation["units"][self.name]:
+                        agent.units[member].queue.append(
+                            events.relation(
+                                relation,
+                                self.name,
+                                "departed",
+                                remote_unit=leaving.name,
+                                departing=leaving.name,
+                            )
+                        )
+        leaving.queue.clear()
+        for relation in relations:
+            agent.run(leaving, events.relation(relation, self.name, "broken"))
+
+    def _elect(self, state: State, gone: Unit) -> None:
+        application = state["applications"][self.name]
+        if application["leader"] == gone.name:
+            application["leader"] = self.units[0].name if self.units else None
+            if self.units:
+                self.units[0].queue.append(Event("leader-elected"))
+
+    def _tell_all(self, *told: Event) -> None:
+        for unit in self.units:
+            unit.queue.extend(told)
+
+    def _unit(self, number: int | None) -> Unit:
+        return self.leader if number is None else self.model.agent.units[f"{self.name}/{number}"]
+
+    def _record(self) -> State:
+        return self.model.store.read()["applications"][self.name]

@@ -1,0 +1,152 @@
+"""The workload container of one unit: a real Pebble as PID 1, in a private root."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import http.client
+import json
+import os
+import socket
+import urllib.error
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ops.pebble
+
+from lab import Cluster, Process, tools
+
+from . import root
+from .root import Bind, User
+
+SOCKETS = "/charm/containers"
+# Juju lets its own user, under whom a charm without root runs, into a Pebble that runs as another.
+_IDENTITIES = "identities: {juju: {access: admin, local: {user-id: 170}}}\n"
+# Errors that say that Pebble is not there: it is starting, or it was killed.
+GONE = (ops.pebble.ConnectionError, FileNotFoundError, ConnectionError, urllib.error.URLError)
+
+
+class Container:
+    """A container of a unit; it starts with its constructor and ends with the cluster."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        name: str,
+        folder: Path,
+        *,
+        label: str,
+        image: Sequence[Bind],
+        environment: Mapping[str, str],
+        network: Path | None,
+        user: User,
+    ) -> None:
+        """Start Pebble.
+
+        Args:
+            cluster: the container dies with it.
+            name: the container's name in the charm's metadata.
+            folder: an existing folder for the socket and the mount point.
+            label: the process's name in the cluster, and of its log.
+            image: what the image would bring.
+            environment: what Pebble, and so every service, inherits; PATH is the image's.
+            network: the unit's network namespace, None for the cluster's.
+            user: who runs Pebble, as the charm's metadata says, and what of the image is theirs.
+        """
+        self.name = name
+        self.sockets = folder / "containers"
+        (self.sockets / name).mkdir(parents=True, exist_ok=True)
+        os.chown(self.sockets / name, user.uid, user.gid)
+        identities = folder / "identities.yaml"
+        identities.write_text(_IDENTITIES)
+        mount_point = folder / f"root-{name}"
+        mount_point.mkdir()
+        binds = [
+            Bind(self.sockets / name, f"{SOCKETS}/{name}", writable=True),
+            Bind(tools.path("pebble"), "/charm/bin/pebble"),
+            Bind(identities, "/charm/etc/identities.yaml"),
+            *image,
+        ]
+        user = dataclasses.replace(user, owns=(*user.owns, "/var/lib/pebble/default"))
+        variables = {
+            **environment,
+            "HOME": "/root",
+            "LANG": "C.UTF-8",
+            "PEBBLE": "/var/lib/pebble/default",
+            "PEBBLE_SOCKET": f"{SOCKETS}/{name}/pebble.socket",
+        }
+        argv = ["/charm/bin/pebble", "run", "--create-dirs", "--hold", "--verbose"]
+        argv += ["--identities", "/charm/etc/identities.yaml"]
+        command = root.command(
+            argv,
+            mount_point=mount_point,
+            binds=binds,
+            environment=variables,
+            network=network,
+            user=user,
+        )
+        self.process: Process = cluster.spawn(label, command)
+
+    @contextlib.contextmanager
+    def pebble(self) -> Iterator[ops.pebble.Client]:
+        """Return a client of the container's Pebble, for the length of the block."""
+        # A socket's path has less than 108 bytes; the folder's own path may need more.
+        descriptor = os.open(self.sockets / self.name, os.O_PATH)
+        try:
+            yield ops.pebble.Client(f"/proc/self/fd/{descriptor}/pebble.socket")
+        finally:
+            os.close(descriptor)
+
+    def boot_id(self) -> str | None:
+        """Return what tells one run of Pebble from the next; None while it does not answer."""
+        answer = self._get("/v1/system-info")
+        return answer["boot-id"] if answer else None
+
+    def ready(self) -> bool:
+        """Say whether all checks of level ready are up, as the kubelet's probe would ask."""
+        answer = self._get("/v1/health?level=ready")
+        return bool(answer and answer.get("healthy"))
+
+    def notices(self, after: datetime.datetime | None) -> list[ops.pebble.Notice]:
+        """Return the notices, of any user, that were repeated after the time, oldest first."""
+        with self.pebble() as pebble:
+            notices = pebble.get_notices(users=ops.pebble.NoticesUsers.ALL)
+        fresh = (n for n in notices if after is None or n.last_repeated > after)
+        return sorted(fresh, key=lambda notice: notice.last_repeated)
+
+    def change(self, identifier: str) -> ops.pebble.Change | None:
+        """Return a change; None when Pebble has forgotten it."""
+        with self.pebble() as pebble:
+            try:
+                return pebble.get_change(ops.pebble.ChangeID(identifier))
+            except ops.pebble.APIError:
+                return None
+
+    def files(self) -> Path:
+        """Return the root of the container's file system, as the host can see it."""
+        return Path("/proc", str(self.pid), "root")
+
+    @property
+    def pid(self) -> int:
+        """The pid of Pebble itself, as the harness sees it."""
+        parent = self.process.pid
+        children = Path("/proc", str(parent), "task", str(parent), "children").read_text().split()
+        return int(children[0])
+
+    def _get(self, path: str) -> dict[str, Any] | None:
+        """Ask what the library has no method for; an unhealthy answer is an answer too."""
+        connection = http.client.HTTPConnection("localhost", timeout=5)
+        descriptor = os.open(self.sockets / self.name, os.O_PATH)
+        try:
+            with socket.socket(socket.AF_UNIX) as connection.sock:
+                connection.sock.settimeout(5)
+                connection.sock.connect(f"/proc/self/fd/{descriptor}/pebble.socket")
+                connection.request("GET", path)
+                return json.loads(connection.getresponse().read())["result"]
+        except (OSError, http.client.HTTPException):
+            return None
+        finally:
+            os.close(descriptor)
+            connection.close()

@@ -1,0 +1,174 @@
+"""One dispatch of the packed charm: its environment, its private root, its outcome."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lab import Cluster, interpreters
+
+from . import hooks, root
+from .metadata import Metadata
+from .root import Bind, User
+from .store import State, Store
+
+VERSION = "3.6.9"
+# A first dispatch takes 2 s; a charm that hangs is told apart from one that works.
+TIMEOUT = 120
+# charm-user of metadata.yaml (Juju 3.6: caas/kubernetes/provider/constants).
+USERS = {"root": User(), "sudoer": User(171, 171, "sjuju"), "non-root": User(170, 170, "juju")}
+CREDENTIALS = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """An event for one unit: the name in JUJU_DISPATCH_PATH and what else the environment says."""
+
+    name: str
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    # What the hook tools have to know: "relation" and "action".
+    context: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a dispatch went."""
+
+    event: str
+    status: int
+    calls: tuple[dict[str, Any], ...]
+    log: tuple[str, ...]
+    results: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """The names of the hook tools that were called, in order, without juju-log."""
+        return tuple(call["tool"] for call in self.calls)
+
+
+class DispatchError(RuntimeError):
+    """A hook failed, or its event's name reached no handler; the message ends with the log."""
+
+
+class Charm:
+    """The unpacked charm of one unit and all it takes to dispatch it."""
+
+    def __init__(
+        self, cluster: Cluster, charm: Path, folder: Path, *, label: str, network: Path | None
+    ) -> None:
+        """Unpack `charm` below `folder`; `label` names the dispatches in the cluster's logs.
+
+        The charm shares the unit's `network`, as containers of a pod do; None is the cluster's.
+        """
+        self._cluster, self._folder, self._label = cluster, folder, label
+        self._network = network
+        self._user = USERS["root"]
+        self._python, _ = interpreters.shipped()
+        self._hooks = folder / "hooks"
+        self._numbers = itertools.count(1)
+        for name in ("charm", "containers", "root-charm", "hooks", "tools", "serviceaccount"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        hooks.install(folder / "tools", self._python)
+        interpreters.link(self._python, folder / "python")
+        self.upgrade(charm)
+
+    def upgrade(self, charm: Path) -> None:
+        """Unpack another charm over this one; zipfile would lose the executable bit."""
+        command = ["unzip", "-q", "-o", str(charm), "-d", str(self._folder / "charm")]
+        subprocess.run(command, check=True)
+        self.metadata = Metadata.read(charm)
+        self._user = USERS[self.metadata.charm_user]
+        for path in (self._folder / "charm", *(self._folder / "charm").rglob("*")):
+            os.chown(path, self._user.uid, self._user.gid, follow_symlinks=False)
+
+    def run(self, unit: str, event: Event, store: Store, environment: Mapping[str, str]) -> Outcome:
+        """Dispatch one event and promote what it did when it succeeds.
+
+        Raises:
+            DispatchError: it failed, or the charm knows no such event.
+        """
+        hook = self._hooks / f"{next(self._numbers):04}-{event.name.replace('/', '-')}"
+        store.open_hook(hook, event.context)
+        for path in (hook, *hook.iterdir()):
+            os.chown(path, self._user.uid, self._user.gid)
+        model = store.read()["model"]
+        home = f"/var/lib/juju/agents/unit-{unit.replace('/', '-')}"
+        command = root.command(
+            [f"{home}/charm/dispatch"],
+            mount_point=self._folder / "root-charm",
+            binds=self._binds(home, hook),
+            environment={
+                **environment,
+                **_environment(unit, model, event),
+                "PATH": os.pathsep.join(
+                    [f"{self._folder}/tools/bin", f"{self._folder}/python", root.PATH]
+                ),
+                "JUJU_CONTEXT_ID": str(hook),
+                "JUJU_CHARM_DIR": f"{home}/charm",
+                "CHARM_DIR": f"{home}/charm",
+            },
+            folder=f"{home}/charm",
+            network=self._network,
+            user=self._user,
+        )
+        process = self._cluster.spawn(self._label, command)
+        status = process.wait(TIMEOUT)
+        state = json.loads((hook / "state.json").read_text())
+        store.close_hook(hook, succeeded=status == 0)
+        outcome = _outcome(event, status, hook, state["units"][unit])
+        self._check(unit, outcome, process.log)
+        return outcome
+
+    def _binds(self, home: str, hook: Path) -> Sequence[Bind]:
+        folder = self._folder
+        return [
+            *root.interpreter(self._python),
+            Bind(folder / "charm", f"{home}/charm", writable=True),
+            Bind(folder / "containers", "/charm/containers", writable=True),
+            Bind(folder / "serviceaccount", CREDENTIALS),
+            Bind(folder / "tools", str(folder / "tools")),
+            Bind(folder / "python", str(folder / "python")),
+            Bind(hook, str(hook), writable=True),
+        ]
+
+    def _check(self, unit: str, outcome: Outcome, log: Path) -> None:
+        """Raise unless the hook succeeded and reached a handler.
+
+        A name that the charm's framework does not know ends with status 0 and runs nothing, so
+        only ops's own words prove that an event was emitted.
+        """
+        emitted = any("Emitting Juju event" in line for line in outcome.log)
+        if outcome.status == 0 and emitted:
+            return
+        went = f"exit status {outcome.status}" if emitted else "no handler ran: unknown event?"
+        tail = [*outcome.log[-15:], *log.read_text(errors="replace").splitlines()[-25:]]
+        raise DispatchError(f"{unit}: {outcome.event}: {went}\n" + "\n".join(tail))
+
+
+def _environment(unit: str, model: State, event: Event) -> dict[str, str]:
+    """Return what every dispatch has, and what this event adds."""
+    kind, _, name = event.name.rpartition("/")
+    return {
+        "JUJU_DISPATCH_PATH": event.name if kind else f"hooks/{name}",
+        "JUJU_HOOK_NAME": "" if kind else name,
+        "JUJU_UNIT_NAME": unit,
+        "JUJU_MODEL_NAME": model["name"],
+        "JUJU_MODEL_UUID": model["uuid"],
+        "JUJU_VERSION": VERSION,
+        "LANG": "C.UTF-8",
+        "HOME": "/tmp",
+        **event.environment,
+    }
+
+
+def _outcome(event: Event, status: int, hook: Path, unit: State) -> Outcome:
+    trace = (hook / "trace.jsonl").read_text().splitlines()
+    log = (hook / "log").read_text().splitlines()
+    action = unit.get("action", {})
+    return Outcome(event.name, status, tuple(map(json.loads, trace)), tuple(log), action)

@@ -1,0 +1,84 @@
+"""What the workload's image would bring: a virtual environment with the program `istio-aux`.
+
+Built from `workload/` and its lock with the interpreter that ships, cached by content.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import subprocess
+from pathlib import Path
+
+from lab import cache, interpreters
+
+from . import root
+from .root import Bind
+
+
+@dataclasses.dataclass(frozen=True)
+class Image:
+    """What a container starts with.
+
+    Attributes:
+        binds: what is visible in it beside the system's own folders.
+        path: its PATH.
+        owns: folders that belong to the user who runs Pebble.
+    """
+
+    binds: tuple[Bind, ...]
+    path: str
+    owns: tuple[str, ...] = ()
+
+
+def of_workload(workload: Path) -> Image:
+    """Return the image of the workload in the folder `workload`.
+
+    Raises:
+        ChildProcessError: see `environment`.
+    """
+    folder = environment(workload)
+    python, _ = interpreters.shipped()
+    return Image(
+        (*root.interpreter(python), Bind(folder, str(folder))),
+        f"{folder}/bin:{root.PATH}",
+        # The rock gives this folder to the user who runs Pebble, who may not write to /etc.
+        ("/etc/istio-aux",),
+    )
+
+
+def environment(workload: Path) -> Path:
+    """Return the virtual environment with the program of the folder `workload` installed.
+
+    Raises:
+        ChildProcessError: when uv cannot install it; the message ends with what uv said.
+    """
+    python, excuse = interpreters.shipped()
+    folder = cache.root().parent / "workload" / _digest(workload, python)
+    with cache.lock(folder.with_suffix(".lock"), waiting="another process installs the workload"):
+        if not (folder / "ready").exists():
+            cache.say("installing the workload into a virtual environment (about 5 s)")
+            if excuse:
+                cache.say(excuse)
+            command = [interpreters.uv(), "sync", "--frozen", "--no-dev", "--no-editable"]
+            command += ["--quiet", "--project", str(workload), "--python", str(python)]
+            settings = {**os.environ, "UV_PROJECT_ENVIRONMENT": str(folder)}
+            settings.pop("VIRTUAL_ENV", None)
+            done = subprocess.run(
+                command, env=settings, capture_output=True, text=True, check=False
+            )
+            if done.returncode:
+                raise ChildProcessError(f"{workload}: {' '.join(command)}\n{done.stderr}")
+            (folder / "ready").touch()
+    return folder
+
+
+def _digest(workload: Path, python: Path) -> str:
+    digest = hashlib.sha256(str(python).encode())
+    files = [workload / "pyproject.toml", workload / "uv.lock"]
+    files += sorted(path for path in (workload / "src").rglob("*") if path.is_file())
+    for path in files:
+        if "__pycache__" not in path.parts:
+            digest.update(f"\n{path.relative_to(workload)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,146 @@
+"""What Juju makes of a model and an application in Kubernetes, written with all rights.
+
+Namespace, ServiceAccount, its roles untrusted and trusted, its token, the Service. Juju's Service
+selects pods; here there are none, so an EndpointSlice by hand names the units, and says of each
+what a readiness probe would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from lightkube import Client
+from lightkube.models.authentication_v1 import TokenRequestSpec
+from lightkube.models.core_v1 import ServicePort, ServiceSpec
+from lightkube.models.discovery_v1 import Endpoint, EndpointConditions, EndpointPort
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.models.rbac_v1 import PolicyRule, RoleRef, Subject
+from lightkube.resources.core_v1 import Namespace, Service, ServiceAccount, ServiceAccountToken
+from lightkube.resources.discovery_v1 import EndpointSlice
+from lightkube.resources.rbac_authorization_v1 import (
+    ClusterRole,
+    ClusterRoleBinding,
+    Role,
+    RoleBinding,
+)
+
+# Juju's rules for an application's ServiceAccount, without and with `juju trust`.
+UNTRUSTED = [
+    PolicyRule(apiGroups=[""], resources=["pods", "services"], verbs=["get", "list", "patch"]),
+    PolicyRule(apiGroups=[""], resources=["pods/exec"], verbs=["create"]),
+]
+NAMESPACES = [PolicyRule(apiGroups=[""], resources=["namespaces"], verbs=["get", "list"])]
+TRUSTED = [PolicyRule(apiGroups=["*"], resources=["*"], verbs=["*"])]
+
+
+class Objects:
+    """The objects of one application, in its model's namespace."""
+
+    def __init__(self, client: Client, model: str, app: str) -> None:
+        self._client, self._model, self._app = client, model, app
+        self._labels = {
+            "app.kubernetes.io/managed-by": "juju",
+            "app.kubernetes.io/name": app,
+            "model.juju.is/name": model,
+        }
+        self._endpoints: EndpointSlice | None = None
+
+    def create(self, *, trust: bool) -> None:
+        """Make the ServiceAccount and its roles, and the Service with its placeholder port."""
+        self._client.apply(ServiceAccount(metadata=self._named()), force=True)
+        self.grant(trust=trust)
+        self.publish({}, ports=["65535/tcp"], fqdn=False)
+
+    def grant(self, *, trust: bool) -> None:
+        """Give the ServiceAccount what an application has with, or without, `juju trust`."""
+        name = self._cluster_name
+        rules = (TRUSTED, TRUSTED) if trust else (UNTRUSTED, NAMESPACES)
+        subject = Subject(kind="ServiceAccount", name=self._app, namespace=self._model)
+        api = "rbac.authorization.k8s.io"
+        for resource in (
+            Role(metadata=self._named(), rules=rules[0]),
+            RoleBinding(
+                roleRef=RoleRef(apiGroup=api, kind="Role", name=self._app),
+                metadata=self._named(),
+                subjects=[subject],
+            ),
+            ClusterRole(metadata=ObjectMeta(name=name, labels=self._labels), rules=rules[1]),
+            ClusterRoleBinding(
+                roleRef=RoleRef(apiGroup=api, kind="ClusterRole", name=name),
+                metadata=ObjectMeta(name=name, labels=self._labels),
+                subjects=[subject],
+            ),
+        ):
+            self._client.apply(resource, force=True)
+
+    def write_credentials(self, folder: Path, ca: Path) -> None:
+        """Write what the kubelet mounts into a pod: token, ca.crt and namespace."""
+        request = ServiceAccountToken(
+            metadata=ObjectMeta(), spec=TokenRequestSpec(audiences=[], expirationSeconds=86400)
+        )
+        answer = self._client.create(request, self._app, namespace=self._model)
+        assert answer.status
+        assert answer.status.token
+        (folder / "token").write_text(answer.status.token)
+        (folder / "ca.crt").write_bytes(ca.read_bytes())
+        (folder / "namespace").write_text(self._model)
+
+    def publish(self, ready: Mapping[str, bool], *, ports: list[str], fqdn: bool) -> None:
+        """Write Service and EndpointSlice when they differ from what was written last.
+
+        Args:
+            ready: address of each unit and whether its container is ready.
+            ports: open ports as hook tools spell them, such as "8443/tcp".
+            fqdn: addresses are the machine's loopback, which an IPv4 endpoint may not be.
+        """
+        numbers = [int(port.partition("/")[0]) for port in ports]
+        endpoints = EndpointSlice(
+            metadata=self._named(**{"kubernetes.io/service-name": self._app}),
+            addressType="FQDN" if fqdn else "IPv4",
+            endpoints=[
+                Endpoint(addresses=[address], conditions=EndpointConditions(ready=is_ready))
+                for address, is_ready in sorted(ready.items())
+            ],
+            ports=[EndpointPort(name=f"juju-{n}", port=n, protocol="TCP") for n in numbers],
+        )
+        if endpoints == self._endpoints:
+            return
+        service = Service(
+            metadata=self._named(),
+            spec=ServiceSpec(
+                ports=[ServicePort(name=f"juju-{n}", port=n, targetPort=n) for n in numbers]
+            ),
+        )
+        self._client.apply(service, force=True)
+        if ready:
+            self._client.apply(endpoints, force=True)
+        self._endpoints = endpoints
+
+    def delete(self) -> None:
+        """Remove everything again, the rights last: a charm's remove hook may need them."""
+        self._client.delete(EndpointSlice, self._app, namespace=self._model)
+        self._client.delete(Service, self._app, namespace=self._model)
+        for kind in (RoleBinding, Role, ServiceAccount):
+            self._client.delete(kind, self._app, namespace=self._model)
+        for kind in (ClusterRoleBinding, ClusterRole):
+            self._client.delete(kind, self._cluster_name)
+
+    @property
+    def _cluster_name(self) -> str:
+        """Juju's name for the application's ClusterRole and its binding."""
+        return f"{self._model}-{self._app}"
+
+    def _named(self, **labels: str) -> ObjectMeta:
+        return ObjectMeta(name=self._app, namespace=self._model, labels={**self._labels, **labels})
+
+
+def create_model(client: Client, model: str, identifier: str) -> None:
+    """Make the model's namespace, labelled as Juju labels it."""
+    labels = {
+        "app.kubernetes.io/managed-by": "juju",
+        "kubernetes.io/metadata.name": model,
+        "model.juju.is/id": identifier,
+        "model.juju.is/name": model,
+    }
+    client.apply(Namespace(metadata=ObjectMeta(name=model, labels=labels)), force=True)

@@ -1,0 +1,128 @@
+"""A model: where applications are deployed, related and looked at."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from lab import Cluster
+
+from . import kubernetes, table
+from .agent import Agent
+from .app import App
+from .dispatch import VERSION
+from .image import Image, of_workload
+from .metadata import Metadata
+from .store import Store, application, new_relation
+
+_ROOT = Path(__file__).resolve().parents[3]
+# From deploy to the last event of a unit takes 5 to 10 s.
+SETTLE = 100
+
+
+class Model:
+    """A model in its namespace; what it runs dies with the cluster, at the latest."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        """Make the model, its namespace, and start its agent.
+
+        Raises:
+            ValueError: the name is not one that a namespace may have.
+        """
+        if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name):
+            raise ValueError(f"{name}: not a model's name: expected letters, digits and hyphens")
+        self.cluster, self.name = cluster, name
+        self.folder = cluster.state / "juju" / name
+        self.store = Store(self.folder, name)
+        self.client = cluster.client()
+        self.apps: dict[str, App] = {}
+        kubernetes.create_model(self.client, name, self.store.read()["model"]["uuid"])
+        self.agent = Agent(self.store, self._publish)
+
+    def __enter__(self) -> Self:
+        """Return the model; the block's end stops its agent and its units."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop everything; objects stay in the cluster."""
+        self.close()
+
+    def close(self) -> None:
+        """End the agent, then the units' containers; safe to repeat."""
+        self.agent.stop()
+        for unit in self.agent.units.values():
+            unit.stop()
+        self.agent.units.clear()
+
+    def deploy(
+        self,
+        charm: Path,
+        name: str | None = None,
+        *,
+        trust: bool = False,
+        config: Mapping[str, Any] | None = None,
+        units: int = 1,
+        images: Mapping[str, Image] | None = None,
+    ) -> App:
+        """Deploy a packed charm and return at once; `settle` waits for what follows.
+
+        Args:
+            charm: the .charm file.
+            name: the application's name, by default the charm's.
+            trust: whether its ServiceAccount may do everything, as after `juju trust`.
+            config: options that differ from their defaults.
+            units: how many.
+            images: image of each container; by default all have the workload of this checkout.
+
+        Raises:
+            ValueError: an option is unknown or of the wrong type.
+        """
+        metadata = Metadata.read(charm)
+        options = metadata.config(config or {})
+        name = name or metadata.name
+        if images is None:
+            image = of_workload(_ROOT / "workload")
+            images = dict.fromkeys(metadata.containers, image)
+        objects = kubernetes.Objects(self.client, self.name, name)
+        objects.create(trust=trust)
+        with self.agent.edit() as state:
+            record = application(name, charm=metadata.name, local=True, config=options)
+            state["applications"][name] = record
+            for endpoint in metadata.peers:
+                new_relation(state, {name: endpoint})
+        app = App(self, name, charm, metadata, objects=objects, images=images)
+        self.apps[name] = app
+        for _ in range(units):
+            app.add_unit()
+        return app
+
+    def settle(self, timeout: float = SETTLE) -> None:
+        """Return when no unit has anything left to do, and Kubernetes knows which are ready.
+
+        Raises:
+            DispatchError: a hook failed.
+            TimeoutError: events still come after so many seconds.
+        """
+        self.agent.settle(timeout)
+        self._publish()
+
+    def status(self) -> str:
+        """Return a text like that of `juju status`."""
+        return table.render(self.store.read(), VERSION)
+
+    def environment(self) -> dict[str, str]:
+        """Return where the API server is, as every container of a pod is told."""
+        server = urlsplit(self.cluster.server)
+        return {
+            "KUBERNETES_SERVICE_HOST": str(server.hostname),
+            "KUBERNETES_SERVICE_PORT": str(server.port or 443),
+        }
+
+    def _publish(self) -> None:
+        """Show the units' readiness in the applications' EndpointSlices."""
+        state = self.store.read()
+        for app in list(self.apps.values()):
+            app.publish(state)
