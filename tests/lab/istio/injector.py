@@ -125,14 +125,23 @@ async def serve(arguments: argparse.Namespace) -> None:
     await runner.setup()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(pair.certificate, pair.key)
-    site = web.TCPSite(runner, arguments.address, 0, ssl_context=context)
-    await site.start()
-    log.info("serving on port %d", port := runner.addresses[0][1])
-    arguments.port_file.write_text(str(port))
+    # Started again, it serves where its Service already leads.
+    port = _last_port(arguments.port_file)
+    await web.TCPSite(runner, arguments.address, port, ssl_context=context).start()
+    _say_port(arguments.port_file, runner.addresses[0][1])
     async with asyncio.TaskGroup() as loops:
         loops.create_task(injector.follow(Namespace, injector.write_root))
         await asyncio.sleep(arguments.ca_delay)
         loops.create_task(injector.follow(MutatingWebhookConfiguration, injector.write_ca))
+
+
+def _last_port(file: Path) -> int:
+    return int(file.read_text()) if file.exists() else 0
+
+
+def _say_port(file: Path, port: int) -> None:
+    log.info("serving on port %d", port)
+    file.write_text(str(port))
 
 
 def main() -> None:
