@@ -75,12 +75,17 @@ def service_names(app: str, model: str) -> tuple[str, ...]:
     return (app, f"{app}.{model}", f"{app}.{model}.svc", f"{app}.{model}.svc.cluster.local")
 
 
-def make_authority(app: str, model: str, replaces: Authority | None = None) -> Authority:
+def make_authority(
+    app: str,
+    model: str,
+    replaces: Authority | None = None,
+    validity: timedelta = AUTHORITY_VALIDITY,
+) -> Authority:
     """Return a new self-signed authority."""
     key = PrivateKey.generate(key_algorithm="ecdsa")
     # X.520 allows 64 characters in a common name, and Juju's names may fill it twice over.
     name = CertificateRequestAttributes(common_name=f"istio-aux {model} {app}"[:64])
-    certificate = Certificate.generate_self_signed_ca(name, key, AUTHORITY_VALIDITY)
+    certificate = Certificate.generate_self_signed_ca(name, key, validity)
     return Authority(certificate.raw, key.raw, replaces.certificate if replaces else "")
 
 

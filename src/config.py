@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
@@ -48,7 +49,7 @@ def load(options: Mapping[str, object]) -> Config:
         problems.append(f"namespace-selector: {error}")
     for name, allowed in _CHOICES.items():
         if options[name] not in allowed:
-            problems.append(f'{name}: "{options[name]}": expected {" or ".join(allowed)}')
+            problems.append(f"{name}: {json.dumps(options[name])}: expected {' or '.join(allowed)}")
     if problems:
         raise InvalidOptionError("; ".join(problems))
     return Config(

@@ -7,6 +7,7 @@ workload can use the very role and webhook configuration that the charm creates.
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,7 +101,9 @@ def _render(template: str, app: str, model: str, **more: Any) -> list[AnyResourc
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         undefined=jinja2.StrictUndefined,
-        autoescape=False,  # noqa: S701  this is YAML, not HTML; what may need quoting goes through `tojson`
+        autoescape=False,  # noqa: S701  this is YAML, not HTML: see `finalize`
+        # JSON is YAML: every value arrives as what it is, a name that looks like a number too.
+        finalize=json.dumps,
     )
     text = environment.get_template(template).render(
         app=app,

@@ -7,6 +7,7 @@ This one only translates. A unit test runs both over one table and demands the s
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Final, TypedDict
 
@@ -56,7 +57,7 @@ def parse(text: str) -> dict[str, list[Requirement]]:
 def _parse(term: str, text: str) -> Requirement:
     match = _REQUIREMENT.fullmatch(term)
     if match is None:
-        raise ValueError(f'"{text}": expected {EXPECTED}')
+        raise ValueError(f"{json.dumps(text, ensure_ascii=False)}: expected {EXPECTED}")
     if match["absent"]:
         return {"key": match["absent"], "operator": "DoesNotExist"}
     if match["set"]:

@@ -1,0 +1,100 @@
+"""The objects as Kubernetes gets them."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import pytest
+import yaml
+
+import manifests
+from manifests import Values
+
+# As `istioctl install` and Charmed Kubeflow name Istio's (reference: istio-discovery chart).
+ISTIO = [
+    "istio-revision-tag-default",
+    "istio-revision-tag-default-kubeflow",
+    "istio-sidecar-injector",
+    "istio-sidecar-injector-1-28",
+    "istio-sidecar-injector-kubeflow",
+]
+
+
+@pytest.mark.parametrize(("app", "model"), [("istio-aux", "kubeflow"), ("z" * 63, "z" * 63)])
+def test_the_configuration_sorts_before_every_one_of_istio(app: str, model: str) -> None:
+    ours = manifests.webhook_configuration(app, model)
+
+    assert min(*ISTIO, ours, key=str.encode) == ours
+
+
+def test_objects_are_as_written_down() -> None:
+    values = Values(
+        app="istio-aux",
+        model="kubeflow",
+        namespace_selector={
+            "matchExpressions": [
+                {"key": "io.datastrophic/istio-aux", "operator": "In", "values": ["enabled"]}
+            ]
+        },
+        failure_policy="Ignore",
+        ca_bundle="PEM\n",
+    )
+    written = Path(__file__).with_name("objects.yaml").read_text()
+
+    rendered = [resource.to_dict() for resource in manifests.render(values)]
+
+    assert rendered == list(yaml.safe_load_all(written))
+
+
+def test_kube_system_is_never_selected() -> None:
+    webhook = manifests.render_webhook(Values("a", "m"))[0].to_dict()["webhooks"][0]
+
+    assert {
+        "key": "kubernetes.io/metadata.name",
+        "operator": "NotIn",
+        "values": ["kube-system"],
+    } in webhook["namespaceSelector"]["matchExpressions"]
+
+
+def test_a_selector_keeps_its_own_expressions() -> None:
+    own = {"key": "team", "operator": "Exists"}
+    selector = {"matchLabels": {"a": "b"}, "matchExpressions": [own]}
+
+    webhook = manifests.render_webhook(Values("a", "m", namespace_selector=selector))[0]
+    rendered = webhook.to_dict()["webhooks"][0]["namespaceSelector"]
+
+    assert rendered["matchLabels"] == {"a": "b"}
+    assert own in rendered["matchExpressions"]
+
+
+def test_istiod_and_istioctl_do_not_take_it_for_an_injector() -> None:
+    configuration = manifests.render_webhook(Values("a", "m"))[0].to_dict()
+
+    assert "istio.io/rev" not in configuration["metadata"]["labels"]
+    assert configuration["metadata"]["labels"].get("app") != "sidecar-injector"
+    assert not configuration["webhooks"][0]["name"].endswith((".istio.io", "/istio.io"))
+
+
+@pytest.mark.parametrize("odd", ['quote"', "colon: x", "{{ braces }}", "yes", "null", "#"])
+def test_label_values_reach_the_object_unchanged(odd: str) -> None:
+    selector = {"matchLabels": {"key": odd}}
+
+    webhook = manifests.render_webhook(Values("a", "m", namespace_selector=selector))[0]
+
+    assert webhook.to_dict()["webhooks"][0]["namespaceSelector"]["matchLabels"] == {"key": odd}
+
+
+def test_names_that_look_like_something_else_stay_names() -> None:
+    access = [resource.to_dict() for resource in manifests.render_access("null", "1234")]
+
+    assert access[0]["metadata"]["namespace"] == "1234"
+    assert access[0]["metadata"]["labels"]["istio-aux.io/application"] == "null"
+    assert access[2]["subjects"][0]["namespace"] == "1234"
+
+
+def test_the_bundle_of_authorities_is_what_was_given() -> None:
+    webhook = manifests.render_webhook(Values("a", "m", ca_bundle="one\ntwo\n"))[0]
+
+    bundle = webhook.to_dict()["webhooks"][0]["clientConfig"]["caBundle"]
+    assert base64.b64decode(bundle) == b"one\ntwo\n"

@@ -1,0 +1,135 @@
+"""The charm and the workload read the option `namespace-selector` the same way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from istio_aux.core import selectors
+
+import namespaces
+
+VALID = [
+    "",
+    "  ",
+    "key",
+    "!key",
+    "! key",
+    "key=value",
+    "key==value",
+    "key!=value",
+    " key = value ",
+    "key=",
+    "key!=",
+    "key in (a)",
+    "key in (a,b)",
+    "key in(b, a ,a)",
+    "key in (,a)",
+    "key in (,)",
+    "key notin (a,b)",
+    "io.datastrophic/istio-aux=enabled",
+    "a.b-c.d/Name_1.x",
+    "in",
+    "notin=in",
+    "in in (in)",
+    "a=b,c!=d,!e,f,g in (h,i),j notin (k)",
+    "a=b,a=c",
+    "k" * 63,
+    "p" * 253 + "/k",
+    "key=" + "v" * 63,
+]
+INVALID = [
+    ",",
+    "a,",
+    ",a",
+    "a,,b",
+    "a b",
+    "a=b c",
+    "a in b",
+    "a in ()",
+    "a in",
+    "a in (b",
+    "a in b)",
+    "ain(b)",
+    "a notin ()",
+    "a=b=c",
+    "a===b",
+    "!",
+    "!a=b",
+    "!a in (b)",
+    "=b",
+    "a<1",
+    "a>1",
+    "-a",
+    "a-",
+    "/a",
+    "a/",
+    "a/b/c",
+    "A.b/c",
+    "a..b/c",
+    "ü=a",
+    "a=ü",
+    "k" * 64,
+    "p" * 254 + "/k",
+    "key=" + "v" * 64,
+    "a=-b",
+    "a in (b c)",
+    "a\nb",
+    "(a)",
+]
+
+
+def requirements(selector: dict[str, Any]) -> set[tuple[str, str, tuple[str, ...]]]:
+    """What a LabelSelector demands, however it is written."""
+    labels = selector.get("matchLabels", {})
+    return {(key, "In", (value,)) for key, value in labels.items()} | {
+        (e["key"], e["operator"], tuple(sorted(e.get("values", []))))
+        for e in selector.get("matchExpressions", [])
+    }
+
+
+@pytest.mark.parametrize("text", VALID)
+def test_both_accept_and_mean_the_same(text: str) -> None:
+    ours = namespaces.parse(text)
+
+    assert requirements(dict(ours)) == requirements(selectors.parse(text).as_label_selector())
+
+
+@pytest.mark.parametrize("text", INVALID)
+def test_both_refuse_in_one_line(text: str) -> None:
+    for parse in (namespaces.parse, selectors.parse):
+        with pytest.raises(ValueError, match="expected") as refusal:
+            parse(text)
+        assert len(str(refusal.value).splitlines()) == 1
+
+
+PIECES = ["a", "b/c", "in", "notin", "=", "==", "!=", "!", "(", ")", ",", " ", "<", "-", "ü"]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
+def test_both_agree_on_anything(text: str) -> None:
+    def outcome(parse: Any) -> set[Any] | None:
+        try:
+            parsed = parse(text)
+        except ValueError:
+            return None
+        return requirements(parsed if isinstance(parsed, dict) else parsed.as_label_selector())
+
+    assert outcome(namespaces.parse) == outcome(selectors.parse)
+
+
+@pytest.mark.parametrize(
+    ("text", "requirement"),
+    [
+        ("key", {"key": "key", "operator": "Exists"}),
+        ("!key", {"key": "key", "operator": "DoesNotExist"}),
+        ("key=a", {"key": "key", "operator": "In", "values": ["a"]}),
+        ("key!=a", {"key": "key", "operator": "NotIn", "values": ["a"]}),
+        ("key in (b,a)", {"key": "key", "operator": "In", "values": ["a", "b"]}),
+        ("key notin (a)", {"key": "key", "operator": "NotIn", "values": ["a"]}),
+    ],
+)
+def test_a_requirement_becomes_an_expression(text: str, requirement: dict[str, object]) -> None:
+    assert namespaces.parse(text) == {"matchExpressions": [requirement]}

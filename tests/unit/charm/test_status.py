@@ -1,0 +1,199 @@
+"""What `juju status` shows, in words a person can act on."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import httpx2
+import pytest
+from ops import testing
+
+import namespaces
+from charm import IstioAuxCharm
+
+from .conftest import ApiServer, Files, Workload
+
+Context = testing.Context[IstioAuxCharm]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("failure-policy", "Abort", 'failure-policy: "Abort": expected Ignore or Fail'),
+        (
+            "log-level",
+            "trace",
+            'log-level: "trace": expected debug or info or warning or error',
+        ),
+        (
+            "namespace-selector",
+            "a in b",
+            f'namespace-selector: "a in b": expected {namespaces.EXPECTED}',
+        ),
+    ],
+)
+def test_a_bad_option_blocks_and_names_itself_its_value_and_what_is_allowed(
+    option: str, value: str, message: str, ctx: Context, settled: testing.State
+) -> None:
+    bad = dataclasses.replace(settled, config={option: value})
+
+    out = ctx.run(ctx.on.config_changed(), bad)
+
+    assert out.unit_status == testing.BlockedStatus(message)
+
+
+def test_the_last_good_configuration_keeps_running(
+    ctx: Context, settled: testing.State, api: ApiServer, files: Files
+) -> None:
+    objects, contents = dict(api.objects), files()
+
+    bad = dataclasses.replace(settled, config={"namespace-selector": "="})
+    out = ctx.run(ctx.on.config_changed(), bad)
+
+    assert api.objects == objects
+    assert files() == contents
+    assert out.get_container("istio-aux").plan == settled.get_container("istio-aux").plan
+
+
+def test_certificates_and_token_are_renewed_whatever_the_options_say(
+    ctx: Context, settled: testing.State, etc: Path, files: Files
+) -> None:
+    before = set(files())
+    (etc / "token").unlink()
+    (etc / "tls" / "tls.crt").unlink()
+
+    bad = dataclasses.replace(settled, config={"log-level": "loud"})
+    ctx.run(ctx.on.update_status(), bad)
+
+    assert set(files()) == before
+
+
+@pytest.mark.parametrize(
+    "permission",
+    [
+        "patch mutatingwebhookconfigurations",
+        "create clusterroles",
+        "create serviceaccounts/token",
+    ],
+)
+def test_missing_trust_blocks_and_names_the_permission(
+    permission: str, ctx: Context, fresh: testing.State, api: ApiServer
+) -> None:
+    api.denied = {permission}
+
+    out = ctx.run(ctx.on.config_changed(), fresh)
+
+    assert isinstance(out.unit_status, testing.BlockedStatus)
+    instruction = "Trust not granted: run `juju trust istio-aux --scope=cluster`"
+    assert out.unit_status.message.startswith(f"{instruction} ({permission}")
+    assert not api.writes
+
+
+def test_trust_that_is_granted_later_mends_it(
+    ctx: Context, fresh: testing.State, api: ApiServer
+) -> None:
+    api.denied = {"patch clusterroles"}
+    blocked = ctx.run(ctx.on.config_changed(), fresh)
+
+    api.denied = set()
+    out = ctx.run(ctx.on.update_status(), blocked)
+
+    assert isinstance(out.unit_status, testing.ActiveStatus)
+
+
+def test_a_permission_that_is_refused_in_use_blocks_too(
+    ctx: Context, fresh: testing.State, api: ApiServer
+) -> None:
+    body = {"kind": "Status", "code": 403, "message": "attempting to grant extra privileges"}
+    api.failures = [httpx2.Response(403, json=body)]
+
+    out = ctx.run(ctx.on.config_changed(), fresh)
+
+    assert isinstance(out.unit_status, testing.BlockedStatus)
+    assert "attempting to grant extra privileges" in out.unit_status.message
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        httpx2.Response(429, json={"kind": "Status", "message": "storage is (re)initializing"}),
+        httpx2.Response(409, json={"kind": "Status", "message": "the object has been modified"}),
+        httpx2.Response(503, text="no healthy upstream"),
+        httpx2.ConnectError("connection refused"),
+    ],
+    ids=["429", "409", "503 of a proxy", "connection refused"],
+)
+def test_what_passes_by_itself_is_waited_for(
+    failure: httpx2.Response | httpx2.TransportError,
+    ctx: Context,
+    fresh: testing.State,
+    api: ApiServer,
+) -> None:
+    api.failures = [failure]
+    waiting = ctx.run(ctx.on.config_changed(), fresh)
+    assert isinstance(waiting.unit_status, testing.WaitingStatus)
+    assert "ServiceAccount istio-aux-workload" in waiting.unit_status.message
+
+    out = ctx.run(ctx.on.update_status(), waiting)
+
+    assert isinstance(out.unit_status, testing.ActiveStatus)
+
+
+def test_a_workload_that_does_not_answer_is_waited_for(
+    ctx: Context, settled: testing.State, process: Workload
+) -> None:
+    process.running = False
+
+    out = ctx.run(ctx.on.update_status(), settled)
+
+    assert out.unit_status == testing.WaitingStatus(
+        "workload: no answer at http://localhost:8080: connection refused"
+    )
+
+
+def test_a_workload_that_lacks_something_says_what(
+    ctx: Context, settled: testing.State, process: Workload
+) -> None:
+    process.missing = ["the list of pods", "the list of namespaces"]
+
+    out = ctx.run(ctx.on.update_status(), settled)
+
+    assert out.unit_status == testing.WaitingStatus(
+        "workload: the list of pods; the list of namespaces"
+    )
+
+
+def test_stuck_pods_are_named_and_the_rest_counted(
+    ctx: Context, settled: testing.State, process: Workload
+) -> None:
+    process.namespaces = ["team-a"]
+    process.stuck = [{"namespace": "team-a", "name": f"worker-{n}"} for n in range(5)]
+
+    out = ctx.run(ctx.on.update_status(), settled)
+
+    assert out.unit_status == testing.ActiveStatus(
+        "1 namespace selected; stuck: team-a/worker-0, team-a/worker-1, team-a/worker-2 and 2 more"
+    )
+
+
+def test_a_follower_waits_for_the_authority_of_its_leader(
+    ctx: Context, fresh: testing.State, api: ApiServer
+) -> None:
+    out = ctx.run(ctx.on.config_changed(), dataclasses.replace(fresh, leader=False))
+
+    assert out.unit_status == testing.WaitingStatus(
+        "waiting for the leader's certificate authority"
+    )
+    assert not api.writes
+
+
+def test_the_first_thing_to_mend_is_shown_when_several_are_wrong(
+    ctx: Context, fresh: testing.State, api: ApiServer
+) -> None:
+    api.denied = {"list clusterroles"}
+    bad = dataclasses.replace(fresh, config={"log-level": "loud"})
+
+    out = ctx.run(ctx.on.config_changed(), bad)
+
+    assert out.unit_status.message.startswith("log-level:")
