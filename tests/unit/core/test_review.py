@@ -1,0 +1,198 @@
+"""AdmissionReview v1 on the wire: every body that has a uid gets an answer that allows the pod."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonpatch
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from istio_aux.core import review, start
+from istio_aux.core.policy import Capability
+from unit.core.pods import document
+
+RECORDS = Path(__file__).parents[2] / "data" / "istio"
+HOLD = {"proxy.istio.io/config": "holdApplicationUntilProxyStarts: true"}
+
+
+def request(**fields: Any) -> dict[str, Any]:
+    """A review as the API server sends it at the creation of a pod."""
+    return {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "705ab4f5",
+            "kind": {"group": "", "version": "v1", "kind": "Pod"},
+            "resource": {"group": "", "version": "v1", "resource": "pods"},
+            "namespace": "training",
+            "operation": "CREATE",
+            "object": document({"main": None}, phase=None),
+            **fields,
+        },
+    }
+
+
+def response(body: bytes, uid: str = "705ab4f5") -> dict[str, Any]:
+    """The ``response`` of an answer, after the checks that the API server makes of any answer."""
+    answer = json.loads(body)
+    assert (answer["apiVersion"], answer["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+    found = answer["response"]
+    assert found["uid"] == uid
+    assert found["allowed"] is True
+    assert ("patch" in found) == ("patchType" in found)
+    return found
+
+
+def answer(found: dict[str, Any]) -> review.Answer:
+    return review.answer(json.dumps(found).encode(), Capability.CLASSIC)
+
+
+def test_a_pod_is_patched() -> None:
+    """The patch is base64 of a JSON Patch that applies to the object that was sent."""
+    found = request()
+    result = answer(found)
+    sent = response(result.body)
+    assert sent["patchType"] == "JSONPatch"
+    after = jsonpatch.apply_patch(
+        found["request"]["object"], base64.b64decode(sent["patch"]).decode()
+    )
+    assert after["metadata"]["annotations"] == HOLD
+    assert "warnings" not in sent
+
+
+def test_the_server_learns_what_to_log() -> None:
+    """One line and one counter per review come from these facts."""
+    result = answer(request())
+    assert (result.uid, result.pod, result.patched) == ("705ab4f5", "training/job-x7k2p", True)
+    assert not result.malformed
+
+
+def test_a_generated_name_is_shown_by_its_prefix() -> None:
+    """At admission neither name nor namespace need be in the object."""
+    found = request()
+    found["request"]["object"]["metadata"] = {"generateName": "mnist-"}
+    assert answer(found).pod == "training/mnist-*"
+
+
+def test_a_pod_that_needs_nothing_gets_no_patch() -> None:
+    """Neither patch nor patchType: an empty patch would be work for nothing."""
+    found = request(object=document({"main": None}, annotations={start.START: "off"}))
+    result = answer(found)
+    assert response(result.body).keys() == {"uid", "allowed"}
+    assert not result.patched
+
+
+def test_warnings_reach_the_user() -> None:
+    """They are prefixed, of one line, and short enough not to be cut off."""
+    found = request(object=document({"main": None}, annotations={start.START: "x" * 1000}))
+    [warning] = response(answer(found).body)["warnings"]
+    assert warning.startswith('istio-aux: annotation istio-aux.io/start: "xxx')
+    assert len(warning) <= 256
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"operation": "UPDATE"}, id="an update"),
+        pytest.param({"operation": "DELETE", "object": None}, id="a deletion"),
+        pytest.param({"subResource": "ephemeralcontainers"}, id="a subresource"),
+    ],
+)
+def test_only_the_creation_of_a_pod_is_touched(fields: dict[str, Any]) -> None:
+    """A configuration that sends more than it should does no harm."""
+    assert response(answer(request(**fields)).body).keys() == {"uid", "allowed"}
+
+
+def test_an_object_of_another_kind_is_left_alone_with_a_warning() -> None:
+    """The webhook was configured wrongly; the warning says what arrived."""
+    found = request(kind={"group": "apps", "version": "v1", "kind": "Deployment"})
+    [warning] = response(answer(found).body)["warnings"]
+    assert 'the object is no Pod: kind "Deployment"' in warning
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        pytest.param(
+            request(object={"kind": "Pod", "metadata": {"labels": {"a": 1}}}),
+            "Expected `str`, got `int` - at `$.request.object.metadata.labels[...]`",
+            id="a pod with a number for a label",
+        ),
+        pytest.param(request(object=[]), "Expected `object | null`, got `array`", id="no object"),
+        pytest.param(
+            {**request(), "apiVersion": "admission.k8s.io/v1beta1"},
+            '"admission.k8s.io/v1beta1" "AdmissionReview", expected admission.k8s.io/v1',
+            id="an old version",
+        ),
+        pytest.param({"request": {"uid": "705ab4f5"}}, '"" ""', id="no apiVersion"),
+    ],
+)
+def test_a_malformed_review_with_a_uid_is_allowed_with_a_warning(
+    found: dict[str, Any], why: str
+) -> None:
+    """We must not be the reason why a pod is refused."""
+    result = answer(found)
+    sent = response(result.body)
+    assert "patch" not in sent
+    assert why in sent["warnings"][0]
+    assert result.malformed
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b"\xff\xfe",
+        b"{}",
+        b'{"request": {}}',
+        b'{"request": {"uid": 7}}',
+        b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":""}}',
+        b'{"request": {"uid": "u"}, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    ],
+    ids=lambda body: body[:60].decode(errors="replace"),
+)
+def test_without_a_uid_there_is_no_valid_answer(body: bytes) -> None:
+    """The server answers HTTP 400 with this one line."""
+    with pytest.raises(ValueError, match="malformed AdmissionReview") as caught:
+        review.answer(body, Capability.CLASSIC)
+    assert "\n" not in str(caught.value)
+
+
+@given(st.binary() | st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(
+        st.sampled_from(["apiVersion", "kind", "request", "uid", "object", "metadata", "x"]),
+        inner, max_size=4),
+).map(msgspec.json.encode))  # fmt: skip
+def test_no_body_breaks_it(body: bytes) -> None:
+    """There is an answer, or the one error that the server knows."""
+    try:
+        result = review.answer(body, Capability.NATIVE)
+    except review.Malformed:
+        return
+    response(result.body, result.uid)
+
+
+@pytest.mark.parametrize("record", ["inject-classic.json", "inject-kube-system.json"])
+def test_a_recorded_request_is_answered(record: str) -> None:
+    """What an API server, or somebody in its name, sent to a real istiod."""
+    found = json.loads((RECORDS / record).read_text())["request"]
+    sent = response(answer(found).body, found["request"]["uid"])
+    [op] = json.loads(base64.b64decode(sent["patch"]))
+    assert op["path"].startswith("/metadata/annotations")
+
+
+def test_decode_and_respond_are_what_answer_is_made_of() -> None:
+    """A caller that wants to look at the request in between can."""
+    decoded = review.decode(json.dumps(request()).encode())
+    assert decoded.object is not None
+    plan = start.plan(decoded.object, Capability.CLASSIC)
+    assert review.respond(decoded, plan) == answer(request()).body
