@@ -72,7 +72,7 @@ class Cluster:
         self.logs = tree.logs
         self.state = tree.state
         self.keep_logs = False
-        self._tree = tree
+        self.tree = tree
         self._programs = programs
         self._processes: dict[str, Process] = {}
         self._clients: list[lightkube.Client] = []
@@ -101,7 +101,7 @@ class Cluster:
         self.spawn(server, control_plane.kube_apiserver(programs[server], at, files))
         self.spawn(manager, control_plane.kube_controller_manager(programs[manager], at, files))
         if self.level == "node":
-            node.start_runtime(self, self._tree)
+            node.start_runtime(self, self.tree)
             self.load(images.pause())
         self.await_api()
         if self.level == "node":
@@ -192,7 +192,7 @@ class Cluster:
 
     def load(self, image: Path) -> None:
         """Import an image tarball into containerd (level `node`)."""
-        node.load(self._tree, image)
+        node.load(self.tree, image)
 
     def process(self, name: str) -> Process:
         """The process spawned with this name, a component or one of `spawn`.
@@ -236,5 +236,5 @@ class Cluster:
         Raises:
             OSError: there is no such program, or it cannot be run.
         """
-        self._processes[name] = process = self._tree.spawn(name, argv, env=env, cwd=cwd)
+        self._processes[name] = process = self.tree.spawn(name, argv, env=env, cwd=cwd)
         return process

@@ -100,6 +100,7 @@ class Tree:
         self._guardian = self._start_guardian()
         self._reader = threading.Thread(target=self._read, name=f"guardian of {self.name}")
         self._reader.start()
+        self.guardian = self._guardian.pid
         # As the harness sees it: the pid of PID 1 of the namespaces, or the guardian's own.
         self.pid = self._isolated.result(END) if isolate else self._guardian.pid
 

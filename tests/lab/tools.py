@@ -73,7 +73,7 @@ PROGRAMS = {
             "training-operator",
             HERE / "tools/training-operator",
             "github.com/kubeflow/training-operator/cmd/training-operator.v1",
-            60,
+            100,
         ),
     )
 }
