@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 
 from .hooktools.__main__ import TOOLS
@@ -35,6 +36,8 @@ def install(folder: Path, python: Path, *, inside: Path | None = None) -> Path:
     library = folder / "lib"
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(HERE / "hooktools", library / "hooktools", ignore=ignored, dirs_exist_ok=True)
+    # A hook sees the folder read-only, so the tools could not keep their bytecode themselves.
+    subprocess.run([python, "-m", "compileall", "-q", str(library)], check=True)
     tools = folder / "bin"
     tools.mkdir(exist_ok=True)
     seen = (inside or folder) / "lib"

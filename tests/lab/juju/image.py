@@ -62,6 +62,8 @@ def environment(workload: Path) -> Path:
             if excuse:
                 cache.say(excuse)
             command = [interpreters.uv(), "sync", "--frozen", "--no-dev", "--no-editable"]
+            # Containers see the environment read-only and could not keep the bytecode.
+            command += ["--compile-bytecode"]
             command += ["--quiet", "--project", str(workload), "--python", str(python)]
             settings = {**os.environ, "UV_PROJECT_ENVIRONMENT": str(folder)}
             settings.pop("VIRTUAL_ENV", None)

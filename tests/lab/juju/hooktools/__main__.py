@@ -48,9 +48,7 @@ def main(name: str, arguments: list[str]) -> int:
     except ToolError as failure:
         status, error = 1, f"ERROR {failure}"
         print(error, file=sys.stderr)
-    with (context.folder / "trace.jsonl").open("a") as trace:
-        call = {"tool": name, "arguments": arguments, "status": status, "error": error}
-        print(json.dumps(call), file=trace)
+    context.trace({"tool": name, "arguments": arguments, "status": status, "error": error})
     return status
 
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
 from .context import Context, ToolError
 
+# Half a hook's time goes into starting these programs, so they import next to nothing.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
 
-@dataclasses.dataclass(frozen=True)
+
 class Call:
     """One parsed call: flags that take a value, switches, and what remains."""
 
-    values: Mapping[str, str]
-    switches: frozenset[str]
-    rest: tuple[str, ...]
+    def __init__(
+        self, values: Mapping[str, str], switches: frozenset[str], rest: tuple[str, ...]
+    ) -> None:
+        self.values, self.switches, self.rest = values, switches, rest
 
     def value(self, *names: str) -> str | None:
         """Return the value of the first of the flags that was given."""
@@ -28,13 +30,13 @@ class Call:
         return self.rest[0]
 
 
-@dataclasses.dataclass(frozen=True)
 class Tool:
     """A hook tool: what it does and the flags it knows, separated by blanks."""
 
-    run: Callable[[Context, Call], Any]
-    values: str = ""
-    switches: str = ""
+    def __init__(
+        self, run: Callable[[Context, Call], Any], values: str = "", switches: str = ""
+    ) -> None:
+        self.run, self.values, self.switches = run, values, switches
 
     def parse(self, arguments: Sequence[str]) -> Call:
         """Parse as Juju's gnuflag does; a flag that the tool does not know is an error."""

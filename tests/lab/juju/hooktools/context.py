@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class ToolError(Exception):
@@ -20,17 +22,17 @@ class ToolError(Exception):
 class Context:
     """The state as one unit sees it during one hook."""
 
-    def __init__(self, folder: Path, unit: str) -> None:
+    def __init__(self, folder: str, unit: str) -> None:
         self.folder = folder
-        self.state: dict[str, Any] = json.loads((folder / "state.json").read_text())
-        self.event: dict[str, Any] = json.loads((folder / "context.json").read_text())
+        self.state: dict[str, Any] = self._read("state.json")
+        self.event: dict[str, Any] = self._read("context.json")
         self.unit = unit
         self.app = unit.partition("/")[0]
 
     @classmethod
     def from_environment(cls) -> Context:
         """Open the context that the agent named in the environment of the dispatch."""
-        return cls(Path(os.environ["JUJU_CONTEXT_ID"]), os.environ["JUJU_UNIT_NAME"])
+        return cls(os.environ["JUJU_CONTEXT_ID"], os.environ["JUJU_UNIT_NAME"])
 
     @property
     def application(self) -> dict[str, Any]:
@@ -61,6 +63,18 @@ class Context:
 
     def save(self) -> None:
         """Write the working copy back; the agent decides what becomes of it."""
-        draft = self.folder / "state.json.new"
-        draft.write_text(json.dumps(self.state))
-        draft.rename(self.folder / "state.json")
+        draft = f"{self.folder}/state.json.new"
+        with open(draft, "w", encoding="utf-8") as file:  # noqa: PTH123 - see _read
+            json.dump(self.state, file)
+        os.rename(draft, f"{self.folder}/state.json")  # noqa: PTH104 - see _read
+
+    def trace(self, call: dict[str, Any]) -> None:
+        """Append a call to the hook's trace."""
+        line = json.dumps(call)
+        with open(f"{self.folder}/trace.jsonl", "a", encoding="utf-8") as file:  # noqa: PTH123 - see _read
+            file.write(line + "\n")
+
+    def _read(self, name: str) -> Any:
+        # pathlib takes as long to import as the rest of a tool takes to run.
+        with open(f"{self.folder}/{name}", encoding="utf-8") as file:  # noqa: PTH123 - see above
+            return json.load(file)

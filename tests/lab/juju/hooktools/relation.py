@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
 
 from .arguments import Call, Tool
 from .context import Context, ToolError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def remote_application(context: Context, relation: dict[str, Any]) -> str:

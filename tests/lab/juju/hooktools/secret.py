@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import random
-import string
-from pathlib import Path
-from typing import Any
+import os
 
 from .arguments import Call, Tool
 from .context import Context, ToolError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 FLAGS = "--label --description --expire --rotate --owner"
 ROTATIONS = frozenset({"never", "hourly", "daily", "weekly", "monthly", "quarterly", "yearly"})
@@ -53,7 +54,12 @@ def owned(context: Context, identifier: str | None, label: str | None = None) ->
 def content(arguments: tuple[str, ...]) -> dict[str, str]:
     """Read ``K#file=PATH`` at once: ops deletes the file when the tool returns."""
     pairs = (argument.partition("#file=") for argument in arguments)
-    return {key: Path(path).read_text() for key, _, path in pairs}
+    return {key: _read(path) for key, _, path in pairs}
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123 - pathlib takes long to import
+        return file.read()
 
 
 def describe(secret: dict[str, Any], call: Call) -> None:
@@ -87,7 +93,7 @@ def secret_add(context: Context, call: Call) -> str:
         "grants": [],
     }
     describe(secret, call)
-    name = "".join(random.choices(string.ascii_lowercase + string.digits, k=20))
+    name = os.urandom(10).hex()
     context.state["secrets"][name] = secret
     return f"secret:{name}"
 

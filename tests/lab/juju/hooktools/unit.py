@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .arguments import Call, Tool
 from .context import Context, ToolError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 STATUSES = frozenset({"active", "blocked", "maintenance", "waiting"})
 
