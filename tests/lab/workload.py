@@ -53,6 +53,7 @@ class Workload:
         self.model = model
         self.selector = selector
         self.webhook_port, self.status_port = _free_ports(2)
+        self._process: lab.Process | None = None
         self._folder = folder
         self._authority = certificates.make_authority(name, model)
         self._settings = {
@@ -95,10 +96,20 @@ class Workload:
             *("--config", str(self.config), "--kubeconfig", str(self.kubeconfig)),
         ]
 
-    def start(self) -> lab.Process:
-        """Start the program, without waiting for anything; a second call starts a second life."""
-        self.process = self.cluster.spawn(self.name, self.argv)
-        return self.process
+    @property
+    def process(self) -> lab.Process:
+        """The program's process, the last one if it was started several times."""
+        assert self._process, f"{self.name} was never started"
+        return self._process
+
+    @property
+    def running(self) -> bool:
+        """Whether the program was started and has not ended."""
+        return self._process is not None and self._process.running
+
+    def start(self) -> None:
+        """Start the program, without waiting for anything."""
+        self._process = self.cluster.spawn(self.name, self.argv)
 
     def await_ready(self, timeout: float = READY) -> None:
         """Return when the program says that it is ready. Raises TimeoutError, naming its log."""

@@ -34,9 +34,10 @@ class Api:
     """Speaks to ``server`` with the client certificate of ``tls``."""
 
     def __init__(self, server: str, tls: ssl.SSLContext) -> None:
+        self._connector = aiohttp.TCPConnector(ssl=tls, limit=0)
         self._session = aiohttp.ClientSession(
             server,
-            connector=aiohttp.TCPConnector(ssl=tls, limit=0),
+            connector=self._connector,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=5),
             read_bufsize=1 << 22,  # one watch event is one line
         )
@@ -50,6 +51,8 @@ class Api:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        # A polite end of TLS outlives the loop, and its sockets are found unclosed.
+        await self._connector.close(abort_ssl=True)
         await self._session.close()
 
     async def request(

@@ -1,0 +1,179 @@
+"""`istio-aux serve` as a process: how it starts, what it says of itself, how it ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import lab
+import lightkube
+import pytest
+import yaml
+from lab.kubelet import ScriptedKubelet
+from lab.scene import Scene
+from lab.workload import Workload
+
+PODS = 30
+
+
+@pytest.fixture
+def mortal(cluster: lab.Cluster, tmp_path: Path) -> Iterator[Workload]:
+    """A workload of the test's own, with a selector of its own, not started yet."""
+    workload = Workload(
+        cluster, tmp_path, name="mortal", model="mortal", selector="lab.test/mortal=yes"
+    )
+    workload.deploy()
+    yield workload
+    if workload.running:
+        workload.stop()
+
+
+@pytest.fixture
+def stage(
+    client: lightkube.Client, kubelet: ScriptedKubelet, namespace: str, mortal: Workload
+) -> Scene:
+    """A namespace served by the test's own workload, which runs."""
+    mortal.start()
+    mortal.await_ready()
+    mortal.select(namespace)
+    return Scene(client, kubelet, namespace, namespace)
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"namespace-selector": "a in b"}, 'config.yaml: namespace-selector: "a in b": expected'),
+        ({"log-level": "loud"}, 'config.yaml: log-level: "loud": expected one of: debug'),
+        ({"webhook-address": "8443"}, 'config.yaml: webhook-address: "8443": expected HOST:PORT'),
+        ({"namespace-selectr": "a=b"}, "config.yaml: namespace-selectr: unknown key"),
+        ({"tls-key": "/nowhere/tls.key"}, "/nowhere/tls.key"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_ends_it_with_2_and_one_line(
+    mortal: Workload, settings: dict[str, str], complaint: str
+):
+    good = yaml.safe_load(mortal.config.read_text())
+    mortal.config.write_text(yaml.safe_dump({**good, **settings}))
+
+    ended = subprocess.run(mortal.argv, capture_output=True, text=True, timeout=60, check=False)
+
+    assert ended.returncode == 2
+    assert complaint in ended.stderr
+    assert ended.stderr.count("\n") == 1
+    assert ended.stdout == ""
+
+
+def test_the_status_port_says_how_it_is(workload: Workload, selected: Scene):
+    assert workload.get("/livez") == (200, "ok\n")
+    assert workload.get("/readyz") == (200, "ok\n")
+    status = workload.status()
+    assert status["ready"] is True
+    assert selected.namespace in status["selected-namespaces"]
+    assert {"missing", "watched-pods", "stuck-pods", "quits-total", "version"} <= status.keys()
+
+
+def test_the_metrics_count_the_quits(workload: Workload, selected: Scene):
+    before = workload.status()["quits-total"]
+    pod = selected.start("worker")
+
+    selected.kubelet.finish(pod, "main")
+
+    selected.await_phase(pod, "Succeeded")
+    lab.until(
+        lambda: workload.status()["quits-total"] == before + 1,
+        timeout=30,
+        what="the quit to be counted",
+    )
+    code, metrics = workload.get("/metrics")
+    assert code == 200
+    assert "# TYPE istio_aux_quits_total counter" in metrics
+
+
+def test_every_line_of_the_log_is_a_json_object(workload: Workload, selected: Scene):
+    pod = selected.start("worker")
+    selected.kubelet.finish(pod, "main")
+    selected.await_phase(pod, "Succeeded")
+
+    lines = [json.loads(line) for line in workload.process.log.read_text().splitlines()]
+
+    assert all({"time", "level", "event"} <= line.keys() for line in lines)
+    assert any(selected.namespace in json.dumps(line) for line in lines)
+
+
+def test_it_is_alive_but_not_ready_until_the_api_server_answers(
+    cluster: lab.Cluster, mortal: Workload
+):
+    """It says what is missing, and needs no restart once that is there."""
+    server = cluster.process("kube-apiserver")
+    server.kill()
+    server.wait(30)
+
+    mortal.start()
+
+    try:
+        lab.until(lambda: mortal.get("/livez")[0] == 200, timeout=30, what="it to be alive")
+        code, missing = mortal.get("/readyz")
+    finally:
+        server.start()
+    assert code == 503
+    assert [line.split(":")[0] for line in missing.splitlines()] == ["namespaces", "pods"]
+    cluster.await_api()
+    mortal.await_ready()
+
+
+def test_it_ends_with_0_on_sigterm(mortal: Workload):
+    mortal.start()
+    mortal.await_ready()
+
+    mortal.process.kill(signal.SIGTERM)
+
+    assert mortal.process.wait(30) == 0
+
+
+def test_pods_that_finished_before_its_start_are_freed(stage: Scene, mortal: Workload):
+    """T26, T38: nothing depends on having seen the payload end."""
+    mortal.stop()
+    pods = [stage.start(f"early-{n}") for n in range(3)]
+    for pod in pods:
+        stage.kubelet.finish(pod, "main")
+
+    mortal.start()
+
+    for pod in pods:
+        stage.await_phase(pod, "Succeeded")
+
+
+def test_pods_that_finish_while_it_is_killed_are_freed_after_its_return(
+    stage: Scene, mortal: Workload
+):
+    def kill_and_start() -> None:
+        mortal.process.kill(signal.SIGKILL)
+        mortal.process.wait(30)
+        mortal.start()
+
+    assert_freed_through(kill_and_start, stage)
+
+
+def test_pods_that_finish_while_the_api_server_is_restarted_are_freed(
+    cluster: lab.Cluster, stage: Scene
+):
+    assert_freed_through(cluster.process("kube-apiserver").restart, stage)
+    cluster.await_api()
+
+
+def assert_freed_through(trouble: Callable[[], None], stage: Scene) -> None:
+    """Finish one pod after the other with `trouble` in between: all are freed, and no other."""
+    pods = [stage.start(f"worker-{n}") for n in range(PODS)]
+    running = [stage.start(f"running-{n}") for n in range(3)]
+    for n, pod in enumerate(pods):
+        if n == PODS // 3:
+            trouble()
+        stage.kubelet.finish(pod, "main")
+
+    for pod in pods:
+        stage.await_phase(pod, "Succeeded", timeout=120)
+    assert [stage.proxy_exit_code(pod) for pod in pods] == [0] * PODS
+    assert [stage.kubelet.execs_of(pod) for pod in running] == [[]] * 3
