@@ -98,7 +98,7 @@ class ApiServer:
         faults: each is asked before a request is served; the first that answers is removed.
         requests: ``METHOD path`` of all requests, in order.
         queries: the query of each request, in the same order.
-        watches: the watch streams that are open.
+        watches: requests whose watch streams are open.
         events: bodies of the Events that were posted.
         execs: ``(namespace, pod, container, command)`` of all execs that were upgraded.
         on_exec: answers an exec.
@@ -109,7 +109,7 @@ class ApiServer:
         self.faults: list[Fault] = []
         self.requests: list[str] = []
         self.queries: list[dict[str, str]] = []
-        self.watches: set[web.StreamResponse] = set()
+        self.watches: list[web.Request] = []
         self.events: list[Object] = []
         self.execs: list[tuple[str, str, str, tuple[str, ...]]] = []
         self.on_exec: Exec = proxy_quits
@@ -153,9 +153,9 @@ class ApiServer:
 
     async def cut(self) -> None:
         """Reset every watch's connection."""
-        for response in list(self.watches):
-            if (transport := response._req and response._req.transport) is not None:
-                transport.abort()
+        for request in self.watches:
+            if request.transport is not None:
+                request.transport.abort()
 
     @property
     def url(self) -> str:
@@ -276,7 +276,7 @@ class ApiServer:
             gone = status(410, "Expired", f"too old resource version: {seen} ({self.oldest})")
             await response.write(_line("ERROR", gone))
             return response
-        self.watches.add(response)
+        self.watches.append(request)
         try:
             async with asyncio.timeout(float(request.query.get("timeoutSeconds", "1800"))):
                 while True:
@@ -287,10 +287,10 @@ class ApiServer:
                     seen = max(seen, self._version)
                     async with self._changed:
                         await self._changed.wait_for(lambda: self._version > seen)
-        except TimeoutError:
+        except (TimeoutError, ConnectionError):
             return response
         finally:
-            self.watches.discard(response)
+            self.watches.remove(request)
 
     async def _exec(
         self, request: web.Request, namespace: str, pod: str
@@ -338,4 +338,5 @@ def _selected(request: web.Request, item: Object, namespace: str = "") -> bool:
         "status.phase": item.get("status", {}).get("phase", ""),
         "spec.restartPolicy": item.get("spec", {}).get("restartPolicy", ""),
     }
-    return selectors.parse(fields.replace("!=", "!=")).matches(facts)
+    # A field selector is written like a label selector of equalities.
+    return selectors.parse(fields).matches(facts)

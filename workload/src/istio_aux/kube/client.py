@@ -7,7 +7,7 @@ when to ask again.
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import Self
@@ -107,7 +107,7 @@ class Client:
         async with self._request("POST", path, (), body=body) as response:
             return await response.read()
 
-    async def watch(self, path: str, params: Params, *, silence: float) -> AsyncIterator[bytes]:
+    async def watch(self, path: str, params: Params, *, silence: float) -> AsyncGenerator[bytes]:
         """Yield the lines of a watch until the server ends it.
 
         Args:
@@ -121,14 +121,14 @@ class Client:
                 async for line in response.content:
                     yield line
             except ValueError as error:  # aiohttp: a line that does not fit the buffer.
-                raise UnreachableError(f"{path}: a line over {2 * READ_BUFFER} bytes") from error
+                raise UnreachableError(f"a line over {2 * READ_BUFFER} bytes") from error
 
     @asynccontextmanager
     async def websocket(
         self, path: str, params: Params, protocols: Sequence[str]
     ) -> AsyncGenerator[ClientWebSocketResponse]:
         """Upgrade a GET to a WebSocket; on leaving, the peer has a second to close its half."""
-        with _errors(path):
+        with _errors():
             async with self._open.ws_connect(
                 self._access.server + path,
                 protocols=protocols,
@@ -155,7 +155,7 @@ class Client:
         body: bytes | None = None,
         patience: aiohttp.ClientTimeout | None = None,
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
-        with _errors(path):
+        with _errors():
             async with self._open.request(
                 method,
                 self._access.server + path,
@@ -201,11 +201,11 @@ def _error(response: aiohttp.ClientResponse, body: bytes) -> ApiError:
 
 
 @contextmanager
-def _errors(path: str) -> Generator[None]:
+def _errors() -> Generator[None]:
     """Translate what aiohttp raises; TimeoutError passes, because it is the caller's own."""
     try:
         yield
     except aiohttp.SocketTimeoutError as error:
-        raise SilentError(f"{path}: the connection went silent") from error
+        raise SilentError("the connection went silent") from error
     except (aiohttp.ClientError, ConnectionError, ssl.SSLError) as error:
-        raise UnreachableError(f"{path}: {str(error) or type(error).__name__}") from error
+        raise UnreachableError(str(error) or type(error).__name__) from error

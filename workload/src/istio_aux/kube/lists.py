@@ -6,7 +6,7 @@ Only that may live here. An object that cannot be read costs itself only, not it
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Generic, TypeVar
 
 import msgspec
@@ -50,7 +50,7 @@ class Lister(Generic[T]):
         self._page = msgspec.json.Decoder(Page[kind])
         self._one = msgspec.json.Decoder(kind)
 
-    async def pages(self, selection: Mapping[str, str]) -> AsyncIterator[Page[T]]:
+    async def pages(self, selection: Mapping[str, str]) -> AsyncGenerator[Page[T]]:
         """Yield all pages; objects may come twice when the list had to be begun again.
 
         Raises:
@@ -78,7 +78,7 @@ class Lister(Generic[T]):
         try:
             page = _raw_page.decode(body)
         except msgspec.DecodeError as error:
-            raise UnreachableError(f"{self._path}: the answer is no list: {error}") from error
+            raise UnreachableError(f"the answer is no list: {error}") from error
         return Page(page.metadata, [item for raw in page.items or () for item in self._read(raw)])
 
     def _read(self, raw: msgspec.Raw) -> list[T]:

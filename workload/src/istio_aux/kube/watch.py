@@ -12,6 +12,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping
+from contextlib import aclosing
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
@@ -144,56 +145,65 @@ class Watch(Generic[T]):
         self.synced.set()
 
     async def _follow(self, until: float) -> None:
-        """Watch from the known version until the server ends the stream, or raise `KubeError`."""
-        seconds = min(random.uniform(0.9, 1.1) * self._stream, until - time.monotonic())  # noqa: S311  (spreads load, guards nothing)
+        """Watch from the known version until the stream ends in order, or raise `KubeError`."""
+        jitter = random.uniform(0.9, 1.1)  # noqa: S311  (spreads load, guards nothing)
+        seconds = max(1, round(min(jitter * self._stream, until - time.monotonic())))
         params = {
             **self._selection,
             "watch": "true",
             "allowWatchBookmarks": "true",
             "resourceVersion": self._version,
-            "timeoutSeconds": str(max(1, round(seconds))),
+            "timeoutSeconds": str(seconds),
         }
-        opened = time.monotonic()
-        alive = False
+        opened, version = time.monotonic(), self._version
         try:
-            async for line in self._client.watch(self._path, params, silence=self._silence):
-                self._take(line)
-                alive = True
-                self._backoff.reset()
-                self.trouble = None
-        except (UnreachableError, ApiError) as error:
-            if isinstance(error, ApiError) or not alive:
+            # The server ends the stream; one that does not must not put off the next list.
+            async with asyncio.timeout(seconds * 1.1):
+                await self._read(params)
+        except TimeoutError:
+            pass
+        except UnreachableError as error:
+            if self._version == version:
                 raise
-            # The version is still good: watching on from it costs less than a list.
+            # The stream brought us on, and its last version is good: that costs less than a list.
             self._restarted(_reason(error))
             await asyncio.sleep(self._backoff.next())
             return
-        if alive or time.monotonic() - opened > 1.0:
-            self._restarted("ended")
-        else:
-            raise UnreachableError(f"{self._path}: the stream ended as soon as it began")
+        if self._version == version and time.monotonic() - opened < 1.0:
+            raise UnreachableError("the stream ended as soon as it began")
+        self._restarted("ended")
+
+    async def _read(self, params: Mapping[str, str]) -> None:
+        lines = self._client.watch(self._path, params, silence=self._silence)
+        async with aclosing(lines):
+            async for line in lines:
+                self._take(line)
+                self._backoff.reset()
+                self.trouble = None
 
     def _take(self, line: bytes) -> None:
         """Act on one line of the stream."""
         try:
             event = self._event.decode(line)
+            self._deliver(event.type, event.object, line)
         except msgspec.ValidationError:
             self._take_unusual(line)
-            return
         except msgspec.DecodeError as error:
-            raise UnreachableError(f"{self._path}: the stream was cut within an event") from error
-        self._deliver(event.type, event.object, line)
+            raise UnreachableError("the stream was cut within an event") from error
 
     def _take_unusual(self, line: bytes) -> None:
         """Act on a line whose object is not of our kind: a Status, a bookmark, or a surprise."""
-        event = _raw_event.decode(line)
-        if event.type == "ERROR":
-            raise _status.decode(event.object).error()
-        marked = _marked.decode(event.object)
+        try:
+            event = _raw_event.decode(line)
+            if event.type == "ERROR":
+                raise _status.decode(event.object).error()
+            marked = _marked.decode(event.object)
+        except msgspec.ValidationError as error:
+            raise UnreachableError(f"the stream brought no event: {error}") from error
         if event.type != "BOOKMARK":
             name = str(key_of(marked))
             _log.error("%s: %s: cannot be read", self._path, name, extra={"event": "malformed"})
-        self._version = marked.metadata.resource_version
+        self._version = marked.metadata.resource_version or self._version
 
     def _deliver(self, kind: str, resource: T, line: bytes) -> None:
         if kind == "ERROR":
@@ -202,7 +212,7 @@ class Watch(Generic[T]):
             self._apply(key_of(resource), resource)
         elif kind == "DELETED":
             self._delete(key_of(resource))
-        self._version = resource.metadata.resource_version
+        self._version = resource.metadata.resource_version or self._version
 
     def _apply(self, key: Key, resource: T) -> None:
         version = resource.metadata.resource_version

@@ -246,7 +246,7 @@ class Controller:
                 raise
             pod = None
         except msgspec.DecodeError as error:
-            raise UnreachableError(f"{record.key}: the answer is no pod: {error}") from error
+            raise UnreachableError(f"the answer is no pod: {error}") from error
         if pod is None or pod.metadata.uid != uid:
             record.left = True
             return None

@@ -1,0 +1,52 @@
+"""Run a test that is a coroutine, and wait in it for something to come true."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def driven(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Make a coroutine function a plain test with an event loop of its own."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(60):
+                await test(*args, **kwargs)
+
+        asyncio.run(bounded(), debug=False)
+
+    return run
+
+
+async def until(check: Callable[[], T], what: str, *, within: float = 10.0) -> T:
+    """Wait until ``check`` returns something true; returns that.
+
+    Raises:
+        AssertionError: it did not come true; names ``what`` and the last value.
+    """
+    deadline = asyncio.get_running_loop().time() + within
+    while not (value := check()):
+        if asyncio.get_running_loop().time() > deadline:
+            raise AssertionError(f"not within {within:g} s: {what}; last: {value!r}")
+        await asyncio.sleep(0.005)
+    return value
+
+
+@asynccontextmanager
+async def background(work: Coroutine[Any, Any, None]) -> AsyncGenerator[asyncio.Task[None]]:
+    """Run ``work`` beside the body; it is cancelled in the end, and its error is not hidden."""
+    task = asyncio.create_task(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
