@@ -23,6 +23,9 @@ from inputs import Inputs, observe
 from relations import istio_pilot, peers
 
 logger = logging.getLogger(__name__)
+# Every line of a log is a call of juju-log, and of the 163 in an event these two write 161.
+for _chatty in ("httpcore2", "httpx2"):
+    logging.getLogger(_chatty).setLevel(logging.WARNING)
 
 # Recorded by the charm for itself: see `_wake_until_checked`.
 _NOTICE: Final = "istio-aux.io/not-ready-yet"
