@@ -181,6 +181,7 @@ class Cluster:
         with self.client() as client:
             answer = client.create(request, service_account, namespace=namespace)
         assert answer.status
+        assert answer.status.token
         return kubeconfig.with_token(
             self.state / "kubeconfigs" / f"{namespace}-{service_account}",
             self.server,

@@ -32,10 +32,18 @@ PACKAGES = {
     "runc": "runc",
     "iptables": "iptables",
     "ip": "iproute2",
-    "conntrack": "conntrack",
-    "nsenter": "util-linux",
 }
 CNI_PACKAGE = "containernetworking-plugins"
+# The kubelet sets these for the whole machine (setupKernelTunables); in its namespace it finds them
+# set as it wants them, and the machine keeps its own.
+TUNABLES = {
+    "vm/overcommit_memory": 1,
+    "vm/panic_on_oom": 0,
+    "kernel/panic": 10,
+    "kernel/panic_on_oops": 1,
+    "kernel/keys/root_maxkeys": 1_000_000,
+    "kernel/keys/root_maxbytes": 25_000_000,
+}
 # Measured on 2 cores: containerd serves after 1 s, the node is Ready after 7 s.
 START = 100
 
@@ -116,6 +124,10 @@ def furnish(tree: Tree) -> network.Cable:
         work = f"/run/lab/work/{name}"
         layers = f"lowerdir=/var/{name},upperdir=/run/lab/{name},workdir={work}"
         private.append(f"mkdir {work} && mount -t overlay -o {layers} lab /var/{name}")
+    for name, value in TUNABLES.items():
+        fake = f"/run/lab/tunables/{name}"
+        private.append(f"mkdir -p {fake.rpartition('/')[0]} && echo {value} > {fake}")
+        private.append(f"mount --bind {fake} /proc/sys/{name}")
     private += [
         f"mkdir -p '{lab}' && mount --bind /run/lab/cache '{lab}'",
         'resolver=$(readlink -m /etc/resolv.conf); mkdir -p "${resolver%/*}"',

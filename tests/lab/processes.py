@@ -98,7 +98,10 @@ class Tree:
         self._isolated: Future[int] = Future()
         self._gone: ConnectionError | None = None
         self._guardian = self._start_guardian()
-        self._reader = threading.Thread(target=self._read, name=f"guardian of {self.name}")
+        # A daemon, so that an interpreter which never closes this can end, and the guardian too.
+        self._reader = threading.Thread(
+            target=self._read, name=f"guardian of {self.name}", daemon=True
+        )
         self._reader.start()
         self.guardian = self._guardian.pid
         # As the harness sees it: the pid of PID 1 of the namespaces, or the guardian's own.
@@ -145,6 +148,8 @@ class Tree:
             OSError: there is no such program, or it cannot be run.
         """
         own = {k: v for k, v in os.environ.items() if not k.upper().endswith("_PROXY")}
+        # What root needs, wherever the harness was started from.
+        own["PATH"] = f"{os.environ.get('PATH', '/usr/bin:/bin')}:/usr/sbin:/sbin"
         whole = {**own, "TMPDIR": str(self.state / "tmp"), **(env or {})}
         process = Process(self, name, [str(part) for part in argv], whole, cwd or self.state)
         process.start()

@@ -60,15 +60,15 @@ def _kubernetes(name: str, seconds: int) -> Program:
 PROGRAMS = {
     program.name: program
     for program in (
-        Program("etcd", HERE / "tools/kubernetes-1.36", "go.etcd.io/etcd/server/v3", 25),
-        _kubernetes("kube-apiserver", 200),
+        Program("etcd", HERE / "tools/kubernetes-1.36", "go.etcd.io/etcd/server/v3", 45),
+        _kubernetes("kube-apiserver", 180),
         _kubernetes("kube-controller-manager", 50),
         _kubernetes("kube-scheduler", 5),
         _kubernetes("kubelet", 20),
-        _kubernetes("kubectl", 25),
+        _kubernetes("kubectl", 20),
         Program("pebble", HERE / "tools/pebble", "github.com/canonical/pebble/cmd/pebble", 10),
         Program("pilot-agent", HERE / "istio/proxy", ".", 5),
-        Program("coredns", HERE / "tools/coredns", "github.com/coredns/coredns", 120),
+        Program("coredns", HERE / "tools/coredns", "github.com/coredns/coredns", 130),
         Program(
             "training-operator",
             HERE / "tools/training-operator",

@@ -8,11 +8,12 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import lab
 import lightkube
 import pytest
-from lab import cache, images, leftovers, sweep
+from lab import cache, images, leftovers, node, sweep
 from lab.harness import Harness, running
 from lightkube import KubeConfig
 from lightkube.models.core_v1 import Container, PodSpec
@@ -124,6 +125,14 @@ def test_two_clusters_run_pods_at_once_and_a_killed_harness_leaves_nothing(
     assert (cache.root() / "logs" / other.name / "kubelet.log").exists()
     shutil.rmtree(cache.root() / "logs" / other.name)
     assert cluster.process("kubelet").running
+
+
+def test_the_kubelet_sets_no_kernel_parameter_of_the_machine(cluster: lab.Cluster):
+    inside = Path(f"/proc/{cluster.process('kubelet').pid}/root/proc/sys")
+
+    for name, value in node.TUNABLES.items():
+        assert (inside / name).read_text() == f"{value}\n"
+        assert (inside / name).stat().st_dev != inside.stat().st_dev
 
 
 @pytest.fixture
