@@ -47,7 +47,7 @@ def load(options: Mapping[str, object]) -> Config:
         selector = namespaces.parse(text)
     except ValueError as error:
         problems.append(f"namespace-selector: {error}")
-    for name, allowed in _CHOICES.items():
+    for name, allowed in CHOICES.items():
         if options[name] not in allowed:
             problems.append(f"{name}: {json.dumps(options[name])}: expected {' or '.join(allowed)}")
     if problems:
@@ -60,7 +60,7 @@ def load(options: Mapping[str, object]) -> Config:
     )
 
 
-_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "failure-policy": get_args(FailurePolicy),
     "log-level": get_args(LogLevel),
 }

@@ -1,0 +1,16 @@
+output "app_name" {
+  description = "Name of the application in the model"
+  value       = juju_application.istio_aux.name
+}
+
+output "provides" {
+  description = "Endpoints that others can require"
+  value       = {}
+}
+
+output "requires" {
+  description = "Endpoints that require something of others"
+  value = {
+    istio_pilot = "istio-pilot"
+  }
+}
