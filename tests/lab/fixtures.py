@@ -12,17 +12,13 @@ from lightkube.resources.core_v1 import Namespace, ServiceAccount
 
 import lab
 
-CLUSTER = pytest.StashKey[lab.Cluster]()
-
 
 def running(request: pytest.FixtureRequest, level: lab.Level) -> Iterator[lab.Cluster]:
     """A cluster for the session, whose logs are kept and named when a test failed."""
     with lab.cluster(level) as cluster:
-        request.session.stash[CLUSTER] = cluster
         failed_before = request.session.testsfailed
         yield cluster
         cluster.keep_logs = request.session.testsfailed > failed_before
-        del request.session.stash[CLUSTER]
 
 
 @pytest.fixture
@@ -52,7 +48,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Say at a failing test where its cluster's logs are."""
     report = yield
-    cluster = item.session.stash.get(CLUSTER, None)
-    if report.failed and cluster:
+    cluster = getattr(item, "funcargs", {}).get("cluster")
+    if report.failed and isinstance(cluster, lab.Cluster):
         report.sections.append(("lab", f"logs of {cluster.name}: {cluster.logs}"))
     return report
