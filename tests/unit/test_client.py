@@ -1,0 +1,120 @@
+"""What a request says when it does not succeed, and what it never does."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import ssl
+
+import pytest
+from aiohttp import web
+from istio_aux.kube.client import Client
+from istio_aux.kube.errors import ApiError, UnreachableError
+from unit.apiserver import ApiServer, refusal
+from unit.asynchronous import driven
+
+
+def always(response: web.Response):
+    async def fault(_request: web.Request) -> web.Response:
+        return response
+
+    return fault
+
+
+@driven
+async def test_an_error_says_what_the_api_server_said() -> None:
+    async with ApiServer() as api, Client(api.access()) as client:
+        with pytest.raises(ApiError) as caught:
+            await client.get("/api/v1/namespaces/a/pods/b")
+    assert (caught.value.code, caught.value.reason) == (404, "NotFound")
+    assert str(caught.value) == '404 NotFound: pods "b" not found'
+
+
+@driven
+async def test_an_error_in_plain_text_is_cut_to_one_line() -> None:
+    page = web.Response(status=502, text="<html>\n<p>bad gateway</p>\n" + "x" * 5000)
+    async with ApiServer() as api, Client(api.access()) as client:
+        api.faults.append(always(page))
+        with pytest.raises(ApiError) as caught:
+            await client.get("/api/v1/pods")
+    assert str(caught.value).startswith("502: <html> <p>bad gateway</p> xxx")
+    assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize(("header", "seconds"), [("7", 7), ("soon", None), ("", None)])
+@driven
+async def test_the_time_that_a_server_asks_for_is_read(header: str, seconds: int | None) -> None:
+    answer = refusal(429, "TooManyRequests", headers={"Retry-After": header})
+    async with ApiServer() as api, Client(api.access()) as client:
+        api.faults.append(always(answer))
+        with pytest.raises(ApiError) as caught:
+            await client.get("/api/v1/pods")
+    assert caught.value.retry_after == seconds
+
+
+@driven
+async def test_each_request_carries_the_token_that_is_valid_then() -> None:
+    tokens = iter(["first", "second"])
+    async with ApiServer() as api:
+        access = dataclasses.replace(api.access(), token=lambda: next(tokens))
+        async with Client(access) as client:
+            await client.get("/api/v1/pods")
+            await client.get("/api/v1/pods")
+        assert api.tokens == ["Bearer first", "Bearer second"]
+
+
+@driven
+async def test_a_redirect_is_an_error_because_it_would_carry_the_token_away() -> None:
+    async with ApiServer() as api, Client(api.access()) as client:
+        api.faults.append(always(web.Response(status=302, headers={"Location": api.url})))
+        with pytest.raises(ApiError) as caught:
+            await client.get("/api/v1/pods")
+        assert caught.value.code == 302
+        assert len(api.requests) == 1
+
+
+@driven
+async def test_a_server_that_nobody_vouches_for_gets_no_request() -> None:
+    async with ApiServer() as api:
+        stranger = dataclasses.replace(api.access(), tls=ssl.create_default_context())
+        async with Client(stranger) as client:
+            with pytest.raises(UnreachableError, match="certificate verify failed"):
+                await client.get("/api/v1/pods")
+        assert api.requests == []
+
+
+@driven
+async def test_a_server_that_is_not_there_is_named() -> None:
+    async with ApiServer() as api:
+        access = api.access()
+        await api.stop()
+        async with Client(access) as client:
+            with pytest.raises(UnreachableError, match="Cannot connect to host"):
+                await client.get("/api/v1/pods")
+        await api.start()
+
+
+@driven
+async def test_a_connection_that_the_server_cuts_is_told_as_such() -> None:
+    async def cut(request: web.Request) -> web.StreamResponse:
+        assert request.transport
+        request.transport.abort()
+        return web.Response()
+
+    async with ApiServer() as api, Client(api.access()) as client:
+        api.faults += [cut, cut]  # aiohttp itself tries a second time on a connection of its pool.
+        with pytest.raises(UnreachableError):
+            await client.get("/api/v1/pods")
+
+
+@driven
+async def test_the_callers_own_deadline_stays_the_callers() -> None:
+    async def hang(_request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(30)
+        return web.Response()
+
+    async with ApiServer() as api, Client(api.access()) as client:
+        api.faults.append(hang)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await client.get("/api/v1/pods")

@@ -1,0 +1,94 @@
+"""The settings of serve: what is taken, and what is said of what is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from istio_aux.settings import Address, Settings, SettingsError, load
+
+LEAST = "tls-certificate: /tls/tls.crt\ntls-key: /tls/tls.key\n"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "config.yaml"
+
+
+def read(file: Path, text: str) -> Settings:
+    file.write_text(text)
+    return load(file)
+
+
+def test_two_paths_are_enough(file: Path) -> None:
+    settings = read(file, LEAST)
+    assert settings.tls_certificate == Path("/tls/tls.crt")
+    assert settings.tls_key == Path("/tls/tls.key")
+    assert str(settings.namespace_selector) == "io.datastrophic/istio-aux=enabled"
+    assert settings.log_level == "info"
+    assert settings.webhook_address == Address("0.0.0.0", 8443)
+    assert settings.status_address == Address("0.0.0.0", 8080)
+    assert settings.kubeconfig is None
+
+
+def test_every_key_is_taken(file: Path) -> None:
+    settings = read(
+        file,
+        LEAST + "namespace-selector: team in (a, b), !off\nlog-level: debug\n"
+        "webhook-address: '[::1]:9443'\nstatus-address: ':0'\nkubeconfig: /etc/kubeconfig\n",
+    )
+    assert str(settings.namespace_selector) == "!off,team in (a,b)"
+    assert settings.log_level == "debug"
+    assert settings.webhook_address == Address("::1", 9443)
+    assert settings.status_address == Address("", 0)
+    assert settings.kubeconfig == Path("/etc/kubeconfig")
+
+
+def test_an_empty_selector_selects_every_namespace(file: Path) -> None:
+    assert str(read(file, LEAST + 'namespace-selector: ""\n').namespace_selector) == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("namespace-selector: a in b", 'namespace-selector: "a in b": expected "(" after "in"'),
+        ("namespace-selector: [a]", 'namespace-selector: ["a"]: expected a label selector'),
+        ("log-level: loud", 'log-level: "loud": expected one of: debug, info, warning, error'),
+        ("log-level: off", "log-level: false: expected one of: debug, info, warning, error"),
+        ("log-level: [info]", 'log-level: ["info"]: expected one of: debug'),
+        ("webhook-address: 8443", "webhook-address: 8443: expected HOST:PORT"),
+        ("webhook-address: a:b", 'webhook-address: "a:b": expected HOST:PORT'),
+        ("status-address: a:65536", 'status-address: "a:65536": expected HOST:PORT'),
+        ("kubeconfig: ''", 'kubeconfig: "": expected the path of a file'),
+        ("kubeconfig: 2024-01-01", 'kubeconfig: "2024-01-01": expected the path of a file'),
+        ("colour: blue", "colour: unknown key: expected one of: namespace-selector, log-level"),
+        ("1: blue", "1: unknown key: expected one of: namespace-selector"),
+        ("tls-key: /again", "not YAML: tls-key is given twice"),
+        ("a: b: c", "not YAML: mapping values are not allowed here"),
+    ],
+)
+def test_a_line_that_cannot_be_used_is_named_with_what_is_allowed(
+    line: str, complaint: str, file: Path
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read(file, LEAST + line + "\n")
+    assert str(caught.value).startswith(f"config.yaml: {complaint}")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["tls-certificate", "tls-key"])
+def test_a_key_that_is_missing_is_named(key: str, file: Path) -> None:
+    rest = "".join(f"{line}\n" for line in LEAST.splitlines() if not line.startswith(key))
+    with pytest.raises(SettingsError, match=f"config.yaml: {key}: missing: expected the path"):
+        read(file, rest + "log-level: info\n")
+
+
+@pytest.mark.parametrize("text", ["", "- a\n", "text"])
+def test_a_file_that_is_no_mapping_is_refused(text: str, file: Path) -> None:
+    with pytest.raises(SettingsError, match="expected a mapping of settings"):
+        read(file, text)
+
+
+def test_a_file_that_is_not_there_is_named(file: Path) -> None:
+    with pytest.raises(SettingsError, match=r"config\.yaml: No such file or directory"):
+        load(file)

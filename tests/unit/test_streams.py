@@ -1,0 +1,227 @@
+"""Exec over a WebSocket: frames to a result, and every way in which none comes (T14-T18, T25)."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import socket as sockets
+from typing import Any
+
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as some
+from istio_aux.kube.client import Client
+from istio_aux.kube.streams import OUTPUT, Channels, ExecResult, execute
+from unit.apiserver import ApiServer, Exec, refusal
+from unit.asynchronous import driven
+
+SUCCESS = b'\x03{"metadata":{},"status":"Success"}'
+
+
+def failure(code: str) -> bytes:
+    """The Status of a command that ended with a code (remotecommand v4)."""
+    status = {
+        "status": "Failure",
+        "message": f"command terminated with non-zero exit code: exit status {code}",
+        "reason": "NonZeroExitCode",
+        "details": {"causes": [{"reason": "ExitCode", "message": code}]},
+    }
+    return b"\x03" + json.dumps(status).encode()
+
+
+def heard(*frames: bytes) -> ExecResult:
+    channels = Channels()
+    for frame in frames:
+        channels.feed(frame)
+    return channels.result("cut")
+
+
+@pytest.mark.parametrize(
+    ("frames", "result"),
+    [
+        pytest.param([b"\x01OK", SUCCESS], ExecResult(0, "OK"), id="success"),
+        pytest.param([b"\x01", b"\x02", b"\x03", b"", SUCCESS], ExecResult(0), id="empty frames"),
+        pytest.param([b"\x01O", b"\x01K", SUCCESS], ExecResult(0, "OK"), id="output in parts"),
+        pytest.param([b"\x02oh", SUCCESS], ExecResult(0, "", "oh"), id="stderr"),
+        pytest.param([SUCCESS[:9], b"\x03" + SUCCESS[9:]], ExecResult(0), id="status in parts"),
+        pytest.param([b"\x07?", b"\xff\x01", SUCCESS], ExecResult(0), id="unknown channels"),
+        pytest.param(
+            [failure("255")],
+            ExecResult(
+                255, error="command terminated with non-zero exit code: exit status 255"
+            ),
+            id="exit code",
+        ),
+        pytest.param(
+            [b'\x03{"status":"Failure","message":"container not found (\\"istio-proxy\\")"}'],
+            ExecResult(None, error='container not found ("istio-proxy")'),
+            id="no exit code",
+        ),
+        pytest.param([b'\x03{"status":"Failure"}'],
+                     ExecResult(None, error="the server gave no reason"), id="no reason"),
+        pytest.param([b"\x03oops"], ExecResult(None, error="oops"), id="no JSON"),
+        pytest.param([failure("many")],
+                     ExecResult(None, error="command terminated with non-zero exit code:"
+                                            " exit status many"), id="exit code is no number"),
+        pytest.param([b"\x01OK"], ExecResult(None, "OK", error="cut"), id="no status"),
+        pytest.param([b"\x01\xff"], ExecResult(None, "\ufffd", error="cut"), id="no UTF-8"),
+    ],
+)  # fmt: skip
+def test_frames_make_a_result(frames: list[bytes], result: ExecResult) -> None:
+    assert heard(*frames) == result
+
+
+@given(some.lists(some.binary(max_size=50)))
+def test_no_frame_whatever_is_in_it_is_an_error_or_success(frames: list[bytes]) -> None:
+    result = heard(*(frame for frame in frames if frame[:1] != b"\x03"))
+    assert (result.exit_code, result.error) == (None, "cut")
+
+
+def test_a_talkative_command_is_cut_and_its_status_still_read() -> None:
+    result = heard(*[b"\x01" + b"x" * 10_000] * 100, SUCCESS)
+    assert len(result.stdout) == OUTPUT
+    assert result.exit_code == 0
+
+
+def test_a_result_reads_as_one_line() -> None:
+    assert str(ExecResult(0, "OK\n")) == "exit code 0: OK"
+    assert str(ExecResult(255, "", "Error: dial\ntcp")) == "exit code 255: Error: dial tcp"
+    assert str(ExecResult(None, error="timed out after 10 s")) == (
+        "no exit code: timed out after 10 s"
+    )
+    assert str(ExecResult(0)) == "exit code 0"
+
+
+async def run(api: ApiServer, client: Client, deadline: float = 10) -> ExecResult:
+    await api.put("pods", {"metadata": {"name": "job", "namespace": "training"}})
+    pod = ("training", "job")
+    return await execute(client, pod, "istio-proxy", ["pilot-agent", "request", "a b"], deadline)
+
+
+async def answered(on_exec: Exec, deadline: float = 10) -> ExecResult:
+    async with ApiServer() as api, Client(api.access()) as client:
+        api.on_exec = on_exec
+        return await run(api, client, deadline)
+
+
+@driven
+async def test_the_command_arrives_word_by_word_with_output_and_without_input() -> None:
+    async with ApiServer() as api, Client(api.access()) as client:
+        assert await run(api, client) == ExecResult(0, "OK")
+        command = ("pilot-agent", "request", "a b")
+        assert api.execs == [("training", "job", "istio-proxy", command)]
+        query = api.queries[-1]
+        assert (query["stdout"], query["stderr"], "stdin" in query) == ("true", "true", False)
+
+
+@pytest.mark.parametrize("spoken", ["v5.channel.k8s.io", "v4.channel.k8s.io"])
+@driven
+async def test_either_protocol_will_do_and_the_newer_is_preferred(spoken: str) -> None:
+    offered: list[str] = []
+
+    async def speak(request: web.Request) -> web.StreamResponse | None:
+        offered.append(request.headers["Sec-WebSocket-Protocol"])
+        socket = web.WebSocketResponse(protocols=(spoken,))
+        await socket.prepare(request)
+        await socket.send_bytes(SUCCESS)
+        await socket.close()
+        return socket
+
+    async with ApiServer() as api, Client(api.access()) as client:
+        api.faults.append(speak)
+        assert (await run(api, client)).exit_code == 0
+    assert offered[0].replace(" ", "") == "v5.channel.k8s.io,v4.channel.k8s.io"
+
+
+@driven
+async def test_a_socket_that_is_closed_without_a_status_is_no_verdict() -> None:
+    async def close(socket: web.WebSocketResponse, *_: str) -> None:
+        await socket.send_bytes(b"\x01OK")
+        await socket.close()
+
+    assert await answered(close) == ExecResult(None, "OK", error="closed without a status (1000)")
+
+
+@driven
+async def test_a_connection_that_the_command_itself_ended_is_no_verdict() -> None:
+    async def reset(socket: web.WebSocketResponse, *_: str) -> None:
+        transport: Any = socket.get_extra_info("socket")
+        transport.shutdown(sockets.SHUT_RDWR)
+
+    result = await answered(reset)
+    assert result.exit_code is None
+    assert result.error
+
+
+@driven
+async def test_a_hung_exec_ends_at_its_deadline() -> None:
+    async def hang(_socket: web.WebSocketResponse, *_: str) -> None:
+        await asyncio.sleep(30)
+
+    began = asyncio.get_running_loop().time()
+    result = await answered(hang, deadline=0.2)
+    assert result == ExecResult(None, error="timed out after 0.2 s")
+    assert asyncio.get_running_loop().time() - began < 5
+
+
+@driven
+async def test_a_handshake_that_hangs_ends_at_the_deadline() -> None:
+    async def hang(_request: web.Request) -> web.StreamResponse | None:
+        await asyncio.sleep(30)
+        return None
+
+    async with ApiServer() as api, Client(api.access()) as client:
+        api.faults.append(hang)
+        result = await run(api, client, deadline=0.2)
+    assert result == ExecResult(None, error="timed out after 0.2 s")
+
+
+@driven
+async def test_a_refused_handshake_says_what_the_api_server_said() -> None:
+    async def refuse(_request: web.Request) -> web.Response:
+        return refusal(403, "Forbidden", 'pods "job" is forbidden: User "me" cannot create')
+
+    async with ApiServer() as api, Client(api.access()) as client:
+        api.faults.append(refuse)
+        result = await run(api, client)
+    assert result.error == '403 Forbidden: pods "job" is forbidden: User "me" cannot create'
+
+
+@driven
+async def test_an_api_server_that_is_not_there_is_a_result_too() -> None:
+    async with ApiServer() as api:
+        access = api.access()
+        await api.stop()
+        async with Client(access) as client:
+            result = await execute(client, ("training", "job"), "istio-proxy", ["true"], 5)
+        await api.start()
+    assert result.error
+    assert "Cannot connect" in result.error
+
+
+@driven
+async def test_many_execs_leave_no_descriptor_behind() -> None:
+    """T25."""
+
+    def descriptors() -> int:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208  (a count, no paths)
+
+    async def hang(_socket: web.WebSocketResponse, *_: str) -> None:
+        await asyncio.sleep(30)
+
+    async with ApiServer() as api, Client(api.access()) as client:
+        await run(api, client)
+        before = descriptors()
+        for _ in range(10):
+            await asyncio.gather(*(run(api, client) for _ in range(10)))
+        api.on_exec = hang
+        await asyncio.gather(*(run(api, client, 0.1) for _ in range(10)))
+        for _ in range(100):
+            if descriptors() <= before:
+                break
+            await asyncio.sleep(0.05)
+        assert descriptors() <= before

@@ -1,0 +1,87 @@
+"""What the process tells: log lines and metrics."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from istio_aux import telemetry
+
+
+@pytest.fixture
+def log() -> Iterator[io.StringIO]:
+    """Where logging goes; afterwards it goes again where it went before."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    stream = io.StringIO()
+    telemetry.log_to(stream, "info")
+    yield stream
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(capture=False)
+
+
+def lines(log: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.getvalue().splitlines()]
+
+
+def test_a_log_line_is_one_object_with_what_the_call_gave(log: io.StringIO) -> None:
+    extra = {"event": "decision", "namespace": "training", "reason": "it is\nover"}
+    logging.getLogger("any").info("training/%s", "job", extra=extra)
+    (line,) = lines(log)
+    assert line.pop("time").endswith("+00:00")
+    assert line == {
+        "level": "info", "event": "decision", "message": "training/job",
+        "namespace": "training", "reason": "it is\nover",
+    }  # fmt: skip
+
+
+def test_a_line_of_somebody_else_has_its_logger_as_event(log: io.StringIO) -> None:
+    logging.getLogger("aiohttp.server").error("oops")
+    assert lines(log)[0]["event"] == "aiohttp.server"
+
+
+def test_a_value_that_json_does_not_know_is_shown_as_text(log: io.StringIO) -> None:
+    logging.getLogger("any").info("x", extra={"what": ValueError("odd")})
+    assert lines(log)[0]["what"] == "odd"
+
+
+def test_an_error_with_its_traceback_is_still_one_line(log: io.StringIO) -> None:
+    try:
+        int("odd")
+    except ValueError:
+        logging.getLogger("any").exception("oops")
+    (line,) = lines(log)
+    assert line["traceback"].splitlines()[-1].startswith("ValueError: invalid literal")
+
+
+def test_what_is_below_the_level_is_not_logged(log: io.StringIO) -> None:
+    logging.getLogger("any").debug("quiet")
+    assert lines(log) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        'istio_aux_quits_total{outcome="exited"}',
+        "istio_aux_quit_attempts_total",
+        "istio_aux_stuck_pods",
+        "istio_aux_watched_pods",
+        'istio_aux_watch_restarts_total{reason="expired"}',
+        'istio_aux_admission_reviews_total{outcome="patched"}',
+        "istio_aux_admission_seconds_count",
+        "istio_aux_payload_exit_to_proxy_exit_seconds_count",
+        "istio_aux_internal_errors_total",
+    ],
+)
+def test_a_metric_is_there_before_anything_happened(name: str) -> None:
+    """An alert on its rise would miss the first time otherwise."""
+    assert f"\n{name} 0.0\n" in telemetry.Telemetry().render().decode()
+
+
+def test_the_process_itself_is_measured() -> None:
+    assert b"process_resident_memory_bytes" in telemetry.Telemetry().render()
