@@ -1,0 +1,147 @@
+"""The scripted kubelet's rules and its proxy's answers, against what Kubernetes and Istio do."""
+
+from __future__ import annotations
+
+import pytest
+from lab.kubelet import agent, rules
+from lab.kubelet.api import Object
+from lab.kubelet.containers import Container, Running, Terminated, Waiting, statuses
+
+RUNNING = Container(Running("2026-01-01T00:00:00Z"))
+NEVER_STARTED = Container(Waiting("ContainerCreating"))
+
+
+def ended(code: int) -> Container:
+    times = ("2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z")
+    return Container(Terminated(code, "Completed" if code == 0 else "Error", *times))
+
+
+def spec(policy: str, *containers: str, native: bool = False) -> Object:
+    init = [{"name": "istio-proxy", "restartPolicy": "Always"}] if native else []
+    return {
+        "restartPolicy": policy,
+        "containers": [{"name": name} for name in containers],
+        "initContainers": init,
+    }
+
+
+@pytest.mark.parametrize(
+    ("policy", "main", "proxy", "phase"),
+    [
+        ("Never", RUNNING, RUNNING, "Running"),
+        ("Never", ended(0), RUNNING, "Running"),
+        ("Never", ended(0), ended(0), "Succeeded"),
+        ("Never", ended(3), ended(0), "Failed"),
+        ("Never", ended(0), ended(137), "Failed"),
+        ("Never", NEVER_STARTED, RUNNING, "Pending"),
+        ("OnFailure", ended(0), ended(0), "Succeeded"),
+        ("OnFailure", ended(3), ended(0), "Running"),
+        ("OnFailure", ended(3).again(Waiting("CrashLoopBackOff")), ended(0), "Running"),
+        ("OnFailure", ended(0), ended(137), "Running"),
+        ("Always", ended(0), ended(0), "Running"),
+    ],
+)
+def test_the_phase_follows_all_regular_containers(
+    policy: str, main: Container, proxy: Container, phase: str
+):
+    states = {"main": main, "istio-proxy": proxy}
+
+    assert rules.phase(spec(policy, "main", "istio-proxy"), states) == phase
+
+
+def test_a_container_without_a_state_leaves_the_pod_pending():
+    assert rules.phase(spec("Never", "main", "istio-proxy"), {"main": ended(0)}) == "Pending"
+
+
+@pytest.mark.parametrize(
+    ("proxy", "phase"), [(RUNNING, "Running"), (ended(0), "Succeeded"), (ended(137), "Succeeded")]
+)
+def test_the_exit_code_of_a_native_sidecar_does_not_count(proxy: Container, phase: str):
+    states = {"main": ended(0), "istio-proxy": proxy}
+
+    assert rules.phase(spec("Never", "main", native=True), states) == phase
+
+
+@pytest.mark.parametrize(
+    ("rule", "exit_code", "again"),
+    [
+        ({"operator": "In", "values": [42]}, 42, True),
+        ({"operator": "In", "values": [42]}, 1, False),
+        ({"operator": "NotIn", "values": [42]}, 1, True),
+    ],
+)
+def test_a_rule_of_the_container_beats_its_policy(rule: Object, exit_code: int, again: bool):
+    rules_of = [{"action": "Restart", "exitCodes": rule}]
+    container = {"name": "main", "restartPolicy": "Never", "restartPolicyRules": rules_of}
+
+    assert rules.should_restart(container, spec("Always", "main"), exit_code) is again
+
+
+def test_restarts_are_counted_when_the_next_run_starts():
+    waiting = ended(1).again(Waiting("CrashLoopBackOff"))
+
+    again = waiting.again(Running("2026-01-01T00:00:02Z"))
+
+    assert (waiting.restarts, again.restarts) == (0, 1)
+    assert again.last == ended(1).state
+
+
+def test_a_container_that_does_not_run_cannot_end():
+    with pytest.raises(ValueError, match="cannot end"):
+        ended(0).ended(0)
+
+
+def test_statuses_are_sorted_by_name():
+    declared = [{"name": "main", "image": "i"}, {"name": "istio-proxy", "image": "i"}]
+
+    shown = statuses(declared, {"main": RUNNING, "istio-proxy": RUNNING}, "uid")
+
+    assert [status["name"] for status in shown] == ["istio-proxy", "main"]
+
+
+@pytest.mark.parametrize(
+    ("command", "exit_code", "quits"),
+    [
+        ("pilot-agent request --debug-port=15020 POST quitquitquit", 0, True),
+        ("pilot-agent request --debug-port 15020 POST /quitquitquit", 0, True),
+        ("pilot-agent request POST quitquitquit", 0, True),
+        ("pilot-agent request --debug-port=15021 POST quitquitquit", 0, False),
+        ("pilot-agent request --debug-port=15020 GET quitquitquit", 255, False),
+        ("pilot-agent request --debug-port=15520 POST quitquitquit", 255, False),
+        ("pilot-agent request --debug-port=15020 GET stats", 0, False),
+        ("pilot-agent request", 255, False),
+        ("sh -c true", None, False),
+    ],
+)
+def test_pilot_agent_answers_as_istios_does(command: str, exit_code: int | None, quits: bool):
+    answer = agent.run(command.split(), 15020)
+
+    assert (answer.exit_code, answer.quits) == (exit_code, quits)
+
+
+def test_a_moved_status_port_cannot_be_reached_by_pilot_agent():
+    command = ["pilot-agent", "request", "--debug-port=15020", "POST", "quitquitquit"]
+
+    answer = agent.run(command, 15520)
+
+    assert (answer.exit_code, answer.quits) == (255, False)
+
+
+@pytest.mark.parametrize(
+    ("request_line", "port", "status", "quits"),
+    [
+        (b"POST /quitquitquit HTTP/1.1", 15020, b"200", True),
+        (b"GET /quitquitquit HTTP/1.1", 15020, b"405", False),
+        (b"POST /elsewhere HTTP/1.1", 15020, b"404", False),
+    ],
+)
+def test_the_status_port_wants_a_post(request_line: bytes, port: int, status: bytes, quits: bool):
+    answer = agent.respond(request_line + b"\r\n\r\n", port, 15020)
+
+    assert answer is not None
+    assert answer[0].split(b" ")[1] == status
+    assert answer[1] is quits
+
+
+def test_nothing_listens_on_another_port():
+    assert agent.respond(b"POST /quitquitquit HTTP/1.1\r\n\r\n", 15021, 15020) is None
