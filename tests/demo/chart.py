@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from demo.story import JobStory, PodStory, ordinal
+from demo.story import JobStory, PodStory
 
 
 class Kind(StrEnum):
@@ -147,7 +147,7 @@ def _payload_note(job: JobStory, pod: PodStory) -> str:
         return "never starts"
     if run.finished is None:
         return "still running"
-    attempt = f", {ordinal(tries)} try" if tries > 1 else ""
+    attempt = f", try {tries}" if tries > 1 else ""
     if run.failed:
         return f"fails with {run.exit_code}{attempt}"
     return f"done at {job.seconds(run.finished):.1f} s{attempt}"

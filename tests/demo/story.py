@@ -110,9 +110,3 @@ class JobStory:
     def seconds(self, moment: datetime) -> float:
         """Seconds from the creation of the job to `moment`."""
         return (moment - self.created).total_seconds()
-
-
-def ordinal(number: int) -> str:
-    """The number as its rank: 1st, 2nd, 3rd, 4th; 11th, 21st."""
-    endings = {1: "st", 2: "nd", 3: "rd"}
-    return f"{number}{'th' if number // 10 % 10 == 1 else endings.get(number % 10, 'th')}"

@@ -9,7 +9,7 @@ from datetime import datetime
 from rich import box
 from rich.table import Table
 
-from demo.story import JobStory, PodStory, Run, ordinal
+from demo.story import JobStory, PodStory, Run
 
 HEADINGS = ("pod", "payload started", "payload finished", "proxy ready", "proxy exited", "result")
 
@@ -63,7 +63,7 @@ def _row(job: JobStory, pod: PodStory) -> Row:
 
     payload, proxy = pod.last_try, pod.proxy_run
     tries = len(pod.payload)
-    again = f", {ordinal(tries)} try" if tries > 1 else ""
+    again = f", try {tries}" if tries > 1 else ""
     return Row(
         pod=f"{pod.namespace}/{pod.name}",
         payload_started=(at(payload.started) if payload else "never") + again,

@@ -1,8 +1,9 @@
 """The models of Kubernetes objects, made ready before there are threads.
 
-lightkube decodes with msgspec, which learns a type when it is first used. In msgspec 0.22 two threads
-that first use types that share a part end the process with a segmentation fault, and the lab has
-threads: the scripted kubelet, the demo's steps, what a test starts. Afterwards decoding is safe.
+lightkube decodes with msgspec, which learns a type when it is first used. In msgspec 0.22 two
+threads that do so for types that share a part end the process with a segmentation fault, and the
+lab has threads: the scripted kubelet, the demo's steps, what a test starts. Afterwards decoding is
+safe.
 """
 
 from __future__ import annotations

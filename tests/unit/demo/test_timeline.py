@@ -32,7 +32,7 @@ def test_a_timeline_line_shows_tries_work_and_a_proxy_that_runs_on() -> None:
     assert [lanes(payload).count(mark) for mark in "✗█"] == [2, 6]
     assert lanes(proxy).strip().strip("░").strip("▒").strip("▓") == "▶"
     assert (payload.split()[-6:], proxy.split()[-3:]) == (
-        ["done", "at", "16.2", "s,", "3rd", "try"],
+        ["done", "at", "16.2", "s,", "try", "3"],
         ["does", "not", "exit"],
     )
 
@@ -105,7 +105,7 @@ def test_the_table_has_a_row_for_each_pod_with_times_exit_codes_and_result() -> 
     rows = [row.cells for job in (without(), helped()) for row in table.rows(job)]
     assert rows[0] == (
         "without/mnist-worker-0",
-        "13.1 s, 3rd try",
+        "13.1 s, try 3",
         "16.2 s, exit 0",
         "4.3 s",
         "no",

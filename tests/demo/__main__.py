@@ -1,0 +1,91 @@
+"""Run the demo: `PYTHONPATH=tests python -m demo`; DEMO_KEEP=1 leaves the cluster running.
+
+The exit status says whether the promise was kept: 0 kept, 1 broken, 2 the demo could not run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import lab
+import lab.node
+from rich.console import Console
+from rich.text import Text
+
+from demo import api, keeping, node, report, table, timeline
+from demo.chart import chart
+from demo.performance import Performance
+from demo.promise import Promise, judge
+from demo.steps import Steps
+
+REPORT = Path("demo-report")
+TITLE = "A TFJob beside Istio's sidecar, without and with istio-aux"
+LEAD = (
+    "The same manifest in two namespaces. Two workers fetch their training data as soon as they "
+    "start, train for three seconds and are done. Istio puts its proxy beside each of them; one "
+    "of the namespaces also has the label io.datastrophic/istio-aux=enabled."
+)
+
+
+def main() -> int:
+    """Play on the best level that this machine can, show it, judge it."""
+    if not os.environ.get("DEMO_KEEP"):
+        return show(_console(), lambda _status, _cluster: None)
+
+    def stay(report_status: keeping.Report) -> None:
+        def hold(status: int, cluster: lab.Cluster) -> None:
+            print(keeping.instructions(cluster))
+            report_status(status)
+            keeping.until_told()
+
+        show(_console(), hold, keep=True)
+
+    return keeping.in_child(stay)
+
+
+def show(
+    console: Console, afterwards: Callable[[int, lab.Cluster], None], *, keep: bool = False
+) -> int:
+    """Run the demo from start to end; `afterwards` is called while the cluster still runs."""
+    steps = Steps(console)
+    reason = lab.node.unavailable()
+    if reason:
+        console.print(f"cannot run pods: {reason}; the api level plays them", soft_wrap=True)
+    stage = api if reason else node
+    with lab.cluster(level="api" if reason else "node", held=keep) as cluster:
+        steps.done(f"cluster up: Kubernetes 1.36.3, {cluster.level} level")
+        performance = stage.run(steps, cluster)
+        promise = judge(*performance.jobs)
+        page = _present(console, performance, promise)
+        steps.done(f"report written: {page}")
+        verdict = "kept" if promise.kept else "broken"
+        steps.done(f"the promise was {verdict}")
+        cluster.keep_logs = not promise.kept
+        status = 0 if promise.kept else 1
+        afterwards(status, cluster)
+    return status
+
+
+def _present(console: Console, performance: Performance, promise: Promise) -> Path:
+    console.print(f"\n{performance.status.rstrip()}\n", markup=False, soft_wrap=True)
+    console.print(table.render(performance.jobs))
+    marks = timeline.glyphs(console.encoding)
+    console.print(timeline.render(chart(performance.jobs), marks))
+    for check in promise.checks:
+        mark, style = ("kept  ", "green") if check.kept else ("BROKEN", "bold red")
+        console.print(Text.assemble((mark, style), f"  {check.name}: {check.why}"), soft_wrap=True)
+    console.print()
+    facts = report.Facts(TITLE, LEAD, performance.made, performance.notes)
+    return report.write(REPORT, performance.jobs, promise, facts)
+
+
+def _console() -> Console:
+    # In a pipe rich would take 80 columns; the timeline is made for 100.
+    return Console(width=None if sys.stdout.isatty() else timeline.WIDTH, highlight=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

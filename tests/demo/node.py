@@ -1,0 +1,101 @@
+"""The demo on the node level: all is real but Istio and Juju, for which stand-ins of the lab stand."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import lab
+import lab.images
+import lab.istio
+import lab.juju
+import lab.pack
+import lab.trainer
+from lightkube import codecs
+from lightkube.resources.core_v1 import Pod
+
+from demo import scenes
+from demo.performance import Performance
+from demo.steps import Steps
+
+# Envoy needs a second or two until it has its configuration, and more on a busy node.
+PROXY_READY_DELAY = 3.0
+MODEL = "kubeflow"
+
+MADE = {
+    "Kubernetes": "1.36.3: etcd, API server, controller manager, scheduler, kubelet, containerd",
+    "TFJob": "Kubeflow training-operator 1.9.0",
+    "istio-aux": "the packed charm, run by its own dispatch; its workload under Pebble",
+    "Istio": f"a stand-in for injector and proxy; a proxy is ready {PROXY_READY_DELAY:g} s "
+    "after its start",
+    "Juju": "a stand-in for the agent and the hook tools",
+}
+NOTES = (
+    "The stand-ins are small programs of the test lab that do what was observed of Istio 1.28 "
+    "and what a charm sees of Juju.",
+)
+
+
+def run(steps: Steps, cluster: lab.Cluster) -> Performance:
+    """Set the stage on a cluster of level `node` and play both scenes."""
+    with ThreadPoolExecutor(thread_name_prefix="demo") as pool:
+        charm = pool.submit(lab.pack.pack)
+        images = pool.submit(_images, cluster, steps)
+        others = [
+            pool.submit(_istio, cluster, steps),
+            pool.submit(_trainer, cluster, steps),
+            pool.submit(_datasets, cluster, steps, images),
+        ]
+        model = _charm(cluster, steps, charm)
+        for future in (images, *others):
+            future.result()
+    client = cluster.client()
+    manifest = scenes.EXAMPLES / "tfjob.yaml"
+    return Performance(
+        without=scenes.play(scenes.WITHOUT, manifest, client, cluster.kubeconfig, steps),
+        helped=scenes.play(scenes.WITH, manifest, client, cluster.kubeconfig, steps),
+        status=model.status(),
+        made=MADE,
+        notes=NOTES,
+    )
+
+
+def _images(cluster: lab.Cluster, steps: Steps) -> None:
+    cluster.load(lab.images.busybox())
+    steps.done("image of the payload loaded")
+
+
+def _istio(cluster: lab.Cluster, steps: Steps) -> None:
+    lab.istio.install(cluster, proxy_ready_delay=PROXY_READY_DELAY)
+    steps.done("Istio's stand-in injects sidecars")
+
+
+def _trainer(cluster: lab.Cluster, steps: Steps) -> None:
+    lab.trainer.install(cluster)
+    steps.done("training-operator ready")
+
+
+def _datasets(cluster: lab.Cluster, steps: Steps, images: Future[None]) -> None:
+    images.result()
+    client = cluster.client()
+    for resource in codecs.load_all_yaml((scenes.EXAMPLES / "datasets.yaml").read_text()):
+        client.apply(resource, field_manager="demo")
+
+    def served() -> bool:
+        status = client.get(Pod, "datasets", namespace="storage").status
+        facts = (status and status.conditions) or []
+        return any(fact.type == "Ready" and fact.status == "True" for fact in facts)
+
+    # Measured: 3 s, while everything else starts.
+    lab.until(served, timeout=60, what="pod storage/datasets to be ready")
+    steps.done("training data served at http://datasets.storage:8000")
+
+
+def _charm(cluster: lab.Cluster, steps: Steps, packed: Future[Path]) -> lab.juju.Model:
+    charm = packed.result()
+    steps.done("charm packed")
+    model = lab.juju.Model(cluster, MODEL)
+    app = model.deploy(charm, trust=True)
+    app.settle()
+    steps.done(f"charm deployed with trust: {' '.join(app.status())}")
+    return model

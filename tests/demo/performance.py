@@ -1,0 +1,24 @@
+"""What a level of the demo hands back when it has played: stories, and how they were made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from demo.story import JobStory
+
+
+@dataclass(frozen=True, slots=True)
+class Performance:
+    """The job without and with istio-aux, a status to show, and what to say of the making."""
+
+    without: JobStory
+    helped: JobStory
+    status: str
+    made: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def jobs(self) -> tuple[JobStory, JobStory]:
+        """Both jobs, in the order in which they were played."""
+        return self.without, self.helped

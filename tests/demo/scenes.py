@@ -1,0 +1,71 @@
+"""The two scenes: the same job in a namespace without istio-aux's label, and in one with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from lightkube import Client
+from lightkube.generic_resource import create_namespaced_resource
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.batch_v1 import Job
+from lightkube.resources.core_v1 import Namespace
+
+from demo.narration import Narrator
+from demo.steps import Steps
+from demo.story import JobStory
+from demo.watching import LINGER, watch
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+RESOURCES = {
+    "Job": Job,
+    "TFJob": create_namespaced_resource("kubeflow.org", "v1", "TFJob", "tfjobs"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A namespace, its labels, and whether istio-aux looks after it."""
+
+    namespace: str
+    helped: bool
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Istio injects in both; istio-aux is asked for in one."""
+        asked = {"io.datastrophic/istio-aux": "enabled"} if self.helped else {}
+        return {"istio-injection": "enabled", **asked}
+
+
+WITHOUT = Scene("without", helped=False)
+WITH = Scene("with", helped=True)
+
+
+def play(scene: Scene, manifest: Path, client: Client, kubeconfig: Path, steps: Steps) -> JobStory:
+    """Make the namespace, create the job as it stands in its file, and watch it to its end."""
+    client.apply(
+        Namespace(metadata=ObjectMeta(name=scene.namespace, labels=scene.labels)),
+        field_manager="demo",
+    )
+    document = yaml.safe_load(manifest.read_text())
+    document["metadata"]["namespace"] = scene.namespace
+    resource = RESOURCES[document["kind"]]
+    narrator = Narrator()
+
+    def tell(story: JobStory) -> None:
+        for line in narrator.news(story):
+            steps.done(line)
+
+    story = watch(
+        kubeconfig, resource, resource.from_dict(document), helped=scene.helped, tell=tell
+    )
+    if not story.succeeded:
+        state = story.condition or "without a condition"
+        since = f"{LINGER:.0f} s after its payloads ended" if _hangs(story) else "to the end"
+        steps.done(f"{scene.namespace}: {story.kind} {story.name} still {state} {since}")
+    return story
+
+
+def _hangs(story: JobStory) -> bool:
+    return bool(story.pods) and all(pod.hangs for pod in story.pods)
