@@ -200,12 +200,7 @@ async def _listen(
     address: configuration.Address,
     certificate: Certificate | None = None,
 ) -> tuple[web.AppRunner, web.TCPSite]:
-    runner = web.AppRunner(
-        application,
-        access_log=None,
-        keepalive_timeout=admission.KEEPALIVE,
-        shutdown_timeout=IN_FLIGHT,
-    )
+    runner = admission.runner(application, patience=IN_FLIGHT)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     site = web.TCPSite(

@@ -30,8 +30,22 @@ KEEPALIVE = 120.0
 """Seconds. Must exceed the API server's idle time of 90 s: a POST on a connection that we are just
 closing is not sent again, and the pod would be created without us."""
 
+LINGER = 1.0
+"""Seconds for which what is left of a body is read and dropped after an early answer."""
+
 BACKLOG = 1024
 """Connections. The API server opens one for each review above 25 at once, in bursts."""
+
+
+def runner(application: web.Application, *, patience: float) -> web.AppRunner:
+    """A runner with the bounds of this module; it gives handlers ``patience`` seconds to end."""
+    return web.AppRunner(
+        application,
+        access_log=None,
+        keepalive_timeout=KEEPALIVE,
+        lingering_time=LINGER,
+        shutdown_timeout=patience,
+    )
 
 
 class Webhook:

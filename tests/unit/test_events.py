@@ -1,0 +1,92 @@
+"""Kubernetes Events on a pod: what is sent, and that nothing depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+from istio_aux.kube import events
+from istio_aux.kube.client import Client
+from istio_aux.kube.events import Events
+from istio_aux.kube.resources import Key
+from unit.apiserver import ApiServer, refusal
+from unit.asynchronous import background, driven, until
+
+POD = Key("training", "job", "u-1")
+
+
+@asynccontextmanager
+async def recording(api: ApiServer, rate: float = 1000) -> AsyncGenerator[Events]:
+    async with Client(api.access()) as client:
+        recorder = Events(client, "host", rate=rate)
+        async with background(recorder.run()):
+            yield recorder
+
+
+def tell(recorder: Events, note: str = "it exited") -> None:
+    recorder.emit(POD, "Normal", reason="ProxyQuit", action="Quit", note=note)
+
+
+@driven
+async def test_an_event_is_about_the_pod_and_says_who_did_what() -> None:
+    async with ApiServer() as api, recording(api) as recorder:
+        tell(recorder)
+        await until(lambda: api.events, "the Event is there")
+        assert api.requests == ["POST /apis/events.k8s.io/v1/namespaces/training/events"]
+    (event,) = api.events
+    assert event["regarding"] == {
+        "apiVersion": "v1", "kind": "Pod", "namespace": "training", "name": "job", "uid": "u-1",
+    }  # fmt: skip
+    assert event["type"], event["reason"] == ("Normal", "ProxyQuit")
+    assert (event["action"], event["note"]) == ("Quit", "it exited")
+    assert event["reportingController"] == "istio-aux.io/quit"
+    assert event["reportingInstance"] == "host"
+    assert event["metadata"]["namespace"] == "training"
+    assert event["metadata"]["name"].startswith("job.")
+
+
+@driven
+async def test_each_event_has_a_name_of_its_own() -> None:
+    async with ApiServer() as api, recording(api) as recorder:
+        for _ in range(20):
+            tell(recorder)
+        await until(lambda: len(api.events) == 20, "all are there")
+    assert len({event["metadata"]["name"] for event in api.events}) == 20
+
+
+@driven
+async def test_a_long_note_is_cut_to_what_the_api_server_takes() -> None:
+    async with ApiServer() as api, recording(api) as recorder:
+        tell(recorder, "ü" * 2000)
+        await until(lambda: api.events, "the Event is there")
+    assert len(api.events[0]["note"].encode()) == events.NOTE
+
+
+@driven
+async def test_a_flood_of_events_is_thinned_to_a_burst_and_a_rate() -> None:
+    async with ApiServer() as api, recording(api, rate=0.001) as recorder:
+        for _ in range(10 * events.WAITING):
+            tell(recorder)
+        await until(lambda: len(api.events) == events.BURST, "the burst is through")
+        tell(recorder)
+    assert len(api.events) == events.BURST
+
+
+@driven
+async def test_a_refused_event_is_logged_once_and_the_next_is_sent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def refuse(_request: web.Request) -> web.Response:
+        return refusal(403, "Forbidden", "events is forbidden")
+
+    async def refuse_again(request: web.Request) -> web.Response:
+        return await refuse(request)
+
+    async with ApiServer() as api, recording(api) as recorder:
+        api.faults += [refuse, refuse_again]
+        for _ in range(3):
+            tell(recorder)
+        await until(lambda: api.events, "the third is there")
+    assert caplog.messages == ["Event not sent: 403 Forbidden: events is forbidden"]
