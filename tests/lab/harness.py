@@ -17,7 +17,7 @@ from pathlib import Path
 
 import lab
 from lab import images, node
-from lab.processes import Tree
+from lab.processes import END, Tree
 
 # A session of its own, a parent that ends at once, a signal that is ignored.
 ESCAPE = "(setsid sh -c 'trap \"\" TERM HUP; sleep 1000; true' &) ; sleep 1000"
@@ -35,7 +35,7 @@ class Harness:
 
 @contextlib.contextmanager
 def running(what: str) -> Iterator[Harness]:
-    """A harness of this kind, ready; killed at the end if it still runs."""
+    """A harness of this kind, ready; told to end at the end, if it still runs."""
     argv = [sys.executable, "-m", "lab.harness", what]
     place = Path(__file__).parents[1]
     with subprocess.Popen(
@@ -45,7 +45,12 @@ def running(what: str) -> Iterator[Harness]:
             assert process.stdout
             yield Harness(process, *json.loads(process.stdout.readline()))
         finally:
-            process.kill()
+            assert process.stdin
+            process.stdin.close()
+            try:
+                process.wait(END)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 def _main(what: str) -> None:

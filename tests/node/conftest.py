@@ -12,9 +12,14 @@ from lab.fixtures import namespace, pytest_runtest_makereport, running
 __all__ = ["cluster", "namespace", "pytest_runtest_makereport"]
 
 
-@pytest.fixture(scope="session")
-def cluster(request: pytest.FixtureRequest) -> Iterator[lab.Cluster]:
-    """All of Kubernetes on one node; skipped, with the reason, where the machine cannot run it."""
+@pytest.fixture(scope="session", autouse=True)
+def machine() -> None:
+    """The tests of this tier are skipped, with the reason, where the machine cannot run pods."""
     if reason := node.unavailable():
         pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest) -> Iterator[lab.Cluster]:
+    """All of Kubernetes on one node."""
     yield from running(request, "node")
