@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import Final
 
@@ -17,7 +18,6 @@ import manifests
 import probe
 import status
 import workload
-from certificates import Authority
 from cluster import Problem
 from inputs import Inputs, observe
 from relations import istio_pilot, peers
@@ -41,8 +41,10 @@ class IstioAuxCharm(ops.CharmBase):
     def __init__(self, framework: ops.Framework) -> None:
         super().__init__(framework)
         self._container = self.unit.get_container(workload.CONTAINER)
-        # What stood in the way of the last reconcile in this dispatch, for the status.
+        # What this dispatch observed, for the status.
+        self._inputs: Inputs | None = None
         self._problem: Problem | None = None
+        self._answer: probe.Probe | None = None
         for event in (
             self.on.install,
             self.on.start,
@@ -69,10 +71,11 @@ class IstioAuxCharm(ops.CharmBase):
     def _reconcile(self, _: ops.EventBase) -> None:
         inputs = observe(self)
         self.unit.set_ports(manifests.WEBHOOK_PORT)
-        signer = inputs.authority
         if inputs.leader:
             istio_pilot.publish_versions(self.model)
-            signer = authority.ensure(self.model, signer, inputs.now)
+            signer = authority.ensure(self.model, inputs.authority, inputs.now)
+            inputs = dataclasses.replace(inputs, authority=signer)
+        self._inputs = inputs
         needed = cluster.needed(inputs.model, leader=inputs.leader)
         with cluster.connect(self.kubernetes_transport) as client:
             # In this order: the workload's token needs its account, and the API server may send
@@ -80,8 +83,8 @@ class IstioAuxCharm(ops.CharmBase):
             self._problem = (
                 cluster.missing_permission(client, needed)
                 or self._ensure_access(client, inputs)
-                or self._ensure_workload(client, inputs, signer)
-                or self._ensure_webhook(client, inputs, signer)
+                or self._ensure_workload(client, inputs)
+                or self._ensure_webhook(client, inputs)
             )
         if self._problem:
             logger.warning("%s", self._problem.reason)
@@ -92,65 +95,57 @@ class IstioAuxCharm(ops.CharmBase):
         access = manifests.render_access(inputs.app, inputs.model)
         return cluster.apply(client, access, manager=inputs.app)
 
-    def _ensure_workload(
-        self, client: Client, inputs: Inputs, signer: Authority | None
-    ) -> Problem | None:
-        if not inputs.container_ready or signer is None:
+    def _ensure_workload(self, client: Client, inputs: Inputs) -> Problem | None:
+        if not inputs.container_ready or inputs.authority is None:
             return None
         try:
-            access = credentials.access(client, self._container, inputs)
+            present = workload.read(self._container)
+            access = credentials.access(client, present, inputs)
             if isinstance(access, Problem):
                 return access
-            leaf = credentials.leaf(self._container, inputs, signer)
-            workload.configure(self._container, workload.files(inputs.config, access, leaf))
+            leaf = credentials.leaf(present, inputs, inputs.authority)
+            wanted = workload.files(inputs.config, access, leaf)
+            workload.write(self._container, present, wanted)
             if inputs.config:
                 workload.run(self._container, workload.layer(inputs.config))
-            self._wake_until_checked()
+            if workload.is_planned(self._container):
+                self._answer = probe.ask(workload.STATUS_URL, self.workload_transport)
+                self._wake_until_checked(self._answer)
         except ops.pebble.ConnectionError as error:
             # The container went away under our hands; pebble-ready comes when it is back.
             return Problem(f"container {workload.CONTAINER}: {error}")
         return None
 
-    def _wake_until_checked(self) -> None:
+    def _wake_until_checked(self, answer: probe.Probe) -> None:
         """Make another event follow while the workload starts and its check has not said so.
 
         Pebble tells of a check that recovers after it failed, not of one that succeeds at first.
         A workload that gets ready between now and the first check would go unnoticed until
         update-status; so the charm wakes itself until either is known.
         """
-        answer = self._ask()
-        if answer and not answer.ready and workload.check_is_up(self._container):
+        if not answer.ready and workload.check_is_up(self._container):
             self._container.pebble.notify(ops.pebble.NoticeType.CUSTOM, _NOTICE)
 
-    def _ensure_webhook(
-        self, client: Client, inputs: Inputs, signer: Authority | None
-    ) -> Problem | None:
-        if not inputs.leader or inputs.config is None or signer is None:
+    def _ensure_webhook(self, client: Client, inputs: Inputs) -> Problem | None:
+        if not inputs.leader or inputs.config is None or inputs.authority is None:
+            return None
+        # With `Fail`, a configuration without a workload behind it stops every pod of the selected
+        # namespaces; with `Ignore`, pods slip through for as long. So it is written only when this
+        # unit serves. One that is there already stays: other units may serve.
+        if not (self._answer and self._answer.ready and workload.check_is_up(self._container)):
             return None
         values = manifests.Values(
             app=inputs.app,
             model=inputs.model,
             namespace_selector=inputs.config.namespace_label_selector,
             failure_policy=inputs.config.failure_policy,
-            ca_bundle=signer.bundle(inputs.now),
+            ca_bundle=inputs.authority.bundle(inputs.now),
         )
-        # With `Fail`, a configuration without a workload behind it stops every pod of the selected
-        # namespaces; with `Ignore`, pods slip through for as long. So it is written only when this
-        # unit serves. One that is there already stays: other units may serve.
-        answer = self._ask()
-        if answer is None or not answer.ready or not workload.check_is_up(self._container):
-            return None
-        owned = manifests.render(values)
+        webhook = manifests.render_webhook(values)
         labels = manifests.labels(inputs.app, inputs.model)
-        return cluster.apply(
-            client, manifests.render_webhook(values), manager=inputs.app
-        ) or cluster.prune(client, labels, inputs.model, keep=owned)
-
-    def _ask(self) -> probe.Probe | None:
-        """Return what the workload says about itself, None while it is not set up."""
-        if not workload.is_planned(self._container):
-            return None
-        return probe.ask(workload.STATUS_URL, self.workload_transport)
+        return cluster.apply(client, webhook, manager=inputs.app) or cluster.prune(
+            client, labels, inputs.model, keep=manifests.render(values)
+        )
 
     def _on_secret_remove(self, event: ops.SecretRemoveEvent) -> None:
         # Every unit has moved on from this revision of the authority.
@@ -168,7 +163,8 @@ class IstioAuxCharm(ops.CharmBase):
             )
 
     def _on_collect_unit_status(self, event: ops.CollectStatusEvent) -> None:
-        event.add_status(status.of_unit(observe(self), self._problem, self._ask()))
+        inputs = self._inputs or observe(self)
+        event.add_status(status.of_unit(inputs, self._problem, self._answer))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ no token is asked for without need.
 
 from __future__ import annotations
 
-import ops
+from collections.abc import Mapping
+
 from lightkube import Client
 
 import certificates
@@ -20,13 +21,13 @@ from inputs import Inputs
 from workload import Access
 
 
-def access(client: Client, container: ops.Container, inputs: Inputs) -> Access | Problem:
+def access(client: Client, present: Mapping[str, str], inputs: Inputs) -> Access | Problem:
     """Return how the workload reaches the API server, with its present or a new token."""
     account = manifests.service_account(inputs.app)
     uid = cluster.account_uid(client, account, inputs.model)
     if isinstance(uid, Problem):
         return uid
-    token = workload.read(container, workload.TOKEN)
+    token = present[workload.TOKEN]
     if tokens.is_due(token, uid, inputs.now):
         answer = cluster.request_token(client, account, inputs.model)
         if isinstance(answer, Problem):
@@ -36,13 +37,10 @@ def access(client: Client, container: ops.Container, inputs: Inputs) -> Access |
     return Access(server, ca, token)
 
 
-def leaf(container: ops.Container, inputs: Inputs, authority: Authority) -> Leaf:
+def leaf(present: Mapping[str, str], inputs: Inputs, authority: Authority) -> Leaf:
     """Return what the unit serves: its present leaf while that is good, else a new one."""
     names = certificates.service_names(inputs.app, inputs.model)
-    present = Leaf(
-        workload.read(container, workload.TLS_CERTIFICATE),
-        workload.read(container, workload.TLS_KEY),
-    )
-    if certificates.usable(present, authority, names, inputs.now):
-        return present
+    served = Leaf(present[workload.TLS_CERTIFICATE], present[workload.TLS_KEY])
+    if certificates.usable(served, authority, names, inputs.now):
+        return served
     return certificates.issue(authority, names)

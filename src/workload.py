@@ -1,7 +1,7 @@
 """The workload as Pebble sees it: which files it reads and which layer runs it.
 
-`files` and `layer` are pure, `read` and `configure` are the only code that touches the container.
-Nothing here knows Juju's model or Kubernetes objects.
+`files` and `layer` are pure; the rest is the only code that touches the container. Nothing here
+knows Juju's model or Kubernetes objects.
 """
 
 from __future__ import annotations
@@ -141,22 +141,19 @@ def layer(config: Config) -> ops.pebble.LayerDict:
     }
 
 
-def read(container: ops.Container, path: str) -> str:
-    """Return the content of a file in the container, or nothing when there is no such file."""
-    try:
-        with container.pull(path) as file:
-            return file.read()
-    except ops.pebble.PathError as error:
-        if error.kind == "not-found":
-            return ""
-        raise
+def read(container: ops.Container) -> dict[str, str]:
+    """Return path and content of the workload's files, empty where there is no such file."""
+    return {
+        path: _read(container, path)
+        for path in (TLS_KEY, TLS_CERTIFICATE, TOKEN, KUBECONFIG, CONFIG)
+    }
 
 
-def configure(container: ops.Container, contents: Mapping[str, str]) -> bool:
-    """Write the files whose content differs; tell whether there was one."""
-    changed = [path for path, content in contents.items() if read(container, path) != content]
+def write(container: ops.Container, present: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    """Write the files of `wanted` that are not so in `present`; tell whether there was one."""
+    changed = [path for path, content in wanted.items() if present.get(path) != content]
     for path in changed:
-        container.push(path, contents[path], make_dirs=True, permissions=0o600)
+        container.push(path, wanted[path], make_dirs=True, permissions=0o600)
     if changed:
         logger.info("wrote %s", ", ".join(changed))
     return bool(changed)
@@ -182,14 +179,24 @@ def run(container: ops.Container, wanted: ops.pebble.LayerDict) -> bool:
 
 
 def is_planned(container: ops.Container) -> bool:
-    """Tell whether Pebble answers and knows the service."""
-    return container.can_connect() and SERVICE in container.get_services()
+    """Tell whether Pebble knows the service."""
+    return SERVICE in container.get_services()
 
 
 def check_is_up(container: ops.Container) -> bool:
     """Tell whether Pebble's check `ready` has not failed; it is up until it fails at first."""
     checks = container.get_checks(READY)
     return READY in checks and checks[READY].status is ops.pebble.CheckStatus.UP
+
+
+def _read(container: ops.Container, path: str) -> str:
+    try:
+        with container.pull(path) as file:
+            return file.read()
+    except ops.pebble.PathError as error:
+        if error.kind == "not-found":
+            return ""
+        raise
 
 
 def _yaml(document: Mapping[str, Any]) -> str:
