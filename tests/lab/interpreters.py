@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
@@ -37,6 +38,7 @@ def find(version: str) -> Path | None:
     return None
 
 
+@functools.cache
 def shipped() -> tuple[Path, str]:
     """The interpreter for what ships, and one honest line when it is not the version that ships."""
     if path := find(SHIPPED):

@@ -15,12 +15,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from lab import cache, interpreters
+from lab import cache, debian, interpreters, stale
 
 HERE = Path(__file__).resolve().parent / "pack"
 ROOT = Path(__file__).resolve().parents[2]
 # All that goes into the charm or steers its build.
-FILES = [
+FILES = (
     "charmcraft.yaml",
     "metadata.yaml",
     "config.yaml",
@@ -29,7 +29,7 @@ FILES = [
     "LICENSE",
     "pyproject.toml",
     "uv.lock",
-]
+)
 FOLDERS = ("src", "lib")
 OS_RELEASE = 'ID=ubuntu\nVERSION_ID="24.04"\nVERSION_CODENAME=noble\nNAME="Ubuntu"\n'
 DIST_PACKAGES = Path("/usr/lib/python3/dist-packages")
@@ -57,6 +57,7 @@ def pack(root: Path = ROOT) -> Path:
             _run([interpreters.uv(), "lock", "--check", "--quiet"], cwd=root)
             with tempfile.TemporaryDirectory(prefix="istio-aux-pack-") as scratch:
                 found = [_build(root, sources, python, Path(scratch), target)]
+        stale.use(target)
     return found[0]
 
 
@@ -140,14 +141,11 @@ def _environment() -> Path:
 
 def _apt_pkg() -> Path:
     """The distribution's python-apt, installed when it is missing and we may."""
-    pattern = "apt_pkg.cpython-*.so"
-    if not list(DIST_PACKAGES.glob(pattern)):
-        if os.geteuid() != 0 or shutil.which("apt-get") is None:
-            raise PackError("python3-apt: not installed; charmcraft needs this Debian package")
-        cache.say("installing the Debian package python3-apt")
-        _run(["apt-get", "-qq", "update"])
-        _run(["apt-get", "-qq", "install", "-y", "--no-install-recommends", "python3-apt"])
-    return next(DIST_PACKAGES.glob(pattern))
+    try:
+        debian.ensure(["python3-apt"])
+    except debian.PackageError as error:
+        raise PackError(f"charmcraft needs the distribution's python-apt: {error}") from error
+    return next(DIST_PACKAGES.glob("apt_pkg.cpython-*.so"))
 
 
 def _run(command: list[str], *, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:

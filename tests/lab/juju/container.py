@@ -131,9 +131,16 @@ class Container:
     @property
     def pid(self) -> int:
         """The pid of Pebble itself, as the harness sees it."""
-        parent = self.process.pid
-        children = Path("/proc", str(parent), "task", str(parent), "children").read_text().split()
-        return int(children[0])
+        return _children(self.process.pid)[0]
+
+    def service_pid(self, program: str) -> int | None:
+        """The pid, as the harness sees it, of the service whose command line has the program."""
+        for pid in _children(self.pid):
+            with contextlib.suppress(OSError):
+                command = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
+                if any(Path(word.decode()).name == program for word in command):
+                    return pid
+        return None
 
     def _get(self, path: str) -> dict[str, Any] | None:
         """Ask what the library has no method for; an unhealthy answer is an answer too."""
@@ -150,3 +157,9 @@ class Container:
         finally:
             os.close(descriptor)
             connection.close()
+
+
+def _children(pid: int) -> list[int]:
+    """Return the pids of a process's children, whichever of its threads started them."""
+    tasks = Path("/proc", str(pid), "task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]

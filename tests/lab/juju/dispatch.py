@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import json
 import os
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from . import hooks, root
 from .metadata import Metadata
 from .root import Bind, User
 from .store import State, Store
+from .unpacked import hand_out
 
 VERSION = "3.6.9"
 # A first dispatch takes 2 s; a charm that hangs is told apart from one that works.
@@ -79,13 +79,10 @@ class Charm:
         self.upgrade(charm)
 
     def upgrade(self, charm: Path) -> None:
-        """Unpack another charm over this one; zipfile would lose the executable bit."""
-        command = ["unzip", "-q", "-o", str(charm), "-d", str(self._folder / "charm")]
-        subprocess.run(command, check=True)
+        """Put another charm over this one; what the unit wrote beside it stays."""
         self.metadata = Metadata.read(charm)
         self._user = USERS[self.metadata.charm_user]
-        for path in (self._folder / "charm", *(self._folder / "charm").rglob("*")):
-            os.chown(path, self._user.uid, self._user.gid, follow_symlinks=False)
+        hand_out(charm, self._folder / "charm", python=self._python, user=self._user)
 
     def run(self, unit: str, event: Event, store: Store, environment: Mapping[str, str]) -> Outcome:
         """Dispatch one event and promote what it did when it succeeds.

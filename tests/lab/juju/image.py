@@ -11,7 +11,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from lab import cache, interpreters
+from lab import cache, interpreters, stale
 
 from . import root
 from .root import Bind
@@ -73,7 +73,7 @@ def environment(workload: Path) -> Path:
             if done.returncode:
                 raise ChildProcessError(f"{workload}: {' '.join(command)}\n{done.stderr}")
             (folder / "ready").touch()
-    return folder
+        return stale.use(folder)
 
 
 def _digest(workload: Path, python: Path) -> str:

@@ -1,0 +1,279 @@
+"""The packed charm, dispatched by the stand-in for Juju, on a real API server and Pebble."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lab
+import lab.juju
+import lab.pack
+import pytest
+from lab.juju.container import Container
+from lab.juju.image import Image, of_workload
+from lab.juju.root import Bind
+from lightkube import ApiError, Client
+from lightkube.models.authentication_v1 import TokenReviewSpec
+from lightkube.models.core_v1 import Container as PodContainer
+from lightkube.models.core_v1 import PodSpec
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
+from lightkube.resources.authentication_v1 import TokenReview
+from lightkube.resources.core_v1 import Namespace, Pod
+from lightkube.resources.discovery_v1 import EndpointSlice
+from lightkube.resources.rbac_authorization_v1 import ClusterRole, ClusterRoleBinding
+
+ROOT = Path(__file__).resolve().parents[2]
+CONTAINER = "istio-aux"
+# Pebble starts a killed workload again after 0.2 s, and its check is up within a second.
+SOON = 30
+SELECTED = {"io.datastrophic/istio-aux": "enabled", "istio-injection": "enabled"}
+
+
+@pytest.fixture(scope="session")
+def charm() -> Path:
+    """The packed charm of this checkout."""
+    return lab.pack.pack(ROOT)
+
+
+@pytest.fixture(scope="module")
+def client(cluster: lab.Cluster) -> Iterator[Client]:
+    with cluster.client() as client:
+        yield client
+
+
+@pytest.fixture
+def model(cluster: lab.Cluster) -> Iterator[lab.juju.Model]:
+    """An empty model of the test's own."""
+    with lab.juju.Model(cluster, f"model-{secrets.token_hex(3)}") as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def istio_aux(cluster: lab.Cluster, charm: Path) -> Iterator[lab.juju.App]:
+    """The charm, deployed with trust and settled; tests leave it as they found it."""
+    with lab.juju.Model(cluster, f"model-{secrets.token_hex(3)}") as model:
+        app = model.deploy(charm, trust=True)
+        app.settle()
+        yield app
+        app.remove()
+
+
+def container(app: lab.juju.App) -> Container:
+    return app.leader.containers[CONTAINER]
+
+
+def owned(client: Client, app: lab.juju.App) -> set[str]:
+    """Kind of every cluster-wide object that the application's charm made."""
+    kinds = (MutatingWebhookConfiguration, ClusterRole, ClusterRoleBinding)
+    return {kind.__name__ for kind in kinds if [*client.list(kind, labels=owner(app))]}
+
+
+def owner(app: lab.juju.App) -> dict[str, Any]:
+    return {"istio-aux.io/application": app.name, "istio-aux.io/model": app.model.name}
+
+
+def has_webhook(client: Client, app: lab.juju.App) -> bool:
+    return MutatingWebhookConfiguration.__name__ in owned(client, app)
+
+
+def test_the_deployed_charm_gets_active_and_says_so(istio_aux: lab.juju.App) -> None:
+    table = istio_aux.model.status()
+    assert "istio-aux/0*" in table
+    assert istio_aux.status()[0] == "active", table
+
+
+def test_it_owns_a_webhook_a_role_and_its_binding(client: Client, istio_aux: lab.juju.App) -> None:
+    assert owned(client, istio_aux) == {
+        "MutatingWebhookConfiguration",
+        "ClusterRole",
+        "ClusterRoleBinding",
+    }
+
+
+def test_a_new_pod_of_a_selected_namespace_is_held_by_the_deployed_webhook(
+    client: Client, istio_aux: lab.juju.App
+) -> None:
+    name = f"selected-{secrets.token_hex(3)}"
+    client.create(Namespace(metadata=ObjectMeta(name=name, labels=SELECTED)))
+    pod = Pod(
+        metadata=ObjectMeta(name="train", namespace=name),
+        spec=PodSpec(
+            containers=[PodContainer(name="main", image="none")],
+            restartPolicy="Never",
+            automountServiceAccountToken=False,
+        ),
+    )
+
+    def held() -> bool:
+        # Refused until the namespace has its default ServiceAccount.
+        created = client.create(pod, dry_run=True)
+        assert created.metadata
+        return "holdApplicationUntilProxyStarts" in str(created.metadata.annotations)
+
+    lab.until(held, timeout=SOON, what="the pod to be held", ignoring=(ApiError,))
+
+
+def test_the_workload_has_the_rights_of_its_own_service_account_only(
+    client: Client, istio_aux: lab.juju.App
+) -> None:
+    token = (container(istio_aux).files() / "etc/istio-aux/token").read_text()
+    review = client.create(TokenReview(spec=TokenReviewSpec(token=token)))
+    assert review.status
+    assert review.status.user
+    account = f"system:serviceaccount:{istio_aux.model.name}:istio-aux-workload"
+    assert review.status.user.username == account
+
+
+def test_pebble_and_workload_run_as_the_user_of_the_metadata(istio_aux: lab.juju.App) -> None:
+    pid = container(istio_aux).service_pid("istio-aux")
+    assert pid
+    assert Path("/proc", str(pid)).stat().st_uid == 584792
+
+
+def test_nothing_of_the_unit_is_on_the_host(istio_aux: lab.juju.App) -> None:
+    assert (container(istio_aux).files() / "etc/istio-aux/config.yaml").exists()
+    on_host = [
+        path for path in ("/etc/istio-aux", "/charm", "/var/lib/juju") if Path(path).exists()
+    ]
+    assert on_host == []
+
+
+def test_a_bad_option_blocks_while_the_last_good_configuration_runs_on(
+    client: Client, istio_aux: lab.juju.App
+) -> None:
+    config = container(istio_aux).files() / "etc/istio-aux/config.yaml"
+    before, pid = config.read_text(), container(istio_aux).service_pid("istio-aux")
+    istio_aux.configure(namespace_selector="team in (a")
+    istio_aux.settle()
+    status, message = istio_aux.status()
+    assert (status, "namespace-selector" in message, "team in (a" in message) == (
+        "blocked",
+        True,
+        True,
+    )
+    assert config.read_text() == before
+    assert container(istio_aux).service_pid("istio-aux") == pid
+    assert has_webhook(client, istio_aux)
+
+    istio_aux.configure(namespace_selector="team=a")
+    istio_aux.settle()
+    assert istio_aux.status()[0] == "active"
+    assert "team=a" in config.read_text()
+    istio_aux.configure(namespace_selector="io.datastrophic/istio-aux=enabled")
+    istio_aux.settle()
+
+
+def test_pebble_restarts_a_killed_workload_which_gets_ready_again(istio_aux: lab.juju.App) -> None:
+    killed = container(istio_aux).service_pid("istio-aux")
+    assert killed
+    os.kill(killed, signal.SIGKILL)
+
+    def restarted() -> bool:
+        pid = container(istio_aux).service_pid("istio-aux")
+        return pid not in (None, killed) and container(istio_aux).ready()
+
+    lab.until(restarted, timeout=SOON, what="the workload to be back", ignoring=(OSError,))
+    istio_aux.settle()
+    assert istio_aux.status()[0] == "active"
+
+
+def test_an_event_that_the_charm_does_not_know_is_an_error_here(istio_aux: lab.juju.App) -> None:
+    with pytest.raises(lab.juju.DispatchError, match="no handler ran"):
+        istio_aux.run("konfig-changed")
+
+
+def test_a_repeated_event_changes_nothing(client: Client, istio_aux: lab.juju.App) -> None:
+    name = f"istio-aux-{istio_aux.model.name}-{istio_aux.name}"
+
+    def version() -> str | None:
+        metadata = client.get(MutatingWebhookConfiguration, name).metadata
+        assert metadata
+        return metadata.resourceVersion
+
+    before, pid = version(), container(istio_aux).service_pid("istio-aux")
+    istio_aux.run("config-changed")
+    istio_aux.run("update-status")
+    assert (version(), container(istio_aux).service_pid("istio-aux")) == (before, pid)
+
+
+def test_istio_pilot_learns_the_versions_that_the_charm_speaks(istio_aux: lab.juju.App) -> None:
+    data = {"_supported_versions": "- v1\n", "data": "service-name: istiod.istio-system.svc\n"}
+    relation = istio_aux.integrate("istio-pilot", "istio-pilot", data=data)
+    istio_aux.settle()
+    assert relation.data().get("_supported_versions") == "- v1\n"
+    relation.remove()
+    istio_aux.settle()
+    assert istio_aux.status()[0] == "active"
+
+
+def test_without_trust_it_is_blocked_until_trust_is_granted(
+    model: lab.juju.Model, client: Client, charm: Path
+) -> None:
+    app = model.deploy(charm, trust=False)
+    app.settle()
+    status, message = app.status()
+    assert (status, "juju trust istio-aux" in message) == ("blocked", True), message
+    assert owned(client, app) == set()
+    app.trust()
+    app.settle()
+    assert app.status()[0] == "active"
+    app.remove()
+    assert owned(client, app) == set()
+
+
+def test_the_webhook_configuration_waits_for_the_workload(
+    model: lab.juju.Model, client: Client, charm: Path, tmp_path: Path
+) -> None:
+    app = model.deploy(charm, trust=True, images={CONTAINER: gated(tmp_path)})
+    app.settle()
+    assert app.status()[0] == "waiting"
+    assert not has_webhook(client, app)
+    (tmp_path / "gate" / "open").touch()
+    lab.until(
+        lambda: has_webhook(client, app) and app.status()[0] == "active",
+        timeout=SOON,
+        what="the webhook configuration and the active status",
+    )
+    app.remove()
+
+
+def test_every_unit_serves_and_only_the_last_takes_the_objects_away(
+    model: lab.juju.Model, client: Client, charm: Path
+) -> None:
+    app = model.deploy(charm, trust=True, units=2)
+    app.settle()
+    assert [unit.ready() for unit in app.units] == [True, True]
+    assert serving(client, app) == {unit.address for unit in app.units}
+    app.remove_unit(0)
+    app.settle()
+    assert app.leader.name == "istio-aux/1"
+    assert app.status()[0] == "active"
+    assert has_webhook(client, app)
+    app.remove()
+    assert owned(client, app) == set()
+
+
+def serving(client: Client, app: lab.juju.App) -> set[str]:
+    """The addresses that the application's Service leads to."""
+    endpoints = client.get(EndpointSlice, app.name, namespace=app.model.name).endpoints
+    return {e.addresses[0] for e in endpoints or [] if e.conditions and e.conditions.ready}
+
+
+def gated(folder: Path) -> Image:
+    """The workload's image, whose program starts only once the file `gate/open` exists."""
+    image = of_workload(ROOT / "workload")
+    program = image.path.partition(":")[0] + "/istio-aux"
+    (folder / "gate").mkdir()
+    (folder / "bin").mkdir()
+    script = folder / "bin" / "istio-aux"
+    wait = "while [ ! -e /gate/open ]; do sleep 0.1; done"
+    script.write_text(f'#!/bin/sh\n{wait}\nexec {program} "$@"\n')
+    script.chmod(0o755)
+    binds = (Bind(folder / "gate", "/gate"), Bind(folder / "bin", "/gated"))
+    return dataclasses.replace(image, binds=(*image.binds, *binds), path=f"/gated:{image.path}")
