@@ -1,7 +1,9 @@
 """The demo on the api level."""
 
 from __future__ import annotations
+
 import lab
+
 from demo.performance import Performance
 from demo.steps import Steps
 

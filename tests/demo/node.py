@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 
 import lab
 import lab.images
@@ -38,17 +37,7 @@ NOTES = (
 
 def run(steps: Steps, cluster: lab.Cluster) -> Performance:
     """Set the stage on a cluster of level `node` and play both scenes."""
-    with ThreadPoolExecutor(thread_name_prefix="demo") as pool:
-        charm = pool.submit(lab.pack.pack)
-        images = pool.submit(_images, cluster, steps)
-        others = [
-            pool.submit(_istio, cluster, steps),
-            pool.submit(_trainer, cluster, steps),
-            pool.submit(_datasets, cluster, steps, images),
-        ]
-        model = _charm(cluster, steps, charm)
-        for future in (images, *others):
-            future.result()
+    model = _set_stage(steps, cluster)
     client = cluster.client()
     manifest = scenes.EXAMPLES / "tfjob.yaml"
     return Performance(
@@ -58,6 +47,25 @@ def run(steps: Steps, cluster: lab.Cluster) -> Performance:
         made=MADE,
         notes=NOTES,
     )
+
+
+def _set_stage(steps: Steps, cluster: lab.Cluster) -> lab.juju.Model:
+    """Make what the scenes need, all at once; the first error ends it without waiting for more."""
+    pool = ThreadPoolExecutor(thread_name_prefix="demo")
+    try:
+        images = pool.submit(_images, cluster, steps)
+        charm = pool.submit(_charm, cluster, steps)
+        others = [
+            pool.submit(_istio, cluster, steps),
+            pool.submit(_trainer, cluster, steps),
+            pool.submit(_datasets, cluster, steps, images),
+        ]
+        for future in as_completed([images, charm, *others]):
+            future.result()
+        return charm.result()
+    finally:
+        # What still runs fails with the cluster, which ends when an error gets out of here.
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _images(cluster: lab.Cluster, steps: Steps) -> None:
@@ -91,8 +99,8 @@ def _datasets(cluster: lab.Cluster, steps: Steps, images: Future[None]) -> None:
     steps.done("training data served at http://datasets.storage:8000")
 
 
-def _charm(cluster: lab.Cluster, steps: Steps, packed: Future[Path]) -> lab.juju.Model:
-    charm = packed.result()
+def _charm(cluster: lab.Cluster, steps: Steps) -> lab.juju.Model:
+    charm = lab.pack.pack()
     steps.done("charm packed")
     model = lab.juju.Model(cluster, MODEL)
     app = model.deploy(charm, trust=True)
