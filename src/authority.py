@@ -29,17 +29,30 @@ def read(model: ops.Model, *, leader: bool) -> Authority | None:
         return None
 
 
-def ensure(model: ops.Model, present: Authority | None, now: datetime) -> Authority:
-    """Return `present` or what replaces it, kept and told to the other units; leader only."""
-    app = model.app
+def choose(
+    present: Authority | None, app: str, model: str, *, renew_at: datetime | None
+) -> Authority:
+    """Return the authority to use: `present`, or a new one when there is none or it got old.
+
+    Args:
+        present: the authority that is kept.
+        app: name of the application.
+        model: name of the model.
+        renew_at: the time at which to judge its age, None to leave it as it is.
+    """
     if present is None:
-        authority = certificates.make_authority(app.name, model.name)
-        secret = app.add_secret(authority.to_secret(), label=_LABEL)
+        return certificates.make_authority(app, model)
+    if renew_at and certificates.is_due(present.certificate, renew_at):
+        return certificates.make_authority(app, model, replaces=present)
+    return present
+
+
+def keep(model: ops.Model, present: Authority | None, authority: Authority) -> None:
+    """Keep `authority` where `present` was, and tell the other units; leader only."""
+    if present is None:
+        secret = model.app.add_secret(authority.to_secret(), label=_LABEL)
     else:
-        authority = present
         secret = model.get_secret(label=_LABEL)
-        if certificates.is_due(present.certificate, now):
-            authority = certificates.make_authority(app.name, model.name, replaces=present)
+        if authority != present:
             secret.set_content(authority.to_secret())
     peers.publish_authority_secret_id(model, secret.id or secret.get_info().id)
-    return authority

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 for _chatty in ("httpcore2", "httpx2"):
     logging.getLogger(_chatty).setLevel(logging.WARNING)
 
-# Recorded by the charm for itself: see `_wake_until_checked`.
+# Recorded by the charm for itself: see `_look`.
 _NOTICE: Final = "istio-aux.io/not-ready-yet"
 
 
@@ -45,6 +45,7 @@ class IstioAuxCharm(ops.CharmBase):
         self._inputs: Inputs | None = None
         self._problem: Problem | None = None
         self._answer: probe.Probe | None = None
+        self._serves = False
         for event in (
             self.on.install,
             self.on.start,
@@ -69,22 +70,28 @@ class IstioAuxCharm(ops.CharmBase):
         framework.observe(self.on.collect_unit_status, self._on_collect_unit_status)
 
     def _reconcile(self, _: ops.EventBase) -> None:
-        inputs = observe(self)
+        inputs = observed = observe(self)
         self.unit.set_ports(manifests.WEBHOOK_PORT)
         if inputs.leader:
             istio_pilot.publish_versions(self.model)
-            signer = authority.ensure(self.model, inputs.authority, inputs.now)
-            inputs = dataclasses.replace(inputs, authority=signer)
+            # Without valid options the webhook cannot be told of a new authority: the old one has
+            # half of its life left for them to be mended.
+            renew_at = inputs.now if inputs.config else None
+            chosen = authority.choose(inputs.authority, inputs.app, inputs.model, renew_at=renew_at)
+            inputs = dataclasses.replace(inputs, authority=chosen)
         self._inputs = inputs
         needed = cluster.needed(inputs.model, leader=inputs.leader)
         with cluster.connect(self.kubernetes_transport) as client:
-            # In this order: the workload's token needs its account, and the API server may send
-            # reviews only once somebody answers them.
+            # The order matters: the workload's token needs its account; the API server has to trust
+            # a new authority before any unit serves what it signed; and it may send reviews only
+            # once somebody answers them.
             self._problem = (
                 cluster.missing_permission(client, needed)
                 or self._ensure_access(client, inputs)
+                or self._update_webhook(client, inputs)
+                or self._keep_authority(observed, inputs)
                 or self._ensure_workload(client, inputs)
-                or self._ensure_webhook(client, inputs)
+                or self._create_webhook(client, inputs)
             )
         if self._problem:
             logger.warning("%s", self._problem.reason)
@@ -109,43 +116,53 @@ class IstioAuxCharm(ops.CharmBase):
             if inputs.config:
                 workload.run(self._container, workload.layer(inputs.config))
             if workload.is_planned(self._container):
-                self._answer = probe.ask(workload.STATUS_URL, self.workload_transport)
-                self._wake_until_checked(self._answer)
+                self._look()
         except ops.pebble.ConnectionError as error:
             # The container went away under our hands; pebble-ready comes when it is back.
             return Problem(f"container {workload.CONTAINER}: {error}")
         return None
 
-    def _wake_until_checked(self, answer: probe.Probe) -> None:
-        """Make another event follow while the workload starts and its check has not said so.
-
-        Pebble tells of a check that recovers after it failed, not of one that succeeds at first.
-        A workload that gets ready between now and the first check would go unnoticed until
-        update-status; so the charm wakes itself until either is known.
-        """
-        if not answer.ready and workload.check_is_up(self._container):
+    def _look(self) -> None:
+        """Ask the workload how it is, and see to it that the charm learns of its getting ready."""
+        self._answer = probe.ask(workload.STATUS_URL, self.workload_transport)
+        check_is_up = workload.check_is_up(self._container)
+        self._serves = self._answer.ready and check_is_up
+        if self._answer.version:
+            self.unit.set_workload_version(self._answer.version)
+        # Pebble tells of a check that recovers after it failed, not of one that succeeds at first.
+        # A workload that gets ready between now and the first check would go unnoticed until
+        # update-status; so the charm wakes itself until it is ready or its check has failed.
+        if check_is_up and not self._answer.ready:
             self._container.pebble.notify(ops.pebble.NoticeType.CUSTOM, _NOTICE)
 
-    def _ensure_webhook(self, client: Client, inputs: Inputs) -> Problem | None:
-        if not inputs.leader or inputs.config is None or inputs.authority is None:
+    def _update_webhook(self, client: Client, inputs: Inputs) -> Problem | None:
+        """Bring the webhook configuration up to date if there is one, serving or not."""
+        values = inputs.values()
+        if values is None:
             return None
+        webhook = manifests.render_webhook(values)
+        present = cluster.any_exists(client, webhook)
+        if isinstance(present, Problem):
+            return present
+        return cluster.apply(client, webhook, manager=inputs.app) if present else None
+
+    def _create_webhook(self, client: Client, inputs: Inputs) -> Problem | None:
+        """Make the webhook configuration once this unit serves; delete what is not owned now."""
         # With `Fail`, a configuration without a workload behind it stops every pod of the selected
-        # namespaces; with `Ignore`, pods slip through for as long. So it is written only when this
-        # unit serves. One that is there already stays: other units may serve.
-        if not (self._answer and self._answer.ready and workload.check_is_up(self._container)):
+        # namespaces; with `Ignore`, pods slip through for as long. One that is there already stays
+        # when this unit restarts: other units may serve.
+        values = inputs.values()
+        if values is None or not self._serves:
             return None
-        values = manifests.Values(
-            app=inputs.app,
-            model=inputs.model,
-            namespace_selector=inputs.config.namespace_label_selector,
-            failure_policy=inputs.config.failure_policy,
-            ca_bundle=inputs.authority.bundle(inputs.now),
-        )
         webhook = manifests.render_webhook(values)
         labels = manifests.labels(inputs.app, inputs.model)
         return cluster.apply(client, webhook, manager=inputs.app) or cluster.prune(
             client, labels, inputs.model, keep=manifests.render(values)
         )
+
+    def _keep_authority(self, observed: Inputs, inputs: Inputs) -> None:
+        if inputs.leader and inputs.authority:
+            authority.keep(self.model, observed.authority, inputs.authority)
 
     def _on_secret_remove(self, event: ops.SecretRemoveEvent) -> None:
         # Every unit has moved on from this revision of the authority.

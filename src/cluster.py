@@ -101,7 +101,7 @@ def needed(model: str, *, leader: bool) -> tuple[Permission, ...]:
     return every_unit + tuple(
         Permission(verb, group, resource, model if kind is ServiceAccount else "")
         for kind, (group, resource) in OWNED.items()
-        for verb in ("list", "create", "patch", "delete")
+        for verb in ("get", "list", "create", "patch", "delete")
     )
 
 
@@ -128,6 +128,23 @@ def apply(client: Client, resources: Iterable[AnyResource], manager: str) -> Pro
         if problem := attempt(f"{resource.kind} {_name(resource)}", write):
             return problem
     return None
+
+
+def any_exists(client: Client, resources: Iterable[AnyResource]) -> bool | Problem:
+    """Tell whether one of `resources`, none of which has a namespace, is there."""
+
+    def look() -> bool:
+        for resource in resources:
+            try:
+                client.get(type(resource), _name(resource))
+            except ApiError as error:
+                if error.response.status_code != 404:
+                    raise
+            else:
+                return True
+        return False
+
+    return attempt("owned objects", look)
 
 
 def prune(

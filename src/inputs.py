@@ -12,6 +12,7 @@ import config
 import workload
 from certificates import Authority
 from config import Config
+from manifests import Values
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,18 @@ class Inputs:
     invalid: str
     container_ready: bool
     authority: Authority | None = field(repr=False)
+
+    def values(self) -> Values | None:
+        """Return what the owned objects depend on; None when not the leader's or not known."""
+        if not self.leader or self.config is None or self.authority is None:
+            return None
+        return Values(
+            app=self.app,
+            model=self.model,
+            namespace_selector=self.config.namespace_label_selector,
+            failure_policy=self.config.failure_policy,
+            ca_bundle=self.authority.bundle(self.now),
+        )
 
 
 def observe(charm: ops.CharmBase) -> Inputs:

@@ -21,12 +21,14 @@ class Probe:
         missing: why it is not ready, in one line, or nothing.
         selected_namespaces: how many namespaces the selector matches, None when unknown.
         stuck_pods: `namespace/name` of the pods whose proxy it could not end.
+        version: of the workload, or nothing.
     """
 
     ready: bool
     missing: str = ""
     selected_namespaces: int | None = None
     stuck_pods: tuple[str, ...] = ()
+    version: str = ""
 
 
 def ask(url: str, transport: httpx2.BaseTransport | None = None) -> Probe:
@@ -48,4 +50,5 @@ def _decode(body: bytes) -> Probe:
         missing="; ".join(status["missing"]),
         selected_namespaces=len(status["selected-namespaces"]),
         stuck_pods=tuple(f"{p['namespace']}/{p['name']}" for p in status["stuck-pods"]),
+        version=status["version"],
     )

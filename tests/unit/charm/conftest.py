@@ -31,13 +31,15 @@ class ApiServer:
     """Keeps objects by URL path, as far as the charm needs it: apply, get, list, delete, tokens.
 
     It refuses `denied` permissions (written as "verb resource"), both when asked for by a
-    SelfSubjectAccessReview and when used, and answers `failures` of its choice first.
+    SelfSubjectAccessReview and when used; it fails at `broken` ones, written likewise, and answers
+    `failures` first.
     """
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Any]] = {}
         self.calls: list[str] = []
         self.denied: set[str] = set()
+        self.broken: set[str] = set()
         self.failures: list[httpx2.Response | httpx2.TransportError] = []
         self._count = 0
 
@@ -66,6 +68,8 @@ class ApiServer:
         verb, resource = self._verb(request), self._resource(path)
         if not self._allows(verb=verb, resource=resource):
             return self._status(403, "Forbidden", f"{resource} is forbidden: cannot {verb}")
+        if f"{verb} {resource}" in self.broken:
+            return self._status(503, "ServiceUnavailable", "etcd is slow")
         return self._act(request, path, body)
 
     def _act(self, request: httpx2.Request, path: str, body: dict[str, Any]) -> httpx2.Response:
@@ -147,6 +151,7 @@ class Workload:
             "missing": self.missing,
             "selected-namespaces": self.namespaces,
             "stuck-pods": self.stuck,
+            "version": "1.2.3",
         }
         return httpx2.Response(200, json=status)
 

@@ -20,7 +20,7 @@ import certificates
 from certificates import Authority, Leaf
 from charm import IstioAuxCharm
 
-from .conftest import ApiServer, Files
+from .conftest import ApiServer, Files, Workload
 
 Context = testing.Context[IstioAuxCharm]
 
@@ -167,22 +167,66 @@ def aged(state: testing.State, authority: Authority) -> testing.State:
     return dataclasses.replace(state, secrets={replaced})
 
 
-def test_the_leader_replaces_an_authority_in_time(
-    ctx: Context, settled: testing.State, api: ApiServer, files: Files
-) -> None:
-    # Born with so short a life that half of it is over at once.
-    old = certificates.make_authority("istio-aux", "kubeflow", validity=timedelta(0))
+@pytest.fixture
+def old() -> Authority:
+    """An authority with so short a life that half of it is over at once."""
+    return certificates.make_authority("istio-aux", "kubeflow", validity=timedelta(0))
 
+
+def kept(state: testing.State) -> Authority:
+    (secret,) = state.secrets
+    assert secret.latest_content
+    return Authority.from_secret(secret.latest_content)
+
+
+def trusted(api: ApiServer) -> str:
+    (webhook,) = api.one("MutatingWebhookConfiguration")["webhooks"]
+    return base64.b64decode(webhook["clientConfig"]["caBundle"]).decode()
+
+
+def test_the_leader_replaces_an_authority_in_time(
+    ctx: Context, settled: testing.State, old: Authority, files: Files
+) -> None:
     out = ctx.run(ctx.on.update_status(), aged(settled, old))
 
-    (secret,) = out.secrets
-    assert secret.latest_content
-    new = Authority.from_secret(secret.latest_content)
+    new = kept(out)
     assert new.certificate != old.certificate
     assert new.previous == old.certificate
     assert files()["tls/tls.crt"].endswith(new.certificate + "\n")
     assert isinstance(out.unit_status, testing.ActiveStatus)
-    assert api.one("MutatingWebhookConfiguration")
+
+
+def test_a_new_authority_is_trusted_before_anything_of_it_is_served(
+    ctx: Context, settled: testing.State, old: Authority, api: ApiServer, process: Workload
+) -> None:
+    process.running = False
+
+    out = ctx.run(ctx.on.update_status(), aged(settled, old))
+
+    assert kept(out).certificate in trusted(api)
+
+
+def test_an_authority_that_could_not_be_announced_is_not_kept(
+    ctx: Context, settled: testing.State, old: Authority, api: ApiServer, etc: Path
+) -> None:
+    served = (etc / "tls" / "tls.crt").read_text()
+    api.broken = {"patch mutatingwebhookconfigurations"}
+
+    out = ctx.run(ctx.on.update_status(), aged(settled, old))
+
+    assert kept(out) == old
+    assert (etc / "tls" / "tls.crt").read_text() == served
+    assert isinstance(out.unit_status, testing.WaitingStatus)
+
+
+def test_an_authority_is_not_replaced_while_the_webhook_cannot_be_told(
+    ctx: Context, settled: testing.State, old: Authority
+) -> None:
+    bad = dataclasses.replace(aged(settled, old), config={"failure-policy": "Abort"})
+
+    out = ctx.run(ctx.on.update_status(), bad)
+
+    assert kept(out) == old
 
 
 def test_an_old_revision_of_the_authority_is_removed(ctx: Context, settled: testing.State) -> None:

@@ -51,6 +51,7 @@ def test_any_event_reaches_the_goal(
         "tls/tls.key",
         "token",
     }
+    assert out.workload_version == "1.2.3"
     assert out.opened_ports == {testing.TCPPort(8443)}
     service = out.get_container("istio-aux").service_statuses["istio-aux"]
     assert service is pebble.ServiceStatus.ACTIVE
