@@ -202,6 +202,19 @@ def test_quit(row: Row) -> None:
         ),
         "all containers are being restarted",
     ),
+    Row(
+        "the proxy ends with all the others, of which the first already waits for its start",
+        job(
+            {"main": waiting("ContainerCreating"), "istio-proxy": exited(0)},
+            conditions=[{"type": "AllContainersRestarting", "status": "True"}],
+        ),
+        "all containers are being restarted",
+    ),
+    Row(
+        "a proxy that seems lost, on a node that does not report",
+        job({"main": RUNNING, "istio-proxy": exited(0)}, phase="Unknown"),
+        "phase Unknown",
+    ),
 )
 def test_wait(row: Row) -> None:
     """While a payload container may run again the proxy stays (T2, T4, T6, T9, T12, T13)."""

@@ -44,7 +44,8 @@ def test_a_policy_can_ignore_containers_in_all_pods() -> None:
 
 def test_a_grace_period_keeps_the_proxy_until_it_ends() -> None:
     """The wait names its end, counted from the last payload container's exit."""
-    pod = job({"main": exited(0), "istio-proxy": RUNNING})
+    early = exited(0, at="2026-11-21T08:16:20Z")
+    pod = job({"early": early, "main": exited(0), "istio-proxy": RUNNING})
     policy = Policy(grace=5)
     decision = quitting.decide(pod, policy, FINISHED_AT + timedelta(seconds=4.9))
     assert isinstance(decision, quitting.Wait)

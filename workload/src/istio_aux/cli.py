@@ -20,6 +20,8 @@ from istio_aux.core.policy import Capability
 
 AddParser = Callable[..., argparse.ArgumentParser]
 
+_DEFAULT_ACCESS = "default: $KUBECONFIG, else ~/.kube/config, else the pod's own"
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit status: 0, or 2 for bad arguments and bad input."""
@@ -115,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
         Logs JSON lines on stdout. SIGTERM lets work in flight end; a second one ends at once.""",
     )
     serve.add_argument("--config", type=Path, required=True, metavar="FILE", help="settings, YAML")
-    _add_kubeconfig(serve, "wins over the settings' kubeconfig; without both: in-cluster")
+    _add_kubeconfig(serve, f"wins over the settings; {_DEFAULT_ACCESS}")
     serve.set_defaults(run=_serve)
 
     audit = _command(
@@ -127,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
           istio-aux audit
           istio-aux audit -n training -o json""",
     )
-    _add_kubeconfig(audit, "default: in-cluster, else $KUBECONFIG, else ~/.kube/config")
+    _add_kubeconfig(audit, _DEFAULT_ACCESS)
     audit.add_argument("-n", "--namespace", metavar="NS", help="only this namespace; default: all")
     audit.add_argument("-o", "--output", choices=["table", "json"], default="table")
     audit.set_defaults(run=_audit)
