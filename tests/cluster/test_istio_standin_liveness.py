@@ -81,6 +81,9 @@ def test_until_istiod_writes_its_ca_pods_are_refused(
 ) -> None:
     istio = install(ca_delay=3600)
 
+    # Without the delay it takes 0.1 s.
+    with pytest.raises(TimeoutError):
+        istio.await_live(timeout=2)
     assert "failed calling webhook" in await_refusal(cluster, meshed)
     with cluster.client() as client:
         found = client.get(MutatingWebhookConfiguration, istio.configurations[0])

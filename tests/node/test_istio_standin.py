@@ -196,10 +196,11 @@ def test_meshed_pods_reach_each_other_through_their_proxies(
     cluster: lab.Cluster, meshed: str
 ) -> None:
     with cluster.client() as client:
-        client.create(pod(meshed, "server", "nc -ll -p 9000 -e echo hello", HOLD))
+        client.create(pod(meshed, "server", "nc -ll -p 9000 -e netstat -tn", HOLD))
     status = await_pod(cluster, meshed, "server", "Running").status
     assert status
 
-    ask = f"until nc {status.podIP} 9000 </dev/null | grep hello; do usleep 50000; done"
+    # The server shows whom it talks to: its own proxy's address for what arrived from outside.
+    ask = f"until nc {status.podIP} 9000 </dev/null | grep 127.0.0.6; do usleep 50000; done"
 
     assert run(cluster, meshed, "client", ask, HOLD) == 0
