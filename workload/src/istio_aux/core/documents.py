@@ -96,11 +96,13 @@ def _split_json(body: bytes) -> Iterator[bytes | Exception]:
     """Split JSON values that follow one another; after a bad one there is no telling them apart."""
     decoder = json.JSONDecoder()
     try:
-        text = body.decode()
-        while text:
-            _, end = decoder.raw_decode(text)
-            yield text[:end].encode()
-            text = text[end:].lstrip()
+        text, position = body.decode(), 0
+        while position < len(text):
+            _, end = decoder.raw_decode(text, position)
+            yield text[position:end].encode()
+            while end < len(text) and text[end].isspace():
+                end += 1
+            position = end
     except _UNREADABLE as error:
         yield error
 
