@@ -90,6 +90,14 @@ def test_missing_trust_blocks_and_names_the_permission(
     assert not api.writes
 
 
+def test_a_follower_needs_less(ctx: Context, settled: testing.State, api: ApiServer) -> None:
+    api.denied = {"patch mutatingwebhookconfigurations", "list clusterroles"}
+
+    out = ctx.run(ctx.on.update_status(), dataclasses.replace(settled, leader=False))
+
+    assert isinstance(out.unit_status, testing.ActiveStatus)
+
+
 def test_trust_that_is_granted_later_mends_it(
     ctx: Context, fresh: testing.State, api: ApiServer
 ) -> None:

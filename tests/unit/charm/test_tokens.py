@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from ops import testing
 
-import cluster
 import tokens
 from charm import IstioAuxCharm
 
@@ -35,14 +34,16 @@ def test_a_token_is_due_when(token: str, due: bool) -> None:
     assert tokens.is_due(token, "uid", datetime.fromtimestamp(1000, UTC)) is due
 
 
-def test_the_api_server_grants_a_day(settled: testing.State, etc: Path) -> None:
+def test_a_token_is_good_for_half_a_day(settled: testing.State, api: ApiServer, etc: Path) -> None:
     assert isinstance(settled.unit_status, testing.ActiveStatus)
-    granted = (etc / "token").read_text()
-    uid = "uid-1"
+    token = (etc / "token").read_text()
+    uid = api.one("ServiceAccount")["metadata"]["uid"]
 
-    half = time.time() + cluster.TOKEN_LIFE_SECONDS / 2
-    assert not tokens.is_due(granted, uid, datetime.fromtimestamp(half - 60, UTC))
-    assert tokens.is_due(granted, uid, datetime.fromtimestamp(half + 60, UTC))
+    def due_in(hours: float) -> bool:
+        return tokens.is_due(token, uid, datetime.fromtimestamp(time.time() + hours * 3600, UTC))
+
+    assert not due_in(11.9)
+    assert due_in(12.1)
 
 
 def test_an_old_token_is_replaced(
