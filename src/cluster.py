@@ -214,10 +214,12 @@ def attempt(what: str, action: Callable[[], T]) -> T | Problem:
         return action()
     except httpx2.HTTPStatusError as error:  # lightkube's ApiError is one of these.
         code = error.response.status_code
+        # What is not of the API server itself brings a second line of advice along.
+        reason = f"{what}: {str(error).partition(chr(10))[0]}"
         if code in _REFUSALS:
-            return Problem(f"{what}: {error}", refused=True)
+            return Problem(reason, refused=True)
         if code in _PASSING:
-            return Problem(f"{what}: {error}")
+            return Problem(reason)
         raise
     except httpx2.TransportError as error:
         return Problem(f"{what}: Kubernetes API server: {error}")

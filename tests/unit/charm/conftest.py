@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +169,7 @@ def process() -> Workload:
 @pytest.fixture
 def ctx(
     api: ApiServer, process: Workload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> testing.Context[IstioAuxCharm]:
+) -> Iterator[testing.Context[IstioAuxCharm]]:
     """The charm, with its two network connections ending in `api` and `process`."""
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(
@@ -197,12 +197,13 @@ def ctx(
         kubernetes_transport = httpx2.MockTransport(api.answer)
         workload_transport = httpx2.MockTransport(process.answer)
 
-    return testing.Context(
+    with testing.Context(
         Charm,
         meta=yaml.safe_load((ROOT / "metadata.yaml").read_text()),
         config=yaml.safe_load((ROOT / "config.yaml").read_text()),
         app_name="istio-aux",
-    )
+    ) as context:
+        yield context
 
 
 @pytest.fixture

@@ -141,7 +141,8 @@ def test_what_passes_by_itself_is_waited_for(
     api.failures = [failure]
     waiting = ctx.run(ctx.on.config_changed(), fresh)
     assert isinstance(waiting.unit_status, testing.WaitingStatus)
-    assert "ServiceAccount istio-aux-workload" in waiting.unit_status.message
+    assert waiting.unit_status.message.startswith("ServiceAccount istio-aux-workload: ")
+    assert len(waiting.unit_status.message.splitlines()) == 1
 
     out = ctx.run(ctx.on.update_status(), waiting)
 
