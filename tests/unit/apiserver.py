@@ -8,8 +8,6 @@ them: see `ApiServer.faults`. It authorises nobody, validates nothing and knows 
 from __future__ import annotations
 
 import asyncio
-import datetime
-import ipaddress
 import json
 import ssl
 import tempfile
@@ -20,53 +18,16 @@ from pathlib import Path
 from typing import Any, Self
 
 from aiohttp import web
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
-from istio_aux.core import selectors
 from istio_aux.kube.access import Access
+from unit.selection import Object, event, line, selected
+from unit.tls import certificate
 
-Object = dict[str, Any]
 Fault = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
 Exec = Callable[[web.WebSocketResponse, str, str], Awaitable[None]]
 
 HISTORY = 1000
 """Events that a watch may still begin at; the real one keeps at least 75 s of them."""
-
-
-def certificate(folder: Path, name: str = "127.0.0.1", stem: str = "tls") -> tuple[Path, Path]:
-    """Write a self-signed certificate for an address or a name and its key; returns the paths."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "unit test")])
-    try:
-        alternative: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        alternative = x509.DNSName(name)
-    now = datetime.datetime.now(datetime.UTC)
-    built = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(minutes=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([alternative]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    paths = folder / f"{stem}.crt", folder / f"{stem}.key"
-    paths[0].write_bytes(built.public_bytes(serialization.Encoding.PEM))
-    paths[1].write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    return paths
 
 
 def status(code: int, reason: str, message: str, **extra: object) -> Object:
@@ -102,6 +63,7 @@ class ApiServer:
         events: bodies of the Events that were posted.
         execs: ``(namespace, pod, container, command)`` of all execs that were upgraded.
         on_exec: answers an exec.
+        exec_requests: the request of the last exec in each pod, by the pod's name.
         tokens: the bearer tokens that came, in order.
     """
 
@@ -113,6 +75,7 @@ class ApiServer:
         self.events: list[Object] = []
         self.execs: list[tuple[str, str, str, tuple[str, ...]]] = []
         self.on_exec: Exec = proxy_quits
+        self.exec_requests: dict[str, web.Request] = {}
         self.tokens: list[str] = []
         self.oldest = 0
         self._objects: dict[tuple[str, str, str], Object] = {}
@@ -156,6 +119,11 @@ class ApiServer:
         for request in self.watches:
             if request.transport is not None:
                 request.transport.abort()
+
+    def abort_exec(self, pod: str) -> None:
+        """Reset the connection of the last exec in a pod."""
+        if (transport := self.exec_requests[pod].transport) is not None:
+            transport.abort()
 
     @property
     def url(self) -> str:
@@ -258,7 +226,7 @@ class ApiServer:
             return await self._watch(request, resource, namespace)
         keys = sorted(key for key in self._objects if key[0] == resource)
         found = [self._objects[key] for key in keys if namespace in ("", key[1])]
-        found = [item for item in found if _selected(request, item)]
+        found = [item for item in found if selected(request, item)]
         start = int(request.query.get("continue", "0"))
         limit = int(request.query.get("limit", "0")) or len(found)
         meta = {"resourceVersion": str(self._version)}
@@ -274,7 +242,7 @@ class ApiServer:
         seen = int(request.query["resourceVersion"])
         if seen < self.oldest:
             gone = status(410, "Expired", f"too old resource version: {seen} ({self.oldest})")
-            await response.write(_line("ERROR", gone))
+            await response.write(line("ERROR", gone))
             return response
         self.watches.append(request)
         try:
@@ -282,8 +250,8 @@ class ApiServer:
                 while True:
                     for version, kind, old, new in list(self._history):
                         if version > seen and kind == resource:
-                            if line := _event(request, namespace, old, new, version):
-                                await response.write(line)
+                            if told := event(request, namespace, old, new, version):
+                                await response.write(told)
                     seen = max(seen, self._version)
                     async with self._changed:
                         await self._changed.wait_for(lambda: self._version > seen)
@@ -303,40 +271,7 @@ class ApiServer:
         self.execs.append(
             (namespace, pod, query["container"], tuple(query.getall("command")))
         )
+        self.exec_requests[pod] = request
         await self.on_exec(socket, namespace, pod)
         await socket.close()
         return socket
-
-
-def _line(kind: str, body: Object) -> bytes:
-    return json.dumps({"type": kind, "object": body}).encode() + b"\n"
-
-
-def _event(
-    request: web.Request, namespace: str, old: Object | None, new: Object, version: int
-) -> bytes | None:
-    """The event that a watch with a selection sees of a change (apiserver cacher)."""
-    was = bool(old) and _selected(request, old or {}, namespace)
-    now = bool(new) and _selected(request, new, namespace)
-    if now:
-        return _line("MODIFIED" if was else "ADDED", new)
-    if was:
-        left = deepcopy(old or {})
-        left["metadata"]["resourceVersion"] = str(version)
-        return _line("DELETED", left)
-    return None
-
-
-def _selected(request: web.Request, item: Object, namespace: str = "") -> bool:
-    if namespace and item["metadata"].get("namespace") != namespace:
-        return False
-    labels = item["metadata"].get("labels") or {}
-    if not selectors.parse(request.query.get("labelSelector", "")).matches(labels):
-        return False
-    fields = request.query.get("fieldSelector", "")
-    facts = {
-        "status.phase": item.get("status", {}).get("phase", ""),
-        "spec.restartPolicy": item.get("spec", {}).get("restartPolicy", ""),
-    }
-    # A field selector is written like a label selector of equalities.
-    return selectors.parse(fields).matches(facts)

@@ -8,12 +8,14 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any, ParamSpec, TypeVar
 
+import uvloop
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def driven(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Make a coroutine function a plain test with an event loop of its own."""
+    """Make a coroutine function a plain test with an event loop of its own, as `serve` has it."""
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -21,7 +23,7 @@ def driven(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
             async with asyncio.timeout(60):
                 await test(*args, **kwargs)
 
-        asyncio.run(bounded(), debug=False)
+        uvloop.run(bounded())
 
     return run
 

@@ -12,8 +12,9 @@ import pytest
 from istio_aux.kube import access
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import AccessError
-from unit.apiserver import ApiServer, certificate
+from unit.apiserver import ApiServer
 from unit.asynchronous import driven
+from unit.tls import certificate
 
 
 def kubeconfig(

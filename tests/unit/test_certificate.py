@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from istio_aux.admission.certificate import Certificate, CertificateError
-from unit.apiserver import certificate
 from unit.asynchronous import background, driven
+from unit.tls import certificate
 
 
 @asynccontextmanager

@@ -6,8 +6,6 @@ import asyncio
 import gc
 import json
 import os
-import socket as sockets
-from typing import Any
 
 import pytest
 from aiohttp import web
@@ -147,11 +145,13 @@ async def test_a_socket_that_is_closed_without_a_status_is_no_verdict() -> None:
 
 @driven
 async def test_a_connection_that_the_command_itself_ended_is_no_verdict() -> None:
-    async def reset(socket: web.WebSocketResponse, *_: str) -> None:
-        transport: Any = socket.get_extra_info("socket")
-        transport.shutdown(sockets.SHUT_RDWR)
+    async with ApiServer() as api, Client(api.access()) as client:
 
-    result = await answered(reset)
+        async def reset(_socket: web.WebSocketResponse, _namespace: str, pod: str) -> None:
+            api.abort_exec(pod)
+
+        api.on_exec = reset
+        result = await run(api, client)
     assert result.exit_code is None
     assert result.error
 

@@ -19,8 +19,8 @@ from istio_aux.admission import server
 from istio_aux.admission.server import Webhook
 from istio_aux.core.policy import Capability
 from istio_aux.telemetry import Telemetry
-from unit.apiserver import certificate
 from unit.asynchronous import driven, until
+from unit.tls import certificate
 
 
 class Hook:

@@ -35,7 +35,7 @@ from istio_aux.settings import Settings
 
 _log = logging.getLogger(__name__)
 
-IN_FLIGHT = 3.0
+IN_FLIGHT = 2.0
 """Seconds that requests and execs in flight have to end on SIGTERM. A review takes milliseconds;
 Pebble kills a service 5 s after it asked it to stop (kill-delay)."""
 
@@ -101,6 +101,19 @@ class _Service:
         self._client = Client(credentials)
         self._selection = Selection()
         self._events = Events(self._client, socket.gethostname())
+        self._controller = Controller(self._client, self._selection, self._telemetry, self._events)
+        self._watches = {
+            "namespaces": Watch(
+                self._client, "/api/v1/namespaces", Namespace, self._selection,
+                selection={"labelSelector": str(settings.namespace_selector)},
+                restarted=self._count_restart,
+            ),
+            "pods": Watch(
+                self._client, PODS, Pod, self._controller,
+                selection={"fieldSelector": FIELDS},
+                restarted=self._count_restart,
+            ),
+        }  # fmt: skip
         self._listening = False
 
     async def run(self) -> None:
@@ -108,37 +121,23 @@ class _Service:
         stop = self._signals()
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._client)
-            self._controller = Controller(
-                self._client, self._selection, self._telemetry, self._events
-            )
-            selector = {"labelSelector": str(self._settings.namespace_selector)}
-            restarted = self._count_restart
-            self._watches = {
-                "namespaces": Watch(
-                    self._client, "/api/v1/namespaces", Namespace, self._selection,
-                    selection=selector, restarted=restarted,
-                ),
-                "pods": Watch(
-                    self._client, PODS, Pod, self._controller,
-                    selection={"fieldSelector": FIELDS}, restarted=restarted,
-                ),
-            }  # fmt: skip
             health = status.application(self._status, self._telemetry.render)
-            where = self._settings.status_address
-            await _listen(stack, health, where)
-            runner, site = await _listen(
+            where = await _listen(stack, health, self._settings.status_address)
+            hook = await _listen(
                 stack, self._webhook.application(), self._settings.webhook_address,
                 self._certificate,
             )  # fmt: skip
             self._listening = True
-            _log.info("listening", extra={"event": "start", **self._addresses()})
+            shown = {"status": _address(where), "webhook": _address(hook)}
+            _log.info("listening", extra={"event": "start", **shown})
             await self._work(stop)
             self._webhook.draining = True
             self._listening = False
             _log.info("stopping", extra={"event": "stop"})
-            await site.stop()
+            for site in hook.sites:
+                await site.stop()
             await asyncio.gather(self._controller.stop(IN_FLIGHT), asyncio.sleep(LINGER))
-            await runner.cleanup()
+            await hook.cleanup()
         _log.info("stopped", extra={"event": "stopped"})
 
     async def _work(self, stop: asyncio.Event) -> None:
@@ -169,10 +168,6 @@ class _Service:
             loop.add_signal_handler(number, on_signal)
         return stop
 
-    def _addresses(self) -> dict[str, str]:
-        settings = self._settings
-        return {"webhook": str(settings.webhook_address), "status": str(settings.status_address)}
-
     def _count_restart(self, reason: str) -> None:
         self._telemetry.watch_restarts.labels(reason).inc()
 
@@ -199,7 +194,7 @@ async def _listen(
     application: web.Application,
     address: configuration.Address,
     certificate: Certificate | None = None,
-) -> tuple[web.AppRunner, web.TCPSite]:
+) -> web.AppRunner:
     runner = admission.runner(application, patience=IN_FLIGHT)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
@@ -212,4 +207,10 @@ async def _listen(
         reuse_address=True,
     )
     await site.start()
-    return runner, site
+    return runner
+
+
+def _address(runner: web.AppRunner) -> str:
+    """Where it listens, with the port that the system chose if the settings left it that."""
+    host, port = runner.addresses[0][:2]
+    return str(configuration.Address(host, port))

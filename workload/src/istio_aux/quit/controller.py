@@ -53,10 +53,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     last_reading: float = 30.0
     """Longest wait after the pod could not be read: an API server that was away must not leave
     pods waiting for minutes once it is back."""
-    at_once: int = 32
+    at_once: int = 24
+    """First attempts."""
     retries_at_once: int = 8
-    """Of `at_once`; the others stay free for pods that never failed, so that a node which hangs
-    every exec keeps nobody waiting."""
+    """Apart from the first ones, so that pods which fail again and again keep nobody waiting."""
+    slow: float = 2.0
+    """After that an attempt counts as hung and gives its place to another: it costs a socket until
+    its deadline, no more, and a node that hangs every exec must not fill all places."""
 
 
 class Controller:
@@ -78,8 +81,8 @@ class Controller:
         self._narrator = Narrator(telemetry, events)
         self._policy, self._limits, self._clock = policy or Policy(), limits or Limits(), clock
         self._records: dict[Key, Record] = {}
-        self._slots = asyncio.Semaphore(self._limits.at_once)
-        self._retry_slots = asyncio.Semaphore(self._limits.retries_at_once)
+        self._first_attempts = asyncio.Semaphore(self._limits.at_once)
+        self._retries = asyncio.Semaphore(self._limits.retries_at_once)
         self._stopping = False
         selection.changed = self.reselect
         telemetry.watched_pods.set_function(lambda: self.watched)
@@ -190,7 +193,7 @@ class Controller:
 
     async def _attempt(self, record: Record, work: Work) -> Outcome | None:
         """Read, decide, tell the proxy to exit, and look; None: the proxy still has to exit."""
-        async with self._slot(first=work.failures == 0):
+        async with self._place(self._retries if work.failures else self._first_attempts):
             pod = await self._read(record)
             if pod is None:
                 return Gone()
@@ -263,13 +266,23 @@ class Controller:
             return
 
     @asynccontextmanager
-    async def _slot(self, *, first: bool) -> AsyncGenerator[None]:
-        if first:
-            async with self._slots:
-                yield
-        else:
-            async with self._retry_slots, self._slots:
-                yield
+    async def _place(self, places: asyncio.Semaphore) -> AsyncGenerator[None]:
+        """Take one of a number of places; see `Limits.slow` for when it is given back."""
+        await places.acquire()
+        held = True
+
+        def give_back() -> None:
+            nonlocal held
+            if held:
+                held = False
+                places.release()
+
+        slow = asyncio.get_running_loop().call_later(self._limits.slow, give_back)
+        try:
+            yield
+        finally:
+            slow.cancel()
+            give_back()
 
 
 def command(port: int) -> tuple[str, ...]:

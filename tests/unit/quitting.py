@@ -1,0 +1,115 @@
+"""A cluster with a quit controller at work in it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+from istio_aux.core.pod import Pod
+from istio_aux.core.policy import Policy
+from istio_aux.kube.backoff import Backoff
+from istio_aux.kube.client import Client
+from istio_aux.kube.events import Events
+from istio_aux.kube.watch import Watch
+from istio_aux.quit.controller import FIELDS, Controller, Limits
+from istio_aux.quit.selection import Namespace, Selection
+from istio_aux.telemetry import Telemetry
+from unit.apiserver import ApiServer, proxy_quits
+from unit.asynchronous import background, until
+from unit.core.pods import RUNNING, State, document, exited
+
+FAST = Limits(
+    deadline=1, confirm=0.2, doubt=0.05, first_retry=0.02, last_retry=0.1, last_reading=0.1
+)
+LABELS = {"io.datastrophic/istio-aux": "enabled"}
+DONE = exited(0)
+ENDED = exited(0, at="2026-11-21T08:16:30Z")
+
+
+class World:
+    """A cluster with one selected namespace, ``training``, and a controller at work in it."""
+
+    def __init__(self, api: ApiServer, running: Controller, telemetry: Telemetry) -> None:
+        self.api, self.controller, self.telemetry = api, running, telemetry
+
+    async def pod(self, name: str, main: State = DONE, proxy: State = RUNNING, **more: Any) -> None:
+        """Create or change a pod."""
+        body = document({"istio-proxy": proxy, "main": main}, **more)
+        body["metadata"].update(name=name)
+        body["metadata"].pop("uid", None)
+        await self.api.put("pods", body)
+
+    async def finish(self, name: str) -> None:
+        """What the kubelet reports once the proxy has exited: two changes, as recorded."""
+        await self.pod(name, proxy=ENDED)
+        await self.pod(name, proxy=ENDED, phase="Succeeded")
+
+    async def select(self, namespace: str, *, selected: bool = True) -> None:
+        await self.api.put(
+            "namespaces", {"metadata": {"name": namespace, "labels": LABELS if selected else {}}}
+        )
+
+    @property
+    def told(self) -> list[str]:
+        """Pods whose proxy was told to exit, in order."""
+        return [name for _, name, _, _ in self.api.execs]
+
+    def count(self, metric: str) -> float:
+        lines = self.telemetry.render().decode().splitlines()
+        return next(float(line.split()[-1]) for line in lines if line.startswith(metric))
+
+    async def ended(self, outcome: str, times: int = 1) -> None:
+        await until(
+            lambda: self.count(f'istio_aux_quits_total{{outcome="{outcome}"}}') >= times,
+            f"{times} {outcome}",
+        )
+
+    def reasons(self) -> list[str]:
+        return [event["reason"] for event in self.api.events]
+
+
+def freeing(world: World) -> Callable[[web.WebSocketResponse, str, str], Awaitable[None]]:
+    """An exec that works: the proxy says OK and is gone."""
+
+    async def free(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
+        await proxy_quits(socket, namespace, pod)
+        await world.finish(pod)
+
+    return free
+
+
+@asynccontextmanager
+async def at_work(
+    api: ApiServer, *, limits: Limits = FAST, policy: Policy | None = None
+) -> AsyncGenerator[World]:
+    """A controller with its two watches, as `serve` runs it."""
+    telemetry = Telemetry()
+    await api.put("namespaces", {"metadata": {"name": "training", "labels": LABELS}})
+    async with Client(api.access()) as client:
+        selection = Selection()
+        events = Events(client, "host")
+        running = Controller(client, selection, telemetry, events, limits=limits, policy=policy)
+        backoff = Backoff(0.02, 0.1)
+        namespaces = Watch(
+            client, "/api/v1/namespaces", Namespace, selection, backoff=backoff,
+            selection={"labelSelector": "io.datastrophic/istio-aux=enabled"},
+        )  # fmt: skip
+        pods = Watch(
+            client, "/api/v1/pods", Pod, running, backoff=backoff,
+            selection={"fieldSelector": FIELDS},
+        )  # fmt: skip
+        async with background(namespaces.run()), background(pods.run()), background(events.run()):
+            world = World(api, running, telemetry)
+            api.on_exec = freeing(world)
+            try:
+                yield world
+            finally:
+                await running.stop(0)
+
+
+@asynccontextmanager
+async def cluster(**options: Any) -> AsyncGenerator[World]:
+    async with ApiServer() as api, at_work(api, **options) as world:
+        yield world

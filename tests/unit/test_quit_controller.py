@@ -1,0 +1,196 @@
+"""The quit controller: who is freed, how often, and what is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from aiohttp import web
+from istio_aux.core.policy import Policy
+from istio_aux.quit import controller
+from istio_aux.quit.controller import Limits
+from unit.apiserver import ApiServer, proxy_quits
+from unit.asynchronous import driven, until
+from unit.core.pods import RUNNING, document, exited
+from unit.quitting import at_work, cluster, freeing
+
+
+@driven
+async def test_a_finished_pod_is_freed_once_and_that_is_told() -> None:
+    """T14, T15, T22."""
+    async with cluster() as world:
+        await world.pod("job")
+        await world.ended("exited")
+        await until(lambda: world.controller.watched == 0, "the pod is forgotten")
+        command = ("pilot-agent", "request", "--debug-port=15020", "POST", "quitquitquit")
+        assert world.api.execs == [("training", "job", "istio-proxy", command)]
+        await until(lambda: world.api.events, "the Event is there")
+        (event,) = world.api.events
+        assert (event["reason"], event["type"]) == ("ProxyQuit", "Normal")
+        assert "istio-proxy exited with 0, 1 s after the payload" in event["note"]
+        assert world.count("istio_aux_quit_attempts_total") == 1
+        assert world.count("istio_aux_payload_exit_to_proxy_exit_seconds_count") == 1
+        assert world.telemetry.quits_total == 1
+
+
+@driven
+async def test_a_running_payload_is_waited_for() -> None:
+    async with cluster() as world:
+        await world.pod("job", main=RUNNING)
+        await until(lambda: world.controller.watched == 1, "the pod is known")
+        await world.pod("marker")
+        await world.ended("exited")
+        assert world.told == ["marker"]
+        await world.pod("job")
+        await world.ended("exited", 2)
+        assert world.told == ["marker", "job"]
+
+
+@driven
+async def test_a_pod_that_finished_before_the_start_is_found() -> None:
+    """T26, T38."""
+    async with ApiServer() as api:
+        body = document({"istio-proxy": RUNNING, "main": exited(0)})
+        await api.put("pods", body)
+        async with at_work(api) as world:
+            await world.ended("exited")
+            assert world.told == [body["metadata"]["name"]]
+
+
+@driven
+async def test_a_namespace_that_is_not_selected_is_left_alone_until_it_is() -> None:
+    async with cluster() as world:
+        await world.select("training", selected=False)
+        await until(lambda: len(world.api.watches) == 2, "both watches are open")
+        await world.pod("job")
+        await until(lambda: world.controller.watched == 1, "the pod is known")
+        assert world.told == []
+        await world.select("training")
+        await world.ended("exited")
+        assert world.told == ["job"]
+
+
+@driven
+async def test_a_namespace_that_is_deselected_is_left_alone_at_once() -> None:
+    async def stubborn(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
+        await proxy_quits(socket, namespace, pod)
+
+    async with cluster() as world:
+        world.api.on_exec = stubborn
+        await world.pod("job")
+        await until(lambda: world.told, "the first attempt is made")
+        await world.select("training", selected=False)
+        await world.ended("superseded")
+        before = len(world.told)
+        await asyncio.sleep(0.5)  # Five times the longest wait between two attempts.
+        assert len(world.told) == before
+        assert world.controller.watched == 1
+        assert world.controller.stuck() == []
+
+
+@driven
+async def test_there_is_a_bound_on_what_runs_at_once() -> None:
+    at_once = 0
+    most = 0
+    async with cluster(limits=Limits(at_once=3)) as world:
+
+        async def slow(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
+            nonlocal at_once, most
+            at_once += 1
+            most = max(most, at_once)
+            await asyncio.sleep(0.02)
+            at_once -= 1
+            await freeing(world)(socket, namespace, pod)
+
+        world.api.on_exec = slow
+        await asyncio.gather(*(world.pod(f"job-{number}") for number in range(12)))
+        await world.ended("exited", 12)
+        assert most == 3
+        assert sorted(world.told) == sorted(f"job-{number}" for number in range(12))
+
+
+@driven
+async def test_a_proxy_that_exits_late_is_still_seen_to() -> None:
+    """Istio <=1.25 drains for seconds after it said OK."""
+    async with cluster(limits=Limits(confirm=5)) as world:
+
+        async def drain(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
+            await proxy_quits(socket, namespace, pod)
+            await socket.close()
+            await asyncio.sleep(0.3)
+            await world.finish(pod)
+
+        world.api.on_exec = drain
+        await world.pod("job")
+        await world.ended("exited")
+        assert world.told == ["job"]
+
+
+@driven
+async def test_a_proxy_that_does_not_exit_with_0_is_counted_apart() -> None:
+    """T20."""
+    async with cluster() as world:
+
+        async def killed(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
+            await proxy_quits(socket, namespace, pod)
+            await world.pod(pod, proxy=exited(137))
+
+        world.api.on_exec = killed
+        await world.pod("job")
+        await world.ended("exited-nonzero")
+        await until(lambda: world.api.events, "the Event is there")
+        assert world.api.events[0]["type"] == "Warning"
+
+
+@driven
+async def test_a_grace_period_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    ended = datetime.now(UTC) + timedelta(seconds=0.5)
+    async with cluster(policy=Policy(grace=0.5)) as world:
+        await world.pod("job", main=exited(0, at=ended.isoformat()))
+        await until(lambda: world.controller.watched == 1, "the pod is known")
+        await world.ended("exited")
+        assert datetime.now(UTC) >= ended + timedelta(seconds=0.5)
+        assert world.told == ["job"]
+
+
+@driven
+async def test_one_line_is_logged_for_a_decision_that_changes_and_none_for_the_same(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    async with cluster() as world:
+        for attempt in range(3):
+            await world.pod("job", main=RUNNING, annotations={"touched": str(attempt)})
+        await until(lambda: world.controller.watched == 1, "the pod is known")
+        await world.pod("job")
+        await world.ended("exited")
+    lines = [vars(record) for record in caplog.records if hasattr(record, "pod")]
+    assert [(line["event"], line.get("action"), line.get("outcome")) for line in lines] == [
+        ("decision", "wait", None),
+        ("decision", "quit", None),
+        ("quit", None, "exited"),
+    ]
+    assert lines[0]["reason"] == "not finished: main (running)"
+
+
+@driven
+async def test_stopping_drops_what_hangs_and_starts_nothing_more() -> None:
+    async with cluster(limits=Limits(deadline=60)) as world:
+
+        async def hang(_socket: web.WebSocketResponse, *_: str) -> None:
+            await asyncio.sleep(60)
+
+        world.api.on_exec = hang
+        await world.pod("job")
+        await until(lambda: world.told, "the attempt is made")
+        began = asyncio.get_running_loop().time()
+        await world.controller.stop(0.2)
+        assert asyncio.get_running_loop().time() - began < 5
+        await world.pod("late")
+        await asyncio.sleep(0.1)  # Nothing is to happen.
+        assert world.told == ["job"]
+
+
+def test_the_command_names_the_port() -> None:
+    assert controller.command(15021)[2] == "--debug-port=15021"

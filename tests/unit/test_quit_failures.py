@@ -1,0 +1,208 @@
+"""The quit controller when things go wrong, and when others are faster."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from aiohttp import web
+from istio_aux.core import pod as pods
+from istio_aux.quit.controller import Limits
+from unit.apiserver import proxy_quits, refusal
+from unit.asynchronous import driven, until
+from unit.core.pods import RUNNING, document
+from unit.quitting import cluster, freeing
+
+
+@driven
+async def test_a_success_that_the_status_does_not_show_is_none() -> None:
+    """T16: a 404 counts as success for pilot-agent, and the proxy runs on."""
+    async with cluster() as world:
+        world.api.on_exec = proxy_quits
+        await world.pod("job")
+        await until(lambda: len(world.told) >= 3, "it is told again")
+        (stuck,) = await until(world.controller.stuck, "it is called stuck")
+        assert (stuck.namespace, stuck.name) == ("training", "job")
+        assert stuck.reason == "container istio-proxy: still runs although exec: exit code 0: OK"
+        assert world.count("istio_aux_stuck_pods") == 1
+        world.api.on_exec = freeing(world)
+        await world.ended("exited")
+        assert world.controller.stuck() == []
+        assert world.count("istio_aux_stuck_pods") == 0
+
+
+@pytest.mark.parametrize("how", ["closed", "137", "reset"])
+@driven
+async def test_an_exec_that_its_own_success_ends_is_judged_by_the_status(how: str) -> None:
+    """T17."""
+    async with cluster() as world:
+
+        async def die(socket: web.WebSocketResponse, _namespace: str, pod: str) -> None:
+            if how == "137":
+                cause = b'{"reason":"ExitCode","message":"137"}'
+                await socket.send_bytes(
+                    b'\x03{"status":"Failure","details":{"causes":[' + cause + b"]}}"
+                )
+            elif how == "closed":
+                await socket.close()
+            else:
+                world.api.abort_exec(pod)
+            await world.finish(pod)
+
+        world.api.on_exec = die
+        await world.pod("job")
+        await world.ended("exited")
+        assert world.told == ["job"]
+
+
+@driven
+async def test_a_failed_attempt_is_made_again_until_it_succeeds() -> None:
+    """T23: the agent may not be up yet."""
+    async with cluster() as world:
+
+        async def too_early(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
+            if len(world.told) < 5:
+                await socket.send_bytes(b'\x03{"status":"Failure","message":"container not found"}')
+            else:
+                await freeing(world)(socket, namespace, pod)
+
+        world.api.on_exec = too_early
+        await world.pod("job")
+        await world.ended("exited")
+        assert world.told == ["job"] * 5
+        await until(lambda: "ProxyQuit" in world.reasons(), "the end is told")
+        # Of four failures the 1st, the 2nd and the 4th.
+        assert world.reasons().count("ProxyQuitFailed") == 3
+
+
+@driven
+async def test_hung_execs_keep_nobody_waiting() -> None:
+    """T18: more pods hang than attempts may run at once."""
+    limits = Limits(
+        deadline=1, confirm=0.1, doubt=0.01, first_retry=0.01, last_retry=0.02,
+        at_once=4, retries_at_once=2, slow=0.1,
+    )  # fmt: skip
+    async with cluster(limits=limits) as world:
+
+        async def hang(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
+            if pod.startswith("hung"):
+                await asyncio.sleep(30)
+            await freeing(world)(socket, namespace, pod)
+
+        world.api.on_exec = hang
+        for number in range(6):
+            await world.pod(f"hung-{number}")
+        await until(lambda: len(world.told) >= 8, "every one of them was tried, and some again")
+        began = asyncio.get_running_loop().time()
+        await world.pod("healthy")
+        await world.ended("exited")
+        assert asyncio.get_running_loop().time() - began < 0.9, "no deadline was waited for"
+
+
+@driven
+async def test_a_new_pod_under_the_same_name_is_not_told_to_quit_for_the_old_one() -> None:
+    """T19: between the decision and the attempt the pod is replaced."""
+    async with cluster() as world:
+
+        async def replaced(request: web.Request) -> web.StreamResponse | None:
+            if request.path.endswith("/pods/job"):
+                body = document({"istio-proxy": RUNNING, "main": RUNNING})
+                body["metadata"].update(name="job", uid="another", resourceVersion="999")
+                return web.json_response(body)
+            return None
+
+        world.api.faults.append(replaced)
+        await world.pod("job")
+        await world.ended("gone")
+        assert world.told == []
+
+
+@driven
+async def test_a_pod_that_is_gone_is_let_go() -> None:
+    async with cluster() as world:
+
+        async def gone(request: web.Request) -> web.StreamResponse | None:
+            if request.path.endswith("/pods/job"):
+                return refusal(404, "NotFound", 'pods "job" not found')
+            return None
+
+        world.api.faults.append(gone)
+        await world.pod("job")
+        await world.ended("gone")
+        await until(lambda: world.controller.watched == 0, "it is forgotten")
+        assert world.told == []
+
+
+@driven
+async def test_what_was_read_last_decides() -> None:
+    """T19: the payload was started again between the watch's event and the attempt."""
+    async with cluster() as world:
+
+        async def restarted(request: web.Request) -> web.StreamResponse | None:
+            if request.path.endswith("/pods/job"):
+                body = document({"istio-proxy": RUNNING, "main": RUNNING})
+                stored = world.api.get("pods", "training", "job")
+                assert stored
+                body["metadata"] = {**stored["metadata"], "resourceVersion": "999"}
+                return web.json_response(body)
+            return None
+
+        world.api.faults.append(restarted)
+        await world.pod("job")
+        await world.ended("superseded")
+        assert world.told == []
+
+
+@driven
+async def test_events_that_are_told_twice_or_late_change_nothing() -> None:
+    """T22, T28: level, not edge."""
+    async with cluster() as world:
+        await world.pod("job")
+        stale = pods.decode(json.dumps(world.api.get("pods", "training", "job")).encode())
+        await world.ended("exited")
+        world.controller.apply(stale)
+        world.controller.apply(stale)
+        await world.ended("superseded")
+        await until(lambda: world.controller.stuck() == [], "nothing is left to do")
+        assert world.told == ["job"]
+        assert world.count('istio_aux_quits_total{outcome="exited"}') == 1
+
+
+@driven
+async def test_an_api_server_that_is_restarted_in_between_loses_nobody() -> None:
+    async with cluster() as world:
+        world.api.on_exec = proxy_quits
+        await world.pod("job")
+        await until(lambda: world.told, "the first attempt is made")
+        await world.api.stop()
+        world.api.on_exec = freeing(world)
+        await asyncio.sleep(0.3)  # Three times the longest wait: some attempts meet nobody.
+        assert world.controller.watched == 1
+        await world.api.start()
+        await world.ended("exited")
+
+
+@driven
+async def test_a_pod_that_cannot_be_read_is_called_stuck_with_the_reason() -> None:
+    async with cluster() as world:
+
+        async def forbid(request: web.Request) -> web.Response | None:
+            if request.path.endswith("/pods/job"):
+                world.api.faults.insert(0, again())
+                return refusal(403, "Forbidden", "pods is forbidden")
+            return None
+
+        def again() -> Any:
+            async def fault(request: web.Request) -> web.Response | None:
+                return await forbid(request)
+
+            return fault
+
+        world.api.faults.append(again())
+        await world.pod("job")
+        (stuck,) = await until(world.controller.stuck, "it is called stuck")
+        assert (stuck.attempts, stuck.reason) == (0, "403 Forbidden: pods is forbidden")
+        world.api.faults.clear()
+        await world.ended("exited")

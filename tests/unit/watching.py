@@ -1,0 +1,102 @@
+"""A watch of pods at an API server that can be told to fail, for tests of either."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+from istio_aux.core.pod import Pod
+from istio_aux.kube.backoff import Backoff
+from istio_aux.kube.client import Client
+from istio_aux.kube.resources import Key, key_of
+from istio_aux.kube.watch import Watch
+from unit.apiserver import ApiServer, Fault
+from unit.asynchronous import background
+
+
+class Seen:
+    """A handler that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.there: dict[Key, Pod] = {}
+        self.told: list[str] = []
+        self.restarts: list[str] = []
+
+    def apply(self, resource: Pod) -> None:
+        self.there[key_of(resource)] = resource
+        self.told.append(f"+{resource.metadata.name}")
+
+    def delete(self, key: Key) -> None:
+        del self.there[key]
+        self.told.append(f"-{key.name}")
+
+    @property
+    def names(self) -> set[str]:
+        return {key.name for key in self.there}
+
+    @property
+    def phases(self) -> dict[str, str | None]:
+        return {key.name: pod.status.phase for key, pod in self.there.items()}
+
+
+def pod(name: str, phase: str = "Running", **metadata: Any) -> dict[str, Any]:
+    meta = {"name": name, "namespace": "training", **metadata}
+    return {"metadata": meta, "spec": {"containers": []}, "status": {"phase": phase}}
+
+
+@asynccontextmanager
+async def watching(
+    api: ApiServer, seen: Seen, selection: dict[str, str] | None = None, **options: Any
+) -> AsyncGenerator[Watch[Pod]]:
+    """Watch pods in the background, without the long waits of real life."""
+    options = {"backoff": Backoff(0.02, 0.1), **options}
+    async with Client(api.access()) as client:
+        watch = Watch(
+            client, "/api/v1/pods", Pod, seen,
+            selection=selection, restarted=seen.restarts.append, **options,
+        )  # fmt: skip
+        async with background(watch.run()):
+            yield watch
+
+
+def lists(api: ApiServer) -> int:
+    """How often the whole collection was asked for."""
+    return sum("watch" not in query for query in api.queries)
+
+
+def on_watch(answer: Any) -> Fault:
+    """A fault that meets the next watch request only."""
+
+    async def fault(request: web.Request) -> web.StreamResponse | None:
+        return await answer(request) if "watch" in request.query else None
+
+    return fault
+
+
+def on_list(answer: Any) -> Fault:
+    """A fault that meets the next list request only."""
+
+    async def fault(request: web.Request) -> web.StreamResponse | None:
+        return None if "watch" in request.query else await answer(request)
+
+    return fault
+
+
+async def stream(request: web.Request, *events: bytes) -> web.StreamResponse:
+    """A watch stream that begins with these bytes; the server's part is then up to the caller."""
+    response = web.StreamResponse()
+    await response.prepare(request)
+    for event in events:
+        await response.write(event)
+    return response
+
+
+def line(kind: str, body: dict[str, Any]) -> bytes:
+    return json.dumps({"type": kind, "object": body}).encode() + b"\n"
+
+
+async def answered(response: web.Response) -> web.Response:
+    return response
