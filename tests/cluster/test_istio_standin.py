@@ -56,7 +56,7 @@ def await_injection(cluster: lab.Cluster, namespace: str) -> None:
     """The API server evaluates a namespace's labels a moment after they were set."""
     lab.until(
         lambda: lab.istio.PROXY in names(create(cluster, namespace).containers),
-        timeout=30,
+        timeout=100,
         what=f"pods of namespace {namespace} to be injected",
     )
 
@@ -119,7 +119,7 @@ def test_a_new_namespace_gets_the_root_certificate_that_sidecars_mount(
     with cluster.client() as client:
         found = lab.until(
             lambda: client.get(ConfigMap, "istio-ca-root-cert", namespace=namespace),
-            timeout=30,
+            timeout=100,
             what="the root certificate",
             ignoring=(ApiError,),
         )

@@ -16,8 +16,9 @@ from lightkube.resources.core_v1 import Namespace, Pod
 
 Install = Callable[..., lab.istio.Istio]
 CLASSIC = ["istio-init", "main", "istio-proxy"]
-# Measured: 0.1 s until the API server acts on a configuration or a label.
-SOON = 30
+# Measured: 0.1 s until the API server acts on a configuration or a label, 1 s until istiod is back,
+# 10 s with six builds and test runs beside it.
+SOON = 100
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ UNMESHED = {"sidecar.istio.io/inject": "false"}
 # A TCP connection to the API server, at once.
 TALK = "nc kubernetes.default 443 </dev/null"
 QUIT = ("pilot-agent", "request", "--debug-port=15020", "POST", "quitquitquit")
-# Measured: a pod runs after 2 s and ends 2 s after its payload.
-SOON = 60
+# Measured: a pod runs after 2 s and ends 2 s after its payload; 10 s on busy cores.
+SOON = 100
 
 
 @pytest.fixture(scope="module")
@@ -179,13 +179,22 @@ def test_the_payload_may_quit_its_own_proxy(cluster: lab.Cluster, meshed: str) -
     assert proxy_exit_code(await_pod(cluster, meshed, "job", "Succeeded")) == 0
 
 
-def test_a_moved_status_port_is_where_the_proxy_listens(cluster: lab.Cluster, meshed: str) -> None:
-    config = {"proxy.istio.io/config": f"{HOLD['proxy.istio.io/config']}\nstatusPort: 15520"}
-    run(cluster, meshed, "job", "nc 127.0.0.1 15520 </dev/null", config)
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {"proxy.istio.io/config": f"{HOLD['proxy.istio.io/config']}\nstatusPort: 15520"},
+        {**HOLD, "status.sidecar.istio.io/port": "15520"},
+    ],
+)
+def test_a_moved_status_port_is_where_the_proxy_listens(
+    cluster: lab.Cluster, meshed: str, annotations: dict[str, str]
+) -> None:
+    code = run(cluster, meshed, "job", "nc 127.0.0.1 15520 </dev/null", annotations)
 
     refused = in_proxy(cluster, meshed, "job", QUIT)
     done = in_proxy(cluster, meshed, "job", ("pilot-agent", "request", "POST", "quitquitquit"))
 
+    assert code == 0
     assert refused.returncode == 255
     assert "connection refused" in refused.stderr
     assert done.returncode == 0

@@ -1,4 +1,4 @@
-"""What istiod answers to an AdmissionReview: inject, leave alone or refuse. Pure."""
+"""The stand-in's answers to an AdmissionReview, as istiod's: inject, leave alone, refuse. Pure."""
 
 from __future__ import annotations
 

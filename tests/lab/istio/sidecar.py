@@ -1,4 +1,4 @@
-"""What an injected pod looks like: what Istio 1.28.10 makes of its template `sidecar`. Pure."""
+"""The stand-in's injected pods: what Istio 1.28.10 makes of its template `sidecar`. Pure."""
 
 from __future__ import annotations
 
