@@ -17,7 +17,9 @@ LINE_A, LINE_B = json.dumps(A), json.dumps(B)
 def values(text: str) -> list[Any]:
     """Documents by value; for a bad one, its line."""
     return [
-        json.loads(item.body) if isinstance(item, Document) else f"{item.place}: {item.why}"
+        json.loads(item.body.decode())
+        if isinstance(item, Document)
+        else f"{item.place}: {item.why}"
         for item in read(text.encode())
     ]
 
@@ -79,12 +81,18 @@ def test_the_places_of_list_items_are_told() -> None:
     ]
 
 
+def test_items_make_no_list_of_another_kind() -> None:
+    """Only what calls itself a list is taken apart."""
+    found = {"kind": "Menu", "items": [A, B]}
+    assert values(json.dumps(found)) == [found]
+
+
 def test_yaml_scalars_are_read_as_kubernetes_reads_them() -> None:
     """Dates and times of day are strings; octal numbers and yes are what YAML 1.1 says."""
-    text = "a: 2024-01-01\nb: 12:30:45\nc: 0644\nd: yes\ne: 1.5\nf: 1e3\ng: 08a\nh: -3\ni:\nj: .5"
+    text = "z: 2024-01-01 10:00:00\na: 2024-01-01\nb: 12:30:45\nc: 0644\nd: yes\ne: 1.5\nf: 1e3\ng: 08a\nh: -3\ni:\nj: .5"
     [value] = values(text)
     assert value == {
-        "a": "2024-01-01", "b": "12:30:45", "c": 0o644, "d": True, "e": 1.5, "f": 1000,
+        "z": "2024-01-01 10:00:00", "a": "2024-01-01", "b": "12:30:45", "c": 0o644, "d": True, "e": 1.5, "f": 1000,
         "g": "08a", "h": -3, "i": None, "j": 0.5,
     }  # fmt: skip
 

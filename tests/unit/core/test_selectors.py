@@ -101,6 +101,7 @@ def test_matching(text: str, labels: dict[str, str], expected: bool) -> None:
         ("a>1", '"a>1": expected "=", "!=", "in" or "notin" after a, found ">"'),
         ("a\nb", '"a\\nb": expected "=", "!=", "in" or "notin" after a, found "b"'),
         ("A/b=c", "\"A/b=c\": label key \"A/b\": expected a DNS subdomain before the '/'"),
+        ("a." * 126 + "bc/d", "expected a DNS subdomain before the '/'"),
         ("/b", "\"/b\": label key \"/b\": expected a DNS subdomain before the '/'"),
         ("-a", '"-a": label key "-a": expected at most 63 letters'),
         ("a" * 64, 'expected at most 63 letters'),
