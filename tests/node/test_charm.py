@@ -17,6 +17,7 @@ import pytest
 from lab.juju.container import Container
 from lab.juju.image import Image, of_workload
 from lab.juju.root import Bind
+from lab.juju.unit import Unit
 from lightkube import ApiError, Client
 from lightkube.models.authentication_v1 import TokenReviewSpec
 from lightkube.models.core_v1 import Container as PodContainer
@@ -31,7 +32,9 @@ from lightkube.resources.rbac_authorization_v1 import ClusterRole, ClusterRoleBi
 ROOT = Path(__file__).resolve().parents[2]
 CONTAINER = "istio-aux"
 # Pebble starts a killed workload again after 0.2 s, and its check is up within a second.
-SOON = 30
+SOON = 60
+# A check of level ready fails after two periods of 3 s and a timeout of 2 s.
+HANG = 100
 SELECTED = {"io.datastrophic/istio-aux": "enabled", "istio-injection": "enabled"}
 
 
@@ -183,6 +186,26 @@ def test_pebble_restarts_a_killed_workload_which_gets_ready_again(istio_aux: lab
     assert istio_aux.status()[0] == "active"
 
 
+def test_a_workload_that_hangs_leaves_the_service_until_it_answers_again(
+    client: Client, istio_aux: lab.juju.App
+) -> None:
+    unit = istio_aux.leader
+    pid = container(istio_aux).service_pid("istio-aux")
+    assert pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        lab.until(lambda: not serving(client, istio_aux), timeout=HANG, what="the unit to leave")
+        lab.until(lambda: heard(unit, "failed"), timeout=SOON, what="the check-failed event")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    lab.until(
+        lambda: serving(client, istio_aux) == {unit.address}, timeout=HANG, what="it to return"
+    )
+    lab.until(lambda: heard(unit, "recovered"), timeout=SOON, what="the check-recovered event")
+    istio_aux.settle()
+    assert istio_aux.status()[0] == "active"
+
+
 def test_an_event_that_the_charm_does_not_know_is_an_error_here(istio_aux: lab.juju.App) -> None:
     with pytest.raises(lab.juju.DispatchError, match="no handler ran"):
         istio_aux.run("konfig-changed")
@@ -257,6 +280,12 @@ def test_every_unit_serves_and_only_the_last_takes_the_objects_away(
     assert has_webhook(client, app)
     app.remove()
     assert owned(client, app) == set()
+
+
+def heard(unit: Unit, outcome: str) -> bool:
+    """Whether an event said so of one of the unit's checks, since it last said the opposite."""
+    told = [o.event for o in unit.history if "-pebble-check-" in o.event]
+    return bool(told) and told[-1].endswith(outcome)
 
 
 def serving(client: Client, app: lab.juju.App) -> set[str]:

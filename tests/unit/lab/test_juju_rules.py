@@ -1,0 +1,150 @@
+"""The stand-in for Juju: which events follow, which options are refused, what the table shows."""
+
+from __future__ import annotations
+
+import copy
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab.juju import events, store, table
+from lab.juju.metadata import Metadata
+from lab.juju.store import State, new_relation
+
+METADATA = "name: scratch\ncontainers: {main: {uid: 584792, gid: 584792}}\npeers: {peers: {}}\n"
+CONFIG = """
+options:
+  level: {type: string, default: info}
+  count: {type: int}
+  strict: {type: boolean, default: false}
+"""
+ACTIONS = (
+    "explain: {params: {pod: {type: string}, depth: {type: integer, default: 1}}, required: [pod]}"
+)
+
+
+@pytest.fixture
+def metadata(tmp_path: Path) -> Metadata:
+    """The metadata of a packed charm with three options and an action."""
+    charm = tmp_path / "scratch.charm"
+    with zipfile.ZipFile(charm, "w") as archive:
+        for name, text in (("metadata", METADATA), ("config", CONFIG), ("actions", ACTIONS)):
+            archive.writestr(f"{name}.yaml", text)
+    return Metadata.read(charm)
+
+
+@pytest.fixture
+def state() -> State:
+    """Two units, led by the first, with a peer relation and a secret that both have read."""
+    state: State = {"model": {}, "applications": {}, "units": {}, "relations": {}, "secrets": {}}
+    state["applications"]["app"] = store.application("app", local=True, leader="app/0")
+    for number in (0, 1):
+        state["units"][f"app/{number}"] = store.unit("app", f"10.0.0.{number}")
+    new_relation(state, {"app": "peers"})
+    state["secrets"]["s1"] = {
+        "owner": "app",
+        "label": "tls",
+        "revisions": {"1": {"key": "one"}},
+        "latest": 1,
+        "tracked": {"app/0": 1, "app/1": 1},
+        "consumer-labels": {},
+    }
+    return state
+
+
+def following(before: State, change: Callable[[State], Any]) -> list[tuple[str, str]]:
+    """Unit and name of the events that follow from what a hook of app/0 changed."""
+    after = copy.deepcopy(before)
+    change(after)
+    return [(unit, event.name) for unit, event in events.consequences(before, after, "app/0")]
+
+
+def revise(state: State, *readers: str) -> None:
+    """Add a revision of the secret; the readers move on to it."""
+    secret = state["secrets"]["s1"]
+    secret["revisions"]["2"], secret["latest"] = {"key": "two"}, 2
+    secret["tracked"].update(dict.fromkeys(readers, 2))
+
+
+def test_nothing_follows_from_a_hook_that_changed_nothing(state: State) -> None:
+    assert following(state, copy.copy) == []
+
+
+def test_peers_see_a_changed_databag_and_its_writer_does_not(state: State) -> None:
+    def write(after: State) -> None:
+        after["relations"]["0"]["data"]["app"] = {"a": "1"}
+
+    assert following(state, write) == [("app/1", "peers-relation-changed")]
+
+
+def test_whoever_tracks_an_older_revision_sees_secret_changed(state: State) -> None:
+    assert following(state, lambda after: revise(after, "app/0")) == [("app/1", "secret-changed")]
+
+
+def test_a_revision_that_nobody_tracks_any_more_is_for_its_owner_to_remove(state: State) -> None:
+    revise(state, "app/0")
+    assert following(state, lambda after: revise(after, "app/1")) == [("app/0", "secret-remove")]
+
+
+def test_a_relation_event_says_which_relation_and_who(state: State) -> None:
+    record = new_relation(state, {"app": "istio-pilot", "pilot": "istio-pilot"})
+    event = events.relation(record, "app", "joined", remote_unit="pilot/0")
+    assert (event.name, dict(event.environment)) == (
+        "istio-pilot-relation-joined",
+        {
+            "JUJU_RELATION": "istio-pilot",
+            "JUJU_RELATION_ID": "istio-pilot:1",
+            "JUJU_REMOTE_APP": "pilot",
+            "JUJU_REMOTE_UNIT": "pilot/0",
+        },
+    )
+
+
+def test_options_without_a_value_are_left_out_and_defaults_filled_in(metadata: Metadata) -> None:
+    assert metadata.config({"level": "debug"}) == {"level": "debug", "strict": False}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"levle": "info"}, "levle: unknown option"),
+        ({"count": "3"}, "count: '3': expected a value of type int"),
+        ({"count": True}, "count: True: expected a value of type int"),
+    ],
+    ids=["unknown", "text for a number", "truth for a number"],
+)
+def test_an_option_that_juju_would_refuse_is_refused(
+    metadata: Metadata, given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        metadata.config(given)
+
+
+def test_an_action_gets_defaults_and_needs_what_is_required(metadata: Metadata) -> None:
+    assert metadata.parameters("explain", {"pod": "a/b"}) == {"pod": "a/b", "depth": 1}
+    with pytest.raises(ValueError, match=r"missing parameters \['pod'\]"):
+        metadata.parameters("explain", {})
+
+
+def test_the_user_of_a_container_is_the_one_of_the_metadata(metadata: Metadata) -> None:
+    user = metadata.containers["main"]
+    assert (user.uid, user.gid) == (584792, 584792)
+
+
+def test_an_application_without_a_status_shows_its_worst_unit(state: State) -> None:
+    state["units"]["app/0"]["status"] = {"status": "active", "message": ""}
+    state["units"]["app/1"]["status"] = {"status": "blocked", "message": "trust me"}
+    units = list(state["units"].values())
+    shown = table.application_status(state["applications"]["app"], units)
+    assert shown == {"status": "blocked", "message": "trust me"}
+
+
+def test_a_failed_hook_hides_the_status_that_the_charm_set(state: State) -> None:
+    state["model"] = {"name": "kubeflow"}
+    state["units"]["app/0"]["status"] = {"status": "active", "message": ""}
+    failed = {"status": "error", "message": 'hook failed: "install"'}
+    state["units"]["app/0"]["agent"] = failed
+    rows = [line.split() for line in table.render(state, "3.6").splitlines()]
+    assert ["app/0*", "error", "error"] in [row[:3] for row in rows]
