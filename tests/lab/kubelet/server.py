@@ -14,6 +14,7 @@ import ssl
 from typing import Protocol
 
 from aiohttp import WSMsgType, web
+from aiohttp.typedefs import Handler
 
 from lab.kubelet import agent
 from lab.kubelet.behaviour import Behaviour
@@ -54,10 +55,21 @@ def application(node: Node) -> web.Application:
     async def forward(request: web.Request) -> web.StreamResponse:
         return await _forward(node, request)
 
-    app = web.Application()
+    app = web.Application(middlewares=[_negotiate])
     app.router.add_get("/exec/{namespace}/{pod}/{container}", execute)
     app.router.add_get("/portForward/{namespace}/{pod}", forward)
     return app
+
+
+@web.middleware
+async def _negotiate(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuse who does not accept everything, as go-restful does where a route names no type."""
+    accepted = [
+        part.partition(";")[0].strip() for part in request.headers.get("Accept", "*/*").split(",")
+    ]
+    if "*/*" not in accepted:
+        return web.Response(status=406, text="406: Not Acceptable\n\nAvailable representations: ")
+    return await handler(request)
 
 
 async def serve(app: web.Application, context: ssl.SSLContext) -> tuple[web.AppRunner, int]:

@@ -131,6 +131,8 @@ class Client:
         with _errors():
             async with self._open.ws_connect(
                 self._access.server + path,
+                # The kubelet names no type that its streams have, and refuses any other with 406.
+                headers={"Accept": "*/*"},
                 protocols=protocols,
                 params=params,
                 compress=0,
