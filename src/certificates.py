@@ -113,6 +113,8 @@ def is_due(certificate: str, now: datetime) -> bool:
 
 def usable(leaf: Leaf, authority: Authority, names: tuple[str, ...], now: datetime) -> bool:
     """Tell whether a unit may go on serving `leaf`."""
+    if not (leaf.chain and leaf.private_key):
+        return False
     try:
         certificate = Certificate.from_string(leaf.chain)
         key = PrivateKey.from_string(leaf.private_key)

@@ -197,12 +197,13 @@ def ctx(
         kubernetes_transport = httpx2.MockTransport(api.answer)
         workload_transport = httpx2.MockTransport(process.answer)
 
-    with testing.Context(
+    context: testing.Context[IstioAuxCharm] = testing.Context(
         Charm,
         meta=yaml.safe_load((ROOT / "metadata.yaml").read_text()),
         config=yaml.safe_load((ROOT / "config.yaml").read_text()),
         app_name="istio-aux",
-    ) as context:
+    )
+    with context:
         yield context
 
 

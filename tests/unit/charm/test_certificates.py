@@ -235,3 +235,17 @@ def test_an_old_revision_of_the_authority_is_removed(ctx: Context, settled: test
     ctx.run(ctx.on.secret_remove(secret, revision=3), settled)
 
     assert ctx.removed_secret_revisions == [3]
+
+
+def test_a_follower_moves_on_to_the_newest_authority(
+    ctx: Context, settled: testing.State, files: Files
+) -> None:
+    new = certificates.make_authority("istio-aux", "kubeflow", replaces=kept(settled))
+    (secret,) = settled.secrets
+    # ops.testing takes a secret of the application for one that is not this unit's.
+    newest = dataclasses.replace(secret, latest_content=new.to_secret(), owner=None)
+    follower = dataclasses.replace(settled, secrets={newest}, leader=False)
+
+    ctx.run(ctx.on.secret_changed(newest), follower)
+
+    assert files()["tls/tls.crt"].endswith(new.certificate + "\n")
