@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from lab import cache, tools
+from lab import cache, debian, tools
 
 PROXYV2 = "istio-aux.lab/proxyv2:1.28.10"
 BUSYBOX = "istio-aux.lab/busybox:1.35"
@@ -173,26 +173,37 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def _busybox() -> Path:
-    """Debian's static busybox: the installed one, else the package, unpacked into the cache."""
+    """Debian's static busybox: the installed one, else the package's, in the cache."""
     found = shutil.which("busybox")
     # A dynamic program names its loader at the very beginning.
     if found and b"/ld-" not in Path(found).read_bytes()[:4096]:
         return Path(found)
-    place = cache.folder("busybox") / "bin" / "busybox"
+    place = cache.folder("busybox") / "busybox"
     if not place.exists():
-        _fetch("busybox-static", place.parents[1])
+        # Unpacked, not installed: the package would put out a busybox that is not static.
+        with tempfile.TemporaryDirectory(dir=place.parent) as folder:
+            _unpack("busybox-static", Path(folder)).joinpath("bin/busybox").rename(place)
     return place
 
 
-def _fetch(package: str, folder: Path) -> None:
-    with tempfile.TemporaryDirectory() as downloads:
-        # Without a sandbox: apt's own user may not read the folder.
-        get = ["apt-get", "-o", "APT::Sandbox::User=", "download", "--quiet", package]
-        try:
-            subprocess.run(get, cwd=downloads, check=True, capture_output=True)
-            archive = next(Path(downloads).glob("*.deb"))
-            subprocess.run(["dpkg-deb", "-x", archive, folder], check=True, capture_output=True)
-        except (OSError, subprocess.CalledProcessError) as error:
-            raise ImageError(
-                f"{package}: not installed and not downloaded: install the package"
-            ) from error
+def _unpack(package: str, folder: Path) -> Path:
+    # Without a sandbox, for apt's own user may not write to the folder.
+    apt = ["apt-get", "--quiet", "-o", "APT::Sandbox::User="]
+    try:
+        done = subprocess.run(
+            [*apt, "download", package], cwd=folder, capture_output=True, text=True, check=False
+        )
+        if done.returncode and debian.installable():
+            # A fresh machine has no lists of packages, an old one has old ones.
+            subprocess.run([*apt, "update"], capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                [*apt, "download", package], cwd=folder, capture_output=True, text=True, check=False
+            )
+    except FileNotFoundError as error:
+        raise ImageError(f"{package}: not installed, and there is no apt-get") from error
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise ImageError(f"{package}: not installed; apt-get download: {last}")
+    [archive] = folder.glob("*.deb")
+    subprocess.run(["dpkg-deb", "-x", archive, folder], check=True)
+    return folder
