@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import ssl
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
+from urllib.parse import urlencode
 
-import aiohttp
 import lab
 import lightkube
 import pytest
+import websocket
 from lab import meshed
 from lab.kubelet import ScriptedKubelet
 from lightkube.resources.core_v1 import Node, Pod
@@ -25,34 +25,36 @@ def worker(client: lightkube.Client, kubelet: ScriptedKubelet, namespace: str) -
     return pod
 
 
+@contextlib.contextmanager
 def stream(
     cluster: lab.Cluster,
     pod: Pod,
     subresource: str,
     query: Sequence[tuple[str, str]],
-    *,
     protocols: Sequence[str],
-    send: bytes = b"",
-) -> tuple[str | None, list[bytes]]:
-    """The protocol chosen and the frames received, in order, until the other side closes."""
+) -> Iterator[websocket.WebSocket]:
+    """A WebSocket to a subresource of the pod, as an administrator."""
+    pair = cluster.issue("streamer", "streamer", organizations=["system:masters"])
+    assert pod.metadata is not None
+    path = f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}/{subresource}"
+    url = f"{cluster.server}{path}?{urlencode(query)}".replace("https", "wss", 1)
+    files = {"ca_certs": cluster.ca, "certfile": pair.certificate, "keyfile": pair.key}
+    tls = {name: str(path) for name, path in files.items()}
+    socket = websocket.create_connection(url, 30, sslopt=tls, subprotocols=list(protocols))
+    try:
+        yield socket
+    finally:
+        # Not close(): it wants to say goodbye to somebody who has gone, and leaks the socket then.
+        socket.shutdown()
 
-    async def talk() -> tuple[str | None, list[bytes]]:
-        pair = cluster.issue("streamer", "streamer", organizations=["system:masters"])
-        tls = ssl.create_default_context(cafile=str(cluster.ca))
-        tls.load_cert_chain(pair.certificate, pair.key)
-        connector = aiohttp.TCPConnector(ssl=tls)
-        assert pod.metadata is not None
-        path = f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}/{subresource}"
-        async with aiohttp.ClientSession(cluster.server, connector=connector) as session:
-            async with session.ws_connect(path, params=query, protocols=protocols) as socket:
-                if send:
-                    await socket.send_bytes(send)
-                frames = [message.data async for message in socket]
-                protocol = socket.protocol
-            await connector.close(abort_ssl=True)
-            return protocol, frames
 
-    return asyncio.run(asyncio.wait_for(talk(), 30))
+def frames(socket: websocket.WebSocket) -> list[bytes]:
+    """The messages that come until the other side closes."""
+    received: list[bytes] = []
+    while message := socket.recv():
+        assert isinstance(message, bytes)
+        received.append(message)
+    return received
 
 
 @pytest.mark.parametrize(
@@ -69,28 +71,23 @@ def test_exec_is_answered_in_the_frames_of_a_kubelet(
     query = [("container", "istio-proxy"), ("stdout", "true"), ("stderr", "true")]
     query += [("command", word) for word in QUIT]
 
-    protocol, frames = stream(cluster, worker, "exec", query, protocols=offered)
-
-    assert protocol == chosen
-    assert frames == [b"\x01", b"\x01OK", b'\x03{"metadata": {}, "status": "Success"}']
+    with stream(cluster, worker, "exec", query, offered) as socket:
+        assert socket.getsubprotocol() == chosen
+        assert frames(socket) == [b"\x01", b"\x01OK", b'\x03{"metadata": {}, "status": "Success"}']
 
 
 def test_a_port_is_forwarded_to_the_agent_and_its_quit_ends_the_proxy(
     cluster: lab.Cluster, client: lightkube.Client, worker: Pod, kubelet: ScriptedKubelet
 ):
     """T21: the way that works for any status port."""
-    _, frames = stream(
-        cluster,
-        worker,
-        "portforward",
-        [("ports", "15020")],
-        protocols=["v4.channel.k8s.io"],
-        send=b"\x00POST /quitquitquit HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    )
+    protocols = ["v4.channel.k8s.io"]
+    with stream(cluster, worker, "portforward", [("ports", "15020")], protocols) as socket:
+        socket.send_binary(b"\x00POST /quitquitquit HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        data, error, response = frames(socket)
 
-    assert frames[:2] == [b"\x00\xac:", b"\x01\xac:"]
-    assert frames[2].startswith(b"\x00HTTP/1.1 200 OK\r\n")
-    assert frames[2].endswith(b"OK")
+    assert (data, error) == (b"\x00\xac:", b"\x01\xac:")
+    assert response.startswith(b"\x00HTTP/1.1 200 OK\r\n")
+    assert response.endswith(b"OK")
     assert worker.metadata is not None
     name, namespace = str(worker.metadata.name), str(worker.metadata.namespace)
     lab.until(

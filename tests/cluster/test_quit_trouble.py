@@ -13,7 +13,7 @@ import lab
 import lightkube
 import pytest
 from lab.fixtures import await_account
-from lab.kubelet import ScriptedKubelet
+from lab.kubelet import Misbehaviour, ScriptedKubelet
 from lab.scene import Scene
 from lab.workload import Workload
 from lightkube.models.meta_v1 import ObjectMeta
@@ -60,7 +60,7 @@ def hung(troubled: Scene) -> list[Pod]:
     return [misbehaving(troubled, f"hung-{n}", "hang", times=1) for n in range(HUNG)]
 
 
-def misbehaving(scene: Scene, name: str, behaviour, *, times: int | None) -> Pod:
+def misbehaving(scene: Scene, name: str, behaviour: Misbehaviour, *, times: int | None) -> Pod:
     pod = scene.start(name)
     scene.kubelet.misbehave(pod, behaviour, times=times)
     scene.kubelet.finish(pod, "main")
@@ -86,7 +86,9 @@ def test_quits_that_hang_delay_no_other_pod(troubled: Scene, hung: list[Pod]):
 
 
 @pytest.mark.parametrize("how", ["exit-137", "close-without-status", "reset"])
-def test_a_quit_that_is_killed_by_its_own_success_is_not_repeated(selected: Scene, how):
+def test_a_quit_that_is_killed_by_its_own_success_is_not_repeated(
+    selected: Scene, how: Misbehaviour
+):
     """T17: whatever was heard, the container's status says that the proxy is gone."""
     pod = selected.start("worker")
     selected.kubelet.misbehave(pod, how)

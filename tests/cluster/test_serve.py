@@ -97,7 +97,7 @@ def test_every_line_of_the_log_is_a_json_object(workload: Workload, selected: Sc
     selected.kubelet.finish(pod, "main")
     selected.await_phase(pod, "Succeeded")
 
-    lines = [json.loads(line) for line in workload.process.log.read_text().splitlines()]
+    lines = [json.loads(line) for line in log(workload).splitlines()]
 
     assert all({"time", "level", "event"} <= line.keys() for line in lines)
     assert any(selected.namespace in json.dumps(line) for line in lines)
@@ -128,9 +128,25 @@ def test_it_ends_with_0_on_sigterm(mortal: Workload):
     mortal.start()
     mortal.await_ready()
 
+    assert mortal.stop() == 0
+
+
+def test_it_ends_at_once_on_a_second_sigterm(stage: Scene, mortal: Workload):
+    """Whoever sends it does not want to wait for a quit that hangs, which may take 10 s."""
+    pod = stage.start("worker")
+    stage.kubelet.misbehave(pod, "hang")
+    stage.kubelet.finish(pod, "main")
+    lab.until(lambda: stage.kubelet.execs_of(pod), timeout=30, what="the quit to hang")
+    mortal.process.kill(signal.SIGTERM)
+    lab.until(lambda: '"stop"' in log(mortal), timeout=30, what="the first signal to be noticed")
+
     mortal.process.kill(signal.SIGTERM)
 
-    assert mortal.process.wait(30) == 0
+    assert mortal.process.wait(5) == 1
+
+
+def log(workload: Workload) -> str:
+    return workload.process.log.read_text()
 
 
 def test_pods_that_finished_before_its_start_are_freed(stage: Scene, mortal: Workload):

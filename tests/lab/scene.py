@@ -13,8 +13,8 @@ from lab import meshed
 from lab.kubelet import ScriptedKubelet
 from lab.waiting import until
 
-# A finished payload frees its proxy within 1 s here; ten times that on a machine ten times as busy.
-PATIENCE = 60.0
+# A finished payload frees its proxy within 1 s on 2 cores, within 3 s when they are very busy.
+PATIENCE = 30.0
 
 
 class Scene:

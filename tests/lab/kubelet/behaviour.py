@@ -7,7 +7,7 @@ from typing import Literal
 
 from lab.kubelet.agent import Answer
 
-Name = Literal[
+Misbehaviour = Literal[
     "hang",
     "refuse",
     "exit-137",
@@ -35,7 +35,7 @@ class Behaviour:
     proxy_exit: int | None = None
 
 
-MISBEHAVIOURS: dict[Name, Behaviour] = {
+MISBEHAVIOURS: dict[Misbehaviour, Behaviour] = {
     "hang": Behaviour(stream="hang"),
     "refuse": Behaviour(
         answer=Answer(stderr="Error: dial tcp 127.0.0.1:15020: connection refused\n", exit_code=255)

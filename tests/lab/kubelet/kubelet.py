@@ -8,7 +8,6 @@ import dataclasses
 import datetime
 import itertools
 import ssl
-import threading
 from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -20,7 +19,7 @@ from lightkube.resources.core_v1 import Pod
 import lab
 from lab.kubelet import node, server
 from lab.kubelet.api import Api
-from lab.kubelet.behaviour import MISBEHAVIOURS, Behaviour, Name
+from lab.kubelet.behaviour import MISBEHAVIOURS, Behaviour, Misbehaviour
 from lab.kubelet.pods import Pods, Record
 
 PATIENCE = 60.0  # seconds for one call; an API server that is being restarted answers within a few
@@ -64,16 +63,21 @@ class ScriptedKubelet:
             hosts=["127.0.0.1"],
         )
         self._execs: list[Exec] = []
-        self._thread = threading.Thread(target=self._main, name=f"kubelet-{name}")
+        self._executor = concurrent.futures.ThreadPoolExecutor(1, f"kubelet-{name}")
         self._started = concurrent.futures.Future[None]()
+        self._life: concurrent.futures.Future[None]
         self._stop: asyncio.Event
         self._loop: asyncio.AbstractEventLoop
         self._pods: Pods
         self._tasks: asyncio.TaskGroup
 
     def __enter__(self) -> Self:
-        self._thread.start()
-        self._started.result(PATIENCE)
+        self._life = self._executor.submit(asyncio.run, self._serve())
+        first = concurrent.futures.FIRST_COMPLETED
+        concurrent.futures.wait([self._started, self._life], PATIENCE, first)
+        if self._life.done():
+            self._life.result()
+        self._started.result(0)
         return self
 
     def __exit__(
@@ -82,8 +86,10 @@ class ScriptedKubelet:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(PATIENCE)
+        if not self._life.done():
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._life.result(PATIENCE)
+        self._executor.shutdown()
 
     @property
     def execs(self) -> list[Exec]:
@@ -112,7 +118,7 @@ class ScriptedKubelet:
         """From now on the pod's deletion does not end: its containers ignore the signal."""
         self._pods.get(_uid(pod)).lingers = True
 
-    def misbehave(self, pod: Pod, behaviour: Name, *, times: int | None = None) -> None:
+    def misbehave(self, pod: Pod, behaviour: Misbehaviour, *, times: int | None = None) -> None:
         """The next ``times`` requests for this pod's proxy, or all, go wrong in the named way."""
         what = MISBEHAVIOURS[behaviour]
         queue = itertools.repeat(what) if times is None else itertools.repeat(what, times)
@@ -174,14 +180,6 @@ class ScriptedKubelet:
         await self._pods.quit(record, server.PROXY, exit_code)
 
     # The kubelet's thread.
-
-    def _main(self) -> None:
-        try:
-            asyncio.run(self._serve())
-        except BaseException as error:
-            if self._started.done():
-                raise
-            self._started.set_exception(error)
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
