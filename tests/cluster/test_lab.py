@@ -36,6 +36,22 @@ def test_what_was_stored_survives_a_killed_api_server(cluster: lab.Cluster, name
         assert client.get(ConfigMap, "kept", namespace=namespace)
 
 
+def test_an_api_server_that_ended_is_named_with_its_log(cluster: lab.Cluster):
+    server = cluster.process("kube-apiserver")
+    server.kill()
+    server.wait(10)
+
+    with pytest.raises(ChildProcessError, match=r"kube-apiserver ended: .*kube-apiserver\.log"):
+        cluster.await_api()
+    server.start()
+    cluster.await_api()
+
+
+def test_an_image_for_a_cluster_without_pods_is_refused(cluster: lab.Cluster, tmp_path: Path):
+    with pytest.raises(ValueError, match=r"image\.tar: images are for level node"):
+        cluster.load(tmp_path / "image.tar")
+
+
 def test_a_service_account_may_do_what_rbac_gives_it_and_no_more(
     cluster: lab.Cluster, namespace: str
 ):

@@ -41,7 +41,7 @@ def cluster(level: Level = "api", *, held: bool = False) -> Iterator[Cluster]:
     Raises:
         lab.node.UnavailableError: level is `node` and this machine cannot run it.
         lab.tools.BuildError: a program could not be built.
-        TimeoutError: a component did not get ready; the message names its log.
+        ChildProcessError: a component ended; TimeoutError: one is not ready. Both name its log.
     """
     sweep.sweep()
     if level == "node":
@@ -64,7 +64,22 @@ def cluster(level: Level = "api", *, held: bool = False) -> Iterator[Cluster]:
 
 
 class Cluster:
-    """A running Kubernetes; made by `cluster`."""
+    """A running Kubernetes; made by `cluster`.
+
+    Attributes:
+        level: `api` or `node`.
+        name: unique on this machine; also that of its network interface and its cgroup.
+        server: the URL of the API server, good inside and outside of the cluster's namespaces.
+        ca: the certificate of its authority.
+        kubeconfig: a file that gives all rights.
+        host: the address at which the API server and pods reach what `spawn` started; the harness
+            reaches it as well.
+        harness: the address at which the API server and what `spawn` started reach the harness.
+        logs: the folder of the logs, one file a process, those of pods in `pods`.
+        state: a folder that vanishes with the cluster.
+        keep_logs: set it to keep the logs; an exception in the `with` block does as well.
+        tree: the guardian and its processes.
+    """
 
     def __init__(self, level: Level, tree: Tree, programs: Mapping[str, Path]) -> None:
         self.level = level
@@ -79,8 +94,6 @@ class Cluster:
         cable = node.furnish(tree) if level == "node" else None
         self._endpoints = node.endpoints(cable) if cable else control_plane.on_loopback()
         self._files = control_plane.credentials(tree.state / "pki", self._endpoints)
-        # Where the API server reaches processes of the cluster, and where all of them, and the
-        # API server too, reach the harness.
         self.host = self._endpoints.public
         self.harness = cable.outside if cable else "127.0.0.1"
         self.server = self._endpoints.server
@@ -93,7 +106,7 @@ class Cluster:
         """Start every component and return when pods can be made.
 
         Raises:
-            TimeoutError: one does not get ready; the message names its log.
+            ChildProcessError: one ended; TimeoutError: one is not ready in time. Both name its log.
         """
         at, files, programs = self._endpoints, self._files, self._programs
         self.spawn("etcd", control_plane.etcd(programs["etcd"], self.state, at))
@@ -133,13 +146,11 @@ class Cluster:
         """Return when the API server is ready.
 
         Raises:
-            TimeoutError: it is not, naming its log.
+            ChildProcessError: it ended; TimeoutError: it is not ready. Both name its log.
         """
 
         def ready() -> bool:
-            server = self.process("kube-apiserver")
-            if not server.running:
-                raise ChildProcessError(f"kube-apiserver ended; log: {server.log}")
+            self.process("kube-apiserver").check()
             return kubeconfig.get(self.server, self.ca, self._files.admin, "/readyz") == 200
 
         log = self.logs / "kube-apiserver.log"
@@ -192,7 +203,13 @@ class Cluster:
         )
 
     def load(self, image: Path) -> None:
-        """Import an image tarball into containerd (level `node`)."""
+        """Import an image tarball into containerd.
+
+        Raises:
+            ValueError: the cluster's level is `api`, where no pod runs.
+        """
+        if self.level != "node":
+            raise ValueError(f"{image.name}: images are for level node, this is level {self.level}")
         node.load(self.tree, image)
 
     def process(self, name: str) -> Process:

@@ -167,8 +167,7 @@ def start_runtime(cluster: Cluster, tree: Tree) -> None:
     socket_path = f"/proc/{tree.pid}/root{runtime.SOCKET}"
 
     def serving() -> bool:
-        if not containerd.running:
-            raise ChildProcessError(f"containerd ended; log: {containerd.log}")
+        containerd.check()
         with socket.socket(socket.AF_UNIX) as probe:
             probe.connect(socket_path)
         return True
@@ -207,8 +206,7 @@ def start(cluster: Cluster, programs: Mapping[str, Path], files: control_plane.C
     cluster.spawn("coredns", [programs["coredns"], "-conf", corefile])
 
     def ready() -> bool:
-        if not kubelet.running:
-            raise ChildProcessError(f"kubelet ended; log: {kubelet.log}")
+        kubelet.check()
         status = client.get(Node, node_config.NODE_NAME).status
         conditions = (status and status.conditions) or []
         return any(c.type == "Ready" and c.status == "True" for c in conditions)

@@ -46,9 +46,22 @@ class Process:
         """Whether the process has not ended."""
         return self._exited is not None and not self._exited.done()
 
+    def check(self) -> None:
+        """Do nothing while the process runs.
+
+        Raises:
+            ChildProcessError: it ended; the message has its last line and names its log.
+        """
+        if not self.running:
+            raise ChildProcessError(f"{self.name} ended: {self.last_words()} ({self.log})")
+
     def kill(self, signal: int = signal.SIGKILL) -> None:
         """Send a signal to the process; one that ended gets none."""
         self._tree.request("kill", key=self._key, signal=int(signal))
+
+    def last_words(self) -> str:
+        """The last line of the log."""
+        return (self.log.read_text(errors="replace").strip().splitlines() or ["no output"])[-1]
 
     def restart(self) -> None:
         """Kill the process, if it runs, and start it again."""
@@ -166,7 +179,7 @@ class Tree:
         """
         process = self.spawn(name, argv, cwd=cwd)
         if status := process.wait(timeout):
-            last = (process.log.read_text().strip().splitlines() or ["no output"])[-1]
+            last = process.last_words()
             raise ChildProcessError(f"{name}: exit status {status}: {last} ({process.log})")
 
     def close(self, *, keep_logs: bool) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterable
@@ -20,16 +21,6 @@ from lab import cache, toolchain
 HERE = Path(__file__).parent
 # -trimpath: the same program from every checkout.
 FLAGS = ("-trimpath", "-buildvcs=false")
-# Istio and kubectl read the version of API server and kubelet; a release build sets it like this.
-KUBERNETES = " ".join(
-    (
-        "-s -w",
-        *(
-            f"-X k8s.io/component-base/version.git{key}"
-            for key in ("Version=v1.36.3", "Major=1", "Minor=36")
-        ),
-    )
-)
 # Programs that a folder in KUBEBUILDER_ASSETS (setup-envtest) may bring.
 ASSETS = frozenset({"etcd", "kube-apiserver", "kubectl"})
 
@@ -49,10 +40,18 @@ class Program:
     ldflags: str = "-s -w"
 
 
+KUBERNETES = HERE / "tools/kubernetes-1.36"
+
+
 def _kubernetes(name: str, seconds: int) -> Program:
-    return Program(
-        name, HERE / "tools/kubernetes-1.36", f"k8s.io/kubernetes/cmd/{name}", seconds, KUBERNETES
+    pinned = re.search(
+        r"k8s\.io/kubernetes (v(\d+)\.(\d+)\.\d+)", (KUBERNETES / "go.mod").read_text()
     )
+    assert pinned
+    # Istio and kubectl read the version of API server and kubelet; a release build sets it so.
+    values = zip(("Version", "Major", "Minor"), pinned.groups(), strict=True)
+    sets = " ".join(f"-X k8s.io/component-base/version.git{k}={value}" for k, value in values)
+    return Program(name, KUBERNETES, f"k8s.io/kubernetes/cmd/{name}", seconds, f"-s -w {sets}")
 
 
 # In the order of building: what the api level needs comes first, and the programs of a group share
@@ -60,7 +59,7 @@ def _kubernetes(name: str, seconds: int) -> Program:
 PROGRAMS = {
     program.name: program
     for program in (
-        Program("etcd", HERE / "tools/kubernetes-1.36", "go.etcd.io/etcd/server/v3", 45),
+        Program("etcd", KUBERNETES, "go.etcd.io/etcd/server/v3", 45),
         _kubernetes("kube-apiserver", 180),
         _kubernetes("kube-controller-manager", 50),
         _kubernetes("kube-scheduler", 5),
