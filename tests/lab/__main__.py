@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import lab
@@ -60,6 +61,7 @@ def _up(options: argparse.Namespace) -> int:
     kubectl = tools.path("kubectl")
     holder = subprocess.Popen(
         [sys.executable, "-m", "lab", "hold", level],
+        cwd=Path(__file__).parents[1],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         start_new_session=True,
@@ -74,7 +76,7 @@ def _up(options: argparse.Namespace) -> int:
     print(f"{name} (level {level}) runs at {record['server']}\n")
     print(f"    export KUBECONFIG={record['kubeconfig']}")
     print(f"    {kubectl} get namespaces\n")
-    print(f"logs: {record['logs']}\nend it: python -m lab down {name}")
+    print(f"logs: {record['logs']}\nend it: make lab-down, or python -m lab down {name}")
     # The holder goes on, on purpose.
     holder.returncode = 0
     return 0

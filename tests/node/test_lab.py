@@ -13,7 +13,7 @@ from pathlib import Path
 import lab
 import lightkube
 import pytest
-from lab import cache, images, leftovers, node, sweep
+from lab import cache, debian, images, leftovers, node, sweep
 from lab.harness import Harness, running
 from lightkube import KubeConfig
 from lightkube.models.core_v1 import Container, PodSpec
@@ -158,3 +158,8 @@ def test_killing_the_first_process_inside_ends_all_and_cleans_up(harness: Harnes
     os.kill(harness.inside, signal.SIGKILL)
 
     lab.until(lambda: not leftovers.of(harness.name), timeout=30, what=f"the end of {harness.name}")
+
+
+@pytest.mark.skipif(not shutil.which("dpkg-query"), reason="this machine is no Debian")
+def test_packages_that_are_not_installed_are_missing():
+    assert debian.missing(["dpkg", "no-such-package"]) == ["no-such-package"]
