@@ -59,9 +59,10 @@ def test_any_event_reaches_the_goal(
 
 @pytest.mark.parametrize("event", EVENTS)
 def test_a_second_time_changes_nothing(
-    event: str, ctx: Context, settled: testing.State, api: ApiServer, files: Files
+    event: str, ctx: Context, settled: testing.State, api: ApiServer, etc: Path
 ) -> None:
-    objects, contents = dict(api.objects), files()
+    objects = dict(api.objects)
+    files = {path: path.stat().st_mtime_ns for path in etc.rglob("*")}
     before = settled.get_container("istio-aux")
     api.calls.clear()
 
@@ -69,10 +70,10 @@ def test_a_second_time_changes_nothing(
 
     assert api.objects == objects
     assert not [call for call in api.writes if not call.startswith("PATCH")]
-    assert files() == contents
+    assert {path: path.stat().st_mtime_ns for path in etc.rglob("*")} == files
     assert out.get_container("istio-aux").plan == before.plan
     assert out.get_container("istio-aux").layers == before.layers
-    assert [s.latest_content for s in out.secrets] == [s.latest_content for s in settled.secrets]
+    assert [s._latest_revision for s in out.secrets] == [1]
     assert out.unit_status == settled.unit_status
 
 
@@ -168,24 +169,39 @@ def test_a_starting_workload_wakes_the_charm_until_its_check_has_spoken(
     assert "MutatingWebhookConfiguration" in api.kinds()
 
 
-def test_a_failed_check_wakes_nobody_for_its_recovery_will(
-    ctx: Context, settled: testing.State, process: Workload
-) -> None:
-    process.running = False
-    container = settled.get_container("istio-aux")
+def with_failed_checks(state: testing.State) -> testing.State:
+    """The same, with every check of the container down."""
+    container = state.get_container("istio-aux")
     checks = {
         dataclasses.replace(check, status=pebble.CheckStatus.DOWN, failures=check.threshold)
         for check in container.check_infos
     }
-    failing = dataclasses.replace(container, check_infos=checks)
+    return dataclasses.replace(
+        state, containers={dataclasses.replace(container, check_infos=checks)}
+    )
 
-    state = dataclasses.replace(settled, containers={failing})
-    with ctx(ctx.on.update_status(), state) as manager:
+
+def test_a_failed_check_wakes_nobody_for_its_recovery_will(
+    ctx: Context, settled: testing.State, process: Workload
+) -> None:
+    process.running = False
+    with ctx(ctx.on.update_status(), with_failed_checks(settled)) as manager:
         out = manager.run()
         woken = notices(manager)
 
     assert not woken
     assert isinstance(out.unit_status, testing.WaitingStatus)
+
+
+def test_no_webhook_while_the_service_does_not_lead_to_this_unit(
+    ctx: Context, settled: testing.State, api: ApiServer
+) -> None:
+    (path,) = [p for p, o in api.objects.items() if o["kind"] == "MutatingWebhookConfiguration"]
+    del api.objects[path]
+
+    ctx.run(ctx.on.update_status(), with_failed_checks(settled))
+
+    assert "MutatingWebhookConfiguration" not in api.kinds()
 
 
 def test_a_webhook_that_is_there_stays_while_this_unit_restarts(
