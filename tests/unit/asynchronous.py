@@ -8,8 +8,6 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any, ParamSpec, TypeVar
 
-import uvloop
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -23,7 +21,7 @@ def driven(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
             async with asyncio.timeout(60):
                 await test(*args, **kwargs)
 
-        uvloop.run(bounded())
+        asyncio.run(bounded())
 
     return run
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import socket
 import ssl
+import struct
+import threading
 
 import pytest
 from aiohttp import web
@@ -118,3 +121,36 @@ async def test_the_callers_own_deadline_stays_the_callers() -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.1):
                 await client.get("/api/v1/pods")
+
+
+@driven
+async def test_connections_that_are_reset_as_they_start_do_no_lasting_harm() -> None:
+    """What a restart of the API server does to many clients at once; uvloop dies of it."""
+
+    def reset(listener: socket.socket) -> None:
+        while True:
+            connection, _ = listener.accept()
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.close()
+            if stopped.is_set():
+                return
+
+    stopped = threading.Event()
+    listener = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=reset, args=(listener,))
+    thread.start()
+    async with ApiServer() as api:
+        port = listener.getsockname()[1]
+        broken = dataclasses.replace(api.access(), server=f"https://127.0.0.1:{port}")
+        async with Client(broken) as client:
+            for _ in range(20):
+                tries = (client.get("/api/v1/pods") for _ in range(10))
+                results = await asyncio.gather(*tries, return_exceptions=True)
+                assert {type(result) for result in results} == {UnreachableError}
+            stopped.set()
+            with pytest.raises(UnreachableError):
+                await client.get("/api/v1/pods")
+        async with Client(api.access()) as client:
+            assert b"items" in await client.get("/api/v1/pods")
+    thread.join()
+    listener.close()
