@@ -180,8 +180,10 @@ class IstioAuxCharm(ops.CharmBase):
             )
 
     def _on_collect_unit_status(self, event: ops.CollectStatusEvent) -> None:
-        inputs = self._inputs or observe(self)
-        event.add_status(status.of_unit(inputs, self._problem, self._answer))
+        # An event that looked at nothing, such as one of a relation that ends, has no news.
+        if self._inputs or self._problem:
+            inputs = self._inputs or observe(self)
+            event.add_status(status.of_unit(inputs, self._problem, self._answer))
 
 
 if __name__ == "__main__":
