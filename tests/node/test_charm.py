@@ -166,7 +166,7 @@ def test_a_bad_option_blocks_while_the_last_good_configuration_runs_on(
 
     istio_aux.configure(namespace_selector="team=a")
     istio_aux.settle()
-    assert istio_aux.status()[0] == "active"
+    assert istio_aux.status()[0] == "active", istio_aux.status()
     assert "team=a" in config.read_text()
     istio_aux.configure(namespace_selector="io.datastrophic/istio-aux=enabled")
     istio_aux.settle()
@@ -183,7 +183,7 @@ def test_pebble_restarts_a_killed_workload_which_gets_ready_again(istio_aux: lab
 
     lab.until(restarted, timeout=SOON, what="the workload to be back", ignoring=(OSError,))
     istio_aux.settle()
-    assert istio_aux.status()[0] == "active"
+    assert istio_aux.status()[0] == "active", istio_aux.status()
 
 
 def test_a_workload_that_hangs_leaves_the_service_until_it_answers_again(
@@ -203,7 +203,7 @@ def test_a_workload_that_hangs_leaves_the_service_until_it_answers_again(
     )
     lab.until(lambda: heard(unit, "recovered"), timeout=SOON, what="the check-recovered event")
     istio_aux.settle()
-    assert istio_aux.status()[0] == "active"
+    assert istio_aux.status()[0] == "active", istio_aux.status()
 
 
 def test_an_event_that_the_charm_does_not_know_is_an_error_here(istio_aux: lab.juju.App) -> None:
@@ -232,7 +232,7 @@ def test_istio_pilot_learns_the_versions_that_the_charm_speaks(istio_aux: lab.ju
     assert relation.data().get("_supported_versions") == "- v1\n"
     relation.remove()
     istio_aux.settle()
-    assert istio_aux.status()[0] == "active"
+    assert istio_aux.status()[0] == "active", istio_aux.status()
 
 
 def test_without_trust_it_is_blocked_until_trust_is_granted(
@@ -245,7 +245,7 @@ def test_without_trust_it_is_blocked_until_trust_is_granted(
     assert owned(client, app) == set()
     app.trust()
     app.settle()
-    assert app.status()[0] == "active"
+    assert app.status()[0] == "active", app.status()
     app.remove()
     assert owned(client, app) == set()
 
@@ -276,7 +276,7 @@ def test_every_unit_serves_and_only_the_last_takes_the_objects_away(
     app.remove_unit(0)
     app.settle()
     assert app.leader.name == "istio-aux/1"
-    assert app.status()[0] == "active"
+    assert app.status()[0] == "active", app.status()
     assert has_webhook(client, app)
     app.remove()
     assert owned(client, app) == set()
