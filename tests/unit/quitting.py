@@ -8,7 +8,6 @@ from typing import Any
 
 from aiohttp import web
 from istio_aux.core.pod import Pod
-from istio_aux.core.policy import Policy
 from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
@@ -82,7 +81,7 @@ def freeing(world: World) -> Callable[[web.WebSocketResponse, str, str], Awaitab
 
 @asynccontextmanager
 async def at_work(
-    api: ApiServer, *, limits: Limits = FAST, policy: Policy | None = None
+    api: ApiServer, *, limits: Limits = FAST, **options: Any
 ) -> AsyncGenerator[World]:
     """A controller with its two watches, as `serve` runs it."""
     telemetry = Telemetry()
@@ -90,7 +89,7 @@ async def at_work(
     async with Client(api.access()) as client:
         selection = Selection()
         events = Events(client, "host")
-        running = Controller(client, selection, telemetry, events, limits=limits, policy=policy)
+        running = Controller(client, selection, telemetry, events, limits=limits, **options)
         backoff = Backoff(0.02, 0.1)
         namespaces = Watch(
             client, "/api/v1/namespaces", Namespace, selection, backoff=backoff,

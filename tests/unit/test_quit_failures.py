@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -206,3 +207,26 @@ async def test_a_pod_that_cannot_be_read_is_called_stuck_with_the_reason() -> No
         assert (stuck.attempts, stuck.reason) == (0, "403 Forbidden: pods is forbidden")
         world.api.faults.clear()
         await world.ended("exited")
+
+
+@driven
+async def test_a_pod_that_trips_the_controller_stops_nobody_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tripped = 0
+
+    def clock() -> datetime:
+        nonlocal tripped
+        task = asyncio.current_task()
+        if task is not None and task.get_name() == "quit training/bad" and tripped < 2:
+            tripped += 1
+            raise ZeroDivisionError("a bug")
+        return datetime.now(UTC)
+
+    async with cluster(clock=clock) as world:
+        await world.pod("bad")
+        await world.pod("good")
+        await world.ended("exited", 2)
+        assert world.count("istio_aux_internal_errors_total") == 2
+        assert sorted(world.told) == ["bad", "good"]
+    assert [record.exc_info is not None for record in caplog.records].count(True) == 2

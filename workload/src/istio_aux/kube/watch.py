@@ -38,6 +38,9 @@ RELIST = 600.0
 T_contra = TypeVar("T_contra", bound=Resource, contravariant=True)
 Item = TypeVar("Item")
 
+BATCH = 50
+"""Objects of a list that are delivered at a stretch, so that reviews need not wait for 500."""
+
 
 class Handler(Protocol[T_contra]):
     """Who wants to know. Both verbs may be called again with what is known already."""
@@ -134,10 +137,12 @@ class Watch(Generic[T]):
         version = ""
         async for page in self._lister.pages(self._selection):
             version = page.metadata.resource_version
-            for resource in page.items or ():
+            for number, resource in enumerate(page.items or ()):
                 key = key_of(resource)
                 seen[key] = resource.metadata.resource_version
                 self._apply(key, resource)
+                if number % BATCH == 0:
+                    await asyncio.sleep(0)
         for key in self._known.keys() - seen.keys():
             self._delete(key)
         self._version = version
