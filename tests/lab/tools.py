@@ -171,4 +171,4 @@ def _minutes(seconds: int) -> str:
     cores = os.cpu_count() or 1
     estimate = max(5, seconds * 2 / cores)
     text = f"{estimate / 60:.0f} min" if estimate > 90 else f"{estimate:.0f} s"
-    return f"{text} on {cores} cores from empty caches, less with Go's"
+    return f"{text} on {cores} cores and the downloads, less where Go has them in its caches"
