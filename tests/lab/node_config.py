@@ -46,6 +46,9 @@ def kubelet(name: str, logs: Path, files: control_plane.Credentials) -> str:
         "evictionHard": dict.fromkeys((*thresholds, *images), NEVER),
         "imageGCHighThresholdPercent": 100,
         "serializeImagePulls": False,
+        # A changed Secret reaches its pod at the pod's next sync, after up to 90 s by default: the
+        # training-operator writes its certificate into one and then waits for it.
+        "syncFrequency": "5s",
     }
     return json.dumps(configuration, indent=2)
 
