@@ -18,7 +18,7 @@ from rich.text import Text
 from demo import api, keeping, node, report, table, timeline
 from demo.chart import chart
 from demo.performance import Performance
-from demo.promise import Promise, judge
+from demo.promise import judge
 from demo.steps import Steps
 
 REPORT = Path("demo-report")
@@ -58,18 +58,16 @@ def show(
     with lab.cluster(level="api" if reason else "node", held=keep) as cluster:
         steps.done(f"cluster up: Kubernetes 1.36.3, {cluster.level} level")
         performance = stage.run(steps, cluster)
-        promise = judge(*performance.jobs)
-        page = _present(console, performance, promise)
-        steps.done(f"report written: {page}")
-        verdict = "kept" if promise.kept else "broken"
-        steps.done(f"the promise was {verdict}")
-        cluster.keep_logs = not promise.kept
-        status = 0 if promise.kept else 1
+        status = conclude(console, performance, REPORT)
+        cluster.keep_logs = status != 0
+        steps.done(f"report written: {REPORT}; the promise was {'broken' if status else 'kept'}")
         afterwards(status, cluster)
     return status
 
 
-def _present(console: Console, performance: Performance, promise: Promise) -> Path:
+def conclude(console: Console, performance: Performance, folder: Path) -> int:
+    """Judge, show in the terminal, write the report; return the exit status."""
+    promise = judge(*performance.jobs)
     console.print(f"\n{performance.status.rstrip()}\n", markup=False, soft_wrap=True)
     console.print(table.render(performance.jobs))
     marks = timeline.glyphs(console.encoding)
@@ -79,7 +77,8 @@ def _present(console: Console, performance: Performance, promise: Promise) -> Pa
         console.print(Text.assemble((mark, style), f"  {check.name}: {check.why}"), soft_wrap=True)
     console.print()
     facts = report.Facts(TITLE, LEAD, performance.made, performance.notes)
-    return report.write(REPORT, performance.jobs, promise, facts)
+    report.write(folder, performance.jobs, promise, facts)
+    return 0 if promise.kept else 1
 
 
 def _console() -> Console:

@@ -36,7 +36,7 @@ NOTES = (
 
 def run(steps: Steps, cluster: lab.Cluster) -> Performance:
     """Set the stage on a cluster of level `node` and play both scenes."""
-    app = _set_stage(steps, cluster)
+    app = set_stage(steps, cluster)
     client = cluster.client()
     manifest = scenes.EXAMPLES / "tfjob.yaml"
     without = scenes.play(scenes.WITHOUT, manifest, client, cluster.kubeconfig, steps)
@@ -52,7 +52,7 @@ def run(steps: Steps, cluster: lab.Cluster) -> Performance:
     )
 
 
-def _set_stage(steps: Steps, cluster: lab.Cluster) -> lab.juju.App:
+def set_stage(steps: Steps, cluster: lab.Cluster) -> lab.juju.App:
     """Make what the scenes need, all at once; the first error ends it without waiting for more."""
     pool = ThreadPoolExecutor(thread_name_prefix="demo")
     try:
