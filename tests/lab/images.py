@@ -28,6 +28,15 @@ PROXYV2 = "istio-aux.lab/proxyv2:1.28.10"
 BUSYBOX = "istio-aux.lab/busybox:1.35"
 PAUSE = "istio-aux.lab/pause:3.9"
 TRAINING_OPERATOR = "istio-aux.lab/training-operator:1.9.0"
+# What training-operator 1.9 names pytorch-init-container-image by default.
+ALPINE = "docker.io/library/alpine:3.10"
+SHELL = rb"""#!/bin/busybox sh
+nslookup() {
+    /bin/busybox nslookup "$1.$(sed -n 's/^search \([^ ]*\).*/\1/p' /etc/resolv.conf)"
+}
+shift
+eval "$1"
+"""
 # What the image specification, in the words of Go, calls this machine.
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 # A process that is PID 1 gets only the signals it asks for.
@@ -112,14 +121,19 @@ def busybox() -> Path:
     Raises:
         ImageError: the machine has no busybox-static and cannot fetch the package.
     """
-    program = _busybox()
-    listed = subprocess.run([program, "--list-full"], capture_output=True, text=True, check=True)
-    links = {f"/{path}": Link("/bin/busybox") for path in listed.stdout.split()}
-    return image(
-        BUSYBOX,
-        {**links, "/bin/busybox": program, "/tmp/": b"", "/etc/passwd": b"root:x:0:0::/:/bin/sh\n"},
-        entrypoint=["/bin/sh"],
-    )
+    return _with_busybox(BUSYBOX, {})
+
+
+def alpine() -> Path:
+    """Stand-in for the image in which workers of a PyTorchJob await their master: busybox.
+
+    Debian's nslookup fails when one of the search domains does not know a name, Alpine's did not;
+    so its shell, which runs one command line, asks for the name in the pod's own domain alone.
+
+    Raises:
+        ImageError: as for `busybox`.
+    """
+    return _with_busybox(ALPINE, {"/bin/sh": SHELL})
 
 
 def pause() -> Path:
@@ -141,6 +155,14 @@ def training_operator() -> Path:
         entrypoint=["/manager"],
         user="65532:65532",
     )
+
+
+def _with_busybox(name: str, files: Mapping[str, bytes]) -> Path:
+    program = _busybox()
+    listed = subprocess.run([program, "--list-full"], capture_output=True, text=True, check=True)
+    links = {f"/{path}": Link("/bin/busybox") for path in listed.stdout.split()}
+    basis = {"/bin/busybox": program, "/tmp/": b"", "/etc/passwd": b"root:x:0:0::/:/bin/sh\n"}
+    return image(name, {**links, **basis, **files}, entrypoint=["/bin/sh"])
 
 
 def _layer(files: Mapping[str, Path | bytes | Link]) -> bytes:

@@ -74,6 +74,7 @@ def install(cluster: Cluster, *, wait: bool = True) -> None:
     if cluster.level != "node":
         raise ValueError(f"{cluster.name}: level {cluster.level}: the operator needs level node")
     cluster.load(images.training_operator())
+    cluster.load(images.alpine())
     with cluster.client() as client:
         client.apply(Namespace(metadata=ObjectMeta(name=NAMESPACE)))
         # The operator makes its certificate itself and keeps it here.

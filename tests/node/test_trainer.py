@@ -34,6 +34,36 @@ def tfjob(namespace: str, name: str, script: str) -> GenericNamespacedResource:
     )
 
 
+def pytorchjob(namespace: str, name: str, *, master: str, worker: str) -> GenericNamespacedResource:
+    def replica(script: str) -> dict[str, Any]:
+        container = {"name": "pytorch", "image": images.BUSYBOX, "command": ["sh", "-c", script]}
+        return {"replicas": 1, "template": {"spec": {"containers": [container]}}}
+
+    return lab.trainer.PyTorchJob.from_dict(
+        {
+            "apiVersion": "kubeflow.org/v1",
+            "kind": "PyTorchJob",
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": {"pytorchReplicaSpecs": {"Master": replica(master), "Worker": replica(worker)}},
+        }
+    )
+
+
+def ending(cluster: lab.Cluster, job: GenericNamespacedResource) -> set[str]:
+    """The conditions in which the job ends."""
+    name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
+    with cluster.client() as client:
+        client.create(job)
+        return lab.until(
+            lambda: (
+                {"Succeeded", "Failed"}
+                & conditions(client.get(type(job), name, namespace=namespace))
+            ),
+            timeout=SOON,
+            what=f"{job.kind} {namespace}/{name} to end",
+        )
+
+
 def conditions(job: Any) -> set[str]:
     found = (job.status or {}).get("conditions", ())
     return {condition["type"] for condition in found if condition["status"] == "True"}
@@ -44,18 +74,21 @@ def conditions(job: Any) -> set[str]:
 def test_a_tfjob_ends_as_its_workers_do(
     cluster: lab.Cluster, namespace: str, script: str, expected: str
 ) -> None:
-    with cluster.client() as client:
-        client.create(tfjob(namespace, "train", script))
-        ended = lab.until(
-            lambda: (
-                {"Succeeded", "Failed"}
-                & conditions(client.get(lab.trainer.TFJob, "train", namespace=namespace))
-            ),
-            timeout=SOON,
-            what=f"TFJob {namespace}/train to end",
-        )
+    assert ending(cluster, tfjob(namespace, "train", script)) == {expected}
 
-    assert ended == {expected}
+
+@pytest.mark.usefixtures("operator")
+def test_the_workers_of_a_pytorchjob_find_their_master(
+    cluster: lab.Cluster, namespace: str
+) -> None:
+    job = pytorchjob(
+        namespace,
+        "train",
+        master="nc -l -p $MASTER_PORT | grep hello",
+        worker="until echo hello | nc $MASTER_ADDR $MASTER_PORT; do usleep 100000; done",
+    )
+
+    assert ending(cluster, job) == {"Succeeded"}
 
 
 @pytest.mark.usefixtures("operator")
