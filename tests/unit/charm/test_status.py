@@ -206,3 +206,13 @@ def test_the_first_thing_to_mend_is_shown_when_several_are_wrong(
     out = ctx.run(ctx.on.config_changed(), bad)
 
     assert out.unit_status.message.startswith("log-level:")
+
+
+def test_an_event_that_looked_at_nothing_leaves_the_status(
+    ctx: Context, settled: testing.State
+) -> None:
+    (peers,) = settled.get_relations("peers")
+
+    out = ctx.run(ctx.on.relation_departed(peers, remote_unit=1, departing_unit=1), settled)
+
+    assert out.unit_status == settled.unit_status
