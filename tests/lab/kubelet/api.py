@@ -10,6 +10,7 @@ import asyncio
 import json
 import ssl
 from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,6 +19,7 @@ import aiohttp
 Object = dict[str, Any]
 
 RETRY = 0.2  # seconds between two tries while the API server is away
+PARTING = 5.0  # seconds for calls in flight at the end; one takes milliseconds
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 
@@ -31,9 +33,14 @@ class RefusedError(Exception):
 
 
 class Api:
-    """Speaks to ``server`` with the client certificate of ``tls``."""
+    """Speaks to ``server`` with the client certificate of ``tls``.
+
+    Whoever cancels a call leaves a connection that says goodbye in TLS, which outlives the loop,
+    and its socket is found unclosed later on. So calls are finished, and watches are cut.
+    """
 
     def __init__(self, server: str, tls: ssl.SSLContext) -> None:
+        self._in_flight: set[asyncio.Future[tuple[int, str]]] = set()
         self._connector = aiohttp.TCPConnector(ssl=tls, limit=0)
         self._session = aiohttp.ClientSession(
             server,
@@ -51,7 +58,8 @@ class Api:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # A polite end of TLS outlives the loop, and its sockets are found unclosed.
+        if self._in_flight:
+            await asyncio.wait(self._in_flight, timeout=PARTING)
         await self._connector.close(abort_ssl=True)
         await self._session.close()
 
@@ -72,17 +80,18 @@ class Api:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": content_type}
         while True:
+            call = self._session.request(method, path, data=data, headers=headers, params=params)
+            attempt = asyncio.ensure_future(_answer(call))
+            self._in_flight.add(attempt)
+            attempt.add_done_callback(self._in_flight.discard)
             try:
-                async with self._session.request(
-                    method, path, data=data, headers=headers, params=params
-                ) as answer:
-                    text = await answer.text()
-                    if answer.status < 400:
-                        return json.loads(text)
-                    if answer.status < 500 and answer.status != 429:
-                        raise RefusedError(answer.status, text)
+                status, text = await asyncio.shield(attempt)
             except (aiohttp.ClientError, TimeoutError):
-                pass  # the API server is away, perhaps because a test killed it
+                status, text = 503, ""  # it is away, perhaps because a test killed it
+            if status < 400:
+                return json.loads(text)
+            if status < 500 and status != 429:
+                raise RefusedError(status, text)
             await asyncio.sleep(RETRY)
 
     async def objects(
@@ -100,10 +109,19 @@ class Api:
             since = {"watch": "1", "resourceVersion": listed["metadata"]["resourceVersion"]}
             try:
                 async with self._session.get(path, params={**params, **since}) as stream:
-                    async for line in stream.content:
-                        event = json.loads(line)
-                        if event["type"] == "ERROR":
-                            break
-                        yield event["type"], event["object"]
+                    try:
+                        async for line in stream.content:
+                            event = json.loads(line)
+                            if event["type"] == "ERROR":
+                                break
+                            yield event["type"], event["object"]
+                    finally:
+                        if stream.connection and stream.connection.transport:
+                            stream.connection.transport.abort()
             except (aiohttp.ClientError, TimeoutError, ValueError):
                 await asyncio.sleep(RETRY)
+
+
+async def _answer(call: AbstractAsyncContextManager[aiohttp.ClientResponse]) -> tuple[int, str]:
+    async with call as answer:
+        return answer.status, await answer.text()
