@@ -45,10 +45,7 @@ def shipped() -> tuple[Path, str]:
         return path, ""
     running = Path(sys.executable).resolve()
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return (
-        running,
-        f"python {SHIPPED}: not found; the charm runs on {version} here, as nobody ships it",
-    )
+    return running, f"python {SHIPPED}, which ships: not found; the charm runs on {version} here"
 
 
 def link(python: Path, folder: Path) -> Path:

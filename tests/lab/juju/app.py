@@ -211,9 +211,7 @@ class App:
         ready = {unit.address: unit.ready() for unit in self.units}
         records = [u for u in state["units"].values() if u["application"] == self.name]
         ports = sorted({port for record in records for port in record["ports"]})
-        self._objects.publish(
-            ready, ports=ports or ["65535/tcp"], fqdn=self.model.cluster.level == "api"
-        )
+        self._objects.publish(ready, ports=ports or ["65535/tcp"])
 
     def _leave(self, leaving: list[Unit]) -> None:
         """Let units go one by one; all of them count as dying from the start."""

@@ -7,6 +7,7 @@ what a readiness probe would.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -37,8 +38,18 @@ TRUSTED = [PolicyRule(apiGroups=["*"], resources=["*"], verbs=["*"])]
 class Objects:
     """The objects of one application, in its model's namespace."""
 
-    def __init__(self, client: Client, model: str, app: str) -> None:
+    def __init__(self, client: Client, model: str, app: str, *, fqdn: bool) -> None:
+        """Know where the objects go.
+
+        Args:
+            client: a client with all rights.
+            model: name of the model and its namespace.
+            app: name of the application.
+            fqdn: units are on the machine's loopback, which an IPv4 endpoint may not be.
+        """
         self._client, self._model, self._app = client, model, app
+        self._address_type = "FQDN" if fqdn else "IPv4"
+        self._lock = threading.Lock()
         self._labels = {
             "app.kubernetes.io/managed-by": "juju",
             "app.kubernetes.io/name": app,
@@ -50,7 +61,7 @@ class Objects:
         """Make the ServiceAccount and its roles, and the Service with its placeholder port."""
         self._client.apply(ServiceAccount(metadata=self._named()), force=True)
         self.grant(trust=trust)
-        self.publish({}, ports=["65535/tcp"], fqdn=False)
+        self.publish({}, ports=["65535/tcp"])
 
     def grant(self, *, trust: bool) -> None:
         """Give the ServiceAccount what an application has with, or without, `juju trust`."""
@@ -86,36 +97,35 @@ class Objects:
         (folder / "ca.crt").write_bytes(ca.read_bytes())
         (folder / "namespace").write_text(self._model)
 
-    def publish(self, ready: Mapping[str, bool], *, ports: list[str], fqdn: bool) -> None:
+    def publish(self, ready: Mapping[str, bool], *, ports: list[str]) -> None:
         """Write Service and EndpointSlice when they differ from what was written last.
 
         Args:
             ready: address of each unit and whether its container is ready.
             ports: open ports as hook tools spell them, such as "8443/tcp".
-            fqdn: addresses are the machine's loopback, which an IPv4 endpoint may not be.
         """
         numbers = [int(port.partition("/")[0]) for port in ports]
         endpoints = EndpointSlice(
             metadata=self._named(**{"kubernetes.io/service-name": self._app}),
-            addressType="FQDN" if fqdn else "IPv4",
+            addressType=self._address_type,
             endpoints=[
                 Endpoint(addresses=[address], conditions=EndpointConditions(ready=is_ready))
                 for address, is_ready in sorted(ready.items())
             ],
             ports=[EndpointPort(name=f"juju-{n}", port=n, protocol="TCP") for n in numbers],
         )
-        if endpoints == self._endpoints:
-            return
         service = Service(
             metadata=self._named(),
             spec=ServiceSpec(
                 ports=[ServicePort(name=f"juju-{n}", port=n, targetPort=n) for n in numbers]
             ),
         )
-        self._client.apply(service, force=True)
-        if ready:
-            self._client.apply(endpoints, force=True)
-        self._endpoints = endpoints
+        # The probe's thread and a caller who awaits its work may both be here.
+        with self._lock:
+            if endpoints != self._endpoints:
+                self._client.apply(service, force=True)
+                self._client.apply(endpoints, force=True)
+                self._endpoints = endpoints
 
     def delete(self) -> None:
         """Remove everything again, the rights last: a charm's remove hook may need them."""

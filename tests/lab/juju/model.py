@@ -86,7 +86,7 @@ class Model:
         if images is None:
             image = of_workload(_ROOT / "workload")
             images = dict.fromkeys(metadata.containers, image)
-        objects = kubernetes.Objects(self.client, self.name, name)
+        objects = kubernetes.Objects(self.client, self.name, name, fqdn=self.cluster.level == "api")
         objects.create(trust=trust)
         with self.agent.edit() as state:
             record = application(name, charm=metadata.name, local=True, config=options)
