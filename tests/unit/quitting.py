@@ -30,20 +30,31 @@ ENDED = exited(0, at="2026-11-21T08:16:30Z")
 class World:
     """A cluster with one selected namespace, ``training``, and a controller at work in it."""
 
-    def __init__(self, api: ApiServer, running: Controller, telemetry: Telemetry) -> None:
+    def __init__(
+        self, api: ApiServer, running: Controller, selection: Selection, telemetry: Telemetry
+    ) -> None:
         self.api, self.controller, self.telemetry = api, running, telemetry
+        self.selection = selection
 
-    async def pod(self, name: str, main: State = DONE, proxy: State = RUNNING, **more: Any) -> None:
+    async def pod(
+        self,
+        name: str,
+        main: State = DONE,
+        proxy: State = RUNNING,
+        *,
+        namespace: str = "training",
+        **more: Any,
+    ) -> None:
         """Create or change a pod."""
         body = document({"istio-proxy": proxy, "main": main}, **more)
-        body["metadata"].update(name=name)
+        body["metadata"].update(name=name, namespace=namespace)
         body["metadata"].pop("uid", None)
         await self.api.put("pods", body)
 
-    async def finish(self, name: str) -> None:
+    async def finish(self, name: str, namespace: str = "training") -> None:
         """What the kubelet reports once the proxy has exited: two changes, as recorded."""
-        await self.pod(name, proxy=ENDED)
-        await self.pod(name, proxy=ENDED, phase="Succeeded")
+        await self.pod(name, proxy=ENDED, namespace=namespace)
+        await self.pod(name, proxy=ENDED, namespace=namespace, phase="Succeeded")
 
     async def select(self, namespace: str, *, selected: bool = True) -> None:
         await self.api.put(
@@ -74,7 +85,7 @@ def freeing(world: World) -> Callable[[web.WebSocketResponse, str, str], Awaitab
 
     async def free(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
         await proxy_quits(socket, namespace, pod)
-        await world.finish(pod)
+        await world.finish(pod, namespace)
 
     return free
 
@@ -100,7 +111,7 @@ async def at_work(
             selection={"fieldSelector": FIELDS},
         )  # fmt: skip
         async with background(namespaces.run()), background(pods.run()), background(events.run()):
-            world = World(api, running, telemetry)
+            world = World(api, running, selection, telemetry)
             api.on_exec = freeing(world)
             try:
                 yield world

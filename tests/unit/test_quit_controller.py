@@ -7,9 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from aiohttp import web
+from istio_aux.core.pod import Metadata
 from istio_aux.core.policy import Policy
+from istio_aux.kube.resources import Key
 from istio_aux.quit import controller
 from istio_aux.quit.controller import Limits
+from istio_aux.quit.selection import Namespace, Selection
 from unit.apiserver import ApiServer, proxy_quits
 from unit.asynchronous import driven, until
 from unit.core.pods import RUNNING, document, exited
@@ -64,11 +67,14 @@ async def test_a_namespace_that_is_not_selected_is_left_alone_until_it_is() -> N
         await world.select("training", selected=False)
         await until(lambda: len(world.api.watches) == 2, "both watches are open")
         await world.pod("job")
-        await until(lambda: world.controller.watched == 1, "the pod is known")
-        assert world.told == []
-        await world.select("training")
+        await world.select("other")
+        await world.pod("marker", namespace="other")
         await world.ended("exited")
-        assert world.told == ["job"]
+        assert world.told == ["marker"]
+        assert "GET /api/v1/namespaces/training/pods/job" not in world.api.requests
+        await world.select("training")
+        await world.ended("exited", 2)
+        assert world.told == ["marker", "job"]
 
 
 @driven
@@ -194,3 +200,14 @@ async def test_stopping_drops_what_hangs_and_starts_nothing_more() -> None:
 
 def test_the_command_names_the_port() -> None:
     assert controller.command(15021)[2] == "--debug-port=15021"
+
+
+def test_a_new_namespace_of_an_old_name_outlives_the_old_one() -> None:
+    """A list tells of the new one first, and then that the old one has vanished."""
+    selection = Selection()
+    for uid in ("old", "new"):
+        selection.apply(Namespace(metadata=Metadata(name="training", uid=uid)))
+    selection.delete(Key("", "training", "old"))
+    assert "training" in selection
+    selection.delete(Key("", "training", "new"))
+    assert "training" not in selection

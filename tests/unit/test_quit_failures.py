@@ -13,7 +13,7 @@ from istio_aux.core import pod as pods
 from istio_aux.quit.controller import Limits
 from unit.apiserver import proxy_quits, refusal
 from unit.asynchronous import driven, until
-from unit.core.pods import RUNNING, document
+from unit.core.pods import RUNNING, document, exited
 from unit.quitting import cluster, freeing
 
 
@@ -157,16 +157,33 @@ async def test_what_was_read_last_decides() -> None:
 
 
 @driven
+async def test_a_namespace_that_is_deselected_while_its_pod_is_read_is_left_alone() -> None:
+    async with cluster() as world:
+
+        async def deselect(request: web.Request) -> web.StreamResponse | None:
+            if request.path.endswith("/pods/job"):
+                await world.select("training", selected=False)
+                await until(lambda: world.selection.names() == [], "that is noticed")
+                return web.json_response(world.api.get("pods", "training", "job"))
+            return None
+
+        world.api.faults.append(deselect)
+        await world.pod("job")
+        await world.ended("superseded")
+        assert world.told == []
+
+
+@driven
 async def test_events_that_are_told_twice_or_late_change_nothing() -> None:
     """T22, T28: level, not edge."""
     async with cluster() as world:
         await world.pod("job")
         stale = pods.decode(json.dumps(world.api.get("pods", "training", "job")).encode())
         await world.ended("exited")
+        await until(lambda: world.controller.watched == 0, "the pod is forgotten")
         world.controller.apply(stale)
         world.controller.apply(stale)
         await world.ended("superseded")
-        await until(lambda: world.controller.stuck() == [], "nothing is left to do")
         assert world.told == ["job"]
         assert world.count('istio_aux_quits_total{outcome="exited"}') == 1
 
@@ -230,3 +247,40 @@ async def test_a_pod_that_trips_the_controller_stops_nobody_else(
         assert world.count("istio_aux_internal_errors_total") == 2
         assert sorted(world.told) == ["bad", "good"]
     assert [record.exc_info is not None for record in caplog.records].count(True) == 2
+
+
+@driven
+async def test_what_is_older_than_what_is_known_is_not_believed() -> None:
+    async with cluster() as world:
+        await world.select("training", selected=False)
+        await until(lambda: world.selection.names() == [], "that is noticed")
+        for version, main in (("20", RUNNING), ("10", exited(0))):
+            body = document({"istio-proxy": RUNNING, "main": main})
+            body["metadata"].update(name="job", resourceVersion=version)
+            world.controller.apply(pods.decode(json.dumps(body).encode()))
+        await world.select("training")
+        await world.pod("marker")
+        await world.ended("exited")
+        assert "GET /api/v1/namespaces/training/pods/job" not in world.api.requests
+
+
+@driven
+async def test_retries_that_hang_keep_no_first_attempt_waiting() -> None:
+    limits = Limits(
+        deadline=50, doubt=0.01, first_retry=0.01, at_once=1, retries_at_once=1, slow=50
+    )
+    async with cluster(limits=limits) as world:
+
+        async def fail_then_hang(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
+            if pod == "healthy":
+                await freeing(world)(socket, namespace, pod)
+            elif world.told.count(pod) > 1:
+                await asyncio.sleep(50)
+            else:
+                await socket.send_bytes(b'\x03{"status":"Failure","message":"too early"}')
+
+        world.api.on_exec = fail_then_hang
+        await world.pod("hung")
+        await until(lambda: world.told == ["hung", "hung"], "the retry hangs")
+        await world.pod("healthy")
+        await world.ended("exited")

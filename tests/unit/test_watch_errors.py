@@ -208,3 +208,13 @@ async def test_a_stream_that_always_ends_at_once_is_not_asked_for_in_a_tight_loo
         async with watching(api, seen, backoff=Backoff(0.2, 0.2)):
             await asyncio.sleep(0.5)
             assert 1 <= sum("watch" in query for query in api.queries) <= 6
+
+
+@driven
+async def test_a_line_over_8_mib_costs_a_new_list_and_no_more() -> None:
+    seen = Seen()
+    async with ApiServer() as api, watching(api, seen):
+        await until(lambda: api.watches, "the watch is open")
+        await api.put("pods", pod("huge", annotations={"note": "x" * (9 << 20)}))
+        await until(lambda: seen.names == {"huge"}, "it is there")
+        assert "connection" in seen.restarts

@@ -15,6 +15,7 @@ from typing import Self
 import aiohttp
 import msgspec
 from aiohttp.client_ws import ClientWebSocketResponse
+from aiohttp.http_exceptions import LineTooLong
 
 from istio_aux.kube.access import Access
 from istio_aux.kube.errors import ApiError, SilentError, UnreachableError
@@ -120,7 +121,7 @@ class Client:
             try:
                 async for line in response.content:
                     yield line
-            except ValueError as error:  # aiohttp: a line that does not fit the buffer.
+            except LineTooLong as error:
                 raise UnreachableError(f"a line over {2 * READ_BUFFER} bytes") from error
 
     @asynccontextmanager
@@ -164,8 +165,6 @@ class Client:
                 params=params,
                 data=body,
                 headers={"Content-Type": "application/json"} if body is not None else None,
-                # A redirect would carry our token to whoever is named in it.
-                allow_redirects=False,
                 server_hostname=self._access.server_hostname,
                 timeout=patience or _timeout(read=READ_TIMEOUT),
             ) as response:
@@ -182,7 +181,7 @@ class Client:
         if token := self._access.token():
             request.headers["Authorization"] = f"Bearer {token}"
         response = await handler(request)
-        if response.status >= 300:
+        if response.status >= 300:  # Also a redirect, which would carry our token elsewhere.
             async with response:
                 raise _error(response, await response.read())
         return response

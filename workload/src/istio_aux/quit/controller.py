@@ -211,14 +211,14 @@ class Controller:
                 command(decision.status_port),
                 self._limits.deadline,
             )
-        work.failure = f"container {decision.proxy}: exec: {result}"
         heard = result.exit_code == 0
         await self._while_wanted(
             record, work, self._limits.confirm if heard else self._limits.doubt
         )
         outcome = await self._judge(record, work)
-        if outcome is None and heard:
-            work.failure = f"container {decision.proxy}: still runs although exec: {result}"
+        if outcome is None:
+            what = "still runs although exec" if heard else "exec"
+            work.failure = f"container {decision.proxy}: {what}: {result}"
         return outcome
 
     async def _judge(self, record: Record, work: Work) -> Outcome | None:
