@@ -260,17 +260,13 @@ class ApiServer:
         finally:
             self.watches.remove(request)
 
-    async def _exec(
-        self, request: web.Request, namespace: str, pod: str
-    ) -> web.StreamResponse:
+    async def _exec(self, request: web.Request, namespace: str, pod: str) -> web.StreamResponse:
         if self.get("pods", namespace, pod) is None:
             return refusal(404, "NotFound", f'pods "{pod}" not found')
         socket = web.WebSocketResponse(protocols=("v5.channel.k8s.io", "v4.channel.k8s.io"))
         await socket.prepare(request)
         query = request.query
-        self.execs.append(
-            (namespace, pod, query["container"], tuple(query.getall("command")))
-        )
+        self.execs.append((namespace, pod, query["container"], tuple(query.getall("command"))))
         self.exec_requests[pod] = request
         await self.on_exec(socket, namespace, pod)
         await socket.close()
