@@ -91,6 +91,7 @@ async def test_hung_execs_keep_nobody_waiting() -> None:
         world.api.on_exec = hang
         for number in range(5):
             await world.pod(f"hung-{number}")
+        await until(lambda: len(world.told) >= 2, "every place is taken")
         await world.pod("healthy")
         await world.ended("exited")
 
