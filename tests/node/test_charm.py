@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import secrets
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import lab
 import lab.juju
-import lab.pack
 import pytest
+from lab.deployed import charm, client, has_webhook, owned, serving
 from lab.juju.container import Container
-from lab.juju.image import Image, of_workload
-from lab.juju.root import Bind
 from lab.juju.unit import Unit
 from lightkube import ApiError, Client
 from lightkube.models.authentication_v1 import TokenReviewSpec
@@ -26,35 +22,15 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
 from lightkube.resources.authentication_v1 import TokenReview
 from lightkube.resources.core_v1 import Namespace, Pod
-from lightkube.resources.discovery_v1 import EndpointSlice
-from lightkube.resources.rbac_authorization_v1 import ClusterRole, ClusterRoleBinding
 
-ROOT = Path(__file__).resolve().parents[2]
+__all__ = ["charm", "client"]
+
 CONTAINER = "istio-aux"
 # Pebble starts a killed workload again after 0.2 s, and its check is up within a second.
 SOON = 60
 # A check of level ready fails after two periods of 3 s and a timeout of 2 s.
 HANG = 100
 SELECTED = {"io.datastrophic/istio-aux": "enabled", "istio-injection": "enabled"}
-
-
-@pytest.fixture(scope="session")
-def charm() -> Path:
-    """The packed charm of this checkout."""
-    return lab.pack.pack(ROOT)
-
-
-@pytest.fixture(scope="module")
-def client(cluster: lab.Cluster) -> Iterator[Client]:
-    with cluster.client() as client:
-        yield client
-
-
-@pytest.fixture
-def model(cluster: lab.Cluster) -> Iterator[lab.juju.Model]:
-    """An empty model of the test's own."""
-    with lab.juju.Model(cluster, f"model-{secrets.token_hex(3)}") as model:
-        yield model
 
 
 @pytest.fixture(scope="module")
@@ -69,20 +45,6 @@ def istio_aux(cluster: lab.Cluster, charm: Path) -> Iterator[lab.juju.App]:
 
 def container(app: lab.juju.App) -> Container:
     return app.leader.containers[CONTAINER]
-
-
-def owned(client: Client, app: lab.juju.App) -> set[str]:
-    """Kind of every cluster-wide object that the application's charm made."""
-    kinds = (MutatingWebhookConfiguration, ClusterRole, ClusterRoleBinding)
-    return {kind.__name__ for kind in kinds if [*client.list(kind, labels=owner(app))]}
-
-
-def owner(app: lab.juju.App) -> dict[str, Any]:
-    return {"istio-aux.io/application": app.name, "istio-aux.io/model": app.model.name}
-
-
-def has_webhook(client: Client, app: lab.juju.App) -> bool:
-    return MutatingWebhookConfiguration.__name__ in owned(client, app)
 
 
 def test_the_deployed_charm_gets_active_and_says_so(istio_aux: lab.juju.App) -> None:
@@ -235,74 +197,7 @@ def test_istio_pilot_learns_the_versions_that_the_charm_speaks(istio_aux: lab.ju
     assert istio_aux.status()[0] == "active", istio_aux.status()
 
 
-def test_without_trust_it_is_blocked_until_trust_is_granted(
-    model: lab.juju.Model, client: Client, charm: Path
-) -> None:
-    app = model.deploy(charm, trust=False)
-    app.settle()
-    status, message = app.status()
-    assert (status, "juju trust istio-aux" in message) == ("blocked", True), message
-    assert owned(client, app) == set()
-    app.trust()
-    app.settle()
-    assert app.status()[0] == "active", app.status()
-    app.remove()
-    assert owned(client, app) == set()
-
-
-def test_the_webhook_configuration_waits_for_the_workload(
-    model: lab.juju.Model, client: Client, charm: Path, tmp_path: Path
-) -> None:
-    app = model.deploy(charm, trust=True, images={CONTAINER: gated(tmp_path)})
-    app.settle()
-    assert app.status()[0] == "waiting"
-    assert not has_webhook(client, app)
-    (tmp_path / "gate" / "open").touch()
-    lab.until(
-        lambda: has_webhook(client, app) and app.status()[0] == "active",
-        timeout=SOON,
-        what="the webhook configuration and the active status",
-    )
-    app.remove()
-
-
-def test_every_unit_serves_and_only_the_last_takes_the_objects_away(
-    model: lab.juju.Model, client: Client, charm: Path
-) -> None:
-    app = model.deploy(charm, trust=True, units=2)
-    app.settle()
-    assert [unit.ready() for unit in app.units] == [True, True]
-    assert serving(client, app) == {unit.address for unit in app.units}
-    app.remove_unit(0)
-    app.settle()
-    assert app.leader.name == "istio-aux/1"
-    assert app.status()[0] == "active", app.status()
-    assert has_webhook(client, app)
-    app.remove()
-    assert owned(client, app) == set()
-
-
 def heard(unit: Unit, outcome: str) -> bool:
     """Whether an event said so of one of the unit's checks, since it last said the opposite."""
     told = [o.event for o in unit.history if "-pebble-check-" in o.event]
     return bool(told) and told[-1].endswith(outcome)
-
-
-def serving(client: Client, app: lab.juju.App) -> set[str]:
-    """The addresses that the application's Service leads to."""
-    endpoints = client.get(EndpointSlice, app.name, namespace=app.model.name).endpoints
-    return {e.addresses[0] for e in endpoints or [] if e.conditions and e.conditions.ready}
-
-
-def gated(folder: Path) -> Image:
-    """The workload's image, whose program starts only once the file `gate/open` exists."""
-    image = of_workload(ROOT / "workload")
-    program = image.path.partition(":")[0] + "/istio-aux"
-    (folder / "gate").mkdir()
-    (folder / "bin").mkdir()
-    script = folder / "bin" / "istio-aux"
-    wait = "while [ ! -e /gate/open ]; do sleep 0.1; done"
-    script.write_text(f'#!/bin/sh\n{wait}\nexec {program} "$@"\n')
-    script.chmod(0o755)
-    binds = (Bind(folder / "gate", "/gate"), Bind(folder / "bin", "/gated"))
-    return dataclasses.replace(image, binds=(*image.binds, *binds), path=f"/gated:{image.path}")

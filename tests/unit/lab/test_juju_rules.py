@@ -110,7 +110,7 @@ def test_options_without_a_value_are_left_out_and_defaults_filled_in(metadata: M
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"levle": "info"}, "levle: unknown option"),
+        ({"colour": "info"}, "colour: unknown option"),
         ({"count": "3"}, "count: '3': expected a value of type int"),
         ({"count": True}, "count: True: expected a value of type int"),
     ],

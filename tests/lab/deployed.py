@@ -1,0 +1,59 @@
+"""A deployed charm as tests see it: the pytest fixtures, and what it has in the cluster."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightkube import Client
+from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
+from lightkube.resources.discovery_v1 import EndpointSlice
+from lightkube.resources.rbac_authorization_v1 import ClusterRole, ClusterRoleBinding
+
+import lab
+import lab.juju
+import lab.pack
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="session")
+def charm() -> Path:
+    """The packed charm of this checkout."""
+    return lab.pack.pack(ROOT)
+
+
+@pytest.fixture(scope="module")
+def client(cluster: lab.Cluster) -> Iterator[Client]:
+    with cluster.client() as client:
+        yield client
+
+
+@pytest.fixture
+def model(cluster: lab.Cluster) -> Iterator[lab.juju.Model]:
+    """An empty model of the test's own."""
+    with lab.juju.Model(cluster, f"model-{secrets.token_hex(3)}") as model:
+        yield model
+
+
+def owned(client: Client, app: lab.juju.App) -> set[str]:
+    """Kind of every cluster-wide object that the application's charm made."""
+    kinds = (MutatingWebhookConfiguration, ClusterRole, ClusterRoleBinding)
+    return {kind.__name__ for kind in kinds if [*client.list(kind, labels=owner(app))]}
+
+
+def owner(app: lab.juju.App) -> dict[str, Any]:
+    return {"istio-aux.io/application": app.name, "istio-aux.io/model": app.model.name}
+
+
+def has_webhook(client: Client, app: lab.juju.App) -> bool:
+    return MutatingWebhookConfiguration.__name__ in owned(client, app)
+
+
+def serving(client: Client, app: lab.juju.App) -> set[str]:
+    """The addresses that the application's Service leads to."""
+    endpoints = client.get(EndpointSlice, app.name, namespace=app.model.name).endpoints
+    return {e.addresses[0] for e in endpoints or [] if e.conditions and e.conditions.ready}

@@ -1,0 +1,80 @@
+"""The packed charm from deployment to removal: trust, readiness, several units, the last one."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import lab
+import lab.juju
+from lab.deployed import ROOT, charm, client, has_webhook, model, owned, serving
+from lab.juju.image import Image, of_workload
+from lab.juju.root import Bind
+from lightkube import Client
+
+__all__ = ["charm", "client", "model"]
+
+CONTAINER = "istio-aux"
+# The workload is up within a second of its start, and its check within two periods of 3 s.
+SOON = 60
+
+
+def test_without_trust_it_is_blocked_until_trust_is_granted(
+    model: lab.juju.Model, client: Client, charm: Path
+) -> None:
+    app = model.deploy(charm, trust=False)
+    app.settle()
+    status, message = app.status()
+    assert (status, "juju trust istio-aux" in message) == ("blocked", True), message
+    assert owned(client, app) == set()
+    app.trust()
+    app.settle()
+    assert app.status()[0] == "active", app.status()
+    app.remove()
+    assert owned(client, app) == set()
+
+
+def test_the_webhook_configuration_waits_for_the_workload(
+    model: lab.juju.Model, client: Client, charm: Path, tmp_path: Path
+) -> None:
+    app = model.deploy(charm, trust=True, images={CONTAINER: gated(tmp_path)})
+    app.settle()
+    assert app.status()[0] == "waiting"
+    assert not has_webhook(client, app)
+    (tmp_path / "gate" / "open").touch()
+    lab.until(
+        lambda: has_webhook(client, app) and app.status()[0] == "active",
+        timeout=SOON,
+        what="the webhook configuration and the active status",
+    )
+    app.remove()
+
+
+def test_every_unit_serves_and_only_the_last_takes_the_objects_away(
+    model: lab.juju.Model, client: Client, charm: Path
+) -> None:
+    app = model.deploy(charm, trust=True, units=2)
+    app.settle()
+    assert [unit.ready() for unit in app.units] == [True, True]
+    assert serving(client, app) == {unit.address for unit in app.units}
+    app.remove_unit(0)
+    app.settle()
+    assert app.leader.name == "istio-aux/1"
+    assert app.status()[0] == "active", app.status()
+    assert has_webhook(client, app)
+    app.remove()
+    assert owned(client, app) == set()
+
+
+def gated(folder: Path) -> Image:
+    """The workload's image, whose program starts only once the file `gate/open` exists."""
+    image = of_workload(ROOT / "workload")
+    program = image.path.partition(":")[0] + "/istio-aux"
+    (folder / "gate").mkdir()
+    (folder / "bin").mkdir()
+    script = folder / "bin" / "istio-aux"
+    wait = "while [ ! -e /gate/open ]; do sleep 0.1; done"
+    script.write_text(f'#!/bin/sh\n{wait}\nexec {program} "$@"\n')
+    script.chmod(0o755)
+    binds = (Bind(folder / "gate", "/gate"), Bind(folder / "bin", "/gated"))
+    return dataclasses.replace(image, binds=(*image.binds, *binds), path=f"/gated:{image.path}")
