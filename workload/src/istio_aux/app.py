@@ -2,7 +2,7 @@
 
 Only wiring may live here: no rule, no protocol.
 
-The loop is asyncio's own. uvloop is a third faster, but a connection that the API server resets
+The loop is asyncio's own. uvloop is faster, but a connection that the API server resets
 while it starts makes uvloop 0.23 with aiohttp 3.14 abort the process, and earlier versions refuse
 the descriptor for ever (MagicStack/uvloop#653): see ``test_client.py``.
 """
