@@ -11,7 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import lab
+import lab.debian
+import lab.images
+import lab.juju
+import lab.network
 import lab.node
+import lab.pack
+import lab.toolchain
+import lab.tools
 from rich.console import Console
 from rich.text import Text
 
@@ -30,20 +37,44 @@ LEAD = (
 )
 
 
+# What may go wrong through no fault of the demo: one line, no traceback.
+EXPECTED = (
+    ChildProcessError,
+    FileNotFoundError,
+    TimeoutError,
+    lab.debian.PackageError,
+    lab.images.ImageError,
+    lab.juju.DispatchError,
+    lab.network.NetworkError,
+    lab.node.UnavailableError,
+    lab.pack.PackError,
+    lab.toolchain.ToolchainError,
+    lab.tools.BuildError,
+)
+
+
 def main() -> int:
+    """Run the demo; returns its exit status."""
+    try:
+        return play()
+    except EXPECTED as error:
+        print(f"the demo could not run: {error}", file=sys.stderr)
+        return 2
+
+
+def play() -> int:
     """Play on the best level that this machine can, show it, judge it."""
     if not os.environ.get("DEMO_KEEP"):
         return show(_console(), lambda _status, _cluster: None)
 
-    def stay(report_status: keeping.Report) -> None:
+    def keep(stay: keeping.Stay) -> None:
         def hold(status: int, cluster: lab.Cluster) -> None:
             print(keeping.instructions(cluster))
-            report_status(status)
-            keeping.until_told()
+            stay(status)
 
         show(_console(), hold, keep=True)
 
-    return keeping.in_child(stay)
+    return keeping.in_child(keep)
 
 
 def show(

@@ -1,12 +1,112 @@
-"""The demo on the api level."""
+"""The demo on the api level: where pods cannot run, their status is played by a script.
+
+API server, controller manager, Istio's stand-in webhook, istio-aux's webhook and quit controller
+are real processes; the kubelet and the containers are not, and the charm is left out.
+"""
 
 from __future__ import annotations
 
-import lab
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
 
+import lab
+import lab.istio
+from lab.kubelet import ScriptedKubelet
+from lightkube import Client
+from lightkube.models.core_v1 import Container
+from lightkube.resources.core_v1 import Pod
+
+from demo import scenes
 from demo.performance import Performance
 from demo.steps import Steps
+from demo.story import JobStory
+
+# The workload gets its role and webhook configuration from the charm's own modules.
+sys.path.append(str(Path(__file__).resolve().parents[2] / "src"))
+
+from lab.workload import Workload
+
+# Seconds in the script, in the proportions of the node level.
+PROXY_STARTS = 2.0
+PAYLOAD_WORKS = 2.0
+
+MADE = {
+    "Kubernetes": "1.36.3: etcd, API server, controller manager",
+    "Pods": "not run: a script plays kubelet and containers",
+    "istio-aux": "the workload alone, under its own ServiceAccount; no charm",
+    "Istio": "a stand-in for the injector",
+}
+NOTES = (
+    "Pod status on this page is scripted; webhooks, quit and job are real.",
+    "The node level, which needs root and containerd, runs the pods.",
+)
 
 
 def run(steps: Steps, cluster: lab.Cluster) -> Performance:
-    raise NotImplementedError
+    """Set the stage on a cluster of level `api` and play both scenes with a batch Job."""
+    lab.istio.install(cluster)
+    steps.done("Istio's stand-in injects sidecars")
+    workload = Workload(cluster, cluster.state / "istio-aux")
+    workload.deploy()
+    workload.start()
+    workload.await_ready()
+    workload.publish()
+    steps.done("istio-aux serves its webhook and watches pods")
+    with ScriptedKubelet(cluster) as kubelet:
+        without = _play(scenes.WITHOUT, cluster, kubelet, steps)
+        helped = _play(scenes.WITH, cluster, kubelet, steps)
+    _, status = workload.get("/status")
+    return Performance(without, helped, f"istio-aux says of itself: {status}", MADE, NOTES)
+
+
+def _play(
+    scene: scenes.Scene, cluster: lab.Cluster, kubelet: ScriptedKubelet, steps: Steps
+) -> JobStory:
+    manifest = scenes.EXAMPLES / "job.yaml"
+    client = cluster.client()
+    pool = ThreadPoolExecutor(thread_name_prefix="demo")
+    try:
+        acted = pool.submit(_act, scene.namespace, client, kubelet)
+        story = pool.submit(scenes.play, scene, manifest, client, cluster.kubeconfig, steps)
+        for future in as_completed([acted, story]):
+            future.result()
+        return story.result()
+    finally:
+        # A play whose script failed is watched by nobody and ends with the cluster.
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _act(namespace: str, client: Client, kubelet: ScriptedKubelet) -> None:
+    """Do with the namespace's two pods what a kubelet would, as their containers' specs ask."""
+
+    def both() -> list[Pod]:
+        pods = list(client.list(Pod, namespace=namespace))
+        return pods if len(pods) == 2 else []
+
+    pods = lab.until(both, timeout=60, what=f"two pods in namespace {namespace}")
+    with ThreadPoolExecutor(len(pods)) as pool:
+        list(pool.map(lambda pod: _live(pod, kubelet), pods))
+
+
+def _live(pod: Pod, kubelet: ScriptedKubelet) -> None:
+    """One pod's life: a payload that is not held back comes before its proxy, and fails once."""
+    assert pod.spec
+    payload = next(c.name for c in pod.spec.containers if c.name != lab.istio.PROXY)
+    if any(map(_holds, pod.spec.containers)):
+        kubelet.run(pod, waiting=[payload])
+        time.sleep(PROXY_STARTS)
+    else:
+        kubelet.run(pod, waiting=[lab.istio.PROXY])
+        kubelet.finish(pod, payload, 1)
+        time.sleep(PROXY_STARTS)
+        kubelet.restart(pod, lab.istio.PROXY)
+    kubelet.restart(pod, payload)
+    time.sleep(PAYLOAD_WORKS)
+    kubelet.finish(pod, payload, 0)
+
+
+def _holds(container: Container) -> bool:
+    """Whether the container keeps those after it back: the hold, as Istio injects it."""
+    return bool(container.lifecycle and container.lifecycle.postStart)

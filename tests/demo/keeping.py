@@ -5,36 +5,28 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable
 
 import lab
 import lab.tools
 
-Report = Callable[[int], None]
+# Tells the caller the exit status, and returns when this process is told to end.
+Stay = Callable[[int], None]
 
 
-def in_child(play: Callable[[Report], None]) -> int:
-    """Run `play` in a session of its own and return the exit status that it reports.
+def in_child(play: Callable[[Stay], None]) -> int:
+    """Run `play` in a session of its own and return the exit status that it tells.
 
-    The child lives on after its report, for as long as `play` wants. One that ends without a
-    report failed: 2. It is forked before any thread exists.
+    The child lives on until it gets a signal. One that ends without a status failed: 2. It is
+    forked before any thread exists.
     """
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
         os.setsid()
-
-        def report(status: int) -> None:
-            sys.stdout.flush()
-            os.write(writing, bytes([status]))
-            os.close(writing)
-            # The terminal belongs to the caller again.
-            nowhere = os.open(os.devnull, os.O_RDWR)
-            for descriptor in (0, 1, 2):
-                os.dup2(nowhere, descriptor)
-
-        play(report)
+        play(lambda status: _stay(status, writing))
         os._exit(0)
     os.close(writing)
     try:
@@ -45,11 +37,18 @@ def in_child(play: Callable[[Report], None]) -> int:
     return status[0] if status else 2
 
 
-def until_told(signals: Iterable[signal.Signals] = (signal.SIGTERM, signal.SIGINT)) -> None:
-    """Sleep until this process gets one of the signals."""
-    signals = set(signals)
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    signal.sigwait(signals)
+def _stay(status: int, writing: int) -> None:
+    told = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: told.set())
+    sys.stdout.flush()
+    os.write(writing, bytes([status]))
+    os.close(writing)
+    # The terminal belongs to the caller again.
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nowhere, descriptor)
+    told.wait()
 
 
 def instructions(cluster: lab.Cluster) -> str:

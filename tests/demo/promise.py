@@ -48,7 +48,7 @@ def judge(without: JobStory, helped: JobStory) -> Promise:
 
 
 def _not_succeeded(job: JobStory) -> Check:
-    state = job.condition or "without a condition"
+    state = job.condition or "not over"
     return Check(
         f"without the label, the {job.kind} does not succeed",
         bool(job.pods) and not job.succeeded,
@@ -72,7 +72,7 @@ def _succeeded(job: JobStory) -> Check:
     return Check(
         f"with the label, the {job.kind} succeeds",
         job.succeeded,
-        f"{job.namespace}/{job.name} is {job.condition or 'without a condition'}",
+        f"{job.namespace}/{job.name} is {job.condition or 'not over'}",
     )
 
 

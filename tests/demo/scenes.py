@@ -61,7 +61,7 @@ def play(scene: Scene, manifest: Path, client: Client, kubeconfig: Path, steps: 
         kubeconfig, resource, resource.from_dict(document), helped=scene.helped, tell=tell
     )
     if not story.succeeded:
-        state = story.condition or "without a condition"
+        state = story.condition or "not over"
         since = f"{LINGER:.0f} s after its payloads ended" if _hangs(story) else "to the end"
         steps.done(f"{scene.namespace}: {story.kind} {story.name} still {state} {since}")
     return story

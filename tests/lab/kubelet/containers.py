@@ -58,7 +58,8 @@ class Container:
         ``restartCount`` grows when the next run starts, not while the container waits for it.
         """
         last = self.state if isinstance(self.state, Terminated) else self.last
-        grown = self.restarts + (1 if isinstance(state, Running) else 0)
+        # A container that never ran is started, not started again.
+        grown = self.restarts + (1 if last and isinstance(state, Running) else 0)
         return Container(state=state, last=last, restarts=grown)
 
 

@@ -8,7 +8,7 @@ import dataclasses
 import datetime
 import itertools
 import ssl
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -136,8 +136,11 @@ class ScriptedKubelet:
         """The next run of a container that ended starts."""
         self._call(self._pods.again(self._pods.get(_uid(pod)), container, None))
 
-    def run(self, pod: Pod) -> None:
-        """Bind the pod to this node and start it: init containers done, all others running."""
+    def run(self, pod: Pod, *, waiting: Collection[str] = ()) -> None:
+        """Bind the pod to this node and start it: init containers done, all others running.
+
+        Those in ``waiting`` are left for ``restart``, for a kubelet starts one after another.
+        """
         uid = _uid(pod)
         assert pod.metadata is not None
         if pod.spec is None or pod.spec.nodeName is None:
@@ -147,10 +150,10 @@ class ScriptedKubelet:
             )
             with self._cluster.client() as client:
                 client.create(binding)
-        self._call(self._run(uid))
+        self._call(self._run(uid, waiting))
 
-    async def _run(self, uid: str) -> None:
-        await self._pods.run(await self._pods.arrived(uid))
+    async def _run(self, uid: str, waiting: Collection[str]) -> None:
+        await self._pods.run(await self._pods.arrived(uid), waiting)
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)

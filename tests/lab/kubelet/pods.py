@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from lab.kubelet import agent, rules
 from lab.kubelet.api import STRATEGIC, Api, Object, RefusedError
@@ -91,14 +91,21 @@ class Pods:
             await self._changed.wait_for(lambda: uid in self._records)
         return self._records[uid]
 
-    async def run(self, record: Record) -> None:
-        """Init containers end with 0, native sidecars and all containers start: phase Running."""
+    async def run(self, record: Record, waiting: Collection[str] = ()) -> None:
+        """Init containers end with 0, native sidecars and all containers start: phase Running.
+
+        Pending while any of those in ``waiting`` waits for its first start.
+        """
         async with record.lock:
             running = Container(Running(now()))
             for container in record.init_containers:
                 sidecar = rules.native(container)
                 record.containers[container["name"]] = running if sidecar else running.ended(0)
-            record.containers |= {c["name"]: running for c in record.spec["containers"]}
+            later = Container(Waiting("PodInitializing"))
+            record.containers |= {
+                c["name"]: later if c["name"] in waiting else running
+                for c in record.spec["containers"]
+            }
             await self._settle(record)
 
     async def end(self, record: Record, name: str, exit_code: int, reason: str | None) -> None:

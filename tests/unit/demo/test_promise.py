@@ -36,7 +36,7 @@ def test_a_promise_without_parts_is_not_kept() -> None:
         pytest.param(
             replace(helped(), condition=""),
             "with the label, the TFJob succeeds",
-            "with/mnist is without a condition",
+            "with/mnist is not over",
             id="the job with the label has no condition",
         ),
         pytest.param(
