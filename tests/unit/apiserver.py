@@ -15,10 +15,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from aiohttp import web
-
 from istio_aux.kube.access import Access
 from unit.selection import Object, event, line, selected
 from unit.tls import certificate
@@ -43,6 +42,10 @@ def refusal(
 ) -> web.Response:
     """An error as the API server answers it."""
     return web.json_response(status(code, reason, message), status=code, headers=headers)
+
+
+def _no_such_pod(name: str) -> web.Response:
+    return refusal(404, "NotFound", f'pods "{name}" not found')
 
 
 async def proxy_quits(socket: web.WebSocketResponse, _namespace: str, _pod: str) -> None:
@@ -199,23 +202,21 @@ class ApiServer:
                 if fault in self.faults:
                     self.faults.remove(fault)
                 return answer
-        parts = request.path.strip("/").split("/")
-        if parts[:2] == ["api", "v1"]:
-            parts = parts[2:]
-        elif parts[:3] == ["apis", "events.k8s.io", "v1"]:
-            self.events.append(await request.json())
-            return web.json_response({}, status=201)
-        match parts:
-            case ["namespaces", namespace, "pods", pod, "exec"]:
+        return await self._route(request)
+
+    async def _route(self, request: web.Request) -> web.StreamResponse:
+        match request.path.strip("/").split("/"):
+            case ["apis", "events.k8s.io", "v1", *_]:
+                self.events.append(await request.json())
+                return web.json_response({}, status=201)
+            case ["api", "v1", "namespaces", namespace, "pods", pod, "exec"]:
                 return await self._exec(request, namespace, pod)
-            case ["namespaces", namespace, "pods", pod]:
+            case ["api", "v1", "namespaces", namespace, "pods", pod]:
                 found = self.get("pods", namespace, pod)
-                if found is None:
-                    return refusal(404, "NotFound", f'pods "{pod}" not found')
-                return web.json_response(found)
-            case ["namespaces", namespace, "pods"]:
+                return web.json_response(found) if found else _no_such_pod(pod)
+            case ["api", "v1", "namespaces", namespace, "pods"]:
                 return await self._collection(request, "pods", namespace)
-            case ["pods" | "namespaces" as resource]:
+            case ["api", "v1", "pods" | "namespaces" as resource]:
                 return await self._collection(request, resource, "")
         return refusal(404, "NotFound", "the server could not find the requested resource")
 
@@ -249,12 +250,14 @@ class ApiServer:
             async with asyncio.timeout(float(request.query.get("timeoutSeconds", "1800"))):
                 while True:
                     for version, kind, old, new in list(self._history):
-                        if version > seen and kind == resource:
-                            if told := event(request, namespace, old, new, version):
-                                await response.write(told)
+                        if version <= seen or kind != resource:
+                            continue
+                        if told := event(request, namespace, old, new, version):
+                            await response.write(told)
                     seen = max(seen, self._version)
                     async with self._changed:
-                        await self._changed.wait_for(lambda: self._version > seen)
+                        while self._version <= seen:
+                            await self._changed.wait()
         except (TimeoutError, ConnectionError):
             return response
         finally:
@@ -262,7 +265,7 @@ class ApiServer:
 
     async def _exec(self, request: web.Request, namespace: str, pod: str) -> web.StreamResponse:
         if self.get("pods", namespace, pod) is None:
-            return refusal(404, "NotFound", f'pods "{pod}" not found')
+            return _no_such_pod(pod)
         socket = web.WebSocketResponse(protocols=("v5.channel.k8s.io", "v4.channel.k8s.io"))
         await socket.prepare(request)
         query = request.query
