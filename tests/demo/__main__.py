@@ -29,10 +29,10 @@ from demo.promise import judge
 from demo.steps import Steps
 
 REPORT = Path("demo-report")
-TITLE = "A TFJob beside Istio's sidecar, without and with istio-aux"
+TITLE = "A {kind} beside Istio's sidecar, without and with istio-aux"
 LEAD = (
     "The same manifest in two namespaces. Two workers fetch their training data as soon as they "
-    "start, train for three seconds and are done. Istio puts its proxy beside each of them; one "
+    "start, work for a few seconds and are done. Istio puts its proxy beside each of them; one "
     "of the namespaces also has the label io.datastrophic/istio-aux=enabled."
 )
 
@@ -107,7 +107,9 @@ def conclude(console: Console, performance: Performance, folder: Path) -> int:
         mark, style = ("kept  ", "green") if check.kept else ("BROKEN", "bold red")
         console.print(Text.assemble((mark, style), f"  {check.name}: {check.why}"), soft_wrap=True)
     console.print()
-    facts = report.Facts(TITLE, LEAD, performance.made, performance.notes)
+    facts = report.Facts(
+        TITLE.format(kind=performance.helped.kind), LEAD, performance.made, performance.notes
+    )
     report.write(folder, performance.jobs, promise, facts)
     return 0 if promise.kept else 1
 

@@ -14,7 +14,7 @@ class Kind(StrEnum):
     """What a bar stands for; the value is its name in the legend."""
 
     FAILED = "payload fails"
-    HELD = "payload held until proxy ready"
+    HELD = "payload held back"
     WORKING = "payload works"
     STARTING = "proxy starting"
     READY = "proxy ready"

@@ -204,8 +204,8 @@ def _legend(chart: Chart, top: float) -> tuple[tuple[Kind, float, float], ...]:
     entries: list[tuple[Kind, float, float]] = []
     x, y = 0.0, top
     for kind in chart.kinds:
-        # 6.3 px is a generous mean width of a letter at the legend's size, so nothing collides.
-        width = 30 + len(kind) * 6.3 + 12
+        # 6.8 px is a generous mean width of a letter at the legend's size, so nothing collides.
+        width = 30 + len(kind) * 6.8 + 12
         if x and x + width > WIDTH:
             x, y = 0.0, y + LEGEND_ROW
         entries.append((kind, x, y))
