@@ -39,7 +39,7 @@ async def test_an_event_is_about_the_pod_and_says_who_did_what() -> None:
     assert event["regarding"] == {
         "apiVersion": "v1", "kind": "Pod", "namespace": "training", "name": "job", "uid": "u-1",
     }  # fmt: skip
-    assert event["type"], event["reason"] == ("Normal", "ProxyQuit")
+    assert (event["type"], event["reason"]) == ("Normal", "ProxyQuit")
     assert (event["action"], event["note"]) == ("Quit", "it exited")
     assert event["reportingController"] == "istio-aux.io/quit"
     assert event["reportingInstance"] == "host"
@@ -89,4 +89,5 @@ async def test_a_refused_event_is_logged_once_and_the_next_is_sent(
         for _ in range(3):
             tell(recorder)
         await until(lambda: api.events, "the third is there")
-    assert caplog.messages == ["Event not sent: 403 Forbidden: events is forbidden"]
+    logged = [r.getMessage() for r in caplog.records if r.name == events.__name__]
+    assert logged == ["Event not sent: 403 Forbidden: events is forbidden"]
