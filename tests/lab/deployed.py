@@ -14,10 +14,14 @@ from lightkube.resources.discovery_v1 import EndpointSlice
 from lightkube.resources.rbac_authorization_v1 import ClusterRole, ClusterRoleBinding
 
 import lab
+import lab.istio
 import lab.juju
 import lab.pack
+from lab import images
 
 ROOT = Path(__file__).resolve().parents[2]
+# The labels of a namespace that Istio injects and the charm looks after.
+SELECTED = {"io.datastrophic/istio-aux": "enabled", "istio-injection": "enabled"}
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +34,26 @@ def charm() -> Path:
 def client(cluster: lab.Cluster) -> Iterator[Client]:
     with cluster.client() as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def istio_aux(cluster: lab.Cluster, charm: Path) -> Iterator[lab.juju.App]:
+    """The charm, deployed with trust and settled; tests leave it as they found it."""
+    with lab.juju.Model(cluster, f"model-{secrets.token_hex(3)}") as model:
+        app = model.deploy(charm, trust=True)
+        app.settle()
+        yield app
+        app.remove()
+
+
+@pytest.fixture(scope="session")
+def istio(cluster: lab.Cluster) -> Iterator[lab.istio.Istio]:
+    """The stand-in for Istio, and the image of the payloads beside its sidecars."""
+    cluster.load(images.busybox())
+    # Envoy needs about this long.
+    istio = lab.istio.install(cluster, proxy_ready_delay=1.5)
+    yield istio
+    istio.remove()
 
 
 @pytest.fixture

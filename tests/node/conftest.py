@@ -7,9 +7,19 @@ from collections.abc import Iterator
 import lab
 import pytest
 from lab import node
+from lab.deployed import charm, client, istio, istio_aux, model
 from lab.fixtures import namespace, pytest_runtest_makereport, running
 
-__all__ = ["cluster", "namespace", "pytest_runtest_makereport"]
+__all__ = [
+    "charm",
+    "client",
+    "cluster",
+    "istio",
+    "istio_aux",
+    "model",
+    "namespace",
+    "pytest_runtest_makereport",
+]
 
 
 @pytest.fixture(scope="session", autouse=True)

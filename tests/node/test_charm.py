@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import lab
 import lab.juju
 import pytest
-from lab.deployed import charm, client, has_webhook, owned, serving
+from lab.deployed import SELECTED, has_webhook, owned, serving
 from lab.juju.container import Container
 from lab.juju.unit import Unit
 from lightkube import ApiError, Client
@@ -23,24 +22,11 @@ from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfigur
 from lightkube.resources.authentication_v1 import TokenReview
 from lightkube.resources.core_v1 import Namespace, Pod
 
-__all__ = ["charm", "client"]
-
 CONTAINER = "istio-aux"
 # Pebble starts a killed workload again after 0.2 s, and its check is up within a second.
 SOON = 60
 # A check of level ready fails after two periods of 3 s and a timeout of 2 s.
 HANG = 100
-SELECTED = {"io.datastrophic/istio-aux": "enabled", "istio-injection": "enabled"}
-
-
-@pytest.fixture(scope="module")
-def istio_aux(cluster: lab.Cluster, charm: Path) -> Iterator[lab.juju.App]:
-    """The charm, deployed with trust and settled; tests leave it as they found it."""
-    with lab.juju.Model(cluster, f"model-{secrets.token_hex(3)}") as model:
-        app = model.deploy(charm, trust=True)
-        app.settle()
-        yield app
-        app.remove()
 
 
 def container(app: lab.juju.App) -> Container:

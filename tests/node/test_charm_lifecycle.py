@@ -7,12 +7,10 @@ from pathlib import Path
 
 import lab
 import lab.juju
-from lab.deployed import ROOT, charm, client, has_webhook, model, owned, serving
+from lab.deployed import ROOT, has_webhook, owned, serving
 from lab.juju.image import Image, of_workload
 from lab.juju.root import Bind
 from lightkube import Client
-
-__all__ = ["charm", "client", "model"]
 
 CONTAINER = "istio-aux"
 # The workload is up within a second of its start, and its check within two periods of 3 s.

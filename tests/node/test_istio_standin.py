@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import lab
 import lab.istio
@@ -23,15 +23,6 @@ TALK = "nc kubernetes.default 443 </dev/null"
 QUIT = ("pilot-agent", "request", "--debug-port=15020", "POST", "quitquitquit")
 # Measured: a pod runs after 2 s and ends 2 s after its payload; 10 s on busy cores.
 SOON = 100
-
-
-@pytest.fixture(scope="module")
-def istio(cluster: lab.Cluster) -> Iterator[lab.istio.Istio]:
-    cluster.load(images.busybox())
-    # Envoy needs about this long.
-    istio = lab.istio.install(cluster, proxy_ready_delay=1.5)
-    yield istio
-    istio.remove()
 
 
 @pytest.fixture
