@@ -195,7 +195,7 @@ class ScriptedKubelet:
                 await node.register(api, self._name, port)
                 await self._live(api)
             finally:
-                await runner.cleanup()
+                await server.stop(runner)
 
     def _tls(self, purpose: ssl.Purpose) -> ssl.SSLContext:
         """The node's certificate, for its server as for its client, and trust in the cluster's."""

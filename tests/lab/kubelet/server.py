@@ -9,6 +9,7 @@ API server of 1.36 passes WebSockets through to a node that declares the feature
 
 from __future__ import annotations
 
+import asyncio
 import json
 import ssl
 from typing import Protocol
@@ -24,6 +25,7 @@ from lab.kubelet.pods import Record
 PROXY = "istio-proxy"
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 STDOUT, STDERR, ERROR = b"\x01", b"\x02", b"\x03"
+CONNECTIONS = web.AppKey("connections", set[asyncio.BaseTransport])
 
 
 class Node(Protocol):
@@ -56,6 +58,7 @@ def application(node: Node) -> web.Application:
         return await _forward(node, request)
 
     app = web.Application(middlewares=[_negotiate])
+    app[CONNECTIONS] = set()
     app.router.add_get("/exec/{namespace}/{pod}/{container}", execute)
     app.router.add_get("/portForward/{namespace}/{pod}", forward)
     return app
@@ -64,6 +67,8 @@ def application(node: Node) -> web.Application:
 @web.middleware
 async def _negotiate(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Refuse who does not accept everything, as go-restful does where a route names no type."""
+    if request.transport:
+        request.app[CONNECTIONS].add(request.transport)
     accepted = [
         part.partition(";")[0].strip() for part in request.headers.get("Accept", "*/*").split(",")
     ]
@@ -79,6 +84,20 @@ async def serve(app: web.Application, context: ssl.SSLContext) -> tuple[web.AppR
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
     await site.start()
     return runner, int(runner.addresses[0][1])
+
+
+async def stop(runner: web.AppRunner) -> None:
+    """Answer what is under way, then cut every connection.
+
+    A connection that is closed says goodbye in TLS and waits for the answer; its loop ends before
+    that, and the socket is found unclosed later on.
+    """
+    connections = runner.app[CONNECTIONS] if runner.app else set()
+    await runner.cleanup()
+    for connection in connections:
+        if isinstance(connection, asyncio.WriteTransport):
+            connection.abort()
+    await asyncio.sleep(0)  # The loop closes an aborted socket in its next turn.
 
 
 async def _exec(node: Node, request: web.Request) -> web.StreamResponse:
