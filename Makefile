@@ -14,7 +14,7 @@ lab-down: .venv/ready      ## end it, leaving nothing behind
 format: .venv/ready        ## rewrite the code in the project's format
 	@$(TOX) -e format
 pack: .venv/ready          ## pack the charm as the node tier does (a local structural pack, not an official build)
-	@.venv/bin/uv run --quiet --group lab --directory tests python -m lab.pack
+	@$(TOX) -e pack
 clean:                     ## remove what the targets above made in this folder
 	@rm -rf .venv .tox test-results demo-report .ruff_cache .pytest_cache .coverage.*
 .venv/ready: tests/bootstrap.sh

@@ -96,6 +96,7 @@ def _live(pod: Pod, kubelet: ScriptedKubelet) -> None:
     payload = next(c.name for c in pod.spec.containers if c.name != lab.istio.PROXY)
     if any(map(_holds, pod.spec.containers)):
         kubelet.run(pod, waiting=[payload])
+        # The script is what takes time here: there is no container whose progress could be awaited.
         time.sleep(PROXY_STARTS)
     else:
         kubelet.run(pod, waiting=[lab.istio.PROXY])
