@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import lab
+import lab.istio
 import lightkube
 import pytest
 from lab.fixtures import await_account, namespace, pytest_runtest_makereport, running
@@ -34,6 +35,14 @@ def kubelet(cluster: lab.Cluster) -> Iterator[ScriptedKubelet]:
     """The cluster's only node."""
     with ScriptedKubelet(cluster) as kubelet:
         yield kubelet
+
+
+@pytest.fixture(scope="module")
+def istio(cluster: lab.Cluster) -> Iterator[lab.istio.Istio]:
+    """The stand-in for Istio, which makes classic sidecars."""
+    istio = lab.istio.install(cluster)
+    yield istio
+    istio.remove()
 
 
 @pytest.fixture(scope="session")

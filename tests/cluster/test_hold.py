@@ -33,14 +33,6 @@ def webhook(client: lightkube.Client, workload: Workload, control: str) -> Itera
     workload.withdraw()
 
 
-@pytest.fixture(scope="module")
-def istio(cluster: lab.Cluster) -> Iterator[lab.istio.Istio]:
-    """Istio's injector, which makes classic sidecars."""
-    istio = lab.istio.install(cluster)
-    yield istio
-    istio.remove()
-
-
 @pytest.fixture
 def served(webhook: Workload, selected: Scene) -> Scene:
     """A namespace whose pods the webhook is shown."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import lab
 import lab.istio
 import pytest
@@ -14,13 +12,6 @@ from lightkube.resources.core_v1 import ConfigMap, Namespace, Pod
 
 HOLD = {"proxy.istio.io/config": "holdApplicationUntilProxyStarts: true"}
 NATIVE = {"sidecar.istio.io/nativeSidecar": "true"}
-
-
-@pytest.fixture(scope="module")
-def istio(cluster: lab.Cluster) -> Iterator[lab.istio.Istio]:
-    istio = lab.istio.install(cluster)
-    yield istio
-    istio.remove()
 
 
 @pytest.fixture

@@ -113,6 +113,7 @@ class Agent:
         while not self._stopping.is_set():
             try:
                 work()
+            # Whatever it is, it belongs to the test that waits for the agent, not to this thread.
             except Exception as error:
                 if not self._stopping.is_set():
                     self._fail(error)
