@@ -108,6 +108,22 @@ class Client:
         async with self._request("POST", path, (), body=body) as response:
             return await response.read()
 
+    async def put(self, path: str, body: bytes) -> bytes:
+        """Replace an object by JSON; returns it as it was stored.
+
+        A ``metadata.resourceVersion`` in the body is a precondition: `ApiError` 409 if it is old.
+        """
+        async with self._request("PUT", path, (), body=body) as response:
+            return await response.read()
+
+    async def delete(self, path: str, body: bytes) -> bytes:
+        """Delete an object; ``body`` is a meta/v1 DeleteOptions in JSON, such as preconditions.
+
+        Returns a Status, or the object while it is still terminating.
+        """
+        async with self._request("DELETE", path, (), body=body) as response:
+            return await response.read()
+
     async def watch(self, path: str, params: Params, *, silence: float) -> AsyncGenerator[bytes]:
         """Yield the lines of a watch until the server ends it.
 
