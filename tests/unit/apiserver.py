@@ -19,6 +19,7 @@ from typing import Self
 
 from aiohttp import web
 from istio_aux.kube.access import Access
+from unit import podverbs
 from unit.selection import Object, event, line, selected
 from unit.tls import certificate
 
@@ -67,6 +68,8 @@ class ApiServer:
         execs: ``(namespace, pod, container, command)`` of all execs that were upgraded.
         on_exec: answers an exec.
         exec_requests: the request of the last exec in each pod, by the pod's name.
+        forwards: ``(namespace, pod, port, head)`` of all HTTP requests that were forwarded.
+        on_forward: answers a forwarded request.
         tokens: the bearer tokens that came, in order.
     """
 
@@ -79,6 +82,8 @@ class ApiServer:
         self.execs: list[tuple[str, str, str, tuple[str, ...]]] = []
         self.on_exec: Exec = proxy_quits
         self.exec_requests: dict[str, web.Request] = {}
+        self.forwards: list[tuple[str, str, int, str]] = []
+        self.on_forward: podverbs.Forward = podverbs.agent_quits
         self.tokens: list[str] = []
         self.oldest = 0
         self._objects: dict[tuple[str, str, str], Object] = {}
@@ -209,16 +214,29 @@ class ApiServer:
             case ["apis", "events.k8s.io", "v1", *_]:
                 self.events.append(await request.json())
                 return web.json_response({}, status=201)
-            case ["api", "v1", "namespaces", namespace, "pods", pod, "exec"]:
-                return await self._exec(request, namespace, pod)
-            case ["api", "v1", "namespaces", namespace, "pods", pod]:
-                found = self.get("pods", namespace, pod)
-                return web.json_response(found) if found else _no_such_pod(pod)
+            case ["api", "v1", "namespaces", namespace, "pods", pod, *subresource]:
+                return await self._pod(request, namespace, pod, *subresource)
             case ["api", "v1", "namespaces", namespace, "pods"]:
                 return await self._collection(request, "pods", namespace)
             case ["api", "v1", "pods" | "namespaces" as resource]:
                 return await self._collection(request, resource, "")
         return refusal(404, "NotFound", "the server could not find the requested resource")
+
+    async def _pod(
+        self, request: web.Request, namespace: str, pod: str, subresource: str = ""
+    ) -> web.StreamResponse:
+        if (found := self.get("pods", namespace, pod)) is None:
+            return _no_such_pod(pod)
+        if subresource == "exec":
+            return await self._exec(request, namespace, pod)
+        if subresource == "portforward":
+            note, answer = self.forwards.append, self.on_forward
+            return await podverbs.forward(request, namespace, pod, note, answer)
+        if request.method == "DELETE":
+            if unmet := podverbs.conflict(await request.json(), found):
+                return refusal(409, "Conflict", unmet)
+            await self.remove("pods", namespace, pod)
+        return web.json_response(found)
 
     async def _collection(
         self, request: web.Request, resource: str, namespace: str
@@ -264,8 +282,6 @@ class ApiServer:
             self.watches.remove(request)
 
     async def _exec(self, request: web.Request, namespace: str, pod: str) -> web.StreamResponse:
-        if self.get("pods", namespace, pod) is None:
-            return _no_such_pod(pod)
         socket = web.WebSocketResponse(protocols=("v5.channel.k8s.io", "v4.channel.k8s.io"))
         await socket.prepare(request)
         query = request.query

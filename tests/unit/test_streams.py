@@ -12,7 +12,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as some
 from istio_aux.kube.client import Client
-from istio_aux.kube.streams import OUTPUT, Channels, ExecResult, execute
+from istio_aux.kube.streams import OUTPUT, ExecChannels, ExecResult, Silence, execute
 from unit.apiserver import ApiServer, Exec, refusal
 from unit.asynchronous import driven
 
@@ -31,10 +31,10 @@ def failure(code: str) -> bytes:
 
 
 def heard(*frames: bytes) -> ExecResult:
-    channels = Channels()
+    channels = ExecChannels()
     for frame in frames:
         channels.feed(frame)
-    return channels.result("cut")
+    return channels.result(Silence("cut"))
 
 
 @pytest.mark.parametrize(
@@ -202,6 +202,7 @@ async def test_a_refused_handshake_says_what_the_api_server_said() -> None:
         api.faults.append(refuse)
         result = await run(api, client)
     assert result.error == '403 Forbidden: pods "job" is forbidden: User "me" cannot create'
+    assert result.unsent
 
 
 @driven

@@ -1,27 +1,65 @@
-"""Run a command in a container: the channel protocol of ``pods/exec`` over a WebSocket.
+"""Talk to a pod through the API server: channels over a WebSocket, and ``pods/exec`` on them.
 
-`Channels` is the protocol without a socket: frames in, a result out (kubernetes remotecommand
-v4/v5). `execute` is the only I/O. The result says what was heard; whether the command had its
-effect, it cannot say.
+`Channels` is what exec and port-forward have in common, without a socket: frames in, bytes by
+channel out. `converse` is the only I/O; it never raises for what goes wrong on the way. `execute`
+runs a command (kubernetes remotecommand v4/v5). The result says what was heard; whether the command
+had its effect, it cannot say.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
 import aiohttp
 import msgspec
 
-from istio_aux.kube.client import Client, Status
-from istio_aux.kube.errors import KubeError
+from istio_aux.kube.client import Client, Params, Status
+from istio_aux.kube.errors import ApiError, KubeError
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 """Newest first; without stdin they are the same to us (semantics: v5 adds CLOSE)."""
 
 OUTPUT = 64 << 10
-"""Bytes kept of each of stdout and stderr; the rest is dropped."""
+"""Bytes kept of each channel; the rest is dropped."""
+
+SAID = 300
+"""Characters of what the other side said that a line for a person has room for."""
+
+
+class Channels:
+    """Collects the frames of one connection by channel, the first byte of each frame."""
+
+    def __init__(self, kept: Iterable[int]) -> None:
+        """Keep what arrives on the channels of these numbers; others mean nothing to us."""
+        self._heard = {channel: bytearray() for channel in kept}
+
+    def feed(self, frame: bytes) -> None:
+        """Take one binary message. The kubelet begins with frames that have no payload."""
+        if len(frame) > 1 and (buffer := self._heard.get(frame[0])) is not None:
+            buffer += frame[1 : 1 + OUTPUT - len(buffer)]
+
+    @property
+    def finished(self) -> bool:
+        """Whether all that matters has arrived."""
+        raise NotImplementedError
+
+    def heard(self, channel: int) -> bytes:
+        """What arrived on a channel, at most `OUTPUT` bytes."""
+        return bytes(self._heard[channel])
+
+
+class Silence(msgspec.Struct, frozen=True):
+    """Why a conversation ended before all that matters had arrived.
+
+    Attributes:
+        why: for people.
+        unsent: whether the API server refused, so that nothing can have reached the pod.
+    """
+
+    why: str
+    unsent: bool = False
 
 
 class ExecResult(msgspec.Struct, frozen=True):
@@ -32,22 +70,23 @@ class ExecResult(msgspec.Struct, frozen=True):
         stdout: as far as it arrived, at most `OUTPUT` bytes.
         stderr: likewise.
         error: why there is no exit code, or what the server said beside it; None if all went well.
+        unsent: see `Silence`.
     """
 
     exit_code: int | None
     stdout: str = ""
     stderr: str = ""
     error: str | None = None
+    unsent: bool = False
 
     def __str__(self) -> str:
         """One line for a person: ``exit code 255: connection refused``."""
         head = "no exit code" if self.exit_code is None else f"exit code {self.exit_code}"
-        said = self.error or self.stderr or self.stdout
-        return f"{head}: {' '.join(said.split())[:300]}" if said.strip() else head
+        return one_line(head, self.error or self.stderr or self.stdout)
 
 
 class Channel(IntEnum):
-    """First byte of each frame (remotecommand constants)."""
+    """Channels of an exec (remotecommand constants)."""
 
     STDIN = 0
     STDOUT = 1
@@ -57,37 +96,27 @@ class Channel(IntEnum):
     CLOSE = 255
 
 
-class Channels:
-    """Collects frames of one exec until the server has told how it ended."""
+class ExecChannels(Channels):
+    """The channels of one exec, until the server has told how it ended."""
 
     def __init__(self) -> None:
-        self._output = {Channel.STDOUT: bytearray(), Channel.STDERR: bytearray()}
-        self._verdict = bytearray()
-
-    def feed(self, frame: bytes) -> None:
-        """Take one binary message. Frames with no payload and unknown channels mean nothing."""
-        if len(frame) < 2:
-            return
-        channel, payload = frame[0], frame[1:]
-        if channel == Channel.ERROR:
-            self._verdict += payload
-        elif channel in (Channel.STDOUT, Channel.STDERR):
-            buffer = self._output[Channel(channel)]
-            buffer += payload[: OUTPUT - len(buffer)]
+        super().__init__((Channel.STDOUT, Channel.STDERR, Channel.ERROR))
 
     @property
     def finished(self) -> bool:
         """Whether the server has told how the command ended; nothing follows that."""
-        return bool(self._verdict)
+        return bool(self.heard(Channel.ERROR))
 
-    def result(self, error: str | None = None) -> ExecResult:
-        """Make the result of what arrived; ``error`` says why no more will."""
-        exit_code, said = _verdict(bytes(self._verdict)) if self._verdict else (None, error)
+    def result(self, silence: Silence | None = None) -> ExecResult:
+        """Make the result of what arrived; ``silence`` says why no more will."""
+        body = self.heard(Channel.ERROR)
+        exit_code, error = _verdict(body) if body else (None, silence.why if silence else None)
         return ExecResult(
             exit_code=exit_code,
-            stdout=self._output[Channel.STDOUT].decode(errors="replace"),
-            stderr=self._output[Channel.STDERR].decode(errors="replace"),
-            error=said,
+            stdout=self.heard(Channel.STDOUT).decode(errors="replace"),
+            stderr=self.heard(Channel.STDERR).decode(errors="replace"),
+            error=error,
+            unsent=silence is not None and silence.unsent,
         )
 
 
@@ -114,23 +143,53 @@ async def execute(
     Whatever goes wrong on the way is in the result; it never raises for it. After ``deadline``
     seconds the connection is dropped, and the command may or may not have run.
     """
-    namespace, name = pod
     params = [("container", container), ("stdout", "true"), ("stderr", "true")]
     params += [("command", word) for word in command]
-    path = f"/api/v1/namespaces/{namespace}/pods/{name}/exec"
-    channels = Channels()
+    channels = ExecChannels()
+    path = subresource(pod, "exec")
+    silence = await converse(client, path, channels, deadline, params=params, protocols=PROTOCOLS)
+    return channels.result(silence)
+
+
+def subresource(pod: tuple[str, str], name: str) -> str:
+    """The path of a subresource of ``pod`` (namespace, name)."""
+    return f"/api/v1/namespaces/{pod[0]}/pods/{pod[1]}/{name}"
+
+
+async def converse(
+    client: Client,
+    path: str,
+    channels: Channels,
+    deadline: float,
+    *,
+    params: Params,
+    protocols: Sequence[str],
+    say: bytes = b"",
+) -> Silence | None:
+    """Upgrade to a WebSocket, send the frame ``say`` if it is one, and listen.
+
+    Returns None once ``channels`` are finished, else why they never will be. After ``deadline``
+    seconds, handshake included, the connection is dropped.
+    """
     try:
         async with asyncio.timeout(deadline):
-            async with client.websocket(path, params, PROTOCOLS) as socket:
+            async with client.websocket(path, params, protocols) as socket:
+                if say:
+                    await socket.send_bytes(say)
                 while not channels.finished:
                     message = await socket.receive()
                     if message.type is aiohttp.WSMsgType.BINARY:
                         channels.feed(message.data)
                     elif message.type is not aiohttp.WSMsgType.TEXT:
                         # 1006 is what a connection that was cut looks like.
-                        return channels.result(f"closed without a status ({socket.close_code})")
-        return channels.result()
+                        return Silence(f"closed without a status ({socket.close_code})")
     except TimeoutError:
-        return channels.result(f"timed out after {deadline:g} s")
+        return Silence(f"timed out after {deadline:g} s")
     except KubeError as error:
-        return channels.result(str(error))
+        return Silence(str(error), unsent=isinstance(error, ApiError))
+    return None
+
+
+def one_line(head: str, said: str) -> str:
+    """Append what the other side said to ``head``, without line breaks and not too much of it."""
+    return f"{head}: {' '.join(said.split())[:SAID]}" if said.strip() else head

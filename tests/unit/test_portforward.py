@@ -1,0 +1,153 @@
+"""An HTTP request through a forwarded port: frames to a result, and every way in which none comes.
+
+T21: the way to an agent whose port pilot-agent's own client refuses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as some
+from istio_aux.kube.client import Client
+from istio_aux.kube.portforward import ForwardChannels, ForwardResult, request
+from istio_aux.kube.streams import OUTPUT, Silence
+from unit.apiserver import ApiServer, refusal
+from unit.asynchronous import driven
+from unit.podverbs import OK, Forward
+
+DATA, ERROR = b"\x00", b"\x01"
+OPENED = [b"\x00\xac:", b"\x01\xac:"]
+"""How both channels begin when 15020 is forwarded, as recorded."""
+REFUSED = b"error forwarding port 15020 to pod u-1: connection refused"
+
+
+def heard(*frames: bytes) -> ForwardResult:
+    channels = ForwardChannels()
+    for frame in frames:
+        channels.feed(frame)
+    return channels.result(None if channels.finished else Silence("cut"))
+
+
+@pytest.mark.parametrize(
+    ("frames", "result"),
+    [
+        pytest.param([DATA + OK], ForwardResult(200, "OK"), id="200"),
+        pytest.param([DATA + OK[:5], DATA, DATA + OK[5:]], ForwardResult(200, "OK"), id="in parts"),
+        pytest.param([DATA + OK.replace(b"\r\n", b"\n")], ForwardResult(200, "OK"), id="bare LF"),
+        pytest.param([b"\x02?", b"\xff!", b"", DATA + OK], ForwardResult(200, "OK"),
+                     id="unknown channels"),
+        pytest.param([DATA + b"HTTP/1.1 403 Forbidden\r\ncontent-length: 9\r\n\r\nlocalhost"],
+                     ForwardResult(403, "localhost"), id="403"),
+        pytest.param([DATA + b"HTTP/1.0 405 \r\nContent-Length: 0\r\n\r\n"], ForwardResult(405),
+                     id="no body"),
+        pytest.param([DATA + b"HTTP/1.1 200 OK\r\n\r\nO", DATA + b"K"], ForwardResult(200, "OK"),
+                     id="no length"),
+        pytest.param([DATA + OK[:-1]], ForwardResult(200, "O"), id="cut in the body"),
+        pytest.param([DATA + OK[:20]], ForwardResult(200, error="cut"), id="cut in the head"),
+        pytest.param([DATA + OK[:9]], ForwardResult(None, error="cut"), id="cut in the first line"),
+        pytest.param([ERROR + REFUSED], ForwardResult(None, error=REFUSED.decode()),
+                     id="nobody listens"),
+        pytest.param([DATA + OK[:-1], ERROR + b"reset"], ForwardResult(200, "O", error="reset"),
+                     id="an answer and an error"),
+        pytest.param([], ForwardResult(None, error="cut"), id="nothing"),
+    ],
+)  # fmt: skip
+def test_frames_make_a_result(frames: list[bytes], result: ForwardResult) -> None:
+    assert heard(*OPENED, *frames) == result
+
+
+def test_an_answer_that_is_no_http_is_no_status() -> None:
+    result = heard(*OPENED, DATA + b"SSH-2.0\r\n\r\n" + b"x" * OUTPUT)
+    assert result.status is None
+    assert str(result).startswith("no answer: the answer is no HTTP: 'SSH-2.0")
+
+
+@given(some.lists(some.integers(0, len(OK) + 2), max_size=6))
+def test_where_the_frames_are_cut_makes_no_difference(cuts: list[int]) -> None:
+    whole = OPENED[0][1:] + OK
+    edges = [0, *sorted(cuts), len(whole)]
+    parts = [DATA + whole[a:b] for a, b in pairwise(edges)]
+    assert heard(*parts, OPENED[1]) == ForwardResult(200, "OK")
+
+
+@given(some.lists(some.binary(max_size=50)))
+def test_no_frames_whatever_is_in_them_are_an_error_of_ours(frames: list[bytes]) -> None:
+    result = heard(*frames)
+    assert result.status is not None or result.error
+
+
+def test_a_result_reads_as_one_line() -> None:
+    assert str(ForwardResult(200, "OK\n")) == "HTTP 200: OK"
+    assert str(ForwardResult(405)) == "HTTP 405"
+    assert str(ForwardResult(None, error="connection\nrefused")) == "no answer: connection refused"
+
+
+async def quit_at(api: ApiServer, client: Client, deadline: float = 10) -> ForwardResult:
+    await api.put("pods", {"metadata": {"name": "job", "namespace": "training"}})
+    return await request(client, ("training", "job"), 18020, "POST /quitquitquit", deadline)
+
+
+async def answered(on_forward: Forward, deadline: float = 10) -> ForwardResult:
+    async with ApiServer() as api, Client(api.access()) as client:
+        api.on_forward = on_forward
+        return await quit_at(api, client, deadline)
+
+
+@driven
+async def test_the_request_arrives_at_the_port_and_its_answer_here() -> None:
+    async with ApiServer() as api, Client(api.access()) as client:
+        assert await quit_at(api, client) == ForwardResult(200, "OK")
+        ((namespace, pod, port, head),) = api.forwards
+    assert (namespace, pod, port) == ("training", "job", 18020)
+    assert head.split("\r\n")[:2] == ["POST /quitquitquit HTTP/1.1", "Host: localhost:18020"]
+
+
+@driven
+async def test_a_port_where_nobody_listens_is_told() -> None:
+    async def refuse(socket: web.WebSocketResponse, *_: str) -> None:
+        await socket.send_bytes(ERROR + REFUSED)
+
+    assert await answered(refuse) == ForwardResult(None, error=REFUSED.decode())
+
+
+@driven
+async def test_a_socket_that_is_closed_without_an_answer_is_no_verdict() -> None:
+    """T17: the agent may be gone before its answer is out."""
+
+    async def close(socket: web.WebSocketResponse, *_: str) -> None:
+        await socket.close()
+
+    result = await answered(close)
+    assert result == ForwardResult(None, error="closed without a status (1000)")
+
+
+@driven
+async def test_a_port_that_answers_nothing_is_given_up_at_the_deadline() -> None:
+    """T18."""
+
+    async def hang(_socket: web.WebSocketResponse, *_: str) -> None:
+        await asyncio.sleep(30)
+
+    began = asyncio.get_running_loop().time()
+    assert await answered(hang, 0.2) == ForwardResult(None, error="timed out after 0.2 s")
+    assert asyncio.get_running_loop().time() - began < 5
+
+
+@driven
+async def test_a_refused_handshake_says_what_the_api_server_said() -> None:
+    """T24."""
+
+    async def refuse(_request: web.Request) -> web.Response:
+        return refusal(403, "Forbidden", 'pods "job" is forbidden: User "me" cannot create')
+
+    async with ApiServer() as api, Client(api.access()) as client:
+        api.faults.append(refuse)
+        result = await quit_at(api, client)
+    assert result.unsent
+    assert str(result) == (
+        'no answer: 403 Forbidden: pods "job" is forbidden: User "me" cannot create'
+    )

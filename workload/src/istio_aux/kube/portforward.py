@@ -1,0 +1,121 @@
+"""One HTTP request to a port of a pod, through ``pods/portforward`` over a WebSocket.
+
+The runtime connects to ``localhost`` inside the pod's network (containerd sandbox_portforward), so
+this passes checks for a loopback peer, needs no process in a container, and reaches any port.
+`ForwardChannels` is the protocol without a socket; `request` the only I/O.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+
+import msgspec
+
+from istio_aux.kube.client import Client
+from istio_aux.kube.streams import OUTPUT, Channels, Silence, converse, one_line, subresource
+
+PROTOCOLS = ("v4.channel.k8s.io",)
+"""Port-forward has no other over a WebSocket (kubelet cri-streaming portforward/websocket.go)."""
+
+PREFIX = 2
+"""Bytes at the beginning of both channels: the port, little-endian."""
+
+_STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})(?: [^\r\n]*)?\r?\n")
+_LENGTH = re.compile(rb"\ncontent-length:[ \t]*([0-9]{1,6})[ \t]*\r?\n", re.IGNORECASE)
+_HEAD_END = re.compile(rb"\r?\n\r?\n")
+
+
+class Channel(IntEnum):
+    """Channels of the first port; a second port would have 2 and 3."""
+
+    DATA = 0
+    ERROR = 1
+
+
+class ForwardResult(msgspec.Struct, frozen=True):
+    """What was heard of a request.
+
+    Attributes:
+        status: HTTP status code of the answer, or None when there was none.
+        body: of the answer, as far as it arrived.
+        error: why there is no status, or what the node said beside it; None if all went well.
+        unsent: whether the API server refused, so that nothing can have reached the pod.
+    """
+
+    status: int | None
+    body: str = ""
+    error: str | None = None
+    unsent: bool = False
+
+    def __str__(self) -> str:
+        """One line for a person: ``HTTP 403: only requests from localhost are allowed``."""
+        head = "no answer" if self.status is None else f"HTTP {self.status}"
+        return one_line(head, self.error or self.body)
+
+
+class ForwardChannels(Channels):
+    """The two channels of one forwarded port, until the answer is complete or the node said why."""
+
+    def __init__(self) -> None:
+        super().__init__(Channel)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the answer has arrived, or words on the error channel, which none follows.
+
+        An answer that names no length ends with its connection.
+        """
+        if len(self.heard(Channel.ERROR)) > PREFIX:
+            return True
+        answer = self.heard(Channel.DATA)[PREFIX:]
+        if not (end := _HEAD_END.search(answer)):
+            return False
+        length = _LENGTH.search(answer, 0, end.end())
+        wanted = end.end() + int(length[1]) if length else OUTPUT
+        return len(answer) >= min(wanted, OUTPUT - PREFIX)
+
+    def result(self, silence: Silence | None = None) -> ForwardResult:
+        """Make the result of what arrived; ``silence`` says why no more will."""
+        answer = self.heard(Channel.DATA)[PREFIX:]
+        said = self.heard(Channel.ERROR)[PREFIX:].decode(errors="replace")
+        status = _STATUS_LINE.match(answer)
+        end = _HEAD_END.search(answer)
+        error = said or (silence.why if silence and not (status and end) else None)
+        if not (status or error):
+            error = f"the answer is no HTTP: {answer[:60].decode(errors='replace')!r}"
+        return ForwardResult(
+            status=int(status[1]) if status else None,
+            body=answer[end.end() :].decode(errors="replace") if end else "",
+            error=error,
+            unsent=silence is not None and silence.unsent,
+        )
+
+
+async def request(
+    client: Client, pod: tuple[str, str], port: int, what: str, deadline: float
+) -> ForwardResult:
+    """Send an HTTP request without a body to a TCP port of ``pod`` (namespace, name).
+
+    ``what`` is method and path, such as ``POST /quitquitquit``.
+
+    Whatever goes wrong on the way is in the result; it never raises for it. After ``deadline``
+    seconds the connection is dropped, and the request may or may not have arrived.
+    """
+    head = (
+        f"{what} HTTP/1.1\r\n"
+        f"Host: localhost:{port}\r\n"
+        "Content-Length: 0\r\n"
+        "Connection: close\r\n\r\n"
+    )
+    channels = ForwardChannels()
+    silence = await converse(
+        client,
+        subresource(pod, "portforward"),
+        channels,
+        deadline,
+        params=[("ports", str(port))],
+        protocols=PROTOCOLS,
+        say=bytes([Channel.DATA]) + head.encode("ascii"),
+    )
+    return channels.result(silence)
