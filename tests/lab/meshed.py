@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from lightkube.models import core_v1, meta_v1
 from lightkube.resources.core_v1 import Pod
@@ -21,14 +21,18 @@ def pod(
     payload: Sequence[str] = ("main",),
     sidecar: Literal["classic", "native"] | None = "classic",
     annotations: Mapping[str, str] | None = None,
+    more: Mapping[str, Mapping[str, Any]] | None = None,
+    owner: meta_v1.OwnerReference | None = None,
 ) -> Pod:
     """A pod with these payload containers and, unless ``sidecar`` is None, an istio-proxy.
 
-    The classic proxy stands last, where Istio puts it without hold.
+    The classic proxy stands last, where Istio puts it without hold. ``more`` are further fields of
+    containers, by name and as Kubernetes spells them: ``{"main": {"restartPolicy": "Never"}}``.
     """
-    containers = [core_v1.Container(name=n, image=PAYLOAD_IMAGE) for n in payload]
+    more = more or {}
+    containers = [_container(n, PAYLOAD_IMAGE, more.get(n, {})) for n in payload]
     init = [core_v1.Container(name="istio-init", image=PROXY_IMAGE)] if sidecar else []
-    proxy = core_v1.Container(name=PROXY, image=PROXY_IMAGE, args=["proxy", "sidecar"])
+    proxy = _container(PROXY, PROXY_IMAGE, {"args": ["proxy", "sidecar"], **more.get(PROXY, {})})
     if sidecar == "classic":
         containers.append(proxy)
     elif sidecar == "native":
@@ -36,7 +40,10 @@ def pod(
         init.append(proxy)
     return Pod(
         metadata=meta_v1.ObjectMeta(
-            name=name, namespace=namespace, annotations=dict(annotations or {})
+            name=name,
+            namespace=namespace,
+            annotations=dict(annotations or {}),
+            ownerReferences=[owner] if owner else None,
         ),
         spec=core_v1.PodSpec(
             containers=containers,
@@ -45,6 +52,12 @@ def pod(
             terminationGracePeriodSeconds=5,
         ),
     )
+
+
+def _container(name: str, image: str, more: Mapping[str, Any]) -> core_v1.Container:
+    container = core_v1.Container.from_dict({"name": name, "image": image, **more})
+    assert isinstance(container, core_v1.Container)
+    return container
 
 
 def proxy_exit_code(pod: Pod) -> int | None:

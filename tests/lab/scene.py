@@ -7,7 +7,7 @@ from typing import Any
 
 import lightkube
 from lightkube import ApiError
-from lightkube.resources.core_v1 import Pod
+from lightkube.resources.core_v1 import Event, Pod
 
 from lab import meshed
 from lab.kubelet import ScriptedKubelet
@@ -31,10 +31,10 @@ class Scene:
         self.namespace = namespace
         self._control = control
 
-    def start(self, name: str, **what: Any) -> Pod:
-        """Create a pod as ``meshed.pod`` describes it, and run it."""
+    def start(self, name: str, *, ip: str | None = None, **what: Any) -> Pod:
+        """Create a pod as ``meshed.pod`` describes it, and run it, perhaps at another's address."""
         pod = self.client.create(meshed.pod(self.namespace, name, **what))
-        self.kubelet.run(pod)
+        self.kubelet.run(pod, ip=ip)
         return pod
 
     def look(self, pod: Pod) -> Pod:
@@ -57,6 +57,24 @@ class Scene:
             lambda: self.phase(pod) == phase,
             timeout=timeout,
             what=f"pod {_name(pod)} to be {phase}",
+        )
+
+    def events(self, pod: Pod) -> dict[str, str]:
+        """The Events on the pod: reason and the latest note."""
+        assert pod.metadata is not None
+        found = self.client.list(Event, namespace=self.namespace)
+        return {
+            str(event.reason): event.message or ""
+            for event in found
+            if event.involvedObject.uid == pod.metadata.uid
+        }
+
+    def await_event(self, pod: Pod, reason: str, timeout: float = PATIENCE) -> str:
+        """Return the note of the pod's Event of that reason, once there. Raises TimeoutError."""
+        return until(
+            lambda: self.events(pod).get(reason),
+            timeout=timeout,
+            what=f"Event {reason} on pod {_name(pod)}",
         )
 
     def await_gone(self, pod: Pod, timeout: float = PATIENCE) -> None:

@@ -8,11 +8,13 @@ ports are allowed, the status port wants POST, and there is no shell in the imag
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 DEBUG_PORTS = (15000, 15004, 15020, 15021)
 STATUS_PORT = 15020
+ANNOTATION = "status.sidecar.istio.io/port"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,16 +64,29 @@ def respond(request: bytes, port: int, status_port: int) -> tuple[bytes, bool] |
 
     None: nothing listens on that port.
     """
-    if port != status_port:
+    if port != status_port or not port:
         return None
     method, path = [*request.split(b" ", 2), b"", b""][:2]
     if path != b"/quitquitquit":
-        return _http(b"404 Not Found", b"404 page not found\n"), False
+        return NOT_FOUND, False
     if method != b"POST":
         return _http(b"405 Method Not Allowed", b"Method Not Allowed\n"), False
-    return _http(b"200 OK", b"OK"), True
+    return OK, True
 
 
 def _http(status: bytes, body: bytes) -> bytes:
     head = b"HTTP/1.1 %s\r\nContent-Length: %d\r\nContent-Type: text/plain\r\n\r\n"
     return head % (status, len(body)) + body
+
+
+OK = _http(b"200 OK", b"OK")
+NOT_FOUND = _http(b"404 Not Found", b"404 page not found\n")
+
+
+def status_port(annotations: Mapping[str, str], proxy_config: str) -> int:
+    """The port of the status server; 0: it is off.
+
+    The annotation wins; ``proxy_config`` is the JSON of the proxy's variable ``PROXY_CONFIG``.
+    """
+    configured = json.loads(proxy_config or "{}").get("statusPort", STATUS_PORT)
+    return int(annotations.get(ANNOTATION, configured))

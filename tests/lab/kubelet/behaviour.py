@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
+from lab.kubelet import agent
 from lab.kubelet.agent import Answer
 
 Misbehaviour = Literal[
@@ -20,31 +21,39 @@ Misbehaviour = Literal[
 ]
 
 
+Via = Literal["exec", "port-forward"]
+
+
 @dataclasses.dataclass(frozen=True)
 class Behaviour:
     """How the stream of an exec or a port-forward goes on, and how the proxy ends, if it does.
 
     ``stream``: ``answer`` completes it; ``hang`` opens it and says nothing; ``cut`` closes it
     without a status; ``reset`` drops the connection; ``refuse`` answers 503 before the upgrade.
-    ``answer``: what is answered; None: what pilot-agent really answers.
+    ``answer``: what an exec is answered; None: what pilot-agent really answers.
+    ``response``: the same of a forwarded port, as HTTP; empty: nothing listens there.
     ``proxy_exit``: the exit code with which istio-proxy ends, None: it runs on.
     """
 
     stream: Literal["answer", "hang", "cut", "reset", "refuse"] = "answer"
     answer: Answer | None = None
+    response: bytes | None = None
     proxy_exit: int | None = None
 
 
 MISBEHAVIOURS: dict[Misbehaviour, Behaviour] = {
     "hang": Behaviour(stream="hang"),
     "refuse": Behaviour(
-        answer=Answer(stderr="Error: dial tcp 127.0.0.1:15020: connection refused\n", exit_code=255)
+        answer=Answer(
+            stderr="Error: dial tcp 127.0.0.1:15020: connection refused\n", exit_code=255
+        ),
+        response=b"",
     ),
     "exit-137": Behaviour(answer=Answer(exit_code=137), proxy_exit=0),
     "killed": Behaviour(answer=Answer(exit_code=137), proxy_exit=137),
     "close-without-status": Behaviour(stream="cut", proxy_exit=0),
     "reset": Behaviour(stream="reset", proxy_exit=0),
-    "lie": Behaviour(answer=Answer(stdout="OK")),
-    "not-found": Behaviour(answer=Answer(stdout="\n")),
+    "lie": Behaviour(answer=Answer(stdout="OK"), response=agent.OK),
+    "not-found": Behaviour(answer=Answer(stdout="\n"), response=agent.NOT_FOUND),
     "unavailable": Behaviour(stream="refuse"),
 }

@@ -19,8 +19,9 @@ from lightkube.resources.core_v1 import Pod
 import lab
 from lab.kubelet import node, server
 from lab.kubelet.api import Api
-from lab.kubelet.behaviour import MISBEHAVIOURS, Behaviour, Misbehaviour
-from lab.kubelet.pods import Pods, Record
+from lab.kubelet.behaviour import MISBEHAVIOURS, Behaviour, Misbehaviour, Via
+from lab.kubelet.pods import Pods
+from lab.kubelet.record import PROXY, Record
 
 PATIENCE = 60.0  # seconds for one call; an API server that is being restarted answers within a few
 
@@ -32,14 +33,19 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Exec:
-    """One request to execute or to forward; ``command`` is method and path for the latter."""
+    """One request to execute or to forward; ``command`` is method and path for the latter.
+
+    ``unfinished``: the payload containers that ran, or were to run again, at that moment. While
+    there is one that nobody excused, the request came too early.
+    """
 
     pod: str  # namespace/name
     uid: str
     container: str
     command: tuple[str, ...]
     at: datetime.datetime
-    via: str  # "exec" or "port-forward"
+    via: Via
+    unfinished: tuple[str, ...] = ()
 
 
 class ScriptedKubelet:
@@ -100,9 +106,26 @@ class ScriptedKubelet:
         """What was asked for this very pod, not for one of the same name."""
         return [e for e in self._execs if e.uid == _uid(pod)]
 
+    def address(self, pod: Pod) -> str:
+        """The pod's IP."""
+        return self._pods.get(_uid(pod)).ip
+
     def crash_loop(self, pod: Pod, container: str) -> None:
         """A container that ended waits for its next start in CrashLoopBackOff."""
         self._call(self._pods.again(self._pods.get(_uid(pod)), container, "CrashLoopBackOff"))
+
+    def debug(self, pod: Pod, name: str) -> None:
+        """Add an ephemeral container to the pod, as ``kubectl debug`` does; it runs from then."""
+        assert pod.metadata is not None
+        container = {"name": name, "image": "debugger", "terminationMessagePolicy": "File"}
+        with self._cluster.client() as client:
+            client.patch(
+                Pod.Ephemeralcontainers,
+                str(pod.metadata.name),
+                {"spec": {"ephemeralContainers": [container]}},
+                namespace=pod.metadata.namespace,
+            )
+        self._call(self._pods.debug(self._pods.get(_uid(pod)), container))
 
     def finish(
         self, pod: Pod, container: str, exit_code: int = 0, *, reason: str | None = None
@@ -118,11 +141,24 @@ class ScriptedKubelet:
         """From now on the pod's deletion does not end: its containers ignore the signal."""
         self._pods.get(_uid(pod)).lingers = True
 
-    def misbehave(self, pod: Pod, behaviour: Misbehaviour, *, times: int | None = None) -> None:
-        """The next ``times`` requests for this pod's proxy, or all, go wrong in the named way."""
+    def misbehave(
+        self,
+        pod: Pod,
+        behaviour: Misbehaviour,
+        *,
+        times: int | None = None,
+        via: Via | None = None,
+    ) -> None:
+        """The next ``times`` requests for this pod's proxy, or all, go wrong in the named way.
+
+        With ``via`` only those that come this way do, and the others are answered.
+        """
         what = MISBEHAVIOURS[behaviour]
-        queue = itertools.repeat(what) if times is None else itertools.repeat(what, times)
-        self._pods.get(_uid(pod)).misbehaviours = queue
+        record = self._pods.get(_uid(pod))
+        record.misbehaves_via = via
+        record.misbehaviours = (
+            itertools.repeat(what) if times is None else itertools.repeat(what, times)
+        )
 
     def omit(self, pod: Pod, *containers: str) -> None:
         """Report no status for these containers from now on."""
@@ -136,10 +172,15 @@ class ScriptedKubelet:
         """The next run of a container that ended starts."""
         self._call(self._pods.again(self._pods.get(_uid(pod)), container, None))
 
-    def run(self, pod: Pod, *, waiting: Collection[str] = ()) -> None:
+    def restart_all(self, pod: Pod) -> None:
+        """All containers run again, after ``stop_all``."""
+        self._call(self._pods.start_all(self._pods.get(_uid(pod))))
+
+    def run(self, pod: Pod, *, waiting: Collection[str] = (), ip: str | None = None) -> None:
         """Bind the pod to this node and start it: init containers done, all others running.
 
         Those in ``waiting`` are left for ``restart``, for a kubelet starts one after another.
+        ``ip`` is an address that another pod had; without it the pod gets one of its own.
         """
         uid = _uid(pod)
         assert pod.metadata is not None
@@ -150,10 +191,16 @@ class ScriptedKubelet:
             )
             with self._cluster.client() as client:
                 client.create(binding)
-        self._call(self._run(uid, waiting))
+        self._call(self._run(uid, waiting, ip))
 
-    async def _run(self, uid: str, waiting: Collection[str]) -> None:
-        await self._pods.run(await self._pods.arrived(uid), waiting)
+    async def _run(self, uid: str, waiting: Collection[str], ip: str | None) -> None:
+        record = await self._pods.arrived(uid)
+        record.ip = ip or record.ip
+        await self._pods.run(record, waiting)
+
+    def stop_all(self, pod: Pod) -> None:
+        """All containers are killed, the proxy too, since a rule says ``RestartAllContainers``."""
+        self._call(self._pods.stop_all(self._pods.get(_uid(pod))))
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
@@ -164,14 +211,16 @@ class ScriptedKubelet:
         """The pod of that name as this kubelet has it."""
         return self._pods.find(namespace, name)
 
-    def note(self, record: Record, container: str, command: tuple[str, ...], via: str) -> None:
+    def note(self, record: Record, container: str, command: tuple[str, ...], via: Via) -> None:
         """Record that somebody asked for this."""
         at = datetime.datetime.now(datetime.UTC)
         pod = "/".join(record.key)
-        self._execs.append(Exec(pod, record.uid, container, command, at, via))
+        self._execs.append(Exec(pod, record.uid, container, command, at, via, record.unfinished))
 
-    def behave(self, record: Record) -> Behaviour | None:
-        """The misbehaviour that is due for this request; None: behave."""
+    def behave(self, record: Record, via: Via) -> Behaviour | None:
+        """The misbehaviour that is due for a request that comes this way; None: behave."""
+        if record.misbehaves_via not in (None, via):
+            return None
         return next(record.misbehaviours, None)
 
     def exits(self, record: Record, exit_code: int) -> None:
@@ -180,7 +229,7 @@ class ScriptedKubelet:
 
     async def _exit(self, record: Record, exit_code: int) -> None:
         await asyncio.sleep(self._exit_delay)
-        await self._pods.quit(record, server.PROXY, exit_code)
+        await self._pods.quit(record, PROXY, exit_code)
 
     # The kubelet's thread.
 

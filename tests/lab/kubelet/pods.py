@@ -7,63 +7,14 @@ per pod keeps the several writes that make one transition together.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
-from lab.kubelet import agent, rules
+from lab.kubelet import rules
 from lab.kubelet.api import STRATEGIC, Api, Object, RefusedError
-from lab.kubelet.behaviour import Behaviour
-from lab.kubelet.containers import Container, Running, Waiting, now, statuses
-
-STATUS_PORT_ANNOTATION = "status.sidecar.istio.io/port"
-
-
-@dataclasses.dataclass
-class Record:
-    """One pod: the kubelet's belief about its containers, and what the test told it to do."""
-
-    pod: Object
-    ip: str
-    containers: dict[str, Container] = dataclasses.field(default_factory=dict)
-    phase: str = "Pending"
-    started_at: str = dataclasses.field(default_factory=now)
-    transitions: dict[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
-    omitted: set[str] = dataclasses.field(default_factory=set)
-    lingers: bool = False
-    misbehaviours: Iterator[Behaviour] = dataclasses.field(default_factory=lambda: iter(()))
-    lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
-
-    @property
-    def spec(self) -> Object:
-        """The pod's spec."""
-        return self.pod["spec"]
-
-    @property
-    def init_containers(self) -> list[Object]:
-        """The pod's init containers, native sidecars among them."""
-        return self.spec.get("initContainers", [])
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """Namespace and name."""
-        return self.pod["metadata"]["namespace"], self.pod["metadata"]["name"]
-
-    @property
-    def path(self) -> str:
-        """Where the API server has the pod."""
-        return "/api/v1/namespaces/{}/pods/{}".format(*self.key)
-
-    @property
-    def uid(self) -> str:
-        """The pod's UID: what tells it from an earlier pod of the same name."""
-        return self.pod["metadata"]["uid"]
-
-    @property
-    def status_port(self) -> int:
-        """The port on which this pod's pilot-agent has its status server."""
-        annotations = self.pod["metadata"].get("annotations", {})
-        return int(annotations.get(STATUS_PORT_ANNOTATION, agent.STATUS_PORT))
+from lab.kubelet.containers import Container, Running, Waiting, now
+from lab.kubelet.record import Record
+from lab.kubelet.status import status
 
 
 class Pods:
@@ -127,6 +78,35 @@ class Pods:
         async with record.lock:
             state = Waiting(waiting) if waiting else Running(now())
             record.containers[name] = record.containers[name].again(state)
+            await self._settle(record)
+
+    async def stop_all(self, record: Record) -> None:
+        """Every container is killed, for one of them ended by a rule that restarts all of them.
+
+        kubelet ShouldAllContainersRestart (KEP-5532): the condition says so until they run again.
+        """
+        async with record.lock:
+            record.stopped = True
+            for name, container in record.containers.items():
+                if isinstance(container.state, Running):
+                    record.containers[name] = container.ended(137)
+            await self._settle(record)
+
+    async def start_all(self, record: Record) -> None:
+        """Every container that `stop_all` stopped runs again."""
+        async with record.lock:
+            record.stopped = False
+            for container in (*record.spec["containers"], *record.init_containers):
+                again = record.containers[container["name"]].again(Running(now()))
+                done = container in record.init_containers and not rules.native(container)
+                record.containers[container["name"]] = again.ended(0) if done else again
+            await self._settle(record)
+
+    async def debug(self, record: Record, container: Object) -> None:
+        """An ephemeral container, which the API server has accepted, runs."""
+        async with record.lock:
+            record.spec.setdefault("ephemeralContainers", []).append(container)
+            record.containers[container["name"]] = Container(Running(now()))
             await self._settle(record)
 
     async def omit(self, record: Record, names: set[str]) -> None:
@@ -193,7 +173,7 @@ class Pods:
 
     async def _write(self, record: Record) -> None:
         # The UID makes the API server refuse the status for a later pod of the same name.
-        patch = {"metadata": {"uid": record.uid}, "status": _status(record)}
+        patch = {"metadata": {"uid": record.uid}, "status": status(record)}
         await self._unless_gone("PATCH", f"{record.path}/status", patch, STRATEGIC)
 
     async def _unless_gone(
@@ -204,37 +184,3 @@ class Pods:
         except RefusedError as error:
             if error.code not in (404, 409):
                 raise
-
-
-def _status(record: Record) -> Object:
-    states = {n: c for n, c in record.containers.items() if n not in record.omitted}
-    regular = [record.containers.get(c["name"]) for c in record.spec["containers"]]
-    done = record.phase in rules.TERMINAL
-    ready = not done and all(c is not None and isinstance(c.state, Running) for c in regular)
-    facts = {
-        "PodReadyToStartContainers": not done,
-        "Initialized": bool(record.containers),
-        "ContainersReady": ready,
-        "Ready": ready,
-        "PodScheduled": True,
-    }
-    return {
-        "phase": record.phase,
-        "conditions": [_condition(record, kind, true=true) for kind, true in facts.items()],
-        "containerStatuses": statuses(record.spec["containers"], states, record.uid),
-        "initContainerStatuses": statuses(record.init_containers, states, record.uid),
-        "hostIP": "127.0.0.1",
-        "hostIPs": [{"ip": "127.0.0.1"}],
-        "podIP": record.ip,
-        "podIPs": [{"ip": record.ip}],
-        "startTime": record.started_at,
-    }
-
-
-def _condition(record: Record, kind: str, *, true: bool) -> Object:
-    value = "True" if true else "False"
-    known, since = record.transitions.get(kind, ("", ""))
-    if known != value:
-        since = now()
-        record.transitions[kind] = (value, since)
-    return {"type": kind, "status": value, "lastTransitionTime": since}

@@ -33,6 +33,24 @@ def should_restart(container: Object, spec: Object, exit_code: int) -> bool:
     return policy == "Always" or (policy == "OnFailure" and exit_code != 0)
 
 
+def unfinished(spec: Object, containers: Mapping[str, Container]) -> list[str]:
+    """The regular containers that run, have not started, or will be started again, by name.
+
+    All of them while one that ended restarts all (``RestartAllContainers``, KEP-5532).
+    """
+    regular = [(c["name"], c, containers.get(c["name"])) for c in spec["containers"]]
+    ends = [(c, s.state) for _, c, s in regular if s and isinstance(s.state, Terminated)]
+    if any(_restarts_all(c, end.exit_code) for c, end in ends):
+        return [name for name, *_ in regular]
+    done = [c["name"] for c, end in ends if not should_restart(c, spec, end.exit_code)]
+    return [name for name, *_ in regular if name not in done]
+
+
+def _restarts_all(container: Object, exit_code: int) -> bool:
+    matching = (r for r in container.get("restartPolicyRules", []) if _applies(r, exit_code))
+    return next(matching, {}).get("action") == "RestartAllContainers"
+
+
 def _applies(rule: Object, exit_code: int) -> bool:
     # Both actions that exist, Restart and RestartAllContainers, mean "will run again".
     if "exitCodes" not in rule:
@@ -66,12 +84,7 @@ def phase(spec: Object, containers: Mapping[str, Container]) -> str:
 
 def payload_over(spec: Object, containers: Mapping[str, Container]) -> bool:
     """Whether no regular container runs or will run: then the kubelet stops native sidecars."""
-    return all(
-        (state := containers.get(c["name"])) is not None
-        and isinstance(state.state, Terminated)
-        and not should_restart(c, spec, state.state.exit_code)
-        for c in spec["containers"]
-    )
+    return not unfinished(spec, containers)
 
 
 def _end(container: Container | None) -> Terminated | None:

@@ -18,11 +18,10 @@ from aiohttp import WSMsgType, web
 from aiohttp.typedefs import Handler
 
 from lab.kubelet import agent
-from lab.kubelet.behaviour import Behaviour
+from lab.kubelet.behaviour import Behaviour, Via
 from lab.kubelet.containers import Running, Terminated
-from lab.kubelet.pods import Record
+from lab.kubelet.record import PROXY, Record
 
-PROXY = "istio-proxy"
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 STDOUT, STDERR, ERROR = b"\x01", b"\x02", b"\x03"
 CONNECTIONS = web.AppKey("connections", set[asyncio.BaseTransport])
@@ -35,12 +34,12 @@ class Node(Protocol):
         """The pod of that name as this kubelet has it."""
         ...
 
-    def note(self, record: Record, container: str, command: tuple[str, ...], via: str) -> None:
+    def note(self, record: Record, container: str, command: tuple[str, ...], via: Via) -> None:
         """Record that somebody asked for this."""
         ...
 
-    def behave(self, record: Record) -> Behaviour | None:
-        """The misbehaviour that is due for this request; None: behave."""
+    def behave(self, record: Record, via: Via) -> Behaviour | None:
+        """The misbehaviour that is due for a request that comes this way; None: behave."""
         ...
 
     def exits(self, record: Record, exit_code: int) -> None:
@@ -107,7 +106,7 @@ async def _exec(node: Node, request: web.Request) -> web.StreamResponse:
         return web.Response(status=404, text="pod does not exist")
     command = tuple(request.query.getall("command", []))
     node.note(record, container, command, "exec")
-    behaviour = (node.behave(record) if container == PROXY else None) or Behaviour()
+    behaviour = (node.behave(record, "exec") if container == PROXY else None) or Behaviour()
     if behaviour.stream == "refuse":
         return web.Response(status=503, text="the node is not available")
     if (refusal := _not_running(record, container)) is not None:
@@ -139,8 +138,9 @@ async def _forward(node: Node, request: web.Request) -> web.StreamResponse:
     if len(ports) != 1 or not ports[0].isdecimal():
         return web.Response(status=400, text=f'query parameter "port": {ports}: expected one port')
     port = int(ports[0])
-    behaviour = node.behave(record) or Behaviour()
+    behaviour = node.behave(record, "port-forward") or Behaviour()
     if behaviour.stream == "refuse":
+        node.note(record, PROXY, (), "port-forward")
         return web.Response(status=503, text="the node is not available")
 
     socket = web.WebSocketResponse(protocols=PROTOCOLS[1:], compress=False, timeout=1.0)
@@ -161,11 +161,12 @@ async def _forward(node: Node, request: web.Request) -> web.StreamResponse:
         return socket
     listens = _not_running(record, PROXY) is None
     response = agent.respond(head, port, record.status_port) if listens else None
-    if response is None:
+    body = response and response[0] if behaviour.response is None else behaviour.response
+    if not body:
         text = f"error forwarding port {port} to pod {record.key[1]}: connection refused"
         await socket.send_bytes(b"\x01" + text.encode())
     elif behaviour.stream == "answer":
-        await socket.send_bytes(b"\x00" + response[0])
+        await socket.send_bytes(b"\x00" + body)
     _end_proxy(node, record, behaviour, quits=response is not None and response[1])
     await _finish(request, socket, behaviour)
     return socket
@@ -211,7 +212,7 @@ def _status(answer: agent.Answer) -> dict[str, object]:
 def _end_proxy(node: Node, record: Record, behaviour: Behaviour, *, quits: bool) -> None:
     if behaviour.proxy_exit is not None:
         node.exits(record, behaviour.proxy_exit)
-    elif quits and behaviour.answer is None:
+    elif quits and behaviour.answer is None and behaviour.response is None:
         node.exits(record, 0)
 
 

@@ -77,6 +77,35 @@ def test_a_rule_of_the_container_beats_its_policy(rule: Object, exit_code: int, 
     assert rules.should_restart(container, spec("Always", "main"), exit_code) is again
 
 
+def spec_with_rule(action: str) -> Object:
+    """A pod that never restarts, but for a container `main` whose exit code 42 has a rule."""
+    rule = {"action": action, "exitCodes": {"operator": "In", "values": [42]}}
+    main = {"name": "main", "restartPolicy": "Never", "restartPolicyRules": [rule]}
+    return {"restartPolicy": "Never", "containers": [main, {"name": "upload"}]}
+
+
+@pytest.mark.parametrize(
+    ("states", "unfinished"),
+    [
+        ({"main": RUNNING, "upload": ended(1)}, ["main"]),
+        ({"main": ended(1), "upload": ended(0)}, []),
+        ({"main": ended(1)}, ["upload"]),
+        ({"main": ended(42), "upload": ended(0)}, ["main"]),
+        ({"main": NEVER_STARTED, "upload": ended(0)}, ["main"]),
+        ({"main": ended(42).again(Waiting("CrashLoopBackOff")), "upload": ended(0)}, ["main"]),
+    ],
+)
+def test_what_may_still_run_is_unfinished(states: dict[str, Container], unfinished: list[str]):
+    assert rules.unfinished(spec_with_rule("Restart"), states) == unfinished
+
+
+def test_a_rule_that_restarts_all_leaves_nothing_finished():
+    """T12: also the container that has done its work."""
+    states = {"main": ended(42), "upload": ended(0)}
+
+    assert rules.unfinished(spec_with_rule("RestartAllContainers"), states) == ["main", "upload"]
+
+
 def test_restarts_are_counted_when_the_next_run_starts():
     waiting = ended(1).again(Waiting("CrashLoopBackOff"))
 
@@ -125,6 +154,33 @@ def test_a_moved_status_port_cannot_be_reached_by_pilot_agent():
     answer = agent.run(command, 15520)
 
     assert (answer.exit_code, answer.quits) == (255, False)
+
+
+def test_an_agent_without_a_status_server_is_quit_through_envoy():
+    """As observed with port 0: Envoy's admin ends the proxy, the agent's port does not answer."""
+    agents = ["pilot-agent", "request", "--debug-port=15020", "POST", "quitquitquit"]
+    envoys = ["pilot-agent", "request", "POST", "quitquitquit"]
+
+    assert agent.run(agents, 0).quits is False
+    assert agent.run(envoys, 0) == agent.Answer(stdout="OK", quits=True)
+    assert agent.respond(b"POST /quitquitquit HTTP/1.1\r\n\r\n", 0, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("annotations", "proxy_config", "port"),
+    [
+        ({}, "", 15020),
+        ({}, "{}", 15020),
+        ({}, '{"statusPort": 15521}', 15521),
+        ({agent.ANNOTATION: "15520"}, '{"statusPort": 15521}', 15520),
+        ({agent.ANNOTATION: "0"}, "{}", 0),
+    ],
+)
+def test_the_status_port_is_where_the_pod_says(
+    annotations: dict[str, str], proxy_config: str, port: int
+):
+    """T21: an annotation, or the ProxyConfig in the proxy's environment."""
+    assert agent.status_port(annotations, proxy_config) == port
 
 
 @pytest.mark.parametrize(
