@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from istio_aux.core.policy import DeadProxy, QuitMode
 from istio_aux.settings import Address, Settings, SettingsError, load
 
 LEAST = "tls-certificate: /tls/tls.crt\ntls-key: /tls/tls.key\n"
@@ -29,19 +30,48 @@ def test_two_paths_are_enough(file: Path) -> None:
     assert settings.webhook_address == Address("0.0.0.0", 8443)
     assert settings.status_address == Address("0.0.0.0", 8080)
     assert settings.kubeconfig is None
+    assert settings.quit_mode is QuitMode.ON
+    assert settings.quit_grace == 0
+    assert settings.ignore_containers == frozenset()
+    assert settings.dead_proxy is DeadProxy.REPORT
+    assert settings.lease is None
 
 
 def test_every_key_is_taken(file: Path) -> None:
     settings = read(
         file,
         LEAST + "namespace-selector: team in (a, b), !off\nlog-level: debug\n"
-        "webhook-address: '[::1]:9443'\nstatus-address: ':0'\nkubeconfig: /etc/kubeconfig\n",
+        "webhook-address: '[::1]:9443'\nstatus-address: ':0'\nkubeconfig: /etc/kubeconfig\n"
+        "quit: dry-run\nquit-grace: 2.5\nignore-containers: [cloud-sql-proxy, vault-agent]\n"
+        "dead-proxy: delete\nlease: kubeflow/istio-aux.v2\n",
     )
     assert str(settings.namespace_selector) == "!off,team in (a,b)"
     assert settings.log_level == "debug"
     assert settings.webhook_address == Address("::1", 9443)
     assert settings.status_address == Address("", 0)
     assert settings.kubeconfig == Path("/etc/kubeconfig")
+    assert settings.quit_mode is QuitMode.DRY_RUN
+    assert settings.quit_grace == 2.5
+    assert settings.ignore_containers == {"cloud-sql-proxy", "vault-agent"}
+    assert settings.dead_proxy is DeadProxy.DELETE
+    assert settings.lease == ("kubeflow", "istio-aux.v2")
+
+
+@pytest.mark.parametrize(
+    ("written", "mode"),
+    [
+        ("on", QuitMode.ON),
+        ('"on"', QuitMode.ON),
+        ("true", QuitMode.ON),
+        ("off", QuitMode.OFF),
+        ("'off'", QuitMode.OFF),
+        ("dry-run", QuitMode.DRY_RUN),
+    ],
+)
+def test_on_and_off_are_modes_although_yaml_has_them_for_booleans(
+    written: str, mode: QuitMode, file: Path
+) -> None:
+    assert read(file, f"{LEAST}quit: {written}\n").quit_mode is mode
 
 
 def test_an_empty_selector_selects_every_namespace(file: Path) -> None:
@@ -61,7 +91,33 @@ def test_an_empty_selector_selects_every_namespace(file: Path) -> None:
         ("status-address: a:65536", 'status-address: "a:65536": expected HOST:PORT'),
         ("kubeconfig: ''", 'kubeconfig: "": expected the path of a file'),
         ("kubeconfig: 2024-01-01", 'kubeconfig: "2024-01-01": expected the path of a file'),
-        ("colour: blue", "colour: unknown key: expected one of: namespace-selector, log-level"),
+        ("quit: maybe", 'quit: "maybe": expected one of: on, dry-run, off'),
+        ("quit: 1", "quit: 1: expected one of: on, dry-run, off"),
+        ("quit: ~", "quit: null: expected one of: on, dry-run, off"),
+        ("quit: [on]", "quit: [true]: expected one of: on, dry-run, off"),
+        ("quit-grace: -1", "quit-grace: -1: expected seconds, as a number of 0 or more"),
+        ("quit-grace: soon", 'quit-grace: "soon": expected seconds'),
+        ("quit-grace: '5'", 'quit-grace: "5": expected seconds'),
+        ("quit-grace: yes", "quit-grace: true: expected seconds"),
+        ("quit-grace: .inf", "quit-grace: Infinity: expected seconds"),
+        (f"quit-grace: 1{'0' * 400}", "quit-grace: 1000"),
+        ("quit-grace: .nan", "quit-grace: NaN: expected seconds"),
+        ("ignore-containers: a", 'ignore-containers: "a": expected a list of container names'),
+        ("ignore-containers: [1]", "ignore-containers: [1]: expected a list of container names"),
+        ("ignore-containers: [A]", 'ignore-containers: ["A"]: expected a list of container names'),
+        ("ignore-containers: ['']", 'ignore-containers: [""]: expected a list of container names'),
+        ("ignore-containers: ~", "ignore-containers: null: expected a list of container names"),
+        ("dead-proxy: bury", 'dead-proxy: "bury": expected one of: report, delete'),
+        ("dead-proxy: [delete]", 'dead-proxy: ["delete"]: expected one of: report, delete'),
+        ("lease: istio-aux", 'lease: "istio-aux": expected NAMESPACE/NAME'),
+        ("lease: a/b/c", 'lease: "a/b/c": expected NAMESPACE/NAME'),
+        ("lease: a.b/c", 'lease: "a.b/c": expected NAMESPACE/NAME'),
+        ("lease: a/", 'lease: "a/": expected NAMESPACE/NAME'),
+        ("lease: [a, b]", 'lease: ["a", "b"]: expected NAMESPACE/NAME'),
+        (
+            "colour: blue",
+            "colour: unknown key: expected one of: namespace-selector, quit, quit-grace",
+        ),
         ("1: blue", "1: unknown key: expected one of: namespace-selector"),
         ("tls-key: /again", "not YAML: tls-key is given twice"),
         ("a: b: c", "not YAML: mapping values are not allowed here"),

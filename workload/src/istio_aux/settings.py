@@ -7,7 +7,9 @@ key, the value and what is allowed.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable
+import re
+import sys
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +17,7 @@ import msgspec
 import yaml
 
 from istio_aux.core import selectors
+from istio_aux.core.policy import DeadProxy, QuitMode
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -34,11 +37,25 @@ class Address(msgspec.Struct, frozen=True):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``serve`` needs to know. Field names are the file's keys with ``_`` for ``-``."""
+    """What ``serve`` needs to know. Field names are the file's keys with ``_`` for ``-``.
+
+    Attributes:
+        quit_mode: whether proxies are told to quit; the file's key is ``quit``.
+        quit_grace: seconds between the end of the last payload container and the quit.
+        ignore_containers: names of containers that never keep a pod's proxy alive.
+        dead_proxy: what becomes of a pod whose proxy ended before its payload.
+        lease: namespace and name of the Lease by which one of several processes is chosen to act;
+            None: this process is the only one and always acts.
+    """
 
     tls_certificate: Path
     tls_key: Path
     namespace_selector: selectors.Selector = selectors.parse("io.datastrophic/istio-aux=enabled")
+    quit_mode: QuitMode = QuitMode.ON
+    quit_grace: float = 0.0
+    ignore_containers: frozenset[str] = frozenset()
+    dead_proxy: DeadProxy = DeadProxy.REPORT
+    lease: tuple[str, str] | None = None
     log_level: str = "info"
     webhook_address: Address = Address("0.0.0.0", 8443)  # noqa: S104  (a webhook serves the cluster)
     status_address: Address = Address("0.0.0.0", 8080)  # noqa: S104  (probes come from the node)
@@ -68,7 +85,7 @@ def load(path: Path) -> Settings:
                 f"{name}: {key}: unknown key: expected one of: {', '.join(_PARSERS)}"
             )
         try:
-            values[str(key).replace("-", "_")] = parse(value)
+            values[_FIELDS.get(str(key), str(key).replace("-", "_"))] = parse(value)
         except ValueError as error:
             raise SettingsError(f"{name}: {key}: {error}") from error
     for key in ("tls-certificate", "tls-key"):
@@ -93,10 +110,61 @@ def _selector(value: object) -> selectors.Selector:
     return selectors.parse(value)
 
 
+def _mode(value: object) -> QuitMode:
+    # YAML 1.1, which is what PyYAML reads, takes a bare `on` or `off` for a boolean.
+    if isinstance(value, bool):
+        return QuitMode.ON if value else QuitMode.OFF
+    return QuitMode(_choice(value, tuple(QuitMode)))
+
+
+def _dead_proxy(value: object) -> DeadProxy:
+    return DeadProxy(_choice(value, tuple(DeadProxy)))
+
+
 def _level(value: object) -> str:
-    if value not in LEVELS:
-        raise _unusable(value, f"one of: {', '.join(LEVELS)}")
-    return str(value)
+    return _choice(value, LEVELS)
+
+
+def _choice(value: object, allowed: Sequence[str]) -> str:
+    if not isinstance(value, str) or value not in allowed:
+        raise _unusable(value, f"one of: {', '.join(allowed)}")
+    return value
+
+
+_MAX = sys.float_info.max
+
+
+def _seconds(value: object) -> float:
+    # A boolean is an int for Python, and YAML has infinity and NaN; none of them is a time.
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MAX:
+        return float(value)
+    raise _unusable(value, "seconds, as a number of 0 or more")
+
+
+# apimachinery pkg/util/validation: IsDNS1123Label for containers and namespaces; the name of a
+# Lease is a subdomain (IsDNS1123Subdomain).
+_LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
+_CONTAINER = re.compile(_LABEL)
+_LEASE = re.compile(rf"({_LABEL})/(?=.{{1,253}}$)({_LABEL}(?:\.{_LABEL})*)")
+
+
+def _containers(value: object) -> frozenset[str]:
+    names: set[str] = set()
+    listed = cast("list[object]", value) if isinstance(value, list) else [None]
+    for name in listed:
+        if not isinstance(name, str) or not _CONTAINER.fullmatch(name):
+            raise _unusable(
+                cast("object", value), "a list of container names, such as [cloud-sql-proxy]"
+            )
+        names.add(name)
+    return frozenset(names)
+
+
+def _lease(value: object) -> tuple[str, str]:
+    match = _LEASE.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise _unusable(value, "NAMESPACE/NAME, such as kubeflow/istio-aux")
+    return match[1], match[2]
 
 
 def _address(value: object) -> Address:
@@ -112,8 +180,16 @@ def _path(value: object) -> Path:
     return Path(value)
 
 
+# Where a field is not called as its key is.
+_FIELDS = {"quit": "quit_mode"}
+
 _PARSERS: dict[str, Callable[[object], object]] = {
     "namespace-selector": _selector,
+    "quit": _mode,
+    "quit-grace": _seconds,
+    "ignore-containers": _containers,
+    "dead-proxy": _dead_proxy,
+    "lease": _lease,
     "log-level": _level,
     "webhook-address": _address,
     "status-address": _address,
