@@ -24,6 +24,14 @@ class Struct(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     """Base of all wire structs: immutable, lowerCamelCase on the wire, unknown fields skipped."""
 
 
+class OwnerReference(Struct, frozen=True):
+    """An owner of an object; at most one of them is its ``controller``."""
+
+    api_version: str = ""
+    kind: str = ""
+    controller: bool | None = None
+
+
 class Metadata(Struct, frozen=True):
     """``metadata``; ``name`` is empty at admission when ``generateName`` is used."""
 
@@ -35,6 +43,7 @@ class Metadata(Struct, frozen=True):
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
     deletion_timestamp: datetime | None = None
+    owner_references: tuple[OwnerReference, ...] | None = None
 
 
 NO_METADATA = Metadata()
@@ -68,6 +77,7 @@ class Container(Struct, frozen=True):
     name: str = ""
     restart_policy: str | None = None
     restart_policy_rules: tuple[RestartRule, ...] | None = None
+    args: tuple[str, ...] | None = None
     env: tuple[EnvVar, ...] | None = None
 
 

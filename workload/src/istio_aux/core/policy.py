@@ -16,6 +16,24 @@ class Capability(StrEnum):
     """Only `holdApplicationUntilProxyStarts` is safe to ask for."""
 
 
+class QuitMode(StrEnum):
+    """Whether proxies are really told to exit; `quit.decide` says the same in every mode."""
+
+    ON = "on"
+    DRY_RUN = "dry-run"
+    """Everything is decided and shown, and nothing is done."""
+    OFF = "off"
+    """No pod is watched at all."""
+
+
+class DeadProxy(StrEnum):
+    """What becomes of a pod whose proxy ended for good although its payload may still run."""
+
+    REPORT = "report"
+    DELETE = "delete"
+    """Where the pod's controller is known to make a new one (`ownership`); else reported too."""
+
+
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """How `quit.decide` treats all pods; annotations of a pod refine it for that pod."""
 
@@ -24,3 +42,5 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     grace: float = 0.0
     """Seconds that the proxy is left running after the last payload container finished, for
     telemetry that is still in flight (istio/proxy#2122)."""
+    dead_proxy: DeadProxy = DeadProxy.REPORT
+    """Whether a pod that lost its proxy may be deleted."""

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Literal
 
-from istio_aux.core import completion
+from istio_aux.core import completion, ownership
+from istio_aux.core.ladder import Rung, rungs
 from istio_aux.core.pod import PROXY, Container, Pod, Struct
-from istio_aux.core.policy import Policy
+from istio_aux.core.policy import DeadProxy, Policy
 from istio_aux.core.statusport import status_port
 
 QUIT = "istio-aux.io/quit"
@@ -44,22 +45,35 @@ class Ignore(Decision, frozen=True, tag="ignore"):
 
 
 class Wait(Decision, frozen=True, tag="wait"):
-    """The proxy is still needed; ask again when the pod changes, or at ``until`` if that is set."""
+    """The proxy is still needed; ask again when the pod changes, or at ``until`` if that is set.
+
+    ``blocked_by`` names the payload containers that may still run although another one is finished
+    already: usually sidecars that nobody ends.
+    """
 
     until: datetime | None = None
+    blocked_by: tuple[str, ...] = ()
 
 
 class Quit(Decision, frozen=True, tag="quit"):
-    """Make the proxy exit: container ``proxy``, whose agent listens on TCP port ``status_port``."""
+    """Make the proxy exit: container ``proxy``, whose agent listens on TCP port ``status_port``.
+
+    ``rungs`` are the ways that can work for this pod, in the order to try them.
+    """
 
     proxy: str
     status_port: int
+    rungs: tuple[Rung, ...]
 
 
 class Report(Decision, frozen=True, tag="report"):
-    """The proxy is gone for good although a payload container may still run: it has no network."""
+    """The proxy is gone for good although a payload container may still run: it has no network.
+
+    ``delete`` says that the policy wants the pod deleted, and that its controller makes a new one.
+    """
 
     proxy: str
+    delete: bool
 
 
 Action = Ignore | Wait | Quit | Report
@@ -93,17 +107,22 @@ def decide(pod: Pod, policy: Policy, now: datetime | None) -> Action:
     if reason := next(_nothing_to_do(facts), None):
         return Ignore(reason=reason, containers=facts.verdicts)
     if reason := next(_lost_proxy(facts), None):
-        return Report(reason=reason, containers=facts.verdicts, proxy=PROXY)
+        delete = policy.dead_proxy is DeadProxy.DELETE
+        if delete and (obstacle := ownership.not_replaced(pod)):
+            reason, delete = f"{reason}; not deleted: {obstacle}", False
+        return Report(reason=reason, containers=facts.verdicts, proxy=PROXY, delete=delete)
     if reason := next(_still_needed(facts), None):
-        return Wait(reason=reason, containers=facts.verdicts)
+        return Wait(reason=reason, containers=facts.verdicts, blocked_by=_blockers(facts))
     if until := _grace_ends(facts, policy, now):
         reason = f"every payload container is finished; the grace period ends at {until:%H:%M:%S}"
         return Wait(reason=reason, containers=facts.verdicts, until=until)
+    port = status_port(pod)
     return Quit(
         reason="every payload container is finished",
         containers=facts.verdicts,
         proxy=PROXY,
-        status_port=status_port(pod),
+        status_port=port,
+        rungs=rungs(port),
     )
 
 
@@ -152,6 +171,14 @@ def _still_needed(facts: _Facts) -> Iterator[str]:
         yield f"{PROXY} does not run: {facts.verdicts[PROXY].why}"
     if phase == "Pending":
         yield "phase Pending: a container has never started"
+
+
+def _blockers(facts: _Facts) -> tuple[str, ...]:
+    """Payload containers that are waited for although another one is finished."""
+    if facts.restarting is not None or facts.pod.status.phase == "Unknown":
+        return ()
+    payload = [verdict for verdict in facts.verdicts.values() if verdict.role == "payload"]
+    return tuple(facts.unfinished) if any(verdict.finished for verdict in payload) else ()
 
 
 def _grace_ends(facts: _Facts, policy: Policy, now: datetime | None) -> datetime | None:
