@@ -67,6 +67,7 @@ PROGRAMS = {
         _kubernetes("kubectl", 20),
         Program("pebble", HERE / "tools/pebble", "github.com/canonical/pebble/cmd/pebble", 10),
         Program("pilot-agent", HERE / "istio/proxy", ".", 5),
+        Program("bench-kubelet", HERE.parents[1] / "benchmarks/kubelet", ".", 5),
         Program("coredns", HERE / "tools/coredns", "github.com/coredns/coredns", 130),
         Program(
             "training-operator",

@@ -1,0 +1,116 @@
+// Bench-kubelet plays the kubelet's part for many pods at once, cheaply: it creates pods that are
+// bound to its node, moves their status from prepared JSON bodies, and answers exec over WebSocket.
+//
+// It does what the benchmark needs and no more: no watch, no lease, no port-forward, no
+// misbehaviour. The lab's scripted kubelet does those; this one exists because the measuring must
+// not take the cores from what is measured.
+//
+//	bench-kubelet PLAN
+//
+// PLAN is a JSON file, see plan. Orders come on stdin and replies go to stdout, one JSON object a
+// line, one order at a time. It ends with stdin.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"time"
+)
+
+// plan is what the benchmark says before the first order.
+type plan struct {
+	Server      string `json:"server"`      // URL of the API server
+	CA          string `json:"ca"`          // PEM file
+	Certificate string `json:"certificate"` // PEM file, of an administrator and of this server
+	Key         string `json:"key"`         // PEM file
+	Namespace   string `json:"namespace"`
+	// Connections to the API server.
+	Connections int `json:"connections"`
+	// ExitDelay is the time in seconds from a quit to the proxy's end in the API.
+	ExitDelay float64 `json:"exit-delay"`
+	// Bodies by name, as text in which @NAME@, @NOW@ and @NUMBER@ are replaced: "pod" is the object
+	// to create, all others are strategic merge patches of its status; "exited" is the one that ends
+	// the proxy.
+	Bodies map[string]string `json:"bodies"`
+}
+
+// order is one line of stdin; which fields count depends on do.
+type order struct {
+	Do     string  `json:"do"`     // create, patch or await
+	Prefix string  `json:"prefix"` // pods are named <prefix>-<number from 0>
+	Count  int     `json:"count"`  // of pods
+	Body   string  `json:"body"`   // which body to patch with
+	Events int     `json:"events"` // patches to make, round and round the pods; 0: one a pod
+	Rate   float64 `json:"rate"`   // patches a second on a fixed schedule; 0: as fast as it goes
+	Limit  float64 `json:"limit"`  // seconds to wait at most
+}
+
+// reply is one line of stdout. Times are seconds of the wall clock, with the pods in order.
+type reply struct {
+	Error  string    `json:"error,omitempty"`
+	Port   int       `json:"port,omitempty"`
+	Sent   []float64 `json:"sent,omitempty"`   // a patch was begun
+	Stored []float64 `json:"stored,omitempty"` // its answer was there
+	Told   []float64 `json:"told,omitempty"`   // the first quit arrived; 0: none
+	Ended  []float64 `json:"ended,omitempty"`  // the API server had stored the proxy's end; 0: not yet
+	Execs  int       `json:"execs,omitempty"`  // quits that arrived in all
+}
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "bench-kubelet:", err)
+		os.Exit(1)
+	}
+}
+
+func run(arguments []string) error {
+	if len(arguments) != 1 {
+		return fmt.Errorf("arguments: %d, expected 1: the file of the plan", len(arguments))
+	}
+	text, err := os.ReadFile(arguments[0])
+	if err != nil {
+		return err
+	}
+	var given plan
+	if err := json.Unmarshal(text, &given); err != nil {
+		return fmt.Errorf("%s: %w", arguments[0], err)
+	}
+	server, err := newAPI(given)
+	if err != nil {
+		return err
+	}
+	pods := newPods(server, given)
+	port, err := listen(given, pods)
+	if err != nil {
+		return err
+	}
+	replies := json.NewEncoder(os.Stdout)
+	if err := replies.Encode(reply{Port: port}); err != nil {
+		return err
+	}
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		var what order
+		answer := reply{}
+		err := json.Unmarshal(lines.Bytes(), &what)
+		if err == nil {
+			answer, err = pods.obey(what)
+		}
+		if err != nil {
+			answer = reply{Error: err.Error()}
+		}
+		if err := replies.Encode(answer); err != nil {
+			return err
+		}
+	}
+	return lines.Err()
+}
+
+func seconds(at time.Time) float64 {
+	if at.IsZero() {
+		return 0
+	}
+	return float64(at.UnixNano()) / 1e9
+}

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"fmt"
+	"sync"
+	"time"
+)
+
+// record is what happened to the proxy of one pod.
+type record struct {
+	told  time.Time // the first quit arrived
+	ended time.Time // the API server had stored its end
+}
+
+// pods are all that were ever created, by name.
+type pods struct {
+	server      *api
+	delay       time.Duration
+	connections int
+	lock        sync.Mutex
+	changed     chan struct{} // holds one token whenever a proxy has ended since it was taken
+	records     map[string]*record
+	execs       int
+	failure     error // of a patch that no order waits for
+}
+
+func newPods(server *api, given plan) *pods {
+	return &pods{
+		server:      server,
+		delay:       time.Duration(given.ExitDelay * float64(time.Second)),
+		connections: given.Connections,
+		changed:     make(chan struct{}, 1),
+		records:     map[string]*record{},
+	}
+}
+
+func (all *pods) obey(what order) (reply, error) {
+	names := make([]string, what.Count)
+	for number := range names {
+		names[number] = fmt.Sprintf("%s-%d", what.Prefix, number)
+	}
+	switch what.Do {
+	case "create":
+		return reply{}, all.create(names, what.Body)
+	case "patch":
+		return all.patch(names, what)
+	case "await":
+		return all.await(names, time.Duration(what.Limit*float64(time.Second)))
+	}
+	return reply{}, fmt.Errorf("order %q: expected create, patch or await", what.Do)
+}
+
+// create makes pods and gives them their first status.
+func (all *pods) create(names []string, body string) error {
+	work := make(chan string)
+	failures := make(chan error, all.connections)
+	for range all.connections {
+		go func() {
+			var failure error
+			for name := range work {
+				if failure != nil {
+					continue
+				}
+				if failure = all.server.create(name); failure == nil {
+					failure = all.server.patch(name, body, 0)
+				}
+			}
+			failures <- failure
+		}()
+	}
+	all.lock.Lock()
+	for _, name := range names {
+		all.records[name] = &record{}
+	}
+	all.lock.Unlock()
+	for _, name := range names {
+		work <- name
+	}
+	close(work)
+	var failure error
+	for range all.connections {
+		if one := <-failures; one != nil {
+			failure = one
+		}
+	}
+	return failure
+}
+
+// patch moves the status of one pod after another. A rate is a schedule that a slow answer does not
+// shift, so slowness shows as latency and not as fewer events.
+func (all *pods) patch(names []string, what order) (reply, error) {
+	events := what.Events
+	if events == 0 {
+		events = len(names)
+	}
+	sent, stored := make([]float64, events), make([]float64, events)
+	failures := make(chan error, events)
+	free := make(chan struct{}, all.connections)
+	start := time.Now()
+	for number := range events {
+		if what.Rate > 0 {
+			time.Sleep(time.Until(start.Add(time.Duration(float64(number) / what.Rate * 1e9))))
+		} else {
+			free <- struct{}{}
+		}
+		go func() {
+			sent[number] = seconds(time.Now())
+			failure := all.server.patch(names[number%len(names)], what.Body, number)
+			stored[number] = seconds(time.Now())
+			if what.Rate == 0 {
+				<-free
+			}
+			failures <- failure
+		}()
+	}
+	var failure error
+	for range events {
+		if one := <-failures; one != nil {
+			failure = one
+		}
+	}
+	return reply{Sent: sent, Stored: stored}, failure
+}
+
+// await returns when every proxy of these pods has ended, or when the time is over.
+func (all *pods) await(names []string, limit time.Duration) (reply, error) {
+	late := time.After(limit)
+	for {
+		answer, complete, err := all.seen(names)
+		if complete || err != nil {
+			return answer, err
+		}
+		select {
+		case <-all.changed:
+		case <-late:
+			return answer, nil
+		}
+	}
+}
+
+func (all *pods) seen(names []string) (answer reply, complete bool, err error) {
+	all.lock.Lock()
+	defer all.lock.Unlock()
+	complete = true
+	for _, name := range names {
+		found, ok := all.records[name]
+		if !ok {
+			return reply{}, false, fmt.Errorf("pod %s: was never created", name)
+		}
+		answer.Told = append(answer.Told, seconds(found.told))
+		answer.Ended = append(answer.Ended, seconds(found.ended))
+		complete = complete && !found.ended.IsZero()
+	}
+	answer.Execs = all.execs
+	return answer, complete, all.failure
+}
+
+// quit notes that the proxy of the pod was told to exit; it does so a little later, once.
+func (all *pods) quit(name string) error {
+	now := time.Now()
+	all.lock.Lock()
+	defer all.lock.Unlock()
+	found, ok := all.records[name]
+	if !ok {
+		return fmt.Errorf("pod %s does not exist", name)
+	}
+	all.execs++
+	if !found.told.IsZero() {
+		return nil
+	}
+	found.told = now
+	time.AfterFunc(all.delay, func() { all.end(name, found) })
+	return nil
+}
+
+func (all *pods) end(name string, found *record) {
+	err := all.server.patch(name, "exited", 0)
+	all.lock.Lock()
+	defer all.lock.Unlock()
+	if err != nil {
+		all.failure = err
+	} else {
+		found.ended = time.Now()
+	}
+	select {
+	case all.changed <- struct{}{}:
+	default:
+	}
+}

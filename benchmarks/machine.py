@@ -1,0 +1,36 @@
+"""On what the numbers were taken: cores, memory, versions; never whose machine it is."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import ssl
+from importlib.metadata import version
+from pathlib import Path
+
+import lab.tools
+
+
+def describe() -> dict[str, str]:
+    """What a reader needs in order to compare numbers, in words."""
+    pins = (lab.tools.KUBERNETES / "go.mod").read_text()
+    memory = int(re.findall(r"MemTotal:\s+(\d+)", Path("/proc/meminfo").read_text())[0])
+    models = re.findall(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
+    return {
+        "cores": str(len(os.sched_getaffinity(0))),
+        "processor": models[0].strip() if models else platform.machine(),
+        "memory": f"{memory / (1 << 20):.0f} GiB",
+        "system": f"Linux {platform.release().split('-')[0]}",
+        "load before": f"{os.getloadavg()[0]:.1f}",
+        "Kubernetes": _pinned(pins, "k8s.io/kubernetes"),
+        "etcd": _pinned(pins, "go.etcd.io/etcd/server/v3"),
+        "Python": platform.python_version(),
+        "OpenSSL": ssl.OPENSSL_VERSION.split()[1],
+        **{name: version(name) for name in ("istio-aux", "aiohttp", "msgspec")},
+    }
+
+
+def _pinned(text: str, module: str) -> str:
+    found = re.search(rf"\b{re.escape(module)} (v\S+)", text)
+    return found[1] if found else "not known"

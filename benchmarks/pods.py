@@ -1,0 +1,96 @@
+"""The pods of the benchmark, after the recording of a real one: bodies for the driver, data only.
+
+The recording is a batch Job's pod as Istio 1.28 and a real kubelet left it, its payload finished.
+What a server sets is taken out, and its owner and finalizer, whose controllers are not there.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+Object = dict[str, Any]
+
+RECORDING = Path(__file__).parents[1] / "tests/data/demo/pod-classic-before-quit.json"
+NAME, NOW, NUMBER = "@NAME@", "@NOW@", "@NUMBER@"
+"""The driver replaces these in every body: pod name, present second, number of the patch."""
+
+PROXY, PAYLOAD = "istio-proxy", "main"
+_LEFT_OUT = frozenset(
+    {
+        "creationTimestamp", "finalizers", "generateName", "generation", "managedFields",
+        "ownerReferences", "resourceVersion", "uid",
+    }
+)  # fmt: skip
+
+
+def bodies(namespace: str, node: str) -> dict[str, str]:
+    """The pod to create, bound to ``node``, and the patches of its status, as JSON by name.
+
+    ``running``: all containers run. ``finished``: the payload has exited with 0, the proxy runs.
+    ``finish``: the way from the one to the other. ``touched``: a change that decides nothing.
+    ``exited``: the proxy has exited with 0 as well, and the pod is Succeeded.
+    """
+    recorded = json.loads(RECORDING.read_text())
+    metadata = {k: v for k, v in recorded["metadata"].items() if k not in _LEFT_OUT}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {**metadata, "name": NAME, "namespace": namespace},
+        "spec": {**recorded["spec"], "nodeName": node},
+    }
+    status = recorded["status"]
+    running, finished = _with_payload(status, ended=False), _with_payload(status, ended=True)
+    # Container statuses are one value to a patch; conditions are merged by type.
+    finish = {key: finished[key] for key in ("conditions", "containerStatuses")}
+    touched = [{"type": "Ready", "status": "True", "message": NUMBER, "lastTransitionTime": NOW}]
+    patches = {
+        "running": running,
+        "finished": finished,
+        "finish": finish,
+        "touched": {"conditions": touched},
+        "exited": {**_end(finish, PROXY), "phase": "Succeeded"},
+    }
+    return {
+        "pod": json.dumps(pod),
+        **{name: json.dumps({"status": patch}) for name, patch in patches.items()},
+    }
+
+
+def _with_payload(status: Object, *, ended: bool) -> Object:
+    """The recorded status with its payload ended now, or still running."""
+    if ended:
+        return _end(status, PAYLOAD)
+    made = copy.deepcopy(status)
+    payload = _container(made, PAYLOAD)
+    payload["state"] = {"running": {"startedAt": payload["state"]["terminated"]["startedAt"]}}
+    payload["ready"] = payload["started"] = True
+    for condition in made["conditions"]:
+        condition["status"] = "True"
+        condition.pop("reason", None)
+        condition.pop("message", None)
+    return made
+
+
+def _end(status: Object, name: str) -> Object:
+    """The status with one container ended now, with exit code 0."""
+    made = copy.deepcopy(status)
+    container = _container(made, name)
+    started = next(iter(container["state"].values()))["startedAt"]
+    container["state"] = {
+        "terminated": {
+            "containerID": container["containerID"],
+            "exitCode": 0,
+            "reason": "Completed",
+            "startedAt": started,
+            "finishedAt": NOW,
+        }
+    }
+    container["ready"] = container["started"] = False
+    return made
+
+
+def _container(status: Object, name: str) -> Object:
+    return next(found for found in status["containerStatuses"] if found["name"] == name)
