@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from istio_aux.core import quit as quitting
+from istio_aux.core.wishes import IGNORE_CONTAINERS, QUIT
 from unit.core.pods import EMPTY, MISSING, RUNNING, exited, job, ruled, waiting
 from unit.core.table import Row, decide, table
 
@@ -44,12 +45,12 @@ from unit.core.table import Row, decide, table
         "a container that the annotation names holds nothing up",
         job(
             {"main": exited(0), "istio-proxy": RUNNING, "dind": RUNNING, "log": RUNNING},
-            annotations={quitting.IGNORE_CONTAINERS: "dind, log"},
+            annotations={IGNORE_CONTAINERS: "dind, log"},
         ),
     ),
     Row(
         "the annotation that allows quitting changes nothing",
-        job({"main": exited(0), "istio-proxy": RUNNING}, annotations={quitting.QUIT: "true"}),
+        job({"main": exited(0), "istio-proxy": RUNNING}, annotations={QUIT: "true"}),
     ),
     Row(
         "a container that never restarts ends although the pod says OnFailure",

@@ -10,6 +10,7 @@ import pytest
 from istio_aux.core import pod as pods
 from istio_aux.core import quit as quitting
 from istio_aux.core.policy import Policy
+from istio_aux.core.wishes import IGNORE_CONTAINERS
 from unit.core.pods import RECORDS, RUNNING, exited, job, recorded
 
 FINISHED_AT = datetime(2026, 11, 21, 8, 16, 29, tzinfo=UTC)
@@ -24,7 +25,7 @@ def test_every_container_has_a_role() -> None:
     pod = job(
         {"istio-proxy": RUNNING, "main": exited(0), "dind": RUNNING},
         sidecars={"vault-agent": RUNNING},
-        annotations={quitting.IGNORE_CONTAINERS: "dind,istio-proxy"},
+        annotations={IGNORE_CONTAINERS: "dind,istio-proxy"},
     )
     verdicts = quitting.decide(pod, Policy(), None).containers
     assert {name: verdict.role for name, verdict in verdicts.items()} == {

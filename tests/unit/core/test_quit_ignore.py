@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from istio_aux.core import quit as quitting
+from istio_aux.core.wishes import IGNORE_CONTAINERS, QUIT
 from unit.core.pods import RUNNING, exited, job, waiting
 from unit.core.table import Row, decide, table
 
@@ -34,7 +35,7 @@ from unit.core.table import Row, decide, table
         "a pod whose every payload container is to be ignored",
         job(
             {"main": exited(0), "istio-proxy": RUNNING},
-            annotations={quitting.IGNORE_CONTAINERS: "main"},
+            annotations={IGNORE_CONTAINERS: "main"},
         ),
         "no payload container",
     ),
@@ -55,12 +56,12 @@ from unit.core.table import Row, decide, table
     ),
     Row(
         "a pod whose author opted out",
-        job({"main": exited(0), "istio-proxy": RUNNING}, annotations={quitting.QUIT: "false"}),
+        job({"main": exited(0), "istio-proxy": RUNNING}, annotations={QUIT: "false"}),
         'istio-aux.io/quit: "false"',
     ),
     Row(
         "a pod whose author misspelt the opt-out",
-        job({"main": exited(0), "istio-proxy": RUNNING}, annotations={quitting.QUIT: "False"}),
+        job({"main": exited(0), "istio-proxy": RUNNING}, annotations={QUIT: "False"}),
         'istio-aux.io/quit: "False" (neither "true" nor "false")',
     ),
     Row(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from istio_aux.core import pod as pods
 from istio_aux.core import quit as quitting
 from istio_aux.core.policy import Policy
+from istio_aux.core.wishes import IGNORE_CONTAINERS, QUIT
 from unit.core.pods import State, document
 
 CODES = st.sampled_from([0, 1, 42, 137])
@@ -50,9 +51,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
         sidecars=sidecars,
         restart=draw(POLICIES),
         phase=draw(st.sampled_from(["Pending", "Running", "Succeeded", "Failed", "Unknown", None])),
-        annotations=draw(
-            st.sampled_from([{}, {quitting.IGNORE_CONTAINERS: "dind"}, {quitting.QUIT: "false"}])
-        ),
+        annotations=draw(st.sampled_from([{}, {IGNORE_CONTAINERS: "dind"}, {QUIT: "false"}])),
         details={name: draw(DETAILS) for name in names if draw(st.booleans())},
         deleting=draw(st.booleans()),
     )
@@ -91,7 +90,7 @@ def test_a_proxy_never_quits_while_a_payload_may_run(found: dict[str, Any]) -> N
     if not isinstance(decision, quitting.Quit):
         return
     states = {entry["name"]: entry["state"] for entry in found["status"]["containerStatuses"]}
-    ignored = found["metadata"]["annotations"].get(quitting.IGNORE_CONTAINERS)
+    ignored = found["metadata"]["annotations"].get(IGNORE_CONTAINERS)
     spec = found["spec"]
     payload = [c for c in spec["containers"] if c["name"] not in {"istio-proxy", ignored}]
     assert payload

@@ -1,7 +1,8 @@
 """Is a container finished, as the kubelet sees it: terminated, and never to be started again.
 
 Only the kubelet's own restart rules may live here. The reason string of a state (``OOMKilled``,
-``Error``, ``Completed``) is shown to people and decides nothing.
+``Error``, ``Completed``, ``ContainerStatusUnknown``) is shown to people and decides nothing, with
+the one exception that the kubelet makes, `RESTARTING_ALL`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from istio_aux.core.pod import (
     Terminated,
 )
 
+RESTARTING_ALL = "RestartingAllContainers"
+"""Reason of a state that was lost in the middle of a restart of all containers; the container will
+be started again whatever its exit code (k8s@1.36 pkg/kubelet/kubelet_pods.go getPhase)."""
 _RESTARTING_RULES = frozenset({"Restart", "RestartAllContainers"})
 
 
@@ -42,6 +46,9 @@ def finished(container: Container, status: ContainerStatus | None, pod: Pod) -> 
         return Finished(finished=False, why=f"waiting: {reason}" if reason else "waiting")
     if pod.status.phase in {"Succeeded", "Failed"}:
         return Finished(finished=True, why=describe_exit(state.terminated))
+    if state.terminated.reason == RESTARTING_ALL:
+        why = f"{describe_exit(state.terminated)}, will be restarted with all others"
+        return Finished(finished=False, why=why)
     again, rule = should_restart(container, pod.spec, state.terminated.exit_code)
     verb = "will be restarted" if again else "not restarted"
     return Finished(finished=not again, why=f"{describe_exit(state.terminated)}, {verb} ({rule})")
@@ -96,19 +103,19 @@ def restarting_all(pod: Pod) -> str | None:
     """Say why the kubelet is about to start every container of the pod again, or None if it is not.
 
     kubelet ShouldAllContainersRestart (KEP-5532): the condition says so, or any container, init
-    containers and sidecars included, exited with a code whose rule is RestartAllContainers. The
-    other containers may still be reported as terminated then, and are not finished all the same.
+    containers and sidecars included, exited with a code whose rule is RestartAllContainers, or was
+    lost on the way. The others may still be reported as terminated, and are not finished at all.
     """
     for condition in pod.status.conditions or ():
         if condition.type == "AllContainersRestarting" and condition.status == "True":
             return "all containers are being restarted"
     for container in (*pod.init_containers, *pod.containers):
-        if not container.restart_policy_rules:
-            continue
         status = pod.container_status(container.name)
         if status is None or status.state is None or status.state.terminated is None:
             continue
         terminated = status.state.terminated
+        if terminated.reason == RESTARTING_ALL:
+            return "all containers are being restarted"
         rule = matching_rule(container, terminated.exit_code)
         if rule is not None and rule.action == "RestartAllContainers":
             return f"all containers will be restarted: {container.name} {describe_exit(terminated)}"

@@ -196,8 +196,12 @@ class Pod(Struct, frozen=True):
         yield from self.status.init_container_statuses or ()
 
     def container_status(self, name: str) -> ContainerStatus | None:
-        """Status of the container called ``name``, or None when the kubelet reported none."""
-        return next((status for status in self.statuses() if status.name == name), None)
+        """Status of the container called ``name``, or None when the kubelet reported none.
+
+        None also when there are several that contradict each other: then nothing is known.
+        """
+        found = [status for status in self.statuses() if status.name == name]
+        return found[0] if found and found.count(found[0]) == len(found) else None
 
 
 _decoder = msgspec.json.Decoder(Pod)

@@ -7,7 +7,7 @@ twice gives the same answer, and which event made us ask does not matter.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from istio_aux.core import completion, ownership
@@ -15,12 +15,13 @@ from istio_aux.core.ladder import Rung, rungs
 from istio_aux.core.pod import PROXY, Container, Pod, Struct
 from istio_aux.core.policy import DeadProxy, Policy
 from istio_aux.core.statusport import status_port
-
-QUIT = "istio-aux.io/quit"
-"""Annotation; ``"false"`` keeps istio-aux away from the pod's proxy."""
-IGNORE_CONTAINERS = "istio-aux.io/ignore-containers"
-"""Annotation; names, separated by commas, of containers that nobody has to wait for."""
-
+from istio_aux.core.wishes import (
+    IGNORE_CONTAINERS,
+    LONGEST_GRACE,
+    QUIT_AFTER,
+    Wishes,
+    read_wishes,
+)
 
 Role = Literal["payload", "sidecar", "ignored"]
 
@@ -83,6 +84,7 @@ class _Facts(Struct, frozen=True):
     """The pod as the rules below see it."""
 
     pod: Pod
+    wishes: Wishes
     verdicts: dict[str, ContainerVerdict]
     unfinished: dict[str, str]
     """Payload containers that may still run, each with why."""
@@ -108,7 +110,7 @@ def decide(pod: Pod, policy: Policy, now: datetime | None) -> Action:
         return Ignore(reason=reason, containers=facts.verdicts)
     if reason := next(_lost_proxy(facts), None):
         delete = policy.dead_proxy is DeadProxy.DELETE
-        if delete and (obstacle := ownership.not_replaced(pod)):
+        if delete and (obstacle := next(_keeps_lost_pod(facts), None)):
             reason, delete = f"{reason}; not deleted: {obstacle}", False
         return Report(reason=reason, containers=facts.verdicts, proxy=PROXY, delete=delete)
     if reason := next(_still_needed(facts), None):
@@ -139,10 +141,8 @@ def _nothing_to_do(facts: _Facts) -> Iterator[str]:
         yield f"the pod has no container {PROXY}"
     if pod.restart_policy == "Always":
         yield "restartPolicy Always: the pod is not meant to end"
-    if (value := pod.annotations.get(QUIT, "true")) != "true":
-        # Whoever writes this annotation wants us away; a misspelt "false" must not cost a proxy.
-        allowed = "" if value == "false" else ' (neither "true" nor "false")'
-        yield f'annotation {QUIT}: "{value}"{allowed}'
+    if facts.wishes.opt_out:
+        yield facts.wishes.opt_out
     if all(verdict.role != "payload" for verdict in facts.verdicts.values()):
         yield "the pod has no payload container"
     if facts.proxy_finished and not facts.unfinished and facts.restarting is None:
@@ -158,9 +158,22 @@ def _lost_proxy(facts: _Facts) -> Iterator[str]:
         yield f"{PROXY} {why}, but not finished: {_listed(facts.unfinished)}"
 
 
+def _keeps_lost_pod(facts: _Facts) -> Iterator[str]:
+    """Reasons not to delete a pod that lost its proxy although the policy would."""
+    if obstacle := ownership.not_replaced(facts.pod):
+        yield obstacle
+    for problem in facts.wishes.problems:
+        yield problem.why
+    states = (facts.pod.container_status(name) for name in facts.unfinished)
+    if all(status is None or status.state is None for status in states):
+        yield "the state of its payload is not known"
+
+
 def _still_needed(facts: _Facts) -> Iterator[str]:
     """Reasons why the proxy must not, or cannot, be made to exit now."""
     phase = facts.pod.status.phase
+    for problem in facts.wishes.problems:
+        yield problem.why
     if phase == "Unknown":
         yield "phase Unknown: the node does not report"
     if facts.restarting is not None:
@@ -171,38 +184,50 @@ def _still_needed(facts: _Facts) -> Iterator[str]:
         yield f"{PROXY} does not run: {facts.verdicts[PROXY].why}"
     if phase == "Pending":
         yield "phase Pending: a container has never started"
+    if phase not in {None, "", "Running"}:
+        yield f"phase {phase}: unknown to istio-aux"
 
 
 def _blockers(facts: _Facts) -> tuple[str, ...]:
-    """Payload containers that are waited for although another one is finished."""
+    """Payload containers that are waited for although another one is finished.
+
+    Where no container is waited for any more, it is an annotation that cannot be understood.
+    """
     if facts.restarting is not None or facts.pod.status.phase == "Unknown":
         return ()
+    if not facts.unfinished:
+        return tuple(f"annotation {problem.annotation}" for problem in facts.wishes.problems)
     payload = [verdict for verdict in facts.verdicts.values() if verdict.role == "payload"]
     return tuple(facts.unfinished) if any(verdict.finished for verdict in payload) else ()
 
 
 def _grace_ends(facts: _Facts, policy: Policy, now: datetime | None) -> datetime | None:
-    """When the policy's grace period ends, if that is still to come."""
-    if now is None or policy.grace <= 0:
+    """When the pod's grace period ends, or the policy's, if that is still to come."""
+    wish = facts.wishes.grace
+    grace = min(policy.grace if wish is None else wish, LONGEST_GRACE)
+    if now is None or grace <= 0:
         return None
     ends = [
-        status.state.terminated.finished_at
-        for status in facts.pod.statuses()
-        if status.name in facts.verdicts
-        and facts.verdicts[status.name].role == "payload"
+        ended.replace(tzinfo=ended.tzinfo or UTC)
+        for name, verdict in facts.verdicts.items()
+        if verdict.role == "payload"
+        and (status := facts.pod.container_status(name)) is not None
         and status.state is not None
         and status.state.terminated is not None
-        and status.state.terminated.finished_at is not None
+        and (ended := status.state.terminated.finished_at) is not None
     ]
-    until = max(ends, default=now) + timedelta(seconds=policy.grace)
+    # A node whose clock is ahead has no end that is still to come.
+    until = min(max(ends, default=now), now) + timedelta(seconds=grace)
     return until if ends and until > now else None
 
 
 def _observe(pod: Pod, policy: Policy) -> _Facts:
-    verdicts = dict(_verdicts(pod, policy))
+    wishes = read_wishes(pod)
+    verdicts = dict(_verdicts(pod, wishes, policy))
     proxy, status = verdicts.get(PROXY), pod.container_status(PROXY)
     return _Facts(
         pod=pod,
+        wishes=wishes,
         verdicts=verdicts,
         unfinished={
             name: verdict.why
@@ -217,23 +242,31 @@ def _observe(pod: Pod, policy: Policy) -> _Facts:
     )
 
 
-def _verdicts(pod: Pod, policy: Policy) -> Iterator[tuple[str, ContainerVerdict]]:
-    named = pod.annotations.get(IGNORE_CONTAINERS, "").split(",")
-    ignored = policy.ignore_containers | {name.strip() for name in named}
+def _verdicts(pod: Pod, wishes: Wishes, policy: Policy) -> Iterator[tuple[str, ContainerVerdict]]:
     for sidecar in pod.native_sidecars:
         yield sidecar.name, _verdict("sidecar", sidecar, pod)
     for container in pod.containers:
         if container.name == PROXY:
             yield container.name, _verdict("sidecar", container, pod)
-        elif container.name in ignored:
-            yield container.name, _verdict("ignored", container, pod)
+        elif cause := _ignored(container.name, wishes, policy):
+            yield container.name, _verdict("ignored", container, pod, f"; ignored: {cause}")
         else:
             yield container.name, _verdict("payload", container, pod)
 
 
-def _verdict(role: Role, container: Container, pod: Pod) -> ContainerVerdict:
+def _ignored(name: str, wishes: Wishes, policy: Policy) -> str | None:
+    """Why a container holds nothing up, or None if it does; the more explicit wish counts."""
+    if wishes.after and all(problem.annotation != QUIT_AFTER for problem in wishes.problems):
+        named = name in wishes.after
+        return None if named else f"not named by annotation {QUIT_AFTER}"
+    if name in wishes.ignored:
+        return f"annotation {IGNORE_CONTAINERS}"
+    return "option ignore-containers" if name in policy.ignore_containers else None
+
+
+def _verdict(role: Role, container: Container, pod: Pod, cause: str = "") -> ContainerVerdict:
     result = completion.finished(container, pod.container_status(container.name), pod)
-    return ContainerVerdict(role=role, finished=result.finished, why=result.why)
+    return ContainerVerdict(role=role, finished=result.finished, why=f"{result.why}{cause}")
 
 
 def _listed(containers: Mapping[str, str]) -> str:

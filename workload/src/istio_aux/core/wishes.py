@@ -1,0 +1,108 @@
+"""What the author of a pod says about its proxy's end, in annotations; a bad value is data too.
+
+Only the reading may live here, not what follows from it. Nothing here raises: a value that cannot
+be understood becomes a `Problem`, and whoever decides keeps away from the proxy.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from istio_aux.core.pod import PROXY, Pod, Struct
+
+QUIT = "istio-aux.io/quit"
+"""``"false"`` keeps istio-aux away from the pod's proxy."""
+IGNORE_CONTAINERS = "istio-aux.io/ignore-containers"
+"""Names, separated by commas, of containers that nobody has to wait for."""
+QUIT_AFTER = "istio-aux.io/quit-after"
+"""Names, separated by commas, of the only containers that have to be waited for."""
+QUIT_GRACE = "istio-aux.io/quit-grace"
+"""Seconds between the end of the payload and the proxy's: ``30``, ``2.5s`` or ``1m``."""
+
+LONGEST_GRACE = 86400.0
+"""One day, in seconds: a longer one is a mistake, or cannot be added to a date."""
+
+_GRACE = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(s|m)?")
+_SECONDS = {None: 1, "s": 1, "m": 60}
+_SHOWN = 60
+"""Characters of a bad value that are shown; an annotation may have 256 KiB."""
+
+
+class Problem(Struct, frozen=True):
+    """An annotation, by its key, that cannot be understood, and why, in one line."""
+
+    annotation: str
+    why: str
+
+
+class Wishes(Struct, frozen=True):
+    """What the annotations say.
+
+    Attributes:
+        opt_out: why istio-aux is to keep away from the pod, or None.
+        ignored: containers that hold nothing up.
+        after: the only containers that do; empty: all.
+        grace: seconds to leave the proxy running; None: the policy's.
+        problems: annotations that cannot be understood.
+    """
+
+    opt_out: str | None
+    ignored: frozenset[str]
+    after: frozenset[str]
+    grace: float | None
+    problems: tuple[Problem, ...]
+
+
+def read_wishes(pod: Pod) -> Wishes:
+    """Read the annotations of a pod; those that are absent or empty say nothing."""
+    return Wishes(
+        opt_out=_opt_out(pod),
+        ignored=_names(pod, IGNORE_CONTAINERS),
+        after=_names(pod, QUIT_AFTER),
+        grace=_seconds(pod.annotations.get(QUIT_GRACE, "")),
+        problems=tuple(_problems(pod)),
+    )
+
+
+def quoted(value: str) -> str:
+    """A value as it may stand in a line for people: in quotes, escaped, and not too long."""
+    shown = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…"
+    return msgspec.json.encode(shown).decode()
+
+
+def _opt_out(pod: Pod) -> str | None:
+    value = pod.annotations.get(QUIT, "true")
+    if value == "true":
+        return None
+    # Whoever writes this annotation wants us away; a misspelt "false" must not cost a proxy.
+    allowed = "" if value == "false" else ' (neither "true" nor "false")'
+    return f"annotation {QUIT}: {quoted(value)}{allowed}"
+
+
+def _problems(pod: Pod) -> Iterator[Problem]:
+    possible = [container.name for container in pod.containers if container.name != PROXY]
+    unknown = _names(pod, QUIT_AFTER).difference(possible)
+    if unknown and possible:
+        named = quoted(", ".join(sorted(unknown)))
+        why = f"annotation {QUIT_AFTER}: {named}: expected containers of the pod, of "
+        yield Problem(annotation=QUIT_AFTER, why=why + ", ".join(sorted(possible)))
+    grace = pod.annotations.get(QUIT_GRACE, "")
+    if grace and _seconds(grace) is None:
+        why = f"annotation {QUIT_GRACE}: {quoted(grace)}: expected seconds, at most a day, like "
+        yield Problem(annotation=QUIT_GRACE, why=f"{why}30, 2.5s or 1m")
+
+
+def _names(pod: Pod, annotation: str) -> frozenset[str]:
+    named = pod.annotations.get(annotation, "").split(",")
+    return frozenset(name.strip() for name in named if name.strip())
+
+
+def _seconds(value: str) -> float | None:
+    match = _GRACE.fullmatch(value.strip())
+    if match is None:
+        return None
+    seconds = float(match[1]) * _SECONDS[match[2]]
+    return seconds if seconds <= LONGEST_GRACE else None
