@@ -1,15 +1,22 @@
-"""`istio-aux audit`: what it finds and how it shows it."""
+"""`istio-aux audit`: what it finds among pods."""
 
 from __future__ import annotations
 
-import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
-from istio_aux import audit
-from unit.apiserver import ApiServer
+from istio_aux import audit, audit_table
+from istio_aux.audit import Audit, Finding, Scope
+from istio_aux.core import selectors
+from istio_aux.core.policy import Policy
+from istio_aux.terminal import Terminal
+from unit.apiserver import ApiServer, refusal
 from unit.asynchronous import driven
 from unit.core.pods import RUNNING, State, document, exited
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 async def put(api: ApiServer, name: str, namespace: str = "training", **states: State) -> None:
@@ -32,55 +39,158 @@ async def fill(api: ApiServer) -> None:
 async def test_pods_that_are_stuck_blocked_or_lost_are_found() -> None:
     async with ApiServer() as api:
         await fill(api)
-        found = await audit.find(api.access(), None)
-    assert [(item.namespace, item.name, item.state, item.action) for item in found] == [
+        found = await audit.look(api.access(), Scope(), Policy())
+    assert [(item.namespace, item.name, item.state, item.action) for item in found.findings] == [
         ("other", "elsewhere", "stuck", "quit"),
         ("training", "blocked", "blocked", "wait"),
         ("training", "lost", "lost", "report"),
         ("training", "stuck", "stuck", "quit"),
     ]
-    assert "vault" in found[1].reason
-    assert found[1].containers["vault"].finished is False
+    assert found.looked_at == 6
+    assert found.findings[1].by == ("vault",)
+    assert "vault" in found.findings[1].reason
+    assert found.findings[1].containers["vault"].finished is False
 
 
 @driven
 async def test_one_namespace_can_be_asked_for() -> None:
     async with ApiServer() as api:
         await fill(api)
-        found = await audit.find(api.access(), "other")
+        found = await audit.look(api.access(), Scope(namespace="other"), Policy())
         assert api.requests == ["GET /api/v1/namespaces/other/pods"]
-    assert [item.name for item in found] == ["elsewhere"]
+    assert [item.name for item in found.findings] == ["elsewhere"]
+
+
+@driven
+async def test_namespaces_can_be_selected_as_for_serve() -> None:
+    async with ApiServer() as api:
+        await fill(api)
+        await api.put("namespaces", {"metadata": {"name": "training"}})
+        await api.put("namespaces", {"metadata": {"name": "other", "labels": {"mesh": "on"}}})
+        scope = Scope(selector=selectors.parse("mesh=on"))
+        found = await audit.look(api.access(), scope, Policy())
+    assert [item.name for item in found.findings] == ["elsewhere"]
+    assert (found.looked_at, found.namespaces) == (1, 1)
+
+
+@driven
+async def test_no_pod_is_read_when_no_namespace_is_selected() -> None:
+    async with ApiServer() as api:
+        await fill(api)
+        scope = Scope(selector=selectors.parse("mesh=on"))
+        assert await audit.look(api.access(), scope, Policy()) == Audit([], 0, 0)
+        assert api.requests == ["GET /api/v1/namespaces"]
+
+
+@driven
+async def test_the_policy_is_that_of_serve() -> None:
+    """Containers that are ignored block nobody; a grace period that lasts makes nobody stuck."""
+    async with ApiServer() as api:
+        await fill(api)
+        policy = Policy(ignore_containers=frozenset({"vault"}))
+        found = await audit.look(api.access(), Scope(namespace="training"), policy)
+        assert [item.state for item in found.findings] == ["stuck", "lost", "stuck"]
+        just_now = datetime.now(UTC).isoformat()
+        await put(api, "stuck", main=exited(0, at=just_now), istio_proxy=RUNNING)
+        patient = Policy(grace=3600)
+        found = await audit.look(api.access(), Scope(namespace="training"), patient)
+        assert [item.state for item in found.findings] == ["blocked", "lost"]
+
+
+@driven
+async def test_a_pod_that_comes_twice_is_counted_once() -> None:
+    """T25: the snapshot of a long list expires, and the list is begun again."""
+    async with ApiServer() as api:
+        for number in range(501):
+            await put(api, f"job-{number}", main=exited(0), istio_proxy=RUNNING)
+
+        async def expired(request: Any) -> Any:
+            return refusal(410, "Expired") if "continue" in request.query else None
+
+        api.faults.append(expired)
+        found = await audit.look(api.access(), Scope(), Policy())
+    assert (found.looked_at, len(found.findings)) == (501, 501)
 
 
 @driven
 async def test_nothing_is_changed() -> None:
     async with ApiServer() as api:
         await fill(api)
-        await audit.find(api.access(), None)
+        await audit.look(api.access(), Scope(), Policy())
         assert {request.split()[0] for request in api.requests} == {"GET"}
         assert api.execs == []
 
 
-@pytest.fixture
-def finding() -> audit.Finding:
-    return audit.Finding(
-        namespace="training", name="job", uid="u-1", state="stuck", action="quit",
-        reason="every payload container is finished", containers={},
+def judged(**states: State) -> Finding:
+    body = document({key.replace("_", "-"): state for key, state in states.items()})
+    found = audit.judge(msgspec.convert(body, audit.Pod), Policy(), None)
+    assert found
+    return found
+
+
+EARLY, LATE = "2026-11-21T08:00:00Z", "2026-11-21T09:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("states", "hour"),
+    [
+        ({"a": exited(0, at=LATE), "b": exited(0, at=EARLY), "istio_proxy": RUNNING}, 9),
+        ({"a": exited(0, at=EARLY), "b": RUNNING, "istio_proxy": RUNNING}, 8),
+        ({"a": exited(0, at=LATE), "b": RUNNING, "istio_proxy": exited(1, at=EARLY)}, 8),
+    ],
+    ids=["stuck: the last payload container", "blocked: the finished one", "lost: the proxy"],
+)
+def test_a_finding_says_since_when(states: dict[str, State], hour: int) -> None:
+    assert judged(**states).since == datetime(2026, 11, 21, hour, tzinfo=UTC)
+
+
+def finding(state: audit.State, **fields: Any) -> Finding:
+    return msgspec.convert(
+        {"namespace": "training", "name": "job", "uid": "u-1", "state": state,
+         "since": NOON - timedelta(minutes=5), "action": "quit", "by": (), "containers": {},
+         "reason": "every payload container is finished", **fields},
+        Finding,
     )  # fmt: skip
 
 
-def test_a_table_has_a_line_for_each(finding: audit.Finding) -> None:
-    assert audit.as_table([finding]).splitlines() == [
-        "NAMESPACE  NAME  STATE  REASON",
-        "training   job   stuck  every payload container is finished",
-    ]
+def test_a_table_has_a_line_for_each_and_a_summary() -> None:
+    found = [finding("stuck"), finding("lost", name="job-2", since=None)]
+    assert (
+        audit_table.as_table(Audit(found, 812, 3), Terminal(), NOON)
+        == """\
+NAMESPACE  NAME   STATE  AGE      REASON
+training   job    stuck  5m       every payload container is finished
+training   job-2  lost   unknown  every payload container is finished
+
+selected namespaces: 3; running pods that are meant to end: 812; stuck: 1, blocked: 0, lost: 1"""
+    )
 
 
-def test_an_empty_table_says_so() -> None:
-    assert audit.as_table([]) == "no pod is stuck or blocked"
+def test_an_empty_table_is_a_summary() -> None:
+    assert audit_table.as_table(Audit([], 7), Terminal()) == (
+        "running pods that are meant to end: 7; stuck: 0, blocked: 0, lost: 0"
+    )
 
 
-def test_json_is_one_object_a_line(finding: audit.Finding) -> None:
-    lines = audit.as_json([finding, finding]).splitlines()
-    assert [json.loads(line)["name"] for line in lines] == ["job", "job"]
-    assert audit.as_json([]) == ""
+def test_json_is_one_object_a_line() -> None:
+    """Its names are a contract."""
+    lines = audit_table.as_json(Audit([finding("stuck"), finding("blocked", by=("a",))], 2))
+    first, second = map(msgspec.json.decode, lines.splitlines())
+    assert first == {
+        "namespace": "training", "name": "job", "uid": "u-1", "state": "stuck",
+        "since": "2026-11-21T11:55:00Z", "action": "quit", "by": [], "containers": {},
+        "reason": "every payload container is finished",
+    }  # fmt: skip
+    assert second["by"] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "age"),
+    [
+        (-3, "0s"), (119, "119s"), (120, "2m"), (125, "2m5s"), (700, "11m"), (10799, "179m"),
+        (10800, "3h"), (11000, "3h3m"), (30000, "8h"), (172799, "47h"), (172800, "2d"),
+        (180000, "2d2h"), (691200, "8d"), (700000000, "8101d"),
+    ],
+)  # fmt: skip
+def test_ages_are_written_as_kubectl_writes_them(seconds: int, age: str) -> None:
+    assert audit_table.age(NOON - timedelta(seconds=seconds), NOON) == age

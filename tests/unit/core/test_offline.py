@@ -79,6 +79,14 @@ def test_explain_knows_all_four_actions(run: Callable[..., Outcome]) -> None:
     assert [line["action"] for line in outcome.lines] == ["quit", "wait", "ignore", "report"]
 
 
+def test_explain_can_be_told_what_serve_is_told(run: Callable[..., Outcome]) -> None:
+    """Containers that nobody has to wait for, by name."""
+    pod = document({"main": exited(0), "vault": RUNNING, "istio-proxy": RUNNING})
+    told = ["--ignore-containers", "cloud-sql-proxy, vault"]
+    outcomes = [run("explain", "-f", "-", *more, stdin=json.dumps(pod)) for more in ([], told)]
+    assert [outcome.lines[0]["action"] for outcome in outcomes] == ["wait", "quit"]
+
+
 def test_explain_reads_files_in_order(run: Callable[..., Outcome]) -> None:
     """Several ``-f`` are answered one after the other."""
     names = ["pod-classic-before-quit.json", "pod-native.json"]
@@ -204,7 +212,14 @@ def test_mutate_tells_what_it_left_alone(run: Callable[..., Outcome]) -> None:
     ("argv", "message"),
     [
         (["mutate", "-f", "-", "--capability", "modern"], '"modern": expected native or classic'),
-        (["explain"], "required: -f"),
+        (["mutate"], "required: -f"),
+        (["explain"], "expected a POD, or -f FILE"),
+        (["explain", "../secrets/x"], '"../secrets/x": expected the name of a pod'),
+        (["explain", "x", "-n", "a/b"], '"a/b": expected the name of a namespace'),
+        (["explain", "-f", "-", "--ignore-containers", "a,,b"], '"a,,b": expected names of'),
+        (["audit", "--quit-grace", "-1"], '"-1": expected seconds'),
+        (["audit", "--quit-grace", "nan"], '"nan": expected seconds'),
+        (["audit", "--selector", "a in"], '"a in": expected "("'),
         (["explain", "-f", "-", "-o", "yaml"], "invalid choice: 'yaml'"),
         (["serve"], "required: --config"),
         (["dance"], "invalid choice: 'dance'"),

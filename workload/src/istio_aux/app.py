@@ -20,7 +20,6 @@ from pathlib import Path
 
 from aiohttp import web
 
-from istio_aux import audit as auditing
 from istio_aux import settings as configuration
 from istio_aux import status, telemetry
 from istio_aux.admission import server as admission
@@ -29,7 +28,7 @@ from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Capability
 from istio_aux.kube import access
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import AccessError, KubeError
+from istio_aux.kube.errors import AccessError
 from istio_aux.kube.events import Events
 from istio_aux.kube.watch import Watch
 from istio_aux.quit.controller import FIELDS, PODS, Controller
@@ -67,27 +66,6 @@ def serve(config: Path, kubeconfig: Path | None = None) -> int:
     except OSError as error:
         _log.error("%s", error, extra={"event": "start"})
         return 1
-    return 0
-
-
-def audit(kubeconfig: Path | None, namespace: str | None, output: str) -> int:
-    """Print the pods that wait for their proxy, or lost it; returns the exit status.
-
-    ``namespace`` None means all; ``output`` is ``table`` or ``json``. The status is 0 also when
-    there are such pods; 2, with one line on stderr, if the credentials cannot be used; 1 if the
-    API server refuses or does not answer.
-    """
-    try:
-        credentials = access.find(kubeconfig)
-        findings = asyncio.run(auditing.find(credentials, namespace))
-    except AccessError as error:
-        print(error, file=sys.stderr)  # noqa: T201  (a command for people)
-        return 2
-    except KubeError as error:
-        print(error, file=sys.stderr)  # noqa: T201
-        return 1
-    show = auditing.as_json if output == "json" else auditing.as_table
-    print(show(findings))  # noqa: T201
     return 0
 
 

@@ -1,7 +1,7 @@
-"""The command line: arguments to calls. `explain` and `mutate` need no cluster.
+"""The command line: arguments to calls. `mutate`, and `explain` of files, need no cluster.
 
-Only parsing of arguments, input and output may live here. `serve` and `audit` are handed to
-`istio_aux.app`, which is imported only then, so that the other two start fast.
+Only commands and their options may live here. What speaks to an API server is imported only when it
+is asked for, so that the rest starts fast.
 """
 
 from __future__ import annotations
@@ -15,16 +15,25 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import cast
 
-from istio_aux import offline
-from istio_aux.core.policy import Capability
+from istio_aux import arguments, explanation, offline
+from istio_aux.core.policy import Capability, Policy
+from istio_aux.core.selectors import Selector
 
 AddParser = Callable[..., argparse.ArgumentParser]
+
+_INTERRUPTED = 130
+
+_COLOUR = "Colour is for terminals; NO_COLOR turns it off, FORCE_COLOR on."
 
 _DEFAULT_ACCESS = "default: $KUBECONFIG, else ~/.kube/config, else the pod's own"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; return its exit status: 0, or 2 for bad arguments and bad input."""
+    """Run one command; return its exit status.
+
+    That is 0; 1 if the API server refused or did not answer; 2 for bad arguments and bad input; 130
+    after Ctrl-C, as shells say it (128 + SIGINT).
+    """
     args = _parser().parse_args(argv)
     try:
         status = cast("int", args.run(args))
@@ -33,11 +42,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader left, as `head` does. Python flushes stdout once more at exit: give it a sink.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except KeyboardInterrupt:
+        return _INTERRUPTED
     return status
 
 
 def _explain(args: argparse.Namespace) -> int:
-    return offline.explain(args.files)
+    if not args.pods and not args.files:
+        args.parser.error("expected a POD, or -f FILE")
+    show = explanation.printer(sys.stdout, args.output)
+    policy = Policy(ignore_containers=args.ignore_containers)
+    status = offline.explain(args.files, policy, show)
+    if args.pods:
+        from istio_aux import online  # noqa: PLC0415 - files need no client
+
+        status = max(
+            status, online.explain(args.kubeconfig, args.namespace, args.pods, policy, show)
+        )
+    return status
 
 
 def _mutate(args: argparse.Namespace) -> int:
@@ -51,9 +73,12 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _audit(args: argparse.Namespace) -> int:
-    from istio_aux import app  # noqa: PLC0415 - explain and mutate need no client
+    from istio_aux import online  # noqa: PLC0415 - explain and mutate need no client
+    from istio_aux.audit import Scope  # noqa: PLC0415
 
-    return app.audit(args.kubeconfig, args.namespace, args.output)
+    scope = Scope(namespace=args.namespace, selector=args.selector)
+    policy = Policy(ignore_containers=args.ignore_containers, grace=args.quit_grace)
+    return online.audit(args.kubeconfig, scope, policy, args.output)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -70,17 +95,41 @@ def _parser() -> argparse.ArgumentParser:
         commands.add_parser,
         "explain",
         "say what would be done about pods, and why",
-        """\
+        f"""\
         examples:
+          istio-aux explain -n training mnist-worker-0
+          istio-aux explain training/mnist-worker-0 training/mnist-worker-1
+          istio-aux explain -f pods.yaml --ignore-containers cloud-sql-proxy
           kubectl get pods -A -o json | istio-aux explain -f -
-          kubectl -n training get pod mnist-worker-0 -o yaml | istio-aux explain -f -
           istio-aux explain -f pods.yaml | jq -r 'select(.action == "wait") | .reason'
 
-        One JSON object a line: namespace, name, uid, action (quit, wait, ignore, report), reason,
-        containers. The exit status is 2 when a document was bad; the others are answered.""",
+        Pods named are read from the cluster and judged as of now; in files, grace periods count as
+        over. In a terminal the answer is text: a headline, and a table of the containers. In a
+        pipe it is one JSON object a line: namespace, name, uid, action (quit, wait, ignore,
+        report), reason, containers.
+        {_COLOUR}
+
+        The exit status is 2 when a document was bad, 1 when a pod could not be read; the others
+        are answered.""",
     )
-    _add_files(explain, "pods: JSON, JSON lines or YAML, single, many or in lists; - is stdin")
-    explain.set_defaults(run=_explain)
+    explain.add_argument(
+        "pods", nargs="*", type=arguments.pod, metavar="POD", help="a pod: NAMESPACE/NAME, or NAME"
+    )
+    _add_files(
+        explain,
+        "pods: JSON, JSON lines or YAML, single, many or in lists; - is stdin",
+        required=False,
+    )
+    explain.add_argument(
+        "-o",
+        "--output",
+        choices=["text", "json"],
+        help="default: text in a terminal, json in a pipe or a file",
+    )
+    _add_namespace(explain, "of pods named without one; default: the kubeconfig's")
+    _add_kubeconfig(explain, _DEFAULT_ACCESS)
+    _add_ignored(explain)
+    explain.set_defaults(run=_explain, parser=explain)
 
     mutate = _command(
         commands.add_parser,
@@ -94,10 +143,11 @@ def _parser() -> argparse.ArgumentParser:
         A pod gives the changed pod; an AdmissionReview (admission.k8s.io/v1) gives the answer of
         the webhook. One JSON object a line. The exit status is 2 when a document was bad.""",
     )
-    _add_files(mutate, "pods or AdmissionReviews, as for explain; - is stdin")
+    _add_files(mutate, "pods or AdmissionReviews, as for explain; - is stdin", required=True)
+    mutate.add_argument("-o", "--output", choices=["json"], default="json")
     mutate.add_argument(
         "--capability",
-        type=_capability,
+        type=arguments.capability,
         default=Capability.CLASSIC,
         metavar="native|classic",
         help="what cluster and Istio can do: native sidecars, or only classic ones, which hold "
@@ -124,14 +174,48 @@ def _parser() -> argparse.ArgumentParser:
         commands.add_parser,
         "audit",
         "list the pods of a cluster whose proxy outlived their payload, or the reverse",
-        """\
+        f"""\
         examples:
           istio-aux audit
-          istio-aux audit -n training -o json""",
+          istio-aux audit -n training -o json | jq -r .name
+          istio-aux audit --selector io.datastrophic/istio-aux=enabled --quit-grace 30
+          istio-aux audit --ignore-containers cloud-sql-proxy,vault-agent
+
+        Looks at running pods whose restartPolicy is not Always, once, and changes nothing. States:
+          stuck    every payload container is finished, and the proxy still runs
+          blocked  some payload containers are finished, others are not: the reason names them
+          lost     the proxy is gone for good, and a payload container may still run
+        AGE is the time since the last of the finished containers ended, or the proxy if it is lost.
+        {_COLOUR}
+
+        The exit status is 0 whatever was found, 1 when the API server refused or did not answer,
+        2 when the credentials cannot be used.""",
     )
     _add_kubeconfig(audit, _DEFAULT_ACCESS)
-    audit.add_argument("-n", "--namespace", metavar="NS", help="only this namespace; default: all")
-    audit.add_argument("-o", "--output", choices=["table", "json"], default="table")
+    _add_namespace(audit, "only this namespace; default: all")
+    audit.add_argument(
+        "-o",
+        "--output",
+        choices=["table", "json"],
+        default="table",
+        help="json is one object a line (default: table)",
+    )
+    audit.add_argument(
+        "--selector",
+        type=arguments.selector,
+        default=Selector(),
+        metavar="SELECTOR",
+        help="only namespaces with such labels: give serve's namespace-selector to see what serve "
+        "looks after; default: all",
+    )
+    _add_ignored(audit)
+    audit.add_argument(
+        "--quit-grace",
+        type=arguments.seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="as for serve: pods are not stuck until it is over (default: 0)",
+    )
     audit.set_defaults(run=_audit)
     return parser
 
@@ -146,19 +230,32 @@ def _command(add: AddParser, name: str, summary: str, epilog: str) -> argparse.A
     )
 
 
-def _add_files(parser: argparse.ArgumentParser, what: str) -> None:
+def _add_files(parser: argparse.ArgumentParser, what: str, *, required: bool) -> None:
     parser.add_argument(
-        "-f", "--file", action="append", dest="files", required=True, metavar="FILE", help=what
+        "-f",
+        "--file",
+        action="append",
+        dest="files",
+        required=required,
+        default=None if required else [],
+        metavar="FILE",
+        help=what,
     )
-    parser.add_argument("-o", "--output", choices=["json"], default="json")
 
 
 def _add_kubeconfig(parser: argparse.ArgumentParser, otherwise: str) -> None:
     parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help=otherwise)
 
 
-def _capability(text: str) -> Capability:
-    try:
-        return Capability(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f'"{text}": expected native or classic') from None
+def _add_namespace(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("-n", "--namespace", type=arguments.namespace, metavar="NS", help=what)
+
+
+def _add_ignored(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--ignore-containers",
+        type=arguments.containers,
+        default=frozenset[str](),
+        metavar="NAME,NAME",
+        help="as for serve: containers that nobody has to wait for",
+    )

@@ -1,6 +1,6 @@
-"""Answer documents without a cluster: what `explain` and `mutate` print.
+"""Answer documents without a cluster: what `explain` and `mutate` say of files.
 
-Only this may live here: documents in, one JSON line each out, and a line on stderr for each that is
+Only this may live here: documents in, one answer each out, and a line on stderr for each that is
 bad. The rules are those of the core; arguments are the command line's business.
 """
 
@@ -13,37 +13,35 @@ from typing import Any, cast
 
 import msgspec
 
+from istio_aux import explanation, terminal
 from istio_aux.core import documents, patch, review, start
 from istio_aux.core import pod as pods
-from istio_aux.core import quit as quitting
 from istio_aux.core.policy import Capability, Policy
 
 BAD_INPUT = 2
 """Exit status when any input was bad; the rest was answered all the same."""
 
 
-class Explanation(msgspec.Struct, frozen=True):
-    """One line of `explain`; the names are a contract."""
-
-    namespace: str
-    name: str
-    uid: str
-    action: str
-    reason: str
-    containers: dict[str, quitting.ContainerVerdict]
-
-
 class Reply(msgspec.Struct, frozen=True):
-    """What a document leads to: a line for stdout, lines for stderr, and whether it was bad."""
+    """What a document leads to: an answer to print, lines for stderr, and whether it was bad."""
 
-    line: bytes = b""
+    show: Callable[[], None] = lambda: None
     notes: tuple[str, ...] = ()
     bad: bool = False
 
 
-def explain(files: Iterable[str]) -> int:
-    """Print what would be done now about each pod in ``files``; returns the exit status."""
-    return _answer_each(files, _explained)
+def explain(files: Iterable[str], policy: Policy, show: explanation.Show) -> int:
+    """Show what would be done about each pod in ``files``; returns the exit status.
+
+    Grace periods count as over: a file may be older than they are long.
+    """
+
+    def explained(document: documents.Document) -> Reply:
+        _expect_kind(document, {"Pod": "v1"})
+        answer = explanation.of(_pod(document.body), policy, None)
+        return Reply(lambda: show(answer))
+
+    return _answer_each(files, explained)
 
 
 def mutate(files: Iterable[str], capability: Capability) -> int:
@@ -54,30 +52,19 @@ def mutate(files: Iterable[str], capability: Capability) -> int:
     return _answer_each(files, lambda document: _mutated(document, capability))
 
 
-def _explained(document: documents.Document) -> Reply:
-    _expect_kind(document, {"Pod": "v1"})
-    pod = _pod(document.body)
-    decision = quitting.decide(pod, Policy(), None)
-    explanation = Explanation(
-        namespace=pod.metadata.namespace,
-        name=pod.metadata.name,
-        uid=pod.metadata.uid,
-        action=str(decision.__struct_config__.tag),
-        reason=decision.reason,
-        containers=dict(decision.containers),
-    )
-    return Reply(msgspec.json.encode(explanation))
-
-
 def _mutated(document: documents.Document, capability: Capability) -> Reply:
     kinds = {"Pod": "v1", review.KIND: review.API_VERSION}
     if _expect_kind(document, kinds) == review.KIND:
         answer = review.answer(document.body, capability)
-        return Reply(answer.body, answer.warnings, bad=answer.malformed)
+        return Reply(_line(answer.body), answer.warnings, bad=answer.malformed)
     plan = start.plan(_pod(document.body), capability)
     mutated = cast("dict[str, Any]", msgspec.json.decode(document.body))
     patch.apply(plan.ops, mutated)
-    return Reply(msgspec.json.encode(mutated), plan.warnings)
+    return Reply(_line(msgspec.json.encode(mutated)), plan.warnings)
+
+
+def _line(body: bytes) -> Callable[[], None]:
+    return lambda: terminal.write_bytes(sys.stdout, body)
 
 
 class _Kind(msgspec.Struct, frozen=True, rename="camel"):
@@ -118,8 +105,7 @@ def _answer_each(files: Iterable[str], answer: Callable[[documents.Document], Re
             continue
         for document in documents.read(body):
             reply = _reply(document, answer)
-            if reply.line:
-                sys.stdout.buffer.write(reply.line + b"\n")
+            reply.show()
             for note in reply.notes:
                 sys.stderr.write(f"{shown}: {document.place}: {' '.join(note.split())}\n")
             bad = bad or reply.bad

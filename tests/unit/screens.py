@@ -1,0 +1,72 @@
+"""Pseudo-terminals and pipes to run the command line on, in this process, and what they got."""
+
+from __future__ import annotations
+
+import os
+import sys
+import termios
+from collections.abc import Callable
+from threading import Thread
+from typing import NamedTuple
+
+import pytest
+from istio_aux.cli import main
+
+
+class Shown(NamedTuple):
+    """What a run leaves behind, with the line ends of a file."""
+
+    status: int
+    out: str
+    err: str
+
+
+class Screen:
+    """Takes what is written to ``stream``: a pseudo-terminal, or a pipe when it has no columns."""
+
+    def __init__(self, columns: int | None) -> None:
+        read, write = os.pipe() if columns is None else os.openpty()
+        if columns is not None:
+            termios.tcsetwinsize(write, (24, columns))
+        self.stream = os.fdopen(write, "w", encoding="utf-8")
+        self._read, self._got = read, b""
+        self._reader = Thread(target=self._collect)
+        self._reader.start()
+
+    def close(self) -> str:
+        """All that was written."""
+        self.stream.close()
+        self._reader.join()
+        os.close(self._read)
+        return self._got.decode().replace("\r\n", "\n")
+
+    def _collect(self) -> None:
+        try:
+            while chunk := os.read(self._read, 65536):
+                self._got += chunk
+        except OSError:  # Linux: EIO once the last writer of a pseudo-terminal is gone.
+            return
+
+
+Run = Callable[..., Shown]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run the command line with stdout and stderr on screens of some columns; None is a pipe."""
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+
+    def run(*argv: str, columns: int | None = 100, errors: int | None = 100) -> Shown:
+        out, err = Screen(columns), Screen(errors)
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", out.stream)
+            patch.setattr(sys, "stderr", err.stream)
+            try:
+                status = main(argv)
+            finally:
+                written = out.close(), err.close()
+        return Shown(status, *written)
+
+    return run

@@ -1,0 +1,184 @@
+"""`istio-aux audit`, and `explain` of a cluster's pods, as a user runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from asyncio.subprocess import PIPE
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from unit.apiserver import ApiServer, refusal
+from unit.asynchronous import driven, until
+from unit.core.pods import RUNNING, State, exited
+from unit.screens import Run, Shown, run
+from unit.test_audit import fill, put
+
+__all__ = ["run"]
+
+FINISHED: dict[str, State] = {"main": exited(0), "istio_proxy": RUNNING}
+SUMMARY = "running pods that are meant to end: 6; stuck: 2, blocked: 1, lost: 1"
+
+
+async def ask(run: Run, api: ApiServer, folder: Path, *argv: str, **screens: int | None) -> Shown:
+    """Run the command line beside the server, on a thread of its own."""
+    kubeconfig = str(api.kubeconfig(folder))
+    return await asyncio.to_thread(run, *argv, "--kubeconfig", kubeconfig, **screens)
+
+
+@driven
+async def test_audit_shows_a_table_in_a_terminal(run: Run, tmp_path: Path) -> None:
+    """Fitted to its width, with a colour for each state."""
+    async with ApiServer() as api:
+        await fill(api)
+        shown = await ask(run, api, tmp_path, "audit", columns=60)
+    assert (shown.status, shown.err) == (0, "")
+    header, *rows, empty, summary = shown.out.splitlines()
+    assert "\x1b[1mSTATE\x1b[0m" in header
+    assert [row.split()[2] for row in rows] == [
+        "\x1b[31mstuck\x1b[0m", "\x1b[33mblocked\x1b[0m", "\x1b[35mlost\x1b[0m",
+        "\x1b[31mstuck\x1b[0m",
+    ]  # fmt: skip
+    assert all(row.endswith("…") for row in rows)
+    assert empty == ""
+    assert "\x1b[31mstuck: 2\x1b[0m" in summary
+
+
+@driven
+async def test_audit_cuts_and_colours_nothing_in_a_pipe(run: Run, tmp_path: Path) -> None:
+    """Whatever the width of the terminal beside it."""
+    async with ApiServer() as api:
+        await fill(api)
+        shown = await ask(run, api, tmp_path, "audit", columns=None, errors=60)
+    assert "\x1b" not in shown.out
+    assert "…" not in shown.out
+    assert "not finished: vault (running)" in shown.out
+    assert shown.out.endswith(f"\n\n{SUMMARY}\n")
+
+
+@driven
+async def test_audit_answers_programs(run: Run, tmp_path: Path) -> None:
+    """Nothing but the objects, also when there are none."""
+    async with ApiServer() as api:
+        await fill(api)
+        shown = await ask(run, api, tmp_path, "audit", "-o", "json", "-n", "training")
+        none = await ask(run, api, tmp_path, "audit", "-o", "json", "-n", "empty")
+    found = [json.loads(line) for line in shown.out.splitlines()]
+    assert [item["state"] for item in found] == ["blocked", "lost", "stuck"]
+    assert none == (0, "", "")
+
+
+@driven
+async def test_a_long_list_shows_its_progress_in_a_terminal(run: Run, tmp_path: Path) -> None:
+    """On stderr, and wiped in the end; in a pipe there is nothing of it."""
+    async with ApiServer() as api:
+        for number in range(501):
+            await put(api, f"job-{number}", main=RUNNING, istio_proxy=RUNNING)
+        shown = await ask(run, api, tmp_path, "audit", columns=None, errors=100)
+        piped = await ask(run, api, tmp_path, "audit", columns=100, errors=None)
+    assert shown.err == "\x1b[2K500 pods read ...\r\x1b[2K\r"
+    assert (piped.status, piped.err) == (0, "")
+
+
+@driven
+async def test_a_refusal_is_one_line(run: Run, tmp_path: Path) -> None:
+    """It names the server and says what RBAC said."""
+    message = 'pods is forbidden: User "me" cannot list resource "pods"'
+    async with ApiServer() as api:
+
+        async def forbidden(_request: web.Request) -> web.StreamResponse:
+            return refusal(403, "Forbidden", message)
+
+        api.faults.append(forbidden)
+        shown = await ask(run, api, tmp_path, "audit")
+        assert shown == (1, "", f"API server {api.url}: 403 Forbidden: {message}\n")
+
+
+@driven
+async def test_a_server_that_is_not_there_is_one_line(run: Run, tmp_path: Path) -> None:
+    async with ApiServer() as api:
+        kubeconfig = str(api.kubeconfig(tmp_path))
+        await api.stop()
+        for argv in (["audit"], ["explain", "a", "b"]):
+            shown = await asyncio.to_thread(run, *argv, "--kubeconfig", kubeconfig)
+            assert (shown.status, shown.out) == (1, "")
+            assert shown.err.startswith(f"API server {api.url}: Cannot connect")
+            assert shown.err.count("\n") == 1
+
+
+def test_a_kubeconfig_that_is_not_there_is_one_line(run: Run, tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing")
+    shown = run("audit", "--kubeconfig", missing)
+    assert shown == (2, "", f"{missing}: No such file or directory\n")
+
+
+@driven
+async def test_explain_reads_pods_of_the_cluster_by_name(run: Run, tmp_path: Path) -> None:
+    """With a namespace before the slash, in -n, or in the kubeconfig; after those in files."""
+    file = tmp_path / "pod.json"
+    file.write_text('{"kind": "Pod", "metadata": {"name": "on-paper"}}')
+    async with ApiServer() as api:
+        await put(api, "one", "default", **FINISHED)
+        await put(api, "two", "training", main=RUNNING, istio_proxy=RUNNING)
+        from_default = await ask(run, api, tmp_path, "explain", "one", "training/two", columns=None)
+        from_option = await ask(
+            run, api, tmp_path, "explain", "-f", str(file), "-n", "training", "two", "default/one",
+            columns=None,
+        )  # fmt: skip
+    assert (from_default.status, from_option.status) == (0, 0)
+    assert answers(from_default) == [("one", "quit"), ("two", "wait")]
+    assert answers(from_option) == [("on-paper", "ignore"), ("two", "wait"), ("one", "quit")]
+
+
+@driven
+async def test_explain_of_a_pod_that_is_not_there(run: Run, tmp_path: Path) -> None:
+    """A line names it, the others are answered, and the status is 1."""
+    async with ApiServer() as api:
+        await put(api, "one", "default", **FINISHED)
+        shown = await ask(run, api, tmp_path, "explain", "none", "one", columns=None)
+    assert shown.status == 1
+    assert shown.err == 'default/none: 404 NotFound: pods "none" not found\n'
+    assert answers(shown) == [("one", "quit")]
+
+
+@driven
+async def test_a_pod_of_the_cluster_is_judged_as_of_now(run: Run, tmp_path: Path) -> None:
+    """Its grace period counts, unlike that of a pod in a file."""
+    just_now = datetime.now(UTC).isoformat()
+    async with ApiServer() as api:
+        await put(api, "one", "default", main=exited(0, at=just_now), istio_proxy=RUNNING)
+        body: Any = api.get("pods", "default", "one")
+        body["metadata"]["annotations"] = {"istio-aux.io/quit-grace": "3600"}
+        file = tmp_path / "pod.json"
+        file.write_text(json.dumps(body))
+        shown = await ask(run, api, tmp_path, "explain", "one", "-f", str(file), columns=None)
+    assert answers(shown) == [("one", "quit"), ("one", "wait")]
+
+
+@driven
+async def test_an_interrupt_is_quiet(tmp_path: Path) -> None:
+    """Ctrl-C while the server takes its time: no traceback, and the status of shells, 130."""
+    async with ApiServer() as api:
+
+        async def slow(_request: web.Request) -> web.StreamResponse | None:
+            await asyncio.sleep(60)
+            return None
+
+        api.faults.append(slow)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", "import sys; from istio_aux.cli import main; sys.exit(main())",
+            "audit", "--kubeconfig", str(api.kubeconfig(tmp_path)), stdout=PIPE, stderr=PIPE,
+        )  # fmt: skip
+        await until(lambda: api.requests, "the program to ask", within=30)
+        process.send_signal(signal.SIGINT)
+        assert await process.communicate() == (b"", b"")
+        assert process.returncode == 130
+
+
+def answers(shown: Shown) -> list[tuple[str, str]]:
+    found = [json.loads(line) for line in shown.out.splitlines()]
+    return [(item["name"], item["action"]) for item in found]
