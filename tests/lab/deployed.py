@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lightkube import Client
+from lightkube import ApiError, Client
+from lightkube.models.core_v1 import Container, PodSpec
+from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
+from lightkube.resources.core_v1 import ConfigMap, Namespace, Pod
 from lightkube.resources.discovery_v1 import EndpointSlice
 from lightkube.resources.rbac_authorization_v1 import ClusterRole, ClusterRoleBinding
 
@@ -17,11 +20,14 @@ import lab
 import lab.istio
 import lab.juju
 import lab.pack
+import lab.trainer
 from lab import images
 
 ROOT = Path(__file__).resolve().parents[2]
 # The labels of a namespace that Istio injects and the charm looks after.
 SELECTED = {"io.datastrophic/istio-aux": "enabled", "istio-injection": "enabled"}
+# Measured: Istio and the charm know of a new namespace within 1 s, 10 s on busy cores.
+SOON = 100
 
 
 @pytest.fixture(scope="session")
@@ -56,11 +62,45 @@ def istio(cluster: lab.Cluster) -> Iterator[lab.istio.Istio]:
     istio.remove()
 
 
+@pytest.fixture(scope="session")
+def trainer(cluster: lab.Cluster) -> None:
+    """Kubeflow's training-operator, and the image of the payloads."""
+    cluster.load(images.busybox())
+    lab.trainer.install(cluster)
+
+
 @pytest.fixture
 def model(cluster: lab.Cluster) -> Iterator[lab.juju.Model]:
     """An empty model of the test's own."""
     with lab.juju.Model(cluster, f"model-{secrets.token_hex(3)}") as model:
         yield model
+
+
+def await_selected(client: Client, namespace: str, timeout: float = SOON) -> None:
+    """Select a namespace; return when its pods are injected by Istio and held by the charm.
+
+    Raises:
+        TimeoutError: they are not.
+    """
+    client.patch(Namespace, namespace, {"metadata": {"labels": SELECTED}})
+    lab.until(
+        lambda: client.get(ConfigMap, "istio-ca-root-cert", namespace=namespace),
+        timeout=timeout,
+        what="the root certificate",
+        ignoring=(ApiError,),
+    )
+    probe = Pod(
+        metadata=ObjectMeta(name="probe", namespace=namespace),
+        spec=PodSpec(
+            containers=[Container(name="main", image=images.BUSYBOX)], restartPolicy="Never"
+        ),
+    )
+
+    def held() -> bool:
+        created = str(client.create(probe, dry_run=True))
+        return "istio-proxy" in created and "holdApplicationUntilProxyStarts" in created
+
+    lab.until(held, timeout=timeout, what=f"pods of {namespace} to be injected and held")
 
 
 def owned(client: Client, app: lab.juju.App) -> set[str]:

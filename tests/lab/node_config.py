@@ -49,6 +49,8 @@ def kubelet(name: str, logs: Path, files: control_plane.Credentials) -> str:
         # A changed Secret reaches its pod at the pod's next sync, after up to 90 s by default: the
         # training-operator writes its certificate into one and then waits for it.
         "syncFrequency": "5s",
+        # The least that the kubelet allows; a container's second restart would wait 10 s otherwise.
+        "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},
     }
     return json.dumps(configuration, indent=2)
 

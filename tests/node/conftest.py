@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import lab
 import pytest
 from lab import node
-from lab.deployed import charm, client, istio, istio_aux, model
+from lab.deployed import charm, client, istio, istio_aux, model, trainer
 from lab.fixtures import namespace, pytest_runtest_makereport, running
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "model",
     "namespace",
     "pytest_runtest_makereport",
+    "trainer",
 ]
 
 

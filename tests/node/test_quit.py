@@ -11,12 +11,12 @@ import lab.istio
 import lab.juju
 import pytest
 from lab import images
-from lab.deployed import SELECTED
+from lab.deployed import await_selected
 from lab.meshed import proxy_exit_code
 from lightkube import ApiError, Client
 from lightkube.models.core_v1 import Container, PodSpec
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import ConfigMap, Namespace, Pod
+from lightkube.resources.core_v1 import Pod
 
 # Measured: six pods are over 12 s after the first was made, 20 s on busy cores.
 SOON = 200
@@ -30,19 +30,7 @@ def selected(
     client: Client, namespace: str, istio: lab.istio.Istio, istio_aux: lab.juju.App
 ) -> str:
     """A namespace that Istio injects and istio-aux looks after."""
-    client.patch(Namespace, namespace, {"metadata": {"labels": SELECTED}})
-    lab.until(
-        lambda: client.get(ConfigMap, "istio-ca-root-cert", namespace=namespace),
-        timeout=SOON,
-        what="the root certificate",
-        ignoring=(ApiError,),
-    )
-
-    def held() -> bool:
-        created = str(client.create(pod(namespace, "probe", seconds=0), dry_run=True))
-        return "istio-proxy" in created and "holdApplicationUntilProxyStarts" in created
-
-    lab.until(held, timeout=SOON, what="pods to be injected and held")
+    await_selected(client, namespace)
     return namespace
 
 

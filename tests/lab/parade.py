@@ -1,0 +1,232 @@
+"""Every kind of ending that a Job-like workload knows, to be shown all at once. Data only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lab.workloads import (
+    RETRY,
+    Workload,
+    container,
+    cron_job,
+    fails_once,
+    job,
+    pod,
+    template,
+    training_job,
+)
+
+OK = "sleep 1"
+FAIL = "sleep 1; exit 3"
+# Memory without end, as the container's only process.
+GLUTTON = {"command": ["tail", "/dev/zero"], "resources": {"limits": {"memory": "16Mi"}}}
+NATIVE = {"sidecar.istio.io/nativeSidecar": "true"}
+
+
+def rule(action: str, *codes: int) -> list[dict[str, Any]]:
+    """What the kubelet does when a container exits with one of the codes."""
+    return [{"action": action, "exitCodes": {"operator": "In", "values": list(codes)}}]
+
+
+def named(name: str, script: str) -> dict[str, Any]:
+    """A container as Kubeflow's jobs want it."""
+    return container(script, name=name)
+
+
+# The number of tries that its index has had is all that a pod of a Job knows of the others.
+TRIES = {
+    "name": "TRIES",
+    "valueFrom": {
+        "fieldRef": {
+            "fieldPath": "metadata.annotations['batch.kubernetes.io/job-index-failure-count']"
+        }
+    },
+}
+ASK = "until echo hello | nc $MASTER_ADDR $MASTER_PORT | grep welcome; do usleep 200000; done"
+
+JOBS = (
+    Workload("a-job-succeeds", job(template(container(OK))), "Complete", (0,)),
+    Workload("a-job-fails", job(template(container(FAIL))), "Failed", (3,)),
+    Workload(
+        "a-job-on-failure-succeeds",
+        job(template(container(OK), restart="OnFailure")),
+        "Complete",
+        (0,),
+    ),
+    Workload(
+        # The Job controller deletes the pod that has used up its tries.
+        "a-job-on-failure-gives-up",
+        job(template(container(FAIL), restart="OnFailure"), backoffLimit=1),
+        "Failed",
+        (),
+    ),
+    Workload(
+        "a-job-on-failure-succeeds-in-its-second-try",
+        job(template(container(fails_once()), restart="OnFailure"), backoffLimit=4),
+        "Complete",
+        (0,),
+        restarts=1,
+    ),
+    Workload(
+        "a-job-succeeds-with-its-second-pod",
+        job(
+            template(container('sleep 1; [ "$TRIES" -gt 0 ] || exit 3', env=[TRIES])),
+            backoffLimit=6,
+            backoffLimitPerIndex=1,
+            completionMode="Indexed",
+            completions=1,
+            parallelism=1,
+        ),
+        "Complete",
+        (0, 3),
+    ),
+    Workload(
+        "a-job-with-two-payloads-succeeds",
+        job(template(container(OK), container("sleep 4", name="uploader"))),
+        "Complete",
+        (0, 0),
+    ),
+    Workload(
+        "a-job-with-two-payloads-fails-by-one",
+        job(template(container(FAIL), container("sleep 4", name="uploader"))),
+        "Failed",
+        (0, 3),
+    ),
+    Workload("a-job-is-oom-killed", job(template(container("", **GLUTTON))), "Failed", (137,)),
+    Workload(
+        "a-job-fails-by-its-pod-failure-policy",
+        job(
+            template(container(f"sleep 1; exit {RETRY}")),
+            backoffLimit=6,
+            podFailurePolicy={
+                "rules": [
+                    {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [137, 143]}},
+                    {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [RETRY]}},
+                ]
+            },
+        ),
+        "Failed",
+        (RETRY,),
+    ),
+    Workload(
+        # A process that is not the first of its namespace can kill itself. Kubernetes makes one
+        # dollar sign of two.
+        "a-job-whose-wrappers-are-killed",
+        job(
+            template(
+                container("sleep 1000 & sleep 1; kill -KILL $$$$"),
+                container("kill -TERM $$$$; sleep 1000", name="before-its-child"),
+                shareProcessNamespace=True,
+            )
+        ),
+        "Failed",
+        (137, 143),
+    ),
+    Workload(
+        "a-cron-job-that-forbids-overlap-runs-again",
+        cron_job(template(container(OK)), schedule="@every 5s"),
+        "Complete",
+        (0, 0),
+    ),
+)
+
+RESTART_RULES = (
+    Workload(
+        "a-container-restarts-by-its-rule-in-a-pod-that-never-does",
+        job(
+            template(
+                container(
+                    fails_once(), restartPolicy="Never", restartPolicyRules=rule("Restart", RETRY)
+                )
+            )
+        ),
+        "Complete",
+        (0,),
+        restarts=1,
+    ),
+    Workload(
+        "a-container-restarts-on-failure-in-a-pod-that-never-does",
+        job(template(container(fails_once(), restartPolicy="OnFailure"))),
+        "Complete",
+        (0,),
+        restarts=1,
+    ),
+    Workload(
+        "a-container-never-restarts-in-a-pod-that-does",
+        pod(container(FAIL, restartPolicy="Never"), restart="OnFailure"),
+        "Failed",
+        (3,),
+    ),
+    Workload(
+        "all-containers-restart-by-the-rule-of-one",
+        pod(
+            container(
+                fails_once(),
+                restartPolicy="Never",
+                restartPolicyRules=rule("RestartAllContainers", RETRY),
+            ),
+            container("sleep 3", name="other"),
+        ),
+        "Succeeded",
+        (0, 0),
+        restarts=2,
+        everything_restarts=True,
+    ),
+)
+
+PODS = (
+    Workload("a-pod-succeeds", pod(container(OK)), "Succeeded", (0,)),
+    Workload("a-pod-fails", pod(container(FAIL)), "Failed", (3,)),
+    Workload(
+        "a-pod-succeeds-in-its-second-try",
+        pod(container(fails_once()), restart="OnFailure"),
+        "Succeeded",
+        (0,),
+        restarts=1,
+    ),
+)
+
+TRAINING = (
+    Workload(
+        "a-tfjob-succeeds",
+        training_job("TFJob", Worker=(2, template(named("tensorflow", OK)))),
+        "Succeeded",
+        (0, 0),
+    ),
+    Workload(
+        "a-tfjob-fails",
+        training_job("TFJob", Worker=(2, template(named("tensorflow", FAIL)))),
+        "Failed",
+        (3, 3),
+    ),
+    Workload(
+        "a-pytorchjob-whose-worker-finds-its-master",
+        training_job(
+            "PyTorchJob",
+            Master=(
+                1,
+                template(named("pytorch", "echo welcome | nc -l -p $MASTER_PORT | grep hello")),
+            ),
+            Worker=(1, template(named("pytorch", ASK))),
+        ),
+        "Succeeded",
+        (0, 0),
+    ),
+)
+
+NATIVE_SIDECARS = (
+    Workload(
+        "a-job-with-a-native-sidecar",
+        job(template(container(OK), annotations=NATIVE)),
+        "Complete",
+        (0,),
+    ),
+    Workload(
+        "a-pod-with-a-native-sidecar-and-two-payloads",
+        pod(container(OK), container(FAIL, name="second"), annotations=NATIVE),
+        "Failed",
+        (0, 3),
+    ),
+)
+
+PARADE = (*JOBS, *RESTART_RULES, *PODS, *TRAINING, *NATIVE_SIDECARS)

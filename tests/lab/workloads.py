@@ -1,0 +1,137 @@
+"""Job-like workloads as people write them, who know of no sidecar. Data only.
+
+Documents are sent as they are written: typed models would drop the fields that they do not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lightkube.generic_resource import GenericNamespacedResource, create_api_info
+
+from lab import images, trainer
+
+
+class Pod(GenericNamespacedResource):
+    """A pod as it was written."""
+
+    _api_info = create_api_info("", "v1", "Pod", "pods")
+
+
+class Job(GenericNamespacedResource):
+    """A Job as it was written."""
+
+    _api_info = create_api_info("batch", "v1", "Job", "jobs")
+
+
+class CronJob(GenericNamespacedResource):
+    """A CronJob as it was written."""
+
+    _api_info = create_api_info("batch", "v1", "CronJob", "cronjobs")
+
+
+RESOURCES: Mapping[str, type[GenericNamespacedResource]] = {
+    "Pod": Pod,
+    "Job": Job,
+    "CronJob": CronJob,
+    "TFJob": trainer.TFJob,
+    "PyTorchJob": trainer.PyTorchJob,
+}
+# The first try of a container fails with this code; it leaves a note for the next.
+RETRY = 42
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A workload and what becomes of it where nothing runs beside its payload.
+
+    Attributes:
+        name: what it does, as its name in Kubernetes.
+        manifest: the object, without a namespace.
+        ends: the condition in which it ends; of a pod the phase.
+        codes: the last exit codes of its payload containers, sorted, over the pods it leaves.
+        restarts: how often a payload container started again, over the pods it leaves.
+        everything_restarts: whether a restart is one of all containers, so of the proxy as well.
+    """
+
+    name: str
+    manifest: dict[str, Any]
+    ends: str
+    codes: tuple[int, ...]
+    restarts: int = 0
+    everything_restarts: bool = False
+
+    @property
+    def kind(self) -> str:
+        """A key of `RESOURCES`."""
+        return self.manifest["kind"]
+
+    def in_namespace(self, namespace: str) -> GenericNamespacedResource:
+        """The object to create."""
+        metadata = {**self.manifest["metadata"], "name": self.name, "namespace": namespace}
+        return RESOURCES[self.kind].from_dict({**self.manifest, "metadata": metadata})
+
+
+def container(script: str, name: str = "main", **more: Any) -> dict[str, Any]:
+    """A payload container that runs a line of shell, with a folder that outlives its restarts."""
+    notes = {"name": "notes", "mountPath": "/notes", "subPath": name}
+    run = {"image": images.BUSYBOX, "command": ["sh", "-c", script], "volumeMounts": [notes]}
+    return {"name": name, **run, **more}
+
+
+def template(
+    *containers: dict[str, Any],
+    restart: str = "Never",
+    annotations: Mapping[str, str] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """A pod's metadata and specification."""
+    spec = {
+        "containers": list(containers),
+        "restartPolicy": restart,
+        "terminationGracePeriodSeconds": 1,
+        "volumes": [{"name": "notes", "emptyDir": {}}],
+        **more,
+    }
+    return {"metadata": {"annotations": dict(annotations or {})}, "spec": spec}
+
+
+def pod(*containers: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A pod that nobody owns."""
+    return {"apiVersion": "v1", "kind": "Pod", **template(*containers, **more)}
+
+
+def job(template: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    """A Job that gives up at the first failure, unless `spec` says otherwise."""
+    spec = {"backoffLimit": 0, **spec, "template": template}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {}, "spec": spec}
+
+
+def cron_job(template: dict[str, Any], schedule: str) -> dict[str, Any]:
+    """A CronJob that starts no Job while its last one is not over."""
+    spec = {
+        "schedule": schedule,
+        "concurrencyPolicy": "Forbid",
+        "successfulJobsHistoryLimit": 10,
+        "jobTemplate": {"spec": job(template)["spec"]},
+    }
+    return {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {}, "spec": spec}
+
+
+def training_job(kind: str, **templates: tuple[int, dict[str, Any]]) -> dict[str, Any]:
+    """A job of Kubeflow, with the number and the template of each kind of replica."""
+    field = {"TFJob": "tfReplicaSpecs", "PyTorchJob": "pytorchReplicaSpecs"}[kind]
+    replicas = {}
+    for name, (number, of) in templates.items():
+        # The operator takes the restart policy from here, and says so when the template has one.
+        policy = of["spec"].pop("restartPolicy")
+        replicas[name] = {"replicas": number, "restartPolicy": policy, "template": of}
+    spec = {"runPolicy": {"cleanPodPolicy": "None"}, field: replicas}
+    return {"apiVersion": "kubeflow.org/v1", "kind": kind, "metadata": {}, "spec": spec}
+
+
+def fails_once(code: int = RETRY) -> str:
+    """A script that fails in its first try and succeeds in the second."""
+    return f"sleep 1; [ -e /notes/tried ] || {{ touch /notes/tried; exit {code}; }}"

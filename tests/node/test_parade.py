@@ -1,0 +1,170 @@
+"""Every kind of ending, with a sidecar in a selected namespace and without one in a plain one."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import lab
+import lab.fixtures
+import lab.istio
+import lab.juju
+import pytest
+from lab import outcome
+from lab.deployed import await_selected
+from lab.outcome import Outcome
+from lab.parade import NATIVE_SIDECARS, PARADE
+from lab.witness import Connection, witness
+from lab.workloads import RESOURCES, Workload
+from lightkube import Client
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Namespace
+
+# Measured: the longest time in which no workload ends is 12 s.
+QUIET = 120
+# Jobs of the CronJob that are looked at: with the second, the first has not been in its way.
+RUNS = 2
+
+
+@dataclass(frozen=True)
+class Place:
+    """A namespace of the parade as it was seen last."""
+
+    namespace: str
+    objects: Mapping[str, list[Any]]
+
+    def owners(self, workload: Workload) -> list[Any]:
+        """The objects that tell how a workload ended."""
+        if workload.kind != "CronJob":
+            found = self.objects[workload.kind]
+            return [item for item in found if item.metadata.name == workload.name]
+        jobs = [
+            job
+            for job in self.objects["Job"]
+            for owner in job["metadata"].get("ownerReferences") or ()
+            if owner["name"] == workload.name
+        ]
+        return sorted(jobs, key=lambda job: job["metadata"]["creationTimestamp"])[:RUNS]
+
+    def pods(self, workload: Workload) -> list[Any]:
+        return list(outcome.pods_of(self.owners(workload), self.objects["Pod"]))
+
+    def outcome(self, workload: Workload) -> Outcome:
+        return outcome.read(self.owners(workload), self.pods(workload))
+
+    def over(self, workload: Workload) -> bool:
+        expected = RUNS if workload.kind == "CronJob" else 1
+        return outcome.over(self.owners(workload), self.pods(workload), expected)
+
+
+@dataclass(frozen=True)
+class Parade:
+    """What became of all workloads, and what was done inside of their pods."""
+
+    plain: Place
+    meshed: Place
+    connections: list[Connection]
+    account: str
+
+
+@pytest.fixture(scope="module")
+def namespaces(
+    client: Client, istio: lab.istio.Istio, istio_aux: lab.juju.App
+) -> Iterator[tuple[str, str]]:
+    """A plain namespace, and one that Istio injects and istio-aux looks after."""
+    names = [f"{kind}-{secrets.token_hex(3)}" for kind in ("plain", "meshed")]
+    for name in names:
+        client.create(Namespace(metadata=ObjectMeta(name=name)))
+        lab.fixtures.await_account(client, name)
+    await_selected(client, names[1])
+    yield names[0], names[1]
+    for name in names:
+        client.delete(Namespace, name)
+
+
+@pytest.fixture(scope="module")
+def parade(
+    cluster: lab.Cluster,
+    client: Client,
+    trainer: None,
+    istio_aux: lab.juju.App,
+    namespaces: tuple[str, str],
+) -> Parade:
+    """All workloads in both namespaces, started at once and seen to their ends."""
+    with witness(cluster) as seen:
+        for workload in PARADE:
+            for namespace in namespaces:
+                client.create(workload.in_namespace(namespace))
+        places = await_ends(client, namespaces)
+    account = f"system:serviceaccount:{istio_aux.model.name}:istio-aux-workload"
+    return Parade(places[0], places[1], seen.of(namespaces[1]), account)
+
+
+def await_ends(client: Client, namespaces: tuple[str, str]) -> list[Place]:
+    """The last look at both places; a workload that does not end is for its own test to tell."""
+    going, since = set[tuple[str, str]](), time.monotonic()
+    while True:
+        places = [look(client, namespace) for namespace in namespaces]
+        now = {(p.namespace, w.name) for w in PARADE for p in places if not p.over(w)}
+        if now != going:
+            going, since = now, time.monotonic()
+        if not going or time.monotonic() > since + QUIET:
+            return places
+        time.sleep(1)
+
+
+def look(client: Client, namespace: str) -> Place:
+    kinds = {kind: r for kind, r in RESOURCES.items() if kind != "CronJob"}
+    return Place(
+        namespace, {k: list(client.list(r, namespace=namespace)) for k, r in kinds.items()}
+    )
+
+
+@pytest.mark.parametrize("workload", PARADE, ids=lambda workload: workload.name)
+def test_nobody_can_tell_from_its_end_that_it_had_a_sidecar(
+    parade: Parade, workload: Workload
+) -> None:
+    """T1 T2 T3 T7 T12 T20 T39: same conditions, counts, phases, exit codes and restarts."""
+    without, beside = parade.plain.outcome(workload), parade.meshed.outcome(workload)
+
+    assert outcome.describes(workload, without), without
+    assert beside == without
+
+
+@pytest.mark.parametrize("workload", PARADE, ids=lambda workload: workload.name)
+def test_every_proxy_ended_with_0_in_its_first_run(parade: Parade, workload: Workload) -> None:
+    """T20: the proxy never fails, and never starts again unless the whole pod does."""
+    pods = parade.meshed.pods(workload)
+    proxies = outcome.proxies(pods)
+
+    restarts = 1 if workload.everything_restarts else 0
+    assert {(proxy.exit_code, proxy.restarts) for proxy in proxies} <= {(0, restarts)}
+    assert len(proxies) == len(pods)
+
+
+def test_nobody_connects_to_a_pod_with_a_native_sidecar(parade: Parade) -> None:
+    """T10: with one payload and with two."""
+    native = {pod.metadata.name for w in NATIVE_SIDECARS for pod in parade.meshed.pods(w)}
+
+    assert len(native) == len(NATIVE_SIDECARS)
+    assert [seen for seen in parade.connections if seen.pod in native] == []
+
+
+def test_a_classic_proxy_is_told_to_quit_by_the_workload_and_nothing_else_is_done(
+    parade: Parade,
+) -> None:
+    """T14 T15: every pod that is left was asked; the image has no shell."""
+    classic = [w for w in PARADE if w not in NATIVE_SIDECARS]
+    pods = {pod.metadata.name for w in classic for pod in parade.meshed.pods(w)}
+
+    assert pods <= {seen.pod for seen in parade.connections}
+    assert {(seen.user, seen.container, seen.command) for seen in parade.connections} == {
+        (
+            parade.account,
+            "istio-proxy",
+            ("pilot-agent", "request", "--debug-port=15020", "POST", "quitquitquit"),
+        )
+    }
