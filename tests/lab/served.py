@@ -1,0 +1,67 @@
+"""Workloads with settings of their own, the namespaces that they serve, and what they measure."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import lightkube
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Namespace
+
+import lab
+from lab.fixtures import await_account
+from lab.kubelet import ScriptedKubelet
+from lab.scene import Scene
+from lab.workload import Workload
+
+
+@contextlib.contextmanager
+def program(
+    cluster: lab.Cluster, folder: Path, name: str, settings: Mapping[str, Any] | None = None
+) -> Iterator[Workload]:
+    """A workload that serves the namespaces with label ``lab.test/<name>: yes``, ready."""
+    workload = declared(cluster, folder, name, settings)
+    workload.deploy()
+    workload.start()
+    try:
+        workload.await_ready()
+        yield workload
+    finally:
+        if workload.running:
+            workload.stop()
+
+
+def declared(
+    cluster: lab.Cluster, folder: Path, name: str, settings: Mapping[str, Any] | None = None
+) -> Workload:
+    """The same workload, not deployed yet."""
+    selector = f"lab.test/{name}=yes"
+    return Workload(cluster, folder, name=name, model=name, selector=selector, more=settings)
+
+
+@contextlib.contextmanager
+def stage(
+    client: lightkube.Client, kubelet: ScriptedKubelet, workload: Workload
+) -> Iterator[Scene]:
+    """A new namespace that the workload serves."""
+    name = f"{workload.name}-{secrets.token_hex(3)}"
+    client.create(Namespace(metadata=ObjectMeta(name=name)))
+    await_account(client, name)
+    workload.select(name)
+    yield Scene(client, kubelet, name, name)
+    client.delete(Namespace, name)
+
+
+def metric(workload: Workload, series: str) -> float:
+    """The value of a series, such as ``istio_aux_quits_total{outcome="exited",rung="exec"}``.
+
+    Raises:
+        KeyError: it is not there.
+    """
+    _, text = workload.get("/metrics")
+    samples = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+    return {name: float(value) for name, _, value in samples}[series]
