@@ -18,10 +18,12 @@ from istio_aux.telemetry import Telemetry
 from unit.apiserver import ApiServer, proxy_quits
 from unit.asynchronous import background, until
 from unit.core.pods import RUNNING, State, document, exited
+from unit.podverbs import agent_quits
 
 FAST = Limits(
     deadline=1, confirm=0.2, doubt=0.05, first_retry=0.02, last_retry=0.1, last_reading=0.1
 )
+Answer = Callable[[web.WebSocketResponse, str, str], Awaitable[None]]
 LABELS = {"io.datastrophic/istio-aux": "enabled"}
 DONE = exited(0)
 ENDED = exited(0, at="2026-11-21T08:16:30Z")
@@ -63,16 +65,20 @@ class World:
 
     @property
     def told(self) -> list[str]:
-        """Pods whose proxy was told to exit, in order."""
-        return [name for _, name, _, _ in self.api.execs]
+        """Pods whose proxy was told to exit, in order, also those where it was refused."""
+        paths = [path.split("/") for path in self.api.requests]
+        return [path[6] for path in paths if path[-1] in {"exec", "portforward"}]
 
     def count(self, metric: str) -> float:
+        """The sum of all series whose text begins like that; there is at least one."""
         lines = self.telemetry.render().decode().splitlines()
-        return next(float(line.split()[-1]) for line in lines if line.startswith(metric))
+        found = [float(line.split()[-1]) for line in lines if line.startswith(metric)]
+        assert found, metric
+        return sum(found)
 
     async def ended(self, outcome: str, times: int = 1) -> None:
         await until(
-            lambda: self.count(f'istio_aux_quits_total{{outcome="{outcome}"}}') >= times,
+            lambda: self.count(f'istio_aux_quits_total{{outcome="{outcome}",') >= times,
             f"{times} {outcome}",
         )
 
@@ -80,14 +86,19 @@ class World:
         return [event["reason"] for event in self.api.events]
 
 
-def freeing(world: World) -> Callable[[web.WebSocketResponse, str, str], Awaitable[None]]:
-    """An exec that works: the proxy says OK and is gone."""
+def freeing(world: World, answer: Answer = proxy_quits) -> Answer:
+    """An exec, or a forwarded request, that works: the proxy says OK and is gone."""
 
     async def free(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
-        await proxy_quits(socket, namespace, pod)
+        await answer(socket, namespace, pod)
         await world.finish(pod, namespace)
 
     return free
+
+
+async def nobody_listens(socket: web.WebSocketResponse, _namespace: str, _pod: str) -> None:
+    """A forwarded request that reaches nobody."""
+    await socket.send_bytes(b"\x01connection refused")
 
 
 @asynccontextmanager
@@ -112,7 +123,7 @@ async def at_work(
         )  # fmt: skip
         async with background(namespaces.run()), background(pods.run()), background(events.run()):
             world = World(api, running, selection, telemetry)
-            api.on_exec = freeing(world)
+            api.on_exec, api.on_forward = freeing(world), freeing(world, agent_quits)
             try:
                 yield world
             finally:

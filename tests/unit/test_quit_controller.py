@@ -10,12 +10,12 @@ from aiohttp import web
 from istio_aux.core.pod import Metadata
 from istio_aux.core.policy import Policy
 from istio_aux.kube.resources import Key
-from istio_aux.quit import controller
 from istio_aux.quit.controller import Limits
 from istio_aux.quit.selection import Namespace, Selection
 from unit.apiserver import ApiServer, proxy_quits
 from unit.asynchronous import driven, until
 from unit.core.pods import RUNNING, document, exited
+from unit.podverbs import agent_quits
 from unit.quitting import at_work, cluster, freeing
 
 
@@ -83,7 +83,7 @@ async def test_a_namespace_that_is_deselected_is_left_alone_at_once() -> None:
         await proxy_quits(socket, namespace, pod)
 
     async with cluster() as world:
-        world.api.on_exec = stubborn
+        world.api.on_exec, world.api.on_forward = stubborn, agent_quits
         await world.pod("job")
         await until(lambda: world.told, "the first attempt is made")
         await world.select("training", selected=False)
@@ -196,10 +196,6 @@ async def test_stopping_drops_what_hangs_and_starts_nothing_more() -> None:
         await world.pod("late")
         await asyncio.sleep(0.1)  # Nothing is to happen.
         assert world.told == ["job"]
-
-
-def test_the_command_names_the_port() -> None:
-    assert controller.command(15021)[2] == "--debug-port=15021"
 
 
 def test_a_new_namespace_of_an_old_name_outlives_the_old_one() -> None:

@@ -14,19 +14,20 @@ from istio_aux.quit.controller import Limits
 from unit.apiserver import proxy_quits, refusal
 from unit.asynchronous import driven, until
 from unit.core.pods import RUNNING, document, exited
-from unit.quitting import cluster, freeing
+from unit.podverbs import agent_quits
+from unit.quitting import cluster, freeing, nobody_listens
 
 
 @driven
 async def test_a_success_that_the_status_does_not_show_is_none() -> None:
     """T16: a 404 counts as success for pilot-agent, and the proxy runs on."""
     async with cluster() as world:
-        world.api.on_exec = proxy_quits
+        world.api.on_exec, world.api.on_forward = proxy_quits, agent_quits
         await world.pod("job")
         await until(lambda: len(world.told) >= 3, "it is told again")
         (stuck,) = await until(world.controller.stuck, "it is called stuck")
         assert (stuck.namespace, stuck.name) == ("training", "job")
-        assert stuck.reason == "container istio-proxy: still runs although exec: exit code 0: OK"
+        assert "exec: exit code 0: OK, but istio-proxy still runs" in stuck.reason
         assert world.count("istio_aux_stuck_pods") == 1
         world.api.on_exec = freeing(world)
         await world.ended("exited")
@@ -64,17 +65,17 @@ async def test_a_failed_attempt_is_made_again_until_it_succeeds() -> None:
     async with cluster() as world:
 
         async def too_early(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
-            if len(world.told) < 5:
+            if len(world.told) < 6:
                 await socket.send_bytes(b'\x03{"status":"Failure","message":"container not found"}')
             else:
                 await freeing(world)(socket, namespace, pod)
 
-        world.api.on_exec = too_early
+        world.api.on_exec, world.api.on_forward = too_early, nobody_listens
         await world.pod("job")
         await world.ended("exited")
-        assert world.told == ["job"] * 5
+        assert world.told == ["job"] * 6
         await until(lambda: "ProxyQuit" in world.reasons(), "the end is told")
-        # Of four failures the 1st, the 2nd and the 4th.
+        # Of five failures the 1st, the 2nd and the 4th.
         assert world.reasons().count("ProxyQuitFailed") == 3
 
 
@@ -179,17 +180,17 @@ async def test_events_that_are_told_twice_or_late_change_nothing() -> None:
         world.controller.apply(stale)
         await world.ended("superseded")
         assert world.told == ["job"]
-        assert world.count('istio_aux_quits_total{outcome="exited"}') == 1
+        assert world.count('istio_aux_quits_total{outcome="exited",') == 1
 
 
 @driven
 async def test_an_api_server_that_is_restarted_in_between_loses_nobody() -> None:
     async with cluster() as world:
-        world.api.on_exec = proxy_quits
+        world.api.on_exec, world.api.on_forward = proxy_quits, agent_quits
         await world.pod("job")
         await until(lambda: world.told, "the first attempt is made")
         await world.api.stop()
-        world.api.on_exec = freeing(world)
+        world.api.on_exec, world.api.on_forward = freeing(world), freeing(world, agent_quits)
         await asyncio.sleep(0.3)  # Three times the longest wait: some attempts meet nobody.
         assert world.controller.watched == 1
         await world.api.start()
@@ -273,7 +274,7 @@ async def test_retries_that_hang_keep_no_first_attempt_waiting() -> None:
             else:
                 await socket.send_bytes(b'\x03{"status":"Failure","message":"too early"}')
 
-        world.api.on_exec = fail_then_hang
+        world.api.on_exec = world.api.on_forward = fail_then_hang
         await world.pod("hung")
         await until(lambda: world.told == ["hung", "hung"], "the retry hangs")
         await world.pod("healthy")

@@ -67,8 +67,14 @@ def test_what_is_below_the_level_is_not_logged(log: io.StringIO) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        'istio_aux_quits_total{outcome="exited"}',
-        "istio_aux_quit_attempts_total",
+        'istio_aux_quits_total{outcome="exited",rung="exec"}',
+        'istio_aux_quits_total{outcome="gone",rung="none"}',
+        'istio_aux_quit_attempts_total{rung="port-forward"}',
+        'istio_aux_dead_proxies_total{action="delete-failed"}',
+        "istio_aux_blocked_pods",
+        "istio_aux_lost_pods",
+        "istio_aux_would_quit_pods",
+        "istio_aux_leader",
         "istio_aux_stuck_pods",
         "istio_aux_watched_pods",
         'istio_aux_watch_restarts_total{reason="expired"}',

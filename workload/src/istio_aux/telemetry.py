@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from datetime import UTC, datetime
+from itertools import product
 from typing import TextIO
 
 import msgspec
@@ -16,8 +17,16 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
 
+from istio_aux.core.ladder import Rung
+
 QUIT_OUTCOMES = ("exited", "exited-nonzero", "gone", "superseded")
 """How a quit can end: exit 0, another exit code, the pod gone first, no longer needed."""
+
+NO_RUNG = "none"
+"""Rung of a quit that ended before the first attempt."""
+
+DEAD_PROXY_ACTIONS = ("reported", "deleted", "delete-failed")
+"""What was done about a pod that lost its proxy."""
 
 REVIEW_OUTCOMES = ("patched", "unchanged", "malformed", "too-large", "timeout", "not-allowed")
 """How a review can be answered: the first two with 200, the others with an HTTP error."""
@@ -37,16 +46,37 @@ class Telemetry:
         GCCollector(registry=registry)
         self._registry = registry
         self.quits = Counter(
-            "istio_aux_quits", "Proxies dealt with, by how it ended.", ["outcome"],
-            registry=registry,
+            "istio_aux_quits", "Proxies dealt with, by how it ended and the way tried last.",
+            ["outcome", "rung"], registry=registry,
         )  # fmt: skip
         self.quit_attempts = Counter(
-            "istio_aux_quit_attempts", "Attempts to make a proxy exit.", registry=registry
-        )
+            "istio_aux_quit_attempts", "Attempts to make a proxy exit, by way.", ["rung"],
+            registry=registry,
+        )  # fmt: skip
+        self.dead_proxies = Counter(
+            "istio_aux_dead_proxies", "Pods that lost their proxy, by what was done.", ["action"],
+            registry=registry,
+        )  # fmt: skip
         self.stuck_pods = Gauge(
             "istio_aux_stuck_pods", "Pods whose proxy withstood several attempts.",
             registry=registry,
         )  # fmt: skip
+        self.blocked_pods = Gauge(
+            "istio_aux_blocked_pods",
+            "Pods that a container keeps from completing although another one is finished.",
+            registry=registry,
+        )  # fmt: skip
+        self.lost_pods = Gauge(
+            "istio_aux_lost_pods", "Pods whose proxy is gone while a payload may still run.",
+            registry=registry,
+        )  # fmt: skip
+        self.would_quit_pods = Gauge(
+            "istio_aux_would_quit_pods", "Pods whose proxy only a dry run leaves running.",
+            registry=registry,
+        )  # fmt: skip
+        self.leader = Gauge(
+            "istio_aux_leader", "Whether this process is the one that acts.", registry=registry
+        )
         self.watched_pods = Gauge(
             "istio_aux_watched_pods", "Pods that may need their proxy to quit.", registry=registry
         )
@@ -73,8 +103,11 @@ class Telemetry:
             " log.", registry=registry,
         )  # fmt: skip
         # A series that is there from the start, at zero, is what rate() and alerts can see rise.
+        for outcome, rung in product(QUIT_OUTCOMES, (NO_RUNG, *Rung)):
+            self.quits.labels(outcome, rung)
         for counter, values in (
-            (self.quits, QUIT_OUTCOMES),
+            (self.quit_attempts, tuple(Rung)),
+            (self.dead_proxies, DEAD_PROXY_ACTIONS),
             (self.reviews, REVIEW_OUTCOMES),
             (self.watch_restarts, WATCH_REASONS),
         ):

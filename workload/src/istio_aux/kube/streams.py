@@ -186,7 +186,7 @@ async def converse(
     except TimeoutError:
         return Silence(f"timed out after {deadline:g} s")
     except KubeError as error:
-        return Silence(str(error), unsent=isinstance(error, ApiError))
+        return Silence(str(error), unsent=isinstance(error, ApiError) and error.code < 500)
     return None
 
 

@@ -7,44 +7,62 @@ attempt and each end; Events on the pod for what its owner should see.
 from __future__ import annotations
 
 import logging
+from typing import Literal
 
+from istio_aux.core.ladder import Rung
 from istio_aux.core.pod import PROXY
+from istio_aux.core.wishes import IGNORE_CONTAINERS
 from istio_aux.kube.events import Events
 from istio_aux.quit.proof import Gone, Outcome, ProxyExit, Superseded
 from istio_aux.quit.record import STUCK_AFTER, Record, Work
-from istio_aux.telemetry import Telemetry
+from istio_aux.telemetry import NO_RUNG, Telemetry
 
 _log = logging.getLogger(__name__)
 
 
 class Narrator:
-    """Knows all the ears there are; the controller knows none."""
+    """Knows all the ears there are; the controller knows none.
+
+    Attributes:
+        quiet: whether Events are somebody else's to send.
+    """
 
     def __init__(self, telemetry: Telemetry, events: Events) -> None:
         """Tell ``telemetry`` and ``events``, and the log."""
         self._telemetry, self._events = telemetry, events
+        self.quiet = False
 
-    def decided(self, record: Record) -> None:
-        """A decision differs from the last one on the same pod."""
+    def decided(self, record: Record, *, dry: bool) -> None:
+        """A decision differs from the last one on the pod; ``dry``: it will not be acted on."""
         # What there is nothing to do about is most of all pods, and interests nobody.
         level = logging.DEBUG if record.verdict == "ignore" else logging.INFO
-        self._say(level, "decision", record, action=record.verdict, reason=record.reason)
+        if record.verdict == "report":
+            level = logging.WARNING
+        action = "would quit" if dry and record.verdict == "quit" else record.verdict
+        self._say(level, "decision", record, action=action, reason=record.reason)
 
-    def attempts(self, record: Record, work: Work) -> None:
-        """The command is about to be sent."""
-        self._telemetry.quit_attempts.inc()
-        self._say(logging.DEBUG, "attempt", record, attempt=work.attempts)
+    def rehearsed(self, record: Record) -> None:
+        """A pod that was read again would now be told to quit, were this no dry run."""
+        if record.first("ProxyQuitDryRun"):
+            note = f"{record.reason}; a dry run leaves {PROXY} running"
+            self._event(record, "Normal", "ProxyQuitDryRun", note)
+
+    def attempts(self, record: Record, work: Work, rung: Rung) -> None:
+        """The proxy is about to be told to exit."""
+        self._telemetry.quit_attempts.labels(rung).inc()
+        self._say(logging.DEBUG, "attempt", record, attempt=work.attempts, rung=rung)
 
     def failed(self, record: Record, work: Work) -> None:
-        """An attempt did not make the proxy exit; there will be another."""
+        """An attempt had no success; there will be another."""
         level = logging.ERROR if work.failures == STUCK_AFTER else logging.WARNING
-        self._say(level, "attempt-failed", record, attempts=work.attempts, reason=work.failure)
+        self._say(
+            level, "attempt-failed", record,
+            errand=work.errand, attempts=work.attempts, reason=work.failure,
+        )  # fmt: skip
         # The 1st, 2nd, 4th, 8th ... failure: a pod that is stuck for days must not fill etcd.
-        if work.failures and work.failures & (work.failures - 1) == 0:
+        if work.errand == "quit" and work.failures and work.failures & (work.failures - 1) == 0:
             note = f"failure {work.failures}: {work.failure}"
-            self._events.emit(
-                record.key, "Warning", reason="ProxyQuitFailed", action="Quit", note=note
-            )
+            self._event(record, "Warning", "ProxyQuitFailed", note)
 
     def tripped(self, record: Record) -> None:
         """An error that nobody foresaw is being handled."""
@@ -52,7 +70,7 @@ class Narrator:
         _log.exception("%s", record.key, extra={"event": "internal-error"})
 
     def ended(self, record: Record, work: Work, outcome: Outcome) -> None:
-        """Nothing is to be done about the pod any more."""
+        """Nothing is to be done about the proxy any more."""
         match outcome:
             case ProxyExit(exit_code=code, after_payload=after):
                 label = "exited" if code == 0 else "exited-nonzero"
@@ -63,11 +81,40 @@ class Narrator:
                 label, reason = "gone", "the pod is gone"
             case Superseded(reason=why):
                 label, reason = "superseded", why
-        self._telemetry.quits.labels(label).inc()
+        rung = work.rung or NO_RUNG
+        self._telemetry.quits.labels(label, rung).inc()
         self._say(
             logging.INFO, "quit", record,
-            outcome=label, attempts=work.attempts, reason=reason,
+            outcome=label, rung=rung, attempts=work.attempts, reason=reason,
         )  # fmt: skip
+
+    def lost(self, record: Record) -> None:
+        """A second look confirms that the proxy is dead and a payload container is not."""
+        if record.first("ProxyLost"):
+            self._telemetry.dead_proxies.labels("reported").inc()
+            self._event(record, "Warning", "ProxyLost", record.reason)
+
+    def deleted(self, record: Record) -> None:
+        """The pod with the dead proxy is deleted."""
+        self._telemetry.dead_proxies.labels("deleted").inc()
+        self._say(logging.WARNING, "dead-proxy-pod-deleted", record, reason=record.reason)
+        note = f"deleted, so that its controller makes a new one: {record.reason}"
+        self._event(record, "Normal", "DeadProxyPodDeleted", note)
+
+    def not_deleted(self) -> None:
+        """The deletion of a pod with a dead proxy failed; `failed` says why."""
+        self._telemetry.dead_proxies.labels("delete-failed").inc()
+
+    def blocked(self, record: Record) -> None:
+        """A pod has been kept from completing for long."""
+        if record.first("ProxyQuitBlocked"):
+            by = ", ".join(record.blocked_by)
+            self._say(logging.INFO, "blocked", record, by=by, reason=record.reason)
+            note = (
+                f"{PROXY} is kept for {by}: {record.reason}. Annotation {IGNORE_CONTAINERS} names"
+                " containers that nobody has to wait for."
+            )
+            self._event(record, "Normal", "ProxyQuitBlocked", note)
 
     def _exited(self, record: Record, outcome: ProxyExit, reason: str) -> None:
         if outcome.after_payload is not None:
@@ -75,7 +122,13 @@ class Narrator:
         self._telemetry.quits_total += 1
         kind = "Normal" if outcome.exit_code == 0 else "Warning"
         note = f"every payload container is finished; {reason}"
-        self._events.emit(record.key, kind, reason="ProxyQuit", action="Quit", note=note)
+        self._event(record, kind, "ProxyQuit", note)
+
+    def _event(
+        self, record: Record, kind: Literal["Normal", "Warning"], reason: str, note: str
+    ) -> None:
+        if not self.quiet:
+            self._events.emit(record.key, kind, reason=reason, action="Quit", note=note)
 
     def _say(self, level: int, event: str, record: Record, **facts: object) -> None:
         namespace, name, uid = record.key

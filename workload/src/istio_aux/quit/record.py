@@ -8,48 +8,58 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-import msgspec
-
+from istio_aux.core.ladder import Rung
 from istio_aux.core.pod import Pod
 from istio_aux.core.quit import Action, Ignore, Quit, Report, Wait
 from istio_aux.kube.resources import Key
+from istio_aux.quit.findings import Blocked, Lost, Stuck
+from istio_aux.quit.proof import ProxyExit
 
 STUCK_AFTER = 3
 """Failures after which a pod is called stuck. The first may come too early for the agent."""
 
 Verdict = Literal["ignore", "wait", "quit", "report"]
 
-
-class Stuck(msgspec.Struct, frozen=True):
-    """A pod whose proxy withstands, as ``/status`` shows it; ``since`` is when quitting began."""
-
-    namespace: str
-    name: str
-    uid: str
-    since: datetime
-    attempts: int
-    reason: str
+Errand = Literal["quit", "report"]
+"""What there can be to do about a pod: make its proxy exit, or deal with one that is dead."""
 
 
 @dataclass(slots=True)
 class Work:
-    """The making of one proxy exit, as long as it takes.
+    """One errand, as long as it takes.
 
     Attributes:
-        since: when the proxy was first found to be needed no more.
-        attempts: how often it was told to exit.
+        errand: which.
+        since: when it was first found to be due.
+        attempts: how often the proxy was told to exit.
+        rung: how it was told last.
         failures: how often that, or reading the pod, was refused or had no effect.
         failure: why the last one was no success.
-        changed: set whenever the record, or the selection of its namespace, has changed.
+        said: what was heard of each rung that failed, the one tried last at the end.
+        exit: the proxy's, once the watch shows it after an attempt.
+        changed: set whenever the record, or what may be done about it, has changed.
         task: who does it.
     """
 
+    errand: Errand
     since: datetime
     attempts: int = 0
+    rung: Rung | None = None
     failures: int = 0
     failure: str = ""
+    said: dict[Rung, str] = field(default_factory=dict[Rung, str])
+    exit: ProxyExit | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
+
+    def hear(self, rung: Rung, what: str) -> None:
+        """Remember how an attempt failed: what each rung said, the newest first.
+
+        A rung that is forbidden must stay visible when the next one fails for another reason.
+        """
+        self.said.pop(rung, None)
+        self.said[rung] = what
+        self.failure = "; ".join(f"{rung}: {text}" for rung, text in reversed(self.said.items()))
 
 
 @dataclass(slots=True)
@@ -61,8 +71,14 @@ class Record:
         verdict: the kind of the newest decision.
         reason: its reason, for people.
         until: when a decision to wait should be made again, if it names a time.
+        blocked_by: payload containers that keep the proxy although another one is finished.
+        blocked_since: when there first were any.
         version: resourceVersion of the pod that was decided on.
         left: the watch does not show the pod any more.
+        told: whether the newest decision was told.
+        settled: whether all that the verdict asks for was done.
+        announced: reasons of the Events that a pod gets once.
+        alarm: rings when the pod has been blocked for long.
         work: set while there is something to do; there is never more than one.
     """
 
@@ -70,8 +86,14 @@ class Record:
     verdict: Verdict = "ignore"
     reason: str = ""
     until: datetime | None = None
+    blocked_by: tuple[str, ...] = ()
+    blocked_since: datetime | None = None
     version: int = 0
     left: bool = False
+    told: bool = True
+    settled: bool = False
+    announced: tuple[str, ...] = ()
+    alarm: asyncio.TimerHandle | None = None
     work: Work | None = None
 
     def outdates(self, pod: Pod) -> bool:
@@ -81,27 +103,56 @@ class Record:
         """
         return _version(pod) < self.version
 
-    def take(self, pod: Pod, decision: Action) -> bool:
-        """Adopt a decision on ``pod``; returns whether it differs from the last one."""
+    def take(self, pod: Pod, decision: Action, now: datetime) -> None:
+        """Adopt a decision made on ``pod`` at a time."""
         verdict = verdict_of(decision)
-        differs = (verdict, decision.reason) != (self.verdict, self.reason)
+        if (verdict, decision.reason) != (self.verdict, self.reason):
+            self.told = False
+        if verdict != self.verdict:
+            self.settled = False
         # Ten thousand pods have a handful of reasons between them.
         self.verdict, self.reason = verdict, sys.intern(decision.reason)
         self.until = decision.until if isinstance(decision, Wait) else None
+        by = decision.blocked_by if isinstance(decision, Wait) else ()
+        self.blocked_by = tuple(sys.intern(name) for name in by)
+        self.blocked_since = (self.blocked_since or now) if by else None
         self.version = _version(pod)
-        return differs
+
+    def first(self, event: str) -> bool:
+        """Whether the pod has not had this Event yet; from now on it has."""
+        if event in self.announced:
+            return False
+        self.announced += (event,)
+        return True
 
     @property
-    def wanted(self) -> bool:
-        """Whether there is something to do about the pod, now or at a known time."""
-        return not self.left and (self.verdict == "quit" or self.until is not None)
+    def errand(self) -> Errand | None:
+        """What there is to do about the pod, now or at a known time."""
+        if self.left or self.settled:
+            return None
+        if self.verdict == "quit" or self.until is not None:
+            return "quit"
+        return "report" if self.verdict == "report" else None
 
     def stuck(self) -> Stuck | None:
-        """The pod as one that a person should look at, or None if it is none."""
+        """The pod as one whose proxy withstands, or None if it is none."""
         work = self.work
-        if work is None or work.failures < STUCK_AFTER:
+        if work is None or work.errand != "quit" or work.failures < STUCK_AFTER:
             return None
         return Stuck(*self.key, since=work.since, attempts=work.attempts, reason=work.failure)
+
+    def blocked(self) -> Blocked | None:
+        """The pod as one that a container keeps from completing, or None if it is none."""
+        if self.left or not self.blocked_by:
+            return None
+        return Blocked(*self.key, by=list(self.blocked_by), reason=self.reason)
+
+    def lost(self) -> Lost | None:
+        """The pod as one whose proxy is dead, or None if it is none."""
+        if self.left or self.verdict != "report":
+            return None
+        failure = self.work.failure if self.work else ""
+        return Lost(*self.key, reason=f"{self.reason}; {failure}" if failure else self.reason)
 
 
 def verdict_of(decision: Action) -> Verdict:

@@ -1,0 +1,40 @@
+"""Read one pod as it is now, by its UID.
+
+Only the reading may live here.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from istio_aux.core import pod as pods
+from istio_aux.core.pod import Pod
+from istio_aux.kube.client import Client
+from istio_aux.kube.errors import ApiError, UnreachableError
+from istio_aux.quit.record import Record
+
+
+async def read(client: Client, record: Record) -> Pod | None:
+    """The pod of ``record``; None, and noted there, when it is gone or its name is another's.
+
+    Raises:
+        KubeError: the API server refused, or gave no pod.
+    """
+    try:
+        body = await client.get(path(record))
+        pod = pods.decode(body)
+    except ApiError as error:
+        if error.code != 404:
+            raise
+        pod = None
+    except msgspec.DecodeError as error:
+        raise UnreachableError(f"the answer is no pod: {error}") from error
+    if pod is None or pod.metadata.uid != record.key.uid:
+        record.left = True
+        return None
+    return pod
+
+
+def path(record: Record) -> str:
+    """Where the API server has the pod, and any other that has its name."""
+    return f"/api/v1/namespaces/{record.key.namespace}/pods/{record.key.name}"
