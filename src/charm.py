@@ -82,9 +82,11 @@ class IstioAuxCharm(ops.CharmBase):
         self._inputs = inputs
         needed = cluster.needed(inputs.model, leader=inputs.leader)
         with cluster.connect(self.kubernetes_transport) as client:
-            # The order matters: the workload's token needs its account; the API server has to trust
-            # a new authority before any unit serves what it signed; and it may send reviews only
-            # once somebody answers them.
+            # The order matters: the workload's token needs its account; what it may do, and in
+            # which namespaces, has to be true before it starts with new settings, or its first
+            # quits would be refused; the API server has to trust a new authority before any unit
+            # serves what it signed; and it may send reviews only once somebody answers them. (The
+            # units that do not lead cannot wait for the leader so; their quits are tried again.)
             self._problem = (
                 cluster.missing_permission(client, needed)
                 or self._ensure_access(client, inputs)
@@ -97,10 +99,10 @@ class IstioAuxCharm(ops.CharmBase):
             logger.warning("%s", self._problem.reason)
 
     def _ensure_access(self, client: Client, inputs: Inputs) -> Problem | None:
-        if not inputs.leader:
+        values = inputs.values()
+        if values is None:
             return None
-        access = manifests.render_access(inputs.app, inputs.model)
-        return cluster.apply(client, access, manager=inputs.app)
+        return cluster.apply(client, manifests.render_access(values), manager=inputs.app)
 
     def _ensure_workload(self, client: Client, inputs: Inputs) -> Problem | None:
         if not inputs.container_ready or inputs.authority is None:
@@ -111,10 +113,11 @@ class IstioAuxCharm(ops.CharmBase):
             if isinstance(access, Problem):
                 return access
             leaf = credentials.leaf(present, inputs, inputs.authority)
-            wanted = workload.files(inputs.config, access, leaf)
+            lease = f"{inputs.model}/{manifests.lease(inputs.app)}"
+            wanted = workload.files(inputs.config, lease, access, leaf)
             workload.write(self._container, present, wanted)
             if inputs.config:
-                workload.run(self._container, workload.layer(inputs.config))
+                workload.run(self._container, workload.layer(inputs.config, lease))
             if workload.is_planned(self._container):
                 self._look()
         except ops.pebble.ConnectionError as error:
@@ -175,9 +178,9 @@ class IstioAuxCharm(ops.CharmBase):
         if self.app.planned_units() > 0:
             return
         with cluster.connect(self.kubernetes_transport) as client:
-            cluster.delete_owned(
-                client, manifests.labels(self.app.name, self.model.name), self.model.name
-            )
+            labels = manifests.labels(self.app.name, self.model.name)
+            lease = manifests.lease(self.app.name)
+            cluster.delete_owned(client, labels, self.model.name, lease)
 
     def _on_collect_unit_status(self, event: ops.CollectStatusEvent) -> None:
         # An event that looked at nothing, such as one of a relation that ends, has no news.

@@ -22,22 +22,15 @@ from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.models.authentication_v1 import TokenRequestSpec
 from lightkube.models.authorization_v1 import ResourceAttributes, SelfSubjectAccessReviewSpec
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
 from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
+from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import ServiceAccount, ServiceAccountToken
-from lightkube.resources.rbac_authorization_v1 import ClusterRole, ClusterRoleBinding
+
+import kinds
+from kinds import OWNED
 
 # The workload outlives its charm by a day; the API server may grant less.
 TOKEN_LIFE_SECONDS: Final = 24 * 60 * 60
-
-# Kinds that the application owns, as a ClusterRole names them. The webhook is deleted first: with
-# `Fail` and no workload behind it, it would refuse pods while the rest is taken down.
-OWNED: Final[dict[type[Any], tuple[str, str]]] = {
-    MutatingWebhookConfiguration: ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
-    ClusterRoleBinding: ("rbac.authorization.k8s.io", "clusterrolebindings"),
-    ClusterRole: ("rbac.authorization.k8s.io", "clusterroles"),
-    ServiceAccount: ("", "serviceaccounts"),
-}
 
 # Answers that pass by themselves: the object is not there yet, someone else wrote first, too many
 # requests or storage that starts (429), and everything that is the server's own fault.
@@ -99,7 +92,7 @@ def needed(model: str, *, leader: bool) -> tuple[Permission, ...]:
     if not leader:
         return every_unit
     return every_unit + tuple(
-        Permission(verb, group, resource, model if kind is ServiceAccount else "")
+        Permission(verb, group, resource, model if kind in kinds.NAMESPACED else "")
         for kind, (group, resource) in OWNED.items()
         for verb in ("get", "list", "create", "patch", "delete")
     )
@@ -119,11 +112,23 @@ def missing_permission(client: Client, permissions: Iterable[Permission]) -> Pro
 
 
 def apply(client: Client, resources: Iterable[AnyResource], manager: str) -> Problem | None:
-    """Write `resources` by server-side apply, in order; the first problem ends it."""
+    """Write `resources` by server-side apply, in order; the first problem ends it.
+
+    A kind that only newer clusters serve is left out on an older one.
+    """
     for resource in resources:
 
         def write(resource: AnyResource = resource) -> None:
-            client.apply(resource, field_manager=manager, force=True)
+            try:
+                client.apply(resource, field_manager=manager, force=True)
+            except httpx2.HTTPStatusError as error:
+                if not kinds.is_not_served(type(resource), error):
+                    raise
+                logger.warning(
+                    "%s %s: left out: this cluster does not serve the kind (Kubernetes 1.30 does)",
+                    resource.kind,
+                    _name(resource),
+                )
 
         if problem := attempt(f"{resource.kind} {_name(resource)}", write):
             return problem
@@ -164,17 +169,23 @@ def prune(
     return attempt("owned objects", delete_strays)
 
 
-def delete_owned(client: Client, labels: Mapping[str, str], model: str) -> None:
-    """Delete all that carries `labels`, kind by kind in the order of `OWNED`.
+def delete_owned(client: Client, labels: Mapping[str, str], model: str, lease: str) -> None:
+    """Delete all that carries `labels`, kind by kind in the order of `OWNED`, then the `lease`.
 
     What is gone is fine, and so is what may not be deleted any more: Juju may take the charm's
     permissions away before the last hook (lp:1941655).
     """
-    for kind in OWNED:
+    for kind in (*OWNED, Lease):
         try:
-            for found in _labelled(client, kind, labels, model):
-                client.delete(kind, _name(found), namespace=model)
-                logger.info("%s %s: deleted", kind.__name__, _name(found))
+            # The workload made its Lease, without labels, and may not make a new one by now.
+            names = (
+                [lease]
+                if kind is Lease
+                else [_name(found) for found in _labelled(client, kind, labels, model)]
+            )
+            for name in names:
+                client.delete(kind, name, namespace=model)
+                logger.info("%s %s: deleted", kind.__name__, name)
         except ApiError as error:
             if error.response.status_code not in {401, 403, 404}:
                 raise
@@ -247,7 +258,12 @@ def _labelled(
 ) -> list[AnyResource]:
     # lightkube does not say what its label operators are operators of.
     found = client.list(kind, namespace=model, labels=dict(labels))  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return list(found)
+    try:
+        return list(found)
+    except httpx2.HTTPStatusError as error:
+        if kinds.is_not_served(kind, error):
+            return []
+        raise
 
 
 def _name(resource: AnyResource) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
@@ -11,6 +12,11 @@ import namespaces
 
 FailurePolicy = Literal["Ignore", "Fail"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+QuitMode = Literal["on", "dry-run", "off"]
+DeadProxy = Literal["report", "delete"]
+
+# apimachinery pkg/util/validation: IsDNS1123Label.
+_CONTAINER: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 
 
 class InvalidOptionError(ValueError):
@@ -26,12 +32,20 @@ class Config:
         namespace_label_selector: the same as a Kubernetes LabelSelector, for the webhook.
         failure_policy: what the API server does with a pod when the webhook does not answer.
         log_level: the least severe level that the workload logs.
+        quit: whether the workload tells proxies to exit.
+        quit_grace: seconds between the end of the last payload container and that.
+        ignore_containers: names of containers that never keep a proxy alive, sorted.
+        dead_proxy: what becomes of a pod whose proxy ended before its payload.
     """
 
     namespace_selector: str
     failure_policy: FailurePolicy
     log_level: LogLevel
     namespace_label_selector: Mapping[str, object] = field(default_factory=dict[str, object])
+    quit: QuitMode = "on"
+    quit_grace: int = 0
+    ignore_containers: tuple[str, ...] = ()
+    dead_proxy: DeadProxy = "report"
 
 
 def load(options: Mapping[str, object]) -> Config:
@@ -47,6 +61,16 @@ def load(options: Mapping[str, object]) -> Config:
         selector = namespaces.parse(text)
     except ValueError as error:
         problems.append(f"namespace-selector: {error}")
+    ignored = str(options["ignore-containers"])
+    containers = {name.strip() for name in ignored.split(",")} if ignored.strip() else set[str]()
+    if not all(map(_CONTAINER.fullmatch, containers)):
+        problems.append(
+            f"ignore-containers: {json.dumps(ignored)}: expected container names"
+            " separated by commas, such as cloud-sql-proxy,vault-agent"
+        )
+    grace = int(str(options["quit-grace"]))
+    if grace < 0:
+        problems.append(f"quit-grace: {grace}: expected seconds, 0 or more")
     for name, allowed in CHOICES.items():
         if options[name] not in allowed:
             problems.append(f"{name}: {json.dumps(options[name])}: expected {' or '.join(allowed)}")
@@ -57,10 +81,16 @@ def load(options: Mapping[str, object]) -> Config:
         namespace_label_selector=selector,
         failure_policy=options["failure-policy"],  # pyright: ignore[reportArgumentType]  checked above
         log_level=options["log-level"],  # pyright: ignore[reportArgumentType]  checked above
+        quit=options["quit"],  # pyright: ignore[reportArgumentType]  checked above
+        quit_grace=grace,
+        ignore_containers=tuple(sorted(containers)),
+        dead_proxy=options["dead-proxy"],  # pyright: ignore[reportArgumentType]  checked above
     )
 
 
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "failure-policy": get_args(FailurePolicy),
     "log-level": get_args(LogLevel),
+    "quit": get_args(QuitMode),
+    "dead-proxy": get_args(DeadProxy),
 }

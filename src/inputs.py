@@ -49,6 +49,8 @@ class Inputs:
             namespace_selector=self.config.namespace_label_selector,
             failure_policy=self.config.failure_policy,
             ca_bundle=self.authority.bundle(self.now),
+            acts=self.config.quit == "on",
+            deletes=self.config.dead_proxy == "delete",
         )
 
 

@@ -18,10 +18,23 @@ import yaml
 from lightkube import codecs
 from lightkube.codecs import AnyResource
 
+import namespaces
+
 WEBHOOK_PORT: Final = 8443
 
-# kube-system is left alone whatever the selector says: a cluster has to come up without us.
-_NEVER_SELECTED: Final = ("kube-system",)
+# Istio's own name for the container (istio inject.go ProxyContainerName).
+_PROXY: Final = "istio-proxy"
+
+# All commands by which the workload quits a proxy (its `core/ladder.py`): over the status ports
+# that pilot-agent's request accepts (istio pilot-agent request.go), and over Envoy's admin port.
+_QUIT: Final = ("POST", "quitquitquit")
+QUIT_COMMANDS: Final = (
+    *(
+        ("pilot-agent", "request", f"--debug-port={port}", *_QUIT)
+        for port in (15000, 15004, 15020, 15021)
+    ),
+    ("pilot-agent", "request", *_QUIT),
+)
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 
@@ -37,6 +50,8 @@ class Values:
             namespaces whose pods are shown to the webhook.
         failure_policy: what the API server does with a pod when the webhook does not answer.
         ca_bundle: PEM certificates, any of which may have signed what the webhook serves.
+        acts: the workload may quit proxies.
+        deletes: it may also delete pods that lost theirs; without `acts` it may not.
     """
 
     app: str
@@ -44,6 +59,8 @@ class Values:
     namespace_selector: Mapping[str, Any] = field(default_factory=dict[str, Any])
     failure_policy: Literal["Ignore", "Fail"] = "Ignore"
     ca_bundle: str = ""
+    acts: bool = True
+    deletes: bool = False
 
 
 def service_account(app: str) -> str:
@@ -56,6 +73,11 @@ def webhook_configuration(app: str, model: str) -> str:
     return f"istio-aux-{model}-{app}"
 
 
+def lease(app: str) -> str:
+    """Name of the Lease by which one unit is chosen to act, in the model's namespace."""
+    return app
+
+
 def labels(app: str, model: str) -> dict[str, str]:
     """The labels by which the application finds again what it owns, in any namespace."""
     return {
@@ -65,9 +87,31 @@ def labels(app: str, model: str) -> dict[str, str]:
     }
 
 
-def render_access(app: str, model: str) -> list[AnyResource]:
-    """Return the workload's ServiceAccount, ClusterRole and ClusterRoleBinding."""
-    return _render("access.yaml.j2", app, model)
+def render_access(values: Values) -> list[AnyResource]:
+    """Return the workload's ServiceAccount, what narrows it, and its roles, in this order.
+
+    So it never has a right, in any namespace, that the policy does not narrow yet.
+    """
+    account = service_account(values.app)
+    policy = _render(
+        "policy.yaml.j2",
+        values.app,
+        values.model,
+        user=f"system:serviceaccount:{values.model}:{account}",
+        selected=namespaces.expression(
+            _except_never_selected(values.namespace_selector), labels="variables.labels"
+        ),
+        proxy=_PROXY,
+        commands=QUIT_COMMANDS,
+    )
+    roles = _render(
+        "access.yaml.j2",
+        values.app,
+        values.model,
+        acts=values.acts,
+        deletes=values.acts and values.deletes,
+    )
+    return _render("account.yaml.j2", values.app, values.model) + policy + roles
 
 
 def render_webhook(values: Values) -> list[AnyResource]:
@@ -84,15 +128,15 @@ def render_webhook(values: Values) -> list[AnyResource]:
 
 def render(values: Values) -> list[AnyResource]:
     """Return every object that the application owns, in the order in which they are applied."""
-    return render_access(values.app, values.model) + render_webhook(values)
+    return render_access(values) + render_webhook(values)
 
 
 def _except_never_selected(selector: Mapping[str, Any]) -> dict[str, Any]:
     """Return `selector` AND not kube-system."""
     never = {
-        "key": "kubernetes.io/metadata.name",
+        "key": namespaces.NAME_LABEL,
         "operator": "NotIn",
-        "values": list(_NEVER_SELECTED),
+        "values": list(namespaces.NEVER_SELECTED),
     }
     return {**selector, "matchExpressions": [*selector.get("matchExpressions", []), never]}
 
@@ -101,6 +145,7 @@ def _render(template: str, app: str, model: str, **more: Any) -> list[AnyResourc
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
         autoescape=False,  # noqa: S701  this is YAML, not HTML: see `finalize`
         # JSON is YAML: every value arrives as what it is, a name that looks like a number too.
         finalize=json.dumps,
@@ -109,6 +154,8 @@ def _render(template: str, app: str, model: str, **more: Any) -> list[AnyResourc
         app=app,
         model=model,
         labels=labels(app, model),
+        lease=lease(app),
+        policy=f"istio-aux-{model}-{app}",
         role=f"{model}-{app}-workload",
         service_account=service_account(app),
         webhook_configuration=webhook_configuration(app, model),

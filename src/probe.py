@@ -21,6 +21,8 @@ class Probe:
         missing: why it is not ready, in one line, or nothing.
         selected_namespaces: how many namespaces the selector matches, None when unknown.
         stuck_pods: `namespace/name` of the pods whose proxy it could not end.
+        lost_pods: how many pods lost their proxy before their payload ended.
+        blocked_pods: how many pods are kept by another container than the one that is finished.
         version: of the workload, or nothing.
     """
 
@@ -28,6 +30,8 @@ class Probe:
     missing: str = ""
     selected_namespaces: int | None = None
     stuck_pods: tuple[str, ...] = ()
+    lost_pods: int = 0
+    blocked_pods: int = 0
     version: str = ""
 
 
@@ -50,5 +54,8 @@ def _decode(body: bytes) -> Probe:
         missing="; ".join(status["missing"]),
         selected_namespaces=len(status["selected-namespaces"]),
         stuck_pods=tuple(f"{p['namespace']}/{p['name']}" for p in status["stuck-pods"]),
+        # An image that is older than the charm does not say these.
+        lost_pods=len(status.get("lost-pods", ())),
+        blocked_pods=len(status.get("blocked-pods", ())),
         version=status["version"],
     )

@@ -34,7 +34,7 @@ def of_unit(inputs: Inputs, problem: Problem | None, probe: Probe | None) -> ops
         or _cluster(problem)
         or _authority(inputs)
         or _workload(probe)
-        or _working(probe)
+        or _working(inputs, probe)
     )
 
 
@@ -74,13 +74,18 @@ def _workload(probe: Probe | None) -> ops.StatusBase | None:
     return None if probe.ready else ops.WaitingStatus(f"workload: {probe.missing}")
 
 
-def _working(probe: Probe | None) -> ops.StatusBase:
-    # `_workload` has spoken already unless the workload answered and is ready.
+def _working(inputs: Inputs, probe: Probe | None) -> ops.StatusBase:
+    # The others have spoken already unless there are options and the workload is ready.
+    assert inputs.config is not None
     assert probe is not None
     count = probe.selected_namespaces
     facts = [f"{count} namespace{'' if count == 1 else 's'} selected"]
+    if inputs.config.quit != "on":
+        facts.append(f"quit: {inputs.config.quit}")
     if probe.stuck_pods:
         shown = ", ".join(probe.stuck_pods[:_LONGEST_LIST])
         more = len(probe.stuck_pods) - _LONGEST_LIST
         facts.append(f"stuck: {shown}" + (f" and {more} more" if more > 0 else ""))
+    counts = {"lost their proxy": probe.lost_pods, "blocked": probe.blocked_pods}
+    facts += [f"{count} {what}" for what, count in counts.items() if count]
     return ops.ActiveStatus("; ".join(facts))

@@ -16,6 +16,7 @@ from typing import Any, Final
 import ops
 import yaml
 
+import namespaces
 from certificates import Leaf
 from config import Config
 
@@ -51,10 +52,19 @@ class Access:
     token: str = field(repr=False)
 
 
-def settings(config: Config) -> dict[str, str]:
-    """Return the settings file of `istio-aux serve`, as a mapping."""
+def settings(config: Config, lease: str) -> dict[str, Any]:
+    """Return the settings file of `istio-aux serve`, as a mapping.
+
+    `lease` is the Lease (namespace/name) by which one unit is chosen to quit proxies.
+    """
     return {
-        "namespace-selector": config.namespace_selector,
+        "namespace-selector": namespaces.but_never_selected(config.namespace_selector),
+        # `on` and `off` are booleans in YAML, so the dumper puts these strings in quotes.
+        "quit": config.quit,
+        "quit-grace": config.quit_grace,
+        "ignore-containers": list(config.ignore_containers),
+        "dead-proxy": config.dead_proxy,
+        "lease": lease,
         "log-level": config.log_level,
         "tls-certificate": TLS_CERTIFICATE,
         "tls-key": TLS_KEY,
@@ -62,7 +72,7 @@ def settings(config: Config) -> dict[str, str]:
     }
 
 
-def files(config: Config | None, access: Access, leaf: Leaf) -> dict[str, str]:
+def files(config: Config | None, lease: str, access: Access, leaf: Leaf) -> dict[str, str]:
     """Return path and content of every file the workload reads.
 
     Without a valid configuration the file of the last valid one is left as it is.
@@ -92,12 +102,14 @@ def files(config: Config | None, access: Access, leaf: Leaf) -> dict[str, str]:
         TOKEN: access.token,
         KUBECONFIG: _yaml(kubeconfig),
     }
-    return contents if config is None else {**contents, CONFIG: _yaml(settings(config))}
+    if config is None:
+        return contents
+    return {**contents, CONFIG: _yaml(settings(config, lease))}
 
 
-def layer(config: Config) -> ops.pebble.LayerDict:
-    """Return the Pebble layer that runs the workload with `config`."""
-    digest = hashlib.sha256(_yaml(settings(config)).encode()).hexdigest()
+def layer(config: Config, lease: str) -> ops.pebble.LayerDict:
+    """Return the Pebble layer that runs the workload with the settings of `config` and `lease`."""
+    digest = hashlib.sha256(_yaml(settings(config, lease)).encode()).hexdigest()
     return {
         "summary": "istio-aux",
         "services": {

@@ -70,7 +70,7 @@ class Workload:
         with self.cluster.client() as client:
             namespace = Namespace(metadata=ObjectMeta(name=self.model))
             client.apply(namespace, field_manager="lab")
-            for resource in manifests.render_access(self.name, self.model):
+            for resource in manifests.render_access(self._values()):
                 client.apply(resource, field_manager="lab", force=True)
         leaf = certificates.issue(
             self._authority, certificates.service_names(self.name, self.model)
@@ -149,15 +149,20 @@ class Workload:
     def publish(self) -> None:
         """Make the webhook known: a Service onto the process, and the charm's configuration."""
         self.cluster.publish(self.model, self.name, manifests.WEBHOOK_PORT, self.webhook_port)
-        values = manifests.Values(
+        with self.cluster.client() as client:
+            for resource in manifests.render_webhook(self._values()):
+                client.apply(resource, field_manager="lab", force=True)
+
+    def _values(self) -> manifests.Values:
+        """What the charm would make its objects of, with options that say what the settings say."""
+        return manifests.Values(
             app=self.name,
             model=self.model,
             namespace_selector=selectors.parse(self.selector).as_label_selector(),
             ca_bundle=self._authority.certificate,
+            acts=self._settings.get("quit", "on") == "on",
+            deletes=self._settings.get("dead-proxy") == "delete",
         )
-        with self.cluster.client() as client:
-            for resource in manifests.render_webhook(values):
-                client.apply(resource, field_manager="lab", force=True)
 
     def withdraw(self) -> None:
         """Take the webhook configuration out of the cluster again."""

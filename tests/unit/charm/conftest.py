@@ -32,7 +32,7 @@ class ApiServer:
 
     It refuses `denied` permissions (written as "verb resource"), both when asked for by a
     SelfSubjectAccessReview and when used; it fails at `broken` ones, written likewise, and answers
-    `failures` first.
+    `failures` first. It does not serve kinds whose plural is `unknown`, as older versions do not.
     """
 
     def __init__(self) -> None:
@@ -40,6 +40,7 @@ class ApiServer:
         self.calls: list[str] = []
         self.denied: set[str] = set()
         self.broken: set[str] = set()
+        self.unknown: set[str] = set()
         self.failures: list[httpx2.Response | httpx2.TransportError] = []
         self._count = 0
 
@@ -66,6 +67,8 @@ class ApiServer:
                 raise failure
             return failure
         verb, resource = self._verb(request), self._resource(path)
+        if resource in self.unknown:
+            return httpx2.Response(404, text="404 page not found\n")
         if not self._allows(verb=verb, resource=resource):
             return self._status(403, "Forbidden", f"{resource} is forbidden: cannot {verb}")
         if f"{verb} {resource}" in self.broken:
@@ -123,8 +126,13 @@ class ApiServer:
         return {
             "clusterrolebindings",
             "clusterroles",
+            "leases",
             "mutatingwebhookconfigurations",
+            "rolebindings",
+            "roles",
             "serviceaccounts",
+            "validatingadmissionpolicies",
+            "validatingadmissionpolicybindings",
         }
 
     @staticmethod
@@ -141,6 +149,8 @@ class Workload:
         self.missing: list[str] = []
         self.namespaces = ["team-a", "team-b"]
         self.stuck: list[dict[str, str]] = []
+        self.lost: list[dict[str, str]] = []
+        self.blocked: list[dict[str, str]] = []
 
     def answer(self, request: httpx2.Request) -> httpx2.Response:
         if not self.running:
@@ -151,6 +161,8 @@ class Workload:
             "missing": self.missing,
             "selected-namespaces": self.namespaces,
             "stuck-pods": self.stuck,
+            "lost-pods": self.lost,
+            "blocked-pods": self.blocked,
             "version": "1.2.3",
         }
         return httpx2.Response(200, json=status)

@@ -16,6 +16,16 @@ from .conftest import ApiServer, Files, Workload
 
 Context = testing.Context[IstioAuxCharm]
 
+ACCESS = [
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "Role",
+    "RoleBinding",
+    "ServiceAccount",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+]
+
 EVENTS = {
     "install": lambda ctx, _: ctx.on.install(),
     "start": lambda ctx, _: ctx.on.start(),
@@ -38,12 +48,7 @@ def test_any_event_reaches_the_goal(
     out = ctx.run(EVENTS[event](ctx, fresh), fresh)
 
     assert out.unit_status == testing.ActiveStatus("2 namespaces selected")
-    assert api.kinds() == [
-        "ClusterRole",
-        "ClusterRoleBinding",
-        "MutatingWebhookConfiguration",
-        "ServiceAccount",
-    ]
+    assert api.kinds() == sorted([*ACCESS, "MutatingWebhookConfiguration"])
     assert set(files()) == {
         "config.yaml",
         "kubeconfig",
@@ -268,4 +273,4 @@ def test_a_container_that_is_not_there_yet_is_waited_for(
     out = ctx.run(ctx.on.install(), starting)
 
     assert out.unit_status == testing.WaitingStatus("waiting for Pebble in container istio-aux")
-    assert api.kinds() == ["ClusterRole", "ClusterRoleBinding", "ServiceAccount"]
+    assert api.kinds() == ACCESS

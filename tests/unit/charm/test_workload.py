@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import shlex
 from pathlib import Path
+from typing import get_args
 
+import pytest
 import yaml
 from istio_aux import cli, settings
+from istio_aux.core.policy import DeadProxy, QuitMode
 from istio_aux.kube import access
 from ops import pebble, testing
 
+import config
 import workload
 from config import Config
 
 from .conftest import Files
 
-CONFIG = Config("team in (a,b)", "Ignore", "debug", {})
+CONFIG = Config(
+    namespace_selector="team in (a,b)",
+    failure_policy="Ignore",
+    log_level="debug",
+    quit="off",
+    quit_grace=5,
+    ignore_containers=("cloud-sql-proxy", "vault-agent"),
+    dead_proxy="delete",
+)
+LEASE = "kubeflow/istio-aux"
 
 
 def test_the_command_is_one_of_the_workload() -> None:
-    service = workload.layer(CONFIG).get("services", {})[workload.SERVICE]
+    service = workload.layer(CONFIG, LEASE).get("services", {})[workload.SERVICE]
     program, *arguments = shlex.split(service.get("command", ""))
 
     parsed = cli._parser().parse_args(arguments)
@@ -37,8 +51,15 @@ def test_the_settings_file_is_understood(
 
     understood = settings.load(tmp_path / "config.yaml")
 
-    assert str(understood.namespace_selector) == "io.datastrophic/istio-aux=enabled"
+    assert str(understood.namespace_selector) == (
+        "io.datastrophic/istio-aux=enabled,kubernetes.io/metadata.name!=kube-system"
+    )
     assert understood.log_level == "info"
+    assert understood.quit_mode is QuitMode.ON
+    assert understood.quit_grace == 0
+    assert understood.ignore_containers == frozenset()
+    assert understood.dead_proxy is DeadProxy.REPORT
+    assert understood.lease == ("kubeflow", "istio-aux")
     assert str(understood.tls_certificate) == workload.TLS_CERTIFICATE
     assert str(understood.tls_key) == workload.TLS_KEY
     assert str(understood.kubeconfig) == workload.KUBECONFIG
@@ -46,12 +67,31 @@ def test_the_settings_file_is_understood(
 
 
 def test_every_option_reaches_the_settings(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(workload.settings(CONFIG)))
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(workload.settings(CONFIG, LEASE)))
 
     understood = settings.load(tmp_path / "config.yaml")
 
-    assert str(understood.namespace_selector) == "team in (a,b)"
+    assert str(understood.namespace_selector) == (
+        "kubernetes.io/metadata.name!=kube-system,team in (a,b)"
+    )
     assert understood.log_level == "debug"
+    assert understood.quit_mode is QuitMode.OFF
+    assert understood.quit_grace == 5
+    assert understood.ignore_containers == {"cloud-sql-proxy", "vault-agent"}
+    assert understood.dead_proxy is DeadProxy.DELETE
+
+
+@pytest.mark.parametrize("mode", get_args(config.QuitMode))
+def test_every_mode_survives_yaml(mode: config.QuitMode, tmp_path: Path) -> None:
+    settings_of = workload.settings(dataclasses.replace(CONFIG, quit=mode), LEASE)
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings_of))
+
+    assert settings.load(tmp_path / "config.yaml").quit_mode == mode
+
+
+def test_the_charm_and_the_workload_know_the_same_choices() -> None:
+    assert set(get_args(config.QuitMode)) == set(QuitMode)
+    assert set(get_args(config.DeadProxy)) == set(DeadProxy)
 
 
 def test_the_kubeconfig_is_understood(settled: testing.State, files: Files, tmp_path: Path) -> None:
@@ -79,13 +119,13 @@ def test_the_token_is_in_one_file_only(files: Files, settled: testing.State) -> 
 
 
 def test_the_same_settings_make_the_same_layer() -> None:
-    again = Config("team in (a,b)", "Fail", "debug", {})
+    again = dataclasses.replace(CONFIG, failure_policy="Fail")
 
-    assert workload.layer(again) == workload.layer(CONFIG)
+    assert workload.layer(again, LEASE) == workload.layer(CONFIG, LEASE)
 
 
 def test_readiness_of_the_pod_follows_the_workload() -> None:
-    checks = pebble.Layer(workload.layer(CONFIG)).checks
+    checks = pebble.Layer(workload.layer(CONFIG, LEASE)).checks
 
     assert checks["ready"].level is pebble.CheckLevel.READY
     assert checks["ready"].http == {"url": "http://localhost:8080/readyz"}
@@ -93,6 +133,6 @@ def test_readiness_of_the_pod_follows_the_workload() -> None:
 
 
 def test_a_workload_that_hangs_is_restarted() -> None:
-    service = pebble.Layer(workload.layer(CONFIG)).services[workload.SERVICE]
+    service = pebble.Layer(workload.layer(CONFIG, LEASE)).services[workload.SERVICE]
 
     assert service.on_check_failure == {"live": "restart"}

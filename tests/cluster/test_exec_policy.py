@@ -1,0 +1,234 @@
+"""What the workload's account may do to pods when RBAC would let it do anything.
+
+The account of a workload that does not run is made an administrator, by mistake as it were, so that
+what is refused is refused by the charm's ValidatingAdmissionPolicy. Requests are real up to the
+upgrade to a stream, which they do not ask for, and deletions are dry runs.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import lab
+import lightkube
+import pytest
+from lab import meshed
+from lab.kubelet import ScriptedKubelet
+from lab.workload import Workload
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.models.rbac_v1 import RoleRef, Subject
+from lightkube.resources.core_v1 import Namespace, ServiceAccount
+from lightkube.resources.rbac_authorization_v1 import ClusterRoleBinding
+
+import manifests
+
+RBAC = "rbac.authorization.k8s.io"
+MODEL = "narrowed"
+CHOSEN, OTHER = "narrowed-chosen", "narrowed-other"
+SELECTOR = "narrowed=chosen"
+# Measured on 2 busy cores: a policy is in force 0.4 s after it was made.
+IN_FORCE = 30.0
+
+QUIT = manifests.QUIT_COMMANDS[2]
+
+
+class Account:
+    """Asks the API server as one ServiceAccount."""
+
+    def __init__(self, cluster: lab.Cluster, kubeconfig: Path) -> None:
+        (user,) = json.loads(kubeconfig.read_text())["users"]
+        self._http = httpx2.Client(
+            base_url=f"{cluster.server}/api/v1/namespaces",
+            headers={"Authorization": f"Bearer {user['user']['token']}"},
+            verify=ssl.create_default_context(cafile=str(cluster.ca)),
+            timeout=30,
+            trust_env=False,
+        )
+
+    def close(self) -> None:
+        self._http.close()
+
+    def connect(self, subresource: str, where: str, **options: object) -> str:
+        """Connect to a pod (`namespace/name`); returns why it is refused, or nothing."""
+        namespace, _, name = where.partition("/")
+        path = f"/{namespace}/pods/{name}/{subresource}"
+        answer = self._http.post(path, params={"stdout": "true", **options})
+        message = answer.json()["message"]
+        if answer.status_code == 400 and message == "Upgrade request required":
+            return ""
+        return f"{answer.status_code}: {message}"
+
+    def execute(self, where: str, command: tuple[str, ...] = QUIT, **options: object) -> str:
+        """Execute in istio-proxy, unless `options` say otherwise; returns as `connect` does."""
+        return self.connect(
+            "exec", where, **{"container": "istio-proxy", "command": list(command), **options}
+        )
+
+    def delete(self, where: str) -> str:
+        """Ask for the deletion of a pod, which stays; returns as `connect` does."""
+        namespace, _, name = where.partition("/")
+        answer = self._http.delete(f"/{namespace}/pods/{name}", params={"dryRun": "All"})
+        return "" if answer.is_success else f"{answer.status_code}: {answer.json()['message']}"
+
+
+@pytest.fixture(scope="module")
+def pods(cluster: lab.Cluster, client: lightkube.Client, kubelet: ScriptedKubelet) -> None:
+    """In a chosen and in another namespace a pod with a proxy, and one without."""
+    for name, labels in {CHOSEN: {"narrowed": "chosen"}, OTHER: {"narrowed": "other"}}.items():
+        client.create(Namespace(metadata=ObjectMeta(name=name, labels=labels)))
+        account = ServiceAccount(metadata=ObjectMeta(name="default", namespace=name))
+        client.apply(account, field_manager="lab")
+        kubelet.run(client.create(meshed.pod(name, "meshed")))
+        kubelet.run(client.create(meshed.pod(name, "plain", sidecar=None)))
+
+
+def administrator(cluster: lab.Cluster, client: lightkube.Client, account: str) -> Account:
+    """The account, which may do anything from now on as far as RBAC says."""
+    subject = Subject(kind="ServiceAccount", name=account, namespace=MODEL)
+    client.create(
+        ClusterRoleBinding(
+            metadata=ObjectMeta(name=f"{MODEL}-{account}-is-an-administrator"),
+            roleRef=RoleRef(name="cluster-admin", kind="ClusterRole", apiGroup=RBAC),
+            subjects=[subject],
+        )
+    )
+    return Account(cluster, cluster.kubeconfig_for(MODEL, account))
+
+
+@pytest.fixture(scope="module")
+def account(
+    cluster: lab.Cluster,
+    client: lightkube.Client,
+    tmp_path_factory: pytest.TempPathFactory,
+    pods: None,
+) -> Iterator[Account]:
+    """The workload's own, once its policy is in force."""
+    deployed = Workload(
+        cluster, tmp_path_factory.mktemp("narrowed"), model=MODEL, selector=SELECTOR
+    )
+    deployed.deploy()
+    account = administrator(cluster, client, manifests.service_account(deployed.name))
+    lab.until(
+        lambda: "never attaches" in account.connect("attach", f"{CHOSEN}/meshed"),
+        timeout=IN_FORCE,
+        what="the policy to be in force",
+    )
+    yield account
+    account.close()
+
+
+@pytest.fixture(scope="module")
+def somebody(cluster: lab.Cluster, client: lightkube.Client, account: Account) -> Iterator[Account]:
+    """Another account of the same namespace with the same rights."""
+    client.create(ServiceAccount(metadata=ObjectMeta(name="somebody", namespace=MODEL)))
+    somebody = administrator(cluster, client, "somebody")
+    yield somebody
+    somebody.close()
+
+
+@pytest.mark.parametrize("command", manifests.QUIT_COMMANDS, ids=" ".join)
+def test_the_commands_that_quit_a_proxy_are_allowed(account: Account, command: tuple[str, ...]):
+    assert account.execute(f"{CHOSEN}/meshed", command) == ""
+
+
+def test_a_port_of_a_pod_in_a_selected_namespace_may_be_forwarded(account: Account):
+    assert account.connect("portforward", f"{CHOSEN}/meshed", ports="15020") == ""
+
+
+def test_a_pod_with_a_proxy_in_a_selected_namespace_may_be_deleted(account: Account):
+    assert account.delete(f"{CHOSEN}/meshed") == ""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        (),
+        ("sh", "-c", "pilot-agent request POST quitquitquit"),
+        ("pilot-agent",),
+        ("pilot-agent", "request", "GET", "config_dump"),
+        ("pilot-agent", "request", "POST", "quitquitquit", "--kubeconfig=/tmp/own"),
+        ("pilot-agent", "request", "--debug-port=22", "POST", "quitquitquit"),
+        ("pilot-agent request POST quitquitquit",),
+    ],
+    ids=" ".join,
+)
+def test_no_other_command_is_executed(account: Account, command: tuple[str, ...]):
+    refusal = account.execute(f"{CHOSEN}/meshed", command)
+
+    assert refusal.startswith("403: ")
+    assert "executes the commands that quit a proxy only" in refusal
+
+
+@pytest.mark.parametrize("container", ["main", "istio-init", ""])
+def test_nothing_is_executed_in_another_container(account: Account, container: str):
+    """An empty name would be the first container, or the one that an annotation says."""
+    refusal = account.execute(f"{CHOSEN}/meshed", container=container)
+
+    assert refusal.startswith("403: ")
+    assert "executes in container istio-proxy only" in refusal
+
+
+@pytest.mark.parametrize("option", ["stdin", "tty"])
+def test_nothing_is_executed_with_an_input_or_a_terminal(account: Account, option: str):
+    refusal = account.execute(f"{CHOSEN}/meshed", **{option: "true"})
+
+    assert refusal.startswith("403: ")
+    assert "executes without input and terminal only" in refusal
+
+
+def test_nothing_is_attached_to(account: Account):
+    refusal = account.connect("attach", f"{CHOSEN}/meshed", container="istio-proxy")
+
+    assert refusal.startswith("403: ")
+    assert "never attaches" in refusal
+
+
+def test_a_pod_without_a_proxy_is_not_deleted(account: Account):
+    refusal = account.delete(f"{CHOSEN}/plain")
+
+    assert refusal.startswith("403: ")
+    assert "deletes pods that have a container istio-proxy only" in refusal
+
+
+@pytest.mark.parametrize("act", ["execute", "forward", "delete"])
+def test_nothing_is_done_in_a_namespace_that_is_not_selected(account: Account, act: str):
+    where = f"{OTHER}/meshed"
+    refusal = {
+        "execute": lambda: account.execute(where),
+        "forward": lambda: account.connect("portforward", where),
+        "delete": lambda: account.delete(where),
+    }[act]()
+
+    assert refusal.startswith("403: ")
+    assert "only in namespaces that the option namespace-selector matches" in refusal
+
+
+def test_nothing_is_done_in_kube_system_even_if_it_is_labelled(
+    account: Account, client: lightkube.Client
+):
+    client.patch(Namespace, "kube-system", {"metadata": {"labels": {"narrowed": "chosen"}}})
+    # The label has come to the policy when the same label has opened another namespace.
+    client.create(
+        Namespace(metadata=ObjectMeta(name="narrowed-later", labels={"narrowed": "chosen"}))
+    )
+    lab.until(
+        lambda: account.execute("narrowed-later/none").startswith("404: "),
+        timeout=IN_FORCE,
+        what="the policy to know a namespace",
+    )
+
+    refusal = account.execute("kube-system/none")
+
+    assert refusal.startswith("403: ")
+    assert "only in namespaces that the option namespace-selector matches" in refusal
+
+
+def test_nobody_else_is_touched(somebody: Account):
+    assert somebody.execute(f"{OTHER}/meshed", ("sh",), container="main", stdin="true") == ""
+    assert somebody.connect("attach", f"{OTHER}/meshed", container="main") == ""
+    assert somebody.connect("portforward", f"{OTHER}/meshed") == ""
+    assert somebody.delete(f"{OTHER}/plain") == ""
