@@ -47,11 +47,14 @@ def document(
     labels: Mapping[str, str] | None = None,
     details: Mapping[str, Mapping[str, Any]] | None = None,
     conditions: list[dict[str, str]] | None = None,
+    status: Mapping[str, Any] | None = None,
+    owner: tuple[str, str] | None = None,
     deleting: bool = False,
 ) -> dict[str, Any]:
     """A pod as JSON: ``containers`` and native ``sidecars`` map names, in order, to states.
 
-    ``details`` adds fields to the spec of a container, by its name.
+    ``details`` adds fields to the spec of a container, by its name; ``spec`` and ``status`` add
+    fields to theirs. ``owner`` is the apiVersion and the kind of the controller.
     """
     more = details or {}
     metadata: dict[str, Any] = {"name": "job-x7k2p", "namespace": "training", "uid": "u-1"}
@@ -59,6 +62,9 @@ def document(
         metadata["annotations"] = dict(annotations)
     if labels is not None:
         metadata["labels"] = dict(labels)
+    if owner is not None:
+        version, kind = owner
+        metadata["ownerReferences"] = [{"apiVersion": version, "kind": kind, "controller": True}]
     if deleting:
         metadata["deletionTimestamp"] = "2026-11-21T08:17:00Z"
     inits = sidecars or {}
@@ -79,6 +85,7 @@ def document(
             "conditions": conditions or [],
             "containerStatuses": statuses(containers),
             "initContainerStatuses": statuses(inits),
+            **(status or {}),
         },
     }
 

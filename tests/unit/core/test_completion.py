@@ -35,6 +35,15 @@ RESTARTS: list[tuple[str, dict[str, Any], str | None, int, bool]] = [
      {"restartPolicy": "Never", "restartPolicyRules": [{"action": "Restart"}]}, "Never", 0, False),
     ("without a policy of its own a container has no rules",
      {"restartPolicyRules": ruled("Restart", "In", 42)["restartPolicyRules"]}, "Never", 42, False),
+    ("rules that do not match leave it to the container's policy",
+     ruled("Restart", "In", 42, policy="OnFailure"), "Never", 1, True),
+    ("a rule without values and In matches nothing", ruled("Restart", "In"), "Never", 0, False),
+    ("a rule without values and NotIn matches everything",
+     ruled("Restart", "NotIn"), "Never", 0, True),
+    ("a second rule counts when the first does not match",
+     {"restartPolicy": "Never", "restartPolicyRules": [
+         *ruled("Restart", "In", 1)["restartPolicyRules"],
+         *ruled("Restart", "In", 42)["restartPolicyRules"]]}, "Never", 42, True),
     ("only the first rule that matches counts",
      {"restartPolicy": "Never", "restartPolicyRules": [
          *ruled("Pray", "In", 42)["restartPolicyRules"],
@@ -70,12 +79,90 @@ def test_a_container_that_has_not_ended_is_not_finished(state: State, why: str) 
     assert (result.finished, result.why) == (False, why)
 
 
-@pytest.mark.parametrize("reason", ["OOMKilled", "StartError", "ContainerCannotRun", "Error", ""])
+REASONS = [
+    "OOMKilled",
+    "StartError",
+    "ContainerCannotRun",
+    "Error",
+    "Completed",
+    "DeadlineExceeded",
+    "ContainerStatusUnknown",
+    "",
+]
+
+
+@pytest.mark.parametrize("reason", REASONS)
 @pytest.mark.parametrize(("code", "expected"), [(0, True), (1, False)])
 def test_the_reason_string_decides_nothing(reason: str, code: int, expected: bool) -> None:
     """Under OnFailure the exit code alone decides, whatever the reason is called (T3)."""
     pod = job({"main": exited(code, reason)}, restart="OnFailure")
     assert finished(pod.containers[0], pod.container_status("main"), pod).finished is expected
+
+
+@pytest.mark.parametrize("reason", REASONS)
+@pytest.mark.parametrize("code", [0, 1, 137])
+def test_under_never_every_exit_is_the_end(reason: str, code: int) -> None:
+    """Neither the exit code nor the reason matters then (T1, T3)."""
+    pod = job({"main": exited(code, reason)})
+    assert finished(pod.containers[0], pod.container_status("main"), pod).finished
+
+
+def test_a_container_lost_while_all_restart_is_not_finished() -> None:
+    """The one reason that counts is the kubelet's own mark, whatever the policy (T12)."""
+    pod = job({"main": exited(137, "RestartingAllContainers")})
+    result = finished(pod.containers[0], pod.container_status("main"), pod)
+    assert (result.finished, result.why) == (
+        False,
+        "exited 137 (RestartingAllContainers), will be restarted with all others",
+    )
+
+
+def test_nothing_restarts_in_a_pod_that_failed() -> None:
+    """Not even a container that was lost while all were restarted."""
+    pod = job({"main": exited(137, "RestartingAllContainers")}, phase="Failed")
+    assert finished(pod.containers[0], pod.container_status("main"), pod).finished
+
+
+def test_what_ended_before_the_last_start_does_not_count() -> None:
+    """A container that runs again is not finished, whatever its lastState says (T4)."""
+    status = {
+        "name": "main",
+        "state": RUNNING,
+        "lastState": exited(0),
+        "restartCount": 3,
+    }
+    pod = job({"main": RUNNING}, status={"containerStatuses": [status]})
+    assert not finished(pod.containers[0], pod.container_status("main"), pod).finished
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_restarted_container_ends_like_any_other(code: int) -> None:
+    """After three restarts under OnFailure the last exit code counts (T2)."""
+    status = {
+        "name": "main",
+        "state": exited(code),
+        "lastState": exited(1 - code),
+        "restartCount": 3,
+    }
+    pod = job({"main": RUNNING}, restart="OnFailure", status={"containerStatuses": [status]})
+    result = finished(pod.containers[0], pod.container_status("main"), pod)
+    assert result.finished is (code == 0)
+
+
+def test_statuses_that_contradict_each_other_say_nothing() -> None:
+    """Whichever comes first, the container is not finished (T9)."""
+    both = [{"name": "main", "state": exited(0)}, {"name": "main", "state": RUNNING}]
+    for listed in (both, both[::-1], [*both, both[0]]):
+        pod = job({"main": MISSING}, status={"containerStatuses": listed})
+        result = finished(pod.containers[0], pod.container_status("main"), pod)
+        assert (result.finished, result.why) == (False, "no status yet")
+
+
+def test_a_status_that_is_there_twice_counts_once() -> None:
+    """Two reports that say the same contradict nothing (T9)."""
+    twice = [{"name": "main", "state": exited(0)}] * 2
+    pod = job({"main": MISSING}, status={"containerStatuses": twice})
+    assert finished(pod.containers[0], pod.container_status("main"), pod).finished
 
 
 def test_in_a_pod_that_is_over_whatever_ended_is_finished() -> None:

@@ -1,9 +1,9 @@
-"""What a decision carries besides its kind: verdicts, ports, times; and recordings replayed."""
+"""What a decision says of each container; and recordings of a real cluster replayed."""
 
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import groupby
 
 import pytest
@@ -34,59 +34,6 @@ def test_every_container_has_a_role() -> None:
         "dind": "ignored",
         "vault-agent": "sidecar",
     }
-
-
-def test_a_policy_can_ignore_containers_in_all_pods() -> None:
-    """What the admin ignores holds up no pod."""
-    pod = job({"main": exited(0), "dind": RUNNING, "istio-proxy": RUNNING})
-    policy = Policy(ignore_containers=frozenset({"dind"}))
-    assert isinstance(quitting.decide(pod, policy, None), quitting.Quit)
-
-
-def test_a_grace_period_keeps_the_proxy_until_it_ends() -> None:
-    """The wait names its end, counted from the last payload container's exit."""
-    early = exited(0, at="2026-11-21T08:16:20Z")
-    pod = job({"early": early, "main": exited(0), "istio-proxy": RUNNING})
-    policy = Policy(grace=5)
-    decision = quitting.decide(pod, policy, FINISHED_AT + timedelta(seconds=4.9))
-    assert isinstance(decision, quitting.Wait)
-    assert decision.until == FINISHED_AT + timedelta(seconds=5)
-    assert isinstance(quitting.decide(pod, policy, decision.until), quitting.Quit)
-
-
-def test_without_a_clock_the_grace_period_is_over() -> None:
-    """`explain` of a file cannot know the time of the file."""
-    pod = job({"main": exited(0), "istio-proxy": RUNNING})
-    assert isinstance(quitting.decide(pod, Policy(grace=5), None), quitting.Quit)
-
-
-@pytest.mark.parametrize(
-    ("annotation", "environment", "port"),
-    [
-        pytest.param(None, None, 15020, id="nothing is configured"),
-        pytest.param("15520", None, 15520, id="the annotation"),
-        pytest.param(None, '{"statusPort":15521}\n', 15521, id="the ProxyConfig"),
-        pytest.param("15520", '{"statusPort":15521}', 15520, id="the annotation wins"),
-        pytest.param("0", None, 0, id="the status server is off"),
-        pytest.param("high", None, 15020, id="an annotation that is no number"),
-        pytest.param("99999", None, 15020, id="an annotation that is no port"),
-        pytest.param("1" * 5000, None, 15020, id="a very long annotation"),
-        pytest.param(None, '{"statusPort":"x"}', 15020, id="a ProxyConfig of the wrong type"),
-        pytest.param(None, "{}", 15020, id="a ProxyConfig without a port"),
-    ],
-)
-def test_the_status_port_is_the_one_of_this_pod(
-    annotation: str | None, environment: str | None, port: int
-) -> None:
-    """A custom status port is found in both places where Istio keeps it (T21)."""
-    pod = job(
-        {"main": exited(0), "istio-proxy": RUNNING},
-        annotations={"status.sidecar.istio.io/port": annotation} if annotation else {},
-        details={"istio-proxy": {"env": [{"name": "PROXY_CONFIG", "value": environment}]}},
-    )
-    decision = quitting.decide(pod, Policy(), None)
-    assert isinstance(decision, quitting.Quit)
-    assert decision.status_port == port
 
 
 @pytest.mark.parametrize(

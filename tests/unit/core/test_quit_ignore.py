@@ -1,10 +1,10 @@
-"""Which pods are none of our business, and which have lost their proxy: the rest of the table."""
+"""Which pods are none of our business: the part of the decision table with nothing to do."""
 
 from __future__ import annotations
 
 from istio_aux.core import quit as quitting
 from istio_aux.core.wishes import IGNORE_CONTAINERS, QUIT
-from unit.core.pods import RUNNING, exited, job, waiting
+from unit.core.pods import RUNNING, exited, job
 from unit.core.table import Row, decide, table
 
 
@@ -69,33 +69,50 @@ from unit.core.table import Row, decide, table
         job({"main": exited(3), "istio-proxy": exited(0)}),
         "and istio-proxy too",
     ),
+    Row(
+        "a pod whose proxy was killed after its payload, and is not restarted",
+        job({"main": exited(0), "istio-proxy": exited(137)}),
+        "and istio-proxy too",
+    ),
+    Row(
+        "a pod that is being deleted although its payload still runs",
+        job({"main": RUNNING, "istio-proxy": exited(0)}, deleting=True),
+        "being deleted",
+    ),
+    Row(
+        "a gateway that lost its proxy",
+        job({"istio-proxy": exited(0)}),
+        "no payload container",
+    ),
+    Row(
+        "a pod with a gateway's proxy and a native sidecar",
+        job({"istio-proxy": RUNNING}, sidecars={"vault-agent": RUNNING}),
+        "no payload container",
+    ),
+    Row(
+        "a native sidecar that exited, which the kubelet starts again",
+        job({"main": RUNNING}, sidecars={"istio-proxy": exited(1)}),
+        "native sidecar",
+    ),
+    Row(
+        "a pod whose author opted out, with a payload that still runs",
+        job({"main": RUNNING, "istio-proxy": RUNNING}, annotations={QUIT: "false"}),
+        'istio-aux.io/quit: "false"',
+    ),
+    Row(
+        "an opt-out of several lines and great length",
+        job({"main": RUNNING, "istio-proxy": RUNNING}, annotations={QUIT: "no\n" + "o" * 200}),
+        f'istio-aux.io/quit: "no\\n{"o" * 57}…"',
+    ),
+    Row(
+        "a container that is called like the proxy but only sets things up",
+        job({"main": exited(0)}, spec={"initContainers": [{"name": "istio-proxy"}]}),
+        "no container istio-proxy",
+    ),
+    Row("an empty document", job({}, restart="Never", phase=None), "no container istio-proxy"),
 )
 def test_ignore(row: Row) -> None:
     """Some pods are none of our business, and stay so (T5, T10, T11, T22)."""
     decision = decide(row.pod)
     assert isinstance(decision, quitting.Ignore), decision
-    assert row.because in decision.reason
-
-
-@table(
-    Row(
-        "the hold timed out, and the payload runs without a network",
-        job({"istio-proxy": exited(0), "main": RUNNING}),
-        "istio-proxy exited 0, not restarted (restartPolicy Never), but not finished: main",
-    ),
-    Row(
-        "the proxy was killed for its memory before the payload could start",
-        job({"istio-proxy": exited(137, "OOMKilled"), "main": waiting("ContainerCreating")}),
-        "istio-proxy exited 137 (OOMKilled)",
-    ),
-    Row(
-        "the proxy exited well under OnFailure, so that it stays away",
-        job({"istio-proxy": exited(0), "main": RUNNING}, restart="OnFailure"),
-        "istio-proxy exited 0",
-    ),
-)
-def test_report(row: Row) -> None:
-    """A proxy that is gone for good although a payload may still run is reported (T30)."""
-    decision = decide(row.pod)
-    assert isinstance(decision, quitting.Report), decision
     assert row.because in decision.reason

@@ -12,7 +12,7 @@ from typing import Literal
 
 from istio_aux.core import completion, ownership
 from istio_aux.core.ladder import Rung, rungs
-from istio_aux.core.pod import PROXY, Container, Pod, Struct
+from istio_aux.core.pod import PROXY, Container, Pod, State, Struct
 from istio_aux.core.policy import DeadProxy, Policy
 from istio_aux.core.statusport import status_port
 from istio_aux.core.wishes import (
@@ -165,7 +165,7 @@ def _keeps_lost_pod(facts: _Facts) -> Iterator[str]:
     for problem in facts.wishes.problems:
         yield problem.why
     states = (facts.pod.container_status(name) for name in facts.unfinished)
-    if all(status is None or status.state is None for status in states):
+    if all(status is None or status.state in {None, State()} for status in states):
         yield "the state of its payload is not known"
 
 

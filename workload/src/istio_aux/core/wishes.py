@@ -87,7 +87,7 @@ def _problems(pod: Pod) -> Iterator[Problem]:
     unknown = _names(pod, QUIT_AFTER).difference(possible)
     if unknown and possible:
         named = quoted(", ".join(sorted(unknown)))
-        why = f"annotation {QUIT_AFTER}: {named}: expected containers of the pod, of "
+        why = f"annotation {QUIT_AFTER}: {named}: expected containers of the pod: "
         yield Problem(annotation=QUIT_AFTER, why=why + ", ".join(sorted(possible)))
     grace = pod.annotations.get(QUIT_GRACE, "")
     if grace and _seconds(grace) is None:
