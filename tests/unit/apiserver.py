@@ -2,47 +2,28 @@
 
 A fake with behaviour, in this process, over real sockets and real TLS. It keeps the API server's
 promises that the workload's client leans on (semantics: list and watch), and can be told to break
-them: see `ApiServer.faults`. It authorises nobody, validates nothing and knows two resources.
+them: see `ApiServer.faults`. It authorises nobody, validates nothing and knows three resources.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import ssl
 import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from copy import deepcopy
 from pathlib import Path
 from typing import Self
 
 from aiohttp import web
 from istio_aux.kube.access import Access
 from unit import podverbs
-from unit.selection import Object, event, line, selected
+from unit.selection import Object
+from unit.store import Store, refusal
 from unit.tls import certificate
 
 Fault = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
 Exec = Callable[[web.WebSocketResponse, str, str], Awaitable[None]]
-
-HISTORY = 1000
-"""Events that a watch may still begin at; the real one keeps at least 75 s of them."""
-
-
-def status(code: int, reason: str, message: str, **extra: object) -> Object:
-    """A meta/v1 Status of a failure."""
-    return {
-        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-        "message": message, "reason": reason, "code": code, **extra,
-    }  # fmt: skip
-
-
-def refusal(
-    code: int, reason: str = "", message: str = "", *, headers: dict[str, str] | None = None
-) -> web.Response:
-    """An error as the API server answers it."""
-    return web.json_response(status(code, reason, message), status=code, headers=headers)
 
 
 def _no_such_pod(name: str) -> web.Response:
@@ -56,14 +37,13 @@ async def proxy_quits(socket: web.WebSocketResponse, _namespace: str, _pod: str)
     await socket.send_bytes(b'\x03{"metadata":{},"status":"Success"}')
 
 
-class ApiServer:
+class ApiServer(Store):
     """The server, for as long as the ``async with`` lasts.
 
     Attributes:
         faults: each is asked before a request is served; the first that answers is removed.
         requests: ``METHOD path`` of all requests, in order.
         queries: the query of each request, in the same order.
-        watches: requests whose watch streams are open.
         events: bodies of the Events that were posted.
         execs: ``(namespace, pod, container, command)`` of all execs that were upgraded.
         on_exec: answers an exec.
@@ -74,10 +54,10 @@ class ApiServer:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.faults: list[Fault] = []
         self.requests: list[str] = []
         self.queries: list[dict[str, str]] = []
-        self.watches: list[web.Request] = []
         self.events: list[Object] = []
         self.execs: list[tuple[str, str, str, tuple[str, ...]]] = []
         self.on_exec: Exec = proxy_quits
@@ -85,11 +65,6 @@ class ApiServer:
         self.forwards: list[tuple[str, str, int, str]] = []
         self.on_forward: podverbs.Forward = podverbs.agent_quits
         self.tokens: list[str] = []
-        self.oldest = 0
-        self._objects: dict[tuple[str, str, str], Object] = {}
-        self._history: list[tuple[int, str, Object | None, Object]] = []
-        self._version = 1
-        self._changed = asyncio.Condition()
         self._stack = AsyncExitStack()
         self._port = 0
 
@@ -158,45 +133,6 @@ class ApiServer:
         path.write_text(json.dumps(config))
         return path
 
-    async def put(self, resource: str, body: Object) -> Object:
-        """Create or replace an object; returns it as stored."""
-        stored = deepcopy(body)
-        meta = stored.setdefault("metadata", {})
-        key = (resource, meta.get("namespace", ""), meta["name"])
-        old = self._objects.get(key)
-        if old and old["metadata"]["uid"] != meta.setdefault("uid", old["metadata"]["uid"]):
-            await self.remove(*key)
-            old = None
-        self._version += 1
-        meta.setdefault("uid", f"uid-{self._version}")
-        meta["resourceVersion"] = str(self._version)
-        self._objects[key] = stored
-        await self._record(resource, old, stored)
-        return stored
-
-    async def remove(self, resource: str, namespace: str, name: str) -> None:
-        old = self._objects.pop((resource, namespace, name))
-        self._version += 1
-        gone = deepcopy(old)
-        gone["metadata"]["resourceVersion"] = str(self._version)
-        self._history.append((self._version, resource, gone, {}))
-        async with self._changed:
-            self._changed.notify_all()
-
-    async def forget_history(self) -> None:
-        """From now on a watch from any version before this one is answered with 410."""
-        self._version += 1
-        self.oldest = self._version
-
-    def get(self, resource: str, namespace: str, name: str) -> Object | None:
-        return self._objects.get((resource, namespace, name))
-
-    async def _record(self, resource: str, old: Object | None, new: Object) -> None:
-        self._history.append((self._version, resource, old, new))
-        del self._history[:-HISTORY]
-        async with self._changed:
-            self._changed.notify_all()
-
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(f"{request.method} {request.path}")
         self.queries.append(dict(request.query))
@@ -217,10 +153,22 @@ class ApiServer:
             case ["api", "v1", "namespaces", namespace, "pods", pod, *subresource]:
                 return await self._pod(request, namespace, pod, *subresource)
             case ["api", "v1", "namespaces", namespace, "pods"]:
-                return await self._collection(request, "pods", namespace)
+                return await self.collection(request, "pods", namespace)
+            case ["apis", "coordination.k8s.io", "v1", "namespaces", namespace, "leases", *name]:
+                return await self._lease(request, namespace, *name)
             case ["api", "v1", "pods" | "namespaces" as resource]:
-                return await self._collection(request, resource, "")
+                return await self.collection(request, resource, "")
         return refusal(404, "NotFound", "the server could not find the requested resource")
+
+    async def _lease(
+        self, request: web.Request, namespace: str, name: str = ""
+    ) -> web.StreamResponse:
+        if not name:
+            return await self.collection(request, "leases", namespace)
+        if request.method == "PUT":
+            return await self.replace(request, "leases", namespace, name)
+        found = self.get("leases", namespace, name)
+        return web.json_response(found) if found else refusal(404, "NotFound", name)
 
     async def _pod(
         self, request: web.Request, namespace: str, pod: str, subresource: str = ""
@@ -237,49 +185,6 @@ class ApiServer:
                 return refusal(409, "Conflict", unmet)
             await self.remove("pods", namespace, pod)
         return web.json_response(found)
-
-    async def _collection(
-        self, request: web.Request, resource: str, namespace: str
-    ) -> web.StreamResponse:
-        if request.query.get("watch") == "true":
-            return await self._watch(request, resource, namespace)
-        keys = sorted(key for key in self._objects if key[0] == resource)
-        found = [self._objects[key] for key in keys if namespace in ("", key[1])]
-        found = [item for item in found if selected(request, item)]
-        start = int(request.query.get("continue", "0"))
-        limit = int(request.query.get("limit", "0")) or len(found)
-        meta = {"resourceVersion": str(self._version)}
-        if start + limit < len(found):
-            meta["continue"] = str(start + limit)
-        return web.json_response({"metadata": meta, "items": found[start : start + limit]})
-
-    async def _watch(
-        self, request: web.Request, resource: str, namespace: str
-    ) -> web.StreamResponse:
-        response = web.StreamResponse()
-        await response.prepare(request)
-        seen = int(request.query["resourceVersion"])
-        if seen < self.oldest:
-            gone = status(410, "Expired", f"too old resource version: {seen} ({self.oldest})")
-            await response.write(line("ERROR", gone))
-            return response
-        self.watches.append(request)
-        try:
-            async with asyncio.timeout(float(request.query.get("timeoutSeconds", "1800"))):
-                while True:
-                    for version, kind, old, new in list(self._history):
-                        if version <= seen or kind != resource:
-                            continue
-                        if told := event(request, namespace, old, new, version):
-                            await response.write(told)
-                    seen = max(seen, self._version)
-                    async with self._changed:
-                        while self._version <= seen:
-                            await self._changed.wait()
-        except (TimeoutError, ConnectionError):
-            return response
-        finally:
-            self.watches.remove(request)
 
     async def _exec(self, request: web.Request, namespace: str, pod: str) -> web.StreamResponse:
         socket = web.WebSocketResponse(protocols=("v5.channel.k8s.io", "v4.channel.k8s.io"))

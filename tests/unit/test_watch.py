@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from aiohttp import web
-from unit.apiserver import ApiServer
 from unit.asynchronous import driven, until
-from unit.watching import Seen, line, lists, on_watch, pod, stream, watching
+from unit.watching import Seen, follows, line, lists, on_watch, paging, pod, stream, watching
 
 FIELDS = {"fieldSelector": "status.phase=Running"}
 
 
 @driven
 async def test_what_exists_is_told_before_the_watch_counts_as_synced() -> None:
+    """T26, T38: as a list in pages."""
     seen = Seen()
-    async with ApiServer() as api:
+    async with paging() as api:
         await api.put("pods", pod("a"))
         await api.put("pods", pod("b"))
         async with watching(api, seen) as watch:
@@ -25,7 +25,7 @@ async def test_what_exists_is_told_before_the_watch_counts_as_synced() -> None:
 @driven
 async def test_changes_are_told_as_they_happen() -> None:
     seen = Seen()
-    async with ApiServer() as api, watching(api, seen) as watch:
+    async with paging() as api, watching(api, seen) as watch:
         await watch.synced.wait()
         await api.put("pods", pod("a", "Pending"))
         await api.put("pods", pod("a"))
@@ -38,7 +38,7 @@ async def test_changes_are_told_as_they_happen() -> None:
 @driven
 async def test_an_object_that_leaves_the_selection_is_told_as_gone() -> None:
     seen = Seen()
-    async with ApiServer() as api, watching(api, seen, FIELDS):
+    async with paging() as api, watching(api, seen, FIELDS):
         await api.put("pods", pod("a"))
         await until(lambda: seen.names == {"a"}, "a is there")
         await api.put("pods", pod("a", "Succeeded"))
@@ -48,7 +48,7 @@ async def test_an_object_that_leaves_the_selection_is_told_as_gone() -> None:
 @driven
 async def test_a_new_object_under_an_old_name_is_another_object() -> None:
     seen = Seen()
-    async with ApiServer() as api, watching(api, seen):
+    async with paging() as api, watching(api, seen):
         old = await api.put("pods", pod("a"))
         await until(lambda: seen.there, "a is there")
         new = await api.put("pods", pod("a", uid="another"))
@@ -59,8 +59,9 @@ async def test_a_new_object_under_an_old_name_is_another_object() -> None:
 
 @driven
 async def test_a_line_of_more_than_512_kib_is_read() -> None:
+    """Where aiohttp as it comes gives up."""
     seen = Seen()
-    async with ApiServer() as api, watching(api, seen) as watch:
+    async with paging() as api, watching(api, seen) as watch:
         await watch.synced.wait()
         await api.put("pods", pod("big", annotations={"note": "x" * (1 << 20)}))
         await until(lambda: seen.names == {"big"}, "it is there")
@@ -69,6 +70,8 @@ async def test_a_line_of_more_than_512_kib_is_read() -> None:
 
 @driven
 async def test_a_bookmark_moves_the_version_from_which_the_watch_goes_on() -> None:
+    """T28."""
+
     async def bookmark(request: web.Request) -> web.StreamResponse:
         # As recorded: the API server sends null where a pod has a list.
         body = {"kind": "Pod", "metadata": {"resourceVersion": "77", "creationTimestamp": None},
@@ -76,18 +79,18 @@ async def test_a_bookmark_moves_the_version_from_which_the_watch_goes_on() -> No
         return await stream(request, line("BOOKMARK", body))
 
     seen = Seen()
-    async with ApiServer() as api:
+    async with paging() as api:
         api.faults.append(on_watch(bookmark))
         async with watching(api, seen):
             await until(lambda: api.watches, "the second watch is open")
-            assert [query["resourceVersion"] for query in api.queries[1:]] == ["1", "77"]
+            assert [query["resourceVersion"] for query in follows(api)] == ["1", "77"]
             assert seen.told == []
 
 
 @driven
 async def test_the_server_is_asked_to_end_streams_at_different_times() -> None:
     seen = Seen()
-    async with ApiServer() as api, watching(api, seen, stream=300, relist=600):
+    async with paging() as api, watching(api, seen, stream=300, relist=600):
         await until(lambda: api.watches, "the watch is open")
-        assert 270 <= int(api.queries[1]["timeoutSeconds"]) <= 330
-        assert api.queries[1]["allowWatchBookmarks"] == "true"
+        assert 270 <= int(follows(api)[0]["timeoutSeconds"]) <= 330
+        assert follows(api)[0]["allowWatchBookmarks"] == "true"

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from aiohttp import web
+from istio_aux.kube import access
 from istio_aux.kube.backoff import Backoff
-from unit.apiserver import ApiServer, refusal, status
+from unit.apiserver import ApiServer
 from unit.asynchronous import driven, until
+from unit.store import refusal, status
 from unit.watching import (
     Seen,
     answered,
+    follows,
     line,
     lists,
     on_list,
     on_watch,
+    paging,
     pod,
     stream,
     watching,
@@ -24,8 +29,9 @@ from unit.watching import (
 
 @driven
 async def test_a_connection_reset_loses_nothing_and_needs_no_new_list() -> None:
+    """T28."""
     seen = Seen()
-    async with ApiServer() as api, watching(api, seen):
+    async with paging() as api, watching(api, seen):
         await until(lambda: api.watches, "the watch is open")
         await api.put("pods", pod("a"))
         await until(lambda: seen.names == {"a"}, "a is there")
@@ -41,8 +47,9 @@ async def test_a_connection_reset_loses_nothing_and_needs_no_new_list() -> None:
 @pytest.mark.parametrize("how", ["in the stream", "as a status"])
 @driven
 async def test_an_expired_version_leads_to_a_list_that_tells_what_vanished(how: str) -> None:
+    """T28: 410, as the answer and within the stream."""
     seen = Seen()
-    async with ApiServer() as api, watching(api, seen):
+    async with paging() as api, watching(api, seen):
         await until(lambda: api.watches, "the watch is open")
         await api.put("pods", pod("a"))
         await api.put("pods", pod("b"))
@@ -66,7 +73,7 @@ async def test_an_event_that_was_cut_in_half_is_told_once_it_is_whole() -> None:
         return response
 
     seen = Seen()
-    async with ApiServer() as api:
+    async with paging() as api:
         api.faults.append(on_watch(cut))
         async with watching(api, seen):
             await until(lambda: api.watches, "the second watch is open")
@@ -78,16 +85,18 @@ async def test_an_event_that_was_cut_in_half_is_told_once_it_is_whole() -> None:
 
 @driven
 async def test_a_watch_that_went_silent_is_replaced() -> None:
+    """T27: half-open connections bring no error."""
+
     async def silent(request: web.Request) -> web.StreamResponse:
         response = await stream(request)
         await asyncio.sleep(60)
         return response
 
     seen = Seen()
-    async with ApiServer() as api:
+    async with paging() as api:
         api.faults.append(on_watch(silent))
         async with watching(api, seen, silence=0.2):
-            await until(lambda: len(api.requests) == 2, "the silent watch is open")
+            await until(lambda: len(follows(api)) == 1, "the silent watch is open")
             await api.put("pods", pod("a"))
             await until(lambda: seen.names == {"a"}, "a is there")
             assert seen.restarts[0] == "silent"
@@ -95,6 +104,8 @@ async def test_a_watch_that_went_silent_is_replaced() -> None:
 
 @driven
 async def test_a_list_again_and_again_finds_what_a_lying_watch_never_told() -> None:
+    """T27: the bound is the time between lists."""
+
     async def lie(request: web.Request) -> web.StreamResponse:
         response = await stream(request)
         while True:
@@ -102,10 +113,10 @@ async def test_a_list_again_and_again_finds_what_a_lying_watch_never_told() -> N
             await asyncio.sleep(0.05)
 
     seen = Seen()
-    async with ApiServer() as api:
+    async with paging() as api:
         api.faults.append(on_watch(lie))
         async with watching(api, seen, stream=0.2, relist=0.3):
-            await until(lambda: len(api.requests) == 2, "the lying watch is open")
+            await until(lambda: len(follows(api)) == 1, "the lying watch is open")
             await api.put("pods", pod("a"))
             await until(lambda: seen.names == {"a"}, "a is there")
 
@@ -116,7 +127,7 @@ async def test_a_line_that_is_no_event_ends_the_stream_and_nothing_else() -> Non
         return await stream(request, b'{"kind":"Surprise"}\n')
 
     seen = Seen()
-    async with ApiServer() as api:
+    async with paging() as api:
         api.faults.append(on_watch(nonsense))
         async with watching(api, seen):
             await until(lambda: api.watches, "the second watch is open")
@@ -125,9 +136,10 @@ async def test_a_line_that_is_no_event_ends_the_stream_and_nothing_else() -> Non
 @pytest.mark.parametrize("code", [429, 500, 503])
 @driven
 async def test_a_server_that_asks_for_time_gets_it(code: int) -> None:
+    """T28."""
     answer = refusal(code, "Busy", "come back later", headers={"Retry-After": "1"})
     seen = Seen()
-    async with ApiServer() as api:
+    async with paging() as api:
         api.faults.append(on_list(lambda _: answered(answer)))
         await api.put("pods", pod("a"))
         began = asyncio.get_running_loop().time()
@@ -140,13 +152,15 @@ async def test_a_server_that_asks_for_time_gets_it(code: int) -> None:
 
 @driven
 async def test_an_error_in_the_stream_leads_to_a_new_list() -> None:
+    """T28."""
+
     async def error(request: web.Request) -> web.StreamResponse:
         details = {"retryAfterSeconds": 0}
         body = status(504, "Timeout", "Too large resource version", details=details)
         return await stream(request, line("ERROR", body))
 
     seen = Seen()
-    async with ApiServer() as api:
+    async with paging() as api:
         api.faults.append(on_watch(error))
         async with watching(api, seen):
             await until(lambda: api.watches, "the second watch is open")
@@ -158,7 +172,7 @@ async def test_an_error_in_the_stream_leads_to_a_new_list() -> None:
 async def test_what_stands_in_the_way_is_told_until_it_is_gone() -> None:
     refused = refusal(403, "Forbidden", 'pods is forbidden: User "me" cannot list')
     seen = Seen()
-    async with ApiServer() as api:
+    async with paging() as api:
         api.faults.append(on_list(lambda _: answered(refused)))
         async with watching(api, seen) as watch:
             trouble = await until(lambda: watch.trouble, "there is trouble")
@@ -172,7 +186,7 @@ async def test_what_stands_in_the_way_is_told_until_it_is_gone() -> None:
 @driven
 async def test_an_api_server_that_is_restarted_is_found_again() -> None:
     seen = Seen()
-    async with ApiServer() as api, watching(api, seen) as watch:
+    async with paging() as api, watching(api, seen) as watch:
         await api.put("pods", pod("a"))
         await until(lambda: seen.names == {"a"}, "a is there")
         await api.stop()
@@ -188,7 +202,7 @@ async def test_an_object_that_cannot_be_read_costs_only_itself(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     seen = Seen()
-    async with ApiServer() as api:
+    async with paging() as api:
         await api.put("pods", pod("listed") | {"spec": {"containers": "none"}})
         await api.put("pods", pod("a"))
         async with watching(api, seen):
@@ -201,19 +215,44 @@ async def test_an_object_that_cannot_be_read_costs_only_itself(
 
 
 @driven
-async def test_a_stream_that_always_ends_at_once_is_not_asked_for_in_a_tight_loop() -> None:
+async def test_a_token_that_has_expired_is_replaced_by_the_one_in_its_file_now(
+    tmp_path: Path,
+) -> None:
+    """A kubelet rotates a pod's token; nothing has to be started again for it."""
+
+    async def unauthorized(request: web.Request) -> web.StreamResponse | None:
+        if request.headers["Authorization"] == "Bearer new":
+            return None
+        api.faults.append(unauthorized)
+        return refusal(401, "Unauthorized", "Unauthorized")
+
+    file = tmp_path / "token"
+    file.write_text("old")
     seen = Seen()
     async with ApiServer() as api:
+        api.faults.append(unauthorized)
+        kubeconfig = api.kubeconfig(tmp_path, {"tokenFile": str(file)})
+        async with watching(api, seen, access=access.load(kubeconfig)) as watch:
+            trouble = await until(lambda: watch.trouble, "the token is refused")
+            assert trouble == "/api/v1/pods: 401 Unauthorized: Unauthorized"
+            file.write_text("new")
+            await watch.synced.wait()
+
+
+@driven
+async def test_a_stream_that_always_ends_at_once_is_not_asked_for_in_a_tight_loop() -> None:
+    seen = Seen()
+    async with paging() as api:
         api.faults += [on_watch(stream) for _ in range(100)]
         async with watching(api, seen, backoff=Backoff(0.2, 0.2)):
             await asyncio.sleep(0.5)
-            assert 1 <= sum("watch" in query for query in api.queries) <= 6
+            assert 1 <= len(follows(api)) <= 6
 
 
 @driven
 async def test_a_line_over_8_mib_costs_a_new_list_and_no_more() -> None:
     seen = Seen()
-    async with ApiServer() as api, watching(api, seen):
+    async with paging() as api, watching(api, seen):
         await until(lambda: api.watches, "the watch is open")
         await api.put("pods", pod("huge", annotations={"note": "x" * (9 << 20)}))
         await until(lambda: seen.names == {"huge"}, "it is there")

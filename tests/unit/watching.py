@@ -9,6 +9,7 @@ from typing import Any
 
 from aiohttp import web
 from istio_aux.core.pod import Pod
+from istio_aux.kube.access import Access
 from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.client import Client
 from istio_aux.kube.resources import Key, key_of
@@ -49,11 +50,16 @@ def pod(name: str, phase: str = "Running", **metadata: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def watching(
-    api: ApiServer, seen: Seen, selection: dict[str, str] | None = None, **options: Any
+    api: ApiServer,
+    seen: Seen,
+    selection: dict[str, str] | None = None,
+    *,
+    access: Access | None = None,
+    **options: Any,
 ) -> AsyncGenerator[Watch[Pod]]:
     """Watch pods in the background, without the long waits of real life."""
     options = {"backoff": Backoff(0.02, 0.1), **options}
-    async with Client(api.access()) as client:
+    async with Client(access or api.access()) as client:
         watch = Watch(
             client, "/api/v1/pods", Pod, seen,
             selection=selection, restarted=seen.restarts.append, **options,
@@ -62,16 +68,44 @@ async def watching(
             yield watch
 
 
+@asynccontextmanager
+async def paging() -> AsyncGenerator[ApiServer]:
+    """An API server without streaming lists, such as Kubernetes 1.33 as it comes."""
+    async with ApiServer() as api:
+        api.streaming = False
+        yield api
+
+
 def lists(api: ApiServer) -> int:
-    """How often the whole collection was asked for."""
+    """How often the whole collection was asked for in pages."""
     return sum("watch" not in query for query in api.queries)
 
 
+def streamed_lists(api: ApiServer) -> int:
+    """How often a watch was asked to begin with the whole collection."""
+    return sum("sendInitialEvents" in query for query in api.queries)
+
+
+def follows(api: ApiServer) -> list[dict[str, str]]:
+    """The queries of watches that were asked to begin at a version."""
+    return [query for query in api.queries if "watch" in query and "resourceVersion" in query]
+
+
 def on_watch(answer: Any) -> Fault:
-    """A fault that meets the next watch request only."""
+    """A fault that meets the next watch request from a version."""
 
     async def fault(request: web.Request) -> web.StreamResponse | None:
-        return await answer(request) if "watch" in request.query else None
+        begins = "watch" in request.query and "resourceVersion" in request.query
+        return await answer(request) if begins else None
+
+    return fault
+
+
+def on_streamed_list(answer: Any) -> Fault:
+    """A fault that meets the next streaming list only."""
+
+    async def fault(request: web.Request) -> web.StreamResponse | None:
+        return await answer(request) if "sendInitialEvents" in request.query else None
 
     return fault
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -39,6 +40,6 @@ class Marked(msgspec.Struct, frozen=True):
 
 
 def key_of(resource: Resource) -> Key:
-    """The key of an object."""
+    """The key of an object. Thousands of them have a handful of namespaces between them."""
     meta = resource.metadata
-    return Key(meta.namespace, meta.name, meta.uid)
+    return Key(sys.intern(meta.namespace), meta.name, meta.uid)

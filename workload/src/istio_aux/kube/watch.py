@@ -2,7 +2,8 @@
 
 Only the keeping-in-step with the API server may live here: nothing about what the objects mean. The
 rules follow client-go's reflector: list, watch from the list's resourceVersion, keep the newest
-version from events and bookmarks, list again when the server has forgotten ours.
+version from events and bookmarks, list again when the server has forgotten ours. Where the server
+can, the list is the beginning of the watch (KEP-3157), one object at a time on one connection.
 """
 
 from __future__ import annotations
@@ -15,13 +16,12 @@ from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from typing import Generic, Protocol, TypeVar
 
-import msgspec
-
 from istio_aux.kube.backoff import Backoff
-from istio_aux.kube.client import Client, Status
+from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, KubeError, SilentError, UnreachableError
+from istio_aux.kube.lines import Lines
 from istio_aux.kube.lists import Lister
-from istio_aux.kube.resources import Key, Marked, Resource, T, key_of
+from istio_aux.kube.resources import Key, Resource, T, key_of
 
 _log = logging.getLogger(__name__)
 
@@ -34,12 +34,13 @@ STREAM = 300.0
 RELIST = 600.0
 """Seconds between full lists: the bound on what a watch that lies can cost."""
 
+BATCH = 50
+"""Objects that are delivered at a stretch, so that reviews need not wait for a whole list."""
+
+INITIAL = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
+"""What makes a watch begin with all that is there, as new as a list would have it."""
 
 T_contra = TypeVar("T_contra", bound=Resource, contravariant=True)
-Item = TypeVar("Item")
-
-BATCH = 50
-"""Objects of a list that are delivered at a stretch, so that reviews need not wait for 500."""
 
 
 class Handler(Protocol[T_contra]):
@@ -54,14 +55,8 @@ class Handler(Protocol[T_contra]):
         ...
 
 
-class _Event(msgspec.Struct, Generic[Item], frozen=True):
-    type: str
-    object: Item
-
-
-_raw_event = msgspec.json.Decoder(_Event[msgspec.Raw])
-_status = msgspec.json.Decoder(Status)
-_marked = msgspec.json.Decoder(Marked)
+class _NoStreamError(KubeError):
+    """The server has no streaming lists, or cannot complete one."""
 
 
 class Watch(Generic[T]):
@@ -108,19 +103,28 @@ class Watch(Generic[T]):
         self._silence, self._stream, self._relist = silence, stream, relist
         self._backoff = backoff or Backoff(first=0.25, longest=30.0)
         self._lister = Lister(client, path, kind)
-        self._event = msgspec.json.Decoder(_Event[kind])
+        self._lines = Lines(kind)
+        self._streams = True  # Until the server shows that it has none.
         self._version = ""
         self._known: dict[Key, str] = {}
+        self._missing: set[Key] | None = None
 
     async def run(self) -> None:
         """Keep in step until cancelled. Raises only what the handler raises."""
         while True:
             try:
-                await self._list()
-                listed = time.monotonic()
-                while time.monotonic() - listed < self._relist:
-                    await self._follow(listed + self._relist)
+                until = time.monotonic() + self._relist
+                if self._streams:
+                    await self._follow(until, initial=True)
+                else:
+                    await self._list()
+                while time.monotonic() < until:
+                    await self._follow(until)
                 self._restarted("relist")
+            except _NoStreamError as error:
+                self._streams = False
+                _log.info("watch %s: lists in pages: %s", self._path, error,
+                          extra={"event": "watch", "reason": "no-streams"})  # fmt: skip
             except KubeError as error:
                 reason = _reason(error)
                 self._restarted(reason)
@@ -133,33 +137,40 @@ class Watch(Generic[T]):
 
     async def _list(self) -> None:
         """Read the whole collection; deliver what is new or other, and what has vanished."""
-        seen: dict[Key, str] = {}
+        self._missing = set(self._known)
         version = ""
         async for page in self._lister.pages(self._selection):
             version = page.metadata.resource_version
             for number, resource in enumerate(page.items or ()):
-                key = key_of(resource)
-                seen[key] = resource.metadata.resource_version
-                self._apply(key, resource)
+                self._apply(resource)
                 if number % BATCH == 0:
                     await asyncio.sleep(0)
-        for key in self._known.keys() - seen.keys():
+        self._complete(version)
+
+    def _complete(self, version: str) -> None:
+        """All that there is has been told: what was known and did not come is gone."""
+        for key in self._missing or ():
             self._delete(key)
+        self._missing = None
         self._version = version
         self.trouble = None
         self.synced.set()
 
-    async def _follow(self, until: float) -> None:
-        """Watch from the known version until the stream ends in order, or raise `KubeError`."""
+    async def _follow(self, until: float, *, initial: bool = False) -> None:
+        """Watch until the stream ends in order, or raise `KubeError`.
+
+        The stream begins at the known version, or with all that is there if ``initial``.
+        """
         jitter = random.uniform(0.9, 1.1)  # noqa: S311  (spreads load, guards nothing)
         seconds = max(1, round(min(jitter * self._stream, until - time.monotonic())))
         params = {
             **self._selection,
             "watch": "true",
             "allowWatchBookmarks": "true",
-            "resourceVersion": self._version,
+            **(INITIAL if initial else {"resourceVersion": self._version}),
             "timeoutSeconds": str(seconds),
         }
+        self._missing = set(self._known) if initial else None
         opened, version = time.monotonic(), self._version
         try:
             # The server ends the stream; one that does not must not put off the next list.
@@ -168,59 +179,60 @@ class Watch(Generic[T]):
         except TimeoutError:
             pass
         except UnreachableError as error:
-            if self._version == version:
+            if self._missing is not None or self._version == version:
                 raise
             # The stream brought us on, and its last version is good: that costs less than a list.
             self._restarted(_reason(error))
             await asyncio.sleep(self._backoff.next())
             return
+        except ApiError as error:
+            if self._missing is not None and error.code in {400, 422}:
+                raise _NoStreamError(str(error)) from error
+            raise
+        if self._missing is not None:
+            raise _NoStreamError("the stream ended before all was told")
         if self._version == version and time.monotonic() - opened < 1.0:
             raise UnreachableError("the stream ended as soon as it began")
         self._restarted("ended")
 
     async def _read(self, params: Mapping[str, str]) -> None:
         lines = self._client.watch(self._path, params, silence=self._silence)
+        number = 0
         async with aclosing(lines):
             async for line in lines:
                 self._take(line)
-                self._backoff.reset()
-                self.trouble = None
+                number += 1
+                if number % BATCH == 0:
+                    await asyncio.sleep(0)
 
     def _take(self, line: bytes) -> None:
         """Act on one line of the stream."""
         try:
-            event = self._event.decode(line)
-            self._deliver(event.type, event.object, line)
-        except msgspec.ValidationError:
-            self._take_unusual(line)
-        except msgspec.DecodeError as error:
-            raise UnreachableError("the stream was cut within an event") from error
+            event = self._lines.decode(line)
+        except ApiError as error:
+            if self._missing is not None:  # Such as an etcd that cannot say how far it is.
+                raise _NoStreamError(str(error)) from error
+            raise
+        if event.resource is None:
+            if event.type != "BOOKMARK":
+                name = str(Key(event.metadata.namespace, event.metadata.name, ""))
+                _log.error("%s: %s: cannot be read", self._path, name, extra={"event": "malformed"})
+        elif event.type in {"ADDED", "MODIFIED"}:
+            self._apply(event.resource)
+        elif event.type == "DELETED":
+            self._delete(key_of(event.resource))
+        if self._missing is None:
+            self._version = event.metadata.resource_version or self._version
+            self._backoff.reset()
+            self.trouble = None
+        elif event.ends_initial:
+            # Before it, events come in no order: only this version is one to go on from.
+            self._complete(event.metadata.resource_version)
 
-    def _take_unusual(self, line: bytes) -> None:
-        """Act on a line whose object is not of our kind: a Status, a bookmark, or a surprise."""
-        try:
-            event = _raw_event.decode(line)
-            if event.type == "ERROR":
-                raise _status.decode(event.object).error()
-            marked = _marked.decode(event.object)
-        except msgspec.ValidationError as error:
-            raise UnreachableError(f"the stream brought no event: {error}") from error
-        if event.type != "BOOKMARK":
-            name = str(key_of(marked))
-            _log.error("%s: %s: cannot be read", self._path, name, extra={"event": "malformed"})
-        self._version = marked.metadata.resource_version or self._version
-
-    def _deliver(self, kind: str, resource: T, line: bytes) -> None:
-        if kind == "ERROR":
-            raise _status.decode(_raw_event.decode(line).object).error()
-        if kind in {"ADDED", "MODIFIED"}:
-            self._apply(key_of(resource), resource)
-        elif kind == "DELETED":
-            self._delete(key_of(resource))
-        self._version = resource.metadata.resource_version or self._version
-
-    def _apply(self, key: Key, resource: T) -> None:
-        version = resource.metadata.resource_version
+    def _apply(self, resource: T) -> None:
+        key, version = key_of(resource), resource.metadata.resource_version
+        if self._missing is not None:
+            self._missing.discard(key)
         if self._known.get(key) != version:
             self._known[key] = version
             self._handler.apply(resource)

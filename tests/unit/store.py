@@ -1,0 +1,167 @@
+"""What the fake API server stores: versioned objects that can be listed, watched and replaced.
+
+It keeps the promises of the real one's storage that a client leans on (semantics: list and watch).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from copy import deepcopy
+
+from aiohttp import web
+from unit.selection import Object, event, line, selected
+
+HISTORY = 1000
+"""Events that a watch may still begin at; the real one keeps at least 75 s of them."""
+
+
+def status(code: int, reason: str, message: str, **extra: object) -> Object:
+    """A meta/v1 Status of a failure."""
+    return {
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": message, "reason": reason, "code": code, **extra,
+    }  # fmt: skip
+
+
+def refusal(
+    code: int, reason: str = "", message: str = "", *, headers: dict[str, str] | None = None
+) -> web.Response:
+    """An error as the API server answers it."""
+    return web.json_response(status(code, reason, message), status=code, headers=headers)
+
+
+class Store:
+    """Objects by resource, namespace and name.
+
+    Attributes:
+        streaming: whether a watch may begin with all that is there (on from Kubernetes 1.34).
+        watches: requests whose watch streams are open.
+        oldest: a watch from a version before this one is answered with 410.
+    """
+
+    def __init__(self) -> None:
+        self.streaming = True
+        self.watches: list[web.Request] = []
+        self.oldest = 0
+        self._objects: dict[tuple[str, str, str], Object] = {}
+        self._history: list[tuple[int, str, Object | None, Object]] = []
+        self._version = 1
+        self._changed = asyncio.Condition()
+
+    async def put(self, resource: str, body: Object) -> Object:
+        """Create or replace an object; returns it as stored."""
+        stored = deepcopy(body)
+        meta = stored.setdefault("metadata", {})
+        key = (resource, meta.get("namespace", ""), meta["name"])
+        old = self._objects.get(key)
+        if old and old["metadata"]["uid"] != meta.setdefault("uid", old["metadata"]["uid"]):
+            await self.remove(*key)
+            old = None
+        self._version += 1
+        meta.setdefault("uid", f"uid-{self._version}")
+        meta["resourceVersion"] = str(self._version)
+        self._objects[key] = stored
+        await self._record(resource, old, stored)
+        return stored
+
+    async def remove(self, resource: str, namespace: str, name: str) -> None:
+        old = self._objects.pop((resource, namespace, name))
+        self._version += 1
+        gone = deepcopy(old)
+        gone["metadata"]["resourceVersion"] = str(self._version)
+        self._history.append((self._version, resource, gone, {}))
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def forget_history(self) -> None:
+        """From now on a watch from any version before this one is answered with 410."""
+        self._version += 1
+        self.oldest = self._version
+
+    def get(self, resource: str, namespace: str, name: str) -> Object | None:
+        return self._objects.get((resource, namespace, name))
+
+    async def _record(self, resource: str, old: Object | None, new: Object) -> None:
+        self._history.append((self._version, resource, old, new))
+        del self._history[:-HISTORY]
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def collection(
+        self, request: web.Request, resource: str, namespace: str
+    ) -> web.StreamResponse:
+        """Answer a list, a watch or a creation."""
+        if request.method == "POST":
+            return await self._create(request, resource, namespace)
+        if request.query.get("watch") == "true":
+            return await self._watch(request, resource, namespace)
+        found = self._there(request, resource, namespace)
+        start = int(request.query.get("continue", "0"))
+        limit = int(request.query.get("limit", "0")) or len(found)
+        meta = {"resourceVersion": str(self._version)}
+        if start + limit < len(found):
+            meta["continue"] = str(start + limit)
+        return web.json_response({"metadata": meta, "items": found[start : start + limit]})
+
+    async def replace(
+        self, request: web.Request, resource: str, namespace: str, name: str
+    ) -> web.StreamResponse:
+        """Answer a PUT; its resourceVersion, if it has one, must be the newest."""
+        body = await request.json()
+        if (old := self.get(resource, namespace, name)) is None:
+            return refusal(404, "NotFound", f'{resource} "{name}" not found')
+        version = body["metadata"].get("resourceVersion")
+        if version not in (None, old["metadata"]["resourceVersion"]):
+            return refusal(409, "Conflict", "the object has been modified")
+        return web.json_response(await self.put(resource, body))
+
+    async def _create(
+        self, request: web.Request, resource: str, namespace: str
+    ) -> web.StreamResponse:
+        body = await request.json()
+        name = body["metadata"]["name"]
+        if self.get(resource, namespace, name):
+            return refusal(409, "AlreadyExists", f'{resource} "{name}" already exists')
+        return web.json_response(await self.put(resource, body), status=201)
+
+    def _there(self, request: web.Request, resource: str, namespace: str) -> list[Object]:
+        keys = sorted(key for key in self._objects if key[0] == resource)
+        found = [self._objects[key] for key in keys if namespace in ("", key[1])]
+        return [item for item in found if selected(request, item)]
+
+    async def _watch(
+        self, request: web.Request, resource: str, namespace: str
+    ) -> web.StreamResponse:
+        initial = request.query.get("sendInitialEvents") == "true"
+        if initial and not self.streaming:
+            return refusal(422, "Invalid", "sendInitialEvents is forbidden for watch")
+        response = web.StreamResponse()
+        await response.prepare(request)
+        seen = self._version if initial else int(request.query["resourceVersion"])
+        if seen < self.oldest:
+            gone = status(410, "Expired", f"too old resource version: {seen} ({self.oldest})")
+            await response.write(line("ERROR", gone))
+            return response
+        self.watches.append(request)
+        try:
+            if initial:
+                for item in self._there(request, resource, namespace):
+                    await response.write(line("ADDED", item))
+                marks = {"k8s.io/initial-events-end": "true"}
+                meta = {"resourceVersion": str(seen), "annotations": marks}
+                await response.write(line("BOOKMARK", {"metadata": meta}))
+            async with asyncio.timeout(float(request.query.get("timeoutSeconds", "1800"))):
+                while True:
+                    for version, kind, old, new in list(self._history):
+                        if version <= seen or kind != resource:
+                            continue
+                        if told := event(request, namespace, old, new, version):
+                            await response.write(told)
+                    seen = max(seen, self._version)
+                    async with self._changed:
+                        while self._version <= seen:
+                            await self._changed.wait()
+        except (TimeoutError, ConnectionError):
+            return response
+        finally:
+            self.watches.remove(request)

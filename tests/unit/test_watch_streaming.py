@@ -1,0 +1,186 @@
+"""Streaming lists: a watch that begins with all that is there, and what replaces one that fails."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from aiohttp import web
+from unit.apiserver import ApiServer
+from unit.asynchronous import driven, until
+from unit.store import refusal, status
+from unit.watching import (
+    Seen,
+    answered,
+    follows,
+    line,
+    lists,
+    on_streamed_list,
+    pod,
+    stream,
+    streamed_lists,
+    watching,
+)
+
+END = line(
+    "BOOKMARK",
+    {"metadata": {"resourceVersion": "50", "annotations": {"k8s.io/initial-events-end": "true"}}},
+)
+
+
+@driven
+async def test_what_was_there_before_and_what_comes_after_arrive_on_one_connection() -> None:
+    """T26, T38: what happened while nobody looked is told like everything else."""
+    seen = Seen()
+    async with ApiServer() as api:
+        await api.put("pods", pod("a"))
+        async with watching(api, seen) as watch:
+            await watch.synced.wait()
+            assert seen.names == {"a"}
+            await api.put("pods", pod("b"))
+            await api.remove("pods", "training", "a")
+            await until(lambda: seen.names == {"b"}, "both changes arrive")
+            assert len(api.requests) == 1
+
+
+@driven
+async def test_what_was_not_told_yet_counts_as_gone_only_once_all_was_told() -> None:
+    seen, halfway, go_on = Seen(), asyncio.Event(), asyncio.Event()
+
+    async def slow(request: web.Request) -> web.StreamResponse:
+        response = await stream(request, line("ADDED", pod("c", resourceVersion="9", uid="c")))
+        halfway.set()
+        await go_on.wait()
+        await response.write(END)
+        await asyncio.sleep(60)
+        return response
+
+    async with ApiServer() as api:
+        await api.put("pods", pod("a"))
+        await api.put("pods", pod("b"))
+        async with watching(api, seen, relist=1):
+            await until(lambda: seen.names == {"a", "b"}, "both are there")
+            api.faults.append(on_streamed_list(slow))
+            await halfway.wait()
+            await until(lambda: "c" in seen.names, "c is told")
+            assert seen.names == {"a", "b", "c"}
+            go_on.set()
+            await until(lambda: seen.names == {"c"}, "the others are gone")
+
+
+@driven
+async def test_what_vanishes_while_the_list_is_streamed_is_gone() -> None:
+    async def changing(request: web.Request) -> web.StreamResponse:
+        a = pod("a", resourceVersion="9", uid="a")
+        left = pod("a", resourceVersion="10", uid="a")
+        await stream(request, line("ADDED", a), line("DELETED", left), END)
+        await asyncio.sleep(60)
+        return web.Response()
+
+    seen = Seen()
+    async with ApiServer() as api:
+        api.faults.append(on_streamed_list(changing))
+        async with watching(api, seen) as watch:
+            await watch.synced.wait()
+            assert seen.told == ["+a", "-a"]
+
+
+@pytest.mark.parametrize(("code", "reason"), [(422, "Invalid"), (400, "BadRequest")])
+@driven
+async def test_a_server_without_streaming_lists_is_asked_for_one_only_once(
+    code: int, reason: str
+) -> None:
+    refused = refusal(code, reason, "sendInitialEvents is forbidden for watch")
+    seen = Seen()
+    async with ApiServer() as api:
+        api.faults.append(on_streamed_list(lambda _: answered(refused)))
+        await api.put("pods", pod("a"))
+        async with watching(api, seen) as watch:
+            await watch.synced.wait()
+            assert (seen.names, watch.trouble) == ({"a"}, None)
+            await until(lambda: api.watches, "the watch is open")
+            await api.forget_history()
+            await api.cut()
+            await until(lambda: lists(api) == 2, "it is listed again")
+            assert streamed_lists(api) == 1
+
+
+@driven
+async def test_an_error_before_all_was_told_leads_to_a_list_in_pages() -> None:
+    """As from an etcd before 3.4.31 or 3.5.13, which cannot say how far its watches are."""
+
+    async def old_etcd(request: web.Request) -> web.StreamResponse:
+        error = status(500, "InternalError", "etcd does not support RequestWatchProgress")
+        return await stream(request, line("ADDED", pod("a")), line("ERROR", error))
+
+    seen = Seen()
+    async with ApiServer() as api:
+        api.faults.append(on_streamed_list(old_etcd))
+        await api.put("pods", pod("b"))
+        async with watching(api, seen) as watch:
+            await watch.synced.wait()
+            assert seen.names == {"b"}, "what only the broken list told is not there"
+            assert (lists(api), streamed_lists(api)) == (1, 1)
+
+
+@driven
+async def test_a_stream_that_ends_before_all_was_told_leads_to_a_list_in_pages() -> None:
+    async def ends(request: web.Request) -> web.StreamResponse:
+        return await stream(request, line("ADDED", pod("a", resourceVersion="9", uid="a")))
+
+    seen = Seen()
+    async with ApiServer() as api:
+        api.faults.append(on_streamed_list(ends))
+        async with watching(api, seen) as watch:
+            await watch.synced.wait()
+            assert seen.told == ["+a", "-a"]
+            assert (lists(api), streamed_lists(api)) == (1, 1)
+
+
+@driven
+async def test_a_connection_cut_before_all_was_told_leads_to_a_new_stream() -> None:
+    """T28: the version of an object told at first is none to go on from."""
+
+    async def cut(request: web.Request) -> web.StreamResponse:
+        response = await stream(request, line("ADDED", pod("a", resourceVersion="9", uid="a")))
+        assert request.transport
+        request.transport.abort()
+        return response
+
+    seen = Seen()
+    async with ApiServer() as api:
+        await api.put("pods", pod("b"))
+        api.faults.append(on_streamed_list(cut))
+        async with watching(api, seen) as watch:
+            await watch.synced.wait()
+            assert seen.names == {"b"}
+            assert (lists(api), streamed_lists(api), follows(api)) == (0, 2, [])
+
+
+@driven
+async def test_a_server_that_is_busy_is_asked_for_a_stream_again() -> None:
+    """T28."""
+    busy = refusal(429, "TooManyRequests", "later")
+    seen = Seen()
+    async with ApiServer() as api:
+        api.faults.append(on_streamed_list(lambda _: answered(busy)))
+        async with watching(api, seen) as watch:
+            await watch.synced.wait()
+            assert (lists(api), streamed_lists(api)) == (0, 2)
+            assert seen.restarts == ["throttled"]
+
+
+@driven
+async def test_a_stream_goes_on_from_the_version_at_which_all_was_told() -> None:
+    async def told(request: web.Request) -> web.StreamResponse:
+        # The newest object comes first; its version would skip what came in between.
+        response = await stream(request, line("ADDED", pod("a", resourceVersion="99")), END)
+        await response.write_eof()
+        return response
+
+    seen = Seen()
+    async with ApiServer() as api:
+        api.faults.append(on_streamed_list(told))
+        async with watching(api, seen):
+            await until(lambda: follows(api), "the next watch is open")
+            assert follows(api)[0]["resourceVersion"] == "50"
