@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -45,13 +45,19 @@ class World:
         proxy: State = RUNNING,
         *,
         namespace: str = "training",
+        owners: list[dict[str, Any]] | None = None,
+        others: Mapping[str, State] | None = None,
         **more: Any,
     ) -> None:
-        """Create or change a pod."""
-        body = document({"istio-proxy": proxy, "main": main}, **more)
-        body["metadata"].update(name=name, namespace=namespace)
+        """Create or change a pod; ``others`` are containers beside ``main``, by name."""
+        body = document({"istio-proxy": proxy, "main": main, **(others or {})}, **more)
+        body["metadata"].update(name=name, namespace=namespace, ownerReferences=owners or [])
         body["metadata"].pop("uid", None)
         await self.api.put("pods", body)
+
+    async def exit(self, name: str) -> None:
+        """What the kubelet first reports once the proxy has exited; `finish` is all of it."""
+        await self.pod(name, proxy=ENDED)
 
     async def finish(self, name: str, namespace: str = "training") -> None:
         """What the kubelet reports once the proxy has exited: two changes, as recorded."""

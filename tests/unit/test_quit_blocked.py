@@ -1,0 +1,102 @@
+"""Pods that one container keeps from completing although another one is finished."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from istio_aux.core.policy import Policy
+from msgspec.structs import replace
+from unit.asynchronous import driven, until
+from unit.core.pods import RUNNING
+from unit.quitting import ENDED, FAST, World, cluster
+
+NEVER = replace(FAST, blocked_after=3600.0)
+SOON = replace(FAST, blocked_after=0.2)
+
+
+async def kept(world: World, name: str = "job") -> None:
+    """A pod whose database proxy nobody ends."""
+    await world.pod(name, others={"cloud-sql-proxy": RUNNING})
+
+
+@driven
+async def test_a_blocked_pod_says_by_whom_at_once_and_tells_its_owner_later() -> None:
+    """T13."""
+    async with cluster(limits=SOON) as world:
+        await kept(world)
+        (blocked,) = await until(world.controller.blocked, "it is known")
+        assert (blocked.namespace, blocked.name) == ("training", "job")
+        assert blocked.by == ["cloud-sql-proxy"]
+        assert world.count("istio_aux_blocked_pods") == 1
+        assert world.api.events == []
+        await until(lambda: world.api.events, "the Event is there")
+        (event,) = world.api.events
+        assert (event["reason"], event["type"]) == ("ProxyQuitBlocked", "Normal")
+        assert "cloud-sql-proxy" in event["note"]
+        assert "istio-aux.io/ignore-containers" in event["note"]
+        assert world.told == []
+
+
+@driven
+async def test_a_pod_that_is_not_blocked_for_long_is_not_told() -> None:
+    """T6: two containers that end a little apart are nothing to worry about."""
+    async with cluster(limits=NEVER) as world:
+        await kept(world)
+        await until(world.controller.blocked, "it is known")
+        await world.pod("job", others={"cloud-sql-proxy": ENDED})
+        await world.ended("exited")
+        assert world.controller.blocked() == []
+        await until(lambda: world.reasons() == ["ProxyQuit"], "nothing else was told before")
+
+
+@driven
+async def test_a_container_that_is_ignored_blocks_nobody() -> None:
+    """T13."""
+    policy = Policy(ignore_containers=frozenset({"cloud-sql-proxy"}))
+    async with cluster(limits=SOON, policy=policy) as world:
+        await kept(world)
+        await world.ended("exited")
+        assert world.told == ["job"]
+
+
+@driven
+async def test_the_owner_of_a_blocked_pod_is_told_once() -> None:
+    """T22: a pod that is blocked again, or seen again, gets no second Event."""
+    async with cluster(limits=SOON) as world:
+        await kept(world)
+        await until(lambda: world.api.events, "the Event is there")
+        await world.pod("job", main=RUNNING, others={"cloud-sql-proxy": RUNNING})
+        await until(lambda: world.controller.blocked() == [], "it is not blocked any more")
+        await kept(world)
+        await until(world.controller.blocked, "it is blocked again")
+        world.controller.lead(False)
+        world.controller.lead(True)
+        await kept(world, "marker")
+        await until(lambda: len(world.api.events) == 2, "what came later is told")
+        told = [event["regarding"]["name"] for event in world.api.events]
+        assert told == ["job", "marker"]
+
+
+@driven
+async def test_who_takes_over_counts_from_when_the_pod_was_first_seen_blocked() -> None:
+    now = datetime.now(UTC)
+    async with cluster(limits=NEVER, leading=False, clock=lambda: now) as world:
+        await kept(world)
+        await until(world.controller.blocked, "it is known")
+        now += timedelta(seconds=3600)
+        world.controller.lead(True)
+        await until(lambda: world.api.events, "the Event is there")
+        assert world.reasons() == ["ProxyQuitBlocked"]
+
+
+@driven
+async def test_a_blocked_pod_of_another_namespace_is_nobody_s_business() -> None:
+    async with cluster(limits=SOON) as world:
+        await world.select("training", selected=False)
+        await until(lambda: world.selection.names() == [], "that is noticed")
+        await kept(world)
+        await until(lambda: world.controller.watched == 1, "it is known")
+        assert world.controller.blocked() == []
+        await world.select("training")
+        await until(world.controller.blocked, "that is noticed")
+        await until(lambda: world.api.events, "the Event is there")
