@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from itertools import groupby
 
 import pytest
@@ -12,8 +11,6 @@ from istio_aux.core import quit as quitting
 from istio_aux.core.policy import Policy
 from istio_aux.core.wishes import IGNORE_CONTAINERS
 from unit.core.pods import RECORDS, RUNNING, exited, job, recorded
-
-FINISHED_AT = datetime(2026, 11, 21, 8, 16, 29, tzinfo=UTC)
 
 
 def kind(pod: pods.Pod) -> type[quitting.Action]:
