@@ -19,8 +19,11 @@ from unit.core.pods import RUNNING, State, document, exited
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
-async def put(api: ApiServer, name: str, namespace: str = "training", **states: State) -> None:
-    body: dict[str, Any] = document({key.replace("_", "-"): state for key, state in states.items()})
+async def put(
+    api: ApiServer, name: str, namespace: str = "training", phase: str = "Running", **states: State
+) -> None:
+    containers = {key.replace("_", "-"): state for key, state in states.items()}
+    body: dict[str, Any] = document(containers, phase=phase)
     body["metadata"] = {"name": name, "namespace": namespace}
     await api.put("pods", body)
 
@@ -32,6 +35,7 @@ async def fill(api: ApiServer) -> None:
     await put(api, "blocked", main=exited(0), vault=RUNNING, istio_proxy=RUNNING)
     await put(api, "lost", main=RUNNING, istio_proxy=exited(0))
     await put(api, "plain", main=exited(0))
+    await put(api, "over", phase="Succeeded", main=exited(0), istio_proxy=exited(0))
     await put(api, "elsewhere", "other", main=exited(0), istio_proxy=RUNNING)
 
 
@@ -74,6 +78,15 @@ async def test_namespaces_can_be_selected_as_for_serve() -> None:
 
 
 @driven
+async def test_a_namespace_that_is_not_selected_is_not_looked_at() -> None:
+    async with ApiServer() as api:
+        await fill(api)
+        await api.put("namespaces", {"metadata": {"name": "other", "labels": {"mesh": "on"}}})
+        scope = Scope(namespace="training", selector=selectors.parse("mesh=on"))
+        assert await audit.look(api.access(), scope, Policy()) == Audit([], 0, 0)
+
+
+@driven
 async def test_no_pod_is_read_when_no_namespace_is_selected() -> None:
     async with ApiServer() as api:
         await fill(api)
@@ -99,7 +112,7 @@ async def test_the_policy_is_that_of_serve() -> None:
 
 @driven
 async def test_a_pod_that_comes_twice_is_counted_once() -> None:
-    """T25: the snapshot of a long list expires, and the list is begun again."""
+    """T28: the snapshot of a long list expires, and the list is begun again."""
     async with ApiServer() as api:
         for number in range(501):
             await put(api, f"job-{number}", main=exited(0), istio_proxy=RUNNING)

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiohttp import web
 from unit.apiserver import ApiServer, refusal
 from unit.asynchronous import driven, until
@@ -49,8 +50,11 @@ async def test_audit_shows_a_table_in_a_terminal(run: Run, tmp_path: Path) -> No
 
 
 @driven
-async def test_audit_cuts_and_colours_nothing_in_a_pipe(run: Run, tmp_path: Path) -> None:
-    """Whatever the width of the terminal beside it."""
+async def test_audit_cuts_and_colours_nothing_in_a_pipe(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the width of the terminal beside it, and what the shell says of that."""
+    monkeypatch.setenv("COLUMNS", "60")
     async with ApiServer() as api:
         await fill(api)
         shown = await ask(run, api, tmp_path, "audit", columns=None, errors=60)
@@ -67,9 +71,21 @@ async def test_audit_answers_programs(run: Run, tmp_path: Path) -> None:
         await fill(api)
         shown = await ask(run, api, tmp_path, "audit", "-o", "json", "-n", "training")
         none = await ask(run, api, tmp_path, "audit", "-o", "json", "-n", "empty")
-    found = [json.loads(line) for line in shown.out.splitlines()]
-    assert [item["state"] for item in found] == ["blocked", "lost", "stuck"]
+    assert [item["state"] for item in objects(shown)] == ["blocked", "lost", "stuck"]
     assert none == (0, "", "")
+
+
+@driven
+async def test_audit_can_be_told_what_serve_is_told(run: Run, tmp_path: Path) -> None:
+    """A pod whose vault agent is ignored is stuck; one in its grace period is not yet."""
+    just_now = datetime.now(UTC).isoformat()
+    async with ApiServer() as api:
+        await put(api, "fresh", main=exited(0, at=just_now), istio_proxy=RUNNING)
+        await put(api, "old", main=exited(0, at="2020-01-01T00:00:00Z"), vault=RUNNING,
+                  istio_proxy=RUNNING)  # fmt: skip
+        told = ("--ignore-containers", "vault", "--quit-grace", "3600")
+        shown = await ask(run, api, tmp_path, "audit", "-o", "json", *told)
+    assert [(item["name"], item["state"]) for item in objects(shown)] == [("old", "stuck")]
 
 
 @driven
@@ -179,6 +195,9 @@ async def test_an_interrupt_is_quiet(tmp_path: Path) -> None:
         assert process.returncode == 130
 
 
+def objects(shown: Shown) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in shown.out.splitlines()]
+
+
 def answers(shown: Shown) -> list[tuple[str, str]]:
-    found = [json.loads(line) for line in shown.out.splitlines()]
-    return [(item["name"], item["action"]) for item in found]
+    return [(item["name"], item["action"]) for item in objects(shown)]

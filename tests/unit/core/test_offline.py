@@ -219,6 +219,8 @@ def test_mutate_tells_what_it_left_alone(run: Callable[..., Outcome]) -> None:
         (["explain", "-f", "-", "--ignore-containers", "a,,b"], '"a,,b": expected names of'),
         (["audit", "--quit-grace", "-1"], '"-1": expected seconds'),
         (["audit", "--quit-grace", "nan"], '"nan": expected seconds'),
+        (["audit", "--quit-grace", "inf"], '"inf": expected seconds'),
+        (["audit", "--quit-grace", "soon"], '"soon": expected seconds'),
         (["audit", "--selector", "a in"], '"a in": expected "("'),
         (["explain", "-f", "-", "-o", "yaml"], "invalid choice: 'yaml'"),
         (["serve"], "required: --config"),

@@ -1,0 +1,120 @@
+"""The command line on a real API server: what it finds, what it explains, what it is refused.
+
+The workload does not serve the pods of this file, so that they stay as they are.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import lab
+import lightkube
+import pytest
+from lab.fixtures import await_account
+from lab.kubelet import ScriptedKubelet
+from lab.scene import Scene
+from lab.workload import PROGRAM
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Namespace, Pod
+
+# Measured on 2 busy cores: 1 s.
+ANSWER = 30
+
+DEAD = "exited 255 (Error), not restarted (restartPolicy Never)"
+
+
+@pytest.fixture(scope="module")
+def audited(client: lightkube.Client, kubelet: ScriptedKubelet) -> Iterator[Scene]:
+    """A namespace with one pod of each kind, labelled ``audited`` with its own name."""
+    name = f"audited-{secrets.token_hex(3)}"
+    client.create(Namespace(metadata=ObjectMeta(name=name, labels={"audited": name})))
+    await_account(client, name)
+    scene = Scene(client, kubelet, name, name)
+    scene.start("working")
+    kubelet.finish(scene.start("stuck"), "main")
+    kubelet.finish(scene.start("blocked", payload=("main", "vault-agent")), "main")
+    kubelet.finish(scene.start("lost"), "istio-proxy", exit_code=255)
+    scene.start("native", sidecar="native")
+    scene.start("service", restart_policy="Always")
+    yield scene
+    client.delete(Namespace, name)
+
+
+def ask(kubeconfig: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    """Run the program with its output in pipes."""
+    return subprocess.run(
+        [PROGRAM, *argv, "--kubeconfig", kubeconfig],
+        capture_output=True, text=True, timeout=ANSWER, check=False,
+    )  # fmt: skip
+
+
+def test_audit_names_the_pods_that_need_a_look_and_no_others(cluster: lab.Cluster, audited: Scene):
+    """T10, T13, T30, T38: each with its reason; a native sidecar and a pod at work are in order."""
+    done = ask(cluster.kubeconfig, "audit", "-n", audited.namespace, "-o", "json")
+
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [(item["name"], item["state"], item["by"], item["reason"]) for item in found] == [
+        ("blocked", "blocked", ["vault-agent"], "not finished: vault-agent (running)"),
+        ("lost", "lost", [], f"istio-proxy {DEAD}, but not finished: main (running)"),
+        ("stuck", "stuck", [], "every payload container is finished"),
+    ]
+    assert all(item["since"] for item in found)
+
+
+def test_audit_looks_where_serve_would(cluster: lab.Cluster, audited: Scene):
+    """The API server evaluates the selector of namespaces, and the one of pods."""
+    selector = f"audited in ({audited.namespace})"
+    done = ask(
+        cluster.kubeconfig,
+        *("audit", "--selector", selector, "--ignore-containers", "vault-agent"),
+    )
+
+    header, *rows, _, summary = done.stdout.splitlines()
+    assert header.split() == ["NAMESPACE", "NAME", "STATE", "AGE", "REASON"]
+    assert [row.split()[:3] for row in rows] == [
+        [audited.namespace, "blocked", "stuck"],
+        [audited.namespace, "lost", "lost"],
+        [audited.namespace, "stuck", "stuck"],
+    ]
+    assert summary == (
+        "selected namespaces: 1; running pods that are meant to end: 5; "
+        "stuck: 2, blocked: 0, lost: 1"
+    )
+
+
+def test_explain_answers_for_pods_by_their_names(cluster: lab.Cluster, audited: Scene):
+    """A pod that is not there costs a line, and not the answers for the others."""
+    done = ask(
+        cluster.kubeconfig,
+        *("explain", "stuck", "gone", f"{audited.namespace}/native", "-n", audited.namespace),
+    )
+
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(answer["name"], answer["action"]) for answer in answers] == [
+        ("stuck", "quit"),
+        ("native", "ignore"),
+    ]
+    pod = audited.client.get(Pod, "stuck", namespace=audited.namespace)
+    assert pod.metadata
+    assert answers[0]["uid"] == pod.metadata.uid
+    missing = f'{audited.namespace}/gone: 404 NotFound: pods "gone" not found\n'
+    assert (done.returncode, done.stderr) == (1, missing)
+
+
+def test_audit_says_what_rbac_refused(cluster: lab.Cluster, audited: Scene):
+    """One line with the account and what it may not do."""
+    kubeconfig = cluster.kubeconfig_for(audited.namespace, "default")
+
+    done = ask(kubeconfig, "audit")
+
+    account = f"system:serviceaccount:{audited.namespace}:default"
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f'API server {cluster.server}: 403 Forbidden: pods is forbidden: User "{account}" '
+        'cannot list resource "pods" in API group "" at the cluster scope\n'
+    )
