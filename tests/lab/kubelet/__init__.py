@@ -11,7 +11,7 @@ need a certificate of the cluster's authority. Pods are bound to it by an admini
 scheduler.
 """
 
-from lab.kubelet.behaviour import Misbehaviour
+from lab.kubelet.behaviour import Misbehaviour, Via
 from lab.kubelet.kubelet import Exec, ScriptedKubelet
 
-__all__ = ["Exec", "Misbehaviour", "ScriptedKubelet"]
+__all__ = ["Exec", "Misbehaviour", "ScriptedKubelet", "Via"]

@@ -112,20 +112,22 @@ async def _exec(node: Node, request: web.Request) -> web.StreamResponse:
     if (refusal := _not_running(record, container)) is not None:
         return web.Response(status=500, text=refusal)
 
+    answer = behaviour.answer or _answer(record, container, command)
+    if behaviour.stream != "hang":
+        # What was started runs to its end, whether or not anybody is still there to hear of it.
+        _end_proxy(node, record, behaviour, quits=answer.quits)
     socket = web.WebSocketResponse(protocols=PROTOCOLS, compress=False, timeout=1.0)
     await socket.prepare(request)
     await socket.send_bytes(STDOUT if request.query.get("output") else STDERR)
     if behaviour.stream == "hang":
         await _until_closed(socket)
         return socket
-    answer = behaviour.answer or _answer(record, container, command)
     if behaviour.stream == "answer":
         if answer.stdout and request.query.get("output"):
             await socket.send_bytes(STDOUT + answer.stdout.encode())
         if answer.stderr and request.query.get("error"):
             await socket.send_bytes(STDERR + answer.stderr.encode())
         await socket.send_bytes(ERROR + json.dumps(_status(answer)).encode())
-    _end_proxy(node, record, behaviour, quits=answer.quits)
     await _finish(request, socket, behaviour)
     return socket
 
@@ -161,13 +163,13 @@ async def _forward(node: Node, request: web.Request) -> web.StreamResponse:
         return socket
     listens = _not_running(record, PROXY) is None
     response = agent.respond(head, port, record.status_port) if listens else None
+    _end_proxy(node, record, behaviour, quits=response is not None and response[1])
     body = response and response[0] if behaviour.response is None else behaviour.response
     if not body:
         text = f"error forwarding port {port} to pod {record.key[1]}: connection refused"
         await socket.send_bytes(b"\x01" + text.encode())
     elif behaviour.stream == "answer":
         await socket.send_bytes(b"\x00" + body)
-    _end_proxy(node, record, behaviour, quits=response is not None and response[1])
     await _finish(request, socket, behaviour)
     return socket
 
