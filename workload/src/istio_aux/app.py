@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -25,11 +26,12 @@ from istio_aux import status, telemetry
 from istio_aux.admission import server as admission
 from istio_aux.admission.certificate import Certificate, CertificateError
 from istio_aux.core.pod import Pod
-from istio_aux.core.policy import Capability
+from istio_aux.core.policy import Capability, Policy, QuitMode
 from istio_aux.kube import access
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import AccessError
 from istio_aux.kube.events import Events
+from istio_aux.kube.lease import Lease
 from istio_aux.kube.watch import Watch
 from istio_aux.quit.controller import FIELDS, PODS, Controller
 from istio_aux.quit.selection import Namespace, Selection
@@ -82,19 +84,36 @@ class _Service:
         self._client = Client(credentials)
         self._selection = Selection()
         self._events = Events(self._client, socket.gethostname())
-        self._controller = Controller(self._client, self._selection, self._telemetry, self._events)
-        self._watches = {
+        mode = settings.quit_mode
+        lease = settings.lease if mode is not QuitMode.OFF else None
+        self._controller = Controller(
+            self._client, self._selection, self._telemetry, self._events,
+            policy=Policy(
+                ignore_containers=settings.ignore_containers,
+                grace=settings.quit_grace,
+                dead_proxy=settings.dead_proxy,
+            ),
+            mode=mode,
+            leading=False,
+        )  # fmt: skip
+        self._leads = False
+        # A host name comes again after a restart; who led before must not be taken for this one.
+        identity = f"{socket.gethostname()}_{secrets.token_hex(4)}"
+        self._lease = Lease(self._client, *lease, identity, changed=self._lead) if lease else None
+        self._lead(mode is not QuitMode.OFF and lease is None)
+        self._watches: dict[str, Watch[Namespace] | Watch[Pod]] = {
             "namespaces": Watch(
                 self._client, "/api/v1/namespaces", Namespace, self._selection,
                 selection={"labelSelector": str(settings.namespace_selector)},
                 restarted=self._count_restart,
             ),
-            "pods": Watch(
+        }  # fmt: skip
+        if mode is not QuitMode.OFF:
+            self._watches["pods"] = Watch(
                 self._client, PODS, Pod, self._controller,
                 selection={"fieldSelector": FIELDS},
                 restarted=self._count_restart,
-            ),
-        }  # fmt: skip
+            )  # fmt: skip
         self._listening = False
 
     async def run(self) -> None:
@@ -118,6 +137,9 @@ class _Service:
             for site in hook.sites:
                 await site.stop()
             await asyncio.gather(self._controller.stop(IN_FLIGHT), asyncio.sleep(LINGER))
+            if self._lease:
+                # Only now: whoever leads next must not meet an exec of ours.
+                await self._lease.release()
             await hook.cleanup()
         _log.info("stopped", extra={"event": "stopped"})
 
@@ -130,6 +152,7 @@ class _Service:
                     *(watch.run() for watch in self._watches.values()),
                     self._events.run(),
                     self._certificate.follow(),
+                    *((self._lease.run(),) if self._lease else ()),
                 )
             ]
             await stop.wait()
@@ -149,6 +172,11 @@ class _Service:
             loop.add_signal_handler(number, on_signal)
         return stop
 
+    def _lead(self, leads: bool) -> None:
+        self._leads = leads
+        self._telemetry.leader.set(leads)
+        self._controller.lead(leads)
+
     def _count_restart(self, reason: str) -> None:
         self._telemetry.watch_restarts.labels(reason).inc()
 
@@ -166,7 +194,12 @@ class _Service:
             watched_pods=self._controller.watched,
             selected_namespaces=self._selection.names(),
             stuck_pods=self._controller.stuck(),
+            blocked_pods=self._controller.blocked(),
+            lost_pods=self._controller.lost(),
             quits_total=self._telemetry.quits_total,
+            leader=self._leads,
+            lease_holder=self._lease.holder if self._lease else "",
+            quit=self._settings.quit_mode,
         )
 
 

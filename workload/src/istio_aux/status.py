@@ -11,7 +11,8 @@ from importlib.metadata import version
 import msgspec
 from aiohttp import web
 
-from istio_aux.quit.record import Stuck
+from istio_aux.core.policy import QuitMode
+from istio_aux.quit.findings import Blocked, Lost, Stuck
 
 METRICS = "text/plain; version=1.0.0; charset=utf-8; escaping=underscores"
 
@@ -24,8 +25,13 @@ class Status(msgspec.Struct, frozen=True, rename="kebab"):
         missing: what stands in the way of ready, in lines for a person.
         watched_pods: pods that may need their proxy to quit, in all namespaces.
         selected_namespaces: names, sorted.
-        stuck_pods: the oldest first.
+        stuck_pods: whose proxy withstands, the oldest first; empty unless ``leader``.
+        blocked_pods: that run on because of other containers, although one has finished.
+        lost_pods: whose proxy ended before the payload.
         quits_total: proxies that this process saw exit after it told them to.
+        leader: whether this process is the one that acts.
+        lease_holder: identity of the one that acts, empty if unknown or without election.
+        quit: ``on``, ``dry-run`` or ``off``.
         version: of istio-aux.
     """
 
@@ -34,7 +40,12 @@ class Status(msgspec.Struct, frozen=True, rename="kebab"):
     watched_pods: int
     selected_namespaces: list[str]
     stuck_pods: list[Stuck]
+    blocked_pods: list[Blocked]
+    lost_pods: list[Lost]
     quits_total: int
+    leader: bool
+    lease_holder: str
+    quit: QuitMode
     version: str = version("istio-aux")
 
 

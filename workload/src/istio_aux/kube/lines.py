@@ -67,7 +67,7 @@ class Lines(Generic[T]):
         try:
             event = self._event.decode(line)
         except msgspec.ValidationError:
-            return _unusual(line)
+            return self._unusual(line)
         except msgspec.DecodeError as error:
             raise UnreachableError("the stream was cut within an event") from error
         if event.type == "ERROR":
@@ -75,13 +75,13 @@ class Lines(Generic[T]):
         resource = None if event.type == "BOOKMARK" else event.object
         return Line(event.type, event.object.metadata, resource)
 
-
-def _unusual(line: bytes) -> Line[T]:
-    """A line whose object is not of our kind: a Status, a bookmark, or a surprise."""
-    try:
-        event = _raw_event.decode(line)
-        if event.type == "ERROR":
-            raise _status.decode(event.object).error()
-        return Line(event.type, _marked.decode(event.object).metadata)
-    except msgspec.ValidationError as error:
-        raise UnreachableError(f"the stream brought no event: {error}") from error
+    @staticmethod
+    def _unusual(line: bytes) -> Line[T]:
+        """A line whose object is not of our kind: a Status, a bookmark, or a surprise."""
+        try:
+            event = _raw_event.decode(line)
+            if event.type == "ERROR":
+                raise _status.decode(event.object).error()
+            return Line(event.type, _marked.decode(event.object).metadata)
+        except msgspec.ValidationError as error:
+            raise UnreachableError(f"the stream brought no event: {error}") from error

@@ -1,0 +1,238 @@
+"""Be the one process of several that acts, by holding a Lease (coordination.k8s.io/v1).
+
+Only the reading and writing may live here; `core.election` says who may hold it. As in client-go, a
+holder that could not renew for ``deadline`` seconds stops leading, and nobody else begins before
+``duration`` seconds have passed without a renewal; so two never lead at once, whatever their
+clocks show. A write names the version it replaces, and the API server lets one of several win.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+
+import msgspec
+
+from istio_aux.core.election import Observation, Record, Renew, Take, Wait, decide
+from istio_aux.kube.client import Client
+from istio_aux.kube.errors import ApiError, KubeError, UnreachableError
+
+_log = logging.getLogger(__name__)
+
+DURATION, DEADLINE, RETRY = 15.0, 10.0, 2.0
+"""Seconds, as client-go's users have them (component-base ``LeaderElectionConfiguration``)."""
+
+RELEASE = 1.0
+"""Seconds that a release may take: the process is about to end."""
+
+
+class _Lease(msgspec.Struct, frozen=True):
+    """``metadata`` stays as it came: it has the version, and labels that are not ours to drop."""
+
+    metadata: msgspec.Raw
+    spec: Record = Record()
+
+
+_decoder = msgspec.json.Decoder(_Lease)
+
+
+class Lease:
+    """One candidate for one Lease.
+
+    Attributes:
+        held: whether this process leads.
+        holder: identity of who leads as far as is known, empty when nobody is known to.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        namespace: str,
+        name: str,
+        identity: str,
+        *,
+        changed: Callable[[bool], None],
+        duration: float = DURATION,
+        deadline: float = DEADLINE,
+        retry: float = RETRY,
+    ) -> None:
+        """Prepare; nothing is asked before `run`.
+
+        Args:
+            client: an open client.
+            namespace: of the Lease, which is created when it is not there.
+            name: of the Lease.
+            identity: of this process; no other, earlier ones included, may have the same.
+            changed: is called with True when this process begins to lead and with False when it
+                must stop.
+            duration: seconds that the others wait for a renewal.
+            deadline: seconds without a renewal after which this process stops leading.
+            retry: seconds between looks at the Lease.
+        """
+        if not retry < deadline < duration:
+            raise ValueError(f"lease: {retry=} {deadline=} {duration=}: expected to increase")
+        self.held = False
+        self._name, self._identity = f"{namespace}/{name}", identity
+        self._client, self._changed = client, changed
+        self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._path = f"{self._collection}/{name}"
+        self._new = msgspec.Raw(msgspec.json.encode({"namespace": namespace, "name": name}))
+        self._duration, self._deadline, self._retry = duration, deadline, retry
+        self._seen = Observation()
+        self._metadata = self._new
+        self._renewed = 0.0
+        self._trouble = ""
+
+    @property
+    def holder(self) -> str:
+        """See the class."""
+        return self._seen.holder if self._seen.exists else ""
+
+    async def run(self) -> None:
+        """Try to lead, and go on leading, until cancelled. Raises only what ``changed`` raises."""
+        while True:
+            pause = self._retry * random.uniform(1.0, 1.2)  # noqa: S311  (spreads load)
+            try:
+                # Half of the deadline: one request that hangs leaves time for another.
+                async with asyncio.timeout_at(self._latest(self._deadline / 2)):
+                    lapses = await self._round()
+                self._trouble = ""
+                pause = min(pause, max(0.0, lapses - _now()))
+            except (KubeError, TimeoutError) as error:
+                if isinstance(error, ApiError) and error.code == 409:
+                    pause = self._retry / 10  # Another was faster: look again who leads.
+                else:
+                    asked = error.retry_after if isinstance(error, ApiError) else None
+                    pause = max(pause, asked or 0.0)
+                    self._complain(str(error) or "no answer in time")
+            if self.held and _now() >= self._renewed + self._deadline:
+                self._lead(held=False, why=f"not renewed for {self._deadline:g} s")
+            await asyncio.sleep(self._latest(pause) - _now())
+
+    async def release(self) -> None:
+        """Let another lead at once. Call it when `run` and all that was led have ended."""
+        with suppress(KubeError, TimeoutError):
+            async with asyncio.timeout(RELEASE):
+                await self._read()
+                if self._seen.exists and self._seen.holder == self._identity:
+                    gone = msgspec.structs.replace(
+                        self._seen.record or Record(), holder_identity="", renew_time=_clock()
+                    )
+                    await self._write(gone)
+        if self.held:
+            self._lead(held=False, why="released")
+
+    def _latest(self, seconds: float) -> float:
+        """So many seconds from now, or when leading has to stop, if that is earlier."""
+        then = _now() + seconds
+        return min(then, self._renewed + self._deadline) if self.held else then
+
+    async def _round(self) -> float:
+        """Read, decide, write; returns when the Lease of another lapses, or infinity."""
+        if self.held:
+            # The others had no reason to write, so the last version is tried unread.
+            try:
+                await self._hold(self._renewal(self._seen.record or Record()))
+            except ApiError as error:
+                if error.code not in {404, 409}:
+                    raise
+            else:
+                return math.inf
+        await self._read()
+        match step := decide(self._identity, self._seen, _now(), self._duration):
+            case Wait():
+                if self.held:
+                    self._lead(held=False, why=step.reason)
+                return step.until
+            case Take():
+                await self._hold(self._claim(step.transitions))
+            case Renew():
+                await self._hold(self._renewal(step.record))
+        if not self.held:
+            self._lead(held=True, why=step.reason)
+        return math.inf
+
+    def _claim(self, transitions: int) -> Record:
+        now = _clock()
+        return Record(
+            holder_identity=self._identity,
+            lease_duration_seconds=math.ceil(self._duration),
+            acquire_time=now,
+            renew_time=now,
+            lease_transitions=transitions,
+        )
+
+    def _renewal(self, record: Record) -> Record:
+        return msgspec.structs.replace(
+            self._claim(record.lease_transitions or 0),
+            acquire_time=record.acquire_time or _clock(),
+        )
+
+    async def _hold(self, record: Record) -> None:
+        # The others count from when they see the record, which is after it was sent.
+        sent = _now()
+        await self._write(record)
+        self._renewed = sent
+
+    async def _write(self, record: Record) -> None:
+        """Store a record in place of the one that was seen; `ApiError` 409: there is another."""
+        metadata = self._metadata if self._seen.exists else self._new
+        body = msgspec.json.encode(
+            {
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "metadata": metadata,
+                "spec": record,
+            }
+        )
+        if self._seen.exists:
+            self._take(await self._client.put(self._path, body))
+        else:
+            self._take(await self._client.post(self._collection, body))
+
+    async def _read(self) -> None:
+        try:
+            self._take(await self._client.get(self._path))
+        except ApiError as error:
+            if error.code != 404:
+                raise
+            self._seen = self._seen.then(None, _now())
+
+    def _take(self, body: bytes) -> None:
+        """Adopt what the API server says the Lease is."""
+        try:
+            lease = _decoder.decode(body)
+        except msgspec.DecodeError as error:
+            raise UnreachableError(f"the answer is no Lease: {error}") from error
+        self._metadata = msgspec.Raw(bytes(lease.metadata))
+        self._seen = self._seen.then(lease.spec, _now())
+
+    def _lead(self, *, held: bool, why: str) -> None:
+        self.held = held
+        what = "leads" if held else "leads no more"
+        _log.info(
+            "lease %s: %s %s: %s", self._name, self._identity, what, why,
+            extra={"event": "lease", "leader": held},
+        )  # fmt: skip
+        self._changed(held)
+
+    def _complain(self, trouble: str) -> None:
+        """One line for each new trouble: it is met again every two seconds."""
+        if trouble != self._trouble:
+            self._trouble = trouble
+            _log.warning("lease %s: %s", self._name, trouble, extra={"event": "lease-refused"})
+
+
+def _now() -> float:
+    """Seconds of the loop's steady clock, which timeouts count in, too."""
+    return asyncio.get_running_loop().time()
+
+
+def _clock() -> str:
+    """The time of day as a Lease has it (meta/v1 MicroTime)."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
