@@ -19,11 +19,8 @@ from unit.core.pods import RUNNING, State, document, exited
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
-async def put(
-    api: ApiServer, name: str, namespace: str = "training", phase: str = "Running", **states: State
-) -> None:
-    containers = {key.replace("_", "-"): state for key, state in states.items()}
-    body: dict[str, Any] = document(containers, phase=phase)
+async def put(api: ApiServer, name: str, namespace: str = "training", **states: State) -> None:
+    body: dict[str, Any] = document({key.replace("_", "-"): state for key, state in states.items()})
     body["metadata"] = {"name": name, "namespace": namespace}
     await api.put("pods", body)
 
@@ -35,7 +32,7 @@ async def fill(api: ApiServer) -> None:
     await put(api, "blocked", main=exited(0), vault=RUNNING, istio_proxy=RUNNING)
     await put(api, "lost", main=RUNNING, istio_proxy=exited(0))
     await put(api, "plain", main=exited(0))
-    await put(api, "over", phase="Succeeded", main=exited(0), istio_proxy=exited(0))
+    await api.put("pods", document({"main": exited(0)}, phase="Succeeded"))
     await put(api, "elsewhere", "other", main=exited(0), istio_proxy=RUNNING)
 
 
@@ -155,6 +152,17 @@ EARLY, LATE = "2026-11-21T08:00:00Z", "2026-11-21T09:00:00Z"
 )
 def test_a_finding_says_since_when(states: dict[str, State], hour: int) -> None:
     assert judged(**states).since == datetime(2026, 11, 21, hour, tzinfo=UTC)
+
+
+def test_a_pod_whose_annotation_cannot_be_understood_is_blocked_by_it() -> None:
+    """Nothing is done about it until somebody sees that."""
+    body = document(
+        {"main": exited(0), "istio-proxy": RUNNING}, annotations={"istio-aux.io/quit-grace": "soon"}
+    )
+    found = audit.judge(msgspec.convert(body, audit.Pod), Policy(), None)
+    assert found
+    assert (found.state, found.by) == ("blocked", ("annotation istio-aux.io/quit-grace",))
+    assert '"soon"' in found.reason
 
 
 def finding(state: audit.State, **fields: Any) -> Finding:

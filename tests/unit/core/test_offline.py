@@ -87,6 +87,17 @@ def test_explain_can_be_told_what_serve_is_told(run: Callable[..., Outcome]) -> 
     assert [outcome.lines[0]["action"] for outcome in outcomes] == ["wait", "quit"]
 
 
+def test_the_example_shows_every_action(run: Callable[..., Outcome]) -> None:
+    """examples/pods.yaml, as its comments say."""
+    outcome = run("explain", "-f", str(Path(__file__).parents[3] / "examples/pods.yaml"))
+    assert [(line["name"], line["action"]) for line in outcome.lines] == [
+        ("mnist-worker-0", "quit"),
+        ("import-5xk2d", "wait"),
+        ("evaluate-9qzlp", "report"),
+        ("report-b7w4m", "ignore"),
+    ]
+
+
 def test_explain_reads_files_in_order(run: Callable[..., Outcome]) -> None:
     """Several ``-f`` are answered one after the other."""
     names = ["pod-classic-before-quit.json", "pod-native.json"]

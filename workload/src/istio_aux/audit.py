@@ -33,12 +33,13 @@ class Finding(msgspec.Struct, frozen=True):
         name: of the pod.
         uid: of the pod.
         state: ``stuck``: only the proxy keeps it; ``blocked``: some payload containers are
-            finished, others are not; ``lost``: the proxy is gone before the payload.
+            finished, others are not, or an annotation cannot be understood; ``lost``: the proxy is
+            gone before the payload.
         since: when it came to this, as the kubelet says: when the last of the finished payload
             containers ended, or the proxy if the pod is lost; None if it does not say.
         action: what `serve` would do with it in a selected namespace.
         reason: why.
-        by: the containers that a blocked pod waits for.
+        by: what a blocked pod waits for: containers, or an annotation that cannot be understood.
         containers: each container's verdict, by name.
     """
 
@@ -150,13 +151,13 @@ def _since(
     pod: Pod, state: State, containers: Mapping[str, quitting.ContainerVerdict]
 ) -> datetime | None:
     ended = [
-        status.state.terminated.finished_at
+        ended.replace(tzinfo=ended.tzinfo or UTC)
         for status in pod.statuses()
         if (verdict := containers.get(status.name)) is not None
         and (status.name == PROXY if state == "lost" else verdict.role == "payload")
         and verdict.finished
         and status.state is not None
         and status.state.terminated is not None
-        and status.state.terminated.finished_at is not None
+        and (ended := status.state.terminated.finished_at) is not None
     ]
     return max(ended, default=None)

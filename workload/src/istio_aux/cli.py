@@ -183,7 +183,8 @@ def _parser() -> argparse.ArgumentParser:
 
         Looks at running pods whose restartPolicy is not Always, once, and changes nothing. States:
           stuck    every payload container is finished, and the proxy still runs
-          blocked  some payload containers are finished, others are not: the reason names them
+          blocked  some payload containers are finished, others are not: the reason names them;
+                   or an annotation that cannot be understood keeps us away
           lost     the proxy is gone for good, and a payload container may still run
         AGE is the time since the last of the finished containers ended, or the proxy if it is lost.
         {_COLOUR}
