@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import lab
 import lightkube
 import pytest
 from lab.workload import Workload
@@ -16,11 +19,25 @@ from lightkube.resources.authorization_v1 import SelfSubjectRulesReview, Subject
 import manifests
 
 # All that it is for. A line more here is a decision, not a repair.
-GRANTED = {
+ALWAYS = {
     ("", "pods", "get list watch"),
-    ("", "pods/exec", "create get"),
     ("", "namespaces", "get list watch"),
     ("events.k8s.io", "events", "create"),
+    ("coordination.k8s.io", "leases", "create"),
+    ("coordination.k8s.io", "leases", "get update"),
+}
+ACTING = {
+    ("", "pods/exec", "create get"),
+    ("", "pods/portforward", "create get"),
+}
+DELETING = {("", "pods", "delete")}
+GRANTED = {
+    ("on", "report"): ALWAYS | ACTING,
+    ("on", "delete"): ALWAYS | ACTING | DELETING,
+    ("dry-run", "report"): ALWAYS,
+    ("dry-run", "delete"): ALWAYS,
+    ("off", "report"): ALWAYS,
+    ("off", "delete"): ALWAYS,
 }
 # What every account may do: ask who it is and what it may (system:basic-user).
 ANYBODY = ("authentication.k8s.io", "authorization.k8s.io")
@@ -40,6 +57,10 @@ DANGEROUS = [
     ("get", "configmaps", ""),
     ("patch", "namespaces", ""),
     ("create", "serviceaccounts/token", ""),
+    ("get", "leases", "coordination.k8s.io"),
+    ("create", "leases", "coordination.k8s.io"),
+    ("update", "validatingadmissionpolicies", "admissionregistration.k8s.io"),
+    ("delete", "validatingadmissionpolicybindings", "admissionregistration.k8s.io"),
     ("impersonate", "users", ""),
     ("get", "nodes/proxy", ""),
     ("patch", "deployments", "apps"),
@@ -52,8 +73,15 @@ DANGEROUS = [
 
 
 def allowed(
-    client: lightkube.Client, workload: Workload, verb: str, resource: str, group: str
+    client: lightkube.Client,
+    workload: Workload,
+    verb: str,
+    resource: str,
+    group: str,
+    *,
+    where: tuple[str | None, str | None] = (None, None),
 ) -> bool:
+    """Whether it may; `where` is namespace and name, in every namespace and of any name if None."""
     account = manifests.service_account(workload.name)
     name, _, subresource = resource.partition("/")
     review = SubjectAccessReview(
@@ -65,7 +93,12 @@ def allowed(
                 "system:authenticated",
             ],
             resourceAttributes=ResourceAttributes(
-                verb=verb, group=group, resource=name, subresource=subresource or None
+                verb=verb,
+                group=group,
+                resource=name,
+                subresource=subresource or None,
+                namespace=where[0],
+                name=where[1],
             ),
         )
     )
@@ -83,6 +116,8 @@ def allowed(
         ("watch", "namespaces", ""),
         ("create", "pods/exec", ""),
         ("get", "pods/exec", ""),
+        ("create", "pods/portforward", ""),
+        ("get", "pods/portforward", ""),
         ("create", "events", "events.k8s.io"),
     ],
 )
@@ -100,11 +135,45 @@ def test_the_workload_may_do_no_harm(
     assert not allowed(client, workload, verb, resource, group)
 
 
-def test_the_workload_may_do_what_is_listed_here_and_nothing_else(workload: Workload):
-    config = KubeConfig.from_file(workload.kubeconfig)
+@pytest.mark.parametrize(
+    ("verb", "lease", "may"),
+    [
+        ("create", "istio-aux/", True),
+        ("get", "istio-aux/istio-aux", True),
+        ("update", "istio-aux/istio-aux", True),
+        ("delete", "istio-aux/istio-aux", False),
+        ("get", "istio-aux/another", False),
+        ("update", "istio-aux/another", False),
+        ("update", "kube-system/istio-aux", False),
+        ("create", "kube-system/", False),
+    ],
+)
+def test_the_workload_may_hold_the_lease_of_its_own_application_only(
+    client: lightkube.Client, workload: Workload, verb: str, lease: str, may: bool
+):
+    namespace, _, name = lease.partition("/")
+    group = "coordination.k8s.io"
+
+    assert allowed(client, workload, verb, "leases", group, where=(namespace, name)) is may
+
+
+@pytest.mark.parametrize(("quit_mode", "dead_proxy"), GRANTED)
+def test_the_workload_may_do_what_its_options_need_and_nothing_else(
+    cluster: lab.Cluster, tmp_path: Path, quit_mode: str, dead_proxy: str
+):
+    deployed = Workload(
+        cluster,
+        tmp_path,
+        name=f"{quit_mode}-{dead_proxy}",
+        model="granted",
+        more={"quit": quit_mode, "dead-proxy": dead_proxy},
+    )
+    deployed.deploy()
+
+    config = KubeConfig.from_file(deployed.kubeconfig)
     with lightkube.Client(config, trust_env=False) as account:
         review = account.create(
-            SelfSubjectRulesReview(spec=SelfSubjectRulesReviewSpec(namespace=workload.model))
+            SelfSubjectRulesReview(spec=SelfSubjectRulesReviewSpec(namespace=deployed.model))
         )
 
     assert review.status is not None
@@ -115,4 +184,4 @@ def test_the_workload_may_do_what_is_listed_here_and_nothing_else(workload: Work
         for resource in rule.resources or []
         if group not in ANYBODY
     }
-    assert granted == GRANTED
+    assert granted == GRANTED[quit_mode, dead_proxy]

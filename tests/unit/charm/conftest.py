@@ -151,6 +151,7 @@ class Workload:
         self.stuck: list[dict[str, str]] = []
         self.lost: list[dict[str, str]] = []
         self.blocked: list[dict[str, str]] = []
+        self.unsaid: set[str] = set()
 
     def answer(self, request: httpx2.Request) -> httpx2.Response:
         if not self.running:
@@ -165,7 +166,9 @@ class Workload:
             "blocked-pods": self.blocked,
             "version": "1.2.3",
         }
-        return httpx2.Response(200, json=status)
+        return httpx2.Response(
+            200, json={key: value for key, value in status.items() if key not in self.unsaid}
+        )
 
 
 @pytest.fixture

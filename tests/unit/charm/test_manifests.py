@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from istio_aux.core import ladder
 
 import manifests
 from manifests import Values
@@ -93,6 +94,61 @@ def test_names_that_look_like_something_else_stay_names() -> None:
     assert access[0]["metadata"]["labels"]["istio-aux.io/application"] == "null"
     for binding in (a for a in access if "subjects" in a):
         assert binding["subjects"][0]["namespace"] == "1234"
+
+
+def rights(values: Values) -> set[tuple[str, str]]:
+    """Resource and verb of all that the ClusterRole allows."""
+    (role,) = [r.to_dict() for r in manifests.render_access(values) if r.kind == "ClusterRole"]
+    return {
+        (resource, verb)
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+STREAMS = {(f"pods/{way}", verb) for way in ("exec", "portforward") for verb in ("get", "create")}
+
+
+def test_only_a_workload_that_acts_may_act() -> None:
+    idle = rights(Values("a", "m", acts=False, deletes=True))
+
+    assert rights(Values("a", "m")) - idle == STREAMS
+    assert rights(Values("a", "m", deletes=True)) - idle == {*STREAMS, ("pods", "delete")}
+    assert {verb for _, verb in idle} == {"get", "list", "watch", "create"}
+    assert [resource for resource, verb in idle if verb == "create"] == ["events"]
+
+
+def test_the_account_is_narrowed_before_it_gets_its_roles() -> None:
+    kinds = [resource.kind for resource in manifests.render_access(Values("a", "m"))]
+
+    narrowed = kinds.index("ValidatingAdmissionPolicyBinding")
+    assert narrowed < kinds.index("ClusterRoleBinding")
+    assert narrowed < kinds.index("RoleBinding")
+
+
+def test_the_policy_allows_every_command_of_the_workload_and_no_other() -> None:
+    ports = (*range(14990, 15100), 0, 8080)
+    commands = {
+        ladder.command(rung, port)
+        for port in ports
+        for rung in ladder.rungs(port)
+        if rung is not ladder.Rung.PORT_FORWARD
+    }
+
+    assert set(manifests.QUIT_COMMANDS) == commands
+
+
+def test_the_policy_follows_the_selector() -> None:
+    selector = {"matchExpressions": [{"key": "team", "operator": "Exists"}]}
+
+    access = manifests.render_access(Values("a", "m", namespace_selector=selector))
+
+    (policy,) = [r.to_dict() for r in access if r.kind == "ValidatingAdmissionPolicy"]
+    assert policy["spec"]["validations"][0]["expression"] == (
+        '"team" in variables.labels && !("kubernetes.io/metadata.name" in variables.labels'
+        ' && variables.labels["kubernetes.io/metadata.name"] in ["kube-system"])'
+    )
 
 
 def test_the_bundle_of_authorities_is_what_was_given() -> None:

@@ -133,3 +133,50 @@ def test_both_agree_on_anything(text: str) -> None:
 )
 def test_a_requirement_becomes_an_expression(text: str, requirement: dict[str, object]) -> None:
     assert namespaces.parse(text) == {"matchExpressions": [requirement]}
+
+
+@pytest.mark.parametrize(
+    ("text", "cel"),
+    [
+        ("", "true"),
+        ("key", '"key" in l'),
+        ("!key", '!("key" in l)'),
+        ("key=a", '"key" in l && l["key"] in ["a"]'),
+        ("key=", '"key" in l && l["key"] in [""]'),
+        ("key!=a", '!("key" in l && l["key"] in ["a"])'),
+        ("key in (b,a)", '"key" in l && l["key"] in ["a", "b"]'),
+        ("key notin (b,a)", '!("key" in l && l["key"] in ["a", "b"])'),
+        ("a.b/c=d,!e", '"a.b/c" in l && l["a.b/c"] in ["d"] && !("e" in l)'),
+    ],
+)
+def test_a_selector_becomes_an_expression_of_cel(text: str, cel: str) -> None:
+    """tests/cluster/test_policy_selectors.py has a real API server evaluate them."""
+    assert namespaces.expression(namespaces.parse(text), "l") == cel
+
+
+@pytest.mark.parametrize("text", VALID)
+def test_both_ways_to_write_a_selector_make_the_same_conditions(text: str) -> None:
+    """A LabelSelector has `matchLabels` too, which is how the workload writes equality."""
+    ours = namespaces.expression(namespaces.parse(text), "l")
+    theirs = namespaces.expression(selectors.parse(text).as_label_selector(), "l")
+
+    assert set(ours.split(" && ")) == set(theirs.split(" && "))
+
+
+def test_an_operator_that_selectors_do_not_have_is_refused() -> None:
+    selector = {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]}
+
+    with pytest.raises(ValueError, match="Gt: expected In, NotIn, Exists or DoesNotExist"):
+        namespaces.expression(selector, "l")
+
+
+@pytest.mark.parametrize("text", VALID)
+def test_kube_system_is_left_out_of_every_selector(text: str) -> None:
+    narrowed = selectors.parse(namespaces.but_never_selected(text))
+    wanted = selectors.parse(text)
+
+    for name in ("kube-system", "team-a"):
+        for labels in ({}, {"key": "value"}, {"key": ""}, {"a": "b", "f": "", "g": "h"}):
+            labelled = {**labels, "kubernetes.io/metadata.name": name}
+            selected = name != "kube-system" and wanted.matches(labelled)
+            assert narrowed.matches(labelled) is selected

@@ -26,8 +26,34 @@ def test_the_last_unit_deletes_all_the_webhook_first(
     ctx.run(getattr(ctx.on, event)(), last)
 
     assert not api.objects
-    deleted = [call for call in api.calls if call.startswith("DELETE")]
-    assert "mutatingwebhookconfigurations" in deleted[0]
+    deleted = [call.split("/")[-2] for call in api.calls if call.startswith("DELETE")]
+    assert deleted[0] == "mutatingwebhookconfigurations"
+    # Not for a moment does the workload's account have rights that nothing narrows.
+    roles, narrowing = "clusterrolebindings", "validatingadmissionpolicybindings"
+    assert deleted.index(roles) < deleted.index(narrowing)
+
+
+def test_the_last_unit_takes_the_lease_of_its_workload_along(
+    ctx: Context, settled: testing.State, api: ApiServer
+) -> None:
+    base = "/apis/coordination.k8s.io/v1/namespaces/kubeflow/leases"
+    for name in ("istio-aux", "another"):
+        api.objects[f"{base}/{name}"] = {"kind": "Lease", "metadata": {"name": name, "labels": {}}}
+
+    ctx.run(ctx.on.remove(), dataclasses.replace(settled, planned_units=0))
+
+    assert list(api.objects) == [f"{base}/another"]
+
+
+def test_a_cluster_without_admission_policies_is_cleaned_up_too(
+    ctx: Context, fresh: testing.State, api: ApiServer
+) -> None:
+    api.unknown = {"validatingadmissionpolicies", "validatingadmissionpolicybindings"}
+    settled = ctx.run(ctx.on.config_changed(), fresh)
+
+    ctx.run(ctx.on.remove(), dataclasses.replace(settled, planned_units=0))
+
+    assert not api.objects
 
 
 @pytest.mark.parametrize("event", ["stop", "remove"])

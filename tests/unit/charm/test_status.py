@@ -14,6 +14,8 @@ from charm import IstioAuxCharm
 
 from .conftest import ApiServer, Files, Workload
 
+CONTAINERS = "expected container names separated by commas, such as cloud-sql-proxy,vault-agent"
+
 Context = testing.Context[IstioAuxCharm]
 
 
@@ -26,6 +28,20 @@ Context = testing.Context[IstioAuxCharm]
             "trace",
             'log-level: "trace": expected debug or info or warning or error',
         ),
+        ("quit", "maybe", 'quit: "maybe": expected on or dry-run or off'),
+        ("quit", "True", 'quit: "True": expected on or dry-run or off'),
+        ("quit-grace", -1, "quit-grace: -1: expected seconds, 0 or more"),
+        ("dead-proxy", "bury", 'dead-proxy: "bury": expected report or delete'),
+        (
+            "ignore-containers",
+            "a,,b",
+            f'ignore-containers: "a,,b": {CONTAINERS}',
+        ),
+        (
+            "ignore-containers",
+            "Vault",
+            f'ignore-containers: "Vault": {CONTAINERS}',
+        ),
         (
             "namespace-selector",
             "a in b",
@@ -34,7 +50,7 @@ Context = testing.Context[IstioAuxCharm]
     ],
 )
 def test_a_bad_option_blocks_and_names_itself_its_value_and_what_is_allowed(
-    option: str, value: str, message: str, ctx: Context, settled: testing.State
+    option: str, value: str | int, message: str, ctx: Context, settled: testing.State
 ) -> None:
     bad = dataclasses.replace(settled, config={option: value})
 
@@ -184,6 +200,40 @@ def test_stuck_pods_are_named_and_the_rest_counted(
     assert out.unit_status == testing.ActiveStatus(
         "1 namespace selected; stuck: team-a/worker-0, team-a/worker-1, team-a/worker-2 and 2 more"
     )
+
+
+@pytest.mark.parametrize("mode", ["dry-run", "off"])
+def test_a_workload_that_does_not_act_is_said_not_to(
+    mode: str, ctx: Context, settled: testing.State
+) -> None:
+    idle = dataclasses.replace(settled, config={"quit": mode})
+
+    out = ctx.run(ctx.on.config_changed(), idle)
+
+    assert out.unit_status == testing.ActiveStatus(f"2 namespaces selected; quit: {mode}")
+
+
+def test_what_is_wrong_with_pods_is_counted_in_one_line(
+    ctx: Context, settled: testing.State, process: Workload
+) -> None:
+    pods = [{"namespace": "team-a", "name": f"worker-{n}"} for n in range(6)]
+    process.stuck, process.lost, process.blocked = pods[:1], pods[1:3], pods[3:]
+
+    out = ctx.run(ctx.on.update_status(), settled)
+
+    assert out.unit_status == testing.ActiveStatus(
+        "2 namespaces selected; stuck: team-a/worker-0; 2 lost their proxy; 3 blocked"
+    )
+
+
+def test_a_workload_of_an_older_image_is_understood(
+    ctx: Context, settled: testing.State, process: Workload
+) -> None:
+    process.unsaid = {"lost-pods", "blocked-pods"}
+
+    out = ctx.run(ctx.on.update_status(), settled)
+
+    assert out.unit_status == testing.ActiveStatus("2 namespaces selected")
 
 
 def test_a_follower_waits_for_the_authority_of_its_leader(
