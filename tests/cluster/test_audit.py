@@ -6,6 +6,7 @@ The workload does not serve the pods of this file, so that they stay as they are
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import subprocess
 from collections.abc import Iterator
@@ -48,6 +49,7 @@ def ask(kubeconfig: Path, *argv: str) -> subprocess.CompletedProcess[str]:
     """Run the program with its output in pipes."""
     return subprocess.run(
         [PROGRAM, *argv, "--kubeconfig", kubeconfig],
+        env={**os.environ, "NO_COLOR": "1"},
         capture_output=True, text=True, timeout=ANSWER, check=False,
     )  # fmt: skip
 
