@@ -1,0 +1,165 @@
+"""Killed with -9: another process takes over, or the same one comes back; nothing is lost.
+
+A lease runs out 15 s after its holder's death. So the leader is killed first of all, and what the
+other one made of it is looked at last.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import signal
+from collections.abc import Iterator
+
+import lab
+import lightkube
+import pytest
+from chaos.plan import make
+from chaos.play import play
+from lab.kubelet import ScriptedKubelet
+from lab.scene import Scene
+from lab.served import declared, metric, program, stage
+from lab.workload import Workload
+from lightkube.resources.coordination_v1 import Lease
+from lightkube.resources.core_v1 import Pod
+
+SEED = 4
+TAKEOVER = datetime.timedelta(seconds=20)
+
+
+@dataclasses.dataclass(frozen=True)
+class Succession:
+    """Two processes with one lease, of which the leader was killed."""
+
+    leader: Workload
+    heir: Workload
+    scene: Scene
+    killed: datetime.datetime
+    freed_by_leader: list[Pod]
+    finished_around: list[Pod]
+    finished_after: list[Pod]
+    statuses: tuple[dict[str, object], dict[str, object]]
+
+
+@pytest.fixture(scope="module")
+def rivals(
+    cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Workload, Workload]]:
+    """Two processes with one lease; the first one holds it."""
+    folders = [tmp_path_factory.mktemp("rivals") for _ in range(2)]
+    lease = {"lease": "rivals/rivals"}
+    first, second = (declared(cluster, folder, "rivals", lease) for folder in folders)
+    for workload in (first, second):
+        workload.deploy()
+        workload.start()
+        workload.await_ready()
+        lab.until(lambda: first.status().get("leader"), timeout=30, what="the first to lead")
+    yield first, second
+    for workload in (first, second):
+        if workload.running:
+            workload.stop()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def succession(
+    client: lightkube.Client, kubelet: ScriptedKubelet, rivals: tuple[Workload, Workload]
+) -> Iterator[Succession]:
+    """Pods that finish before, while and after the leader is killed."""
+    leader, heir = rivals
+    with stage(client, kubelet, leader) as scene:
+        lab.until(
+            lambda: scene.namespace in heir.status()["selected-namespaces"],
+            timeout=30,
+            what="the heir to notice the namespace",
+        )
+        before, around, after = (
+            [scene.start(f"{when}-{n}") for n in range(4)] for when in ("before", "around", "after")
+        )
+        for pod in before:
+            kubelet.finish(pod, "main")
+        for pod in before:
+            scene.await_phase(pod, "Succeeded")
+        statuses = leader.status(), heir.status()
+        for pod in around:
+            kubelet.finish(pod, "main")
+        leader.process.kill(signal.SIGKILL)
+        leader.process.wait(30)
+        killed = datetime.datetime.now(datetime.UTC)
+        for pod in after:
+            kubelet.finish(pod, "main")
+        yield Succession(leader, heir, scene, killed, before, around, after, statuses)
+
+
+@pytest.fixture(scope="module")
+def mortal(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workload]:
+    """A workload without a rival."""
+    with program(cluster, tmp_path_factory.mktemp("chaos"), "chaos") as workload:
+        yield workload
+
+
+def test_one_that_is_killed_again_and_again_frees_every_pod_and_none_too_early(
+    client: lightkube.Client, kubelet: ScriptedKubelet, mortal: Workload
+):
+    """T26, T38: a short run of what `tox -e chaos` does at length."""
+    with stage(client, kubelet, mortal) as scene:
+        verdict = play(make(SEED, pods=20, kills=4), scene, mortal)
+
+    assert verdict.good, f"{verdict}; again: --pods 20 --kills 4 --seed {SEED}"
+
+
+def test_only_the_holder_of_the_lease_acted(succession: Succession):
+    """T22: two processes, one quit a pod."""
+    leader, heir = succession.statuses
+    assert (leader["leader"], heir["leader"]) == (True, False)
+    assert leader["lease-holder"] == heir["lease-holder"] != ""
+    assert heir["watched-pods"] == leader["watched-pods"]
+    assert [len(execs(succession, pod)) for pod in succession.freed_by_leader] == [1] * 4
+
+
+def test_the_other_takes_over_within_20_s_and_nothing_is_lost_or_done_twice(
+    succession: Succession, client: lightkube.Client
+):
+    """T22, T26, T38: the lease of one who was killed runs out."""
+    heir = succession.heir
+    lab.until(lambda: heir.status()["leader"], timeout=60, what="the heir to take over")
+    for pod in succession.finished_around + succession.finished_after:
+        succession.scene.await_phase(pod, "Succeeded")
+
+    lease = client.get(Lease, "rivals", namespace="rivals")
+    assert lease.spec
+    assert lease.spec.acquireTime
+    assert succession.killed < lease.spec.acquireTime < succession.killed + TAKEOVER
+    assert lease.spec.holderIdentity == heir.status()["lease-holder"]
+    assert metric(heir, "istio_aux_leader") == 1
+    quits = [len(execs(succession, pod)) for pod in succession.finished_around]
+    quits += [len(execs(succession, pod)) for pod in succession.finished_after]
+    assert quits == [1] * 8
+
+
+def test_one_that_is_told_to_end_hands_over_at_once(succession: Succession):
+    """SIGTERM releases the lease: nobody waits until it runs out."""
+    first, second, scene = succession.heir, succession.leader, succession.scene
+    lab.until(lambda: first.status()["leader"], timeout=60, what="the first to lead")
+    second.start()
+    second.await_ready()
+    pods = [scene.start(f"handover-{n}") for n in range(4)]
+    scene.kubelet.finish(pods[0], "main")
+
+    told = datetime.datetime.now(datetime.UTC)
+    first.process.kill(signal.SIGTERM)
+    for pod in pods[1:]:
+        scene.kubelet.finish(pod, "main")
+
+    lab.until(lambda: second.status()["leader"], timeout=60, what="the second to take over")
+    for pod in pods:
+        scene.await_phase(pod, "Succeeded")
+    lease = scene.client.get(Lease, "rivals", namespace="rivals")
+    assert lease.spec
+    assert lease.spec.acquireTime
+    assert lease.spec.acquireTime - told < datetime.timedelta(seconds=10)
+    assert first.process.wait(30) == 0
+    assert [len(execs(succession, pod)) for pod in pods] == [1] * 4
+
+
+def execs(succession: Succession, pod: Pod) -> list[object]:
+    return list(succession.scene.kubelet.execs_of(pod))
