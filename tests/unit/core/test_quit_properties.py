@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from istio_aux.core import pod as pods
 from istio_aux.core import quit as quitting
-from istio_aux.core.policy import Policy
-from istio_aux.core.wishes import IGNORE_CONTAINERS, QUIT
-from unit.core.pods import State, document
+from istio_aux.core import statusport
+from istio_aux.core.policy import DeadProxy, Policy
+from istio_aux.core.wishes import IGNORE_CONTAINERS, QUIT, QUIT_AFTER, QUIT_GRACE
+from unit.core.pods import document, exited
 
 CODES = st.sampled_from([0, 1, 42, 137])
 POLICIES = st.sampled_from(["Always", "OnFailure", "Never", None])
+ENDS = st.sampled_from(
+    ["2026-11-21T08:16:29Z", "2026-11-21T08:16:29", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"]
+)
+TIMES = st.datetimes(datetime(2026, 1, 1), datetime(2027, 1, 1), timezones=st.just(UTC))
+POLICIES_OF_ADMINS = st.builds(
+    Policy,
+    ignore_containers=st.sampled_from([frozenset[str](), frozenset({"main"})]),
+    grace=st.sampled_from([0.0, 5.0, 1e300]),
+    dead_proxy=st.sampled_from(DeadProxy),
+)
 STATES = st.one_of(
     st.none(),
     st.just({}),
@@ -22,7 +34,7 @@ STATES = st.one_of(
     st.sampled_from(["CrashLoopBackOff", "ImagePullBackOff", ""]).map(
         lambda reason: {"waiting": {"reason": reason}}
     ),
-    CODES.map(lambda code: {"terminated": {"exitCode": code}}),
+    st.builds(exited, CODES, st.sampled_from(["", "Error", "RestartingAllContainers"]), at=ENDS),
 )
 RULES = st.fixed_dictionaries(
     {
@@ -38,6 +50,11 @@ RULES = st.fixed_dictionaries(
 DETAILS = st.fixed_dictionaries(
     {"restartPolicy": POLICIES, "restartPolicyRules": st.lists(RULES, max_size=2)}
 )
+ANNOTATIONS = st.just({}) | st.dictionaries(
+    st.sampled_from([QUIT, IGNORE_CONTAINERS, QUIT_AFTER, QUIT_GRACE, statusport.ANNOTATION]),
+    st.sampled_from(["true", "false", "dind", "main,wait", "30", "1m", "0"]) | st.text(max_size=8),
+    max_size=3,
+)
 NAMES = ["istio-proxy", "main", "wait", "dind"]
 
 
@@ -51,51 +68,31 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
         sidecars=sidecars,
         restart=draw(POLICIES),
         phase=draw(st.sampled_from(["Pending", "Running", "Succeeded", "Failed", "Unknown", None])),
-        annotations=draw(st.sampled_from([{}, {IGNORE_CONTAINERS: "dind"}, {QUIT: "false"}])),
+        annotations=draw(ANNOTATIONS),
         details={name: draw(DETAILS) for name in names if draw(st.booleans())},
         deleting=draw(st.booleans()),
     )
 
 
-def may_run_again(container: dict[str, Any], state: State, restart: str | None) -> bool:
-    """The kubelet's rule once more, written independently: False only where it is certain."""
-    if not state or "terminated" not in state:
-        return True
-    code = state["terminated"]["exitCode"]
-    own = container.get("restartPolicy")
-    if own is not None:
-        for rule in container.get("restartPolicyRules") or []:
-            hit = code in rule["exitCodes"]["values"]
-            if hit if rule["exitCodes"]["operator"] == "In" else not hit:
-                if rule["action"].startswith("Restart"):
-                    return True
-                break
-    policy = own or restart or "Always"
-    return policy == "Always" or (policy == "OnFailure" and code != 0)
-
-
-@given(documents())
-def test_decide_is_total(found: dict[str, Any]) -> None:
+@given(documents(), POLICIES_OF_ADMINS, st.none() | TIMES)
+def test_decide_is_total(found: dict[str, Any], policy: Policy, now: datetime | None) -> None:
     """Every pod gets one of the four answers, with a reason and a verdict on each container."""
-    decision = quitting.decide(pods.convert(found), Policy(), None)
+    decision = quitting.decide(pods.convert(found), policy, now)
     assert isinstance(decision, quitting.Action)
     assert decision.reason
+    assert "\n" not in decision.reason
     assert set(decision.containers) >= {entry["name"] for entry in found["spec"]["containers"]}
 
 
-@given(documents())
-def test_a_proxy_never_quits_while_a_payload_may_run(found: dict[str, Any]) -> None:
-    """The one mistake that must not happen (T2, T4, T5, T6, T12)."""
-    decision = quitting.decide(pods.convert(found), Policy(), None)
-    if not isinstance(decision, quitting.Quit):
-        return
-    states = {entry["name"]: entry["state"] for entry in found["status"]["containerStatuses"]}
-    ignored = found["metadata"]["annotations"].get(IGNORE_CONTAINERS)
-    spec = found["spec"]
-    payload = [c for c in spec["containers"] if c["name"] not in {"istio-proxy", ignored}]
-    assert payload
-    assert not any(may_run_again(c, states.get(c["name"]), spec["restartPolicy"]) for c in payload)
-    assert "running" in states["istio-proxy"]
+@given(documents(), POLICIES_OF_ADMINS, TIMES)
+def test_asking_twice_changes_nothing(found: dict[str, Any], policy: Policy, now: datetime) -> None:
+    """The decision depends on the pod, the policy and the time alone, and it keeps its word."""
+    pod = pods.convert(found)
+    decision = quitting.decide(pod, policy, now)
+    assert quitting.decide(pods.convert(found), policy, now) == decision
+    if isinstance(decision, quitting.Wait) and decision.until is not None:
+        assert decision.until > now
+        assert isinstance(quitting.decide(pod, policy, None), quitting.Quit)
 
 
 @given(documents(), st.randoms(use_true_random=False))
@@ -104,7 +101,11 @@ def test_the_order_of_statuses_and_containers_does_not_matter(
 ) -> None:
     """The API server sorts statuses by name; nobody promises that (T8, T9)."""
     before = quitting.decide(pods.convert(found), Policy(), None)
-    random.shuffle(found["status"]["containerStatuses"])
+    listed = found["status"]["containerStatuses"] + found["status"]["initContainerStatuses"]
+    random.shuffle(listed)
+    half = random.randrange(len(listed) + 1)
+    found["status"]["containerStatuses"] = listed[:half]
+    found["status"]["initContainerStatuses"] = listed[half:]
     assert quitting.decide(pods.convert(found), Policy(), None) == before
     random.shuffle(found["spec"]["containers"])
     after = quitting.decide(pods.convert(found), Policy(), None)
@@ -112,6 +113,7 @@ def test_the_order_of_statuses_and_containers_does_not_matter(
     assert after.containers == before.containers
 
 
+@settings(max_examples=100)
 @given(documents())
 def test_bytes_and_parsed_documents_are_the_same_pod(found: dict[str, Any]) -> None:
     """Both doors lead to one decision."""
