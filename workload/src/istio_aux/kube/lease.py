@@ -107,8 +107,8 @@ class Lease:
                 if isinstance(error, ApiError) and error.code == 409:
                     pause = self._retry / 10  # Another was faster: look again who leads.
                 else:
-                    asked = error.retry_after if isinstance(error, ApiError) else None
-                    pause = max(pause, asked or 0.0)
+                    asked = (isinstance(error, ApiError) and error.retry_after) or 0.0
+                    pause = max(pause, min(asked, self._deadline))
                     self._complain(str(error) or "no answer in time")
             if self.held and _now() >= self._renewed + self._deadline:
                 self._lead(held=False, why=f"not renewed for {self._deadline:g} s")

@@ -1,0 +1,311 @@
+"""Several processes and one Lease (T26): who leads, whatever becomes of the others or the API."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+from istio_aux.kube.client import Client
+from istio_aux.kube.lease import Lease
+from unit.apiserver import ApiServer
+from unit.asynchronous import background, driven, until
+from unit.store import refusal
+
+QUICK = {"duration": 2.0, "deadline": 1.2, "retry": 0.05}
+"""Lapses soon; a Lease counts in whole seconds."""
+
+STEADY = {"duration": 60.0, "deadline": 40.0, "retry": 0.05}
+"""Lapses in no test."""
+
+LEASE = ("leases", "istio-aux", "istio-aux")
+
+
+class Candidate:
+    """A process that would lead; ``told`` is what it was told, ``leaders`` all who lead now."""
+
+    def __init__(
+        self, client: Client, name: str, leaders: set[str], times: dict[str, float]
+    ) -> None:
+        self.name, self.told, self._leaders = name, list[bool](), leaders
+        self.lease = Lease(client, "istio-aux", "istio-aux", name, changed=self._changed, **times)
+        self.task: asyncio.Task[None]
+
+    def _changed(self, leads: bool) -> None:
+        self.told.append(leads)
+        (self._leaders.add if leads else self._leaders.discard)(self.name)
+        assert len(self._leaders) <= 1, f"all of these lead: {self._leaders}"
+
+    async def leads(self) -> None:
+        await until(lambda: self.lease.held, f"{self.name} leads", within=30)
+
+    async def die(self) -> None:
+        """Be gone without a word, as after a kill -9."""
+        self.task.cancel()
+        await asyncio.wait([self.task])
+        self._leaders.discard(self.name)
+
+
+@asynccontextmanager
+async def candidate(
+    api: ApiServer,
+    name: str = "one",
+    leaders: set[str] | None = None,
+    *,
+    times: dict[str, float] = STEADY,
+) -> AsyncGenerator[Candidate]:
+    """A candidate at work; its requests carry its name, so that it can be cut off."""
+    access = dataclasses.replace(api.access(), token=lambda: name)
+    async with Client(access) as client:
+        one = Candidate(client, name, set() if leaders is None else leaders, times)
+        async with background(one.lease.run()) as one.task:
+            yield one
+
+
+def spec(api: ApiServer) -> dict[str, Any]:
+    return (api.get(*LEASE) or {}).get("spec", {})
+
+
+async def renewed(api: ApiServer) -> None:
+    """Wait until the holder has written again."""
+    before = spec(api).get("renewTime")
+    await until(lambda: spec(api).get("renewTime") != before, "it is renewed", within=30)
+
+
+@driven
+async def test_of_two_one_leads_and_both_know_which() -> None:
+    leaders: set[str] = set()
+    async with (
+        ApiServer() as api,
+        candidate(api, "one", leaders) as one,
+        candidate(api, "two", leaders) as two,
+    ):
+        leader = await until(lambda: set(leaders), "one of them leads", within=30)
+        await until(lambda: one.lease.holder and two.lease.holder, "both know")
+        await renewed(api)
+        assert {one.lease.holder, two.lease.holder} == leader == leaders
+        assert spec(api)["leaseDurationSeconds"] == 60
+        assert sorted([one.told, two.told]) == [[], [True]]
+
+
+@driven
+async def test_who_was_killed_is_followed_by_another_once_its_time_is_over() -> None:
+    leaders: set[str] = set()
+    async with ApiServer() as api, candidate(api, "one", leaders, times=QUICK) as one:
+        await one.leads()
+        async with candidate(api, "two", leaders, times=QUICK) as two:
+            await until(lambda: two.lease.holder == "one", "two knows")
+            began = asyncio.get_running_loop().time()
+            await one.die()
+            await two.leads()
+            assert asyncio.get_running_loop().time() - began > 1.0, "one had time left"
+            assert spec(api)["leaseTransitions"] == 1
+
+
+@driven
+async def test_who_releases_the_lease_is_followed_by_another_at_once() -> None:
+    leaders: set[str] = set()
+    async with ApiServer() as api, candidate(api, "one", leaders) as one:
+        await one.leads()
+        async with candidate(api, "two", leaders) as two:
+            await until(lambda: two.lease.holder == "one", "two knows")
+            one.task.cancel()
+            await one.lease.release()
+            assert one.told == [True, False]
+            await two.leads()
+
+
+@driven
+async def test_a_release_takes_the_lease_from_nobody_else() -> None:
+    leaders: set[str] = set()
+    async with ApiServer() as api, candidate(api, "one", leaders) as one:
+        await one.leads()
+        async with candidate(api, "two", leaders) as two:
+            await until(lambda: two.lease.holder == "one", "two knows")
+            two.task.cancel()
+            await two.lease.release()
+        await renewed(api)
+        assert spec(api)["holderIdentity"] == "one"
+        assert one.told == [True]
+
+
+@driven
+async def test_a_release_waits_for_no_api_server_that_is_away() -> None:
+    async with ApiServer() as api, candidate(api) as one:
+        await one.leads()
+        one.task.cancel()
+        await api.stop()
+        async with asyncio.timeout(10):
+            await one.lease.release()
+        assert one.told == [True, False]
+        await api.start()
+
+
+@driven
+async def test_an_outage_shorter_than_the_deadline_changes_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with ApiServer() as api, candidate(api) as one:
+        await one.leads()
+        await api.stop()
+        await until(lambda: "Cannot connect" in caplog.text, "the server is missed", within=30)
+        await api.start()
+        await renewed(api)
+        assert one.told == [True]
+
+
+@pytest.mark.parametrize(
+    "how", ["refuses connections", "answers nothing", "answers 500", "is busy"]
+)
+@driven
+async def test_an_outage_longer_than_the_deadline_ends_leading_until_it_is_over(how: str) -> None:
+    over = asyncio.Event()
+
+    async def fail(request: web.Request) -> web.StreamResponse | None:
+        if over.is_set():
+            return None
+        api.faults.append(fail)
+        if how == "answers nothing":
+            await over.wait()
+        if how == "is busy":
+            return refusal(429, "TooManyRequests", "later", headers={"Retry-After": "60"})
+        return refusal(500, "InternalError", "etcd is away")
+
+    async with ApiServer() as api, candidate(api, times=QUICK) as one:
+        await one.leads()
+        if how == "refuses connections":
+            await api.stop()
+        else:
+            api.faults.append(fail)
+        await until(lambda: one.told == [True, False], "it leads no more", within=30)
+        over.set()
+        if how == "refuses connections":
+            await api.start()
+        await one.leads()
+        assert spec(api)["leaseTransitions"] == 0, "nobody else led"
+
+
+@driven
+async def test_two_never_lead_at_once_whoever_is_cut_off() -> None:
+    """`Candidate` looks at every change whether another leads already."""
+    cut_off: set[str] = set()
+
+    async def partition(request: web.Request) -> web.StreamResponse | None:
+        if request.headers["Authorization"].removeprefix("Bearer ") not in cut_off:
+            return None
+        api.faults.append(partition)
+        assert request.transport
+        request.transport.abort()
+        return web.Response()
+
+    leaders: set[str] = set()
+    async with (
+        ApiServer() as api,
+        candidate(api, "one", leaders, times=QUICK),
+        candidate(api, "two", leaders, times=QUICK),
+        candidate(api, "three", leaders, times=QUICK),
+    ):
+        api.faults.append(partition)
+        for _ in range(2):
+            last = await until(lambda: set(leaders), "somebody leads", within=30)
+            cut_off |= last
+            await until(lambda last=last: leaders - last, "another leads", within=30)
+            cut_off.clear()
+
+
+@driven
+async def test_a_lease_that_somebody_deletes_is_written_again_by_its_holder() -> None:
+    leaders: set[str] = set()
+    async with ApiServer() as api, candidate(api, "one", leaders) as one:
+        await one.leads()
+        async with candidate(api, "two", leaders) as two:
+            await until(lambda: two.lease.holder == "one", "two knows")
+            for _ in range(3):
+                await api.remove(*LEASE)
+                await until(lambda: spec(api), "it is there again")
+                assert spec(api)["holderIdentity"] == "one"
+            assert (one.told, two.told) == ([True], [])
+
+
+@driven
+async def test_a_lease_that_somebody_gives_away_is_left_alone_for_its_time() -> None:
+    async with ApiServer() as api, candidate(api, times=QUICK) as one:
+        await one.leads()
+        await api.put("leases", {
+            "metadata": {"namespace": "istio-aux", "name": "istio-aux"},
+            "spec": {**spec(api), "holderIdentity": "kubectl"},
+        })  # fmt: skip
+        await until(lambda: one.told == [True, False], "it leads no more", within=30)
+        assert one.lease.holder == "kubectl"
+        await one.leads()
+        assert spec(api)["leaseTransitions"] == 1
+
+
+@driven
+async def test_labels_on_the_lease_stay() -> None:
+    async with ApiServer() as api, candidate(api) as one:
+        await one.leads()
+        stored = api.get(*LEASE) or {}
+        stored["metadata"]["labels"] = {"team": "ml"}
+        await api.put("leases", stored)
+        await renewed(api)
+        await renewed(api)
+        assert (api.get(*LEASE) or {})["metadata"]["labels"] == {"team": "ml"}
+        assert one.told == [True]
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        (refusal(403, "Forbidden", "leases is forbidden"),
+         "lease istio-aux/istio-aux: 403 Forbidden: leases is forbidden"),
+        (web.json_response({"metadata": 7, "spec": {"leaseDurationSeconds": "long"}}),
+         "lease istio-aux/istio-aux: the answer is no Lease: Expected `int | null`, got `str`"),
+    ],
+)  # fmt: skip
+@driven
+async def test_what_stands_in_the_way_is_told_once_and_tried_again(
+    answer: web.Response, complaint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def refuse(request: web.Request) -> web.StreamResponse | None:
+        if cleared.is_set():
+            return None
+        api.faults.append(refuse)
+        return web.Response(body=answer.body, status=answer.status, headers=answer.headers)
+
+    cleared = asyncio.Event()
+    async with ApiServer() as api:
+        api.faults.append(refuse)
+        async with candidate(api) as one:
+            await until(lambda: len(api.requests) > 3, "it is tried again", within=30)
+            cleared.set()
+            await one.leads()
+    (told,) = [line.getMessage() for line in caplog.records if line.levelname == "WARNING"]
+    assert told.startswith(complaint)
+
+
+@driven
+async def test_a_lease_in_a_namespace_that_is_not_there_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def no_namespace(request: web.Request) -> web.StreamResponse | None:
+        api.faults.append(no_namespace)
+        return refusal(404, "NotFound", 'namespaces "istio-aux" not found')
+
+    async with ApiServer() as api:
+        api.faults.append(no_namespace)
+        async with candidate(api) as one:
+            await until(lambda: caplog.messages, "it is told")
+            assert one.told == []
+    assert caplog.messages == [
+        'lease istio-aux/istio-aux: 404 NotFound: namespaces "istio-aux" not found'
+    ]
+
+
+def test_times_that_would_let_two_lead_are_refused() -> None:
+    with pytest.raises(ValueError, match="expected to increase"):
+        Lease(None, "a", "b", "c", changed=lambda _: None, duration=10, deadline=10, retry=2)  # pyright: ignore[reportArgumentType]
