@@ -40,13 +40,16 @@ async def test_a_blocked_pod_says_by_whom_at_once_and_tells_its_owner_later() ->
 @driven
 async def test_a_pod_that_is_not_blocked_for_long_is_not_told() -> None:
     """T6: two containers that end a little apart are nothing to worry about."""
-    async with cluster(limits=NEVER) as world:
+    async with cluster(limits=replace(FAST, blocked_after=1.0)) as world:
         await kept(world)
         await until(world.controller.blocked, "it is known")
         await world.pod("job", others={"cloud-sql-proxy": ENDED})
         await world.ended("exited")
         assert world.controller.blocked() == []
-        await until(lambda: world.reasons() == ["ProxyQuit"], "nothing else was told before")
+        await kept(world, "marker")
+        await until(lambda: len(world.api.events) == 2, "what was blocked later is told")
+        assert world.reasons() == ["ProxyQuit", "ProxyQuitBlocked"]
+        assert world.api.events[-1]["regarding"]["name"] == "marker"
 
 
 @driven

@@ -59,6 +59,11 @@ async def test_a_dead_proxy_is_told_once_whatever_else_changes() -> None:
         await until(lambda: "side" in world.controller.lost()[0].reason, "that is noticed")
         world.controller.lead(False)
         world.controller.lead(True)
+        reads = world.api.requests.count(f"GET {POD}")
+        await torn(world, conditions=[{"type": "AllContainersRestarting", "status": "True"}])
+        await until(lambda: world.controller.lost() == [], "it is not lost any more")
+        await torn(world)
+        await until(lambda: world.api.requests.count(f"GET {POD}") > reads, "it is looked at")
         await world.pod("marker")
         await world.ended("exited")
         assert world.reasons().count("ProxyLost") == 1

@@ -24,13 +24,19 @@ async def settled(world: World, pods: int = 1) -> None:
     await until(lambda: world.controller.watched == pods + 1, "all pods are known")
 
 
+def errands() -> list[str]:
+    """Which pods the controller is about to do something about."""
+    names = [task.get_name() for task in asyncio.all_tasks()]
+    return [name for name in names if name.startswith("quit ")]
+
+
 @driven
 async def test_who_does_not_lead_follows_and_leaves_the_acting_to_others() -> None:
     async with cluster(leading=False) as world:
         await world.pod("job")
         await world.pod("torn", main=RUNNING, others={"side": exited(0)}, proxy=ENDED)
         await settled(world, 2)
-        assert (world.told, world.api.events) == ([], [])
+        assert (world.told, world.api.events, errands()) == ([], [], [])
         assert POD not in world.api.requests
         assert world.controller.stuck() == []
         assert world.count("istio_aux_lost_pods") == 0
@@ -63,6 +69,24 @@ async def test_who_leads_no_longer_waits_for_nothing() -> None:
         await settled(world)
         assert world.told == ["job"]
         assert (world.controller.stuck(), world.api.events) == ([], [])
+
+
+@driven
+async def test_who_is_deposed_while_it_tells_the_proxy_leaves_the_event_to_others() -> None:
+    async with cluster(limits=replace(FAST, blocked_after=0.05)) as world:
+
+        async def depose(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
+            world.controller.lead(False)
+            await proxy_quits(socket, namespace, pod)
+            await world.exit(pod)
+
+        world.api.on_exec = depose
+        await world.pod("job")
+        await world.ended("exited")
+        world.controller.lead(True)
+        await world.pod("marker", main=RUNNING, others={"side": exited(0)})
+        await until(lambda: world.api.events, "what came later is told")
+        assert world.reasons() == ["ProxyQuitBlocked"]
 
 
 @driven
@@ -110,6 +134,10 @@ async def test_a_dry_run_tells_once_and_does_nothing(caplog: pytest.LogCaptureFi
         await world.pod("job", annotations={"touched": "once"})
         await settled(world)
         assert world.count("istio_aux_would_quit_pods") == 1
+        await world.pod("job", main=RUNNING)
+        await until(lambda: world.count("istio_aux_would_quit_pods") == 0, "that is noticed")
+        await world.pod("job")
+        await until(lambda: world.api.requests.count(POD) == 2 and not errands(), "it is over")
         await world.select("training", selected=False)
         await until(lambda: world.count("istio_aux_would_quit_pods") == 0, "that is noticed")
         await world.select("training")
@@ -118,20 +146,21 @@ async def test_a_dry_run_tells_once_and_does_nothing(caplog: pytest.LogCaptureFi
         assert world.reasons() == ["ProxyQuitDryRun"]
         assert world.controller.stuck() == []
     actions = [vars(record).get("action") for record in caplog.records if "job" in record.message]
-    assert actions == ["would quit"]
+    assert actions == ["would quit", "wait", "would quit"]
 
 
 @driven
 async def test_a_dry_run_waits_for_the_grace_period_too() -> None:
-    ended = datetime.now(UTC) + timedelta(seconds=0.3)
-    async with cluster(mode=QuitMode.DRY_RUN, policy=Policy(grace=0.3)) as world:
+    ended = datetime.now(UTC)
+    async with cluster(mode=QuitMode.DRY_RUN, policy=Policy(grace=1.0)) as world:
         await world.pod("job", main=exited(0, at=ended.isoformat()))
         await until(lambda: world.controller.watched == 1, "the pod is known")
         assert world.count("istio_aux_would_quit_pods") == 0
         await until(lambda: world.api.events, "it is told")
-        assert datetime.now(UTC) >= ended + timedelta(seconds=0.3)
+        assert datetime.now(UTC) >= ended + timedelta(seconds=1.0)
         assert world.count("istio_aux_would_quit_pods") == 1
         assert world.told == []
+        assert world.api.requests.count(POD) == 1
 
 
 @driven
@@ -139,6 +168,5 @@ async def test_what_is_switched_off_does_and_tells_nothing() -> None:
     async with cluster(mode=QuitMode.OFF) as world:
         await world.pod("job")
         await settled(world)
-        await asyncio.sleep(0.1)  # Nothing is to happen.
-        assert (world.told, world.api.events) == ([], [])
+        assert (world.told, world.api.events, errands()) == ([], [], [])
         assert POD not in world.api.requests
