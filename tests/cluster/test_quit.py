@@ -27,11 +27,19 @@ def test_a_payload_that_succeeds_frees_its_proxy_with_one_quit(
     assert execs == [("istio-proxy", QUIT)]
 
 
-def test_a_payload_that_fails_under_never_frees_its_proxy_and_the_pod_fails(selected: Scene):
-    """T1: the failure reaches whoever owns the pod, and the proxy does not cause it."""
+@pytest.mark.parametrize(
+    ("exit_code", "reason"), [(1, "Error"), (137, "OOMKilled"), (128, "StartError")]
+)
+def test_a_payload_that_fails_under_never_frees_its_proxy_and_the_pod_fails(
+    selected: Scene, exit_code: int, reason: str
+):
+    """T1, T3, T39: the failure reaches whoever owns the pod, and the proxy does not cause it.
+
+    Killed, or never started: nothing of ours runs in the pod that could be killed with it.
+    """
     pod = selected.start("worker")
 
-    selected.kubelet.finish(pod, "main", exit_code=137, reason="OOMKilled")
+    selected.kubelet.finish(pod, "main", exit_code=exit_code, reason=reason)
 
     selected.await_phase(pod, "Failed")
     assert selected.proxy_exit_code(pod) == 0

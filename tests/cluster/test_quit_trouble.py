@@ -6,18 +6,16 @@ is told again. So the pods of the slow tests start together, when the first test
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 
 import lab
 import lightkube
 import pytest
-from lab.fixtures import await_account
 from lab.kubelet import Misbehaviour, ScriptedKubelet
 from lab.scene import Scene
+from lab.served import stage
 from lab.workload import Workload
-from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Namespace, Pod
+from lightkube.resources.core_v1 import Pod
 
 # More than may be retried at once, fewer than may be tried at once.
 HUNG = 12
@@ -28,12 +26,8 @@ def troubled(
     client: lightkube.Client, kubelet: ScriptedKubelet, workload: Workload
 ) -> Iterator[Scene]:
     """A selected namespace for the pods whose end takes long."""
-    name = f"troubled-{secrets.token_hex(3)}"
-    client.create(Namespace(metadata=ObjectMeta(name=name)))
-    await_account(client, name)
-    workload.select(name)
-    yield Scene(client, kubelet, name, name)
-    client.delete(Namespace, name)
+    with stage(client, kubelet, workload) as scene:
+        yield scene
 
 
 @pytest.fixture(scope="module")

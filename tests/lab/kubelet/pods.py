@@ -89,7 +89,7 @@ class Pods:
             record.stopped = True
             for name, container in record.containers.items():
                 if isinstance(container.state, Running):
-                    record.containers[name] = container.ended(137)
+                    record.containers[name] = container.ended(137, "RestartingAllContainers")
             await self._settle(record)
 
     async def start_all(self, record: Record) -> None:
