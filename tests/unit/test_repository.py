@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 import re
 import subprocess
@@ -100,3 +101,28 @@ def test_nothing_speaks_of_the_machine_it_was_written_on() -> None:
     trace = re.compile(r"(?<![\w}])/(?:work|root)/")
     texts = [path for path in tracked() if path.suffix in TEXTS or path.name == "Makefile"]
     assert [path for path in texts if trace.search(path.read_text())] == []
+
+
+FAILURES = [f"T{number}" for number in (*range(1, 30), 38, 39)]
+"""The ways in which controllers, wrappers and workarounds for Job-like pods are known to fail, and
+this one must not: the decision (T1-T13), the quitting (T14-T25, T39) and the watching (T26-T29,
+T38). What each of them is stands in the tests that name it."""
+
+
+def told_by(path: Path) -> str:
+    """What a module of tests says it tests: its docstring, and its tests' docstrings and names."""
+    module = ast.parse(path.read_text())
+    tests = [
+        node
+        for node in ast.walk(module)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test")
+    ]
+    words = [ast.get_docstring(node) or "" for node in (module, *tests)]
+    return " ".join([*words, *(test.name.replace("_", " ").upper() for test in tests)])
+
+
+def test_every_known_failure_has_a_test() -> None:
+    """Each one is named by a test, so that it can be found and cannot be forgotten."""
+    told = " ".join(told_by(path) for path in tracked("tests/**/test_*.py"))
+    named = set(re.findall(r"\bT\d+\b", told))
+    assert [failure for failure in FAILURES if failure not in named] == []

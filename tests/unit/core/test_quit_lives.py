@@ -98,7 +98,7 @@ def runs_blind(kubelet: TinyKubelet, payload: set[str]) -> bool:
 
 
 def all_futures(kubelet: TinyKubelet) -> Iterator[TinyKubelet]:
-    """What becomes of the pod when whatever still runs goes on, or ends with one code or another."""
+    """What becomes of the pod when what still runs goes on, or ends with one code or another."""
     for code in (None, *sorted(CODES)):
         future = kubelet.copy()
         for name in tuple(future.running):

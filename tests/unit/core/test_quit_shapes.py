@@ -94,6 +94,10 @@ DONE: dict[str, State] = {"main": exited(0), "istio-proxy": RUNNING}
         job(DONE, conditions=[{"type": "AllContainersRestarting", "status": "False"}]),
     ),
     Row(
+        "a restart of all containers that nobody confirms",
+        job(DONE, conditions=[{"type": "AllContainersRestarting", "status": "Unknown"}]),
+    ),
+    Row(
         "a condition that has nothing to do with it",
         job(DONE, conditions=[{"type": "Ready", "status": "True"}]),
     ),
