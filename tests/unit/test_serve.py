@@ -6,113 +6,16 @@ import asyncio
 import json
 import signal
 import ssl
-import sys
 import time
-from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
-from unit.apiserver import ApiServer, proxy_quits
-from unit.asynchronous import background, driven, until
-from unit.core.pods import RUNNING, document, exited
-from unit.tls import certificate
-
-PROGRAM = (sys.executable, "-c", "import sys; from istio_aux.cli import main; sys.exit(main())")
-LABELS = {"io.datastrophic/istio-aux": "enabled"}
-
-
-@dataclass
-class Served:
-    """A running `istio-aux serve`."""
-
-    process: Process
-    crt: Path
-    log: list[dict[str, Any]] = field(default_factory=list)
-
-    async def read_log(self) -> None:
-        assert self.process.stdout
-        async for line in self.process.stdout:
-            self.log.append(json.loads(line))
-
-    def events(self, name: str) -> list[dict[str, Any]]:
-        return [line for line in self.log if line["event"] == name]
-
-    @property
-    def addresses(self) -> dict[str, str]:
-        return self.events("start")[0]
-
-    async def ask(self, path: str) -> tuple[int, str]:
-        url = f"http://{self.addresses['status']}{path}"
-        async with aiohttp.ClientSession() as session, session.get(url) as answer:
-            return answer.status, await answer.text()
-
-    async def status(self) -> dict[str, Any]:
-        return json.loads((await self.ask("/status"))[1])
-
-    async def ready(self) -> None:
-        await self.listening()
-        async with asyncio.timeout(20):
-            while (await self.ask("/readyz"))[0] != 200:
-                pass
-
-    async def listening(self) -> None:
-        await until(lambda: self.events("start"), "it listens", within=30)
-
-
-def config(folder: Path, api: ApiServer, **settings: str) -> Path:
-    crt, key = certificate(folder)
-    lines = {
-        "tls-certificate": crt,
-        "tls-key": key,
-        "kubeconfig": api.kubeconfig(folder),
-        "webhook-address": "127.0.0.1:0",
-        "status-address": "127.0.0.1:0",
-        **{key.replace("_", "-"): value for key, value in settings.items()},
-    }
-    path = folder / "config.yaml"
-    path.write_text("".join(f"{key}: {value}\n" for key, value in lines.items()))
-    return path
-
-
-@asynccontextmanager
-async def serving(folder: Path, api: ApiServer, **settings: str) -> AsyncGenerator[Served]:
-    path = config(folder, api, **settings)
-    process = await asyncio.create_subprocess_exec(
-        *PROGRAM, "serve", "--config", str(path), stdout=PIPE
-    )
-    served = Served(process, folder / "tls.crt")
-    async with background(served.read_log()) as reading:
-        try:
-            yield served
-        finally:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
-            await reading
-
-
-async def finished_pod(api: ApiServer, name: str) -> None:
-    await api.put("namespaces", {"metadata": {"name": "training", "labels": LABELS}})
-    body = document({"istio-proxy": RUNNING, "main": exited(0)})
-    body["metadata"].update(name=name)
-    await api.put("pods", body)
-
-
-def freeing(api: ApiServer) -> Any:
-    async def free(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
-        await proxy_quits(socket, namespace, pod)
-        body = document({"istio-proxy": exited(0), "main": exited(0)}, phase="Succeeded")
-        body["metadata"].update(name=pod)
-        body["metadata"].pop("uid")
-        await api.put("pods", body)
-
-    return free
+from unit.apiserver import ApiServer
+from unit.asynchronous import driven, until
+from unit.core.pods import RUNNING, exited
+from unit.served import config, finished_pod, freeing, run, serving
 
 
 @driven
@@ -216,11 +119,70 @@ async def test_kill_9_in_the_middle_of_an_attempt_loses_nobody(tmp_path: Path) -
             await until(lambda: served.events("quit"), "the next process frees it", within=30)
 
 
-async def run(*arguments: str) -> tuple[int, str, str]:
-    process = await asyncio.create_subprocess_exec(*PROGRAM, *arguments, stdout=PIPE, stderr=PIPE)
-    out, err = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, out.decode(), err.decode()
+@driven
+async def test_of_two_processes_one_acts_and_hands_over_when_it_is_told_to_end(
+    tmp_path: Path,
+) -> None:
+    """T26: the other finds what is left to do, and never meets a command of the first."""
+    closed = asyncio.Event()
+    released: list[bool] = []
+
+    async def hang(socket: web.WebSocketResponse, *_: str) -> None:
+        await socket.receive()
+        closed.set()
+
+    async def note_release(request: web.Request) -> None:
+        if request.method == "PUT" and not (await request.json())["spec"]["holderIdentity"]:
+            released.append(closed.is_set())
+
+    for folder in (tmp_path / "one", tmp_path / "two"):
+        folder.mkdir()
+    async with ApiServer() as api:
+        api.on_exec = hang
+        api.faults.append(note_release)
+        async with serving(tmp_path / "one", api, lease="istio-aux/istio-aux") as one:
+            await until(lambda: one.events("lease"), "one leads", within=30)
+            async with serving(tmp_path / "two", api, lease="istio-aux/istio-aux") as two:
+                await asyncio.gather(one.ready(), two.ready())
+                await finished_pod(api, "job")
+                await until(lambda: api.execs, "one acts", within=30)
+                leader, other = await one.status(), await two.status()
+                assert (leader["leader"], other["leader"]) == (True, False)
+                assert leader["lease-holder"] == other["lease-holder"] != ""
+                assert "istio_aux_leader 0.0" in (await two.ask("/metrics"))[1]
+                api.on_exec = freeing(api)
+                one.process.send_signal(signal.SIGTERM)
+                assert await one.process.wait() == 0
+                assert released == [True], "once, and after the exec had ended"
+                await until(lambda: two.events("quit"), "two frees the pod", within=30)
+                assert (await two.status())["leader"] is True
+                assert "istio_aux_leader 1.0" in (await two.ask("/metrics"))[1]
+
+
+@driven
+async def test_with_quit_off_no_pod_is_looked_at(tmp_path: Path) -> None:
+    async with ApiServer() as api:
+        await finished_pod(api, "job")
+        async with serving(tmp_path, api, quit="off", lease="istio-aux/istio-aux") as served:
+            await served.ready()
+            status = await served.status()
+    assert (status["quit"], status["leader"], status["watched-pods"]) == ("off", False, 0)
+    assert set(api.requests) == {"GET /api/v1/namespaces"}
+
+
+@driven
+async def test_what_the_settings_say_of_pods_counts(tmp_path: Path) -> None:
+    async with ApiServer() as api:
+        api.on_exec = freeing(api)
+        settings = {"ignore_containers": "[helper]", "quit": "dry-run"}
+        async with serving(tmp_path, api, **settings) as served:
+            await served.ready()
+            containers = {"istio-proxy": RUNNING, "main": exited(0), "helper": RUNNING}
+            await finished_pod(api, "job", containers)
+            await until(lambda: served.events("decision"), "it is decided on", within=30)
+            assert served.events("decision")[0]["action"] == "would quit"
+            assert (await served.status())["quit"] == "dry-run"
+    assert api.execs == []
 
 
 @pytest.mark.parametrize(
