@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import httpx2
@@ -52,7 +52,7 @@ class Account:
     def close(self) -> None:
         self._http.close()
 
-    def connect(self, subresource: str, where: str, **options: object) -> str:
+    def connect(self, subresource: str, where: str, **options: str | Sequence[str]) -> str:
         """Connect to a pod (`namespace/name`); returns why it is refused, or nothing."""
         namespace, _, name = where.partition("/")
         path = f"/{namespace}/pods/{name}/{subresource}"
@@ -62,11 +62,12 @@ class Account:
             return ""
         return f"{answer.status_code}: {message}"
 
-    def execute(self, where: str, command: tuple[str, ...] = QUIT, **options: object) -> str:
+    def execute(
+        self, where: str, command: Sequence[str] = QUIT, **options: str | Sequence[str]
+    ) -> str:
         """Execute in istio-proxy, unless `options` say otherwise; returns as `connect` does."""
-        return self.connect(
-            "exec", where, **{"container": "istio-proxy", "command": list(command), **options}
-        )
+        options = {"container": "istio-proxy", "command": command, **options}
+        return self.connect("exec", where, **options)
 
     def delete(self, where: str) -> str:
         """Ask for the deletion of a pod, which stays; returns as `connect` does."""
@@ -172,9 +173,9 @@ def test_nothing_is_executed_in_another_container(account: Account, container: s
     assert "executes in container istio-proxy only" in refusal
 
 
-@pytest.mark.parametrize("option", ["stdin", "tty"])
-def test_nothing_is_executed_with_an_input_or_a_terminal(account: Account, option: str):
-    refusal = account.execute(f"{CHOSEN}/meshed", **{option: "true"})
+@pytest.mark.parametrize("options", [{"stdin": "true"}, {"tty": "true"}], ids=str)
+def test_nothing_is_executed_with_an_input_or_a_terminal(account: Account, options: dict[str, str]):
+    refusal = account.execute(f"{CHOSEN}/meshed", QUIT, **options)
 
     assert refusal.startswith("403: ")
     assert "executes without input and terminal only" in refusal

@@ -17,6 +17,7 @@ from ops import pebble, testing
 
 import config
 import workload
+from charm import IstioAuxCharm
 from config import Config
 
 from .conftest import Files
@@ -92,6 +93,26 @@ def test_every_mode_survives_yaml(mode: config.QuitMode, tmp_path: Path) -> None
 def test_the_charm_and_the_workload_know_the_same_choices() -> None:
     assert set(get_args(config.QuitMode)) == set(QuitMode)
     assert set(get_args(config.DeadProxy)) == set(DeadProxy)
+
+
+def test_what_the_user_writes_reaches_the_settings(
+    ctx: testing.Context[IstioAuxCharm], settled: testing.State, files: Files, tmp_path: Path
+) -> None:
+    options: dict[str, str | int] = {
+        "quit": "dry-run",
+        "quit-grace": 30,
+        "ignore-containers": " vault-agent, cloud-sql-proxy,vault-agent",
+        "dead-proxy": "delete",
+    }
+    ctx.run(ctx.on.config_changed(), dataclasses.replace(settled, config=options))
+    (tmp_path / "config.yaml").write_text(files()["config.yaml"])
+
+    understood = settings.load(tmp_path / "config.yaml")
+
+    assert understood.quit_mode is QuitMode.DRY_RUN
+    assert understood.quit_grace == 30
+    assert understood.ignore_containers == {"cloud-sql-proxy", "vault-agent"}
+    assert understood.dead_proxy is DeadProxy.DELETE
 
 
 def test_the_kubeconfig_is_understood(settled: testing.State, files: Files, tmp_path: Path) -> None:
