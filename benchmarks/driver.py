@@ -49,9 +49,13 @@ class Driver:
             raise MeasurementError(f"{PROGRAM}: {reply['error']}")
         return reply
 
-    def create(self, prefix: str, count: int, body: str) -> None:
-        """Make pods ``<prefix>-0`` and so on, whose status is then that of ``body``."""
-        self._order(do="create", prefix=prefix, count=count, body=body)
+    def create(self, prefix: str, count: int, body: str, *, light: bool = False) -> None:
+        """Make pods ``<prefix>-0`` and so on, whose status is then that of ``body``.
+
+        ``light``: without managedFields, a sixth of their bytes. The API server then spends half as
+        much on each patch, which is the lab's part of the load.
+        """
+        self._order(do="create", prefix=prefix, count=count, body=body, light=light)
 
     def patch(
         self, prefix: str, count: int, body: str, *, events: int = 0, rate: float = 0

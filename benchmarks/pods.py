@@ -27,7 +27,9 @@ _LEFT_OUT = frozenset(
 
 
 def bodies(namespace: str, node: str) -> dict[str, str]:
-    """The pod to create, bound to ``node``, and the patches of its status, as JSON by name.
+    """The pod to create, bound to ``node``, and what it is patched with, as JSON by name.
+
+    ``light``: no managedFields. All others are of the status.
 
     ``running``: all containers run. ``finished``: the payload has exited with 0, the proxy runs.
     ``finish``: the way from the one to the other. ``touched``: a change that decides nothing.
@@ -55,6 +57,7 @@ def bodies(namespace: str, node: str) -> dict[str, str]:
     }
     return {
         "pod": json.dumps(pod),
+        "light": json.dumps({"metadata": {"managedFields": [{}]}}),
         **{name: json.dumps({"status": patch}) for name, patch in patches.items()},
     }
 

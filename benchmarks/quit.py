@@ -22,7 +22,7 @@ from lightkube.resources.core_v1 import Namespace, Node
 
 from benchmarks import driver as driving
 from benchmarks import machine, report
-from benchmarks.driver import Driver
+from benchmarks.driver import Driver, MeasurementError
 from benchmarks.numbers import Flatness, Freed, Latency, Results, Sizes, Watched
 from benchmarks.processes import Meter, Usage, usage
 
@@ -119,11 +119,11 @@ class _Bench:
         """Pods that finished while nobody looked, then the workload starts."""
         count = self._sizes.start
         _say(f"{count} finished pods, then the workload starts")
-        self._driver.create("start", count, "finished")
+        self._driver.create("start", count, "finished", light=True)
         meter, began = Meter(self._lab), time.time()
         self._workload.start()
         meter.add("workload", self._workload.process.pid)
-        reply = self._driver.await_exits("start", count, self._sizes.limit)
+        reply = self._exits("start", count)
         self._await_metric("istio_aux_quits_total", 'outcome="exited"', count)
         seconds = time.time() - began
         return Freed(
@@ -138,12 +138,12 @@ class _Bench:
         """Pods finish at a steady rate."""
         count, rate = self._sizes.steady, self._sizes.rate
         _say(f"{count} pods finish, {rate:g} a second")
-        self._driver.create("steady", count, "running")
+        self._driver.create("steady", count, "running", light=True)
         self._await_watched(count)
         meter = Meter({"workload": self._workload.process.pid, **self._lab})
         times = self._driver.patch("steady", count, "finish", rate=rate)
         cpu = meter.read()
-        told = self._driver.await_exits("steady", count, self._sizes.limit)["told"]
+        told = self._exits("steady", count)["told"]
         return Latency(
             from_sent=[end - start for start, end in zip(times["sent"], told, strict=True)],
             from_stored=[end - start for start, end in zip(times["stored"], told, strict=True)],
@@ -155,10 +155,10 @@ class _Bench:
         """As many quits again, for what they leave behind."""
         count, rate = self._sizes.again, self._sizes.again_rate
         _say(f"{count} pods finish, {rate:g} a second")
-        self._driver.create("again", count, "running")
+        self._driver.create("again", count, "running", light=True)
         self._await_watched(count)
         self._driver.patch("again", count, "finish", rate=rate)
-        self._driver.await_exits("again", count, self._sizes.limit)
+        self._exits("again", count)
 
     def _settled(self) -> Usage:
         """What the workload uses once the quits are over and pooled connections are closed."""
@@ -197,6 +197,14 @@ class _Bench:
             idle=idle["cpu"] / idle["elapsed"],
             per_event=own / sizes.events,
         )
+
+    def _exits(self, prefix: str, count: int) -> dict[str, Any]:
+        """What the driver saw of these quits; raises ChildProcessError for a dead workload."""
+        try:
+            return self._driver.await_exits(prefix, count, self._sizes.limit)
+        except MeasurementError:
+            self._workload.process.check()
+            raise
 
     def _await_watched(self, count: int) -> None:
         lab.until(

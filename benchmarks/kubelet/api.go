@@ -53,6 +53,14 @@ func (server *api) create(name string) error {
 	return server.call("POST", server.pods, "application/json", "pod", name, 0)
 }
 
+// lighten makes the API server keep no account of who set which field of the pod: it then does
+// without for good (apimachinery managedfields/internal/skipnonapplied.go), and a patch of the status
+// costs it half as much.
+func (server *api) lighten(name string) error {
+	url := server.pods + "/" + name
+	return server.call("PATCH", url, "application/merge-patch+json", "light", name, 0)
+}
+
 // patch moves the status of a pod as the body of that name says.
 func (server *api) patch(name, body string, number int) error {
 	url := server.pods + "/" + name + "/status"

@@ -42,6 +42,7 @@ type order struct {
 	Prefix string  `json:"prefix"` // pods are named <prefix>-<number from 0>
 	Count  int     `json:"count"`  // of pods
 	Body   string  `json:"body"`   // which body to patch with
+	Light  bool    `json:"light"`  // create pods without managedFields, see api.lighten
 	Events int     `json:"events"` // patches to make, round and round the pods; 0: one a pod
 	Rate   float64 `json:"rate"`   // patches a second on a fixed schedule; 0: as fast as it goes
 	Limit  float64 `json:"limit"`  // seconds to wait at most

@@ -41,7 +41,7 @@ func (all *pods) obey(what order) (reply, error) {
 	}
 	switch what.Do {
 	case "create":
-		return reply{}, all.create(names, what.Body)
+		return reply{}, all.create(names, what)
 	case "patch":
 		return all.patch(names, what)
 	case "await":
@@ -51,7 +51,7 @@ func (all *pods) obey(what order) (reply, error) {
 }
 
 // create makes pods and gives them their first status.
-func (all *pods) create(names []string, body string) error {
+func (all *pods) create(names []string, what order) error {
 	work := make(chan string)
 	failures := make(chan error, all.connections)
 	for range all.connections {
@@ -61,8 +61,12 @@ func (all *pods) create(names []string, body string) error {
 				if failure != nil {
 					continue
 				}
-				if failure = all.server.create(name); failure == nil {
-					failure = all.server.patch(name, body, 0)
+				failure = all.server.create(name)
+				if failure == nil && what.Light {
+					failure = all.server.lighten(name)
+				}
+				if failure == nil {
+					failure = all.server.patch(name, what.Body, 0)
 				}
 			}
 			failures <- failure
