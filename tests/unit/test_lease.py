@@ -3,77 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 from aiohttp import web
-from istio_aux.kube.client import Client
 from istio_aux.kube.lease import Lease
 from unit.apiserver import ApiServer
-from unit.asynchronous import background, driven, until
+from unit.asynchronous import driven, until
+from unit.electing import LEASE, QUICK, candidate, renewed, spec
 from unit.store import refusal
-
-QUICK = {"duration": 2.0, "deadline": 1.2, "retry": 0.05}
-"""Lapses soon; a Lease counts in whole seconds."""
-
-STEADY = {"duration": 60.0, "deadline": 40.0, "retry": 0.05}
-"""Lapses in no test."""
-
-LEASE = ("leases", "istio-aux", "istio-aux")
-
-
-class Candidate:
-    """A process that would lead; ``told`` is what it was told, ``leaders`` all who lead now."""
-
-    def __init__(
-        self, client: Client, name: str, leaders: set[str], times: dict[str, float]
-    ) -> None:
-        self.name, self.told, self._leaders = name, list[bool](), leaders
-        self.lease = Lease(client, "istio-aux", "istio-aux", name, changed=self._changed, **times)
-        self.task: asyncio.Task[None]
-
-    def _changed(self, leads: bool) -> None:
-        self.told.append(leads)
-        (self._leaders.add if leads else self._leaders.discard)(self.name)
-        assert len(self._leaders) <= 1, f"all of these lead: {self._leaders}"
-
-    async def leads(self) -> None:
-        await until(lambda: self.lease.held, f"{self.name} leads", within=30)
-
-    async def die(self) -> None:
-        """Be gone without a word, as after a kill -9."""
-        self.task.cancel()
-        await asyncio.wait([self.task])
-        self._leaders.discard(self.name)
-
-
-@asynccontextmanager
-async def candidate(
-    api: ApiServer,
-    name: str = "one",
-    leaders: set[str] | None = None,
-    *,
-    times: dict[str, float] = STEADY,
-) -> AsyncGenerator[Candidate]:
-    """A candidate at work; its requests carry its name, so that it can be cut off."""
-    access = dataclasses.replace(api.access(), token=lambda: name)
-    async with Client(access) as client:
-        one = Candidate(client, name, set() if leaders is None else leaders, times)
-        async with background(one.lease.run()) as one.task:
-            yield one
-
-
-def spec(api: ApiServer) -> dict[str, Any]:
-    return (api.get(*LEASE) or {}).get("spec", {})
-
-
-async def renewed(api: ApiServer) -> None:
-    """Wait until the holder has written again."""
-    before = spec(api).get("renewTime")
-    await until(lambda: spec(api).get("renewTime") != before, "it is renewed", within=30)
 
 
 @driven
@@ -129,7 +66,7 @@ async def test_a_release_takes_the_lease_from_nobody_else() -> None:
             two.task.cancel()
             await two.lease.release()
         await renewed(api)
-        assert spec(api)["holderIdentity"] == "one"
+        assert (spec(api)["holderIdentity"], spec(api)["leaseTransitions"]) == ("one", 0)
         assert one.told == [True]
 
 
@@ -187,6 +124,18 @@ async def test_an_outage_longer_than_the_deadline_ends_leading_until_it_is_over(
             await api.start()
         await one.leads()
         assert spec(api)["leaseTransitions"] == 0, "nobody else led"
+
+
+@driven
+async def test_leading_ends_on_time_though_the_next_look_at_the_lease_is_not_due() -> None:
+    times = {"duration": 4.0, "deadline": 2.0, "retry": 1.5}
+    async with ApiServer() as api, candidate(api, times=times) as one:
+        await one.leads()
+        led = asyncio.get_running_loop().time()
+        await api.stop()
+        await until(lambda: one.told == [True, False], "it leads no more", within=30)
+        assert asyncio.get_running_loop().time() - led < 3.0
+        await api.start()
 
 
 @driven
