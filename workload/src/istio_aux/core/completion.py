@@ -109,13 +109,17 @@ def restarting_all(pod: Pod) -> str | None:
     for condition in pod.status.conditions or ():
         if condition.type == "AllContainersRestarting" and condition.status == "True":
             return "all containers are being restarted"
+    for status in pod.statuses():
+        terminated = status.state.terminated if status.state else None
+        if terminated is not None and terminated.reason == RESTARTING_ALL:
+            return "all containers are being restarted"
     for container in (*pod.init_containers, *pod.containers):
+        if not container.restart_policy_rules:
+            continue
         status = pod.container_status(container.name)
         if status is None or status.state is None or status.state.terminated is None:
             continue
         terminated = status.state.terminated
-        if terminated.reason == RESTARTING_ALL:
-            return "all containers are being restarted"
         rule = matching_rule(container, terminated.exit_code)
         if rule is not None and rule.action == "RestartAllContainers":
             return f"all containers will be restarted: {container.name} {describe_exit(terminated)}"

@@ -200,8 +200,13 @@ class Pod(Struct, frozen=True):
 
         None also when there are several that contradict each other: then nothing is known.
         """
-        found = [status for status in self.statuses() if status.name == name]
-        return found[0] if found and found.count(found[0]) == len(found) else None
+        found = None
+        for status in self.statuses():
+            if status.name == name:
+                if found is not None and found != status:
+                    return None
+                found = status
+        return found
 
 
 _decoder = msgspec.json.Decoder(Pod)
