@@ -106,6 +106,7 @@ def test_an_empty_selector_selects_every_namespace(file: Path) -> None:
         ("ignore-containers: [1]", "ignore-containers: [1]: expected a list of container names"),
         ("ignore-containers: [A]", 'ignore-containers: ["A"]: expected a list of container names'),
         ("ignore-containers: ['']", 'ignore-containers: [""]: expected a list of container names'),
+        ("ignore-containers: ['a,b']", 'ignore-containers: ["a,b"]: expected a list of container'),
         ("ignore-containers: ~", "ignore-containers: null: expected a list of container names"),
         ("dead-proxy: bury", 'dead-proxy: "bury": expected one of: report, delete'),
         ("dead-proxy: [delete]", 'dead-proxy: ["delete"]: expected one of: report, delete'),
