@@ -22,8 +22,7 @@ class Sizes(_Numbers, frozen=True, kw_only=True):
         start: pods that are finished when the workload starts.
         steady: pods that finish one after another, ``rate`` a second.
         rate: see there.
-        again: the same again, ``again_rate`` a second.
-        again_rate: see there.
+        again: the same again, for what quits leave behind.
         watched: numbers of running pods for which watching is measured, ascending.
         events: changes of these pods, ``event_rate`` a second.
         event_rate: see there.
@@ -36,7 +35,6 @@ class Sizes(_Numbers, frozen=True, kw_only=True):
     steady: int
     rate: float
     again: int
-    again_rate: float
     watched: tuple[int, ...]
     events: int
     event_rate: float
@@ -139,10 +137,11 @@ class Results(_Numbers, frozen=True, kw_only=True):
         largest = self.watched[-1]
         rss = max(largest.listed.peak, largest.after.peak) / MIB
         yield _below(f"most resident memory with {largest.pods} watched pods", rss, 80, "MiB", 1)
-        first, last = self.flatness[0].used, self.flatness[-1].used
-        quits = sum(row.quits for row in self.flatness[1:])
+        # The ones before have warmed the process up: pools, caches, the allocator's arenas.
+        first, last = self.flatness[-2].used, self.flatness[-1].used
+        quits = self.flatness[-1].quits
         grown = (last.rss - first.rss) / MIB
-        yield _below(f"memory gained by {quits} more quits", grown, 2, "MiB", 1)
+        yield _below(f"memory gained by {quits} more quits", grown, 1, "MiB", 1)
         opened = last.descriptors - first.descriptors
         yield _below(f"descriptors gained by {quits} more quits", opened, 3, "", 0)
 

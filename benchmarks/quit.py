@@ -33,11 +33,11 @@ SELECTOR = "bench.istio-aux.io/pods=yes"
 """Not the default one: other workloads of the cluster, if any, leave these pods alone."""
 
 WHOLE = Sizes(
-    start=1000, steady=1000, rate=50.0, again=1000, again_rate=100.0,
+    start=1000, steady=1000, rate=50.0, again=1000,
     watched=(1000, 5000, 10000), events=2000, event_rate=200.0, idle=3.0, settle=4.0, limit=120.0,
 )  # fmt: skip
 QUICK = Sizes(
-    start=20, steady=20, rate=50.0, again=20, again_rate=50.0,
+    start=20, steady=20, rate=50.0, again=20,
     watched=(40,), events=40, event_rate=200.0, idle=0.2, settle=0.2, limit=60.0,
 )  # fmt: skip
 
@@ -104,7 +104,7 @@ class _Bench:
         latency = self._steady()
         rows.append(("after those of the latency", self._sizes.steady, self._settled()))
         self._again()
-        rows.append(("after as many at twice the rate", self._sizes.again, self._settled()))
+        rows.append(("after as many again", self._sizes.again, self._settled()))
         self._workload.stop()
         return Results(
             sizes=self._sizes,
@@ -153,8 +153,8 @@ class _Bench:
 
     def _again(self) -> None:
         """As many quits again, for what they leave behind."""
-        count, rate = self._sizes.again, self._sizes.again_rate
-        _say(f"{count} pods finish, {rate:g} a second")
+        count, rate = self._sizes.again, self._sizes.rate
+        _say(f"{count} pods finish again, {rate:g} a second")
         self._driver.create("again", count, "running", light=True)
         self._await_watched(count)
         self._driver.patch("again", count, "finish", rate=rate)
