@@ -17,8 +17,9 @@ from istio_aux.kube.resources import Marked, T, key_of
 
 _log = logging.getLogger(__name__)
 
-PAGE = 500
-"""Objects in a page, as client-go's pager asks for."""
+PAGE = 100
+"""Objects in a page. client-go's pager asks for 500, of which the body alone is 7 MB, held twice;
+smaller pages cost no more CPU."""
 
 Item = TypeVar("Item")
 
