@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,11 @@ import pytest
 from lightkube import ApiError, Client
 from lightkube.models.core_v1 import Container, PodSpec
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
+from lightkube.resources.admissionregistration_v1 import (
+    MutatingWebhookConfiguration,
+    ValidatingAdmissionPolicy,
+    ValidatingAdmissionPolicyBinding,
+)
 from lightkube.resources.core_v1 import ConfigMap, Namespace, Pod
 from lightkube.resources.discovery_v1 import EndpointSlice
 from lightkube.resources.rbac_authorization_v1 import ClusterRole, ClusterRoleBinding
@@ -42,8 +48,30 @@ def client(cluster: lab.Cluster) -> Iterator[Client]:
         yield client
 
 
+@dataclass(frozen=True)
+class Installing:
+    """What is on its way into the cluster."""
+
+    istio: Future[lab.istio.Istio]
+    trainer: Future[None]
+
+
 @pytest.fixture(scope="session")
-def istio_aux(cluster: lab.Cluster, charm: Path) -> Iterator[lab.juju.App]:
+def installing(cluster: lab.Cluster) -> Iterator[Installing]:
+    """What takes long to start, begun at once, so that tests find it ready when they come to it."""
+
+    def istio() -> lab.istio.Istio:
+        cluster.load(images.busybox())
+        # Envoy needs about this long.
+        return lab.istio.install(cluster, proxy_ready_delay=1.5)
+
+    with ThreadPoolExecutor(thread_name_prefix="installing") as pool:
+        trainer = pool.submit(lab.trainer.install, cluster, wait=False)
+        yield Installing(pool.submit(istio), trainer)
+
+
+@pytest.fixture(scope="session")
+def istio_aux(cluster: lab.Cluster, installing: Installing, charm: Path) -> Iterator[lab.juju.App]:
     """The charm, deployed with trust and settled; tests leave it as they found it."""
     with lab.juju.Model(cluster, f"model-{secrets.token_hex(3)}") as model:
         app = model.deploy(charm, trust=True)
@@ -53,20 +81,18 @@ def istio_aux(cluster: lab.Cluster, charm: Path) -> Iterator[lab.juju.App]:
 
 
 @pytest.fixture(scope="session")
-def istio(cluster: lab.Cluster) -> Iterator[lab.istio.Istio]:
+def istio(installing: Installing) -> Iterator[lab.istio.Istio]:
     """The stand-in for Istio, and the image of the payloads beside its sidecars."""
-    cluster.load(images.busybox())
-    # Envoy needs about this long.
-    istio = lab.istio.install(cluster, proxy_ready_delay=1.5)
+    istio = installing.istio.result()
     yield istio
     istio.remove()
 
 
 @pytest.fixture(scope="session")
-def trainer(cluster: lab.Cluster) -> None:
-    """Kubeflow's training-operator, and the image of the payloads."""
-    cluster.load(images.busybox())
-    lab.trainer.install(cluster)
+def trainer(cluster: lab.Cluster, istio: lab.istio.Istio, installing: Installing) -> None:
+    """Kubeflow's training-operator; its jobs are meant for the mesh."""
+    installing.trainer.result()
+    lab.trainer.await_ready(cluster)
 
 
 @pytest.fixture
@@ -105,7 +131,13 @@ def await_selected(client: Client, namespace: str, timeout: float = SOON) -> Non
 
 def owned(client: Client, app: lab.juju.App) -> set[str]:
     """Kind of every cluster-wide object that the application's charm made."""
-    kinds = (MutatingWebhookConfiguration, ClusterRole, ClusterRoleBinding)
+    kinds = (
+        MutatingWebhookConfiguration,
+        ClusterRole,
+        ClusterRoleBinding,
+        ValidatingAdmissionPolicy,
+        ValidatingAdmissionPolicyBinding,
+    )
     return {kind.__name__ for kind in kinds if [*client.list(kind, labels=owner(app))]}
 
 

@@ -40,7 +40,7 @@ class Outcome:
 
     Attributes:
         conditions: type and reason of those in `ENDS` that are true; of a pod its phase.
-        counts: how many pods the owner counted in which way.
+        counts: how many pods a Job counted in which way.
         pods: the pods that are left.
     """
 
@@ -122,11 +122,10 @@ def _ends(owner: Object) -> list[tuple[str, str]]:
 
 
 def _counts(status: Object) -> Iterable[tuple[str, int]]:
-    replicas = status.get("replicaStatuses") or {}
-    for kind, counts in [("", status), *replicas.items()]:
-        for name in ("active", "succeeded", "failed"):
-            if counts.get(name):
-                yield f"{kind} {name}".strip(), counts[name]
+    # Kubeflow's operator stops counting when a job is over, though other replicas may still run.
+    for name in ("active", "succeeded", "failed"):
+        if status.get(name):
+            yield name, status[name]
 
 
 def _pod(pod: Object) -> Pod:

@@ -6,6 +6,7 @@ from typing import Any
 
 from lab.workloads import (
     RETRY,
+    TALK,
     Workload,
     container,
     cron_job,
@@ -18,6 +19,8 @@ from lab.workloads import (
 
 OK = "sleep 1"
 FAIL = "sleep 1; exit 3"
+# What is left to do when the main payload is over, over the network.
+UPLOAD = f"sleep 4; {TALK}"
 # Memory without end, as the container's only process.
 GLUTTON = {"command": ["tail", "/dev/zero"], "resources": {"limits": {"memory": "16Mi"}}}
 NATIVE = {"sidecar.istio.io/nativeSidecar": "true"}
@@ -82,13 +85,13 @@ JOBS = (
     ),
     Workload(
         "a-job-with-two-payloads-succeeds",
-        job(template(container(OK), container("sleep 4", name="uploader"))),
+        job(template(container(OK), container(UPLOAD, name="uploader"))),
         "Complete",
         (0, 0),
     ),
     Workload(
         "a-job-with-two-payloads-fails-by-one",
-        job(template(container(FAIL), container("sleep 4", name="uploader"))),
+        job(template(container(FAIL), container(UPLOAD, name="uploader"))),
         "Failed",
         (0, 3),
     ),
@@ -195,9 +198,10 @@ TRAINING = (
     ),
     Workload(
         "a-tfjob-fails",
-        training_job("TFJob", Worker=(2, template(named("tensorflow", FAIL)))),
+        # One worker: the operator stops counting with the first that fails.
+        training_job("TFJob", Worker=(1, template(named("tensorflow", FAIL)))),
         "Failed",
-        (3, 3),
+        (3,),
     ),
     Workload(
         "a-pytorchjob-whose-worker-finds-its-master",
@@ -229,4 +233,18 @@ NATIVE_SIDECARS = (
     ),
 )
 
-PARADE = (*JOBS, *RESTART_RULES, *PODS, *TRAINING, *NATIVE_SIDECARS)
+# The first way in which the agent of each can be reached is another one.
+OWN_PORT = Workload(
+    "a-job-whose-agent-has-a-port-of-its-own",
+    job(template(container(OK), annotations={"status.sidecar.istio.io/port": "15520"})),
+    "Complete",
+    (0,),
+)
+NO_PORT = Workload(
+    "a-pod-whose-agent-has-no-port",
+    pod(container(FAIL), annotations={"status.sidecar.istio.io/port": "0"}),
+    "Failed",
+    (3,),
+)
+
+PARADE = (OWN_PORT, NO_PORT, *JOBS, *RESTART_RULES, *PODS, *TRAINING, *NATIVE_SIDECARS)

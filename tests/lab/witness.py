@@ -17,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from lightkube import codecs
 from lightkube.resources.admissionregistration_v1 import ValidatingWebhookConfiguration
 
 from lab import kubeconfig
@@ -123,7 +124,7 @@ def _configured(cluster: Cluster, port: int) -> Iterator[None]:
     url = f"https://{cluster.harness}:{port}/"
     document = yaml.safe_load(CONFIGURATION.format(name=NAME, url=url, bundle=bundle))
     with cluster.client() as client:
-        client.create(ValidatingWebhookConfiguration.from_dict(document))
+        client.create(codecs.from_dict(document))
         yield
         client.delete(ValidatingWebhookConfiguration, NAME)
 
@@ -141,7 +142,7 @@ def _handler(seen: Witness) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(answer)
 
-        def log_message(self, *_: Any) -> None:
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base's name
             """Say nothing."""
 
     return Handler

@@ -5,6 +5,7 @@ Documents are sent as they are written: typed models would drop the fields that 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,8 @@ RESOURCES: Mapping[str, type[GenericNamespacedResource]] = {
     "TFJob": trainer.TFJob,
     "PyTorchJob": trainer.PyTorchJob,
 }
+# A TCP connection to the API server: with a sidecar it needs one that runs.
+TALK = "nc kubernetes.default 443 </dev/null"
 # The first try of a container fails with this code; it leaves a note for the next.
 RETRY = 42
 
@@ -71,7 +74,8 @@ class Workload:
     def in_namespace(self, namespace: str) -> GenericNamespacedResource:
         """The object to create."""
         metadata = {**self.manifest["metadata"], "name": self.name, "namespace": namespace}
-        return RESOURCES[self.kind].from_dict({**self.manifest, "metadata": metadata})
+        document = copy.deepcopy({**self.manifest, "metadata": metadata})
+        return RESOURCES[self.kind].from_dict(document)
 
 
 def container(script: str, name: str = "main", **more: Any) -> dict[str, Any]:
@@ -133,5 +137,5 @@ def training_job(kind: str, **templates: tuple[int, dict[str, Any]]) -> dict[str
 
 
 def fails_once(code: int = RETRY) -> str:
-    """A script that fails in its first try and succeeds in the second."""
-    return f"sleep 1; [ -e /notes/tried ] || {{ touch /notes/tried; exit {code}; }}"
+    """A script that fails in its first try; its second succeeds if it has a network."""
+    return f"sleep 1; [ -e /notes/tried ] || {{ touch /notes/tried; exit {code}; }}; {TALK}"

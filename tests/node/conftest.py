@@ -7,13 +7,14 @@ from collections.abc import Iterator
 import lab
 import pytest
 from lab import node
-from lab.deployed import charm, client, istio, istio_aux, model, trainer
+from lab.deployed import charm, client, installing, istio, istio_aux, model, trainer
 from lab.fixtures import namespace, pytest_runtest_makereport, running
 
 __all__ = [
     "charm",
     "client",
     "cluster",
+    "installing",
     "istio",
     "istio_aux",
     "model",

@@ -39,11 +39,15 @@ def test_the_deployed_charm_gets_active_and_says_so(istio_aux: lab.juju.App) -> 
     assert istio_aux.status()[0] == "active", table
 
 
-def test_it_owns_a_webhook_a_role_and_its_binding(client: Client, istio_aux: lab.juju.App) -> None:
+def test_it_owns_a_webhook_a_role_and_a_policy_with_their_bindings(
+    client: Client, istio_aux: lab.juju.App
+) -> None:
     assert owned(client, istio_aux) == {
         "MutatingWebhookConfiguration",
         "ClusterRole",
         "ClusterRoleBinding",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
     }
 
 

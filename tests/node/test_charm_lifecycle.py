@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import lab
 import lab.juju
+import pytest
 from lab.deployed import ROOT, has_webhook, owned, serving
 from lab.juju.image import Image, of_workload
 from lab.juju.root import Bind
@@ -17,10 +23,38 @@ CONTAINER = "istio-aux"
 SOON = 60
 
 
-def test_without_trust_it_is_blocked_until_trust_is_granted(
-    model: lab.juju.Model, client: Client, charm: Path
-) -> None:
-    app = model.deploy(charm, trust=False)
+@dataclass(frozen=True)
+class Apps:
+    """The charm in three models."""
+
+    untrusted: lab.juju.App
+    gated: lab.juju.App
+    twice: lab.juju.App
+    gate: Path
+
+
+@pytest.fixture(scope="module")
+def apps(
+    cluster: lab.Cluster, charm: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Apps]:
+    """All deployed at once, and not settled: that is what takes its time."""
+    folder = tmp_path_factory.mktemp("gated")
+    with contextlib.ExitStack() as stack:
+
+        def deploy(**options: Any) -> lab.juju.App:
+            model = lab.juju.Model(cluster, f"model-{secrets.token_hex(3)}")
+            return stack.enter_context(model).deploy(charm, **options)
+
+        yield Apps(
+            untrusted=deploy(trust=False),
+            gated=deploy(trust=True, images={CONTAINER: gated(folder)}),
+            twice=deploy(trust=True, units=2),
+            gate=folder / "gate" / "open",
+        )
+
+
+def test_without_trust_it_is_blocked_until_trust_is_granted(client: Client, apps: Apps) -> None:
+    app = apps.untrusted
     app.settle()
     status, message = app.status()
     assert (status, "juju trust istio-aux" in message) == ("blocked", True), message
@@ -32,14 +66,12 @@ def test_without_trust_it_is_blocked_until_trust_is_granted(
     assert owned(client, app) == set()
 
 
-def test_the_webhook_configuration_waits_for_the_workload(
-    model: lab.juju.Model, client: Client, charm: Path, tmp_path: Path
-) -> None:
-    app = model.deploy(charm, trust=True, images={CONTAINER: gated(tmp_path)})
+def test_the_webhook_configuration_waits_for_the_workload(client: Client, apps: Apps) -> None:
+    app = apps.gated
     app.settle()
     assert app.status()[0] == "waiting"
     assert not has_webhook(client, app)
-    (tmp_path / "gate" / "open").touch()
+    apps.gate.touch()
     lab.until(
         lambda: has_webhook(client, app) and app.status()[0] == "active",
         timeout=SOON,
@@ -49,9 +81,9 @@ def test_the_webhook_configuration_waits_for_the_workload(
 
 
 def test_every_unit_serves_and_only_the_last_takes_the_objects_away(
-    model: lab.juju.Model, client: Client, charm: Path
+    client: Client, apps: Apps
 ) -> None:
-    app = model.deploy(charm, trust=True, units=2)
+    app = apps.twice
     app.settle()
     assert [unit.ready() for unit in app.units] == [True, True]
     assert serving(client, app) == {unit.address for unit in app.units}

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import secrets
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import lab
 import lab.istio
 import pytest
 from lab import images, tools
+from lab.fixtures import await_account
 from lab.meshed import proxy_exit_code
+from lab.workloads import TALK
 from lightkube import ApiError
 from lightkube.models.core_v1 import Container, PodSpec
 from lightkube.models.meta_v1 import ObjectMeta
@@ -18,32 +21,56 @@ from lightkube.resources.core_v1 import ConfigMap, Namespace, Pod
 HOLD = {"proxy.istio.io/config": "holdApplicationUntilProxyStarts: true"}
 NATIVE = {"sidecar.istio.io/nativeSidecar": "true"}
 UNMESHED = {"sidecar.istio.io/inject": "false"}
-# A TCP connection to the API server, at once.
-TALK = "nc kubernetes.default 443 </dev/null"
+FIND_AGENT = "nc 127.0.0.1 15520 </dev/null"
 QUIT = ("pilot-agent", "request", "--debug-port=15020", "POST", "quitquitquit")
 # Measured: a pod runs after 2 s and ends 2 s after its payload; 10 s on busy cores.
 SOON = 100
 
 
-@pytest.fixture
-def meshed(cluster: lab.Cluster, istio: lab.istio.Istio, namespace: str) -> str:
-    """A namespace whose pods Istio injects and can start."""
+# Those of the pods that every test finds; their payloads start, and mostly end, side by side.
+PODS = {
+    "talker": (TALK, {}),
+    "held-talker": (TALK, HOLD),
+    "native-talker": (TALK, NATIVE),
+    "unmeshed-talker": (TALK, UNMESHED),
+    "succeeding": ("exit 0", HOLD),
+    "failing": ("exit 3", HOLD),
+    "native": ("exit 0", NATIVE),
+    "idle": ("exit 0", HOLD),
+    "quitting": ("wget -q -O - --post-data= http://127.0.0.1:15020/quitquitquit", HOLD),
+    "moved-by-annotation": (FIND_AGENT, {**HOLD, "status.sidecar.istio.io/port": "15520"}),
+    "moved-by-config": (
+        FIND_AGENT,
+        {"proxy.istio.io/config": f"{HOLD['proxy.istio.io/config']}\nstatusPort: 15520"},
+    ),
+    "server": ("nc -ll -p 9000 -e netstat -tn", HOLD),
+}
+
+
+@pytest.fixture(scope="module")
+def meshed(cluster: lab.Cluster, istio: lab.istio.Istio) -> Iterator[str]:
+    """A namespace that Istio injects, with all of `PODS`."""
+    name = f"meshed-{secrets.token_hex(3)}"
     with cluster.client() as client:
-        labels = {"labels": {"istio-injection": "enabled"}}
-        client.patch(Namespace, namespace, {"metadata": labels})
+        labels = {"istio-injection": "enabled"}
+        client.create(Namespace(metadata=ObjectMeta(name=name, labels=labels)))
+        await_account(client, name)
         lab.until(
-            lambda: client.get(ConfigMap, "istio-ca-root-cert", namespace=namespace),
+            lambda: client.get(ConfigMap, "istio-ca-root-cert", namespace=name),
             timeout=SOON,
             what="the root certificate",
             ignoring=(ApiError,),
         )
-        probe = pod(namespace, "probe", "true")
+        probe = pod(name, "probe", "true")
         lab.until(
             lambda: "istio-proxy" in str(client.create(probe, dry_run=True)),
             timeout=SOON,
             what="the namespace to be injected",
         )
-    return namespace
+        for pod_name, (script, annotations) in PODS.items():
+            client.create(pod(name, pod_name, script, annotations))
+        yield name
+        client.delete(Namespace, name)
 
 
 def pod(namespace: str, name: str, script: str, annotations: dict[str, str] | None = None) -> Pod:
@@ -55,15 +82,17 @@ def pod(namespace: str, name: str, script: str, annotations: dict[str, str] | No
 
 
 def run(
-    cluster: lab.Cluster,
-    namespace: str,
-    name: str,
-    script: str,
-    annotations: dict[str, str] | None = None,
+    cluster: lab.Cluster, namespace: str, name: str, script: str, annotations: dict[str, str]
 ) -> int:
-    """The exit code of a payload."""
+    """The exit code of a payload of the test's own."""
     with cluster.client() as client:
         client.create(pod(namespace, name, script, annotations))
+    return code(cluster, namespace, name)
+
+
+def code(cluster: lab.Cluster, namespace: str, name: str) -> int:
+    """The exit code of a payload, once it has ended."""
+    with cluster.client() as client:
         ended = lab.until(
             lambda: exit_codes(client.get(Pod, name, namespace=namespace)),
             timeout=SOON,
@@ -102,101 +131,91 @@ def in_proxy(
 
 
 @pytest.mark.parametrize(
-    ("annotations", "succeeds"), [({}, False), (HOLD, True), (NATIVE, True), (UNMESHED, True)]
+    ("name", "succeeds"),
+    [
+        ("talker", False),
+        ("held-talker", True),
+        ("native-talker", True),
+        ("unmeshed-talker", True),
+    ],
 )
 def test_a_payload_that_talks_at_once_needs_a_proxy_that_is_ready(
-    cluster: lab.Cluster, meshed: str, annotations: dict[str, str], succeeds: bool
+    cluster: lab.Cluster, meshed: str, name: str, succeeds: bool
 ) -> None:
-    code = run(cluster, meshed, "talker", TALK, annotations)
-
-    assert (code == 0) is succeeds
+    assert (code(cluster, meshed, name) == 0) is succeeds
 
 
-@pytest.mark.parametrize(("script", "phase"), [("exit 0", "Succeeded"), ("exit 3", "Failed")])
+@pytest.mark.parametrize(("name", "phase"), [("succeeding", "Succeeded"), ("failing", "Failed")])
 def test_after_a_quit_by_exec_the_proxy_ends_with_0_and_the_payload_decides(
-    cluster: lab.Cluster, meshed: str, script: str, phase: str
+    cluster: lab.Cluster, meshed: str, name: str, phase: str
 ) -> None:
-    run(cluster, meshed, "job", script, HOLD)
+    code(cluster, meshed, name)
 
-    done = in_proxy(cluster, meshed, "job", QUIT)
+    done = in_proxy(cluster, meshed, name, QUIT)
 
     assert (done.returncode, done.stdout) == (0, "OK\n"), done.stderr
-    assert proxy_exit_code(await_pod(cluster, meshed, "job", phase)) == 0
+    assert proxy_exit_code(await_pod(cluster, meshed, name, phase)) == 0
 
 
 def test_a_native_sidecar_ends_by_itself(cluster: lab.Cluster, meshed: str) -> None:
-    run(cluster, meshed, "job", "exit 0", NATIVE)
+    assert code(cluster, meshed, "native") == 0
 
-    assert proxy_exit_code(await_pod(cluster, meshed, "job", "Succeeded")) == 0
+    assert proxy_exit_code(await_pod(cluster, meshed, "native", "Succeeded")) == 0
 
 
 def test_a_classic_sidecar_that_nobody_quits_keeps_the_pod_running(
     cluster: lab.Cluster, meshed: str
 ) -> None:
-    run(cluster, meshed, "job", "exit 0", HOLD)
-    done = in_proxy(cluster, meshed, "job", ("pilot-agent", "request", "GET", "ready"))
+    assert code(cluster, meshed, "idle") == 0
+    done = in_proxy(cluster, meshed, "idle", ("pilot-agent", "request", "GET", "ready"))
 
     assert done.returncode == 0, done.stderr
-    assert proxy_exit_code(await_pod(cluster, meshed, "job", "Running")) is None
+    assert proxy_exit_code(await_pod(cluster, meshed, "idle", "Running")) is None
 
 
 def test_the_proxy_has_no_shell(cluster: lab.Cluster, meshed: str) -> None:
-    run(cluster, meshed, "job", "exit 0", HOLD)
+    await_pod(cluster, meshed, "idle", "Running")
 
-    done = in_proxy(cluster, meshed, "job", ("sh", "-c", "true"))
+    done = in_proxy(cluster, meshed, "idle", ("sh", "-c", "true"))
 
     assert done.returncode != 0
     assert "executable file not found" in done.stderr
 
 
 def test_another_pod_may_not_quit_a_proxy(cluster: lab.Cluster, meshed: str) -> None:
-    run(cluster, meshed, "job", "exit 0", HOLD)
-    status = await_pod(cluster, meshed, "job", "Running").status
+    status = await_pod(cluster, meshed, "idle", "Running").status
     assert status
 
     post = f"wget -q -O - --post-data= http://{status.podIP}:15020/quitquitquit 2>&1 | grep 403"
-    code = run(cluster, meshed, "stranger", post, UNMESHED)
 
-    assert code == 0
-    assert proxy_exit_code(await_pod(cluster, meshed, "job", "Running")) is None
+    assert run(cluster, meshed, "stranger", post, UNMESHED) == 0
+    assert proxy_exit_code(await_pod(cluster, meshed, "idle", "Running")) is None
 
 
 def test_the_payload_may_quit_its_own_proxy(cluster: lab.Cluster, meshed: str) -> None:
-    post = "wget -q -O - --post-data= http://127.0.0.1:15020/quitquitquit"
-
-    code = run(cluster, meshed, "job", post, HOLD)
-
-    assert code == 0
-    assert proxy_exit_code(await_pod(cluster, meshed, "job", "Succeeded")) == 0
+    assert code(cluster, meshed, "quitting") == 0
+    assert proxy_exit_code(await_pod(cluster, meshed, "quitting", "Succeeded")) == 0
 
 
-@pytest.mark.parametrize(
-    "annotations",
-    [
-        {"proxy.istio.io/config": f"{HOLD['proxy.istio.io/config']}\nstatusPort: 15520"},
-        {**HOLD, "status.sidecar.istio.io/port": "15520"},
-    ],
-)
+@pytest.mark.parametrize("name", ["moved-by-annotation", "moved-by-config"])
 def test_a_moved_status_port_is_where_the_proxy_listens(
-    cluster: lab.Cluster, meshed: str, annotations: dict[str, str]
+    cluster: lab.Cluster, meshed: str, name: str
 ) -> None:
-    code = run(cluster, meshed, "job", "nc 127.0.0.1 15520 </dev/null", annotations)
+    found = code(cluster, meshed, name)
 
-    refused = in_proxy(cluster, meshed, "job", QUIT)
-    done = in_proxy(cluster, meshed, "job", ("pilot-agent", "request", "POST", "quitquitquit"))
+    refused = in_proxy(cluster, meshed, name, QUIT)
+    done = in_proxy(cluster, meshed, name, ("pilot-agent", "request", "POST", "quitquitquit"))
 
-    assert code == 0
+    assert found == 0
     assert refused.returncode == 255
     assert "connection refused" in refused.stderr
     assert done.returncode == 0
-    assert proxy_exit_code(await_pod(cluster, meshed, "job", "Succeeded")) == 0
+    assert proxy_exit_code(await_pod(cluster, meshed, name, "Succeeded")) == 0
 
 
 def test_meshed_pods_reach_each_other_through_their_proxies(
     cluster: lab.Cluster, meshed: str
 ) -> None:
-    with cluster.client() as client:
-        client.create(pod(meshed, "server", "nc -ll -p 9000 -e netstat -tn", HOLD))
     status = await_pod(cluster, meshed, "server", "Running").status
     assert status
 

@@ -16,7 +16,7 @@ import pytest
 from lab import outcome
 from lab.deployed import await_selected
 from lab.outcome import Outcome
-from lab.parade import NATIVE_SIDECARS, PARADE
+from lab.parade import JOBS, NATIVE_SIDECARS, NO_PORT, OWN_PORT, PARADE
 from lab.witness import Connection, witness
 from lab.workloads import RESOURCES, Workload
 from lightkube import Client
@@ -25,6 +25,7 @@ from lightkube.resources.core_v1 import Namespace
 
 # Measured: the longest time in which no workload ends is 12 s.
 QUIET = 120
+REQUEST, QUIT = ("pilot-agent", "request"), ("POST", "quitquitquit")
 # Jobs of the CronJob that are looked at: with the second, the first has not been in its way.
 RUNS = 2
 
@@ -153,18 +154,34 @@ def test_nobody_connects_to_a_pod_with_a_native_sidecar(parade: Parade) -> None:
     assert [seen for seen in parade.connections if seen.pod in native] == []
 
 
-def test_a_classic_proxy_is_told_to_quit_by_the_workload_and_nothing_else_is_done(
-    parade: Parade,
+@pytest.mark.parametrize(
+    ("workload", "subresource", "command"),
+    [
+        (JOBS[0], "exec", (*REQUEST, "--debug-port=15020", *QUIT)),
+        (OWN_PORT, "portforward", ()),
+        (NO_PORT, "exec", (*REQUEST, *QUIT)),
+    ],
+    ids=lambda value: value.name if isinstance(value, Workload) else "",
+)
+def test_a_proxy_is_told_to_quit_where_its_agent_listens(
+    parade: Parade, workload: Workload, subresource: str, command: tuple[str, ...]
 ) -> None:
-    """T14 T15: every pod that is left was asked; the image has no shell."""
+    """T14 T15 T21 T24: there is neither a shell nor curl in the image."""
+    [pod] = parade.meshed.pods(workload)
+    connections = [seen for seen in parade.connections if seen.pod == pod.metadata.name]
+
+    assert (connections[0].subresource, connections[0].command) == (subresource, command)
+
+
+def test_every_classic_proxy_is_told_to_quit_and_nothing_else_is_done(parade: Parade) -> None:
+    """T20: by the account of the workload, in the container of the proxy."""
     classic = [w for w in PARADE if w not in NATIVE_SIDECARS]
     pods = {pod.metadata.name for w in classic for pod in parade.meshed.pods(w)}
 
     assert pods <= {seen.pod for seen in parade.connections}
-    assert {(seen.user, seen.container, seen.command) for seen in parade.connections} == {
-        (
-            parade.account,
-            "istio-proxy",
-            ("pilot-agent", "request", "--debug-port=15020", "POST", "quitquitquit"),
-        )
+    assert {seen.user for seen in parade.connections} == {parade.account}
+    assert {seen.container for seen in parade.connections} == {"istio-proxy", ""}
+    assert {seen.command for seen in parade.connections if seen.subresource == "exec"} <= {
+        (*REQUEST, "--debug-port=15020", *QUIT),
+        (*REQUEST, *QUIT),
     }

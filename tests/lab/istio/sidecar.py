@@ -128,6 +128,8 @@ def _proxy(
     ]
     if template.ready_delay:
         environment.append(_value("LAB_READY_DELAY", str(template.ready_delay)))
+    metadata = config.get("proxyMetadata") or {}
+    environment += [_value(name, str(value)) for name, value in sorted(metadata.items())]
     ready = {"httpGet": {"path": "/healthz/ready", "port": 15021}, "timeoutSeconds": 3}
     return {
         "name": PROXY,

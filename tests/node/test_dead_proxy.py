@@ -1,0 +1,93 @@
+"""A proxy that ends before the payload of its pod, on a real kubelet, is told at once."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import lab
+import lab.istio
+import lab.juju
+import pytest
+from lab import insides, outcome, workloads
+from lab.deployed import await_selected
+from lab.fixtures import await_account
+from lab.workloads import Workload, container
+from lightkube import Client
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Event, Namespace
+
+# Measured: the Event is there 4 s after the end of the proxy.
+SOON = 100
+# Istio gives these variables to the proxy; the stand-in's gets ready after so many seconds.
+NEVER_READY = {"proxy.istio.io/config": "proxyMetadata:\n  LAB_READY_DELAY: '86400'\n"}
+FOREVER = container("sleep 86400")
+HELD_IN_VAIN = Workload(
+    "held-in-vain", workloads.pod(FOREVER, annotations=NEVER_READY), ends="", codes=()
+)
+KILLED = Workload("killed", workloads.pod(FOREVER), ends="", codes=())
+
+
+@pytest.fixture(scope="module")
+def selected(client: Client, istio: lab.istio.Istio, istio_aux: lab.juju.App) -> Iterator[str]:
+    """A namespace with both pods, whose proxies have ended as their names say."""
+    name = f"lost-{secrets.token_hex(3)}"
+    client.create(Namespace(metadata=ObjectMeta(name=name)))
+    await_account(client, name)
+    await_selected(client, name)
+    for workload in (HELD_IN_VAIN, KILLED):
+        client.create(workload.in_namespace(name))
+    # The hook fails in a second what would take it a minute: its wait ends with an error.
+    kill(name, "held-in-vain", "pilot-agent", "wait")
+    lab.until(
+        lambda: look(client, name, "killed")["status"]["phase"] == "Running",
+        timeout=SOON,
+        what="the payload to run",
+    )
+    # As the kernel does when memory is short.
+    kill(name, "killed", "/usr/local/bin/pilot-agent", "proxy")
+    yield name
+    client.delete(Namespace, name)
+
+
+def kill(namespace: str, pod: str, *command: str) -> None:
+    pids = lab.until(
+        lambda: list(insides.of(namespace, pod, *command)),
+        timeout=SOON,
+        what=f"{' '.join(command)} in {namespace}/{pod}",
+    )
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+def look(client: Client, namespace: str, name: str) -> Any:
+    return client.get(workloads.Pod, name, namespace=namespace)
+
+
+def await_told(client: Client, namespace: str, name: str) -> list[Event]:
+    def told() -> list[Event]:
+        fields: dict[str, Any] = {"involvedObject.name": name, "reason": "ProxyLost"}
+        return list(client.list(Event, namespace=namespace, fields=fields))
+
+    return lab.until(told, timeout=SOON, what=f"Event ProxyLost on {namespace}/{name}")
+
+
+@pytest.mark.parametrize(("name", "code"), [("held-in-vain", 0), ("killed", 137)])
+def test_a_payload_that_has_lost_its_proxy_is_reported_and_left_alone(
+    client: Client, selected: str, name: str, code: int
+) -> None:
+    """T30 T39: a hold that ended in vain, and a proxy that was killed: never started again."""
+    [event] = await_told(client, selected, name)
+
+    assert (event.type, event.involvedObject.uid) == (
+        "Warning",
+        look(client, selected, name)["metadata"]["uid"],
+    )
+    pod = look(client, selected, name)
+    [proxy] = outcome.proxies([pod])
+    [payload] = outcome.read([], [pod]).pods[0].payload
+    assert (pod["status"]["phase"], proxy.exit_code, proxy.restarts) == ("Running", code, 0)
+    assert (payload.exit_code, payload.restarts) == (None, 0)
