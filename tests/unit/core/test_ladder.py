@@ -34,6 +34,12 @@ def test_the_agents_port_is_named() -> None:
     )
 
 
+@pytest.mark.parametrize("port", [15000, 15004, 15021])
+def test_a_port_that_the_client_may_use_is_the_one_it_gets(port: int) -> None:
+    """Not the default, which may belong to somebody else (T15, T21)."""
+    assert f"--debug-port={port}" in command(Rung.EXEC, port)
+
+
 def test_envoy_is_asked_without_a_port() -> None:
     """The client goes to Envoy's admin by itself, whatever the status port (T14)."""
     assert command(Rung.ENVOY, 15520) == ("pilot-agent", "request", "POST", "quitquitquit")

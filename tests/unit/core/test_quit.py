@@ -134,12 +134,12 @@ def test_quit(row: Row) -> None:
     Row(
         "a node that does not report",
         job({"main": exited(0), "istio-proxy": RUNNING}, phase="Unknown"),
-        "phase Unknown",
+        "phase Unknown: the node does not report",
     ),
     Row(
         "a pod that is still pending",
         job({"main": exited(0), "istio-proxy": RUNNING}, phase="Pending"),
-        "phase Pending",
+        "phase Pending: a container has never started",
     ),
     Row(
         "a container that always restarts in a pod that never does",
@@ -193,7 +193,7 @@ def test_quit(row: Row) -> None:
     Row(
         "a proxy that seems lost, on a node that does not report",
         job({"main": RUNNING, "istio-proxy": exited(0)}, phase="Unknown"),
-        "phase Unknown",
+        "phase Unknown: the node does not report",
     ),
 )
 def test_wait(row: Row) -> None:

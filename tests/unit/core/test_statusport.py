@@ -35,7 +35,7 @@ ROWS: list[tuple[str, str | None, dict[str, Any], int]] = [
     ("an annotation that is empty", "", NOTHING, 15020),
     ("an annotation that is negative", "-1", NOTHING, 15020),
     ("an annotation with a space", "15520 ", NOTHING, 15020),
-    ("an annotation in other digits", "\u0661\u0665\u0660\u0662\u0660", NOTHING, 15020),
+    ("an annotation in other digits", "\u0661\u0665\u0665\u0662\u0660", NOTHING, 15020),
     ("an annotation just over the last port", "65536", NOTHING, 15020),
     ("a very long annotation", "1" * 5000, NOTHING, 15020),
     ("a bad annotation leaves it to the ProxyConfig", "x", configured('{"statusPort":1}'), 1),
@@ -56,6 +56,8 @@ ROWS: list[tuple[str, str | None, dict[str, Any], int]] = [
     ("an argument without its value", None, given("--statusPort"), 15020),
     ("an argument that is no port", None, given("--statusPort={{ .Port }}"), 15020),
     ("an argument of a similar name", None, given("--statusPorts=1", "--statusPortX", "2"), 15020),
+    ("an argument of a similar name after the right one", None,
+     given("--statusPort=15522", "--statusPorts=1"), 15522),
     ("an argument that is not the flag", None, given("statusPort=1"), 15020),
 ]  # fmt: skip
 

@@ -29,7 +29,7 @@ def not_replaced(pod: Pod) -> str | None:
     owner = controller(pod)
     if owner is None:
         return "the pod has no controller that would make a new one"
-    group, _, version = owner.api_version.rpartition("/")
-    if version and owner.kind in _REPLACING.get(group, frozenset()):
+    group, _, _version = owner.api_version.rpartition("/")
+    if owner.kind in _REPLACING.get(group, frozenset()):
         return None
     return f"its controller {owner.kind} ({owner.api_version}) is not known to make a new pod"
