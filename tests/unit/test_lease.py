@@ -70,16 +70,27 @@ async def test_a_release_takes_the_lease_from_nobody_else() -> None:
         assert one.told == [True]
 
 
+@pytest.mark.parametrize("how", ["refuses connections", "answers nothing"])
 @driven
-async def test_a_release_waits_for_no_api_server_that_is_away() -> None:
+async def test_a_release_does_not_wait_for_an_api_server_that_is_away(how: str) -> None:
+    over = asyncio.Event()
+
+    async def hang(_request: web.Request) -> web.StreamResponse:
+        await over.wait()
+        return web.Response(status=503)
+
     async with ApiServer() as api, candidate(api) as one:
         await one.leads()
         one.task.cancel()
-        await api.stop()
+        api.faults.append(hang)
+        if how == "refuses connections":
+            await api.stop()
         async with asyncio.timeout(10):
             await one.lease.release()
         assert one.told == [True, False]
-        await api.start()
+        over.set()
+        if how == "refuses connections":
+            await api.start()
 
 
 @driven
