@@ -75,6 +75,20 @@ async def test_a_flood_of_events_is_thinned_to_a_burst_and_a_rate() -> None:
 
 
 @driven
+async def test_a_warning_overtakes_what_is_a_matter_of_course() -> None:
+    """T30: a thousand pods that are freed at a start do not hide the one that lost its proxy."""
+    async with ApiServer() as api, Client(api.access()) as client:
+        recorder = Events(client, "host", rate=1000)
+        for _ in range(2 * events.WAITING):
+            tell(recorder)
+        for note in ("first", "second"):
+            recorder.emit(POD, "Warning", reason="ProxyLost", action="Quit", note=note)
+        async with background(recorder.run()):
+            await until(lambda: len(api.events) > 2, "some are there")
+    assert [event["note"] for event in api.events[:3]] == ["first", "second", "it exited"]
+
+
+@driven
 async def test_a_refused_event_is_logged_once_and_the_next_is_sent(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

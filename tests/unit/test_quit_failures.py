@@ -222,6 +222,23 @@ async def test_a_pod_that_cannot_be_read_is_called_stuck_with_the_reason() -> No
 
 
 @driven
+async def test_an_api_server_that_asks_for_patience_gets_it() -> None:
+    """T28."""
+    async with cluster() as world:
+
+        async def throttle(request: web.Request) -> web.Response | None:
+            if request.path.endswith("/pods/job"):
+                return refusal(429, "TooManyRequests", "slow down", headers={"Retry-After": "1"})
+            return None
+
+        world.api.faults.append(throttle)
+        began = asyncio.get_running_loop().time()
+        await world.pod("job")
+        await world.ended("exited")
+        assert asyncio.get_running_loop().time() - began >= 1
+
+
+@driven
 async def test_a_pod_that_trips_the_controller_stops_nobody_else(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -31,7 +31,7 @@ RATE = 5.0
 """Events a second after that."""
 
 WAITING = 500
-"""Events that wait to be sent; more than that are dropped."""
+"""Events that wait to be sent; more than that are dropped, warnings only from twice as many on."""
 
 NOTE = 1024
 """Bytes of ``note`` that the API server takes (validation of events.k8s.io/v1)."""
@@ -43,13 +43,22 @@ class Events:
     def __init__(self, client: Client, instance: str, *, rate: float = RATE) -> None:
         """Prepare; ``instance`` names this process, such as its host name."""
         self._client, self._instance, self._rate = client, instance[:128], rate
-        self._queue: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(WAITING)
+        # A thousand pods that are freed at a start must not hide the one that lost its proxy.
+        self._queue: asyncio.PriorityQueue[tuple[bool, int, str, bytes]] = asyncio.PriorityQueue()
+        self._emitted = 0
         self._refused = ""
 
     def emit(
         self, pod: Key, kind: Literal["Normal", "Warning"], *, reason: str, action: str, note: str
     ) -> None:
-        """Queue an Event about ``pod``; ``reason`` and ``action`` are UpperCamelCase words."""
+        """Queue an Event about ``pod``; ``reason`` and ``action`` are UpperCamelCase words.
+
+        Warnings overtake others; among the same kind the order is kept.
+        """
+        normal = kind == "Normal"
+        if self._queue.qsize() >= WAITING * (1 if normal else 2):
+            _log.debug("%s: Event %s dropped", pod, reason, extra={"event": "event-dropped"})
+            return
         now = datetime.now(UTC)
         event = {
             "apiVersion": "events.k8s.io/v1",
@@ -73,20 +82,20 @@ class Events:
                 "uid": pod.uid,
             },
         }
-        try:
-            self._queue.put_nowait((pod.namespace, msgspec.json.encode(event)))
-        except asyncio.QueueFull:
-            _log.debug("%s: Event %s dropped", pod, reason, extra={"event": "event-dropped"})
+        self._emitted += 1
+        body = msgspec.json.encode(event)
+        self._queue.put_nowait((normal, self._emitted, pod.namespace, body))
 
     async def run(self) -> None:
         """Send what is queued until cancelled."""
         tokens, filled = float(BURST), time.monotonic()
         while True:
-            namespace, body = await self._queue.get()
             now = time.monotonic()
             tokens, filled = min(BURST, tokens + (now - filled) * self._rate), now
             if tokens < 1:
                 await asyncio.sleep((1 - tokens) / self._rate)
+            # Only now, so that a warning which came in the meantime goes first.
+            _, _, namespace, body = await self._queue.get()
             tokens -= 1
             await self._send(namespace, body)
 

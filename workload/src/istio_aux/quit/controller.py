@@ -18,7 +18,7 @@ from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Policy, QuitMode
 from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import KubeError, UnreachableError
+from istio_aux.kube.errors import ApiError, KubeError, UnreachableError
 from istio_aux.kube.events import Events
 from istio_aux.kube.resources import Key, key_of
 from istio_aux.quit.attempt import Quitting
@@ -189,13 +189,15 @@ class Controller:
             if seconds := self._ledger.seconds(record):
                 await self._ledger.rest(record, work, seconds)
                 continue
-            backoff = trying
+            backoff, asked = trying, 0.0
             try:
                 if await performer.step(record, work):
                     return
                 work.failures += 1
             except KubeError as error:
                 backoff = reading
+                if isinstance(error, ApiError):
+                    asked = error.retry_after or 0.0
                 work.failure = str(error)
                 work.failures += not isinstance(error, UnreachableError)
             except Exception:  # The one place: a pod that trips us must not stop the others.
@@ -204,7 +206,7 @@ class Controller:
                 self._narrator.tripped(record)
             if self._ledger.due(record) == work.errand:
                 self._narrator.failed(record, work)
-                await self._ledger.rest(record, work, backoff.next())
+                await self._ledger.rest(record, work, max(backoff.next(), asked))
         try:
             await performer.drop(record, work)
         except Exception:  # As above.

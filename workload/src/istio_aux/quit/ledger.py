@@ -21,6 +21,9 @@ from istio_aux.quit.proof import proxy_exit
 from istio_aux.quit.record import Errand, Record, Work
 from istio_aux.quit.selection import Selection
 
+SHORTEST = 0.25
+"""Seconds that a pod with a grace period is left alone at least."""
+
 
 class Ledger:
     """One record a pod.
@@ -101,10 +104,11 @@ class Ledger:
         return record.errand if self.concerns(record) else None
 
     def seconds(self, record: Record) -> float:
-        """How long the pod is to be left alone from now on, at least 0."""
-        if record.until is None:
+        """How long the pod is to be left alone from now on; 0: not at all."""
+        if record.until is None or (now := self.clock()) >= record.until:
             return 0.0
-        return max(0.0, (record.until - self.clock()).total_seconds())
+        # A node whose clock is ahead puts a short grace period off again and again.
+        return max(SHORTEST, (record.until - now).total_seconds())
 
     async def rest(self, record: Record, work: Work, seconds: float) -> None:
         """Wait that long, or until the errand is not due any more."""

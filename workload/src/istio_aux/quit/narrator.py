@@ -111,8 +111,8 @@ class Narrator:
             by = ", ".join(record.blocked_by)
             self._say(logging.INFO, "blocked", record, by=by, reason=record.reason)
             note = (
-                f"{PROXY} is kept for {by}: {record.reason}. Annotation {IGNORE_CONTAINERS} names"
-                " containers that nobody has to wait for."
+                f"{PROXY} is kept by {by}: {record.reason}; annotation {IGNORE_CONTAINERS} names"
+                " containers that nobody has to wait for"
             )
             self._event(record, "Normal", "ProxyQuitBlocked", note)
 
