@@ -63,6 +63,19 @@ async def candidate(
             yield one
 
 
+@asynccontextmanager
+async def leader_and_other(
+    api: ApiServer, *, times: dict[str, float] = STEADY
+) -> AsyncGenerator[tuple[Candidate, Candidate]]:
+    """Candidate ``one``, who leads, and candidate ``two``, who knows."""
+    leaders: set[str] = set()
+    async with candidate(api, "one", leaders, times=times) as one:
+        await one.leads()
+        async with candidate(api, "two", leaders, times=times) as two:
+            await until(lambda: two.lease.holder == "one", "two knows", within=30)
+            yield one, two
+
+
 def spec(api: ApiServer) -> dict[str, Any]:
     return (api.get(*LEASE) or {}).get("spec", {})
 

@@ -9,7 +9,7 @@ from aiohttp import web
 from istio_aux.kube.lease import Lease
 from unit.apiserver import ApiServer
 from unit.asynchronous import driven, until
-from unit.electing import LEASE, QUICK, candidate, renewed, spec
+from unit.electing import LEASE, QUICK, candidate, leader_and_other, renewed, spec
 from unit.store import refusal
 
 
@@ -31,40 +31,28 @@ async def test_of_two_one_leads_and_both_know_which() -> None:
 
 @driven
 async def test_who_was_killed_is_followed_by_another_once_its_time_is_over() -> None:
-    leaders: set[str] = set()
-    async with ApiServer() as api, candidate(api, "one", leaders, times=QUICK) as one:
-        await one.leads()
-        async with candidate(api, "two", leaders, times=QUICK) as two:
-            await until(lambda: two.lease.holder == "one", "two knows")
-            began = asyncio.get_running_loop().time()
-            await one.die()
-            await two.leads()
-            assert asyncio.get_running_loop().time() - began > 1.0, "one had time left"
-            assert spec(api)["leaseTransitions"] == 1
+    async with ApiServer() as api, leader_and_other(api, times=QUICK) as (one, two):
+        began = asyncio.get_running_loop().time()
+        await one.die()
+        await two.leads()
+        assert asyncio.get_running_loop().time() - began > 1.0, "one had time left"
+        assert spec(api)["leaseTransitions"] == 1
 
 
 @driven
 async def test_who_releases_the_lease_is_followed_by_another_at_once() -> None:
-    leaders: set[str] = set()
-    async with ApiServer() as api, candidate(api, "one", leaders) as one:
-        await one.leads()
-        async with candidate(api, "two", leaders) as two:
-            await until(lambda: two.lease.holder == "one", "two knows")
-            one.task.cancel()
-            await one.lease.release()
-            assert one.told == [True, False]
-            await two.leads()
+    async with ApiServer() as api, leader_and_other(api) as (one, two):
+        one.task.cancel()
+        await one.lease.release()
+        assert one.told == [True, False]
+        await two.leads()
 
 
 @driven
 async def test_a_release_takes_the_lease_from_nobody_else() -> None:
-    leaders: set[str] = set()
-    async with ApiServer() as api, candidate(api, "one", leaders) as one:
-        await one.leads()
-        async with candidate(api, "two", leaders) as two:
-            await until(lambda: two.lease.holder == "one", "two knows")
-            two.task.cancel()
-            await two.lease.release()
+    async with ApiServer() as api, leader_and_other(api) as (one, two):
+        two.task.cancel()
+        await two.lease.release()
         await renewed(api)
         assert (spec(api)["holderIdentity"], spec(api)["leaseTransitions"]) == ("one", 0)
         assert one.told == [True]
@@ -179,16 +167,12 @@ async def test_two_never_lead_at_once_whoever_is_cut_off() -> None:
 
 @driven
 async def test_a_lease_that_somebody_deletes_is_written_again_by_its_holder() -> None:
-    leaders: set[str] = set()
-    async with ApiServer() as api, candidate(api, "one", leaders) as one:
-        await one.leads()
-        async with candidate(api, "two", leaders) as two:
-            await until(lambda: two.lease.holder == "one", "two knows")
-            for _ in range(3):
-                await api.remove(*LEASE)
-                await until(lambda: spec(api), "it is there again")
-                assert spec(api)["holderIdentity"] == "one"
-            assert (one.told, two.told) == ([True], [])
+    async with ApiServer() as api, leader_and_other(api) as (one, two):
+        for _ in range(3):
+            await api.remove(*LEASE)
+            await until(lambda: spec(api), "it is there again")
+            assert spec(api)["holderIdentity"] == "one"
+        assert (one.told, two.told) == ([True], [])
 
 
 @driven
