@@ -91,7 +91,7 @@ def _opt_out(pod: Pod) -> str | None:
 def _problems(pod: Pod) -> Iterator[Problem]:
     possible = [container.name for container in pod.containers if container.name != PROXY]
     unknown = _names(pod, QUIT_AFTER).difference(possible)
-    if unknown and possible:
+    if unknown:
         named = quoted(", ".join(sorted(unknown)))
         why = f"annotation {QUIT_AFTER}: {named}: expected containers of the pod: "
         yield Problem(annotation=QUIT_AFTER, why=why + ", ".join(sorted(possible)))
