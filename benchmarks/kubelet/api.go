@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-const patience = 30 * time.Second // for one call, which takes milliseconds
+// For one call with its wait for a free connection; it takes milliseconds unless the machine is busy.
+const patience = 2 * time.Minute
 
 // api is the API server, over connections that are kept.
 type api struct {
