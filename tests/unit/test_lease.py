@@ -30,6 +30,29 @@ async def test_of_two_one_leads_and_both_know_which() -> None:
 
 
 @driven
+async def test_of_two_that_write_the_first_lease_at_once_one_leads_without_ado(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    both = asyncio.Barrier(2)
+
+    async def none_yet(_request: web.Request) -> web.StreamResponse:
+        await both.wait()
+        return refusal(404, "NotFound", "istio-aux")
+
+    leaders: set[str] = set()
+    async with ApiServer() as api:
+        api.faults += [none_yet, none_yet]
+        async with (
+            candidate(api, "one", leaders) as one,
+            candidate(api, "two", leaders) as two,
+        ):
+            await until(lambda: one.lease.holder and two.lease.holder, "both know", within=30)
+            assert sum("POST" in request for request in api.requests) == 2
+            assert {one.lease.holder} == {two.lease.holder} == leaders
+    assert [line for line in caplog.records if line.levelname == "WARNING"] == []
+
+
+@driven
 async def test_who_was_killed_is_followed_by_another_once_its_time_is_over() -> None:
     async with ApiServer() as api, leader_and_other(api, times=QUICK) as (one, two):
         began = asyncio.get_running_loop().time()
