@@ -23,7 +23,7 @@ from lab.workload import Workload
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Pod
 
-SEED = 4
+SEED = 8282
 TAKEOVER = datetime.timedelta(seconds=20)
 
 
