@@ -18,7 +18,7 @@ from chaos.plan import make
 from chaos.play import play
 from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
-from lab.served import declared, metric, program, stage
+from lab.served import declared, end, metric, program, stage
 from lab.workload import Workload
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Pod
@@ -56,8 +56,7 @@ def rivals(
         lab.until(lambda: first.status().get("leader"), timeout=30, what="the first to lead")
     yield first, second
     for workload in (first, second):
-        if workload.running:
-            workload.stop()
+        end(workload)
 
 
 @pytest.fixture(autouse=True, scope="module")

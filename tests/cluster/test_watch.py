@@ -10,7 +10,7 @@ import pytest
 from lab.kubelet import ScriptedKubelet
 from lab.relay import Relay
 from lab.scene import Scene
-from lab.served import declared, metric, stage
+from lab.served import declared, end, metric, stage
 from lab.workload import Workload
 
 # Of an event: enough to reach its middle, far from enough for its end.
@@ -37,7 +37,7 @@ def remote(
     workload.start()
     workload.await_ready()
     yield workload
-    workload.stop()
+    end(workload)
 
 
 @pytest.fixture(scope="module")
