@@ -34,7 +34,7 @@ SELECTOR = "bench.istio-aux.io/pods=yes"
 
 WHOLE = Sizes(
     start=1000, steady=1000, rate=50.0, again=1000,
-    watched=(1000, 5000, 10000), events=2000, event_rate=200.0, idle=3.0, settle=4.0, limit=120.0,
+    watched=(1000, 5000, 10000), events=1000, event_rate=200.0, idle=2.0, settle=16.0, limit=120.0,
 )  # fmt: skip
 QUICK = Sizes(
     start=20, steady=20, rate=50.0, again=20,
@@ -161,7 +161,10 @@ class _Bench:
         self._exits("again", count)
 
     def _settled(self) -> Usage:
-        """What the workload uses once the quits are over and pooled connections are closed."""
+        """What the workload uses once the quits are over and pooled connections are closed.
+
+        aiohttp keeps an idle connection for 15 s.
+        """
         self._await_watched(0)
         time.sleep(self._sizes.settle)
         return usage(self._workload.process.pid)
