@@ -137,5 +137,6 @@ def training_job(kind: str, **templates: tuple[int, dict[str, Any]]) -> dict[str
 
 
 def fails_once(code: int = RETRY) -> str:
-    """A script that fails in its first try; its second succeeds if it has a network."""
-    return f"sleep 1; [ -e /notes/tried ] || {{ touch /notes/tried; exit {code}; }}; {TALK}"
+    """A script that fails in its first try; its second succeeds if it still has a network then."""
+    first = f"touch /notes/tried; sleep 1; exit {code}"
+    return f"[ -e /notes/tried ] || {{ {first}; }}; sleep 3; {TALK}"

@@ -28,12 +28,12 @@ NO_QUIT = scenes.Scene("no-quit", helped=True)
 NO_HOLD = scenes.Scene("no-hold", helped=True)
 # Measured: the API server follows a changed configuration within 1 s.
 SOON = 30
-# Refuses what the quit needs in one scene, whatever role the workload has.
-NO_EXEC = """
+# Refuses every way to quit in one scene, whatever role the workload has.
+REFUSED = """
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata:
-  name: no-exec
+  name: nobody-quits
 spec:
   failurePolicy: Fail
   matchConstraints:
@@ -41,17 +41,17 @@ spec:
       - apiGroups: [""]
         apiVersions: [v1]
         operations: [CONNECT]
-        resources: [pods/exec]
+        resources: [pods/exec, pods/portforward]
   validations:
     - expression: "false"
-      message: nobody may exec
+      message: nobody may exec or forward ports
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
 metadata:
-  name: no-exec
+  name: nobody-quits
 spec:
-  policyName: no-exec
+  policyName: nobody-quits
   validationActions: [Deny]
   matchResources:
     namespaceSelector:
@@ -88,7 +88,7 @@ def played(stage: lab.Cluster, steps: Steps, scene: scenes.Scene) -> JobStory:
 def stories(stage: lab.Cluster, steps: Steps) -> Mapping[str, JobStory]:
     """Both scenes of `make demo`, and two that break its promise, all at the same time."""
     with stage.client() as client:
-        for resource in codecs.load_all_yaml(NO_EXEC):
+        for resource in codecs.load_all_yaml(REFUSED):
             client.create(resource)
         leave_out(client, NO_HOLD)
     all_scenes = (scenes.WITHOUT, scenes.WITH, NO_QUIT, NO_HOLD)
