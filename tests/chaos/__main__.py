@@ -40,7 +40,9 @@ def main() -> int:
         ScriptedKubelet(cluster) as kubelet,
         tempfile.TemporaryDirectory() as folder,
     ):
-        workload = Workload(cluster, Path(folder), name="chaos", model="chaos")
+        workload = Workload(
+            cluster, Path(folder), name="chaos", model="chaos", more={"lease": "chaos/chaos"}
+        )
         workload.deploy()
         workload.start()
         workload.await_ready()

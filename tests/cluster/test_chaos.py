@@ -92,7 +92,8 @@ def succession(
 @pytest.fixture(scope="module")
 def mortal(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workload]:
     """A workload without a rival."""
-    with program(cluster, tmp_path_factory.mktemp("chaos"), "chaos") as workload:
+    lease = {"lease": "chaos/chaos"}
+    with program(cluster, tmp_path_factory.mktemp("chaos"), "chaos", lease) as workload:
         yield workload
 
 
@@ -158,6 +159,28 @@ def test_one_that_is_told_to_end_hands_over_at_once(succession: Succession):
     assert lease.spec.acquireTime - told < datetime.timedelta(seconds=10)
     assert first.process.wait(30) == 0
     assert [len(execs(succession, pod)) for pod in pods] == [1] * 4
+
+
+def test_one_that_is_killed_and_comes_back_leads_on(
+    succession: Succession, client: lightkube.Client
+):
+    """T26: where it alone can listen nobody else leads under its name; it need not wait."""
+    leader = succession.leader
+    lab.until(lambda: leader.status().get("leader"), timeout=60, what="the second to lead")
+    before = client.get(Lease, "rivals", namespace="rivals").spec
+
+    leader.process.kill(signal.SIGKILL)
+    leader.process.wait(30)
+    leader.start()
+
+    lab.until(lambda: leader.status().get("leader"), timeout=60, what="it to lead again")
+    after = client.get(Lease, "rivals", namespace="rivals").spec
+    assert before
+    assert after
+    assert (after.leaseTransitions, after.acquireTime) == (
+        before.leaseTransitions,
+        before.acquireTime,
+    )
 
 
 def execs(succession: Succession, pod: Pod) -> list[object]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from aiohttp import web
+from istio_aux.app import identity
 from unit.apiserver import ApiServer
 from unit.asynchronous import driven, until
 from unit.core.pods import RUNNING, exited
@@ -241,3 +242,9 @@ async def test_audit_says_in_one_line_why_it_cannot(tmp_path: Path) -> None:
         await api.start()
     code, _, err = await run("audit", "--kubeconfig", str(tmp_path / "absent"))
     assert (code, err.count("\n")) == (2, 1)
+
+
+def test_a_process_is_the_same_candidate_again_where_only_it_can_listen() -> None:
+    assert identity(8443) == identity(8443)
+    assert identity(8443) != identity(8444)
+    assert identity(0) != identity(0)

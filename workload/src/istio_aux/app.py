@@ -10,6 +10,7 @@ the descriptor for ever (MagicStack/uvloop#653): see ``test_client.py``.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import os
 import secrets
@@ -97,9 +98,8 @@ class _Service:
             leading=False,
         )  # fmt: skip
         self._leads = False
-        # A host name comes again after a restart; who led before must not be taken for this one.
-        identity = f"{socket.gethostname()}_{secrets.token_hex(4)}"
-        self._lease = Lease(self._client, *lease, identity, changed=self._lead) if lease else None
+        name = identity(settings.webhook_address.port)
+        self._lease = Lease(self._client, *lease, name, changed=self._lead) if lease else None
         self._lead(mode is not QuitMode.OFF and lease is None)
         self._watches: dict[str, Watch[Namespace] | Watch[Pod]] = {
             "namespaces": Watch(
@@ -201,6 +201,25 @@ class _Service:
             lease_holder=self._lease.holder if self._lease else "",
             quit=self._settings.quit_mode,
         )
+
+
+def identity(port: int) -> str:
+    """Name this process as a candidate: the same again only for its successor after it has died.
+
+    Whoever listens on ``port`` is alone in its network namespace, and a process listens before it
+    leads. So one that was killed and started again resumes its Lease instead of waiting until it
+    lapses, while a pod of the same name, on another node or beside one that does not end, is
+    another candidate. Port 0 is nobody's: then every process has a name of its own.
+    """
+    try:
+        place = (
+            Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+            str(Path("/proc/self/ns/net").readlink()),
+        )
+    except OSError:
+        place = ()
+    own = " ".join((*place, str(port))) if place and port else secrets.token_hex(8)
+    return f"{socket.gethostname()}_{hashlib.sha256(own.encode()).hexdigest()[:8]}"
 
 
 async def _listen(
