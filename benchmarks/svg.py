@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 WIDTH, HEIGHT = 360, 260
-LEFT, RIGHT, TOP, BOTTOM = 52, 14, 46, 40
+LEFT, RIGHT, TOP, BOTTOM = 52, 24, 46, 40
 COLOURS = ("#2f7ed8", "#d9822b", "#4f9d69")
 DASHES = ("", "6 3", "2 3")
 INK, TARGET = "#808080", "#c23b3b"
@@ -71,8 +71,8 @@ def _panel(panel: Panel) -> Iterator[str]:
     across, up = _Axis(max(xs), LEFT, WIDTH - RIGHT), _Axis(max(ys), HEIGHT - BOTTOM, TOP)
     yield f'<text x="{LEFT}" y="16" font-size="13" font-weight="bold">{escape(panel.title)}</text>'
     yield from _axes(panel, across, up)
-    for limit in panel.limits:
-        yield from _limit(limit, across, up)
+    for number, limit in enumerate(panel.limits):
+        yield from _limit(limit, across, up, lift=14 * number)
     for number, line in enumerate(panel.lines):
         colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
         path = " ".join(f"{across.at(x):.1f},{up.at(y):.1f}" for x, y in line.points)
@@ -112,17 +112,20 @@ def _axes(panel: Panel, across: _Axis, up: _Axis) -> Iterator[str]:
     )
 
 
-def _limit(limit: Limit, across: _Axis, up: _Axis) -> Iterator[str]:
+def _limit(limit: Limit, across: _Axis, up: _Axis, *, lift: float) -> Iterator[str]:
     stroke = f'stroke="{TARGET}" stroke-dasharray="4 4"'
     if limit.x is not None:
         x = across.at(limit.x)
         yield f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}" {stroke}/>'
-        place = f'x="{x - 4:.1f}" y="{HEIGHT - BOTTOM - 6}"'
+        # Beside the line where there is room, and above the name of the limit before.
+        left = x > (LEFT + WIDTH) / 2
+        at, anchor = (x - 4, "end") if left else (x + 4, "start")
+        place = f'x="{at:.1f}" y="{HEIGHT - BOTTOM - 6 - lift}" text-anchor="{anchor}"'
     else:
         y = up.at(limit.y or 0)
         yield f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" {stroke}/>'
-        place = f'x="{WIDTH - RIGHT - 2}" y="{y - 4:.1f}"'
-    yield f'<text {place} text-anchor="end" fill="{TARGET}">{escape(limit.name)}</text>'
+        place = f'x="{WIDTH - RIGHT - 2}" y="{y - 4:.1f}" text-anchor="end"'
+    yield f'<text {place} fill="{TARGET}">{escape(limit.name)}</text>'
 
 
 class _Axis:
