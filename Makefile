@@ -1,12 +1,15 @@
 # Two front doors: `make demo` shows the main job on a real Kubernetes, `make test` proves it.
 # Everything they need is fetched on the way: uv and tox into .venv, Debian packages when root, Go-built tools into the cache.
 TOX = .venv/bin/tox run --quiet
+# Two at a time, each shown when it ends; the node tier is alone, because real pods want the whole machine.
+SIDE_BY_SIDE = .venv/bin/tox run-parallel --quiet --parallel 2 --parallel-no-spinner
 
 .PHONY: demo test lab lab-down format pack clean
 demo: .venv/ready          ## watch a TFJob hang beside Istio's sidecar, then complete
 	@$(TOX) -e demo
 test: .venv/ready          ## lint, types, unit, cluster and node tiers
-	@rm -rf test-results; $(TOX) -e lab -- build && $(TOX) -e lint,static,integration-collect,unit,cluster,node; s=$$?; .venv/bin/python tests/summary.py test-results; exit $$s
+	@rm -rf test-results; $(TOX) -e lab -- build || exit; $(SIDE_BY_SIDE) -e lint,static,integration-collect,unit,cluster; s=$$?; \
+	$(TOX) -e node || s=$$?; .venv/bin/python tests/summary.py test-results; exit $$s
 lab: .venv/ready           ## leave a cluster running and print its kubeconfig
 	@$(TOX) -e lab -- up --level node
 lab-down: .venv/ready      ## end it, leaving nothing behind
