@@ -23,6 +23,7 @@ def describe() -> dict[str, str]:
         "memory": f"{memory / (1 << 20):.0f} GiB",
         "system": f"Linux {platform.release().split('-')[0]}",
         "load before": f"{os.getloadavg()[0]:.1f}",
+        "GOGC": os.environ.get("GOGC", "100"),
         "Kubernetes": _pinned(pins, "k8s.io/kubernetes"),
         "etcd": _pinned(pins, "go.etcd.io/etcd/server/v3"),
         "Python": platform.python_version(),
