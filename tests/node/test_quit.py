@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from typing import Any
 
 import httpx2
 import lab
@@ -16,7 +18,7 @@ from lab.meshed import proxy_exit_code
 from lightkube import ApiError, Client
 from lightkube.models.core_v1 import Container, PodSpec
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Pod
+from lightkube.resources.core_v1 import Event, Pod
 
 # Measured: six pods are over 12 s after the first was made, 20 s on busy cores.
 SOON = 200
@@ -32,6 +34,16 @@ def selected(
     """A namespace that Istio injects and istio-aux looks after."""
     await_selected(client, namespace)
     return namespace
+
+
+@pytest.fixture
+def rehearsing(istio_aux: lab.juju.App) -> Iterator[lab.juju.App]:
+    """The charm with `quit=dry-run`."""
+    istio_aux.configure(quit="dry-run")
+    istio_aux.settle()
+    yield istio_aux
+    istio_aux.configure(quit="on")
+    istio_aux.settle()
 
 
 def pod(namespace: str, name: str, *, seconds: int) -> Pod:
@@ -95,3 +107,28 @@ def test_pods_that_finish_while_the_api_server_is_restarted_are_freed(
     cluster.await_api()
 
     await_all_over(client, selected)
+
+
+def test_a_dry_run_tells_what_it_would_do_and_leaves_the_proxy_running(
+    client: Client, selected: str, rehearsing: lab.juju.App
+) -> None:
+    client.create(pod(selected, "job", seconds=0))
+    fields: dict[str, Any] = {"involvedObject.name": "job", "reason": "ProxyQuitDryRun"}
+
+    lab.until(
+        lambda: list(client.list(Event, namespace=selected, fields=fields)),
+        timeout=SOON,
+        what="the Event on the pod",
+    )
+
+    assert "quit: dry-run" in rehearsing.status()[1]
+    assert proxy_exit_code(client.get(Pod, "job", namespace=selected)) is None
+
+    rehearsing.configure(quit="on")
+    rehearsing.settle()
+
+    def freed() -> bool:
+        status = client.get(Pod, "job", namespace=selected).status
+        return status is not None and status.phase == "Succeeded"
+
+    lab.until(freed, timeout=SOON, what="the pod to succeed once quit is on")
