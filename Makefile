@@ -1,5 +1,7 @@
 # Two front doors: `make demo` shows the main job on a real Kubernetes, `make test` proves it.
 # Everything they need is fetched on the way: uv and tox into .venv, Debian packages when root, Go-built tools into the cache.
+# uv leaves a lock a virtual environment in the folder for temporary files, and others leave theirs: here, not in the system's.
+export TMPDIR := $(CURDIR)/.venv/tmp
 TOX = .venv/bin/tox run --quiet
 # Two at a time, each shown when it ends; the node tier is alone, because real pods want the whole machine.
 SIDE_BY_SIDE = .venv/bin/tox run-parallel --quiet --parallel 2 --parallel-no-spinner

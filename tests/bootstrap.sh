@@ -14,3 +14,4 @@ fi
 echo "setting up uv and tox in $venv (about 10 s)"
 python3 -m venv --clear "$venv"
 "$venv/bin/pip" install --quiet --disable-pip-version-check uv==0.13.8 tox==4.67.13 tox-uv==1.37.1
+mkdir -p "$venv/tmp"  # TMPDIR of all that the Makefile runs
