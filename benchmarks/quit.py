@@ -166,6 +166,7 @@ class _Bench:
         aiohttp keeps an idle connection for 15 s.
         """
         self._await_watched(0)
+        # Nothing tells when the client closes its idle connections: only time does.
         time.sleep(self._sizes.settle)
         return usage(self._workload.process.pid)
 
@@ -182,6 +183,7 @@ class _Bench:
         self._await_watched(size)
         ready = time.time() - began
         listed = usage(pid)
+        # What is measured is that nothing happens for so long.
         idle = _during(pid, lambda: time.sleep(sizes.idle))
         events = _during(
             pid,

@@ -46,6 +46,7 @@ def play(plan: Plan, scene: Scene, workload: Workload) -> Verdict:
 def _kill(plan: Plan, workload: Workload) -> float:
     """End each life when it is due, and start the next one; returns when the last one began."""
     for life, delay in zip(plan.lives, plan.delays, strict=True):
+        # The plan is made of these times: random moments are what is tested.
         time.sleep(life)
         workload.process.kill(signal.SIGKILL)
         workload.process.wait(30)
@@ -59,6 +60,7 @@ def _tell(plan: Plan, scene: Scene) -> None:
     pods: dict[str, Pod] = {}
     begin = time.monotonic()
     for step in plan.steps:
+        # Each step has its time in the plan, whatever the program under test makes of it.
         time.sleep(max(0.0, begin + step.at - time.monotonic()))
         if step.verb == "start":
             actor = actors[step.pod]

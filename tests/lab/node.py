@@ -116,13 +116,13 @@ def furnish(tree: Tree) -> network.Cable:
     lab = cache.root()
     private = [
         "mount -t tmpfs -o mode=755 lab /run",
-        "mkdir -p /run/lab/cache /run/lab/cni /run/lab/lib /run/lab/log /run/lab/work /run/netns",
+        "mkdir -p /run/lab/cache /run/lab/cni /run/lab/lib /run/lab/log /run/lab/layer /run/netns",
         f"mount --bind '{lab}' /run/lab/cache",
     ]
     # Over these a writable layer in memory, since the components have paths there that cannot be
     # configured; then the lab's own files back on top, should they lie below.
     for name in ("lib", "log"):
-        work = f"/run/lab/work/{name}"
+        work = f"/run/lab/layer/{name}"
         layers = f"lowerdir=/var/{name},upperdir=/run/lab/{name},workdir={work}"
         private.append(f"mkdir {work} && mount -t overlay -o {layers} lab /var/{name}")
     for name, value in TUNABLES.items():

@@ -128,7 +128,7 @@ def test_two_clusters_run_pods_at_once_and_a_killed_harness_leaves_nothing(
 
 
 def test_the_kubelet_sets_no_kernel_parameter_of_the_machine(cluster: lab.Cluster):
-    inside = Path(f"/proc/{cluster.process('kubelet').pid}/root/proc/sys")
+    inside = Path("/proc", str(cluster.process("kubelet").pid), "root", "proc/sys")
 
     for name, value in node.TUNABLES.items():
         assert (inside / name).read_text() == f"{value}\n"

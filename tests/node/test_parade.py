@@ -114,6 +114,7 @@ def await_ends(client: Client, namespaces: tuple[str, str]) -> list[Place]:
             going, since = now, time.monotonic()
         if not going or time.monotonic() > since + QUIET:
             return places
+        # Owners of five kinds end here; one look a second at all is simpler than five watches.
         time.sleep(1)
 
 

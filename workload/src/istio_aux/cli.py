@@ -74,7 +74,7 @@ def _serve(args: argparse.Namespace) -> int:
 
 def _audit(args: argparse.Namespace) -> int:
     from istio_aux import online  # noqa: PLC0415 - explain and mutate need no client
-    from istio_aux.audit import Scope  # noqa: PLC0415
+    from istio_aux.audit import Scope  # noqa: PLC0415 - likewise
 
     scope = Scope(namespace=args.namespace, selector=args.selector)
     policy = Policy(ignore_containers=args.ignore_containers, grace=args.quit_grace)
