@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 
 from aiohttp import web
 from aiohttp.client_ws import ClientWebSocketResponse
@@ -14,17 +13,13 @@ from istio_aux.quit.record import Record, Work
 from msgspec.structs import replace
 from unit.asynchronous import driven, until
 from unit.core.pods import RUNNING
+from unit.descriptors import descriptors
 from unit.quitting import ENDED, FAST, World, cluster, freeing
 
 AT_ONCE = 20
 
 POOL = 2 * AT_ONCE
 """Descriptors that reads at once may leave open for the next: both ends are in this process."""
-
-
-def descriptors() -> int:
-    gc.collect()
-    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208  (a count, no paths)
 
 
 def objects() -> list[str]:

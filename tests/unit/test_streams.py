@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
-import os
 
 import pytest
 from aiohttp import web
@@ -15,6 +13,7 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.streams import OUTPUT, ExecChannels, ExecResult, Silence, execute
 from unit.apiserver import ApiServer, Exec, refusal
 from unit.asynchronous import driven
+from unit.descriptors import descriptors
 
 SUCCESS = b'\x03{"metadata":{},"status":"Success"}'
 
@@ -220,10 +219,6 @@ async def test_an_api_server_that_is_not_there_is_a_result_too() -> None:
 @driven
 async def test_many_execs_leave_no_descriptor_behind() -> None:
     """T25."""
-
-    def descriptors() -> int:
-        gc.collect()
-        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208  (a count, no paths)
 
     async def hang(_socket: web.WebSocketResponse, *_: str) -> None:
         await asyncio.sleep(30)
