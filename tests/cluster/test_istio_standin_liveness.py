@@ -122,6 +122,16 @@ def test_istio_in_another_namespace_is_named_for_it(
     assert istio.configurations[0] == "istio-revision-tag-default-mesh-root"
 
 
+def test_a_revision_of_any_name_injects_the_namespaces_that_ask_for_it(
+    cluster: lab.Cluster, namespace: str, install: Install
+) -> None:
+    install(revision="asm", configuration="asm-sidecar-injector", cni=True)
+    with cluster.client() as client:
+        client.patch(Namespace, namespace, {"metadata": {"labels": {"istio.io/rev": "asm"}}})
+
+    await_containers(cluster, namespace, ["istio-validation", "main", "istio-proxy"])
+
+
 def test_after_its_removal_pods_are_left_alone(cluster: lab.Cluster, meshed: str) -> None:
     lab.istio.install(cluster).remove()
 

@@ -2,16 +2,18 @@
 
 It emulates what a Job sees of Istio 1.28.10 installed by `istioctl install`: which pods are
 injected, how (classic, hold, native), when the webhooks become live, how a sidecar starts and ends.
-It does not: have a data plane configuration, mutual TLS, routing, gateways, revisions other than
-default, or istiod's other webhooks.
+It does not: have a data plane configuration, mutual TLS, routing, gateways, tags other than
+default, a CNI plugin, or istiod's other webhooks.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from lightkube import ApiError, codecs
 from lightkube.models.core_v1 import Container, PodSpec
@@ -22,7 +24,7 @@ from lightkube.resources.discovery_v1 import EndpointSlice
 
 from lab import images
 from lab.istio import webhooks
-from lab.istio.sidecar import PROXY
+from lab.istio.sidecar import PROXY, Template
 from lab.waiting import until
 
 if TYPE_CHECKING:
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PROXY", "Istio", "install"]
 
-SERVICE = "istiod"
 # Measured on 2 cores: 1 s until the injector is live, 10 s with six builds and test runs beside it.
 LIVE = 100
 
@@ -41,6 +42,7 @@ class Istio:
 
     cluster: Cluster
     namespace: str
+    revision: str
     process: Process
     configurations: tuple[str, ...]
 
@@ -65,8 +67,9 @@ class Istio:
             # The API server learns of it a moment later, and until then wants an answer.
             gone = "the API server to forget Istio's injector"
             until(lambda: not self._injects(), timeout=timeout, what=gone, ignoring=(ApiError,))
-            client.delete(Service, SERVICE, namespace=self.namespace)
-            client.delete(EndpointSlice, SERVICE, namespace=self.namespace)
+            service = webhooks.service(self.revision)
+            client.delete(Service, service, namespace=self.namespace)
+            client.delete(EndpointSlice, service, namespace=self.namespace)
         self.process.kill()
         self.process.wait(timeout)
 
@@ -76,7 +79,7 @@ class Istio:
             metadata=ObjectMeta(
                 generateName="is-istio-live-",
                 namespace="default",
-                labels={"sidecar.istio.io/inject": "true"},
+                labels={"istio.io/rev": self.revision},
             ),
             spec=PodSpec(containers=[Container(name="main", image=images.BUSYBOX)]),
         )
@@ -91,7 +94,11 @@ def install(
     namespace: str = "istio-system",
     *,
     ca_delay: float = 0.0,
+    configuration: str | None = None,
+    revision: str = webhooks.DEFAULT,
     native: Literal["true", "false", "auto"] = "false",
+    lifecycle: Mapping[str, Any] | None = None,
+    cni: bool = False,
     proxy_ready_delay: float = 0.0,
 ) -> Istio:
     """Install the stand-in; returns when it is live, or with a `ca_delay` at once.
@@ -101,7 +108,11 @@ def install(
         namespace: where istiod is; part of the configurations' names unless it is istio-system.
         ca_delay: seconds between the injector's start and its first caBundle. Until then the
             configurations refuse pods, like those of an istiod that is not up.
+        configuration: the name of the configuration that does the work, if not Istio's own.
+        revision: of several Istios in a cluster, which; namespaces and pods ask for any but the
+            default one by the label `istio.io/rev`.
         native: istiod's ENABLE_NATIVE_SIDECARS; a pod's annotation beats it.
+        lifecycle, cni: as in `lab.istio.sidecar.Template`.
         proxy_ready_delay: seconds between the start of a proxy and its readiness.
 
     Raises:
@@ -109,35 +120,37 @@ def install(
     """
     if cluster.level == "node":
         cluster.load(images.proxyv2())
-    state = cluster.state / f"istio-{namespace}"
+    service = webhooks.service(revision)
+    template = Template(
+        namespace, images.PROXYV2, native, proxy_ready_delay, revision, lifecycle, cni
+    )
+    state = cluster.state / f"{service}-{namespace}"
     port = state / "port"
     port.unlink(missing_ok=True)
     with cluster.client() as client:
         client.apply(Namespace(metadata=ObjectMeta(name=namespace)))
     process = cluster.spawn(
-        f"istiod-{namespace}",
+        f"{service}-{namespace}",
         [
             *(sys.executable, "-m", "lab.istio.injector"),
             *("--kubeconfig", cluster.kubeconfig),
-            *("--namespace", namespace),
+            *("--template", json.dumps(dataclasses.asdict(template))),
             *("--state", state),
             *("--port-file", port),
             *("--address", cluster.host),
-            *("--image", images.PROXYV2),
-            *("--native", native),
             *("--ca-delay", str(ca_delay)),
-            *("--proxy-ready-delay", str(proxy_ready_delay)),
         ],
         env={"PYTHONPATH": str(Path(__file__).parents[2])},
     )
     serving = f"the injector to serve ({process.log})"
     found = until(lambda: _read(port), timeout=LIVE, what=serving)
-    cluster.publish(namespace, SERVICE, 443, int(found))
-    documents = webhooks.configurations(namespace)
+    cluster.publish(namespace, service, 443, int(found))
+    documents = webhooks.configurations(namespace, revision, configuration)
     with cluster.client() as client:
         for document in documents:
             client.create(codecs.from_dict(document))
-    istio = Istio(cluster, namespace, process, tuple(d["metadata"]["name"] for d in documents))
+    names = tuple(document["metadata"]["name"] for document in documents)
+    istio = Istio(cluster, namespace, revision, process, names)
     if not ca_delay:
         istio.await_live()
     return istio

@@ -1,6 +1,6 @@
 """Stand-in for istiod: answers /inject, writes its CA into webhooks and into every namespace.
 
-    python -m lab.istio.injector --kubeconfig FILE --namespace istio-system ...
+    python -m lab.istio.injector --kubeconfig FILE --template JSON ...
 
 It does not: configure proxies (no xDS), sign certificates, read Istio's own resources, know other
 templates than `sidecar`, nor merge a sidecar that the user wrote into the pod.
@@ -110,12 +110,10 @@ class Injector:
 
 async def serve(arguments: argparse.Namespace) -> None:
     """Run until the process is ended."""
-    namespace = arguments.namespace
     authority = Authority(arguments.state, "root")
-    pair = authority.issue("istiod", "istiod", hosts=[f"istiod.{namespace}.svc"])
-    template = sidecar.Template(
-        namespace, arguments.image, arguments.native, arguments.proxy_ready_delay
-    )
+    template: sidecar.Template = arguments.template
+    host = f"{webhooks.service(template.revision)}.{template.namespace}.svc"
+    pair = authority.issue("istiod", "istiod", hosts=[host])
     kubeconfig = KubeConfig.from_file(arguments.kubeconfig)
     client = AsyncClient(kubeconfig, trust_env=False, field_manager="istiod")
     injector = Injector(client, template, authority.pair.certificate.read_text())
@@ -144,20 +142,23 @@ def _say_port(file: Path, port: int) -> None:
     file.write_text(str(port))
 
 
+def _template(text: str) -> sidecar.Template:
+    return sidecar.Template(**json.loads(text))
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="stand-in for istiod's sidecar injector")
     parser.add_argument("--kubeconfig", type=Path, required=True)
-    parser.add_argument("--namespace", required=True, help="where istiod is")
+    parser.add_argument(
+        "--template", type=_template, required=True, help="lab.istio.sidecar.Template as JSON"
+    )
     parser.add_argument("--state", type=Path, required=True, help="folder for certificates")
     parser.add_argument(
         "--port-file", type=Path, required=True, help="says its port when it serves"
     )
     parser.add_argument("--address", required=True, help="the address to serve on")
-    parser.add_argument("--image", required=True, help="the proxy's image")
-    parser.add_argument("--native", choices=("true", "false", "auto"), default="false")
     parser.add_argument("--ca-delay", type=float, default=0, help="seconds before it writes its CA")
-    parser.add_argument("--proxy-ready-delay", type=float, default=0, help="seconds")
     arguments = parser.parse_args()
     logging.basicConfig(
         level=logging.INFO, stream=sys.stdout, format="%(asctime)s %(levelname)s %(message)s"

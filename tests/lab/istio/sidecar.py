@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lab.istio import proxyconfig
+from lab.istio.webhooks import service
 
 PROXY = "istio-proxy"
 INIT = "istio-init"
+VALIDATION = "istio-validation"
 NATIVE_ANNOTATION = "sidecar.istio.io/nativeSidecar"
 STATUS_PORT_ANNOTATION = "status.sidecar.istio.io/port"
 STATUS_ANNOTATION = "sidecar.istio.io/status"
@@ -20,14 +22,26 @@ LOG_LEVEL = "--log_output_level=default:info"
 
 @dataclass(frozen=True)
 class Template:
-    """What an installation decides for all of its sidecars."""
+    """What an installation decides for all of its sidecars.
+
+    Attributes:
+        namespace: where istiod is.
+        image: the proxy's.
+        native: ENABLE_NATIVE_SIDECARS.
+        ready_delay: the stand-in's own: seconds until a proxy is ready.
+        revision: which Istio it is.
+        lifecycle: the Helm value `global.proxy.lifecycle`; what the template would put there is
+            left out then, also what hold is made of.
+        cni: the Helm value `pilot.cni.enabled`: the redirect is there before any container.
+    """
 
     namespace: str
     image: str
     native: Literal["true", "false", "auto"] = "false"
-    # The stand-in's own: seconds until a proxy is ready.
     ready_delay: float = 0.0
     revision: str = "default"
+    lifecycle: Mapping[str, Any] | None = None
+    cni: bool = False
 
 
 def is_native(annotations: Mapping[str, str], default: bool) -> bool:
@@ -52,18 +66,16 @@ def inject(
     payload = [container["name"] for container in spec["containers"]]
     proxy = _proxy(template, config, _owner(pod, namespace), _ports(spec), ",".join(payload))
     init = spec["initContainers"] = spec.get("initContainers") or []
+    hold = bool(config.get(proxyconfig.HOLD)) and not native
+    if lifecycle := _lifecycle(template, status_port, hold=hold, native=native):
+        proxy["lifecycle"] = lifecycle
+    # istio inject.go reorderPod. Before the redirect of a classic sidecar, the user's init
+    # containers still have their network; a CNI plugin does not leave it to them.
+    init.insert(0 if native or template.cni else len(init), _init(template, status_port))
     if native:
-        drain = ["pilot-agent", "request", f"--debug-port={status_port}", "POST", "drain"]
-        proxy |= {"restartPolicy": "Always", "lifecycle": {"preStop": {"exec": {"command": drain}}}}
-        init[:0] = [_init(template, status_port), proxy]
-    elif config.get(proxyconfig.HOLD):
-        proxy["lifecycle"] = {"postStart": {"exec": {"command": ["pilot-agent", "wait"]}}}
-        init.append(_init(template, status_port))
-        spec["containers"].insert(0, proxy)
+        init.insert(1, proxy | {"restartPolicy": "Always"})
     else:
-        # The user's init containers go first: they run before the redirect.
-        init.append(_init(template, status_port))
-        spec["containers"].append(proxy)
+        spec["containers"].insert(0 if hold else len(payload), proxy)
     spec["volumes"] = [*(spec.get("volumes") or []), *_VOLUMES]
     _describe(metadata, payload[0], _owner(pod, namespace)[1], template, native=native)
     return pod
@@ -82,7 +94,7 @@ def _describe(
     }.items():
         labels.setdefault(key, value)
     status = {
-        "initContainers": [INIT, PROXY] if native else [INIT],
+        "initContainers": [_redirecting(template), *([PROXY] if native else [])],
         "containers": None if native else [PROXY],
         "volumes": [volume["name"] for volume in _VOLUMES],
         "imagePullSecrets": None,
@@ -106,7 +118,7 @@ def _proxy(
 ) -> dict[str, Any]:
     environment = [
         _value("PILOT_CERT_PROVIDER", "istiod"),
-        _value("CA_ADDR", f"istiod.{template.namespace}.svc:15012"),
+        _value("CA_ADDR", f"{service(template.revision)}.{template.namespace}.svc:15012"),
         _field("POD_NAME", "metadata.name"),
         _field("POD_NAMESPACE", "metadata.namespace"),
         _field("INSTANCE_IP", "status.podIP"),
@@ -157,9 +169,32 @@ def _proxy(
     }
 
 
+def _lifecycle(
+    template: Template, status_port: str, *, hold: bool, native: bool
+) -> Mapping[str, Any] | None:
+    """The hooks of the proxy (istio injection-template.yaml)."""
+    if template.lifecycle:
+        return template.lifecycle
+    if hold:
+        return {"postStart": {"exec": {"command": ["pilot-agent", "wait"]}}}
+    if native:
+        drain = ["pilot-agent", "request", f"--debug-port={status_port}", "POST", "drain"]
+        return {"preStop": {"exec": {"command": drain}}}
+    return None
+
+
+def _redirecting(template: Template) -> str:
+    return VALIDATION if template.cni else INIT
+
+
 def _init(template: Template, status_port: str) -> dict[str, Any]:
+    """What redirects the pod's traffic.
+
+    Istio's `istio-validation` only looks whether the CNI plugin has done it. The lab has no such
+    plugin: here it is the first container's doing.
+    """
     return {
-        "name": INIT,
+        "name": _redirecting(template),
         "image": template.image,
         "imagePullPolicy": "IfNotPresent",
         "args": [

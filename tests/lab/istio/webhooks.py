@@ -1,7 +1,7 @@
 """The MutatingWebhookConfigurations that `istioctl install` leaves behind, as documents. Pure.
 
 The default revision's own configuration is deactivated and a tag's does the work; both carry the
-same four webhooks.
+same four webhooks. Any other revision has one configuration, with two of them.
 """
 
 from __future__ import annotations
@@ -13,80 +13,79 @@ VERSION = "1.28.10"
 DEACTIVATED = {"matchLabels": {"istio.io/deactivated": "never-match"}}
 # istio webhookpatch.go: istiod writes its CA into the webhooks whose name ends so.
 SUFFIX = "sidecar-injector.istio.io"
+DEFAULT = "default"
 
 
-def configurations(namespace: str) -> list[dict[str, Any]]:
-    """The two configurations, without a caBundle: istiod writes that when it is up.
+def service(revision: str) -> str:
+    """The name of the Service of a revision's istiod."""
+    return "istiod" if revision == DEFAULT else f"istiod-{revision}"
+
+
+def configurations(
+    namespace: str, revision: str = DEFAULT, name: str | None = None
+) -> list[dict[str, Any]]:
+    """The configurations, without a caBundle: istiod writes that when it is up.
 
     Args:
         namespace: where istiod is. One that is not istio-system becomes part of the names.
+        revision: which Istio it is, of several.
+        name: of the one that does the work; vendors choose others than Istio.
     """
     suffix = "" if namespace == "istio-system" else f"-{namespace}"
-    active = _configuration(f"istio-revision-tag-default{suffix}", namespace)
+    if revision != DEFAULT:
+        name = name or f"istio-sidecar-injector-{revision}{suffix}"
+        return [_configuration(name, namespace, revision)]
+    active = _configuration(name or f"istio-revision-tag-default{suffix}", namespace, revision)
     active["metadata"]["labels"] |= {
         "istio.io/tag": "default",
         "install.operator.istio.io/owning-resource-not-pruned": "true",
     }
-    inactive = _configuration(f"istio-sidecar-injector{suffix}", namespace)
+    inactive = _configuration(f"istio-sidecar-injector{suffix}", namespace, revision)
     for webhook in inactive["webhooks"]:
         webhook["namespaceSelector"] = copy.deepcopy(DEACTIVATED)
         webhook["objectSelector"] = copy.deepcopy(DEACTIVATED)
     return [active, inactive]
 
 
-def _configuration(name: str, namespace: str) -> dict[str, Any]:
+def _configuration(name: str, namespace: str, revision: str) -> dict[str, Any]:
     not_opted_out = _expression("sidecar.istio.io/inject", "NotIn", "false")
+    of_revision = _expression("istio.io/rev", "In", revision)
     unlabelled = [
         _expression("istio.io/rev", "DoesNotExist"),
         _expression("istio-injection", "DoesNotExist"),
     ]
-    return {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "MutatingWebhookConfiguration",
-        "metadata": {"name": name, "labels": _labels(namespace)},
-        "webhooks": [
-            _webhook(
-                "rev.namespace",
-                namespace,
-                [
-                    _expression("istio.io/rev", "In", "default"),
-                    _expression("istio-injection", "DoesNotExist"),
-                ],
-                [not_opted_out],
-            ),
-            _webhook(
-                "rev.object",
-                namespace,
-                unlabelled,
-                [not_opted_out, _expression("istio.io/rev", "In", "default")],
-            ),
-            _webhook(
-                "namespace",
-                namespace,
+    selectors = {
+        "rev.namespace": ([of_revision, unlabelled[1]], [not_opted_out]),
+        "rev.object": (unlabelled, [not_opted_out, of_revision]),
+    }
+    if revision == DEFAULT:
+        asked = _expression("sidecar.istio.io/inject", "In", "true")
+        selectors |= {
+            "namespace": (
                 [_expression("istio-injection", "In", "enabled")],
                 [not_opted_out],
             ),
-            _webhook(
-                "object",
-                namespace,
-                unlabelled[::-1],
-                [
-                    _expression("sidecar.istio.io/inject", "In", "true"),
-                    _expression("istio.io/rev", "DoesNotExist"),
-                ],
-            ),
+            "object": (unlabelled[::-1], [asked, unlabelled[0]]),
+        }
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": name, "labels": _labels(namespace, revision)},
+        "webhooks": [
+            _webhook(which, service(revision), namespace, *selected)
+            for which, selected in selectors.items()
         ],
     }
 
 
 def _webhook(
-    name: str, namespace: str, on_namespace: list[Any], on_object: list[Any]
+    name: str, service: str, namespace: str, on_namespace: list[Any], on_object: list[Any]
 ) -> dict[str, Any]:
     return {
         "name": f"{name}.{SUFFIX}",
         "admissionReviewVersions": ["v1"],
         "clientConfig": {
-            "service": {"name": "istiod", "namespace": namespace, "path": "/inject", "port": 443}
+            "service": {"name": service, "namespace": namespace, "path": "/inject", "port": 443}
         },
         "failurePolicy": "Fail",
         "matchPolicy": "Equivalent",
@@ -111,7 +110,7 @@ def _expression(key: str, operator: str, *values: str) -> dict[str, Any]:
     return {"key": key, "operator": operator, **({"values": [*values]} if values else {})}
 
 
-def _labels(namespace: str) -> dict[str, str]:
+def _labels(namespace: str, revision: str) -> dict[str, str]:
     return {
         "app": "sidecar-injector",
         "app.kubernetes.io/instance": "istio",
@@ -122,7 +121,7 @@ def _labels(namespace: str) -> dict[str, str]:
         "helm.sh/chart": "istiod-1.0.0",
         "install.operator.istio.io/owning-resource": "lab",
         "install.operator.istio.io/owning-resource-namespace": namespace,
-        "istio.io/rev": "default",
+        "istio.io/rev": revision,
         "operator.istio.io/component": "Pilot",
         "operator.istio.io/managed": "Reconcile",
         "operator.istio.io/version": VERSION,

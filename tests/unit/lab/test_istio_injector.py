@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import dataclasses
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,14 +12,15 @@ from typing import Any
 
 import jsonpatch
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from lab.istio import decision, jsondiff, proxyconfig, sidecar, webhooks
+from lab.istio import decision, jsondiff, proxyconfig, sidecar
 
 DATA = Path(__file__).parents[2] / "data" / "istio"
 TEMPLATE = sidecar.Template("istio-system", "docker.io/istio/proxyv2:1.28.10")
 INJECT = "sidecar.istio.io/inject"
+HOLD = {proxyconfig.ANNOTATION: f"{proxyconfig.HOLD}: true"}
+NATIVE = {sidecar.NATIVE_ANNOTATION: "true"}
 
 
 def recording(case: str) -> Any:
@@ -48,7 +50,9 @@ def names(containers: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def proxy_of(pod: dict[str, Any]) -> dict[str, Any]:
-    [found] = [c for c in pod["spec"]["containers"] if c["name"] == sidecar.PROXY]
+    spec = pod["spec"]
+    everything = [*spec["containers"], *spec.get("initContainers", [])]
+    [found] = [container for container in everything if container["name"] == sidecar.PROXY]
     return found
 
 
@@ -103,7 +107,7 @@ def test_the_label_beats_the_annotation(
 def test_a_native_proxy_goes_before_the_users_init_containers_and_after_the_redirect() -> None:
     pod = a_pod(
         spec={"initContainers": [{"name": "fetch"}]},
-        annotations={sidecar.NATIVE_ANNOTATION: "true"},
+        annotations=NATIVE,
     )
 
     after = injected(pod)
@@ -119,8 +123,7 @@ def test_the_users_init_containers_go_before_the_redirect_of_a_classic_sidecar()
 
 
 def test_native_wins_over_hold() -> None:
-    hold = {proxyconfig.ANNOTATION: f"{proxyconfig.HOLD}: true"}
-    after = injected(a_pod(annotations={**hold, sidecar.NATIVE_ANNOTATION: "true"}))
+    after = injected(a_pod(annotations={**HOLD, **NATIVE}))
 
     assert names(after["spec"]["containers"]) == ["main"]
     assert "postStart" not in after["spec"]["initContainers"][1]["lifecycle"]
@@ -141,6 +144,48 @@ def test_a_moved_status_port_is_left_out_of_the_redirect(
     assert "15090,15021,15520" in after["spec"]["initContainers"][0]["args"]
     assert {"name": "PROXY_CONFIG", "value": config} in proxy_of(after)["env"]
     assert proxy_of(after)["startupProbe"]["httpGet"]["port"] == 15021
+
+
+HOOKS = {"preStop": {"exec": {"command": ["sleep", "5"]}}}
+
+
+@pytest.mark.parametrize("annotations", [{}, HOLD, NATIVE])
+def test_the_lifecycle_of_the_installation_takes_the_place_of_all_hooks(
+    annotations: dict[str, str],
+) -> None:
+    template = dataclasses.replace(TEMPLATE, lifecycle=HOOKS)
+
+    after = injected(a_pod(annotations=annotations), template)
+
+    assert proxy_of(after)["lifecycle"] == HOOKS
+
+
+def test_hold_puts_the_proxy_first_even_where_its_hook_is_replaced() -> None:
+    template = dataclasses.replace(TEMPLATE, lifecycle=HOOKS)
+
+    after = injected(a_pod(annotations=HOLD), template)
+
+    assert names(after["spec"]["containers"]) == ["istio-proxy", "main"]
+
+
+@pytest.mark.parametrize(
+    ("annotations", "init"),
+    [
+        (HOLD, ["istio-validation", "fetch"]),
+        (NATIVE, ["istio-validation", "istio-proxy", "fetch"]),
+    ],
+)
+def test_with_a_cni_plugin_the_redirect_is_there_before_the_users_init_containers(
+    annotations: dict[str, str], init: list[str]
+) -> None:
+    template = dataclasses.replace(TEMPLATE, cni=True)
+    pod = a_pod(spec={"initContainers": [{"name": "fetch"}]}, annotations=annotations)
+
+    after = injected(pod, template)
+
+    assert names(after["spec"]["initContainers"]) == init
+    status = json.loads(after["metadata"]["annotations"][sidecar.STATUS_ANNOTATION])
+    assert status["initContainers"] == init[:-1]
 
 
 def test_the_owner_is_the_controller_of_the_pod() -> None:
@@ -227,28 +272,6 @@ def test_the_annotation_decides_over_the_installation(
     annotations = {sidecar.NATIVE_ANNOTATION: wish} if wish else {}
 
     assert sidecar.is_native(annotations, default) is expected
-
-
-@pytest.mark.parametrize("name", ["istio-revision-tag-default", "istio-sidecar-injector"])
-def test_installs_the_configurations_that_istioctl_leaves(name: str) -> None:
-    recorded = yaml.safe_load((DATA / f"mwc-istioctl-install-{name}.yaml").read_text())
-    for key in ("creationTimestamp", "generation", "resourceVersion", "uid"):
-        del recorded["metadata"][key]
-    for webhook in recorded["webhooks"]:
-        del webhook["clientConfig"]["caBundle"]
-
-    [ours] = [c for c in webhooks.configurations("istio-system") if c["metadata"]["name"] == name]
-
-    assert ours == recorded
-
-
-def test_another_namespace_becomes_part_of_the_names() -> None:
-    found = webhooks.configurations("kubeflow")
-
-    assert [configuration["metadata"]["name"] for configuration in found] == [
-        "istio-revision-tag-default-kubeflow",
-        "istio-sidecar-injector-kubeflow",
-    ]
 
 
 DOCUMENTS = st.recursive(

@@ -62,10 +62,10 @@ class Agent:
         self.started.append(process)
         return process
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [self.program, *arguments],
-            env=self._environment({}),
+            env=self._environment(env),
             capture_output=True,
             text=True,
             timeout=60,
@@ -196,6 +196,20 @@ def test_until_it_is_ready_there_is_no_proxy_to_connect_to(agent: Agent) -> None
     assert not agent.listens(INBOUND)
 
 
+def test_it_tells_when_it_got_ready_by_the_clock_of_the_machine(agent: Agent) -> None:
+    before = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    process = agent.start()
+    agent.await_port(INBOUND)
+    lab.until(lambda: agent.status(READY, "/healthz/ready") == 200, timeout=SOON, what="readiness")
+    after = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    process.terminate()
+
+    _, errors = process.communicate(timeout=SOON)
+
+    [told] = re.findall(r"Envoy proxy is ready, (\d+) ns after the boot", errors)
+    assert before < int(told) < after
+
+
 def test_wait_returns_once_the_proxy_is_ready(agent: Agent) -> None:
     started = time.monotonic()
     agent.start(LAB_READY_DELAY="1.2")
@@ -208,11 +222,14 @@ def test_wait_returns_once_the_proxy_is_ready(agent: Agent) -> None:
     assert agent.listens(INBOUND)
 
 
-def test_wait_gives_up(agent: Agent) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "env"), [(["--timeoutSeconds=1"], {}), ([], {"LAB_WAIT_TIMEOUT": "1"})]
+)
+def test_wait_gives_up(agent: Agent, arguments: list[str], env: dict[str, str]) -> None:
     agent.start(LAB_READY_DELAY="60")
     agent.await_port(READY)
 
-    done = agent.run("wait", "--timeoutSeconds=1", "--periodMillis=100", PATIENT)
+    done = agent.run("wait", *arguments, "--periodMillis=100", PATIENT, **env)
 
     assert done.returncode == 255
     assert "HTTP status code 503" in done.stderr

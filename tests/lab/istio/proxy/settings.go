@@ -50,14 +50,22 @@ func readSettings(env func(string) string, annotations string) (settings, error)
 		}
 		s.status = port
 	}
-	if text := env("LAB_READY_DELAY"); text != "" {
-		seconds, err := strconv.ParseFloat(text, 64)
-		if err != nil {
-			return s, fmt.Errorf("LAB_READY_DELAY: %q: expected seconds", text)
-		}
-		s.delay = time.Duration(seconds * float64(time.Second))
+	var err error
+	s.delay, err = seconds(env, "LAB_READY_DELAY", 0)
+	return s, err
+}
+
+// seconds reads a variable that ProxyConfig's proxyMetadata can give to the proxy and its hooks.
+func seconds(env func(string) string, name string, otherwise time.Duration) (time.Duration, error) {
+	text := env(name)
+	if text == "" {
+		return otherwise, nil
 	}
-	return s, nil
+	number, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %q: expected seconds", name, text)
+	}
+	return time.Duration(number * float64(time.Second)), nil
 }
 
 // annotation finds a key in a downward API file: lines of key="quoted value".

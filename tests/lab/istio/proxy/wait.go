@@ -5,14 +5,19 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"time"
 )
 
 // wait polls until the proxy is ready: what postStart runs when the application is held. It looks first
-// after one period, and fails when the time is over.
+// after one period, and fails when the time is over: after a minute, or as LAB_WAIT_TIMEOUT says.
 func wait(args []string) error {
+	patience, err := seconds(os.Getenv, "LAB_WAIT_TIMEOUT", time.Minute)
+	if err != nil {
+		return err
+	}
 	flags := flag.NewFlagSet("wait", flag.ContinueOnError)
-	timeout := flags.Int("timeoutSeconds", 60, "how long to wait at most")
+	timeout := flags.Int("timeoutSeconds", int(patience/time.Second), "how long to wait at most")
 	limit := flags.Int("requestTimeoutMillis", 500, "how long one request may take")
 	period := flags.Int("periodMillis", 500, "the time between two requests")
 	url := flags.String("url", "http://"+address("localhost", 15021)+"/healthz/ready", "what to ask")
