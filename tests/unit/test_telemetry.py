@@ -78,7 +78,7 @@ def test_what_is_below_the_level_is_not_logged(log: io.StringIO) -> None:
         "istio_aux_stuck_pods",
         "istio_aux_watched_pods",
         'istio_aux_watch_restarts_total{reason="expired"}',
-        'istio_aux_admission_reviews_total{outcome="patched"}',
+        'istio_aux_admission_reviews_total{outcome="hold"}',
         "istio_aux_admission_seconds_count",
         "istio_aux_payload_exit_to_proxy_exit_seconds_count",
         "istio_aux_internal_errors_total",

@@ -17,7 +17,7 @@ import pytest
 from aiohttp import web
 from istio_aux.admission import server
 from istio_aux.admission.server import Webhook
-from istio_aux.core.policy import Capability
+from istio_aux.core.policy import Start
 from istio_aux.telemetry import Telemetry
 from unit.asynchronous import driven, until
 from unit.tls import certificate
@@ -49,7 +49,7 @@ async def serving(folder: Path, metrics: Telemetry, **options: Any) -> AsyncGene
     crt, key = certificate(folder)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(crt, key)
-    webhook = Webhook(metrics, Capability.CLASSIC, **options)
+    webhook = Webhook(metrics, Start, **options)
     runner = server.runner(webhook.application(), patience=1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
@@ -88,7 +88,7 @@ async def test_a_pod_is_answered_with_a_patch(tmp_path: Path, metrics: Telemetry
     response = json.loads(text)["response"]
     assert (code, response["uid"], response["allowed"]) == (200, "u-1", True)
     assert b"holdApplicationUntilProxyStarts" in base64.b64decode(response["patch"])
-    assert counted(metrics, "patched")
+    assert counted(metrics, "hold")
     assert b"istio_aux_admission_seconds_count 1.0" in metrics.render()
 
 
@@ -147,7 +147,7 @@ async def test_the_api_server_s_own_query_does_no_harm(tmp_path: Path, metrics: 
 
 @driven
 async def test_a_pod_of_7_mib_is_answered(tmp_path: Path, metrics: Telemetry) -> None:
-    big = {"annotations": {"note": "x" * (7 << 20)}}
+    big = {"managedFields": [{"fieldsV1": {"f:x": "x" * (7 << 20)}}]}
     async with serving(tmp_path, metrics) as hook:
         code, text = await hook.post(review(metadata=big))
     assert code == 200

@@ -170,6 +170,7 @@ def test_a_field_left_empty_by_hand_counts_as_absent(run: Callable[..., Outcome]
         (["--capability", "classic"], "proxy.istio.io/config",
          "holdApplicationUntilProxyStarts: true"),
         (["--capability", "native"], "sidecar.istio.io/nativeSidecar", "true"),
+        (["--start-mode", "native"], "sidecar.istio.io/nativeSidecar", "true"),
     ],
 )  # fmt: skip
 def test_mutate_prints_the_pod_as_it_would_be_created(
@@ -179,7 +180,8 @@ def test_mutate_prints_the_pod_as_it_would_be_created(
     pod = {**NEW, "spec": {**NEW["spec"], "nodeSelector": {"a": "b"}, "priority": 7}}
     outcome = run("mutate", "-f", "-", *arguments, stdin=json.dumps(pod))
     expected = json.loads(json.dumps(pod))
-    expected["metadata"]["annotations"] = {key: value}
+    used = "native" if "native" in arguments else "hold"
+    expected["metadata"]["annotations"] = {key: value, "istio-aux.io/started-with": used}
     assert outcome == Outcome(0, [expected], [])
 
 
@@ -193,7 +195,9 @@ def test_mutate_answers_a_review(run: Callable[..., Outcome]) -> None:
     outcome = run("mutate", "-f", "-", stdin=json.dumps(found))
     assert outcome.status == 0
     [answer] = outcome.lines
-    assert answer["response"].keys() == {"uid", "allowed", "patchType", "patch"}
+    assert answer["response"].keys() == {
+        "uid", "allowed", "patchType", "patch", "auditAnnotations",
+    }  # fmt: skip
 
 
 def test_mutate_answers_a_malformed_review_and_names_it(run: Callable[..., Outcome]) -> None:
@@ -223,6 +227,7 @@ def test_mutate_tells_what_it_left_alone(run: Callable[..., Outcome]) -> None:
     ("argv", "message"),
     [
         (["mutate", "-f", "-", "--capability", "modern"], '"modern": expected native or classic'),
+        (["mutate", "-f", "-", "--start-mode", "on"], '"on": expected auto, native, hold or off'),
         (["mutate"], "required: -f"),
         (["explain"], "expected a POD, or -f FILE"),
         (["explain", "../secrets/x"], '"../secrets/x": expected the name of a pod'),

@@ -82,7 +82,7 @@ def test_hold_is_added_and_all_else_is_kept(before: str | None, after: str) -> N
 
 
 @pytest.mark.parametrize("spelling", [HOLD, HOLD_PROTO])
-@pytest.mark.parametrize("value", ["true", "false", "null", '"true"'])
+@pytest.mark.parametrize("value", ["true", "false", "null", "on", "No"])
 @pytest.mark.parametrize(
     "layout", ["{key}: {value}", 'a: b\n"{key}": {value}\n', "{{{key}: {value}}}"]
 )
@@ -105,6 +105,8 @@ def test_an_explicit_value_is_left_alone(spelling: str, value: str, layout: str)
         pytest.param("a: \x00", "not YAML", id="a control character"),
         pytest.param("a: *b", "alias *b has no anchor", id="an alias of nothing"),
         pytest.param("<<: {a: b}\n", "merge key", id="a merge key"),
+        pytest.param(f'{HOLD}: "true"', "expected true or false", id="a quoted boolean"),
+        pytest.param(f"{HOLD}: [true]", "expected true or false", id="a list of booleans"),
         pytest.param("? [a]\n: b\n", "no place was found", id="a complex key"),
         pytest.param("[" * 60_000, "nested more than 100", id="a deep nesting"),
         pytest.param("a: " + "b" * 70_000, "longer than 64 KiB", id="a very long text"),

@@ -13,11 +13,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from istio_aux.core import review, start
-from istio_aux.core.policy import Capability
+from istio_aux.core.policy import Start
+from istio_aux.core.review import Outcome
 from unit.core.pods import document
 
 RECORDS = Path(__file__).parents[2] / "data" / "istio"
-HOLD = {"proxy.istio.io/config": "holdApplicationUntilProxyStarts: true"}
+CONFIG = "proxy.istio.io/config"
+HOLD = {
+    CONFIG: "holdApplicationUntilProxyStarts: true",
+    start.STARTED_WITH: "hold",
+}
+
+
+UNCHANGED = {"uid", "allowed", "auditAnnotations"}
 
 
 def request(**fields: Any) -> dict[str, Any]:
@@ -49,7 +57,7 @@ def response(body: bytes, uid: str = "705ab4f5") -> dict[str, Any]:
 
 
 def answer(found: dict[str, Any]) -> review.Answer:
-    return review.answer(json.dumps(found).encode(), Capability.CLASSIC)
+    return review.answer(json.dumps(found).encode(), Start())
 
 
 def test_a_pod_is_patched() -> None:
@@ -68,8 +76,8 @@ def test_a_pod_is_patched() -> None:
 def test_the_server_learns_what_to_log() -> None:
     """One line and one counter per review come from these facts."""
     result = answer(request())
-    assert (result.uid, result.pod, result.patched) == ("705ab4f5", "training/job-x7k2p", True)
-    assert not result.malformed
+    assert (result.uid, result.pod) == ("705ab4f5", "training/job-x7k2p")
+    assert result.outcome is Outcome.HOLD
 
 
 def test_a_generated_name_is_shown_by_its_prefix() -> None:
@@ -83,8 +91,33 @@ def test_a_pod_that_needs_nothing_gets_no_patch() -> None:
     """Neither patch nor patchType: an empty patch would be work for nothing."""
     found = request(object=document({"main": None}, annotations={start.START: "off"}))
     result = answer(found)
-    assert response(result.body).keys() == {"uid", "allowed"}
-    assert not result.patched
+    assert response(result.body).keys() == UNCHANGED
+    assert result.outcome is Outcome.UNCHANGED
+
+
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        (None, {"reason": "added holdApplicationUntilProxyStarts", "started-with": "hold"}),
+        ({start.START: "off"}, {"reason": 'annotation istio-aux.io/start: "off"'}),
+    ],
+)
+def test_the_audit_log_learns_why(
+    annotations: dict[str, str] | None, expected: dict[str, str]
+) -> None:
+    """Whoever reads the API server's audit log sees what we did, and that we did nothing."""
+    found = request(object=document({"main": None}, annotations=annotations))
+    assert response(answer(found).body)["auditAnnotations"] == expected
+
+
+def test_what_the_user_wrote_cannot_flood_or_break_a_line() -> None:
+    """The reason quotes it: in a log, in the audit log and in a header."""
+    text = "holdApplicationUntilProxyStarts: |\n  a\n  \x85b" + "c" * 1000
+    found = request(object=document({"main": None}, annotations={CONFIG: text}))
+    result = answer(found)
+    for line in (result.reason, *result.warnings, *response(result.body)["warnings"]):
+        assert line.isprintable()
+        assert len(line) <= 256
 
 
 def test_warnings_reach_the_user() -> None:
@@ -105,7 +138,7 @@ def test_warnings_reach_the_user() -> None:
 )
 def test_only_the_creation_of_a_pod_is_touched(fields: dict[str, Any]) -> None:
     """A configuration that sends more than it should does no harm."""
-    assert response(answer(request(**fields)).body).keys() == {"uid", "allowed"}
+    assert response(answer(request(**fields)).body).keys() == UNCHANGED
 
 
 def test_an_object_of_another_kind_is_left_alone_with_a_warning() -> None:
@@ -140,7 +173,7 @@ def test_a_malformed_review_with_a_uid_is_allowed_with_a_warning(
     sent = response(result.body)
     assert "patch" not in sent
     assert why in sent["warnings"][0]
-    assert result.malformed
+    assert result.outcome is Outcome.MALFORMED
 
 
 @pytest.mark.parametrize(
@@ -162,7 +195,7 @@ def test_a_malformed_review_with_a_uid_is_allowed_with_a_warning(
 def test_without_a_uid_there_is_no_valid_answer(body: bytes) -> None:
     """The server answers HTTP 400 with this one line."""
     with pytest.raises(ValueError, match="malformed AdmissionReview") as caught:
-        review.answer(body, Capability.CLASSIC)
+        review.answer(body, Start())
     assert "\n" not in str(caught.value)
 
 
@@ -175,7 +208,7 @@ def test_without_a_uid_there_is_no_valid_answer(body: bytes) -> None:
 def test_no_body_breaks_it(body: bytes) -> None:
     """There is an answer, or the one error that the server knows."""
     try:
-        result = review.answer(body, Capability.NATIVE)
+        result = review.answer(body, Start())
     except review.Malformed:
         return
     response(result.body, result.uid)
@@ -186,13 +219,5 @@ def test_a_recorded_request_is_answered(record: str) -> None:
     """What an API server, or somebody in its name, sent to a real istiod."""
     found = json.loads((RECORDS / record).read_text())["request"]
     sent = response(answer(found).body, found["request"]["uid"])
-    [op] = json.loads(base64.b64decode(sent["patch"]))
-    assert op["path"].startswith("/metadata/annotations")
-
-
-def test_decode_and_respond_are_what_answer_is_made_of() -> None:
-    """A caller that wants to look at the request in between can."""
-    decoded = review.decode(json.dumps(request()).encode())
-    assert decoded.object is not None
-    plan = start.plan(decoded.object, Capability.CLASSIC)
-    assert review.respond(decoded, plan) == answer(request()).body
+    for op in json.loads(base64.b64decode(sent["patch"])):
+        assert op["path"].startswith("/metadata/annotations")

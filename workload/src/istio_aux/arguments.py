@@ -11,7 +11,7 @@ from argparse import ArgumentTypeError
 from typing import NamedTuple
 
 from istio_aux.core import selectors
-from istio_aux.core.policy import Capability
+from istio_aux.core.policy import Capability, StartMode
 
 # apimachinery pkg/util/validation: a namespace and a container are IsDNS1123Label, a pod is
 # IsDNS1123Subdomain. Whatever else a person writes must not become part of a URL's path.
@@ -73,7 +73,14 @@ def selector(text: str) -> selectors.Selector:
 
 def capability(text: str) -> Capability:
     """``native`` or ``classic``."""
+    if text not in {Capability.NATIVE, Capability.CLASSIC}:
+        raise ArgumentTypeError(f'"{text}": expected native or classic')
+    return Capability(text)
+
+
+def start_mode(text: str) -> StartMode:
+    """``auto``, ``native``, ``hold`` or ``off``."""
     try:
-        return Capability(text)
+        return StartMode(text)
     except ValueError:
-        raise ArgumentTypeError(f'"{text}": expected native or classic') from None
+        raise ArgumentTypeError(f'"{text}": expected auto, native, hold or off') from None

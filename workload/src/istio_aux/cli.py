@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import cast
 
 from istio_aux import arguments, explanation, offline
-from istio_aux.core.policy import Capability, Policy
+from istio_aux.core.policy import Capability, Policy, Start, StartMode
 from istio_aux.core.selectors import Selector
 
 AddParser = Callable[..., argparse.ArgumentParser]
@@ -63,7 +63,7 @@ def _explain(args: argparse.Namespace) -> int:
 
 
 def _mutate(args: argparse.Namespace) -> int:
-    return offline.mutate(args.files, args.capability)
+    return offline.mutate(args.files, Start(mode=args.start_mode, capability=args.capability))
 
 
 def _serve(args: argparse.Namespace) -> int:
@@ -152,6 +152,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="native|classic",
         help="what cluster and Istio can do: native sidecars, or only classic ones, which hold "
         "the payload back (default: classic)",
+    )
+    mutate.add_argument(
+        "--start-mode",
+        type=arguments.start_mode,
+        default=StartMode.AUTO,
+        metavar="auto|native|hold|off",
+        help="as for serve (default: auto)",
     )
     mutate.set_defaults(run=_mutate)
 

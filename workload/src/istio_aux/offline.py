@@ -16,7 +16,7 @@ import msgspec
 from istio_aux import explanation, terminal
 from istio_aux.core import documents, patch, review, start
 from istio_aux.core import pod as pods
-from istio_aux.core.policy import Capability, Policy
+from istio_aux.core.policy import Policy, Start
 
 BAD_INPUT = 2
 """Exit status when any input was bad; the rest was answered all the same."""
@@ -44,20 +44,22 @@ def explain(files: Iterable[str], policy: Policy, show: explanation.Show) -> int
     return _answer_each(files, explained)
 
 
-def mutate(files: Iterable[str], capability: Capability) -> int:
+def mutate(files: Iterable[str], how: Start) -> int:
     """Print each pod as it would be created, and the answer to each AdmissionReview in ``files``.
 
     Returns the exit status: 0, or 2 when a document was bad.
     """
-    return _answer_each(files, lambda document: _mutated(document, capability))
+    return _answer_each(files, lambda document: _mutated(document, how))
 
 
-def _mutated(document: documents.Document, capability: Capability) -> Reply:
+def _mutated(document: documents.Document, how: Start) -> Reply:
     kinds = {"Pod": "v1", review.KIND: review.API_VERSION}
     if _expect_kind(document, kinds) == review.KIND:
-        answer = review.answer(document.body, capability)
-        return Reply(_line(answer.body), answer.warnings, bad=answer.malformed)
-    plan = start.plan(_pod(document.body), capability)
+        answer = review.answer(document.body, how)
+        return Reply(
+            _line(answer.body), answer.warnings, bad=answer.outcome is review.Outcome.MALFORMED
+        )
+    plan = start.plan(_pod(document.body), how)
     mutated = cast("dict[str, Any]", msgspec.json.decode(document.body))
     patch.apply(plan.ops, mutated)
     return Reply(_line(msgspec.json.encode(mutated)), plan.warnings)

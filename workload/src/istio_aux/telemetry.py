@@ -28,7 +28,9 @@ NO_RUNG = "none"
 DEAD_PROXY_ACTIONS = ("reported", "deleted", "delete-failed")
 """What was done about a pod that lost its proxy."""
 
-REVIEW_OUTCOMES = ("patched", "unchanged", "malformed", "too-large", "timeout", "not-allowed")
+REVIEW_OUTCOMES = (
+    "native", "hold", "moved", "unchanged", "malformed", "too-large", "timeout", "not-allowed",
+)  # fmt: skip
 """How a review can be answered: the first two with 200, the others with an HTTP error."""
 
 WATCH_REASONS = (
@@ -87,6 +89,11 @@ class Telemetry:
         self.reviews = Counter(
             "istio_aux_admission_reviews", "Admission reviews, by how they were answered.",
             ["outcome"], registry=registry,
+        )  # fmt: skip
+        self.called_before = Gauge(
+            "istio_aux_configurations_called_before_ours",
+            "Istio's webhook configurations that the API server calls before ours.",
+            registry=registry,
         )  # fmt: skip
         self.review_seconds = Histogram(
             "istio_aux_admission_seconds", "Time from the complete request to its answer.",

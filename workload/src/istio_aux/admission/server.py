@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 
 from aiohttp import web
 
 from istio_aux.core import review
-from istio_aux.core.policy import Capability
+from istio_aux.core.policy import Start
 from istio_aux.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
@@ -56,11 +57,11 @@ class Webhook:
     """
 
     def __init__(
-        self, telemetry: Telemetry, capability: Capability, *, read_timeout: float = READ
+        self, telemetry: Telemetry, how: Callable[[], Start], *, read_timeout: float = READ
     ) -> None:
-        """Answer reviews for a cluster of the given capability."""
+        """Answer reviews; ``how`` tells, at any moment, how pods are to be started."""
         self.draining = False
-        self._telemetry, self._capability = telemetry, capability
+        self._telemetry, self._how = telemetry, how
         self._read_timeout = read_timeout
 
     def application(self) -> web.Application:
@@ -90,11 +91,11 @@ class Webhook:
     def _answer(self, body: bytes) -> web.Response:
         began = time.perf_counter()
         try:
-            answer = review.answer(body, self._capability)
+            answer = review.answer(body, self._how())
         except review.Malformed as error:
             return self._refuse(400, "malformed", str(error))
         self._telemetry.review_seconds.observe(time.perf_counter() - began)
-        outcome = "patched" if answer.patched else "unchanged"
+        outcome = answer.outcome
         self._telemetry.reviews.labels(outcome).inc()
         facts = {"uid": answer.uid, "outcome": outcome, "reason": answer.reason}
         warnings = {"warnings": answer.warnings} if answer.warnings else {}

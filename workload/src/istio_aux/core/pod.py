@@ -71,6 +71,18 @@ class EnvVar(Struct, frozen=True):
     value: str | None = None
 
 
+class Handler(Struct, frozen=True):
+    """A hook of a container; that it is there is all that is read."""
+
+
+class Lifecycle(Struct, frozen=True):
+    """``lifecycle`` of a container."""
+
+    post_start: Handler | None = None
+    pre_stop: Handler | None = None
+    stop_signal: str | None = None
+
+
 class Container(Struct, frozen=True):
     """A container of the spec, regular or init."""
 
@@ -79,6 +91,7 @@ class Container(Struct, frozen=True):
     restart_policy_rules: tuple[RestartRule, ...] | None = None
     args: tuple[str, ...] | None = None
     env: tuple[EnvVar, ...] | None = None
+    lifecycle: Lifecycle | None = None
 
 
 class PodSpec(Struct, frozen=True):

@@ -14,6 +14,27 @@ class Capability(StrEnum):
     """Istio >=1.24 and every kubelet >=1.29: the sidecar can be an init container that keeps on."""
     CLASSIC = "classic"
     """Only `holdApplicationUntilProxyStarts` is safe to ask for."""
+    UNKNOWN = "unknown"
+    """Nobody has told yet. It is never guessed: until then only hold is asked for."""
+
+
+class StartMode(StrEnum):
+    """How a pod's sidecar is made to start first; `start.plan` says what each of them means."""
+
+    AUTO = "auto"
+    """Native for Job-like pods where cluster and Istio can, hold for all others."""
+    NATIVE = "native"
+    """Native for Job-like pods, whatever is known of cluster and Istio; hold for all others."""
+    HOLD = "hold"
+    OFF = "off"
+    """Pods stay as their authors wrote them."""
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True):
+    """How `start.plan` treats all pods; annotations of a pod refine it for that pod."""
+
+    mode: StartMode = StartMode.AUTO
+    capability: Capability = Capability.UNKNOWN
 
 
 class QuitMode(StrEnum):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from typing import cast
+from typing import TypeGuard, cast
 
 import yaml
 
@@ -25,6 +25,13 @@ _MAX_LENGTH = 64 * 1024
 _MAX_DEPTH = 100
 """Deeper texts are left alone: libyaml's scanner takes time quadratic in the depth."""
 
+# go-yaml v2 resolve.go resolveMapList.
+_BOOLEANS = {
+    spelt: meant
+    for meant, words in ((True, "y yes true on"), (False, "n no false off"))
+    for word in words.split()
+    for spelt in (word, word.title(), word.upper())
+}
 _LINE = f"{HOLD}: true"
 _FLOW_ENTRY = f'"{HOLD}": true'
 """With quotes, so that JSON stays JSON."""
@@ -44,6 +51,8 @@ class Merge(Struct, frozen=True):
     text: str | None
     reason: str
     warning: str | None = None
+    holds: bool = False
+    """Whether the text that it will be asks Istio for hold."""
 
 
 def hold(text: str | None) -> Merge:
@@ -53,7 +62,7 @@ def hold(text: str | None) -> Merge:
     stays byte for byte, with a warning; Istio itself refuses such a pod.
     """
     if text is None or not text.strip():
-        return Merge(text=_LINE, reason=f"added {HOLD}")
+        return _added(_LINE)
     if len(text) > _MAX_LENGTH:
         return _left_alone(f"it is longer than {_MAX_LENGTH // 1024} KiB")
     return _merge(text)
@@ -74,7 +83,7 @@ def _merge(text: str) -> Merge:
     keys = _root_keys(events)
     for spelling in (HOLD, HOLD_PROTO):  # Where both are there, jsonpb takes the JSON name.
         if spelling in keys:
-            return Merge(text=None, reason=f"{spelling}: {keys[spelling]} is already there")
+            return _decided(spelling, keys[spelling])
     if "<<" in keys:
         return _left_alone("it has a merge key (<<)")
     old = _signature(events)
@@ -111,7 +120,7 @@ def _first_proven(candidates: Iterable[str], expected: list[list[_Signature]]) -
         except yaml.YAMLError:
             continue
         if proven:
-            return Merge(text=candidate, reason=f"added {HOLD}")
+            return _added(candidate)
     return _left_alone("no place was found where a key can be added safely")
 
 
@@ -151,22 +160,23 @@ def _at_root(events: list[yaml.Event]) -> Iterator[tuple[int, yaml.Event]]:
                 return
 
 
-def _root_keys(events: list[yaml.Event]) -> dict[str, str]:
-    """Scalar keys of the root mapping and their values as written; ``...`` for a nested value."""
+def _root_keys(events: list[yaml.Event]) -> dict[str, yaml.Event]:
+    """Scalar keys of the root mapping and the first event of their values; the last one counts."""
     nodes = [event for _, event in _at_root(events) if isinstance(event, yaml.NodeEvent)]
     return {
-        key.value: value.value if isinstance(value, yaml.ScalarEvent) else "..."
+        key.value: value
         for key, value in zip(nodes[::2], nodes[1::2], strict=True)
         if isinstance(key, yaml.ScalarEvent)
     }
 
 
+def _is_plain(event: yaml.Event) -> TypeGuard[yaml.ScalarEvent]:
+    """Whether its text decides what it is: no quotes, no tag."""
+    return isinstance(event, yaml.ScalarEvent) and event.implicit[0]
+
+
 def _is_null(event: yaml.Event) -> bool:
-    return (
-        isinstance(event, yaml.ScalarEvent)
-        and event.implicit[0]
-        and event.value in {"", "~", "null", "Null", "NULL"}
-    )
+    return _is_plain(event) and event.value in {"", "~", "null", "Null", "NULL"}
 
 
 def _signature(events: list[yaml.Event]) -> list[_Signature]:
@@ -175,6 +185,20 @@ def _signature(events: list[yaml.Event]) -> list[_Signature]:
         (type(event).__name__, *(getattr(event, name, None) for name in _MEANING))
         for event in events
     ]
+
+
+def _added(text: str) -> Merge:
+    return Merge(text=text, reason=f"added {HOLD}", holds=True)
+
+
+def _decided(spelling: str, value: yaml.Event) -> Merge:
+    """The author has decided; nobody else may."""
+    shown = value.value if isinstance(value, yaml.ScalarEvent) else "..."
+    reason = f"{spelling}: {shown} is already there"
+    boolean = _BOOLEANS.get(shown) if _is_plain(value) else None
+    if boolean is None and not _is_null(value):
+        return _left_alone(f"{spelling}: {shown}: expected true or false")
+    return Merge(text=None, reason=reason, holds=bool(boolean))
 
 
 def _left_alone(why: str) -> Merge:

@@ -6,20 +6,32 @@ allows the pod: an admission helper must never be the reason why a pod is refuse
 
 from __future__ import annotations
 
-import base64
+from enum import StrEnum
 
 import msgspec
 
 from istio_aux.core import patch, start
 from istio_aux.core.pod import Pod, Struct
-from istio_aux.core.policy import Capability
+from istio_aux.core.policy import Start
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
 ALLOWED = True
 """There is no other answer: see the module's docstring."""
-_MAX_WARNING = 256
+_MAX_LINE = 256
 """Runes; the API server cuts longer warnings off (apiserver endpoints/filters/warning.go)."""
+
+
+class Outcome(StrEnum):
+    """What became of a pod."""
+
+    NATIVE = "native"
+    HOLD = "hold"
+    MOVED = "moved"
+    """Hold, for a pod that Istio had injected already."""
+    UNCHANGED = "unchanged"
+    MALFORMED = "malformed"
+    """Allowed unseen, with a warning: of the request only its uid could be read."""
 
 
 class GroupVersionKind(Struct, frozen=True):
@@ -57,10 +69,9 @@ class Answer(Struct, frozen=True):
     uid: str
     pod: str
     """``namespace/name``, for people."""
-    patched: bool
+    outcome: Outcome
     reason: str
     warnings: tuple[str, ...] = ()
-    malformed: bool = False
 
 
 class _Review(Struct, frozen=True):
@@ -77,15 +88,16 @@ class _Envelope(Struct, frozen=True):
     request: _Uid | None = None
 
 
-class _Response(Struct, frozen=True, omit_defaults=False):
+class _Response(Struct, frozen=True):
     uid: str
     allowed: bool
-    patch_type: str | msgspec.UnsetType = msgspec.UNSET
-    patch: str | msgspec.UnsetType = msgspec.UNSET
-    warnings: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    audit_annotations: dict[str, str]
+    patch_type: str | None = None
+    patch: bytes | None = None  # As JSON it is base64, which is what the API server expects.
+    warnings: tuple[str, ...] = ()
 
 
-class _Answer(Struct, frozen=True, omit_defaults=False):
+class _Answer(Struct, frozen=True):
     api_version: str
     kind: str
     response: _Response
@@ -96,7 +108,7 @@ _envelope_decoder = msgspec.json.Decoder(_Envelope)
 _encoder = msgspec.json.Encoder()
 
 
-def answer(body: bytes, capability: Capability) -> Answer:
+def answer(body: bytes, how: Start) -> Answer:
     """Answer one AdmissionReview: all that the server does with a body is to call this.
 
     Raises:
@@ -108,11 +120,12 @@ def answer(body: bytes, capability: Capability) -> Answer:
         if not error.uid:
             raise
         plan = start.Plan(ops=(), reason=str(error), warnings=(f"left alone: {error}",))
-        return msgspec.structs.replace(_answer(error.uid, "", plan), malformed=True)
+        return _answer(error.uid, "", plan, Outcome.MALFORMED)
     name = request.object.key if request.object else ""
     if request.namespace and not name.startswith(f"{request.namespace}/"):
         name = f"{request.namespace}/{name}"
-    return _answer(request.uid, name, _plan(request, capability))
+    plan = _plan(request, how)
+    return _answer(request.uid, name, plan, _outcome(plan))
 
 
 def decode(body: bytes) -> Request:
@@ -135,12 +148,7 @@ def decode(body: bytes) -> Request:
     return request
 
 
-def respond(request: Request, plan: start.Plan) -> bytes:
-    """Encode the AdmissionReview that answers ``request`` with ``plan``."""
-    return _encode(request.uid, plan)
-
-
-def _plan(request: Request, capability: Capability) -> start.Plan:
+def _plan(request: Request, how: Start) -> start.Plan:
     """Only the creation of a pod itself is ours; our rules in the API server ask for no more."""
     pod = request.object
     if request.operation != "CREATE" or request.sub_resource:
@@ -149,29 +157,40 @@ def _plan(request: Request, capability: Capability) -> start.Plan:
     if pod is None or (request.kind.kind or pod.kind) != "Pod":
         reason = f'the object is no Pod: kind "{request.kind.kind}"'
         return start.Plan(ops=(), reason=reason, warnings=(f"left alone: {reason}",))
-    return start.plan(pod, capability)
+    return start.plan(pod, how)
 
 
-def _answer(uid: str, name: str, plan: start.Plan) -> Answer:
-    return Answer(
-        body=_encode(uid, plan),
+def _outcome(plan: start.Plan) -> Outcome:
+    if plan.started_with is None:
+        return Outcome.UNCHANGED
+    if any(isinstance(op, patch.Move) for op in plan.ops):
+        return Outcome.MOVED
+    return Outcome(plan.started_with)
+
+
+def _answer(uid: str, name: str, plan: start.Plan, outcome: Outcome) -> Answer:
+    reason = _line(plan.reason)
+    warnings = tuple(_line(text) for text in plan.warnings)
+    audit = {"reason": reason}
+    if plan.started_with is not None:
+        audit["started-with"] = plan.started_with
+    response = _Response(
         uid=uid,
-        pod=name,
-        patched=bool(plan.ops),
-        reason=plan.reason,
-        warnings=plan.warnings,
+        allowed=ALLOWED,
+        patch_type="JSONPatch" if plan.ops else None,
+        patch=patch.encode(plan.ops) if plan.ops else None,
+        warnings=tuple(f"istio-aux: {text}"[:_MAX_LINE] for text in warnings),
+        audit_annotations=audit,
     )
+    body = _encoder.encode(_Answer(api_version=API_VERSION, kind=KIND, response=response))
+    return Answer(body=body, uid=uid, pod=name, outcome=outcome, reason=reason, warnings=warnings)
 
 
-def _encode(uid: str, plan: start.Plan) -> bytes:
-    response = _Response(uid=uid, allowed=ALLOWED)
-    if plan.ops:
-        encoded = base64.b64encode(patch.encode(plan.ops)).decode("ascii")
-        response = msgspec.structs.replace(response, patch_type="JSONPatch", patch=encoded)
-    if plan.warnings:
-        warnings = tuple(f"istio-aux: {text}"[:_MAX_WARNING] for text in plan.warnings)
-        response = msgspec.structs.replace(response, warnings=warnings)
-    return _encoder.encode(_Answer(api_version=API_VERSION, kind=KIND, response=response))
+def _line(text: str) -> str:
+    """``text`` as one short line; parts of it are the user's."""
+    if len(text) > _MAX_LINE or not text.isprintable():
+        text = "".join(char if char.isprintable() else " " for char in text[:_MAX_LINE])
+    return text
 
 
 def _uid(body: bytes) -> str:

@@ -8,20 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from istio_aux.core import patch, proxyconfig
+from istio_aux.core import injected, patch, proxyconfig
 from istio_aux.core.pod import NO_METADATA, Pod, Struct
-from istio_aux.core.policy import Capability
+from istio_aux.core.policy import Capability, Start, StartMode
 
 START = "istio-aux.io/start"
-"""Annotation: ``native``, ``hold`` or ``off`` for this pod, whatever the cluster's default is."""
+"""Annotation: a `StartMode` for this pod, whatever the cluster's is."""
+STARTED_WITH = "istio-aux.io/started-with"
+"""Annotation of ours on every pod that we changed: ``native`` or ``hold``."""
 INJECT = "sidecar.istio.io/inject"
 """Label or annotation; ``"false"`` means that Istio gives the pod no sidecar."""
 NATIVE_SIDECAR = "sidecar.istio.io/nativeSidecar"
 """Annotation; ``"true"`` makes Istio >=1.24 put the sidecar into the init containers."""
-INJECTED = "sidecar.istio.io/status"
-"""Annotation that the injector leaves (istio inject.go SidecarInjectionStatus)."""
+DATAPLANE = "istio.io/dataplane-mode"
+"""Label; in an ``ambient`` mesh there are no sidecars."""
 MIRROR = "kubernetes.io/config.mirror"
 """Annotation of the API's image of a static pod, which the API cannot change."""
+
+MAX_ANNOTATIONS = 256 << 10
+"""Bytes; with more the API server refuses the pod (apimachinery ValidateAnnotationsSize)."""
+
+_MODES = {mode.value: mode for mode in StartMode}
 
 
 class Plan(Struct, frozen=True):
@@ -30,35 +37,52 @@ class Plan(Struct, frozen=True):
     ops: tuple[patch.Op, ...]
     reason: str
     warnings: tuple[str, ...] = ()
+    started_with: str | None = None
+    """``native`` or ``hold``: what the operations ask for; None without operations."""
 
 
-def plan(pod: Pod, capability: Capability) -> Plan:
+def plan(pod: Pod, how: Start) -> Plan:
     """Plan the change of a pod that is about to be created.
 
     Args:
         pod: the pod as the API server sends it, or as its author wrote it.
-        capability: what cluster and Istio can do.
+        how: what the cluster's admin wants, and what cluster and Istio can do.
 
     Returns:
         A plan whose operations apply to this pod without fail; it never raises.
     """
     wish = pod.annotations.get(START)
-    warnings: tuple[str, ...] = ()
-    if wish not in {None, "auto", "native", "hold", "off"}:
-        warnings = (f'annotation {START}: "{wish}": expected native, hold or off; ignored',)
-        wish = None
-    if reason := next(_reasons_to_leave_alone(pod, wish), None):
-        return Plan(ops=(), reason=reason, warnings=warnings)
-    if wish == "native" or (wish != "hold" and _native_is_due(pod, capability)):
-        chosen = _native(pod)
-    else:
-        chosen = _hold(pod)
-    return Plan(ops=chosen.ops, reason=chosen.reason, warnings=warnings + chosen.warnings)
+    if wish is None or wish in _MODES:
+        return _plan(pod, how, _MODES[wish] if wish else None)
+    chosen = _plan(pod, how, None)
+    warning = f'annotation {START}: "{wish}": expected auto, native, hold or off; ignored'
+    return Plan(
+        ops=chosen.ops,
+        reason=chosen.reason,
+        warnings=(warning, *chosen.warnings),
+        started_with=chosen.started_with,
+    )
 
 
-def _reasons_to_leave_alone(pod: Pod, wish: str | None) -> Iterator[str]:
-    if wish == "off":
+def _plan(pod: Pod, how: Start, wish: StartMode | None) -> Plan:
+    if reason := next(_reasons_to_leave_alone(pod, wish, how.mode), None):
+        return Plan(ops=(), reason=reason)
+    if injected.ANNOTATION in pod.annotations:
+        return _after_istio(pod)
+    due = _native_is_due(pod, how, wish)
+    asked = pod.annotations.get(NATIVE_SIDECAR)
+    if due and asked is None:
+        return _changed(pod, "native", "added native sidecar", {NATIVE_SIDECAR: "true"})
+    if asked == "true" and (due or how.capability is Capability.NATIVE):
+        return Plan(ops=(), reason=f'annotation {NATIVE_SIDECAR}: "true" is already there')
+    return _hold(pod)
+
+
+def _reasons_to_leave_alone(pod: Pod, wish: StartMode | None, mode: StartMode) -> Iterator[str]:
+    if wish is StartMode.OFF:
         yield f'annotation {START}: "off"'
+    if wish is None and mode is StartMode.OFF:
+        yield "start-mode: off"
     if pod.spec.host_network:
         yield "hostNetwork: Istio gives it no sidecar"
     if MIRROR in pod.annotations:
@@ -67,38 +91,76 @@ def _reasons_to_leave_alone(pod: Pod, wish: str | None) -> Iterator[str]:
     if pod.labels.get(INJECT, pod.annotations.get(INJECT)) == "false":
         source = "label" if INJECT in pod.labels else "annotation"
         yield f'{source} {INJECT}: "false"'
-    if INJECTED in pod.annotations:
-        yield "the sidecar is already injected"
+    if pod.labels.get(DATAPLANE) == "ambient":
+        yield f'label {DATAPLANE}: "ambient"'
     if pod.metadata is NO_METADATA:
         yield "the object has no metadata"
 
 
-def _native_is_due(pod: Pod, capability: Capability) -> bool:
-    """Native is for pods that end, and where the author does not rule it out."""
-    return (
-        capability is Capability.NATIVE
-        and pod.restart_policy != "Always"
-        and pod.annotations.get(NATIVE_SIDECAR, "true") == "true"
+def _native_is_due(pod: Pod, how: Start, wish: StartMode | None) -> bool:
+    """Native is for pods that end, unless an author asks for it for the pod at hand."""
+    if wish is StartMode.NATIVE:
+        return True
+    mode = wish or how.mode
+    possible = mode is StartMode.NATIVE or (
+        mode is StartMode.AUTO and how.capability is Capability.NATIVE
     )
+    return possible and pod.restart_policy != "Always"
 
 
-def _native(pod: Pod) -> Plan:
-    if (value := pod.annotations.get(NATIVE_SIDECAR)) is not None:
-        return Plan(ops=(), reason=f'annotation {NATIVE_SIDECAR}: "{value}" is already there')
-    return Plan(ops=(_annotate(pod, NATIVE_SIDECAR, "true"),), reason="added native sidecar")
+def _after_istio(pod: Pod) -> Plan:
+    """Whatever is due, only hold can still be had: Istio's webhook is not called again."""
+    if not injected.is_native(pod):
+        return _hold(pod, injected.hold(pod))
+    reason = "the sidecar is already injected, as a native one"
+    if pod.annotations.get(STARTED_WITH) == "hold":
+        # Ours, from before Istio was called; it would claim what has no effect.
+        return _changed(pod, "native", reason, {})
+    return Plan(ops=(), reason=reason)
 
 
-def _hold(pod: Pod) -> Plan:
+def _hold(pod: Pod, holding: injected.Holding | None = None) -> Plan:
+    """Ask for hold; ``holding`` is what is left to do where Istio was called before us."""
     merge = proxyconfig.hold(pod.annotations.get(proxyconfig.ANNOTATION))
     warnings = (merge.warning,) if merge.warning else ()
-    if merge.text is None:
+    if holding is None:
+        ops = ()
+        reason = merge.reason
+    elif not merge.holds:
         return Plan(ops=(), reason=merge.reason, warnings=warnings)
-    op = _annotate(pod, proxyconfig.ANNOTATION, merge.text)
-    return Plan(ops=(op,), reason=merge.reason, warnings=warnings)
+    elif not holding.effective:
+        return Plan(ops=(), reason=f"the sidecar is already injected: {holding.reason}")
+    else:
+        ops = holding.ops
+        reason = f"the sidecar is already injected: {holding.reason}; {merge.reason}"
+    if merge.text is None and not ops:
+        return Plan(ops=(), reason=reason, warnings=warnings)
+    annotations = {} if merge.text is None else {proxyconfig.ANNOTATION: merge.text}
+    return _changed(pod, "hold", reason, annotations, ops)
 
 
-def _annotate(pod: Pod, key: str, value: str) -> patch.Op:
-    """Add or replace one annotation; the map is made where it is absent or null."""
-    if pod.metadata.annotations is None:
-        return patch.Add(patch.pointer("metadata", "annotations"), {key: value})
-    return patch.Add(patch.pointer("metadata", "annotations", key), value)
+def _changed(
+    pod: Pod,
+    started_with: str,
+    reason: str,
+    annotations: dict[str, str],
+    ops: tuple[patch.Op, ...] = (),
+) -> Plan:
+    """``ops`` and annotations, the one that says what was done among them."""
+    annotations[STARTED_WITH] = started_with
+    if (size := _size({**pod.annotations, **annotations})) > MAX_ANNOTATIONS:
+        why = f"the annotations would have {size} bytes, and {MAX_ANNOTATIONS} are allowed"
+        return Plan(ops=(), reason=why, warnings=(f"left alone: {why}",))
+    if pod.metadata.annotations is None:  # Absent or null: the map itself is to be made.
+        ops += (patch.Add("/metadata/annotations", annotations),)
+    else:
+        ops += tuple(
+            patch.Add(patch.pointer("metadata", "annotations", key), value)
+            for key, value in annotations.items()
+        )
+    return Plan(ops=ops, reason=reason, started_with=started_with)
+
+
+def _size(annotations: dict[str, str]) -> int:
+    """Bytes, as the API server counts them."""
+    return sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
