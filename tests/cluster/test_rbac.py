@@ -22,6 +22,7 @@ import manifests
 ALWAYS = {
     ("", "pods", "get list watch"),
     ("", "namespaces", "get list watch"),
+    ("admissionregistration.k8s.io", "mutatingwebhookconfigurations", "list watch"),
     ("events.k8s.io", "events", "create"),
     ("coordination.k8s.io", "leases", "create"),
     ("coordination.k8s.io", "leases", "get update"),
@@ -114,6 +115,8 @@ def allowed(
         ("get", "pods", ""),
         ("list", "namespaces", ""),
         ("watch", "namespaces", ""),
+        ("list", "mutatingwebhookconfigurations", "admissionregistration.k8s.io"),
+        ("watch", "mutatingwebhookconfigurations", "admissionregistration.k8s.io"),
         ("create", "pods/exec", ""),
         ("get", "pods/exec", ""),
         ("create", "pods/portforward", ""),

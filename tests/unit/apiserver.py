@@ -2,7 +2,7 @@
 
 A fake with behaviour, in this process, over real sockets and real TLS. It keeps the API server's
 promises that the workload's client leans on (semantics: list and watch), and can be told to break
-them: see `ApiServer.faults`. It authorises nobody, validates nothing and knows three resources.
+them: see `ApiServer.faults`. It authorises nobody, validates nothing and knows four resources.
 """
 
 from __future__ import annotations
@@ -156,7 +156,10 @@ class ApiServer(Store):
                 return await self.collection(request, "pods", namespace)
             case ["apis", "coordination.k8s.io", "v1", "namespaces", namespace, "leases", *name]:
                 return await self._lease(request, namespace, *name)
-            case ["api", "v1", "pods" | "namespaces" as resource]:
+            case [
+                "apis", "admissionregistration.k8s.io", "v1",
+                "mutatingwebhookconfigurations" as resource,
+            ] | ["api", "v1", "pods" | "namespaces" as resource]:  # fmt: skip
                 return await self.collection(request, resource, "")
         return refusal(404, "NotFound", "the server could not find the requested resource")
 

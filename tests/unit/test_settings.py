@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from istio_aux.core.policy import DeadProxy, QuitMode
+from istio_aux.core.policy import DeadProxy, QuitMode, StartMode
 from istio_aux.settings import Address, Settings, SettingsError, load
 
 LEAST = "tls-certificate: /tls/tls.crt\ntls-key: /tls/tls.key\n"
+# What the charm makes of long names of its model and application.
+LONG_NAME = f"istio-aux-{'m' * 63}-{'a' * 63}"
 
 
 @pytest.fixture
@@ -30,6 +32,8 @@ def test_two_paths_are_enough(file: Path) -> None:
     assert settings.webhook_address == Address("0.0.0.0", 8443)
     assert settings.status_address == Address("0.0.0.0", 8080)
     assert settings.kubeconfig is None
+    assert settings.start_mode is StartMode.AUTO
+    assert settings.webhook_configuration is None
     assert settings.quit_mode is QuitMode.ON
     assert settings.quit_grace == 0
     assert settings.ignore_containers == frozenset()
@@ -43,7 +47,8 @@ def test_every_key_is_taken(file: Path) -> None:
         LEAST + "namespace-selector: team in (a, b), !off\nlog-level: debug\n"
         "webhook-address: '[::1]:9443'\nstatus-address: ':0'\nkubeconfig: /etc/kubeconfig\n"
         "quit: dry-run\nquit-grace: 2.5\nignore-containers: [cloud-sql-proxy, vault-agent]\n"
-        "dead-proxy: delete\nlease: kubeflow/istio-aux.v2\n",
+        "dead-proxy: delete\nlease: kubeflow/istio-aux.v2\n"
+        f"start-mode: native\nwebhook-configuration: {LONG_NAME}\n",
     )
     assert str(settings.namespace_selector) == "!off,team in (a,b)"
     assert settings.log_level == "debug"
@@ -55,6 +60,8 @@ def test_every_key_is_taken(file: Path) -> None:
     assert settings.ignore_containers == {"cloud-sql-proxy", "vault-agent"}
     assert settings.dead_proxy is DeadProxy.DELETE
     assert settings.lease == ("kubeflow", "istio-aux.v2")
+    assert settings.start_mode is StartMode.NATIVE
+    assert settings.webhook_configuration == LONG_NAME
 
 
 @pytest.mark.parametrize(
@@ -72,6 +79,22 @@ def test_on_and_off_are_modes_although_yaml_has_them_for_booleans(
     written: str, mode: QuitMode, file: Path
 ) -> None:
     assert read(file, f"{LEAST}quit: {written}\n").quit_mode is mode
+
+
+@pytest.mark.parametrize(
+    ("written", "mode"),
+    [
+        ("auto", StartMode.AUTO),
+        ("native", StartMode.NATIVE),
+        ("hold", StartMode.HOLD),
+        ("off", StartMode.OFF),
+        ("'off'", StartMode.OFF),
+    ],
+)
+def test_every_start_mode_is_taken_and_a_bare_off_too(
+    written: str, mode: StartMode, file: Path
+) -> None:
+    assert read(file, f"{LEAST}start-mode: {written}\n").start_mode is mode
 
 
 def test_an_empty_selector_selects_every_namespace(file: Path) -> None:
@@ -106,18 +129,31 @@ def test_an_empty_selector_selects_every_namespace(file: Path) -> None:
         ("ignore-containers: [1]", "ignore-containers: [1]: expected a list of container names"),
         ("ignore-containers: [A]", 'ignore-containers: ["A"]: expected a list of container names'),
         ("ignore-containers: ['']", 'ignore-containers: [""]: expected a list of container names'),
+        (f"ignore-containers: [{'a' * 64}]", f'ignore-containers: ["{"a" * 64}"]: expected a list'),
         ("ignore-containers: ['a,b']", 'ignore-containers: ["a,b"]: expected a list of container'),
         ("ignore-containers: ~", "ignore-containers: null: expected a list of container names"),
+        ("start-mode: later", 'start-mode: "later": expected one of: auto, native, hold, off'),
+        ("start-mode: on", "start-mode: true: expected one of: auto, native, hold, off"),
+        ("start-mode: 0", "start-mode: 0: expected one of: auto, native, hold, off"),
+        (
+            "webhook-configuration: ours/theirs",
+            'webhook-configuration: "ours/theirs": expected the name of a MutatingWebhookConfig',
+        ),
+        ("webhook-configuration: ''", 'webhook-configuration: "": expected the name of'),
+        ("webhook-configuration: [a]", 'webhook-configuration: ["a"]: expected the name of'),
+        (f"webhook-configuration: {'a' * 254}", f'webhook-configuration: "{"a" * 254}": expected'),
         ("dead-proxy: bury", 'dead-proxy: "bury": expected one of: report, delete'),
         ("dead-proxy: [delete]", 'dead-proxy: ["delete"]: expected one of: report, delete'),
         ("lease: istio-aux", 'lease: "istio-aux": expected NAMESPACE/NAME'),
         ("lease: a/b/c", 'lease: "a/b/c": expected NAMESPACE/NAME'),
         ("lease: a.b/c", 'lease: "a.b/c": expected NAMESPACE/NAME'),
+        (f"lease: {'a' * 64}/b", f'lease: "{"a" * 64}/b": expected NAMESPACE/NAME'),
+        (f"lease: a/{'b' * 254}", f'lease: "a/{"b" * 254}": expected NAMESPACE/NAME'),
         ("lease: a/", 'lease: "a/": expected NAMESPACE/NAME'),
         ("lease: [a, b]", 'lease: ["a", "b"]: expected NAMESPACE/NAME'),
         (
             "colour: blue",
-            "colour: unknown key: expected one of: namespace-selector, quit, quit-grace",
+            "colour: unknown key: expected one of: namespace-selector, start-mode, webhook",
         ),
         ("1: blue", "1: unknown key: expected one of: namespace-selector"),
         ("tls-key: /again", "not YAML: tls-key is given twice"),

@@ -17,7 +17,7 @@ import msgspec
 import yaml
 
 from istio_aux.core import selectors
-from istio_aux.core.policy import DeadProxy, QuitMode
+from istio_aux.core.policy import DeadProxy, QuitMode, StartMode
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -40,6 +40,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What ``serve`` needs to know. Field names are the file's keys with ``_`` for ``-``.
 
     Attributes:
+        start_mode: how Job-like pods are started.
+        webhook_configuration: name of the MutatingWebhookConfiguration that has us called; None:
+            whether Istio's are called before it is not checked.
         quit_mode: whether proxies are told to quit; the file's key is ``quit``.
         quit_grace: seconds between the end of the last payload container and the quit.
         ignore_containers: names of containers that never keep a pod's proxy alive.
@@ -51,6 +54,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tls_certificate: Path
     tls_key: Path
     namespace_selector: selectors.Selector = selectors.parse("io.datastrophic/istio-aux=enabled")
+    start_mode: StartMode = StartMode.AUTO
+    webhook_configuration: str | None = None
     quit_mode: QuitMode = QuitMode.ON
     quit_grace: float = 0.0
     ignore_containers: frozenset[str] = frozenset()
@@ -117,6 +122,10 @@ def _mode(value: object) -> QuitMode:
     return QuitMode(_choice(value, tuple(QuitMode)))
 
 
+def _start_mode(value: object) -> StartMode:
+    return StartMode.OFF if value is False else StartMode(_choice(value, tuple(StartMode)))
+
+
 def _dead_proxy(value: object) -> DeadProxy:
     return DeadProxy(_choice(value, tuple(DeadProxy)))
 
@@ -141,11 +150,14 @@ def _seconds(value: object) -> float:
     raise _unusable(value, "seconds, as a number of 0 or more")
 
 
-# apimachinery pkg/util/validation: IsDNS1123Label for containers and namespaces; the name of a
-# Lease is a subdomain (IsDNS1123Subdomain).
-_LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
+# apimachinery pkg/util/validation: IsDNS1123Label for containers and namespaces; the names of a
+# Lease and of a webhook configuration are subdomains (IsDNS1123Subdomain), whose parts may be long.
+_PART = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
+_LABEL = rf"(?![^/]{{64}}){_PART}"
+_SUBDOMAIN = rf"(?!.{{254}}){_PART}(?:\.{_PART})*"
 _CONTAINER = re.compile(_LABEL)
-_LEASE = re.compile(rf"({_LABEL})/(?=.{{1,253}}$)({_LABEL}(?:\.{_LABEL})*)")
+_CONFIGURATION = re.compile(_SUBDOMAIN)
+_LEASE = re.compile(rf"({_LABEL})/({_SUBDOMAIN})")
 
 
 def _containers(value: object) -> frozenset[str]:
@@ -167,6 +179,12 @@ def _lease(value: object) -> tuple[str, str]:
     return match[1], match[2]
 
 
+def _configuration(value: object) -> str:
+    if not isinstance(value, str) or not _CONFIGURATION.fullmatch(value):
+        raise _unusable(value, "the name of a MutatingWebhookConfiguration")
+    return value
+
+
 def _address(value: object) -> Address:
     host, colon, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
@@ -185,6 +203,8 @@ _FIELDS = {"quit": "quit_mode"}
 
 _PARSERS: dict[str, Callable[[object], object]] = {
     "namespace-selector": _selector,
+    "start-mode": _start_mode,
+    "webhook-configuration": _configuration,
     "quit": _mode,
     "quit-grace": _seconds,
     "ignore-containers": _containers,

@@ -11,7 +11,7 @@ from importlib.metadata import version
 import msgspec
 from aiohttp import web
 
-from istio_aux.core.policy import QuitMode
+from istio_aux.core.policy import Capability, QuitMode, StartMode
 from istio_aux.quit.findings import Blocked, Lost, Stuck
 
 METRICS = "text/plain; version=1.0.0; charset=utf-8; escaping=underscores"
@@ -22,7 +22,12 @@ class Status(msgspec.Struct, frozen=True, rename="kebab"):
 
     Attributes:
         ready: as `/readyz` has it.
-        missing: what stands in the way of ready, in lines for a person.
+        missing: what stands in the way of ready, in lines for a person; that the order may not be
+            checked is said, but does not.
+        start_mode: ``auto``, ``native``, ``hold`` or ``off``.
+        capability: what cluster and Istio can do, ``unknown`` until that has been found out.
+        called_before_us: those of Istio's webhook configurations that sort before ours; None where
+            that is not known: not to be checked, not allowed, or not listed yet.
         watched_pods: pods that may need their proxy to quit, in all namespaces.
         selected_namespaces: names, sorted.
         stuck_pods: whose proxy withstands, the oldest first; empty unless ``leader``.
@@ -37,6 +42,9 @@ class Status(msgspec.Struct, frozen=True, rename="kebab"):
 
     ready: bool
     missing: list[str]
+    start_mode: StartMode
+    capability: Capability
+    called_before_us: tuple[str, ...] | None
     watched_pods: int
     selected_namespaces: list[str]
     stuck_pods: list[Stuck]
@@ -58,7 +66,8 @@ def application(status: Callable[[], Status], metrics: Callable[[], bytes]) -> w
 
     async def readyz(_request: web.Request) -> web.Response:
         now = status()
-        text = "ok\n" if now.ready else "".join(f"{line}\n" for line in now.missing)
+        lines = [*(("ok",) if now.ready else ()), *now.missing]
+        text = "".join(f"{line}\n" for line in lines)
         return web.Response(status=200 if now.ready else 503, text=text)
 
     async def show_status(_request: web.Request) -> web.Response:

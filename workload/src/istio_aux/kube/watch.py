@@ -64,6 +64,7 @@ class Watch(Generic[T]):
 
     Attributes:
         synced: set after the first complete list, and never cleared.
+        refused: whether the server has ever said no, as it does where a right is missing.
         trouble: what the last attempt failed with, in one line; None while all is well.
     """
 
@@ -96,6 +97,7 @@ class Watch(Generic[T]):
             backoff: how long to wait after consecutive errors.
         """
         self.synced = asyncio.Event()
+        self.refused = False
         self.trouble: str | None = None
         self._client, self._path, self._handler = client, path, handler
         self._selection = dict(selection or {})
@@ -128,6 +130,7 @@ class Watch(Generic[T]):
             except KubeError as error:
                 reason = _reason(error)
                 self._restarted(reason)
+                self.refused |= reason == "refused"
                 # A version that is too old is a matter of course; anything else is trouble.
                 log = _log.info if reason == "expired" else _log.warning
                 self.trouble = None if reason == "expired" else f"{self._path}: {error}"

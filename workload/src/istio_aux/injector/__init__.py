@@ -1,0 +1,1 @@
+"""Watch what the API server is told about Istio's sidecar injector."""
