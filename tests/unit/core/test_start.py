@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
-import jsonpatch
-import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from istio_aux.core import patch
-from istio_aux.core import pod as pods
 from istio_aux.core.policy import Capability, Start, StartMode
 from istio_aux.core.start import (
     INJECT,
@@ -19,34 +12,17 @@ from istio_aux.core.start import (
     NATIVE_SIDECAR,
     START,
     STARTED_WITH,
-    Plan,
-    plan,
 )
 from unit.core.pods import RUNNING, document
+from unit.core.starting import CONFIG, HOLD, annotations_of, patched, planned
 
-CONFIG = "proxy.istio.io/config"
-HOLD = "holdApplicationUntilProxyStarts: true"
-CLASSIC, NATIVE = Start(capability=Capability.CLASSIC), Start(capability=Capability.NATIVE)
+NATIVE = Start(capability=Capability.NATIVE)
 WITH_HOLD = {CONFIG: HOLD, STARTED_WITH: "hold"}
 WITH_NATIVE = {NATIVE_SIDECAR: "true", STARTED_WITH: "native"}
 
 
 def new_pod(**fields: Any) -> dict[str, Any]:
     return document({"main": None}, phase="Pending", **fields)
-
-
-def planned(found: dict[str, Any], how: Start = CLASSIC) -> Plan:
-    return plan(pods.decode(msgspec.json.encode(found)), how)
-
-
-def patched(found: dict[str, Any], how: Start = CLASSIC) -> dict[str, Any]:
-    """The pod after the plan, applied by a library that is not ours."""
-    ops = patch.encode(planned(found, how).ops)
-    return jsonpatch.apply_patch(found, ops.decode())
-
-
-def annotations_of(found: dict[str, Any]) -> dict[str, str]:
-    return found["metadata"].get("annotations") or {}
 
 
 @pytest.mark.parametrize(
@@ -70,6 +46,16 @@ def test_hold_is_merged_into_an_existing_annotation() -> None:
     text = "proxyMetadata:\n  AT: 12:30:45\n"
     found = patched(new_pod(annotations={CONFIG: text}))
     assert annotations_of(found)[CONFIG] == f"{text}{HOLD}\n"
+
+
+@pytest.mark.parametrize("spare", [0, 1])
+def test_a_pod_is_not_made_too_big_to_be_accepted(spare: int) -> None:
+    """The API server refuses pods with more than 256 KiB of annotations."""
+    ours = sum(len(key) + len(value) for key, value in WITH_HOLD.items())
+    room = (256 << 10) - ours - len("é".encode()) - 1 + spare
+    result = planned(new_pod(annotations={"é": "x" * room, "a": ""}))
+    assert bool(result.ops) == (spare == 0)
+    assert bool(result.warnings) == (spare == 1)
 
 
 def test_an_unreadable_annotation_is_kept_and_reported() -> None:
@@ -177,7 +163,7 @@ def test_an_unknown_wish_is_reported_and_ignored() -> None:
     ],
 )
 def test_left_alone(found: dict[str, Any], because: str, capability: Capability) -> None:
-    """Where Istio gives no sidecar, or the author wants us away, nothing is changed (T35)."""
+    """Where Istio gives no sidecar, or the author wants us away, nothing is changed (T34, T35)."""
     result = planned(found, Start(capability=capability))
     assert result.ops == ()
     assert because in result.reason
@@ -187,46 +173,6 @@ def test_for_injection_the_label_beats_the_annotation() -> None:
     """As Istio has it: label "true" and annotation "false" mean a sidecar (T35)."""
     found = new_pod(labels={INJECT: "true"}, annotations={INJECT: "false"})
     assert CONFIG in annotations_of(patched(found))
-
-
-@given(
-    st.none()
-    | st.dictionaries(
-        st.sampled_from([CONFIG, NATIVE_SIDECAR, START, INJECT, "a/b~c", ""]),
-        st.sampled_from(
-            ["true", "false", "off", "hold", "native", "a: b", "{a: b}", "- a", "", "{"]
-        ),
-    ),
-    st.sampled_from(["Always", "OnFailure", "Never"]),
-    st.builds(Start, mode=st.sampled_from(StartMode), capability=st.sampled_from(Capability)),
-)
-def test_every_patch_applies_adds_what_it_says_and_is_complete(
-    before: dict[str, str] | None, restart: str, how: Start
-) -> None:
-    """A patch that fails would refuse the pod; one that is not idempotent would never settle."""
-    found = new_pod(annotations=before, restart=restart)
-    after = patched(copy.deepcopy(found), how)
-    changed = {
-        key for key, value in annotations_of(after).items() if value != (before or {}).get(key)
-    }
-    assert changed in (set(), set(WITH_HOLD), set(WITH_NATIVE))
-    assert bool(changed) == bool(planned(found, how).ops)
-    assert planned(after, how).ops == ()
-    after["metadata"].pop("annotations", None)
-    found["metadata"].pop("annotations", None)
-    assert after == found
-
-
-@given(
-    st.dictionaries(st.text("ab/~1", max_size=5), st.text(max_size=5)), st.text("ab/~1", max_size=5)
-)
-def test_our_own_application_agrees_with_the_library(before: dict[str, str], key: str) -> None:
-    """`mutate` shows what the API server would make of the patch, escapes included."""
-    found = {"metadata": {"annotations": before}}
-    ops = (patch.Add(patch.pointer("metadata", "annotations", key), "new"),)
-    expected = jsonpatch.apply_patch(found, patch.encode(ops).decode())
-    patch.apply(ops, found)
-    assert found == expected
 
 
 def test_a_user_container_called_like_the_proxy_does_not_count_as_injected() -> None:
