@@ -11,10 +11,12 @@ import httpx2
 import ops
 from lightkube import Client
 
+import admission
 import authority
 import cluster
 import credentials
 import manifests
+import objects
 import probe
 import status
 import workload
@@ -70,39 +72,41 @@ class IstioAuxCharm(ops.CharmBase):
         framework.observe(self.on.collect_unit_status, self._on_collect_unit_status)
 
     def _reconcile(self, _: ops.EventBase) -> None:
-        inputs = observed = observe(self)
+        self._inputs = observed = observe(self)
         self.unit.set_ports(manifests.WEBHOOK_PORT)
-        if inputs.leader:
+        if observed.leader:
             istio_pilot.publish_versions(self.model)
+        needed = cluster.needed(observed.model, leader=observed.leader)
+        with cluster.connect(self.kubernetes_transport) as client:
+            self._problem = cluster.missing_permission(client, needed) or self._act(
+                client, observed
+            )
+        if self._problem:
+            logger.warning("%s", self._problem.reason)
+
+    def _act(self, client: Client, observed: Inputs) -> Problem | None:
+        inputs = admission.resolve(client, observed)
+        if isinstance(inputs, Problem):
+            return inputs
+        if inputs.leader:
             # Without valid options the webhook cannot be told of a new authority: the old one has
             # half of its life left for them to be mended.
             renew_at = inputs.now if inputs.config else None
             chosen = authority.choose(inputs.authority, inputs.app, inputs.model, renew_at=renew_at)
             inputs = dataclasses.replace(inputs, authority=chosen)
         self._inputs = inputs
-        needed = cluster.needed(inputs.model, leader=inputs.leader)
-        with cluster.connect(self.kubernetes_transport) as client:
-            # The order matters: the workload's token needs its account; what it may do, and in
-            # which namespaces, has to be true before it starts with new settings, or its first
-            # quits would be refused; the API server has to trust a new authority before any unit
-            # serves what it signed; and it may send reviews only once somebody answers them. (The
-            # units that do not lead cannot wait for the leader so; their quits are tried again.)
-            self._problem = (
-                cluster.missing_permission(client, needed)
-                or self._ensure_access(client, inputs)
-                or self._update_webhook(client, inputs)
-                or self._keep_authority(observed, inputs)
-                or self._ensure_workload(client, inputs)
-                or self._create_webhook(client, inputs)
-            )
-        if self._problem:
-            logger.warning("%s", self._problem.reason)
-
-    def _ensure_access(self, client: Client, inputs: Inputs) -> Problem | None:
-        values = inputs.values()
-        if values is None:
-            return None
-        return cluster.apply(client, manifests.render_access(values), manager=inputs.app)
+        # The order matters: the workload's token needs its account; what it may do, and in which
+        # namespaces, has to be true before it starts with new settings, or its first quits would be
+        # refused; the policy has to be there before the webhook leaves pods to it; the API server
+        # has to trust a new authority before any unit serves what it signed; and it may send
+        # reviews only once somebody answers them. (The units that do not lead cannot wait for the
+        # leader so; their quits are tried again.)
+        return (
+            objects.ensure(client, inputs)
+            or self._keep_authority(observed, inputs)
+            or self._ensure_workload(client, inputs)
+            or (objects.complete(client, inputs) if self._serves else None)
+        )
 
     def _ensure_workload(self, client: Client, inputs: Inputs) -> Problem | None:
         if not inputs.container_ready or inputs.authority is None:
@@ -113,11 +117,14 @@ class IstioAuxCharm(ops.CharmBase):
             if isinstance(access, Problem):
                 return access
             leaf = credentials.leaf(present, inputs, inputs.authority)
-            lease = f"{inputs.model}/{manifests.lease(inputs.app)}"
-            wanted = workload.files(inputs.config, lease, access, leaf)
+            names = workload.Names(
+                lease=f"{inputs.model}/{manifests.lease(inputs.app)}",
+                webhook_configuration=manifests.webhook_configuration(inputs.app, inputs.model),
+            )
+            wanted = workload.files(inputs.config, names, access, leaf)
             workload.write(self._container, present, wanted)
             if inputs.config:
-                workload.run(self._container, workload.layer(inputs.config, lease))
+                workload.run(self._container, workload.layer(inputs.config, names))
             if workload.is_planned(self._container):
                 self._look()
         except ops.pebble.ConnectionError as error:
@@ -137,31 +144,6 @@ class IstioAuxCharm(ops.CharmBase):
         # update-status; so the charm wakes itself until it is ready or its check has failed.
         if check_is_up and not self._answer.ready:
             self._container.pebble.notify(ops.pebble.NoticeType.CUSTOM, _NOTICE)
-
-    def _update_webhook(self, client: Client, inputs: Inputs) -> Problem | None:
-        """Bring the webhook configuration up to date if there is one, serving or not."""
-        values = inputs.values()
-        if values is None:
-            return None
-        webhook = manifests.render_webhook(values)
-        present = cluster.any_exists(client, webhook)
-        if isinstance(present, Problem):
-            return present
-        return cluster.apply(client, webhook, manager=inputs.app) if present else None
-
-    def _create_webhook(self, client: Client, inputs: Inputs) -> Problem | None:
-        """Make the webhook configuration once this unit serves; delete what is not owned now."""
-        # With `Fail`, a configuration without a workload behind it stops every pod of the selected
-        # namespaces; with `Ignore`, pods slip through for as long. One that is there already stays
-        # when this unit restarts: other units may serve.
-        values = inputs.values()
-        if values is None or not self._serves:
-            return None
-        webhook = manifests.render_webhook(values)
-        labels = manifests.labels(inputs.app, inputs.model)
-        return cluster.apply(client, webhook, manager=inputs.app) or cluster.prune(
-            client, labels, inputs.model, keep=manifests.render(values)
-        )
 
     def _keep_authority(self, observed: Inputs, inputs: Inputs) -> None:
         if inputs.leader and inputs.authority:

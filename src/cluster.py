@@ -32,9 +32,10 @@ from kinds import OWNED
 # The workload outlives its charm by a day; the API server may grant less.
 TOKEN_LIFE_SECONDS: Final = 24 * 60 * 60
 
-# Answers that pass by themselves: the object is not there yet, someone else wrote first, too many
-# requests or storage that starts (429), and everything that is the server's own fault.
-_PASSING: Final = frozenset({404, 409, 429, 500, 502, 503, 504})
+# Answers that pass by themselves: the object is not there yet, its kind is being taken out (405),
+# someone else wrote first, too many requests or storage that starts (429), and everything that is
+# the server's own fault.
+_PASSING: Final = frozenset({404, 405, 409, 429, 500, 502, 503, 504})
 _REFUSALS: Final = frozenset({401, 403})
 
 T = TypeVar("T")
@@ -114,7 +115,7 @@ def missing_permission(client: Client, permissions: Iterable[Permission]) -> Pro
 def apply(client: Client, resources: Iterable[AnyResource], manager: str) -> Problem | None:
     """Write `resources` by server-side apply, in order; the first problem ends it.
 
-    A kind that only newer clusters serve is left out on an older one.
+    A kind of `kinds.NOT_EVERYWHERE` is left out where the API server does not know it.
     """
     for resource in resources:
 
@@ -124,15 +125,26 @@ def apply(client: Client, resources: Iterable[AnyResource], manager: str) -> Pro
             except httpx2.HTTPStatusError as error:
                 if not kinds.is_not_served(type(resource), error):
                     raise
-                logger.warning(
-                    "%s %s: left out: this cluster does not serve the kind (Kubernetes 1.30 does)",
+                logger.info(
+                    "%s %s: left out: this cluster does not serve the kind (%s does)",
                     resource.kind,
                     _name(resource),
+                    kinds.NOT_EVERYWHERE[type(resource)],
                 )
 
         if problem := attempt(f"{resource.kind} {_name(resource)}", write):
             return problem
     return None
+
+
+def serves(
+    client: Client, kind: type[Any], labels: Mapping[str, str], model: str
+) -> bool | Problem:
+    """Tell whether the API server knows `kind`, one of `kinds.NOT_EVERYWHERE`.
+
+    It is asked for the owned objects of that kind: `labels` are theirs.
+    """
+    return attempt(kind.__name__, lambda: _labelled(client, kind, labels, model) is not None)
 
 
 def any_exists(client: Client, resources: Iterable[AnyResource]) -> bool | Problem:
@@ -160,7 +172,7 @@ def prune(
 
     def delete_strays() -> None:
         for kind in OWNED:
-            for found in _labelled(client, kind, labels, model):
+            for found in _labelled(client, kind, labels, model) or ():
                 name = _name(found)
                 if (kind.__name__, name) not in kept:
                     client.delete(kind, name, namespace=model)
@@ -181,7 +193,7 @@ def delete_owned(client: Client, labels: Mapping[str, str], model: str, lease: s
             names = (
                 [lease]
                 if kind is Lease
-                else [_name(found) for found in _labelled(client, kind, labels, model)]
+                else [_name(found) for found in _labelled(client, kind, labels, model) or ()]
             )
             for name in names:
                 client.delete(kind, name, namespace=model)
@@ -255,14 +267,14 @@ def _allowed(client: Client, permission: Permission) -> bool:
 
 def _labelled(
     client: Client, kind: type[Any], labels: Mapping[str, str], model: str
-) -> list[AnyResource]:
-    # lightkube does not say what its label operators are operators of.
-    found = client.list(kind, namespace=model, labels=dict(labels))  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+) -> list[AnyResource] | None:
+    """Return the objects of `kind` that carry `labels`, None where the kind is not served."""
     try:
-        return list(found)
+        # lightkube does not say what its label operators are operators of.
+        return [*client.list(kind, namespace=model, labels=dict(labels))]  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     except httpx2.HTTPStatusError as error:
         if kinds.is_not_served(kind, error):
-            return []
+            return None
         raise
 
 

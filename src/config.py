@@ -14,6 +14,8 @@ FailurePolicy = Literal["Ignore", "Fail"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 QuitMode = Literal["on", "dry-run", "off"]
 DeadProxy = Literal["report", "delete"]
+StartMode = Literal["auto", "native", "hold", "off"]
+Admission = Literal["auto", "webhook", "policy"]
 
 # apimachinery pkg/util/validation: IsDNS1123Label.
 _CONTAINER: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
@@ -36,6 +38,8 @@ class Config:
         quit_grace: seconds between the end of the last payload container and that.
         ignore_containers: names of containers that never keep a proxy alive, sorted.
         dead_proxy: what becomes of a pod whose proxy ended before its payload.
+        start_mode: how the payload is made to start after its proxy.
+        admission: who changes pods for that; `auto` goes by what the API server serves.
     """
 
     namespace_selector: str
@@ -46,6 +50,8 @@ class Config:
     quit_grace: int = 0
     ignore_containers: tuple[str, ...] = ()
     dead_proxy: DeadProxy = "report"
+    start_mode: StartMode = "auto"
+    admission: Admission = "auto"
 
 
 def load(options: Mapping[str, object]) -> Config:
@@ -85,6 +91,8 @@ def load(options: Mapping[str, object]) -> Config:
         quit_grace=grace,
         ignore_containers=tuple(sorted(containers)),
         dead_proxy=options["dead-proxy"],  # pyright: ignore[reportArgumentType]  checked above
+        start_mode=options["start-mode"],  # pyright: ignore[reportArgumentType]  checked above
+        admission=options["admission"],  # pyright: ignore[reportArgumentType]  checked above
     )
 
 
@@ -93,4 +101,6 @@ CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "log-level": get_args(LogLevel),
     "quit": get_args(QuitMode),
     "dead-proxy": get_args(DeadProxy),
+    "start-mode": get_args(StartMode),
+    "admission": get_args(Admission),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Literal
 
 import ops
 
@@ -28,6 +29,7 @@ class Inputs:
         invalid: which options are not valid and why, or nothing.
         container_ready: Pebble answers in the workload's container.
         authority: what signs the webhook's certificates, None while there is none.
+        admission: who changes new pods; the leader asks the cluster before it goes by it.
     """
 
     app: str
@@ -38,6 +40,7 @@ class Inputs:
     invalid: str
     container_ready: bool
     authority: Authority | None = field(repr=False)
+    admission: Literal["webhook", "policy"] = "webhook"
 
     def values(self) -> Values | None:
         """Return what the owned objects depend on; None when not the leader's or not known."""
@@ -51,6 +54,8 @@ class Inputs:
             ca_bundle=self.authority.bundle(self.now),
             acts=self.config.quit == "on",
             deletes=self.config.dead_proxy == "delete",
+            start_mode=self.config.start_mode,
+            admission=self.admission,
         )
 
 

@@ -18,6 +18,7 @@ import yaml
 from lightkube import codecs
 from lightkube.codecs import AnyResource
 
+import kinds  # noqa: F401  # pyright: ignore[reportUnusedImport]  tells `codecs` of Istio's kind
 import namespaces
 
 WEBHOOK_PORT: Final = 8443
@@ -52,6 +53,9 @@ class Values:
         ca_bundle: PEM certificates, any of which may have signed what the webhook serves.
         acts: the workload may quit proxies.
         deletes: it may also delete pods that lost theirs; without `acts` it may not.
+        start_mode: how pods get their start order, as the workload's setting of that name has it.
+        admission: who changes pods: the webhook, or a policy inside the API server, which leaves
+            to the webhook what it cannot change safely.
     """
 
     app: str
@@ -61,6 +65,8 @@ class Values:
     ca_bundle: str = ""
     acts: bool = True
     deletes: bool = False
+    start_mode: Literal["auto", "native", "hold", "off"] = "auto"
+    admission: Literal["webhook", "policy"] = "webhook"
 
 
 def service_account(app: str) -> str:
@@ -69,7 +75,10 @@ def service_account(app: str) -> str:
 
 
 def webhook_configuration(app: str, model: str) -> str:
-    """Name of the MutatingWebhookConfiguration, which sorts before every one of Istio's."""
+    """Name of the MutatingWebhookConfiguration, which sorts before every one of Istio's.
+
+    The MutatingAdmissionPolicy has it as well.
+    """
     return f"istio-aux-{model}-{app}"
 
 
@@ -114,6 +123,14 @@ def render_access(values: Values) -> list[AnyResource]:
     return _render("account.yaml.j2", values.app, values.model) + policy + roles
 
 
+def render_start_policy(values: Values) -> list[AnyResource]:
+    """Return the MutatingAdmissionPolicy and its binding; nothing where the webhook does it all.
+
+    They need no workload: what they change, the API server changes by itself.
+    """
+    return []
+
+
 def render_webhook(values: Values) -> list[AnyResource]:
     """Return the MutatingWebhookConfiguration."""
     return _render(
@@ -126,9 +143,19 @@ def render_webhook(values: Values) -> list[AnyResource]:
     )
 
 
+def render_mesh(values: Values) -> list[AnyResource]:
+    """Return what lets the API server through to a workload that is in the mesh itself."""
+    return _render("mesh.yaml.j2", values.app, values.model)
+
+
 def render(values: Values) -> list[AnyResource]:
     """Return every object that the application owns, in the order in which they are applied."""
-    return render_access(values) + render_webhook(values)
+    return (
+        render_access(values)
+        + render_start_policy(values)
+        + render_mesh(values)
+        + render_webhook(values)
+    )
 
 
 def _except_never_selected(selector: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ class Probe:
         stuck_pods: `namespace/name` of the pods whose proxy it could not end.
         lost_pods: how many pods lost their proxy before their payload ended.
         blocked_pods: how many pods are kept by another container than the one that is finished.
+        called_before_us: names of Istio's webhook configurations that the API server calls first.
         version: of the workload, or nothing.
     """
 
@@ -32,6 +33,7 @@ class Probe:
     stuck_pods: tuple[str, ...] = ()
     lost_pods: int = 0
     blocked_pods: int = 0
+    called_before_us: tuple[str, ...] = ()
     version: str = ""
 
 
@@ -57,5 +59,6 @@ def _decode(body: bytes) -> Probe:
         # An image that is older than the charm does not say these.
         lost_pods=len(status.get("lost-pods", ())),
         blocked_pods=len(status.get("blocked-pods", ())),
+        called_before_us=tuple(status.get("called-before-us") or ()),
         version=status["version"],
     )

@@ -6,6 +6,7 @@ fine. Nothing else in the charm makes a status.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import ops
@@ -80,12 +81,20 @@ def _working(inputs: Inputs, probe: Probe | None) -> ops.StatusBase:
     assert probe is not None
     count = probe.selected_namespaces
     facts = [f"{count} namespace{'' if count == 1 else 's'} selected"]
+    if inputs.config.start_mode != "auto":
+        facts.append(f"start: {inputs.config.start_mode}")
+    if probe.called_before_us:
+        # A sidecar that is there already can be moved first and waited for: the same as a hold.
+        facts.append(f"called after {_some(probe.called_before_us)}, so pods are held, not native")
     if inputs.config.quit != "on":
         facts.append(f"quit: {inputs.config.quit}")
     if probe.stuck_pods:
-        shown = ", ".join(probe.stuck_pods[:_LONGEST_LIST])
-        more = len(probe.stuck_pods) - _LONGEST_LIST
-        facts.append(f"stuck: {shown}" + (f" and {more} more" if more > 0 else ""))
+        facts.append(f"stuck: {_some(probe.stuck_pods)}")
     counts = {"lost their proxy": probe.lost_pods, "blocked": probe.blocked_pods}
     facts += [f"{count} {what}" for what, count in counts.items() if count]
     return ops.ActiveStatus("; ".join(facts))
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _LONGEST_LIST
+    return ", ".join(names[:_LONGEST_LIST]) + (f" and {more} more" if more > 0 else "")

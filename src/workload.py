@@ -52,11 +52,21 @@ class Access:
     token: str = field(repr=False)
 
 
-def settings(config: Config, lease: str) -> dict[str, Any]:
-    """Return the settings file of `istio-aux serve`, as a mapping.
+@dataclass(frozen=True)
+class Names:
+    """What the workload finds in the cluster by name.
 
-    `lease` is the Lease (namespace/name) by which one unit is chosen to quit proxies.
+    Attributes:
+        lease: the Lease (namespace/name) by which one unit is chosen to quit proxies.
+        webhook_configuration: the MutatingWebhookConfiguration by which the workload is called.
     """
+
+    lease: str
+    webhook_configuration: str
+
+
+def settings(config: Config, names: Names) -> dict[str, Any]:
+    """Return the settings file of `istio-aux serve`, as a mapping."""
     return {
         "namespace-selector": namespaces.but_never_selected(config.namespace_selector),
         # `on` and `off` are booleans in YAML, so the dumper puts these strings in quotes.
@@ -64,7 +74,9 @@ def settings(config: Config, lease: str) -> dict[str, Any]:
         "quit-grace": config.quit_grace,
         "ignore-containers": list(config.ignore_containers),
         "dead-proxy": config.dead_proxy,
-        "lease": lease,
+        "start-mode": config.start_mode,
+        "webhook-configuration": names.webhook_configuration,
+        "lease": names.lease,
         "log-level": config.log_level,
         "tls-certificate": TLS_CERTIFICATE,
         "tls-key": TLS_KEY,
@@ -72,7 +84,7 @@ def settings(config: Config, lease: str) -> dict[str, Any]:
     }
 
 
-def files(config: Config | None, lease: str, access: Access, leaf: Leaf) -> dict[str, str]:
+def files(config: Config | None, names: Names, access: Access, leaf: Leaf) -> dict[str, str]:
     """Return path and content of every file the workload reads.
 
     Without a valid configuration the file of the last valid one is left as it is.
@@ -104,12 +116,12 @@ def files(config: Config | None, lease: str, access: Access, leaf: Leaf) -> dict
     }
     if config is None:
         return contents
-    return {**contents, CONFIG: _yaml(settings(config, lease))}
+    return {**contents, CONFIG: _yaml(settings(config, names))}
 
 
-def layer(config: Config, lease: str) -> ops.pebble.LayerDict:
-    """Return the Pebble layer that runs the workload with the settings of `config` and `lease`."""
-    digest = hashlib.sha256(_yaml(settings(config, lease)).encode()).hexdigest()
+def layer(config: Config, names: Names) -> ops.pebble.LayerDict:
+    """Return the Pebble layer that runs the workload with the settings of `config` and `names`."""
+    digest = hashlib.sha256(_yaml(settings(config, names)).encode()).hexdigest()
     return {
         "summary": "istio-aux",
         "services": {

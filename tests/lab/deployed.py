@@ -14,6 +14,8 @@ from lightkube import ApiError, Client
 from lightkube.models.core_v1 import Container, PodSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.admissionregistration_v1 import (
+    MutatingAdmissionPolicy,
+    MutatingAdmissionPolicyBinding,
     MutatingWebhookConfiguration,
     ValidatingAdmissionPolicy,
     ValidatingAdmissionPolicyBinding,
@@ -132,6 +134,8 @@ def await_selected(client: Client, namespace: str, timeout: float = SOON) -> Non
 def owned(client: Client, app: lab.juju.App) -> set[str]:
     """Kind of every cluster-wide object that the application's charm made."""
     kinds = (
+        MutatingAdmissionPolicy,
+        MutatingAdmissionPolicyBinding,
         MutatingWebhookConfiguration,
         ClusterRole,
         ClusterRoleBinding,

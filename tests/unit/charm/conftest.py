@@ -33,11 +33,13 @@ class ApiServer:
     It refuses `denied` permissions (written as "verb resource"), both when asked for by a
     SelfSubjectAccessReview and when used; it fails at `broken` ones, written likewise, and answers
     `failures` first. It does not serve kinds whose plural is `unknown`, as older versions do not.
+    `moments` are the kinds that it had after each request.
     """
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Any]] = {}
         self.calls: list[str] = []
+        self.moments: list[set[str]] = []
         self.denied: set[str] = set()
         self.broken: set[str] = set()
         self.unknown: set[str] = set()
@@ -73,7 +75,9 @@ class ApiServer:
             return self._status(403, "Forbidden", f"{resource} is forbidden: cannot {verb}")
         if f"{verb} {resource}" in self.broken:
             return self._status(503, "ServiceUnavailable", "etcd is slow")
-        return self._act(request, path, body)
+        response = self._act(request, path, body)
+        self.moments.append(set(self.kinds()))
+        return response
 
     def _act(self, request: httpx2.Request, path: str, body: dict[str, Any]) -> httpx2.Response:
         present = self.objects.get(path.removesuffix("/token"))
@@ -127,7 +131,10 @@ class ApiServer:
             "clusterrolebindings",
             "clusterroles",
             "leases",
+            "mutatingadmissionpolicies",
+            "mutatingadmissionpolicybindings",
             "mutatingwebhookconfigurations",
+            "peerauthentications",
             "rolebindings",
             "roles",
             "serviceaccounts",
@@ -151,6 +158,7 @@ class Workload:
         self.stuck: list[dict[str, str]] = []
         self.lost: list[dict[str, str]] = []
         self.blocked: list[dict[str, str]] = []
+        self.called_before: list[str] = []
         self.unsaid: set[str] = set()
 
     def answer(self, request: httpx2.Request) -> httpx2.Response:
@@ -164,6 +172,7 @@ class Workload:
             "stuck-pods": self.stuck,
             "lost-pods": self.lost,
             "blocked-pods": self.blocked,
+            "called-before-us": self.called_before,
             "version": "1.2.3",
         }
         return httpx2.Response(

@@ -140,5 +140,6 @@ def test_the_webhook_is_called_at_the_port_that_is_opened_and_served() -> None:
     assert webhook["clientConfig"]["service"]["port"] == manifests.WEBHOOK_PORT == 8443
     # The workload's own default (settings.webhook-address) is what it listens on.
     assert "webhook-address" not in workload.settings(
-        load({name: option["default"] for name, option in OPTIONS.items()}), "model/app"
+        load({name: option["default"] for name, option in OPTIONS.items()}),
+        workload.Names("model/app", "istio-aux-model-app"),
     )

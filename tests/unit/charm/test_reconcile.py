@@ -16,9 +16,13 @@ from .conftest import ApiServer, Files, Workload
 
 Context = testing.Context[IstioAuxCharm]
 
-ACCESS = [
+# What is there as soon as the charm may make it, whether the workload serves or not.
+STANDING = [
     "ClusterRole",
     "ClusterRoleBinding",
+    "MutatingAdmissionPolicy",
+    "MutatingAdmissionPolicyBinding",
+    "PeerAuthentication",
     "Role",
     "RoleBinding",
     "ServiceAccount",
@@ -48,7 +52,7 @@ def test_any_event_reaches_the_goal(
     out = ctx.run(EVENTS[event](ctx, fresh), fresh)
 
     assert out.unit_status == testing.ActiveStatus("2 namespaces selected")
-    assert api.kinds() == sorted([*ACCESS, "MutatingWebhookConfiguration"])
+    assert api.kinds() == sorted([*STANDING, "MutatingWebhookConfiguration"])
     assert set(files()) == {
         "config.yaml",
         "kubeconfig",
@@ -273,4 +277,4 @@ def test_a_container_that_is_not_there_yet_is_waited_for(
     out = ctx.run(ctx.on.install(), starting)
 
     assert out.unit_status == testing.WaitingStatus("waiting for Pebble in container istio-aux")
-    assert api.kinds() == ACCESS
+    assert api.kinds() == STANDING

@@ -31,6 +31,12 @@ Context = testing.Context[IstioAuxCharm]
         ("quit", "maybe", 'quit: "maybe": expected on or dry-run or off'),
         ("quit", "True", 'quit: "True": expected on or dry-run or off'),
         ("quit-grace", -1, "quit-grace: -1: expected seconds, 0 or more"),
+        (
+            "start-mode",
+            "native-first",
+            'start-mode: "native-first": expected auto or native or hold or off',
+        ),
+        ("admission", "cel", 'admission: "cel": expected auto or webhook or policy'),
         ("dead-proxy", "bury", 'dead-proxy: "bury": expected report or delete'),
         (
             "ignore-containers",
@@ -89,6 +95,9 @@ def test_certificates_and_token_are_renewed_whatever_the_options_say(
     "permission",
     [
         "patch mutatingwebhookconfigurations",
+        "list mutatingadmissionpolicies",
+        "delete mutatingadmissionpolicybindings",
+        "patch peerauthentications",
         "create clusterroles",
         "create serviceaccounts/token",
     ],
@@ -142,11 +151,12 @@ def test_a_permission_that_is_refused_in_use_blocks_too(
     "failure",
     [
         httpx2.Response(429, json={"kind": "Status", "message": "storage is (re)initializing"}),
+        httpx2.Response(405, json={"kind": "Status", "message": "create not allowed"}),
         httpx2.Response(409, json={"kind": "Status", "message": "the object has been modified"}),
         httpx2.Response(503, text="no healthy upstream"),
         httpx2.ConnectError("connection refused"),
     ],
-    ids=["429", "409", "503 of a proxy", "connection refused"],
+    ids=["429", "405", "409", "503 of a proxy", "connection refused"],
 )
 def test_what_passes_by_itself_is_waited_for(
     failure: httpx2.Response | httpx2.TransportError,
@@ -157,7 +167,7 @@ def test_what_passes_by_itself_is_waited_for(
     api.failures = [failure]
     waiting = ctx.run(ctx.on.config_changed(), fresh)
     assert isinstance(waiting.unit_status, testing.WaitingStatus)
-    assert waiting.unit_status.message.startswith("ServiceAccount istio-aux-workload: ")
+    assert waiting.unit_status.message.startswith("MutatingAdmissionPolicy: ")
     assert len(waiting.unit_status.message.splitlines()) == 1
 
     out = ctx.run(ctx.on.update_status(), waiting)
@@ -213,6 +223,31 @@ def test_a_workload_that_does_not_act_is_said_not_to(
     assert out.unit_status == testing.ActiveStatus(f"2 namespaces selected; quit: {mode}")
 
 
+@pytest.mark.parametrize("mode", ["native", "hold", "off"])
+def test_a_start_mode_that_was_chosen_is_said(
+    mode: str, ctx: Context, settled: testing.State
+) -> None:
+    chosen = dataclasses.replace(settled, config={"start-mode": mode})
+
+    out = ctx.run(ctx.on.config_changed(), chosen)
+
+    assert out.unit_status == testing.ActiveStatus(f"2 namespaces selected; start: {mode}")
+
+
+def test_webhooks_of_istio_that_are_called_first_are_named_with_what_that_means(
+    ctx: Context, settled: testing.State, process: Workload
+) -> None:
+    """T33"""
+    process.called_before = ["asm-sidecar-injector", "istio-a"]
+
+    out = ctx.run(ctx.on.update_status(), settled)
+
+    assert out.unit_status == testing.ActiveStatus(
+        "2 namespaces selected;"
+        " called after asm-sidecar-injector, istio-a, so pods are held, not native"
+    )
+
+
 def test_what_is_wrong_with_pods_is_counted_in_one_line(
     ctx: Context, settled: testing.State, process: Workload
 ) -> None:
@@ -229,7 +264,7 @@ def test_what_is_wrong_with_pods_is_counted_in_one_line(
 def test_a_workload_of_an_older_image_is_understood(
     ctx: Context, settled: testing.State, process: Workload
 ) -> None:
-    process.unsaid = {"lost-pods", "blocked-pods"}
+    process.unsaid = {"lost-pods", "blocked-pods", "called-before-us"}
 
     out = ctx.run(ctx.on.update_status(), settled)
 

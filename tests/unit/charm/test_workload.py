@@ -11,7 +11,7 @@ from typing import get_args
 import pytest
 import yaml
 from istio_aux import cli, settings
-from istio_aux.core.policy import DeadProxy, QuitMode
+from istio_aux.core.policy import DeadProxy, QuitMode, StartMode
 from istio_aux.kube import access
 from ops import pebble, testing
 
@@ -30,12 +30,14 @@ CONFIG = Config(
     quit_grace=5,
     ignore_containers=("cloud-sql-proxy", "vault-agent"),
     dead_proxy="delete",
+    start_mode="off",
+    admission="policy",
 )
-LEASE = "kubeflow/istio-aux"
+NAMES = workload.Names("kubeflow/istio-aux", "istio-aux-kubeflow-istio-aux")
 
 
 def test_the_command_is_one_of_the_workload() -> None:
-    service = workload.layer(CONFIG, LEASE).get("services", {})[workload.SERVICE]
+    service = workload.layer(CONFIG, NAMES).get("services", {})[workload.SERVICE]
     program, *arguments = shlex.split(service.get("command", ""))
 
     parsed = cli._parser().parse_args(arguments)
@@ -60,6 +62,8 @@ def test_the_settings_file_is_understood(
     assert understood.quit_grace == 0
     assert understood.ignore_containers == frozenset()
     assert understood.dead_proxy is DeadProxy.REPORT
+    assert understood.start_mode is StartMode.AUTO
+    assert understood.webhook_configuration == "istio-aux-kubeflow-istio-aux"
     assert understood.lease == ("kubeflow", "istio-aux")
     assert str(understood.tls_certificate) == workload.TLS_CERTIFICATE
     assert str(understood.tls_key) == workload.TLS_KEY
@@ -68,7 +72,7 @@ def test_the_settings_file_is_understood(
 
 
 def test_every_option_reaches_the_settings(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(workload.settings(CONFIG, LEASE)))
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(workload.settings(CONFIG, NAMES)))
 
     understood = settings.load(tmp_path / "config.yaml")
 
@@ -80,19 +84,29 @@ def test_every_option_reaches_the_settings(tmp_path: Path) -> None:
     assert understood.quit_grace == 5
     assert understood.ignore_containers == {"cloud-sql-proxy", "vault-agent"}
     assert understood.dead_proxy is DeadProxy.DELETE
+    assert understood.start_mode is StartMode.OFF
 
 
 @pytest.mark.parametrize("mode", get_args(config.QuitMode))
 def test_every_mode_survives_yaml(mode: config.QuitMode, tmp_path: Path) -> None:
-    settings_of = workload.settings(dataclasses.replace(CONFIG, quit=mode), LEASE)
+    settings_of = workload.settings(dataclasses.replace(CONFIG, quit=mode), NAMES)
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings_of))
 
     assert settings.load(tmp_path / "config.yaml").quit_mode == mode
 
 
+@pytest.mark.parametrize("mode", get_args(config.StartMode))
+def test_every_start_mode_survives_yaml(mode: config.StartMode, tmp_path: Path) -> None:
+    settings_of = workload.settings(dataclasses.replace(CONFIG, start_mode=mode), NAMES)
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings_of))
+
+    assert settings.load(tmp_path / "config.yaml").start_mode == mode
+
+
 def test_the_charm_and_the_workload_know_the_same_choices() -> None:
     assert set(get_args(config.QuitMode)) == set(QuitMode)
     assert set(get_args(config.DeadProxy)) == set(DeadProxy)
+    assert set(get_args(config.StartMode)) == set(StartMode)
 
 
 def test_what_the_user_writes_reaches_the_settings(
@@ -103,6 +117,7 @@ def test_what_the_user_writes_reaches_the_settings(
         "quit-grace": 30,
         "ignore-containers": " vault-agent, cloud-sql-proxy,vault-agent",
         "dead-proxy": "delete",
+        "start-mode": "native",
     }
     ctx.run(ctx.on.config_changed(), dataclasses.replace(settled, config=options))
     (tmp_path / "config.yaml").write_text(files()["config.yaml"])
@@ -113,6 +128,7 @@ def test_what_the_user_writes_reaches_the_settings(
     assert understood.quit_grace == 30
     assert understood.ignore_containers == {"cloud-sql-proxy", "vault-agent"}
     assert understood.dead_proxy is DeadProxy.DELETE
+    assert understood.start_mode is StartMode.NATIVE
 
 
 def test_the_kubeconfig_is_understood(settled: testing.State, files: Files, tmp_path: Path) -> None:
@@ -140,13 +156,13 @@ def test_the_token_is_in_one_file_only(files: Files, settled: testing.State) -> 
 
 
 def test_the_same_settings_make_the_same_layer() -> None:
-    again = dataclasses.replace(CONFIG, failure_policy="Fail")
+    again = dataclasses.replace(CONFIG, failure_policy="Fail", admission="webhook")
 
-    assert workload.layer(again, LEASE) == workload.layer(CONFIG, LEASE)
+    assert workload.layer(again, NAMES) == workload.layer(CONFIG, NAMES)
 
 
 def test_readiness_of_the_pod_follows_the_workload() -> None:
-    checks = pebble.Layer(workload.layer(CONFIG, LEASE)).checks
+    checks = pebble.Layer(workload.layer(CONFIG, NAMES)).checks
 
     assert checks["ready"].level is pebble.CheckLevel.READY
     assert checks["ready"].http == {"url": "http://localhost:8080/readyz"}
@@ -154,6 +170,6 @@ def test_readiness_of_the_pod_follows_the_workload() -> None:
 
 
 def test_a_workload_that_hangs_is_restarted() -> None:
-    service = pebble.Layer(workload.layer(CONFIG, LEASE)).services[workload.SERVICE]
+    service = pebble.Layer(workload.layer(CONFIG, NAMES)).services[workload.SERVICE]
 
     assert service.on_check_failure == {"live": "restart"}

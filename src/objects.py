@@ -1,0 +1,54 @@
+"""The order in which the leader's objects come and go, so that no pod finds neither form of start.
+
+The API server learns of each object by itself, within a second and in any order: that a form was
+written does not mean that it applies. So the webhook leaves to the policy only what the policy has
+changed, and the policy goes only once the webhook has been there for an event.
+"""
+
+from __future__ import annotations
+
+from lightkube import Client
+
+import cluster
+import manifests
+from cluster import Problem
+from inputs import Inputs
+
+
+def ensure(client: Client, inputs: Inputs) -> Problem | None:
+    """Make what needs no workload; bring the webhook configuration up to date if there is one."""
+    values = inputs.values()
+    if values is None:
+        return None
+    standing = (
+        manifests.render_access(values)
+        + manifests.render_start_policy(values)
+        + manifests.render_mesh(values)
+    )
+    webhook = manifests.render_webhook(values)
+    if problem := cluster.apply(client, standing, manager=inputs.app):
+        return problem
+    present = cluster.any_exists(client, webhook)
+    if isinstance(present, Problem):
+        return present
+    return cluster.apply(client, webhook, manager=inputs.app) if present else None
+
+
+def complete(client: Client, inputs: Inputs) -> Problem | None:
+    """Make the webhook configuration, or delete what is not owned now if it is there already.
+
+    Only for a unit that serves. With `Fail`, a configuration without a workload behind it stops
+    every pod of the selected namespaces; with `Ignore`, pods slip through for as long. One that is
+    there already stays when this unit restarts: other units may serve.
+    """
+    values = inputs.values()
+    if values is None:
+        return None
+    webhook = manifests.render_webhook(values)
+    present = cluster.any_exists(client, webhook)
+    if isinstance(present, Problem):
+        return present
+    if not present:
+        return cluster.apply(client, webhook, manager=inputs.app)
+    labels = manifests.labels(inputs.app, inputs.model)
+    return cluster.prune(client, labels, inputs.model, keep=manifests.render(values))
