@@ -15,16 +15,21 @@ import pytest
 from lab import insides, outcome, workloads
 from lab.deployed import await_selected
 from lab.fixtures import await_account
-from lab.workloads import Workload, container
-from lightkube import Client
+from lab.workloads import TALK, Workload, container
+from lightkube import ApiError, Client
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Event, Namespace
 
 # Measured: the Event is there 4 s after the end of the proxy.
 SOON = 100
-# Istio gives these variables to the proxy; the stand-in's gets ready after so many seconds.
-NEVER_READY = {"proxy.istio.io/config": "proxyMetadata:\n  LAB_READY_DELAY: '86400'\n"}
-FOREVER = container("sleep 86400")
+# Istio gives these variables to the proxy and its hook. After so many seconds the stand-in's proxy
+# is ready, and the hook gives up.
+NEVER_READY = {
+    "proxy.istio.io/config": (
+        "proxyMetadata:\n  LAB_READY_DELAY: '86400'\n  LAB_WAIT_TIMEOUT: '1'\n"
+    )
+}
+FOREVER = container(f"{TALK} || echo no network; sleep 86400")
 HELD_IN_VAIN = Workload(
     "held-in-vain", workloads.pod(FOREVER, annotations=NEVER_READY), ends="", codes=()
 )
@@ -40,8 +45,6 @@ def selected(client: Client, istio: lab.istio.Istio, istio_aux: lab.juju.App) ->
     await_selected(client, name)
     for workload in (HELD_IN_VAIN, KILLED):
         client.create(workload.in_namespace(name))
-    # The hook fails in a second what would take it a minute: its wait ends with an error.
-    kill(name, "held-in-vain", "pilot-agent", "wait")
     lab.until(
         lambda: look(client, name, "killed")["status"]["phase"] == "Running",
         timeout=SOON,
@@ -79,7 +82,7 @@ def await_told(client: Client, namespace: str, name: str) -> list[Event]:
 def test_a_payload_that_has_lost_its_proxy_is_reported_and_left_alone(
     client: Client, selected: str, name: str, code: int
 ) -> None:
-    """T30 T39: a hold that ended in vain, and a proxy that was killed: never started again."""
+    """T30 T39: a hold that timed out, and a proxy that was killed: never started again."""
     [event] = await_told(client, selected, name)
 
     assert (event.type, event.involvedObject.uid) == (
@@ -91,3 +94,30 @@ def test_a_payload_that_has_lost_its_proxy_is_reported_and_left_alone(
     [payload] = outcome.read([], [pod]).pods[0].payload
     assert (pod["status"]["phase"], proxy.exit_code, proxy.restarts) == ("Running", code, 0)
     assert (payload.exit_code, payload.restarts) == (None, 0)
+
+
+def test_a_payload_whose_hold_timed_out_runs_without_a_network(
+    client: Client, selected: str
+) -> None:
+    """T30: its traffic is redirected to a proxy that is not there."""
+    lab.until(
+        lambda: (
+            "no network"
+            in "".join(client.log("held-in-vain", namespace=selected, container="main"))
+        ),
+        timeout=SOON,
+        what="the payload of held-in-vain to have tried",
+        ignoring=(ApiError,),
+    )
+
+
+def test_juju_status_counts_the_pods_that_have_lost_their_proxy(
+    client: Client, selected: str, istio_aux: lab.juju.App
+) -> None:
+    """T30 T39: whoever looks at the charm is told as well."""
+    for name in ("held-in-vain", "killed"):
+        await_told(client, selected, name)
+
+    istio_aux.run("update-status")
+
+    assert "2 lost their proxy" in istio_aux.status()[1]
