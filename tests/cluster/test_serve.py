@@ -72,6 +72,7 @@ def test_the_status_port_says_how_it_is(workload: Workload, selected: Scene):
     status = workload.status()
     assert status["ready"] is True
     assert selected.namespace in status["selected-namespaces"]
+    assert (status["start-mode"], status["capability"]) == ("auto", "unknown")
     assert {"missing", "watched-pods", "stuck-pods", "quits-total", "version"} <= status.keys()
 
 
@@ -119,7 +120,7 @@ def test_it_is_alive_but_not_ready_until_the_api_server_answers(
     finally:
         server.start()
     assert code == 503
-    assert [line.split(":")[0] for line in missing.splitlines()] == ["namespaces", "pods"]
+    assert [line.split(":")[0] for line in missing.splitlines()] == ["namespaces", "pods", "order"]
     cluster.await_api()
     mortal.await_ready()
 
