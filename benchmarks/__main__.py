@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from benchmarks import quit as quitting
-from benchmarks.driver import MeasurementError
+from benchmarks.conversation import MeasurementError
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-import subprocess
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
 import lab
-import lab.tools
 from lab.kubelet import node
 from lab.kubelet.api import Api
 
 from benchmarks import pods
+from benchmarks.conversation import Conversation, MeasurementError, started
 
 PROGRAM = "bench-kubelet"
 CONNECTIONS = 24
@@ -25,29 +24,12 @@ EXIT_DELAY = 1.0
 """Seconds from the quit to the proxy's end in the API; a real kubelet takes 0.8 to 1.1."""
 
 
-class MeasurementError(Exception):
-    """Something kept the benchmark from measuring; the message says what."""
-
-
 class Driver:
     """The running program; every method returns once it has done its part."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    @property
-    def pid(self) -> int:
-        """Its process."""
-        return self._process.pid
-
-    def answer(self) -> dict[str, Any]:
-        """The next reply. Raises MeasurementError for one that says what failed."""
-        assert self._process.stdout
-        line = self._process.stdout.readline()
-        reply = json.loads(line) if line else {"error": "it ended"}
-        if "error" in reply:
-            raise MeasurementError(f"{PROGRAM}: {reply['error']}")
-        return reply
+    def __init__(self, program: Conversation) -> None:
+        self._program = program
+        self.pid = program.pid
 
     def create(self, prefix: str, count: int, body: str, *, light: bool = False) -> None:
         """Make pods ``<prefix>-0`` and so on, whose status is then that of ``body``.
@@ -55,7 +37,7 @@ class Driver:
         ``light``: without managedFields, a sixth of their bytes. The API server then spends half as
         much on each patch, which is the lab's part of the load.
         """
-        self._order(do="create", prefix=prefix, count=count, body=body, light=light)
+        self._program.order(do="create", prefix=prefix, count=count, body=body, light=light)
 
     def patch(
         self, prefix: str, count: int, body: str, *, events: int = 0, rate: float = 0
@@ -64,7 +46,7 @@ class Driver:
 
         Returns when each patch was ``sent`` and ``stored``, in seconds of the wall clock.
         """
-        return self._order(
+        return self._program.order(
             do="patch", prefix=prefix, count=count, body=body, events=events, rate=rate
         )
 
@@ -74,24 +56,17 @@ class Driver:
         Returns when each was ``told`` and had ``ended``, in seconds of the wall clock, and how many
         ``execs`` there were in all. Raises MeasurementError when ``limit`` seconds did not suffice.
         """
-        reply = self._order(do="await", prefix=prefix, count=count, limit=limit)
+        reply = self._program.order(do="await", prefix=prefix, count=count, limit=limit)
         if missing := reply["ended"].count(0):
             raise MeasurementError(
                 f"{missing} of {count} proxies have not exited after {limit:g} s"
             )
         return reply
 
-    def _order(self, **what: Any) -> dict[str, Any]:
-        assert self._process.stdin
-        self._process.stdin.write(json.dumps(what) + "\n")
-        self._process.stdin.flush()
-        return self.answer()
-
 
 @contextmanager
 def running(cluster: lab.Cluster, namespace: str, name: str) -> Generator[Driver]:
     """Play the node ``name`` and its pods in ``namespace``, which is there; ends with the block."""
-    program = lab.tools.path(PROGRAM)
     folder = cluster.state / name
     folder.mkdir()
     pair = cluster.issue(name, name, organizations=["system:masters"], hosts=["127.0.0.1"])
@@ -109,17 +84,9 @@ def running(cluster: lab.Cluster, namespace: str, name: str) -> Generator[Driver
     plan.write_text(json.dumps(text))
     tls = ssl.create_default_context(cafile=str(cluster.ca))
     tls.load_cert_chain(pair.certificate, pair.key)
-    # It ends with its stdin, so it cannot outlive this process.
-    with subprocess.Popen(
-        [program, plan], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            driver = Driver(process)
-            asyncio.run(_register(cluster.server, tls, name, driver.answer()["port"]))
-            yield driver
-        finally:
-            assert process.stdin
-            process.stdin.close()
+    with started(PROGRAM, plan) as program:
+        asyncio.run(_register(cluster.server, tls, name, program.answer()["port"]))
+        yield Driver(program)
 
 
 async def _register(server: str, tls: ssl.SSLContext, name: str, port: int) -> None:

@@ -22,7 +22,8 @@ from lightkube.resources.core_v1 import Namespace, Node
 
 from benchmarks import driver as driving
 from benchmarks import machine, report
-from benchmarks.driver import Driver, MeasurementError
+from benchmarks.conversation import MeasurementError
+from benchmarks.driver import Driver
 from benchmarks.numbers import Flatness, Freed, Latency, Results, Sizes, Watched
 from benchmarks.processes import Meter, Usage, usage
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from lab import cache, toolchain
 
 HERE = Path(__file__).parent
+BENCHMARKS = HERE.parents[1] / "benchmarks"
 # -trimpath: the same program from every checkout.
 FLAGS = ("-trimpath", "-buildvcs=false")
 # Programs that a folder in KUBEBUILDER_ASSETS (setup-envtest) may bring.
@@ -67,7 +68,10 @@ PROGRAMS = {
         _kubernetes("kubectl", 20),
         Program("pebble", HERE / "tools/pebble", "github.com/canonical/pebble/cmd/pebble", 10),
         Program("pilot-agent", HERE / "istio/proxy", ".", 5),
-        Program("bench-kubelet", HERE.parents[1] / "benchmarks/kubelet", ".", 5),
+        Program("bench-kubelet", BENCHMARKS / "kubelet", ".", 5),
+        Program("bench-load", BENCHMARKS / "webhooks", "./load", 5),
+        Program("bench-lean", BENCHMARKS / "webhooks", "./lean", 5),
+        Program("bench-controller", BENCHMARKS / "webhooks", "./controller", 60),
         Program("coredns", HERE / "tools/coredns", "github.com/coredns/coredns", 130),
         Program(
             "training-operator",
