@@ -12,7 +12,7 @@ import lightkube
 import pytest
 from lab import meshed
 from lab.kubelet import ScriptedKubelet
-from lab.meshed import annotations
+from lab.meshed import annotations_of
 from lab.scene import Scene
 from lab.served import stage
 from lab.workload import Workload
@@ -49,7 +49,9 @@ def create(scene: Scene, revision: str) -> Pod:
     scene.client.patch(Namespace, scene.namespace, labels)
     pod = meshed.pod(scene.namespace, revision, sidecar=None)
     lab.until(
-        lambda: annotations(scene.client.create(pod, dry_run=True)).get("istio.io/rev") == revision,
+        lambda: (
+            annotations_of(scene.client.create(pod, dry_run=True)).get("istio.io/rev") == revision
+        ),
         timeout=30,
         what=f"pods of {scene.namespace} to be injected by {revision}",
     )
@@ -67,7 +69,7 @@ def test_hooks_of_the_mesh_stay_and_the_log_says_that_hold_has_no_effect(
     assert pod.metadata
     shape = [(c.name, c.lifecycle and c.lifecycle.to_dict()) for c in pod.spec.containers]
     assert shape == [("istio-proxy", HOOKS), ("main", None)]
-    assert annotations(pod)[STARTED_WITH] == "hold"
+    assert annotations_of(pod)[STARTED_WITH] == "hold"
     lines = map(json.loads, webhook.process.log.read_text().splitlines())
     reviews = [x for x in lines if x["message"] == f"{pod.metadata.namespace}/lifecycle"]
     assert reviews[-1]["outcome"] == "unchanged"
@@ -83,4 +85,4 @@ def test_a_pod_that_istio_makes_native_does_not_say_that_it_started_with_hold(
     assert pod.spec
     init = [container.name for container in pod.spec.initContainers or []]
     assert init == ["istio-init", "istio-proxy"]
-    assert annotations(pod)[STARTED_WITH] == "native"
+    assert annotations_of(pod)[STARTED_WITH] == "native"
