@@ -11,6 +11,7 @@ import pytest
 from lab.fixtures import await_account, namespace, pytest_runtest_makereport, running
 from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
+from lab.served import stage
 from lab.workload import Workload
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
@@ -54,6 +55,25 @@ def workload(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) -> 
     workload.await_ready()
     yield workload
     workload.stop()
+
+
+@pytest.fixture(scope="module")
+def webhook(workload: Workload, control: str) -> Iterator[Workload]:
+    """The workload with its webhook in force, as the charm configures it."""
+    workload.publish()
+    workload.await_admission(control)
+    yield workload
+    workload.withdraw()
+
+
+@pytest.fixture(scope="module")
+def served(
+    client: lightkube.Client, kubelet: ScriptedKubelet, webhook: Workload
+) -> Iterator[Scene]:
+    """A namespace whose pods the webhook changes."""
+    with stage(client, kubelet, webhook) as scene:
+        webhook.await_admission(scene.namespace)
+        yield scene
 
 
 @pytest.fixture(scope="session")

@@ -76,6 +76,7 @@ class Cluster:
             reaches it as well.
         harness: the address at which the API server and what `spawn` started reach the harness.
         logs: the folder of the logs, one file a process, those of pods in `pods`.
+        audit: the API server's audit log, one JSON object a pod creation (`audit-policy.yaml`).
         state: a folder that vanishes with the cluster.
         keep_logs: set it to keep the logs; an exception in the `with` block does as well.
         tree: the guardian and its processes.
@@ -85,6 +86,7 @@ class Cluster:
         self.level = level
         self.name = tree.name
         self.logs = tree.logs
+        self.audit = tree.logs / "audit.log"
         self.state = tree.state
         self.keep_logs = False
         self.tree = tree
@@ -111,7 +113,7 @@ class Cluster:
         at, files, programs = self._endpoints, self._files, self._programs
         self.spawn("etcd", control_plane.etcd(programs["etcd"], self.state, at))
         server, manager = "kube-apiserver", "kube-controller-manager"
-        self.spawn(server, control_plane.kube_apiserver(programs[server], at, files))
+        self.spawn(server, control_plane.kube_apiserver(programs[server], at, files, self.audit))
         self.spawn(manager, control_plane.kube_controller_manager(programs[manager], at, files))
         if self.level == "node":
             node.start_runtime(self, self.tree)
@@ -221,16 +223,28 @@ class Cluster:
         return self._processes[name]
 
     def publish(
-        self, namespace: str, name: str, port: int, target_port: int, *, ready: bool = True
+        self,
+        namespace: str,
+        name: str,
+        port: int,
+        target_port: int,
+        *,
+        endpoint: str = "",
+        ready: bool = True,
     ) -> None:
-        """Make or change a Service whose one endpoint is a process at `host`:`target_port`."""
+        """Make or change a Service and its endpoint, a process at `host`:`target_port`.
+
+        `endpoint` names it if the Service has several: they are told apart by their ports.
+        """
         service = Service(
             metadata=ObjectMeta(name=name, namespace=namespace),
             spec=ServiceSpec(ports=[ServicePort(port=port, targetPort=target_port)]),
         )
         endpoints = EndpointSlice(
             metadata=ObjectMeta(
-                name=name, namespace=namespace, labels={"kubernetes.io/service-name": name}
+                name=endpoint or name,
+                namespace=namespace,
+                labels={"kubernetes.io/service-name": name},
             ),
             # An IPv4 endpoint may not be a loopback address; the API server dials what it finds.
             addressType="FQDN" if self.level == "api" else "IPv4",

@@ -91,8 +91,10 @@ def etcd(program: Path, state: Path, endpoints: Endpoints) -> list[str]:
     ]
 
 
-def kube_apiserver(program: Path, endpoints: Endpoints, files: Credentials) -> list[str]:
-    """The command line of the API server."""
+def kube_apiserver(
+    program: Path, endpoints: Endpoints, files: Credentials, audit: Path
+) -> list[str]:
+    """The command line of the API server, which writes its audit log to `audit`."""
     return [
         str(program),
         f"--etcd-servers=http://127.0.0.1:{endpoints.etcd}",
@@ -124,6 +126,8 @@ def kube_apiserver(program: Path, endpoints: Endpoints, files: Credentials) -> l
         # Webhook Services are reached by their endpoints: there is no kube-proxy.
         "--enable-aggregator-routing=true",
         "--shutdown-delay-duration=0s",
+        f"--audit-policy-file={Path(__file__).with_name('audit-policy.yaml')}",
+        f"--audit-log-path={audit}",
     ]
 
 

@@ -54,10 +54,25 @@ def pod(
     )
 
 
+def nameless(namespace: str, *, labels: Mapping[str, str] | None = None, **what: Any) -> Pod:
+    """The same pod with a name that the API server makes up, as for those of a controller."""
+    made = pod(namespace, "", **what)
+    assert made.metadata
+    made.metadata.name, made.metadata.generateName = None, "worker-"
+    made.metadata.labels = dict(labels or {})
+    return made
+
+
 def _container(name: str, image: str, more: Mapping[str, Any]) -> core_v1.Container:
     container = core_v1.Container.from_dict({"name": name, "image": image, **more})
     assert isinstance(container, core_v1.Container)
     return container
+
+
+def annotations_of(pod: Pod) -> dict[str, str]:
+    """The pod's annotations."""
+    assert pod.metadata is not None
+    return pod.metadata.annotations or {}
 
 
 def proxy_exit_code(pod: Pod) -> int | None:

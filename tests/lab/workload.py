@@ -6,23 +6,28 @@ the certificate (``certificates``): what runs here runs with the rights that it 
 
 from __future__ import annotations
 
+import copy
+import datetime
 import json
 import signal
 import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
 import httpx2
 import yaml
 from istio_aux.core import selectors
+from istio_aux.core.start import STARTED_WITH
+from lightkube.codecs import AnyResource
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
 
 import certificates
 import lab
 import manifests
+from lab import meshed
 
 PROGRAM = Path(sys.executable).with_name("istio-aux")
 # Measured on 2 busy cores: ready 1.5 s after its start, gone 1.1 s after SIGTERM.
@@ -35,7 +40,11 @@ class Workload:
     """One ``istio-aux serve``, run under its own ServiceAccount ``<name>-workload``.
 
     ``name`` is the application's, ``model`` the namespace it is deployed to, ``folder`` where its
-    files go; ``more`` are further settings of its file.
+    files go; ``admission`` says who changes pods once it is published; ``more`` are further
+    settings of its file.
+
+    Attributes:
+        authority: what signs its certificate, and what the API server is told to trust.
     """
 
     def __init__(
@@ -46,24 +55,40 @@ class Workload:
         name: str = "istio-aux",
         model: str = "istio-aux",
         selector: str = DEFAULT_SELECTOR,
+        admission: Literal["webhook", "policy"] = "webhook",
         more: Mapping[str, Any] | None = None,
     ) -> None:
         self.cluster = cluster
         self.name = name
         self.model = model
         self.selector = selector
+        self.authority = certificates.make_authority(name, model)
+        self._admission: Literal["webhook", "policy"] = admission
+        self._more = more or {}
+        self._place(name, folder)
+
+    def _place(self, unit: str, folder: Path) -> None:
+        """Give this process a name, a folder and ports of its own."""
+        self.unit = unit
         self.webhook_port, self.status_port = _free_ports(2)
-        self._process: lab.Process | None = None
         self._folder = folder
-        self._authority = certificates.make_authority(name, model)
+        self._process: lab.Process | None = None
         self._settings = {
-            "namespace-selector": selector,
-            "webhook-address": f"{cluster.host}:{self.webhook_port}",
-            "status-address": f"{cluster.host}:{self.status_port}",
+            "namespace-selector": self.selector,
+            "webhook-address": f"{self.cluster.host}:{self.webhook_port}",
+            "webhook-configuration": manifests.webhook_configuration(self.name, self.model),
+            "status-address": f"{self.cluster.host}:{self.status_port}",
             "tls-certificate": str(folder / "tls.crt"),
             "tls-key": str(folder / "tls.key"),
-            **(more or {}),
+            **self._more,
         }
+
+    def replica(self, unit: str) -> Self:
+        """Another process of this application, which is deployed: same account, same Service."""
+        replica = copy.copy(self)
+        replica._place(unit, self._folder / unit)
+        replica._write_files()
+        return replica
 
     def deploy(self) -> None:
         """Make everything but the webhook configuration: account, role, files."""
@@ -72,16 +97,23 @@ class Workload:
             client.apply(namespace, field_manager="lab")
             for resource in manifests.render_access(self._values()):
                 client.apply(resource, field_manager="lab", force=True)
-        leaf = certificates.issue(
-            self._authority, certificates.service_names(self.name, self.model)
-        )
-        self._folder.mkdir(parents=True, exist_ok=True)
-        (self._folder / "tls.crt").write_text(leaf.chain)
-        (self._folder / "tls.key").write_text(leaf.private_key)
-        self.config.write_text(yaml.safe_dump(self._settings))
+        self._write_files()
         self.kubeconfig = self.cluster.kubeconfig_for(
             self.model, manifests.service_account(self.name)
         )
+
+    def _write_files(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self.renew_certificate()
+        self.config.write_text(yaml.safe_dump(self._settings))
+
+    def renew_certificate(self) -> str:
+        """Write a new certificate of ``authority``, and then its key; returns the chain, PEM."""
+        names = certificates.service_names(self.name, self.model)
+        leaf = certificates.issue(self.authority, names)
+        (self._folder / "tls.crt").write_text(leaf.chain)
+        (self._folder / "tls.key").write_text(leaf.private_key)
+        return leaf.chain
 
     @property
     def config(self) -> Path:
@@ -109,17 +141,17 @@ class Workload:
 
     def start(self) -> None:
         """Start the program, without waiting for anything."""
-        self._process = self.cluster.spawn(self.name, self.argv)
+        self._process = self.cluster.spawn(self.unit, self.argv)
 
     def await_ready(self, timeout: float = READY) -> None:
         """Return when the program says that it is ready. Raises TimeoutError, naming its log."""
 
         def ready() -> bool:
             if not self.process.running:
-                raise ChildProcessError(f"{self.name} ended; log: {self.process.log}")
+                raise ChildProcessError(f"{self.unit} ended; log: {self.process.log}")
             return self.get("/readyz")[0] == 200
 
-        lab.until(ready, timeout=timeout, what=f"{self.name} to be ready ({self.process.log})")
+        lab.until(ready, timeout=timeout, what=f"{self.unit} to be ready ({self.process.log})")
 
     def status(self) -> dict[str, Any]:
         """What ``/status`` says; empty when nobody answers."""
@@ -147,11 +179,30 @@ class Workload:
         return self.process.wait(STOP)
 
     def publish(self) -> None:
-        """Make the webhook known: a Service onto the process, and the charm's configuration."""
-        self.cluster.publish(self.model, self.name, manifests.WEBHOOK_PORT, self.webhook_port)
+        """Make admission known: a Service onto the process, and the charm's configuration."""
+        self.enlist()
         with self.cluster.client() as client:
-            for resource in manifests.render_webhook(self._values()):
+            for resource in self._admission_objects():
                 client.apply(resource, field_manager="lab", force=True)
+
+    def enlist(self, *, ready: bool = True) -> None:
+        """Make the process an endpoint of its Service, or one that is not to be used any more."""
+        self.cluster.publish(
+            self.model, self.name, manifests.WEBHOOK_PORT, self.webhook_port,
+            endpoint=self.unit, ready=ready,
+        )  # fmt: skip
+
+    def await_admission(self, namespace: str) -> None:
+        """Return when pods that are created in a selected namespace are changed."""
+        pod = meshed.pod(namespace, "probe", sidecar=None)
+
+        def changed() -> bool:
+            with self.cluster.client() as client:
+                made = client.create(pod, dry_run=True)
+            assert made.metadata
+            return STARTED_WITH in (made.metadata.annotations or {})
+
+        lab.until(changed, timeout=READY, what=f"pods of {namespace} to be changed by {self.name}")
 
     def _values(self) -> manifests.Values:
         """What the charm would make its objects of, with options that say what the settings say."""
@@ -159,15 +210,21 @@ class Workload:
             app=self.name,
             model=self.model,
             namespace_selector=selectors.parse(self.selector).as_label_selector(),
-            ca_bundle=self._authority.certificate,
+            ca_bundle=self.authority.bundle(datetime.datetime.now(datetime.UTC)),
             acts=self._settings.get("quit", "on") == "on",
             deletes=self._settings.get("dead-proxy") == "delete",
+            start_mode=self._settings.get("start-mode", "auto"),
+            admission=self._admission,
         )
 
+    def _admission_objects(self) -> list[AnyResource]:
+        values = self._values()
+        return manifests.render_start_policy(values) + manifests.render_webhook(values)
+
     def withdraw(self) -> None:
-        """Take the webhook configuration out of the cluster again."""
+        """Take what `publish` made out of the cluster again, but for the Service."""
         with self.cluster.client() as client:
-            for resource in manifests.render_webhook(manifests.Values(self.name, self.model)):
+            for resource in self._admission_objects():
                 assert resource.metadata is not None
                 client.delete(type(resource), str(resource.metadata.name))
 

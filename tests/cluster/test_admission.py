@@ -1,0 +1,229 @@
+"""The webhook behind a real API server: what becomes of pods as they are created."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import lab
+import pytest
+import yaml
+from lab import creation, meshed
+from lab.meshed import annotations_of
+from lab.scene import Scene
+from lab.workload import Workload
+from lightkube.codecs import from_dict
+from lightkube.resources.core_v1 import Namespace, Pod
+
+CONFIG = "proxy.istio.io/config"
+HOLD = "holdApplicationUntilProxyStarts"
+INJECT = "sidecar.istio.io/inject"
+NATIVE = "sidecar.istio.io/nativeSidecar"
+START = "istio-aux.io/start"
+STARTED_WITH = "istio-aux.io/started-with"
+HELD = {CONFIG: f"{HOLD}: true", STARTED_WITH: "hold"}
+
+
+def create(scene: Scene, **what: Any) -> Pod:
+    return scene.client.create(meshed.nameless(scene.namespace, sidecar=None, **what))
+
+
+def config_of(pod: Pod) -> str:
+    return annotations_of(pod).get(CONFIG, "")
+
+
+@pytest.mark.parametrize("restart_policy", ["Never", "OnFailure", "Always"])
+def test_a_pod_is_held_and_says_so(served: Scene, restart_policy: str):
+    """What Istio can do has not been told: Job-like pods are held, like those of a Deployment."""
+    assert annotations_of(create(served, restart_policy=restart_policy)) == HELD
+
+
+@pytest.mark.parametrize(("api", "kind"), [("batch/v1", "Job"), ("apps/v1", "Deployment")])
+def test_pods_of_a_controller_are_held(served: Scene, api: str, kind: str):
+    """Controllers have the API server make up the names, after admission."""
+    labels: dict[str, Any] = {"of": kind.lower()}
+    policy = "Never" if kind == "Job" else "Always"
+    spec = {"restartPolicy": policy, "containers": [{"name": "main", "image": "none"}]}
+    selector = {} if kind == "Job" else {"selector": {"matchLabels": labels}}
+    served.client.create(
+        from_dict(
+            {
+                "apiVersion": api,
+                "kind": kind,
+                "metadata": {"name": "owner", "namespace": served.namespace},
+                "spec": {**selector, "template": {"metadata": {"labels": labels}, "spec": spec}},
+            }
+        )
+    )
+
+    pods = lab.until(
+        lambda: list(served.client.list(Pod, namespace=served.namespace, labels=labels)),
+        timeout=30,
+        what=f"the {kind} to make its pod",
+    )
+
+    assert [annotations_of(pod) for pod in pods] == [HELD]
+
+
+def test_what_the_annotation_says_already_is_kept(served: Scene):
+    """T32: a string that looks like a number above all, for Istio would refuse the pod."""
+    text = 'concurrency: 2 # two\nproxyMetadata:\n  AT: 12:30:45\n  NUMBER: "7"\n'
+
+    config = config_of(create(served, annotations={CONFIG: text}))
+
+    assert config.startswith(text) or config.endswith(text)
+    assert yaml.safe_load(config) == {**yaml.safe_load(text), HOLD: True}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        pytest.param({"annotations": {CONFIG: f"{HOLD}: false"}}, id="T32"),
+        pytest.param(
+            {"annotations": {CONFIG: "hold_application_until_proxy_starts: false"}}, id="T32 snake"
+        ),
+        pytest.param({"annotations": {START: "off"}}, id="off"),
+        pytest.param({"annotations": {INJECT: "false"}}, id="no sidecar"),
+        pytest.param(
+            {"annotations": {INJECT: "true"}, "labels": {INJECT: "false"}}, id="T35: label wins"
+        ),
+        pytest.param({"labels": {"istio.io/dataplane-mode": "ambient"}}, id="ambient"),
+    ],
+)
+def test_what_the_author_rules_out_is_left_alone(served: Scene, asked: dict[str, Any]):
+    """T32, T35: an explicit false in either spelling, and every other way to opt out."""
+    pod = create(served, **asked)
+
+    assert annotations_of(pod) == asked.get("annotations", {})
+
+
+def test_a_label_that_asks_for_a_sidecar_beats_an_annotation_that_does_not(served: Scene):
+    """T35: as Istio has it."""
+    pod = create(served, annotations={INJECT: "false"}, labels={INJECT: "true"})
+
+    assert annotations_of(pod) == {INJECT: "false", **HELD}
+
+
+@pytest.mark.parametrize(
+    ("wish", "made"),
+    [
+        ("auto", HELD),
+        ("hold", HELD),
+        ("native", {NATIVE: "true", STARTED_WITH: "native"}),
+    ],
+)
+def test_the_author_chooses_how_the_pod_starts(served: Scene, wish: str, made: dict[str, str]):
+    pod = create(served, annotations={START: wish})
+
+    assert annotations_of(pod) == {START: wish, **made}
+
+
+def test_a_pod_on_the_nodes_network_is_not_even_reviewed(cluster: lab.Cluster, served: Scene):
+    pod = meshed.nameless(served.namespace, sidecar=None)
+    assert pod.spec
+    pod.spec.hostNetwork = True
+
+    [made] = creation.create(cluster, pod)
+
+    assert annotations_of(made.pod) == {}
+    assert not any("webhook" in key for key in made.audit(cluster))
+
+
+@pytest.mark.parametrize(
+    ("asked", "warning"),
+    [
+        ({CONFIG: "holdApplicationUntilProxyStarts: [true"}, "proxy.istio.io/config"),
+        ({CONFIG: "concurrency"}, "proxy.istio.io/config"),
+        ({START: "nativ"}, 'istio-aux.io/start: "nativ": expected auto, native, hold or off'),
+    ],
+)
+def test_who_creates_a_pod_with_a_mistake_is_warned(
+    cluster: lab.Cluster, served: Scene, asked: dict[str, str], warning: str
+):
+    """T32: as a header of the API server's answer; the text that nobody can read is untouched."""
+    pod = meshed.nameless(served.namespace, sidecar=None, annotations=asked)
+
+    [made] = creation.create(cluster, pod)
+
+    assert asked.items() <= annotations_of(made.pod).items()
+    [header] = made.warnings
+    assert header.startswith('299 - "istio-aux: ')
+    assert warning in header.replace('\\"', '"')
+
+
+def test_the_audit_log_says_what_was_done_and_why(cluster: lab.Cluster, served: Scene):
+    changed, unchanged = creation.create(
+        cluster,
+        meshed.nameless(served.namespace, sidecar=None),
+        meshed.nameless(served.namespace, sidecar=None, annotations={START: "off"}),
+    )
+
+    assert ours(changed.audit(cluster)) == {"reason": f"added {HOLD}", "started-with": "hold"}
+    assert ours(unchanged.audit(cluster)) == {"reason": 'annotation istio-aux.io/start: "off"'}
+    assert changed.warnings == ()
+
+
+def ours(audit: dict[str, str]) -> dict[str, str]:
+    own = "start.istio-aux.io/"
+    return {key.removeprefix(own): text for key, text in audit.items() if key.startswith(own)}
+
+
+def test_a_dry_run_is_changed_like_the_real_thing_and_leaves_nothing(
+    cluster: lab.Cluster, served: Scene, webhook: Workload
+):
+    pod = meshed.pod(served.namespace, "rehearsed", sidecar=None)
+
+    [made] = creation.create(cluster, pod, dry_run=True)
+
+    assert annotations_of(made.pod) == HELD
+    stored = served.client.list(Pod, namespace=served.namespace)
+    assert "rehearsed" not in {p.metadata.name for p in stored if p.metadata}
+    assert reviews_of(webhook, f"{served.namespace}/rehearsed") == ["hold"]
+
+
+def test_every_review_is_logged_and_counted(served: Scene, webhook: Workload):
+    served.client.create(meshed.pod(served.namespace, "seen", sidecar=None))
+
+    assert reviews_of(webhook, f"{served.namespace}/seen") == ["hold"]
+    assert 'istio_aux_admission_reviews_total{outcome="hold"}' in webhook.get("/metrics")[1]
+
+
+def reviews_of(webhook: Workload, pod: str) -> list[str]:
+    """The outcomes of the reviews of a pod, from the log."""
+    lines = map(json.loads, webhook.process.log.read_text().splitlines())
+    return [line["outcome"] for line in lines if line["message"] == pod]
+
+
+def test_a_pod_in_a_namespace_that_is_not_selected_is_left_as_it_is(
+    webhook: Workload, scene: Scene
+):
+    assert annotations_of(create(scene)) == {}
+
+
+def test_the_namespaces_label_can_change_under_way(webhook: Workload, scene: Scene):
+    """Selected: pods are changed from then on; deselected: they are not any more."""
+    webhook.select(scene.namespace)
+    webhook.await_admission(scene.namespace)
+    assert annotations_of(create(scene)) == HELD
+
+    webhook.select(scene.namespace, selected=False)
+
+    lab.until(
+        lambda: annotations_of(create(scene)) == {},
+        timeout=30,
+        what="pods of the namespace to be left alone",
+    )
+    assert annotations_of(create(scene)) == {}
+
+
+def test_a_namespace_of_an_ambient_mesh_is_left_alone(served: Scene, selected: Scene):
+    """T34: it is selected, and has no sidecars to wait for."""
+    labels = {"labels": {"istio.io/dataplane-mode": "ambient"}}
+    selected.client.patch(Namespace, selected.namespace, {"metadata": labels})
+
+    lab.until(
+        lambda: annotations_of(create(selected)) == {},
+        timeout=30,
+        what="pods of the ambient namespace to be left alone",
+    )
+    assert annotations_of(create(selected)) == {}

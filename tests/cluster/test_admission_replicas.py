@@ -1,0 +1,129 @@
+"""Two processes behind one Service while pods are created: restarts, a death, a new certificate.
+
+The pods are real ones: stored, and seen by the controllers; no node runs them.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+
+import lab
+import lightkube
+import pytest
+from lab import meshed
+from lab.creation import Creation, Stream
+from lab.kubelet import ScriptedKubelet
+from lab.scene import Scene
+from lab.served import end, program, stage
+from lab.workload import Workload
+
+import certificates
+
+# Creations a second; a machine that is busy with other things makes fewer.
+RATE = 200
+HELD = b"holdApplicationUntilProxyStarts"
+
+
+@pytest.fixture(scope="module")
+def replicas(
+    cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[Workload]]:
+    """Two processes of one application, with their webhook in force."""
+    with program(cluster, tmp_path_factory.mktemp("replicated"), "replicated") as first:
+        second = first.replica("replicated-1")
+        second.start()
+        second.await_ready()
+        first.publish()
+        second.enlist()
+        yield [first, second]
+        first.withdraw()
+        end(second)
+
+
+@pytest.fixture(scope="module")
+def scene(
+    client: lightkube.Client, kubelet: ScriptedKubelet, replicas: list[Workload]
+) -> Iterator[Scene]:
+    """A namespace whose pods they change."""
+    with stage(client, kubelet, replicas[0]) as scene:
+        replicas[0].await_admission(scene.namespace)
+        yield scene
+
+
+@pytest.fixture
+def stream(cluster: lab.Cluster, scene: Scene) -> Stream:
+    """Pods that are created all the time."""
+    return Stream(cluster, meshed.nameless(scene.namespace, sidecar=None), rate=RATE)
+
+
+def refused(creations: list[Creation]) -> list[bytes]:
+    return [creation.body for creation in creations if creation.status != 201]
+
+
+def unchanged(creations: list[Creation]) -> list[Creation]:
+    return [creation for creation in creations if HELD not in creation.body]
+
+
+def test_a_rolling_restart_misses_no_pod(replicas: list[Workload], stream: Stream):
+    """T37: each leaves the Service as it is told to end, and is back in it when it is ready."""
+    with stream:
+        stream.await_more(RATE)
+        for replica in replicas:
+            replica.enlist(ready=False)
+            assert replica.stop() == 0
+            replica.start()
+            replica.await_ready()
+            replica.enlist()
+        stream.await_more(RATE)
+
+    print(f"{len(stream.creations)} pods, {stream.rate:.0f} a second")
+    assert refused(stream.creations) == []
+    assert unchanged(stream.creations) == []
+
+
+def test_a_certificate_of_a_new_authority_misses_no_pod(replicas: list[Workload], stream: Stream):
+    """The API server trusts both, then each process changes, then it forgets the old."""
+    old = replicas[0].authority
+    new = certificates.make_authority("replicated", "replicated", replaces=old)
+    with stream:
+        stream.await_more(RATE // 2)
+        for replica in replicas:
+            replica.authority = new
+        replicas[0].publish()
+        chains = [replica.renew_certificate() for replica in replicas]
+        lab.until(
+            lambda: all(served_by(r) in chain for r, chain in zip(replicas, chains, strict=True)),
+            timeout=30,
+            what="both to serve their new certificates",
+        )
+        stream.await_more(RATE // 2)
+        forgetting = certificates.Authority(new.certificate, new.private_key)
+        replicas[0].authority = replicas[1].authority = forgetting
+        replicas[0].publish()
+        stream.await_more(RATE // 2)
+
+    assert refused(stream.creations) == []
+    assert unchanged(stream.creations) == []
+
+
+def served_by(replica: Workload) -> str:
+    """The certificate with which it is answered now, PEM."""
+    return ssl.get_server_certificate((replica.cluster.host, replica.webhook_port)).strip()
+
+
+def test_one_that_is_killed_costs_no_creation(replicas: list[Workload], stream: Stream):
+    """T37: pods may come unchanged, but only until the dead one is out of the Service."""
+    with stream:
+        stream.await_more(RATE // 4)
+        replicas[1].process.kill()
+        replicas[1].process.wait(30)
+        stream.await_more(RATE // 4)
+        replicas[1].enlist(ready=False)
+        lab.until(
+            lambda: unchanged(stream.await_more(RATE // 10)) == [],
+            timeout=30,
+            what="every pod to be changed by the one that is left",
+        )
+
+    assert refused(stream.creations) == []

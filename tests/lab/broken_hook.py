@@ -1,0 +1,96 @@
+"""The charm's webhook configuration, leading to webhooks that are broken in one way each.
+
+A namespace with label `lab.test/broken: <way>` shows its pods to the one that is broken that way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator, Sequence
+
+from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
+
+import manifests
+from lab.clusters import Cluster
+from lab.hooks import Answer, Hooks, http_response, patching, review
+
+LABEL = "lab.test/broken"
+MODEL = "broken"
+
+ANSWERS: dict[str, Answer] = {
+    "error-500": lambda _: http_response(b"out of order", status=500),
+    "nothing": lambda _: http_response(b""),
+    "not-json": lambda _: http_response(b"<html>"),
+    "wrong-uid": lambda _: review("somebody-else"),
+    "not-base64": lambda request: review(request["uid"], patchType="JSONPatch", patch="*"),
+    "huge": lambda _: http_response(b"x" * (16 << 20)),
+    "cut-off": lambda _: http_response(b'{"apiVersion"', length=1000),
+    "mute": lambda _: None,
+}
+"""Each fails in an own way, the last one by never answering."""
+
+UNREACHABLE = ("refused", "blackholed")
+"""Nobody listens, and packets that nobody answers."""
+
+INAPPLICABLE = "inapplicable"
+"""A well-formed JSON Patch that cannot apply: the one that refuses pods, in spite of `Ignore`."""
+
+WAYS = (*ANSWERS, *UNREACHABLE, INAPPLICABLE)
+
+
+@contextlib.contextmanager
+def broken_hooks(cluster: Cluster, ways: Sequence[str] = WAYS) -> Iterator[Hooks]:
+    """Webhooks broken in these ways, in force; they are withdrawn at the end.
+
+    Namespaces are the caller's, and so is to await that the API server knows the configurations: it
+    learns of them in the order of `ways`.
+    """
+    answers = {**ANSWERS, INAPPLICABLE: patching(_remove_what_is_not_there)}
+    answering = {f"broken-{way}": answers[way] for way in ways if way not in UNREACHABLE}
+    with (
+        Hooks(cluster, MODEL, answering) as hooks,
+        _nobody() as refused,
+        _full() as blackholed,
+        cluster.client() as client,
+    ):
+        for way, port in zip(UNREACHABLE, (refused, blackholed), strict=True):
+            cluster.publish(MODEL, f"broken-{way}", manifests.WEBHOOK_PORT, port)
+        for way in ways:
+            for resource in manifests.render_webhook(_values(way, cluster.ca.read_text())):
+                client.apply(resource, force=True)
+        yield hooks
+        for way in ways:
+            name = manifests.webhook_configuration(f"broken-{way}", MODEL)
+            client.delete(MutatingWebhookConfiguration, name)
+
+
+def _values(way: str, ca: str) -> manifests.Values:
+    selector = {"matchLabels": {LABEL: way}}
+    return manifests.Values(f"broken-{way}", MODEL, namespace_selector=selector, ca_bundle=ca)
+
+
+def _remove_what_is_not_there(pod: object) -> list[dict[str, str]]:
+    return [{"op": "remove", "path": "/metadata/annotations/nothing-of-that-name"}]
+
+
+@contextlib.contextmanager
+def _nobody() -> Iterator[int]:
+    """A port of 127.0.0.1 that is taken, but refuses connections."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+@contextlib.contextmanager
+def _full() -> Iterator[int]:
+    """A port of 127.0.0.1 that drops every SYN, because nobody takes what is in its queue."""
+    with socket.socket() as listener, contextlib.ExitStack() as stack:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        # Linux queues one more than was asked for (net/sock.h sk_acceptq_is_full).
+        for _ in range(2):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        yield listener.getsockname()[1]

@@ -1,0 +1,183 @@
+"""A lean client that creates pods, many at once or at a rate, and keeps how each creation went.
+
+lightkube cannot be used for that: it drops the headers of an answer, and its models would take more
+of the machine than all that is looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import threading
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+from lightkube.resources.core_v1 import Pod
+
+from lab.clusters import Cluster
+from lab.waiting import until
+
+# Seconds. The API server itself gives a creation 34 s, and the machine may be very busy.
+ANSWER = 120.0
+_JSON = {"Content-Type": "application/json"}
+# Creations at once. More wait for their turn: a rate that is too high for the machine gets lower.
+AT_ONCE = 32
+LATE = 0.2  # seconds
+
+
+@dataclass(frozen=True)
+class Creation:
+    """How the creation of a pod went.
+
+    Attributes:
+        status: the HTTP status; 201 is success.
+        body: the pod as it was stored, or a Status; JSON.
+        warnings: the Warning headers.
+        audit_id: the request's name in the audit log.
+        began: when it began, by the monotonic clock.
+        seconds: how long it took.
+    """
+
+    status: int
+    body: bytes
+    warnings: tuple[str, ...]
+    audit_id: str
+    began: float
+    seconds: float
+
+    @property
+    def pod(self) -> Pod:
+        """The pod. Raises ValueError: it was refused; the message is the API server's."""
+        document = json.loads(self.body)
+        if self.status != 201:
+            raise ValueError(document["message"])
+        pod = Pod.from_dict(document)
+        assert isinstance(pod, Pod)
+        return pod
+
+    def audit(self, cluster: Cluster) -> dict[str, str]:
+        """The annotations of its event in the audit log, once there. Raises TimeoutError."""
+
+        def find() -> dict[str, Any] | None:
+            lines = cluster.audit.read_text().splitlines()
+            # Without its end, the last line may be half of one.
+            return next((json.loads(x) for x in lines if self.audit_id in x and x[-1] == "}"), None)
+
+        event = until(find, timeout=30, what=f"audit event {self.audit_id} in {cluster.audit}")
+        return event.get("annotations", {})
+
+
+def create(
+    cluster: Cluster, *pods: Pod, dry_run: bool = False, in_turn: bool = False
+) -> list[Creation]:
+    """Create pods as an administrator, all at once, or on one connection in turn.
+
+    Returns how each went, in their order.
+    """
+    query = "?dryRun=All" if dry_run else ""
+    requests = [_request(cluster, pod) for pod in pods]
+
+    async def run() -> list[Creation]:
+        async with _session(cluster) as session:
+            posts = [_post(session, url + query, body) for url, body in requests]
+            if in_turn:
+                return [await post for post in posts]
+            return await asyncio.gather(*posts)
+
+    return asyncio.run(run())
+
+
+class Stream:
+    """Creates pods like this one, whose name must be generated, at a rate while it is open.
+
+    Attributes:
+        creations: those that have ended.
+    """
+
+    def __init__(self, cluster: Cluster, pod: Pod, *, rate: float) -> None:
+        """`rate`: creations a second."""
+        self.creations: list[Creation] = []
+        self._cluster, self._pod, self._rate = cluster, pod, rate
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="creations")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    @property
+    def rate(self) -> float:
+        """Creations a second, as many as there were."""
+        began = [creation.began for creation in self.creations]
+        return len(began) / (max(began) - min(began))
+
+    def await_more(self, count: int) -> list[Creation]:
+        """Return the creations that began after this call did, once so many have ended."""
+        now, seen = time.monotonic(), len(self.creations)
+
+        def more() -> list[Creation]:
+            return [creation for creation in self.creations[seen:] if creation.began > now]
+
+        what = f"{count} more pods to be created"
+        until(lambda: len(more()) >= count, timeout=ANSWER, what=what)
+        return more()
+
+    async def _run(self) -> None:
+        slots = asyncio.Semaphore(AT_ONCE)
+        url, body = _request(self._cluster, self._pod)
+
+        async def one() -> None:
+            try:
+                self.creations.append(await _post(session, url, body))
+            finally:
+                slots.release()
+
+        async with _session(self._cluster) as session, asyncio.TaskGroup() as group:
+            due = time.monotonic()
+            while not self._stop.is_set():
+                await slots.acquire()
+                group.create_task(one())
+                # What was late may be made up for, for a moment.
+                due = max(due + 1 / self._rate, time.monotonic() - LATE)
+                await asyncio.sleep(due - time.monotonic())  # The rate is the point.
+
+
+def _session(cluster: Cluster) -> aiohttp.ClientSession:
+    pair = cluster.issue("creator", "creator", organizations=["system:masters"])
+    context = ssl.create_default_context(cafile=cluster.ca)
+    context.load_cert_chain(pair.certificate, pair.key)
+    connector = aiohttp.TCPConnector(ssl=context, limit=0)
+    return aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(ANSWER))
+
+
+def _request(cluster: Cluster, pod: Pod) -> tuple[str, bytes]:
+    assert pod.metadata
+    url = f"{cluster.server}/api/v1/namespaces/{pod.metadata.namespace}/pods"
+    return url, json.dumps(pod.to_dict()).encode()
+
+
+async def _post(session: aiohttp.ClientSession, url: str, body: bytes) -> Creation:
+    began = time.monotonic()
+    async with session.post(url, data=body, headers=_JSON) as answer:
+        made = await answer.read()
+    return Creation(
+        status=answer.status,
+        body=made,
+        warnings=tuple(answer.headers.getall("Warning", [])),
+        audit_id=answer.headers["Audit-Id"],
+        began=began,
+        seconds=time.monotonic() - began,
+    )

@@ -1,0 +1,131 @@
+"""Admission webhooks that answer as a test wants them to: one server, one Service for each.
+
+The API server names the Service in the Host header, so the path and all else of a configuration may
+stay what the charm renders.
+"""
+
+from __future__ import annotations
+
+import base64
+import collections
+import http.server
+import json
+import ssl
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Namespace
+
+from lab.clusters import Cluster
+
+PORT = 8443
+
+Request = dict[str, Any]
+Answer = Callable[[Request], bytes | None]
+"""Takes the `request` of an AdmissionReview and returns all bytes of an HTTP response, after which
+the connection is closed; None: there is none, and the connection stays."""
+
+
+class Hooks:
+    """Webhooks of these names, also those of their Services in namespace `model`, while it is open.
+
+    Attributes:
+        bundle: the caBundle for their configurations.
+        calls: how often each was called.
+    """
+
+    def __init__(self, cluster: Cluster, model: str, answers: Mapping[str, Answer]) -> None:
+        self.bundle = base64.b64encode(cluster.ca.read_bytes()).decode()
+        self.calls = collections.Counter[str]()
+        self._cluster, self._model, self._answers = cluster, model, answers
+        hosts = [f"{name}.{model}.svc" for name in answers]
+        pair = cluster.issue(f"hooks-{model}", "hooks", hosts=hosts)
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(pair.certificate, pair.key)
+        self._closing = threading.Event()
+
+    def __enter__(self) -> Self:
+        self._server = _Server((self._cluster.host, 0), self._handler())
+        self._server.context = self._context
+        self._thread = threading.Thread(target=self._server.serve_forever, name="hooks")
+        self._thread.start()
+        with self._cluster.client() as client:
+            client.apply(Namespace(metadata=ObjectMeta(name=self._model)))
+        for name in self._answers:
+            self._cluster.publish(self._model, name, PORT, self._server.server_address[1])
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._closing.set()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def _handler(self) -> type[http.server.BaseHTTPRequestHandler]:
+        hooks = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                name = self.headers["Host"].partition(".")[0]
+                hooks.calls[name] += 1
+                answer = hooks._answers[name](review["request"])
+                if answer is None:
+                    hooks._closing.wait()
+                else:
+                    self.wfile.write(answer)
+
+        return Handler
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    # A connection is a thread, and one that hangs ends with the last connection to it.
+    daemon_threads = True
+    request_queue_size = 128
+    context: ssl.SSLContext
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        # In the connection's thread: a client that delays its handshake delays nobody else.
+        with self.context.wrap_socket(request, server_side=True) as secured:
+            super().finish_request(secured, client_address)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: an API server that is told nonsense hangs up."""
+
+
+def http_response(body: bytes, *, status: int = 200, length: int | None = None) -> bytes:
+    """An HTTP response that says it is JSON; `length`: not the body's."""
+    head = f"HTTP/1.1 {status} -\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    head += f"Content-Length: {len(body) if length is None else length}\r\n\r\n"
+    return head.encode() + body
+
+
+def review(uid: str, **more: Any) -> bytes:
+    """An HTTP response that allows the pod; `more` are further fields of the review's response."""
+    answer = {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "response": {"uid": uid, "allowed": True, **more},
+    }
+    return http_response(json.dumps(answer).encode())
+
+
+def patching(operations: Callable[[dict[str, Any]], Sequence[dict[str, Any]]]) -> Answer:
+    """Answer with the JSON Patch that `operations` returns for a pod; an empty one is none."""
+
+    def answer(request: Request) -> bytes:
+        made = json.dumps(operations(request["object"])).encode()
+        if made == b"[]":
+            return review(request["uid"])
+        patch = base64.b64encode(made).decode()
+        return review(request["uid"], patchType="JSONPatch", patch=patch)
+
+    return answer
