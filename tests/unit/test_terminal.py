@@ -51,6 +51,17 @@ training/job-x7k2p  IGNORE  the pod has no container istio-proxy
     )
 
 
+def test_explain_says_how_a_pod_was_started(run: Run, tmp_path: Path) -> None:
+    """T31: and when that had no effect."""
+    file = tmp_path / "pod.json"
+    annotations = {"istio-aux.io/started-with": "hold"}
+    file.write_text(json.dumps(document({"main": RUNNING}, annotations=annotations)))
+    start = "asked for hold, but no container is called istio-proxy"
+
+    assert f"\n  start: {start}\n" in run("explain", "-f", str(file)).out
+    assert json.loads(run("explain", "-f", str(file), columns=None).out)["start"] == start
+
+
 def test_explain_tells_a_program_in_a_pipe(run: Run, pods: str) -> None:
     """`istio-aux explain -f pods.json | jq .action`."""
     shown = run("explain", "-f", pods, columns=None)

@@ -14,6 +14,7 @@ import msgspec
 
 from istio_aux import terminal as terminals
 from istio_aux.core import quit as quitting
+from istio_aux.core import started
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Policy
 from istio_aux.terminal import Cell, Style, Terminal
@@ -29,7 +30,7 @@ _ACTIONS = {
 _HEADER = [Cell(title, Style.HEADING) for title in ("CONTAINER", "ROLE", "FINISHED", "WHY")]
 
 
-class Explanation(msgspec.Struct, frozen=True):
+class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
     """One answer of `explain`; the names are a contract."""
 
     namespace: str
@@ -38,6 +39,7 @@ class Explanation(msgspec.Struct, frozen=True):
     action: str
     reason: str
     containers: dict[str, quitting.ContainerVerdict]
+    start: str | None = None
 
 
 Show = Callable[[Explanation], None]
@@ -53,6 +55,7 @@ def of(pod: Pod, policy: Policy, now: datetime | None) -> Explanation:
         action=str(decision.__struct_config__.tag),
         reason=decision.reason,
         containers=dict(decision.containers),
+        start=started.told(pod),
     )
 
 
@@ -81,6 +84,8 @@ def as_text(explanation: Explanation, terminal: Terminal) -> Iterator[str]:
     action = Cell(explanation.action.upper(), _ACTIONS.get(explanation.action, Style.PLAIN))
     parts = (Cell(key, Style.HEADING), action, Cell(explanation.reason))
     yield "  ".join(map(terminal.paint, parts))
+    if explanation.start:
+        yield f"  start: {explanation.start}"
     rows = [
         [
             Cell(name),
