@@ -66,8 +66,7 @@ def application(status: Callable[[], Status], metrics: Callable[[], bytes]) -> w
 
     async def readyz(_request: web.Request) -> web.Response:
         now = status()
-        lines = [*(("ok",) if now.ready else ()), *now.missing]
-        text = "".join(f"{line}\n" for line in lines)
+        text = ("ok\n" if now.ready else "") + "".join(f"{line}\n" for line in now.missing)
         return web.Response(status=200 if now.ready else 503, text=text)
 
     async def show_status(_request: web.Request) -> web.Response:
