@@ -20,6 +20,7 @@ from lightkube.codecs import AnyResource
 
 import kinds  # noqa: F401  # pyright: ignore[reportUnusedImport]  tells `codecs` of Istio's kind
 import namespaces
+import startrules
 
 WEBHOOK_PORT: Final = 8443
 
@@ -128,18 +129,28 @@ def render_start_policy(values: Values) -> list[AnyResource]:
 
     They need no workload: what they change, the API server changes by itself.
     """
-    return []
+    if values.admission != "policy":
+        return []
+    return _render(
+        "start.yaml.j2",
+        values.app,
+        values.model,
+        conditions=startrules.policy_conditions(values.start_mode),
+        variables=startrules.variables(values.start_mode),
+        **_admission(values),
+    )
 
 
 def render_webhook(values: Values) -> list[AnyResource]:
     """Return the MutatingWebhookConfiguration."""
+    mode = values.start_mode if values.admission == "policy" else None
     return _render(
         "webhook.yaml.j2",
         values.app,
         values.model,
         ca_bundle=base64.b64encode(values.ca_bundle.encode()).decode(),
-        failure_policy=values.failure_policy,
-        namespace_selector=_except_never_selected(values.namespace_selector),
+        conditions=startrules.webhook_conditions(mode),
+        **_admission(values),
     )
 
 
@@ -156,6 +167,21 @@ def render(values: Values) -> list[AnyResource]:
         + render_mesh(values)
         + render_webhook(values)
     )
+
+
+def _admission(values: Values) -> dict[str, Any]:
+    """What both forms of admission are rendered from."""
+    return {
+        "failure_policy": values.failure_policy,
+        "matches": startrules.matches(values.app, values.namespace_selector),
+        "rule": {
+            "apiGroups": [""],
+            "apiVersions": ["v1"],
+            "operations": ["CREATE"],
+            "resources": ["pods"],
+            "scope": "Namespaced",
+        },
+    }
 
 
 def _except_never_selected(selector: Mapping[str, Any]) -> dict[str, Any]:

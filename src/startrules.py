@@ -1,0 +1,157 @@
+"""Which pods are changed at admission, and how: the rules of the workload's `core/start.py` in CEL.
+
+Pure. One table of cases is run through both forms (`tests/lab/start_cases.py`). Wherever CEL
+cannot tell what is to be done, it leaves the pod to the webhook.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import celmerge
+import namespaces
+
+# Spelled as in `core/start.py`, where each is explained.
+START: Final = "istio-aux.io/start"
+STARTED_WITH: Final = "istio-aux.io/started-with"
+CONFIG: Final = "proxy.istio.io/config"
+INJECT: Final = "sidecar.istio.io/inject"
+NATIVE_SIDECAR: Final = "sidecar.istio.io/nativeSidecar"
+INJECTED: Final = "sidecar.istio.io/status"
+MIRROR: Final = "kubernetes.io/config.mirror"
+DATAPLANE: Final = "istio.io/dataplane-mode"
+PROXY: Final = "istio-proxy"
+MODES: Final = ("auto", "native", "hold", "off")
+
+# What annotations may have in all (apimachinery ValidateAnnotationsSize), less what is added but
+# for the text. For a pod that gets nearer to it, the webhook counts.
+_FULL: Final = (256 << 10) - 1024
+# CEL adds their sizes up in quadratic time: 30,000 took 8 s. Pods have some dozens.
+_MANY: Final = 200
+
+_LABELS: Final = "object.metadata.?labels"
+_ANNOTATIONS: Final = "object.metadata.?annotations"
+_HAS_PROXY: Final = f"object.spec.containers.exists(c, c.name == '{PROXY}')"
+_NATIVELY: Final = (
+    "object.spec.?initContainers.orValue([])"
+    f".exists(c, c.name == '{PROXY}' && c.?restartPolicy.orValue('') == 'Always')"
+)
+
+# What both forms ask of a pod.
+_ALWAYS: Final = {
+    "not-host-network": "!has(object.spec.hostNetwork) || !object.spec.hostNetwork",
+    "not-mirror-pod": f"!('{MIRROR}' in {_ANNOTATIONS}.orValue({{}}))",
+}
+
+
+def matches(app: str, selector: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a webhook, or of a policy's `matchConstraints`, that choose pods.
+
+    Args:
+        app: name of the application, whose own pods are not chosen.
+        selector: Kubernetes LabelSelector of namespaces.
+    """
+    never = [
+        _not_in(namespaces.NAME_LABEL, *namespaces.NEVER_SELECTED),
+        # In an ambient mesh there are no sidecars.
+        _not_in(DATAPLANE, "ambient"),
+    ]
+    return {
+        "matchPolicy": "Equivalent",
+        "namespaceSelector": {
+            **selector,
+            "matchExpressions": [*selector.get("matchExpressions", []), *never],
+        },
+        "objectSelector": {
+            "matchExpressions": [
+                # Juju marks the model's operator so: without it no charm of the model could be
+                # repaired.
+                {"key": "model.juju.is/disable-webhook", "operator": "DoesNotExist"},
+                # With `Fail`, a webhook that matches its own pod blocks its own restart.
+                _not_in("app.kubernetes.io/name", app),
+            ]
+        },
+    }
+
+
+def policy_conditions(mode: str) -> list[dict[str, str]]:
+    """Return the policy's `matchConditions`: it is no business of ours without."""
+    # istio inject.go injectRequired: the label, if there is one, beats the annotation.
+    inject = f"{_LABELS}[?'{INJECT}'].or({_ANNOTATIONS}[?'{INJECT}'])"
+    wanted = {
+        "sidecar-wanted": f"{inject}.orValue('') != 'false'",
+        "not-ambient": f"{_LABELS}[?'{DATAPLANE}'].orValue('') != 'ambient'",
+        "start-wanted": f"{_ANNOTATIONS}[?'{START}'].orValue('{mode}') != 'off'",
+    }
+    return [{"name": n, "expression": e} for n, e in {**_ALWAYS, **wanted}.items()]
+
+
+def webhook_conditions(mode: str | None) -> list[dict[str, str]]:
+    """Return the webhook's `matchConditions`.
+
+    Args:
+        mode: the start mode, where the policy is there as well: then the webhook is called only
+            for pods that still are not as they should be, or whose author is to be warned. It goes
+            by the pod, not by what once was done to it: of a policy that is new, not every API
+            server knows yet.
+    """
+    if mode is None:
+        return [{"name": n, "expression": e} for n, e in _ALWAYS.items()]
+    mine = "annotations"
+    undone = (
+        # The author is to be told.
+        f"!({mine}[?'{START}'].orValue('auto') in {json.dumps(MODES)})"
+        # Injected without hold.
+        f" || ('{INJECTED}' in {mine} && {_HAS_PROXY}"
+        f" && object.spec.containers[0].name != '{PROXY}')"
+        f" || ({_native(mine, mode)} && {mine}[?'{NATIVE_SIDECAR}'].orValue('true') == 'true'"
+        f" ? !('{NATIVE_SIDECAR}' in {mine})"
+        f" : ![{mine}[?'{CONFIG}'].orValue('')].exists(text, {celmerge.settled('text')}))"
+    )
+    # A comprehension over one element is how CEL gives a value a name.
+    left = f"[{_ANNOTATIONS}.orValue({{}})].exists({mine}, {undone})"
+    return [*policy_conditions(mode), {"name": "left-by-the-policy", "expression": left}]
+
+
+def variables(mode: str) -> dict[str, str]:
+    """Return the policy's `variables`; the last, `changes`, are the annotations to be written."""
+    annotations, text, merged = "variables.annotations", "variables.text", "variables.merged"
+    size = f"{annotations}.map(k, size(bytes(k)) + size(bytes({annotations}[k]))).sum()"
+    many = f"size({annotations}) > {_MANY} || {size} + size({merged}) > {_FULL}"
+    native = json.dumps({NATIVE_SIDECAR: "true", STARTED_WITH: "native"})
+    return {
+        "annotations": f"{_ANNOTATIONS}.orValue({{}})",
+        "text": f"{annotations}[?'{CONFIG}'].orValue('')",
+        "merged": celmerge.merged(text),
+        "native": _native(annotations, mode),
+        "off": f"{_mode(annotations, mode)} == 'off'",
+        # Hold was asked for, and Istio made the sidecar native of its own accord.
+        "outdone": f"{_NATIVELY} && {annotations}[?'{STARTED_WITH}'].orValue('') == 'hold'",
+        "changes": (
+            f"variables.off || {many} ? {{}} :"
+            f" '{INJECTED}' in {annotations}"
+            f" ? (variables.outdone ? {{'{STARTED_WITH}': 'native'}} : {{}}) :"
+            f" variables.native && !('{NATIVE_SIDECAR}' in {annotations}) ? {native} :"
+            f" variables.native && {annotations}['{NATIVE_SIDECAR}'] == 'true' ? {{}} :"
+            f" {merged} == '' ? {{}} : {{'{CONFIG}': {merged}, '{STARTED_WITH}': 'hold'}}"
+        ),
+    }
+
+
+def _mode(annotations: str, mode: str) -> str:
+    """The start mode of the pod at hand; one that does not exist is ignored."""
+    own = f"{annotations}[?'{START}'].orValue('{mode}')"
+    return f"({own} in {json.dumps(MODES)} ? {own} : '{mode}')"
+
+
+def _native(annotations: str, mode: str) -> str:
+    """Native is for pods that end, unless an author asks for it for the pod at hand."""
+    asked = f"{annotations}[?'{START}'] == optional.of('native')"
+    ends = f"(object.spec.restartPolicy != 'Always' || {asked})"
+    return f"({_mode(annotations, mode)} == 'native' && {ends})"
+
+
+def _not_in(key: str, *values: str) -> dict[str, Any]:
+    return {"key": key, "operator": "NotIn", "values": list(values)}
