@@ -1,0 +1,278 @@
+"""Real pods whose payload talks at its first instruction: it starts after its proxy is ready.
+
+The proxy tells when it got ready, and each payload when the kernel made its process, by the same
+clock. That is before what the kubelet calls `startedAt`, which has whole seconds only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import lab
+import lab.istio
+import pytest
+from lab import served, workloads
+from lab.fixtures import await_account
+from lab.meshed import PROXY
+from lab.workload import Workload
+from lab.workloads import TALK, container
+from lightkube import ApiError, Client
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import ConfigMap, Namespace
+
+CONFIG, HOLD = "proxy.istio.io/config", "holdApplicationUntilProxyStarts"
+INJECT = "sidecar.istio.io/inject"
+NATIVE = "sidecar.istio.io/nativeSidecar"
+START, STARTED_WITH = "istio-aux.io/start", "istio-aux.io/started-with"
+# Seconds until a proxy is ready; Envoy needs about this long.
+DELAY = 1.5
+# Measured: all pods are over 12 s after the first was made.
+SOON = 120
+# Field 22 of stat: ticks between the boot and the start of the process.
+TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+WHEN = "cut -d' ' -f22 /proc/1/stat >/dev/termination-log"
+TALK_AT_ONCE = container(f"{TALK}; code=$?; {WHEN}; exit $code")
+INIT = {"initContainers": [{**TALK_AT_ONCE, "name": "fetch"}]}
+
+# Namespaces, by what becomes of their pods: their labels.
+INJECTED = {"istio-injection": "enabled"}
+PLACES = {
+    "unselected": INJECTED,
+    "webhook": {**INJECTED, "lab.test/start-webhook": "yes"},
+    "policy": {**INJECTED, "lab.test/start-policy": "yes"},
+    "native": {**INJECTED, "lab.test/start-native": "yes"},
+    # Here Istio is another one, which the API server calls before us.
+    "late": {"istio.io/rev": "asm", "lab.test/start-webhook": "yes"},
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pod whose payload, and maybe whose init container, talks at once; and where it is made."""
+
+    name: str
+    place: str = ""
+    started_with: str | None = None
+    annotations: Mapping[str, str] = field(default_factory=dict[str, str])
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    more: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def pod(self, namespace: str) -> workloads.Pod:
+        document = workloads.pod(TALK_AT_ONCE, annotations=self.annotations, **self.more)
+        metadata = {"name": self.name, "namespace": namespace, "labels": self.labels}
+        document["metadata"] |= metadata
+        return workloads.Pod.from_dict(document)
+
+
+ORDERED = (
+    Case("held-by-the-webhook", "webhook", "hold"),
+    Case("held-by-the-policy", "policy", "hold"),
+    Case("held-after-istio-was-called", "late", "hold"),
+    Case("held-for-it-refuses-to-be-native", "native", "hold", {NATIVE: "false"}),
+    Case("native-by-its-annotation", "webhook", "native", {START: "native"}, more=INIT),
+    Case("native-by-the-start-mode", "native", "native", more=INIT),
+)
+UNORDERED = (
+    Case("without-us", "unselected"),
+    Case("hold-is-false", "webhook", annotations={CONFIG: f"{HOLD}: false"}),
+    Case("start-is-off", "native", annotations={START: "off"}),
+)
+HELD_WITH_INIT = Case("held-with-an-init-container", "late", "hold", more=INIT)
+TALKING = (*ORDERED, *UNORDERED, HELD_WITH_INIT)
+
+OPT_OUTS = (
+    Case("hold-false", annotations={CONFIG: f"concurrency: 2 # two\n{HOLD}: false\n"}),
+    Case("proto-hold-false", annotations={CONFIG: "hold_application_until_proxy_starts: false"}),
+    Case("inject-false", annotations={INJECT: "false"}),
+    Case("inject-false-by-label", labels={INJECT: "false"}),
+    Case("start-off", annotations={START: "off"}),
+)
+
+
+@pytest.fixture(scope="module")
+def admission(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The workloads of `PLACES`, and the Istio whose configuration sorts before theirs.
+
+    Where the rules run in the API server no process runs at all.
+    """
+    folder = tmp_path_factory.mktemp("start")
+
+    def workload(place: str, mode: str = "auto", **more: Any) -> Workload:
+        name = f"start-{place}"
+        # A proxy that is told to quit may never get ready.
+        more |= {"more": {"quit": "off", "start-mode": mode}}
+        selector = f"lab.test/{name}=yes"
+        return Workload(cluster, folder / name, name=name, model="start", selector=selector, **more)
+
+    webhook, native = workload("webhook"), workload("native", "native")
+    policy = workload("policy", admission="policy")
+    for each in (webhook, native, policy):
+        each.deploy()
+    for each in (webhook, native):
+        each.start()
+    vendors = lab.istio.install(
+        cluster,
+        configuration="asm-sidecar-injector",
+        revision="asm",
+        cni=True,
+        proxy_ready_delay=DELAY,
+    )
+    for each in (webhook, native):
+        each.await_ready()
+    for each in (webhook, native, policy):
+        each.publish()
+    yield
+    for each in (webhook, native, policy):
+        each.withdraw()
+        served.end(each)
+    vendors.remove()
+
+
+@pytest.fixture(scope="module")
+def places(client: Client, istio: lab.istio.Istio, admission: None) -> Iterator[Mapping[str, str]]:
+    """The namespaces of `PLACES`, by what becomes of their pods; and that is so already."""
+    names = {place: f"{place}-{secrets.token_hex(3)}" for place in PLACES}
+    for place, name in names.items():
+        client.create(Namespace(metadata=ObjectMeta(name=name, labels=PLACES[place])))
+    for place, name in names.items():
+        await_account(client, name)
+        lab.until(
+            lambda name=name: client.get(ConfigMap, "istio-ca-root-cert", namespace=name),
+            timeout=SOON,
+            what=f"the root certificate in {name}",
+            ignoring=(ApiError,),
+        )
+        mark = PROXY if place == "unselected" else STARTED_WITH
+        lab.until(
+            lambda name=name, mark=mark: has(client, name, PROXY) and has(client, name, mark),
+            timeout=SOON,
+            what=f"pods of {name} to have {PROXY} and {mark}",
+        )
+    yield names
+    for name in names.values():
+        client.delete(Namespace, name)
+
+
+def has(client: Client, namespace: str, mark: str) -> bool:
+    """Whether a pod that is made in the namespace has it: a container, an annotation."""
+    return mark in str(client.create(Case("probe").pod(namespace), dry_run=True))
+
+
+@pytest.fixture(scope="module")
+def pods(client: Client, places: Mapping[str, str]) -> Mapping[str, Any]:
+    """Every pod by its name, once its payload has ended; created side by side."""
+    for case in TALKING:
+        client.create(case.pod(places[case.place]))
+    return {
+        case.name: lab.until(
+            lambda case=case: over(client, places[case.place], case.name),
+            timeout=SOON,
+            what=f"the payload of {case.name} to end",
+        )
+        for case in TALKING
+    }
+
+
+def over(client: Client, namespace: str, name: str) -> Any:
+    """The pod when its payload has ended, or will never start."""
+    pod = client.get(workloads.Pod, name, namespace=namespace)
+    return pod if pod["status"].get("phase") == "Failed" or ended(pod, "main") else None
+
+
+def ended(pod: Any, name: str) -> dict[str, Any]:
+    """How the container ended; nothing if it has not."""
+    status = pod["status"]
+    found = [*status.get("containerStatuses", []), *status.get("initContainerStatuses", [])]
+    states = [container["state"] for container in found if container["name"] == name]
+    return states[0].get("terminated", {}) if states else {}
+
+
+def started(pod: Any, name: str) -> int:
+    """When the container's process was made: nanoseconds after the boot, rounded down to a tick."""
+    return int(ended(pod, name)["message"]) * TICK
+
+
+def await_ready(client: Client, pod: Any) -> int:
+    """When the proxy got ready: nanoseconds after the boot."""
+    name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+
+    def told() -> list[str]:
+        log = "".join(client.log(name, namespace=namespace, container=PROXY))
+        return re.findall(r"Envoy proxy is ready, (\d+) ns after the boot", log)
+
+    what = f"the proxy of {namespace}/{name} to get ready"
+    [ready] = lab.until(told, timeout=SOON, what=what, ignoring=(ApiError,))
+    return int(ready)
+
+
+@pytest.mark.parametrize("case", ORDERED, ids=lambda case: case.name)
+def test_a_payload_starts_after_its_proxy_is_ready_and_has_a_network_at_once(
+    client: Client, pods: Mapping[str, Any], case: Case
+) -> None:
+    pod = pods[case.name]
+    annotations = pod["metadata"]["annotations"]
+
+    assert started(pod, "main") > await_ready(client, pod)
+    assert ended(pod, "main")["exitCode"] == 0
+    assert annotations[STARTED_WITH] == case.started_with
+    assert case.annotations.items() <= annotations.items()
+
+
+@pytest.mark.parametrize("case", UNORDERED, ids=lambda case: case.name)
+def test_a_payload_of_a_pod_left_alone_starts_before_its_proxy_is_ready_and_has_no_network(
+    client: Client, pods: Mapping[str, Any], case: Case
+) -> None:
+    pod = pods[case.name]
+
+    assert started(pod, "main") + TICK < await_ready(client, pod)
+    assert ended(pod, "main")["exitCode"] != 0
+    assert STARTED_WITH not in pod["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in ORDERED if case.more == INIT], ids=lambda case: case.name
+)
+def test_an_init_container_starts_after_a_native_proxy_is_ready_and_has_a_network_at_once(
+    client: Client, pods: Mapping[str, Any], case: Case
+) -> None:
+    pod = pods[case.name]
+
+    assert started(pod, "fetch") > await_ready(client, pod)
+    assert ended(pod, "fetch")["exitCode"] == 0
+
+
+def test_hold_does_nothing_for_an_init_container_whose_network_leads_to_the_proxy(
+    pods: Mapping[str, Any],
+) -> None:
+    """The limit of hold (istio#43324), where Istio's CNI plugin makes the redirect."""
+    pod = pods[HELD_WITH_INIT.name]
+
+    assert pod["metadata"]["annotations"][STARTED_WITH] == "hold"
+    assert ended(pod, "fetch")["exitCode"] != 0
+    assert ended(pod, "main") == {}
+
+
+@pytest.mark.parametrize("place", ["webhook", "policy"])
+@pytest.mark.parametrize("case", OPT_OUTS, ids=lambda case: case.name)
+def test_a_pod_that_opts_out_is_as_it_would_be_without_us(
+    client: Client, places: Mapping[str, str], place: str, case: Case
+) -> None:
+    """T32 T35: what its author says counts, in the words of Istio and in ours."""
+    ours, theirs = (
+        client.create(case.pod(places[where]), dry_run=True) for where in (place, "unselected")
+    )
+
+    assert described(ours) == described(theirs)
+
+
+def described(pod: Any) -> Any:
+    """What we might have changed: annotations, labels, which containers in which order, hooks."""
+    spec, metadata = pod["spec"], pod["metadata"]
+    containers = [*spec.get("initContainers", []), *spec["containers"]]
+    hooks = [(container["name"], container.get("lifecycle")) for container in containers]
+    return metadata.get("annotations"), metadata.get("labels"), hooks
