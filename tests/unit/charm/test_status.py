@@ -31,11 +31,7 @@ Context = testing.Context[IstioAuxCharm]
         ("quit", "maybe", 'quit: "maybe": expected on or dry-run or off'),
         ("quit", "True", 'quit: "True": expected on or dry-run or off'),
         ("quit-grace", -1, "quit-grace: -1: expected seconds, 0 or more"),
-        (
-            "start-mode",
-            "native-first",
-            'start-mode: "native-first": expected auto or native or hold or off',
-        ),
+        ("start-mode", "on", 'start-mode: "on": expected auto or native or hold or off'),
         ("admission", "cel", 'admission: "cel": expected auto or webhook or policy'),
         ("dead-proxy", "bury", 'dead-proxy: "bury": expected report or delete'),
         (
