@@ -1,4 +1,4 @@
-"""The command line: ``python -m benchmarks quit [--quick] [--results FOLDER]``."""
+"""The command line: ``python -m benchmarks quit|admission [--quick] [--results FOLDER]``."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ import argparse
 import sys
 from pathlib import Path
 
+from benchmarks import admission
 from benchmarks import quit as quitting
 from benchmarks.conversation import MeasurementError
 
+BENCHMARKS = {
+    "quit": (quitting.main, quitting.WHOLE, quitting.QUICK),
+    "admission": (admission.main, admission.WHOLE, admission.QUICK),
+}
 RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> int:
     """Run one benchmark; returns 0 when it could measure, whatever it measured, and 1 if not."""
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
-    parser.add_argument("benchmark", choices=["quit"], help="what to measure")
+    parser.add_argument("benchmark", choices=BENCHMARKS, help="what to measure")
     parser.add_argument(
         "--quick", action="store_true", help="a few pods, in seconds: shows that it runs, no more"
     )
@@ -25,7 +30,8 @@ def main() -> int:
     options = parser.parse_args()
     folder = options.results or (None if options.quick else RESULTS)
     try:
-        quitting.main(quitting.QUICK if options.quick else quitting.WHOLE, folder)
+        run, whole, quick = BENCHMARKS[options.benchmark]
+        run(quick if options.quick else whole, folder)
     except (MeasurementError, TimeoutError, ChildProcessError) as error:
         print(f"benchmarks: could not measure: {error}", file=sys.stderr)
         return 1

@@ -12,9 +12,8 @@ from pathlib import Path
 import lab.tools
 
 
-def describe() -> dict[str, str]:
-    """What a reader needs in order to compare numbers, in words."""
-    pins = (lab.tools.KUBERNETES / "go.mod").read_text()
+def describe(*more: str) -> dict[str, str]:
+    """What a reader needs in order to compare numbers, in words; ``more`` names packages."""
     memory = int(re.findall(r"MemTotal:\s+(\d+)", Path("/proc/meminfo").read_text())[0])
     models = re.findall(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
     return {
@@ -24,14 +23,15 @@ def describe() -> dict[str, str]:
         "system": f"Linux {platform.release().split('-')[0]}",
         "load before": f"{os.getloadavg()[0]:.1f}",
         "GOGC": os.environ.get("GOGC", "100"),
-        "Kubernetes": _pinned(pins, "k8s.io/kubernetes"),
-        "etcd": _pinned(pins, "go.etcd.io/etcd/server/v3"),
+        "Kubernetes": pinned(lab.tools.KUBERNETES, "k8s.io/kubernetes"),
+        "etcd": pinned(lab.tools.KUBERNETES, "go.etcd.io/etcd/server/v3"),
         "Python": platform.python_version(),
         "OpenSSL": ssl.OPENSSL_VERSION.split()[1],
-        **{name: version(name) for name in ("istio-aux", "aiohttp", "msgspec")},
+        **{name: version(name) for name in ("istio-aux", "aiohttp", "msgspec", *more)},
     }
 
 
-def _pinned(text: str, module: str) -> str:
-    found = re.search(rf"\b{re.escape(module)} (v\S+)", text)
+def pinned(folder: Path, module: str) -> str:
+    """The version of a module that the go.mod in the folder asks for."""
+    found = re.search(rf"\b{re.escape(module)} (v\S+)", (folder / "go.mod").read_text())
     return found[1] if found else "not known"

@@ -11,11 +11,11 @@ from benchmarks.processes import Usage
 MIB = 1 << 20
 
 
-class _Numbers(msgspec.Struct, frozen=True, rename="kebab"):
+class Numbers(msgspec.Struct, frozen=True, rename="kebab"):
     """Base of what goes into the JSON file."""
 
 
-class Sizes(_Numbers, frozen=True, kw_only=True):
+class Sizes(Numbers, frozen=True, kw_only=True):
     """How much of everything.
 
     Attributes:
@@ -43,7 +43,7 @@ class Sizes(_Numbers, frozen=True, kw_only=True):
     limit: float
 
 
-class Freed(_Numbers, frozen=True):
+class Freed(Numbers, frozen=True):
     """Target (a): seconds from the start of the process, ``told`` and ``ended`` ascending.
 
     Attributes:
@@ -61,7 +61,7 @@ class Freed(_Numbers, frozen=True):
     cpu: dict[str, float]
 
 
-class Latency(_Numbers, frozen=True):
+class Latency(Numbers, frozen=True):
     """Target (b): seconds to the quit command's arrival at the node, by pod.
 
     Attributes:
@@ -77,7 +77,7 @@ class Latency(_Numbers, frozen=True):
     cpu: dict[str, float]
 
 
-class Watched(_Numbers, frozen=True):
+class Watched(Numbers, frozen=True):
     """Target (c): one process with that many pods.
 
     Attributes:
@@ -97,7 +97,7 @@ class Watched(_Numbers, frozen=True):
     per_event: float
 
 
-class Flatness(_Numbers, frozen=True):
+class Flatness(Numbers, frozen=True):
     """Target (d): the workload's use after so many more quits."""
 
     when: str
@@ -105,7 +105,7 @@ class Flatness(_Numbers, frozen=True):
     used: Usage
 
 
-class Verdict(_Numbers, frozen=True):
+class Verdict(Numbers, frozen=True):
     """A target, what was measured, and whether that is within it."""
 
     what: str
@@ -114,7 +114,7 @@ class Verdict(_Numbers, frozen=True):
     met: bool
 
 
-class Results(_Numbers, frozen=True, kw_only=True):
+class Results(Numbers, frozen=True, kw_only=True):
     """Everything of one run."""
 
     sizes: Sizes

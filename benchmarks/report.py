@@ -2,43 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import msgspec
-
-from benchmarks import svg
+from benchmarks import document, svg
+from benchmarks.document import curve, table
 from benchmarks.numbers import MIB, Results, percentile
 from benchmarks.svg import Limit, Line, Panel
 
 LAB = ("kube-apiserver", "etcd", "kubelet stand-in")
-POINTS = 150
-"""Points of a curve in the plot; more cannot be seen."""
 
 
 def write(results: Results, folder: Path) -> None:
     """Write ``quit.json``, ``quit.md`` and ``quit.svg`` to the folder, made when it is missing."""
-    folder.mkdir(parents=True, exist_ok=True)
-    numbers = {**msgspec.to_builtins(results), "verdicts": list(results.verdicts())}
-    text = msgspec.json.format(msgspec.json.encode(_rounded(numbers)), indent=1)
-    (folder / "quit.json").write_bytes(text + b"\n")
-    (folder / "quit.md").write_text(markdown(results) + "\n\n![the same as curves](quit.svg)\n")
-    (folder / "quit.svg").write_text(plot(results))
+    document.write(folder, "quit", results, markdown(results), plot(results))
 
 
 def markdown(results: Results) -> str:
     """Targets, then what stands behind them, as tables."""
     freed, latency = results.freed, results.latency
-    verdicts = [
-        (v.what, v.measured, v.target, "met" if v.met else "**missed**") for v in results.verdicts()
-    ]
     return "\n\n".join(
         [
             "# Quit benchmark",
             ", ".join(f"{name} {value}" for name, value in results.machine.items()),
-            _table(("what", "measured", "target", ""), verdicts),
+            document.verdicts(results),
             "## Finished pods at start-up\n\nSeconds from the start of the process.",
-            _table(
+            table(
                 ("", "first", "half", "last"),
                 [
                     ("quit arrived at the node", *_three(freed.told)),
@@ -49,7 +38,7 @@ def markdown(results: Results) -> str:
             f" Commands sent: {freed.execs} for {len(freed.told)} pods."),
             (f"## Latency at {results.sizes.rate:g} finishing pods a second\n\nMilliseconds to the"
             " quit command's arrival at the node."),
-            _table(
+            table(
                 ("since the status was", "p50", "p90", "p99", "most"),
                 [
                     ("sent to the API server", *_milliseconds(latency.from_sent)),
@@ -57,7 +46,7 @@ def markdown(results: Results) -> str:
                 ],
             ),
             "## Watching pods to which nothing happens that matters",
-            _table(
+            table(
                 (
                     "pods", "ready s", "memory MiB", "most MiB", "after events MiB",
                     "CPU for an event µs", "idle CPU %",
@@ -71,7 +60,7 @@ def markdown(results: Results) -> str:
                 ],
             ),
             "## What quits leave behind",
-            _table(
+            table(
                 ("", "quits", "memory MiB", "most MiB", "descriptors", "threads"),
                 [
                     (
@@ -82,7 +71,7 @@ def markdown(results: Results) -> str:
                 ],
             ),
             "## Who used the cores\n\nSeconds of CPU; all but the workload is the lab's.",
-            _table(
+            table(
                 ("", "clock s", "workload", *LAB),
                 [
                     ("start-up", *_cpu(freed.cpu)),
@@ -101,7 +90,7 @@ def plot(results: Results) -> str:
         f"{len(freed.told):,} finished pods at start-up",
         "seconds since the start of the process",
         "pods",
-        [Line("quit arrived", _curve(freed.told)), Line("proxy's end stored", _curve(freed.ended))],
+        [Line("quit arrived", curve(freed.told)), Line("proxy's end stored", curve(freed.ended))],
         [Limit("target", x=10)],
     )
     rate = Panel(
@@ -109,8 +98,8 @@ def plot(results: Results) -> str:
         "milliseconds",
         "% of pods",
         [
-            Line("since sent", _curve(millis[0], of=100)),
-            Line("since stored", _curve(millis[1], of=100)),
+            Line("since sent", curve(millis[0], of=100)),
+            Line("since stored", curve(millis[1], of=100)),
         ],
         [Limit("target of p50", x=50), Limit("target of p99", x=250)],
     )
@@ -133,15 +122,6 @@ def plot(results: Results) -> str:
     return svg.document([start, rate, memory, cpu])
 
 
-def _curve(values: Iterable[float], of: float | None = None) -> list[tuple[float, float]]:
-    """How many of the values are at most x, or what part ``of`` that number."""
-    ordered = sorted(max(value, 0.0) for value in values)
-    scale = of / len(ordered) if of else 1
-    step = max(1, len(ordered) // POINTS)
-    chosen = [*range(0, len(ordered) - 1, step), len(ordered) - 1]
-    return [(ordered[index], (index + 1) * scale) for index in chosen]
-
-
 def _three(values: Sequence[float]) -> Iterator[str]:
     yield from (f"{percentile(values, percent):.2f}" for percent in (0, 50, 100))
 
@@ -156,21 +136,3 @@ def _mib(size: int) -> str:
 
 def _cpu(spent: Mapping[str, float]) -> Iterator[str]:
     yield from (f"{spent[name]:.2f}" for name in ("elapsed", "workload", *LAB))
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---", *("--:" for _ in head[1:])], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _rounded(value: object) -> object:
-    """The same with numbers of at most six decimals, which is what the clocks are good for."""
-    match value:
-        case float():
-            return round(value, 6)
-        case dict():
-            return {key: _rounded(item) for key, item in value.items()}
-        case list() | tuple():
-            return [_rounded(item) for item in value]
-        case _:
-            return value

@@ -12,32 +12,48 @@ import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks.admission_numbers import DISTINCT, LARGE, SAME, SMALL
+
 RECORDINGS = Path(__file__).parent / "data"
 UID, NUMBER = "@UID@", "@NUMBER@"
-SIZES = {"6 KB": "review-6k.json", "25 KB": "review-25k.json"}
+SIZES = {SMALL: "review-6k.json", LARGE: "review-25k.json"}
 
 CONFIG = "proxy.istio.io/config"
 TEXT = "concurrency: 2 # two\nproxyMetadata:\n  ISTIO_META_DNS_CAPTURE: 'true'\n  JOB: {job}\n"
 """An annotation as people write it; ``job`` tells those of different Jobs apart."""
 
 
-def body(size: str, job: str | None = None) -> str:
-    """A review of that size, whose pod has a configuration of its own if ``job`` is given."""
-    text = (RECORDINGS / SIZES[size]).read_text()
-    text = text.replace(json.loads(text)["request"]["uid"], UID)
-    if job is None:
-        return text
-    # As the API server writes it, so the rest stays byte for byte.
-    entry = f'"annotations":{{{json.dumps(CONFIG)}:{json.dumps(TEXT.format(job=job))},'
-    assert text.count('"annotations":{') == 1
-    return text.replace('"annotations":{', entry)
+def bodies() -> dict[str, str]:
+    """A review of each kind, by the kind's name."""
+    small, large = (_recorded(size) for size in SIZES)
+    return {
+        SMALL: _marked(small),
+        LARGE: _marked(large),
+        SAME: _configured(_marked(small), "mnist-00000000"),
+        DISTINCT: _configured(_marked(small), f"mnist-{NUMBER}"),
+    }
 
 
 def pod(size: str, name: str, namespace: str) -> dict[str, Any]:
     """The pod of that review as its author would send it: without what the API server sets."""
-    recorded = json.loads((RECORDINGS / SIZES[size]).read_text())["request"]["object"]
+    recorded = json.loads(_recorded(size))["request"]["object"]
     metadata = recorded["metadata"]
     kept = {key: metadata[key] for key in ("labels", "annotations", "ownerReferences")}
     recorded["metadata"] = {**kept, "name": name, "namespace": namespace}
     recorded.pop("status")
     return recorded
+
+
+def _recorded(size: str) -> str:
+    return (RECORDINGS / SIZES[size]).read_text()
+
+
+def _marked(text: str) -> str:
+    return text.replace(json.loads(text)["request"]["uid"], UID)
+
+
+def _configured(text: str, job: str) -> str:
+    """The review with one more annotation, written as the API server writes it."""
+    entry = f"{json.dumps(CONFIG)}:{json.dumps(TEXT.format(job=job))}"
+    head, key, rest = text.partition('"annotations":{')
+    return f"{head}{key}{entry},{rest}"

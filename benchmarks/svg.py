@@ -12,6 +12,8 @@ from xml.sax.saxutils import escape
 
 WIDTH, HEIGHT = 360, 260
 LEFT, RIGHT, TOP, BOTTOM = 52, 24, 46, 40
+LETTER = 5.5
+"""Pixels, about; no name in the legend may run into the next."""
 COLOURS = ("#2f7ed8", "#d9822b", "#4f9d69")
 DASHES = ("", "6 3", "2 3")
 INK, TARGET = "#808080", "#c23b3b"
@@ -73,6 +75,7 @@ def _panel(panel: Panel) -> Iterator[str]:
     yield from _axes(panel, across, up)
     for number, limit in enumerate(panel.limits):
         yield from _limit(limit, across, up, lift=14 * number)
+    start = LEFT
     for number, line in enumerate(panel.lines):
         colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
         path = " ".join(f"{across.at(x):.1f},{up.at(y):.1f}" for x, y in line.points)
@@ -82,12 +85,12 @@ def _panel(panel: Panel) -> Iterator[str]:
         )
         for x, y in line.points if line.dots else ():
             yield f'<circle cx="{across.at(x):.1f}" cy="{up.at(y):.1f}" r="3" fill="{colour}"/>'
-        start = LEFT + number * 150
         yield (
             f'<line x1="{start}" x2="{start + 20}" y1="29" y2="29" stroke="{colour}"'
             f' stroke-width="1.8" stroke-dasharray="{dash}"/>'
             f'<text x="{start + 25}" y="33">{escape(line.name)}</text>'
         )
+        start += 36 + LETTER * len(line.name)
 
 
 def _axes(panel: Panel, across: _Axis, up: _Axis) -> Iterator[str]:

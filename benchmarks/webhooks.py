@@ -14,11 +14,14 @@ import lab
 import lab.tools
 from lab.workload import Workload
 
+from benchmarks.admission_numbers import CONTROLLER, LEAN, OURS
 from benchmarks.conversation import Conversation, started
 from benchmarks.processes import Usage, usage
 
-OURS, CONTROLLER, LEAN = "istio-aux", "controller-runtime", "leanest Go"
 YARDSTICKS = {CONTROLLER: "bench-controller", LEAN: "bench-lean"}
+
+SOURCE = lab.tools.BENCHMARKS / "webhooks"
+"""Where they are built from."""
 
 READY = 30.0
 
@@ -62,10 +65,9 @@ def running(cluster: lab.Cluster, workload: Workload, folder: Path) -> Generator
     """
     cores = sorted(os.sched_getaffinity(0))
     certificate, key = folder / "tls.crt", folder / "tls.key"
-    names = dict(YARDSTICKS)
     processes = {OURS: (workload.process, f"{cluster.host}:{workload.webhook_port}")}
     with contextlib.ExitStack() as stack:
-        for name, program in names.items():
+        for name, program in YARDSTICKS.items():
             address = f"{cluster.host}:{_free_port()}"
             argv = [lab.tools.path(program), address, certificate, key]
             # One core, so one thread of Go code: it asks only when it starts.

@@ -1,4 +1,4 @@
-"""The benchmark runs and leaves its files; what it measures is nobody's business here."""
+"""The benchmarks run and leave their files; what they measure is nobody's business here."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import lab
 
+from benchmarks import admission, admission_report, report
 from benchmarks import quit as quitting
-from benchmarks import report
 
 
 def test_the_quit_benchmark_measures_and_keeps_table_numbers_and_plot(
@@ -22,4 +22,19 @@ def test_the_quit_benchmark_measures_and_keeps_table_numbers_and_plot(
     numbers = json.loads((tmp_path / "quit.json").read_text())
     assert len(numbers["freed"]["ended"]) == quitting.QUICK.start
     assert len(numbers["latency"]["from-sent"]) == quitting.QUICK.steady
+    assert all(verdict["measured"] for verdict in numbers["verdicts"])
+
+
+def test_the_admission_benchmark_measures_and_keeps_table_numbers_and_plot(
+    cluster: lab.Cluster, tmp_path: Path
+):
+    """A moment of each load, and a few pods: all reviews are answered, each target has a number."""
+    measured = admission.measure(cluster, admission.QUICK)
+    admission_report.write(measured, tmp_path)
+
+    kept = sorted(file.name for file in tmp_path.iterdir())
+    assert kept == ["admission.json", "admission.md", "admission.svg"]
+    numbers = json.loads((tmp_path / "admission.json").read_text())
+    assert all(one["rounds"][0]["reviews"] for one in numbers["loads"])
+    assert {len(one["milliseconds"]) for one in numbers["creations"]} == {admission.QUICK.creations}
     assert all(verdict["measured"] for verdict in numbers["verdicts"])

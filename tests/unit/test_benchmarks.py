@@ -6,8 +6,21 @@ import json
 from xml.etree import ElementTree
 
 import pytest
+from istio_aux.core import review
+from istio_aux.core.policy import Start
 
-from benchmarks import pods, svg
+from benchmarks import pods, reviews, svg
+from benchmarks.admission_numbers import (
+    BUSY,
+    CONTROLLER,
+    LARGE,
+    OURS,
+    SMALL,
+    Load,
+    Results,
+    Round,
+    Sizes,
+)
 from benchmarks.numbers import percentile
 from benchmarks.svg import Limit, Line, Panel
 
@@ -53,3 +66,39 @@ def test_each_patch_shows_both_containers_as_its_name_says(
     status = json.loads(pods.bodies("mesh", "node")[body])["status"]
 
     assert {c["name"]: next(iter(c["state"])) for c in status["containerStatuses"]} == states
+
+
+@pytest.mark.parametrize("kind", reviews.bodies())
+def test_every_review_of_the_load_asks_for_a_change(kind: str) -> None:
+    answer = review.answer(reviews.bodies()[kind].encode(), Start())
+
+    assert (answer.uid, answer.outcome) == (reviews.UID, "hold")
+
+
+@pytest.mark.parametrize(("size", "least", "most"), [(SMALL, 6e3, 6.5e3), (LARGE, 24.5e3, 25.5e3)])
+def test_reviews_are_as_large_as_their_names_say(size: str, least: float, most: float) -> None:
+    assert least < len(reviews.bodies()[size]) < most
+
+
+def load(webhook: str, *cpu: float) -> Load:
+    rounds = [
+        Round(reviews=1, cpu=spent, rate=1, p50=1, p99=1, generator=0, latencies=[])
+        for spent in cpu
+    ]
+    return Load(webhook=webhook, body=SMALL, size=6000, load=BUSY, rounds=rounds)
+
+
+def test_webhooks_are_compared_round_by_round() -> None:
+    """A machine that is slow for a while is slow for both."""
+    results = Results(
+        sizes=Sizes(
+            rounds=3, seconds=1, scheduled=1, warm=1, creations=1, troubled=1, patience=False
+        ),
+        machine={},
+        loads=[load(OURS, 10, 90, 12), load(CONTROLLER, 100, 900, 100)],
+        used={},
+        creations=[],
+        troubles=[],
+    )
+
+    assert results.ratio(SMALL, CONTROLLER) == 0.1
