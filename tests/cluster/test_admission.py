@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import lab
@@ -178,20 +177,14 @@ def test_a_dry_run_is_changed_like_the_real_thing_and_leaves_nothing(
     assert annotations_of(made.pod) == HELD
     stored = served.client.list(Pod, namespace=served.namespace)
     assert "rehearsed" not in {p.metadata.name for p in stored if p.metadata}
-    assert reviews_of(webhook, f"{served.namespace}/rehearsed") == ["hold"]
+    assert webhook.reviewed(f"{served.namespace}/rehearsed") == ["hold"]
 
 
 def test_every_review_is_logged_and_counted(served: Scene, webhook: Workload):
     served.client.create(meshed.pod(served.namespace, "seen", sidecar=None))
 
-    assert reviews_of(webhook, f"{served.namespace}/seen") == ["hold"]
+    assert webhook.reviewed(f"{served.namespace}/seen") == ["hold"]
     assert 'istio_aux_admission_reviews_total{outcome="hold"}' in webhook.get("/metrics")[1]
-
-
-def reviews_of(webhook: Workload, pod: str) -> list[str]:
-    """The outcomes of the reviews of a pod, from the log."""
-    lines = map(json.loads, webhook.process.log.read_text().splitlines())
-    return [line["outcome"] for line in lines if line["message"] == pod]
 
 
 def test_a_pod_in_a_namespace_that_is_not_selected_is_left_as_it_is(

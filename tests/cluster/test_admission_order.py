@@ -82,9 +82,12 @@ def shape(pod: Pod) -> list[tuple[str, Any]]:
     return [(c.name, c.lifecycle and c.lifecycle.to_dict()) for c in pod.spec.containers]
 
 
-def test_the_sidecar_that_istio_injects_starts_before_the_payload(mesh: Scene):
+def test_the_sidecar_that_istio_injects_starts_before_the_payload(mesh: Scene, webhook: Workload):
     """T33, T34: ours is called before Istio's, which then puts its proxy first and awaits it."""
-    assert shape(create(mesh)) == [("istio-proxy", WAIT), ("main", None)]
+    pod = mesh.client.create(meshed.pod(mesh.namespace, "early", sidecar=None))
+
+    assert shape(pod) == [("istio-proxy", WAIT), ("main", None)]
+    assert webhook.reviewed(f"{mesh.namespace}/early") == ["hold", "unchanged"]
 
 
 def test_an_injected_pod_that_finishes_is_freed(mesh: Scene):
@@ -109,9 +112,7 @@ def test_a_sidecar_that_was_injected_before_starts_before_the_payload(
     assert shape(pod) == [("istio-proxy", WAIT), ("main", None)]
     assert annotations_of(pod)[STARTED_WITH] == "hold"
     assert yaml.safe_load(annotations_of(pod)[CONFIG]) == {HOLD: True}
-    lines = map(json.loads, webhook.process.log.read_text().splitlines())
-    reviewed = [line for line in lines if line["message"] == f"{vendor_mesh.namespace}/late"]
-    assert [line["outcome"] for line in reviewed] == ["moved", "unchanged"]
+    assert webhook.reviewed(f"{vendor_mesh.namespace}/late") == ["moved", "unchanged"]
 
 
 def test_an_explicit_false_leaves_a_sidecar_where_it_was_injected(vendor_mesh: Scene):

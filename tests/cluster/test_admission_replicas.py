@@ -21,7 +21,8 @@ from lab.workload import Workload
 import certificates
 
 # Creations a second; a machine that is busy with other things makes fewer.
-RATE = 200
+MANY = 200
+SOME = 50
 HELD = b"holdApplicationUntilProxyStarts"
 
 
@@ -51,10 +52,9 @@ def scene(
         yield scene
 
 
-@pytest.fixture
-def stream(cluster: lab.Cluster, scene: Scene) -> Stream:
+def stream(cluster: lab.Cluster, scene: Scene, rate: float) -> Stream:
     """Pods that are created all the time."""
-    return Stream(cluster, meshed.nameless(scene.namespace, sidecar=None), rate=RATE)
+    return Stream(cluster, meshed.nameless(scene.namespace, sidecar=None), rate=rate)
 
 
 def refused(creations: list[Creation]) -> list[bytes]:
@@ -65,29 +65,33 @@ def unchanged(creations: list[Creation]) -> list[Creation]:
     return [creation for creation in creations if HELD not in creation.body]
 
 
-def test_a_rolling_restart_misses_no_pod(replicas: list[Workload], stream: Stream):
+def test_a_rolling_restart_misses_no_pod(
+    cluster: lab.Cluster, replicas: list[Workload], scene: Scene
+):
     """T37: each leaves the Service as it is told to end, and is back in it when it is ready."""
-    with stream:
-        stream.await_more(RATE)
+    with stream(cluster, scene, MANY) as pods:
+        pods.await_more(MANY)
         for replica in replicas:
             replica.enlist(ready=False)
             assert replica.stop() == 0
             replica.start()
             replica.await_ready()
             replica.enlist()
-        stream.await_more(RATE)
+        pods.await_more(MANY)
 
-    print(f"{len(stream.creations)} pods, {stream.rate:.0f} a second")
-    assert refused(stream.creations) == []
-    assert unchanged(stream.creations) == []
+    print(f"{len(pods.creations)} pods, {pods.rate:.0f} a second")
+    assert refused(pods.creations) == []
+    assert unchanged(pods.creations) == []
 
 
-def test_a_certificate_of_a_new_authority_misses_no_pod(replicas: list[Workload], stream: Stream):
+def test_a_certificate_of_a_new_authority_misses_no_pod(
+    cluster: lab.Cluster, replicas: list[Workload], scene: Scene
+):
     """The API server trusts both, then each process changes, then it forgets the old."""
     old = replicas[0].authority
     new = certificates.make_authority("replicated", "replicated", replaces=old)
-    with stream:
-        stream.await_more(RATE // 2)
+    with stream(cluster, scene, SOME) as pods:
+        pods.await_more(SOME)
         for replica in replicas:
             replica.authority = new
         replicas[0].publish()
@@ -97,14 +101,14 @@ def test_a_certificate_of_a_new_authority_misses_no_pod(replicas: list[Workload]
             timeout=30,
             what="both to serve their new certificates",
         )
-        stream.await_more(RATE // 2)
+        pods.await_more(SOME)
         forgetting = certificates.Authority(new.certificate, new.private_key)
         replicas[0].authority = replicas[1].authority = forgetting
         replicas[0].publish()
-        stream.await_more(RATE // 2)
+        pods.await_more(SOME)
 
-    assert refused(stream.creations) == []
-    assert unchanged(stream.creations) == []
+    assert refused(pods.creations) == []
+    assert unchanged(pods.creations) == []
 
 
 def served_by(replica: Workload) -> str:
@@ -112,18 +116,20 @@ def served_by(replica: Workload) -> str:
     return ssl.get_server_certificate((replica.cluster.host, replica.webhook_port)).strip()
 
 
-def test_one_that_is_killed_costs_no_creation(replicas: list[Workload], stream: Stream):
+def test_one_that_is_killed_costs_no_creation(
+    cluster: lab.Cluster, replicas: list[Workload], scene: Scene
+):
     """T37: pods may come unchanged, but only until the dead one is out of the Service."""
-    with stream:
-        stream.await_more(RATE // 4)
+    with stream(cluster, scene, SOME) as pods:
+        pods.await_more(SOME)
         replicas[1].process.kill()
         replicas[1].process.wait(30)
-        stream.await_more(RATE // 4)
+        pods.await_more(SOME)
         replicas[1].enlist(ready=False)
         lab.until(
-            lambda: unchanged(stream.await_more(RATE // 10)) == [],
+            lambda: unchanged(pods.await_more(SOME // 2)) == [],
             timeout=30,
             what="every pod to be changed by the one that is left",
         )
 
-    assert refused(stream.creations) == []
+    assert refused(pods.creations) == []

@@ -221,6 +221,11 @@ class Workload:
         values = self._values()
         return manifests.render_start_policy(values) + manifests.render_webhook(values)
 
+    def reviewed(self, pod: str) -> list[str]:
+        """The outcomes of its reviews of the pod ``namespace/name``, from its log."""
+        lines = map(json.loads, self.process.log.read_text().splitlines())
+        return [line["outcome"] for line in lines if line["message"] == pod]
+
     def withdraw(self) -> None:
         """Take what `publish` made out of the cluster again, but for the Service."""
         with self.cluster.client() as client:
