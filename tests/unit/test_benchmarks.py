@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from xml.etree import ElementTree
 
@@ -13,8 +14,10 @@ from benchmarks import pods, reviews, svg
 from benchmarks.admission_numbers import (
     BUSY,
     CONTROLLER,
+    DISTINCT,
     LARGE,
     OURS,
+    SAME,
     SMALL,
     Load,
     Results,
@@ -73,6 +76,14 @@ def test_every_review_of_the_load_asks_for_a_change(kind: str) -> None:
     answer = review.answer(reviews.bodies()[kind].encode(), Start())
 
     assert (answer.uid, answer.outcome) == (reviews.UID, "hold")
+
+
+@pytest.mark.parametrize(("kind", "merged"), [(SMALL, False), (SAME, True), (DISTINCT, True)])
+def test_some_reviews_have_a_configuration_to_merge_into(kind: str, merged: bool) -> None:
+    answer = json.loads(review.answer(reviews.bodies()[kind].encode(), Start()).body)
+
+    patch = base64.b64decode(answer["response"]["patch"]).decode()
+    assert ("ISTIO_META_DNS_CAPTURE" in patch) is merged
 
 
 @pytest.mark.parametrize(("size", "least", "most"), [(SMALL, 6e3, 6.5e3), (LARGE, 24.5e3, 25.5e3)])
