@@ -39,10 +39,12 @@ def test_the_deployed_charm_gets_active_and_says_so(istio_aux: lab.juju.App) -> 
     assert istio_aux.status()[0] == "active", table
 
 
-def test_it_owns_a_webhook_a_role_and_a_policy_with_their_bindings(
+def test_it_owns_a_webhook_a_role_and_policies_with_their_bindings(
     client: Client, istio_aux: lab.juju.App
 ) -> None:
     assert owned(client, istio_aux) == {
+        "MutatingAdmissionPolicy",
+        "MutatingAdmissionPolicyBinding",
         "MutatingWebhookConfiguration",
         "ClusterRole",
         "ClusterRoleBinding",
@@ -51,7 +53,7 @@ def test_it_owns_a_webhook_a_role_and_a_policy_with_their_bindings(
     }
 
 
-def test_a_new_pod_of_a_selected_namespace_is_held_by_the_deployed_webhook(
+def test_a_new_pod_of_a_selected_namespace_is_held_by_the_deployed_charm(
     client: Client, istio_aux: lab.juju.App
 ) -> None:
     name = f"selected-{secrets.token_hex(3)}"

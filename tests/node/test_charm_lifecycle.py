@@ -13,10 +13,12 @@ from typing import Any
 import lab
 import lab.juju
 import pytest
+from lab import meshed
 from lab.deployed import ROOT, has_webhook, owned, serving
 from lab.juju.image import Image, of_workload
 from lab.juju.root import Bind
 from lightkube import Client
+from lightkube.resources.core_v1 import Namespace
 
 CONTAINER = "istio-aux"
 # The workload is up within a second of its start, and its check within two periods of 3 s.
@@ -48,7 +50,12 @@ def apps(
         yield Apps(
             untrusted=deploy(trust=False),
             gated=deploy(trust=True, images={CONTAINER: gated(folder)}),
-            twice=deploy(trust=True, units=2),
+            twice=deploy(
+                trust=True,
+                units=2,
+                # Pods of these namespaces are no other application's business.
+                config={"admission": "webhook", "namespace-selector": "test=twice"},
+            ),
             gate=folder / "gate" / "open",
         )
 
@@ -78,6 +85,21 @@ def test_the_webhook_configuration_waits_for_the_workload(client: Client, apps: 
         what="the webhook configuration and the active status",
     )
     app.remove()
+
+
+def test_the_webhook_alone_changes_pods_where_it_is_asked_for(
+    client: Client, apps: Apps, namespace: str
+) -> None:
+    apps.twice.settle()
+    client.patch(Namespace, namespace, {"metadata": {"labels": {"test": "twice"}}})
+    pod = meshed.nameless(namespace, sidecar=None)
+
+    lab.until(
+        lambda: "started-with" in str(client.create(pod, dry_run=True)),
+        timeout=SOON,
+        what="the webhook to change pods",
+    )
+    assert "MutatingAdmissionPolicy" not in owned(client, apps.twice)
 
 
 def test_every_unit_serves_and_only_the_last_takes_the_objects_away(
