@@ -39,9 +39,7 @@ from benchmarks.creating import Forms
 from benchmarks.numbers import percentile
 from benchmarks.webhooks import Webhooks
 
-WHOLE = Sizes(
-    rounds=5, seconds=0.8, scheduled=2.5, warm=20, creations=60, troubled=20, patience=True
-)
+WHOLE = Sizes(rounds=5, seconds=1, scheduled=3, warm=5, creations=100, troubled=20, patience=True)
 QUICK = Sizes(
     rounds=1, seconds=0.03, scheduled=0.1, warm=1, creations=3, troubled=2, patience=False
 )

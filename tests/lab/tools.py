@@ -71,7 +71,7 @@ PROGRAMS = {
         Program("bench-kubelet", BENCHMARKS / "kubelet", ".", 5),
         Program("bench-load", BENCHMARKS / "webhooks", "./load", 5),
         Program("bench-lean", BENCHMARKS / "webhooks", "./lean", 5),
-        Program("bench-controller", BENCHMARKS / "webhooks", "./controller", 60),
+        Program("bench-controller", BENCHMARKS / "webhooks", "./controller", 10),
         Program("coredns", HERE / "tools/coredns", "github.com/coredns/coredns", 130),
         Program(
             "training-operator",
