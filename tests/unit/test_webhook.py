@@ -1,226 +1,167 @@
-"""The webhook over HTTPS: answers, refusals, bounds (T37)."""
+"""The webhook over HTTPS: what is answered, what is refused, and what is told about it."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import io
 import json
-import ssl
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+import logging
 from pathlib import Path
-from typing import Any
 
-import aiohttp
 import pytest
-from aiohttp import web
-from istio_aux.admission import server
-from istio_aux.admission.server import Webhook
-from istio_aux.core.policy import Start
-from istio_aux.telemetry import Telemetry
-from unit.asynchronous import driven, until
-from unit.tls import certificate
-
-
-class Hook:
-    """A webhook that serves, and a client like the API server's."""
-
-    def __init__(self, session: aiohttp.ClientSession, webhook: Webhook, port: int) -> None:
-        self.session, self.webhook, self.port = session, webhook, port
-        self.telemetry = Telemetry()
-
-    async def post(self, body: bytes, **options: Any) -> tuple[int, str]:
-        headers = {"Content-Type": "application/json", **options.pop("headers", {})}
-        url = f"https://127.0.0.1:{self.port}{options.pop('path', server.PATH)}"
-        method = options.pop("method", "POST")
-        data = io.BytesIO(body)
-        async with self.session.request(method, url, data=data, headers=headers) as answer:
-            return answer.status, await answer.text()
-
-
-@pytest.fixture
-def metrics() -> Telemetry:
-    return Telemetry()
-
-
-@asynccontextmanager
-async def serving(folder: Path, metrics: Telemetry, **options: Any) -> AsyncGenerator[Hook]:
-    crt, key = certificate(folder)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(crt, key)
-    webhook = Webhook(metrics, Start, **options)
-    runner = server.runner(webhook.application(), patience=1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
-    await site.start()
-    trust = ssl.create_default_context(cafile=str(crt))
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust)) as session:
-        yield Hook(session, webhook, runner.addresses[0][1])
-    await runner.cleanup()
-
-
-def review(**pod: Any) -> bytes:
-    body = {
-        "apiVersion": "admission.k8s.io/v1",
-        "kind": "AdmissionReview",
-        "request": {
-            "uid": "u-1",
-            "kind": {"group": "", "version": "v1", "kind": "Pod"},
-            "namespace": "training",
-            "operation": "CREATE",
-            "object": {"metadata": {"generateName": "job-"}, "spec": {"containers": []}, **pod},
-        },
-    }
-    return json.dumps(body).encode()
-
-
-def counted(metrics: Telemetry, outcome: str) -> bool:
-    return f'istio_aux_admission_reviews_total{{outcome="{outcome}"}} 1.0' in (
-        metrics.render().decode()
-    )
+from istio_aux.admission.limits import DEFAULTS
+from istio_aux.core import review as reviews
+from unit.asynchronous import driven
+from unit.hooked import post, review, serving
 
 
 @driven
-async def test_a_pod_is_answered_with_a_patch(tmp_path: Path, metrics: Telemetry) -> None:
-    async with serving(tmp_path, metrics) as hook:
-        code, text = await hook.post(review())
-    response = json.loads(text)["response"]
-    assert (code, response["uid"], response["allowed"]) == (200, "u-1", True)
-    assert b"holdApplicationUntilProxyStarts" in base64.b64decode(response["patch"])
-    assert counted(metrics, "hold")
-    assert b"istio_aux_admission_seconds_count 1.0" in metrics.render()
+async def test_a_pod_is_answered_with_a_patch(tmp_path: Path) -> None:
+    async with serving(tmp_path) as hook:
+        answer = await hook.ask(post(review()))
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
+    assert (answer.response["uid"], answer.response["allowed"]) == ("u-1", True)
+    assert b"holdApplicationUntilProxyStarts" in base64.b64decode(answer.response["patch"])
+    assert hook.reviews("hold") == 1
+    assert hook.metric("istio_aux_admission_seconds_count") == 1
 
 
 @driven
-async def test_a_pod_that_has_opted_out_is_answered_without(
-    tmp_path: Path, metrics: Telemetry
-) -> None:
+async def test_a_pod_that_has_opted_out_is_answered_without(tmp_path: Path) -> None:
     out = {"annotations": {"sidecar.istio.io/inject": "false"}}
-    async with serving(tmp_path, metrics) as hook:
-        code, text = await hook.post(review(metadata=out))
-    assert code == 200
-    assert "patch" not in json.loads(text)["response"]
-    assert counted(metrics, "unchanged")
+    async with serving(tmp_path) as hook:
+        answer = await hook.ask(post(review(metadata=out)))
+    assert answer.status == 200
+    assert "patch" not in answer.response
+    assert hook.reviews("unchanged") == 1
+
+
+@driven
+async def test_a_review_is_one_line_of_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        async with serving(tmp_path) as hook:
+            await hook.ask(post(review()))
+    (line,) = [record for record in caplog.records if record.name.startswith("istio_aux")]
+    facts = {key: vars(line)[key] for key in ("event", "uid", "outcome")}
+    assert line.getMessage().startswith("training/job-")
+    assert facts == {"event": "review", "uid": "u-1", "outcome": "hold"}
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"request": {}}', b"\xff\xfe", b"[" * 9999])
 @driven
 async def test_what_is_no_review_is_refused_in_one_line(
-    body: bytes, tmp_path: Path, metrics: Telemetry, caplog: pytest.LogCaptureFixture
+    body: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with serving(tmp_path, metrics) as hook:
-        code, text = await hook.post(body)
-        after, _ = await hook.post(review())
-    assert (code, after) == (400, 200)
-    assert text.startswith("malformed AdmissionReview")
-    assert text.count("\n") == 1
-    assert counted(metrics, "malformed")
-    assert len([r for r in caplog.records if r.name == server.__name__]) <= 2
-
-
-@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
-@driven
-async def test_only_post_is_allowed(method: str, tmp_path: Path, metrics: Telemetry) -> None:
-    async with serving(tmp_path, metrics) as hook:
-        assert await hook.post(b"", method=method) == (405, f"{method}: expected POST\n")
+    async with serving(tmp_path) as hook, hook.client() as client:
+        refused = await client.ask(post(body))
+        after = await client.ask(post(review()))
+    assert (refused.status, after.status) == (400, 200)
+    assert refused.body.startswith(b"malformed AdmissionReview")
+    assert refused.body.count(b"\n") == 1
+    assert hook.reviews("malformed") == 1
+    assert [r.levelname for r in caplog.records if r.name.startswith("istio_aux")] == ["WARNING"]
 
 
 @driven
-async def test_only_json_is_taken(tmp_path: Path, metrics: Telemetry) -> None:
-    async with serving(tmp_path, metrics) as hook:
-        code, text = await hook.post(review(), headers={"Content-Type": "text/yaml"})
-    assert (code, text) == (415, 'content-type "text/yaml": expected application/json\n')
+async def test_whatever_has_a_uid_is_answered_with_a_review(tmp_path: Path) -> None:
+    """The API server can use nothing else, and refuses the pod under `failurePolicy: Fail`."""
+    body = json.dumps({"request": {"uid": "u-2", "object": 7}}).encode()
+    async with serving(tmp_path) as hook:
+        answer = await hook.ask(post(body))
+    assert (answer.status, answer.response["uid"]) == (200, "u-2")
+    assert answer.response["allowed"] is True
+    assert "left alone" in answer.response["warnings"][0]
 
 
 @driven
-async def test_another_path_is_not_found(tmp_path: Path, metrics: Telemetry) -> None:
-    async with serving(tmp_path, metrics) as hook:
-        assert (await hook.post(review(), path="/other"))[0] == 404
-
-
-@driven
-async def test_the_api_server_s_own_query_does_no_harm(tmp_path: Path, metrics: Telemetry) -> None:
-    async with serving(tmp_path, metrics) as hook:
-        assert (await hook.post(review(), path="/mutate?timeout=3s"))[0] == 200
-
-
-@driven
-async def test_a_pod_of_7_mib_is_answered(tmp_path: Path, metrics: Telemetry) -> None:
-    big = {"managedFields": [{"fieldsV1": {"f:x": "x" * (7 << 20)}}]}
-    async with serving(tmp_path, metrics) as hook:
-        code, text = await hook.post(review(metadata=big))
-    assert code == 200
-    assert "patch" in json.loads(text)["response"]
-
-
-@driven
-async def test_a_body_over_8_mib_is_refused(tmp_path: Path, metrics: Telemetry) -> None:
-    async with serving(tmp_path, metrics) as hook:
-        code, text = await hook.post(b" " * (server.BODY + 1))
-        assert (await hook.post(review()))[0] == 200
-    assert (code, text) == (413, f"body over {server.BODY} bytes\n")
-    assert counted(metrics, "too-large")
-
-
-@driven
-async def test_a_body_that_never_ends_is_given_up(tmp_path: Path, metrics: Telemetry) -> None:
-    async with serving(tmp_path, metrics, read_timeout=0.2) as hook:
-        trust = ssl.create_default_context(cafile=str(tmp_path / "tls.crt"))
-        reader, writer = await asyncio.open_connection("127.0.0.1", hook.port, ssl=trust)
-        writer.write(
-            b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-            b"Content-Length: 100\r\n\r\n{"
-        )
-        began = asyncio.get_running_loop().time()
-        answer = await reader.read()
-        writer.close()
-        assert answer.startswith(b"HTTP/1.1 408")
-        # aiohttp waits 10 s for the rest of a body unless it is told not to.
-        assert asyncio.get_running_loop().time() - began < 8
-        assert (await hook.post(review()))[0] == 200
-    assert counted(metrics, "timeout")
-
-
-@driven
-async def test_a_client_that_leaves_in_mid_body_leaves_no_trace_of_an_error(
-    tmp_path: Path, metrics: Telemetry, caplog: pytest.LogCaptureFixture
+async def test_an_error_of_our_own_refuses_no_pod(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with serving(tmp_path, metrics) as hook:
-        trust = ssl.create_default_context(cafile=str(tmp_path / "tls.crt"))
-        _, writer = await asyncio.open_connection("127.0.0.1", hook.port, ssl=trust)
-        writer.write(
-            b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-            b"Content-Length: 100\r\n\r\n{"
-        )
-        await writer.drain()
-        await asyncio.sleep(0.1)  # The server has to be reading; there is nothing to await it by.
-        writer.transport.abort()
-        await until(lambda: counted(metrics, "malformed"), "it is counted")
-    assert [r for r in caplog.records if r.exc_info] == []
+    def err(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(reviews.start, "plan", err)
+    async with serving(tmp_path) as hook:
+        answer = await hook.ask(post(review()))
+    assert (answer.status, answer.response["allowed"]) == (200, True)
+    assert "patch" not in answer.response
+    assert answer.response["warnings"] == ["istio-aux: left alone: internal error"]
+    assert hook.metric("istio_aux_internal_errors_total") == 1
+    assert [record.exc_info is not None for record in caplog.records] == [True]
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS", "CONNECT"])
+@driven
+async def test_only_post_is_allowed(method: str, tmp_path: Path) -> None:
+    async with serving(tmp_path) as hook, hook.client() as client:
+        answer = await client.ask(f"{method} /mutate HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        assert await client.closed()
+    assert (answer.status, answer.headers["Allow"]) == (405, "POST")
+    assert answer.body.decode() == f"{method}: expected POST\n"
+    assert hook.reviews("not-allowed") == 1
 
 
 @driven
-async def test_many_reviews_at_once_are_all_answered(tmp_path: Path, metrics: Telemetry) -> None:
-    async with serving(tmp_path, metrics) as hook:
-        answers = await asyncio.gather(*(hook.post(review()) for _ in range(200)))
-    assert {code for code, _ in answers} == {200}
+async def test_head_is_refused_without_a_body(tmp_path: Path) -> None:
+    async with serving(tmp_path) as hook, hook.client() as client:
+        await client.send(b"HEAD /mutate HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = await client.rest()
+    assert answer.startswith(b"HTTP/1.1 405")
+    assert answer.endswith(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize("kind", ["Content-Type: text/yaml", "X: application/json"])
+@driven
+async def test_only_json_is_taken(kind: str, tmp_path: Path) -> None:
+    async with serving(tmp_path) as hook:
+        answer = await hook.ask(post(review(), kind=kind))
+    assert answer.status == 415
+    assert answer.body.endswith(b": expected application/json\n")
+
+
+@pytest.mark.parametrize("kind", ["application/json; charset=utf-8", "Application/JSON"])
+@driven
+async def test_json_may_be_spelt_as_http_allows(kind: str, tmp_path: Path) -> None:
+    async with serving(tmp_path) as hook:
+        assert (await hook.ask(post(review(), kind=f"content-TYPE: {kind}"))).status == 200
+
+
+@pytest.mark.parametrize("path", ["/other", "/", "/mutate/", "/mutated", "*", "http://x/mutate"])
+@driven
+async def test_another_path_is_not_found(path: str, tmp_path: Path) -> None:
+    async with serving(tmp_path) as hook:
+        answer = await hook.ask(post(review(), path=path))
+    assert (answer.status, answer.body.decode()) == (404, f"{path}: expected /mutate\n")
 
 
 @driven
-async def test_a_server_that_is_about_to_stop_asks_for_a_new_connection(
-    tmp_path: Path, metrics: Telemetry
-) -> None:
-    async with serving(tmp_path, metrics) as hook:
-        url = f"https://127.0.0.1:{hook.port}{server.PATH}"
-        headers = {"Content-Type": "application/json"}
-        async with hook.session.post(url, data=review(), headers=headers) as answer:
-            assert "Connection" not in answer.headers
-        hook.webhook.draining = True
-        async with hook.session.post(url, data=review(), headers=headers) as answer:
-            assert (answer.status, answer.headers["Connection"]) == (200, "close")
+async def test_the_api_server_s_own_query_does_no_harm(tmp_path: Path) -> None:
+    async with serving(tmp_path) as hook:
+        assert (await hook.ask(post(review(), path="/mutate?timeout=3s"))).status == 200
 
 
-def test_idle_connections_outlive_the_api_server_s() -> None:
-    """apimachinery util/net/http.go: IdleConnTimeout is 90 s."""
-    assert server.KEEPALIVE > 90
+@driven
+async def test_a_pod_of_7_mib_is_answered(tmp_path: Path) -> None:
+    big = {"annotations": {"note": "x" * (7 << 20)}}
+    async with serving(tmp_path) as hook:
+        answer = await hook.ask(post(review(metadata=big)))
+    assert (answer.status, answer.response["uid"]) == (200, "u-1")
+    assert hook.webhook.budget.free == DEFAULTS.bodies
+
+
+@driven
+async def test_an_answer_of_many_records_arrives_whole(tmp_path: Path) -> None:
+    uid = "u" * 200_000
+    async with serving(tmp_path) as hook:
+        answer = await hook.ask(post(review().replace(b"u-1", uid.encode())))
+    assert answer.response["uid"] == uid
+
+
+@driven
+async def test_many_reviews_at_once_are_all_answered(tmp_path: Path) -> None:
+    async with serving(tmp_path) as hook:
+        answers = await asyncio.gather(*(hook.ask(post(review())) for _ in range(100)))
+    assert {answer.status for answer in answers} == {200}
+    assert hook.reviews("hold") == 100

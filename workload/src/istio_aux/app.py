@@ -24,8 +24,8 @@ from aiohttp import web
 
 from istio_aux import settings as configuration
 from istio_aux import status, telemetry
-from istio_aux.admission import server as admission
 from istio_aux.admission.certificate import Certificate, CertificateError
+from istio_aux.admission.server import Webhook
 from istio_aux.core.order import Configuration
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Policy, QuitMode, Start
@@ -88,7 +88,7 @@ class _Service:
         self._telemetry = telemetry.Telemetry()
         # Nobody has told the capability yet; whoever finds it out replaces this.
         self._start = Start(mode=settings.start_mode)
-        self._webhook = admission.Webhook(self._telemetry, lambda: self._start)
+        self._webhook = Webhook(self._telemetry, lambda: self._start)
         self._client = Client(credentials)
         self._selection = Selection()
         self._events = Events(self._client, socket.gethostname())
@@ -137,24 +137,21 @@ class _Service:
             await stack.enter_async_context(self._client)
             health = status.application(self._status, self._telemetry.render)
             where = await _listen(stack, health, self._settings.status_address)
-            hook = await _listen(
-                stack, self._webhook.application(), self._settings.webhook_address,
-                self._certificate,
-            )  # fmt: skip
+            address = self._settings.webhook_address
+            hook = await self._webhook.listen(address.host, address.port, self._certificate.context)
+            stack.push_async_callback(self._webhook.close, 0)
             self._listening = True
-            shown = {"status": _address(where), "webhook": _address(hook)}
+            shown = {"status": where, "webhook": str(configuration.Address(*hook))}
             _log.info("listening", extra={"event": "start", **shown})
             await self._work(stop)
-            self._webhook.draining = True
+            self._webhook.drain()
             self._listening = False
             _log.info("stopping", extra={"event": "stop"})
-            for site in hook.sites:
-                await site.stop()
             await asyncio.gather(self._controller.stop(IN_FLIGHT), asyncio.sleep(LINGER))
             if self._lease:
                 # Only now: whoever leads next must not meet an exec of ours.
                 await self._lease.release()
-            await hook.cleanup()
+            await self._webhook.close(IN_FLIGHT)
         _log.info("stopped", extra={"event": "stopped"})
 
     async def _work(self, stop: asyncio.Event) -> None:
@@ -243,27 +240,12 @@ def identity(port: int) -> str:
 
 
 async def _listen(
-    stack: AsyncExitStack,
-    application: web.Application,
-    address: configuration.Address,
-    certificate: Certificate | None = None,
-) -> web.AppRunner:
-    runner = admission.runner(application, patience=IN_FLIGHT)
+    stack: AsyncExitStack, application: web.Application, address: configuration.Address
+) -> str:
+    """Serve the status port; returns where, with the port that the system chose if it may."""
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=IN_FLIGHT)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    site = web.TCPSite(
-        runner,
-        address.host or None,
-        address.port,
-        ssl_context=certificate.context if certificate else None,
-        backlog=admission.BACKLOG,
-        reuse_address=True,
-    )
-    await site.start()
-    return runner
-
-
-def _address(runner: web.AppRunner) -> str:
-    """Where it listens, with the port that the system chose if the settings left it that."""
+    await web.TCPSite(runner, address.host or None, address.port, reuse_address=True).start()
     host, port = runner.addresses[0][:2]
     return str(configuration.Address(host, port))

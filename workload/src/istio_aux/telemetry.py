@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from datetime import UTC, datetime
+from enum import StrEnum
 from itertools import product
+from types import MappingProxyType
 from typing import TextIO
 
 import msgspec
@@ -30,8 +33,31 @@ DEAD_PROXY_ACTIONS = ("reported", "deleted", "delete-failed")
 
 REVIEW_OUTCOMES = (
     "native", "hold", "moved", "unchanged", "malformed", "too-large", "timeout", "not-allowed",
+    "busy",
 )  # fmt: skip
-"""How a review can be answered: the first two with 200, the others with an HTTP error."""
+"""How a review can be answered: the first four with 200, "malformed" with 200 or 400, the others
+with an HTTP error."""
+
+
+class Closed(StrEnum):
+    """Why a connection to the webhook came to its end."""
+
+    PEER = "peer"
+    """The client wished it, or is gone."""
+    HANDSHAKE = "handshake"
+    """It failed, or was not over in time."""
+    TIMEOUT = "timeout"
+    """A request was not complete in time."""
+    REFUSED = "refused"
+    """A request was refused before its end."""
+    IDLE = "idle"
+    LIMIT = "limit"
+    """There were too many connections."""
+    UNREAD = "unread"
+    """The client did not take its answers."""
+    DRAIN = "drain"
+    """The process ends."""
+
 
 WATCH_REASONS = (
     "ended", "relist", "expired", "silent", "connection", "throttled", "server-error", "refused",
@@ -99,6 +125,13 @@ class Telemetry:
             "istio_aux_admission_seconds", "Time from the complete request to its answer.",
             registry=registry, buckets=(0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3),
         )  # fmt: skip
+        self.connections = Gauge(
+            "istio_aux_admission_connections", "Connections to the webhook.", registry=registry
+        )
+        self.closed_connections = Counter(
+            "istio_aux_admission_connections_closed", "Connections to the webhook that ended, by"
+            " why.", ["reason"], registry=registry,
+        )  # fmt: skip
         self.exit_to_exit = Histogram(
             "istio_aux_payload_exit_to_proxy_exit_seconds",
             "From the last payload container's exit to the proxy's; the kubelet's clock, in whole"
@@ -115,11 +148,13 @@ class Telemetry:
         for counter, values in (
             (self.quit_attempts, tuple(Rung)),
             (self.dead_proxies, DEAD_PROXY_ACTIONS),
-            (self.reviews, REVIEW_OUTCOMES),
+            (self.closed_connections, tuple(Closed)),
             (self.watch_restarts, WATCH_REASONS),
         ):
             for value in values:
                 counter.labels(value)
+        self.reviews_by_outcome = {value: self.reviews.labels(value) for value in REVIEW_OUTCOMES}
+        """The children of `reviews`: looking one up costs as much as answering a review."""
 
         self.quits_total = 0
         """Proxies that were told to exit and did; `/status` shows it."""
@@ -129,10 +164,27 @@ class Telemetry:
         return generate_latest(self._registry)
 
 
+class Event(logging.LogRecord):
+    """A log record of level info that costs little, for what happens often.
+
+    It does not know where in the code it was made, nor in which thread and process: to find that
+    out takes longer than to answer a review.
+    """
+
+    _COMMON = MappingProxyType(
+        vars(logging.makeLogRecord({"levelno": logging.INFO, "levelname": "INFO"}))
+    )
+
+    def __init__(self, logger: str, event: str, message: str, facts: dict[str, object]) -> None:
+        vars(self).update(self._COMMON, name=logger, msg=message, created=time.time())
+        vars(self).update(facts, event=event)
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object a line: time, level, event, message, and what the call gave as ``extra``."""
 
     _USUAL = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+    _encoder = msgspec.json.Encoder(enc_hook=str)
 
     def format(self, record: logging.LogRecord) -> str:
         """Encode a record; a value that JSON does not know is shown as text."""
@@ -146,7 +198,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line, enc_hook=str).decode()
+        return self._encoder.encode(line).decode()
 
 
 def log_to(stream: TextIO = sys.stdout, level: str = "info") -> None:

@@ -1,120 +1,174 @@
-"""Serve the admission webhook: bounded bytes in, one pure function, bytes out.
+"""Serve the admission webhook: all connections, and what is counted and logged about them.
 
-Only HTTP may live here; what is in a review is the core's affair. Figures follow the API server's
-behaviour as a client (apiserver pkg/util/webhook/client.go).
+Only what belongs to all connections may live here; what is in a review is the core's affair.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import resource
+import ssl
 import time
 from collections.abc import Callable
+from http import HTTPStatus
 
-from aiohttp import web
-
+from istio_aux.admission.connection import Connection
+from istio_aux.admission.http1 import Refusal
+from istio_aux.admission.limits import DEFAULTS, Budget, Limits
 from istio_aux.core import review
 from istio_aux.core.policy import Start
-from istio_aux.telemetry import Telemetry
+from istio_aux.telemetry import Closed, Event, Telemetry
 
 _log = logging.getLogger(__name__)
-
-PATH = "/mutate"
-
-BODY = 8 << 20
-"""Bytes. The API server takes objects of 3 MiB; controller-runtime allows webhooks 7 MiB."""
-
-READ = 10.0
-"""Seconds for a body to arrive; the API server gives up after timeoutSeconds, 30 at most."""
-
-KEEPALIVE = 120.0
-"""Seconds. Must exceed the API server's idle time of 90 s: a POST on a connection that we are just
-closing is not sent again, and the pod would be created without us."""
-
-LINGER = 1.0
-"""Seconds for which what is left of a body is read and dropped after an early answer."""
 
 BACKLOG = 1024
 """Connections. The API server opens one for each review above 25 at once, in bursts."""
 
-
-def runner(application: web.Application, *, patience: float) -> web.AppRunner:
-    """A runner with the bounds of this module; it gives handlers ``patience`` seconds to end."""
-    return web.AppRunner(
-        application,
-        access_log=None,
-        keepalive_timeout=KEEPALIVE,
-        lingering_time=LINGER,
-        shutdown_timeout=patience,
-    )
+SPARE = 128
+"""Descriptors that connections leave to the rest of the process: watches, execs, files."""
 
 
 class Webhook:
-    """The webhook's handler; `application` makes an aiohttp application of it.
+    """The webhook. A class because its connections share limits, counters and their end.
 
     Attributes:
-        draining: set on shutdown: answers then ask the API server to connect anew, elsewhere.
+        limits: what a client may cost.
+        budget: memory for bodies.
+        draining: each answer asks the client to go elsewhere with the next request.
     """
 
     def __init__(
-        self, telemetry: Telemetry, how: Callable[[], Start], *, read_timeout: float = READ
+        self, telemetry: Telemetry, how: Callable[[], Start], *, limits: Limits = DEFAULTS
     ) -> None:
         """Answer reviews; ``how`` tells, at any moment, how pods are to be started."""
+        self.limits, self.budget = limits, Budget(limits.bodies)
         self.draining = False
         self._telemetry, self._how = telemetry, how
-        self._read_timeout = read_timeout
+        # A lookup by label costs as much as the rest of the counting.
+        self._reviews = telemetry.reviews_by_outcome
+        self._connections: set[Connection] = set()
+        self._none = asyncio.Event()
+        self._server: asyncio.Server | None = None
+        self._room = 0
 
-    def application(self) -> web.Application:
-        """An application with the one path."""
-        application = web.Application(client_max_size=BODY)
-        application.router.add_route("*", PATH, self.handle)
-        return application
+    async def listen(self, host: str, port: int, context: ssl.SSLContext) -> tuple[str, int]:
+        """Serve at ``host`` (empty: every address) and ``port`` (0: any); returns where that is.
 
-    async def handle(self, request: web.Request) -> web.Response:
-        """Answer one request; every answer is counted and logged in one line."""
-        if request.method != "POST":
-            return self._refuse(405, "not-allowed", f"{request.method}: expected POST")
-        if request.content_type != "application/json":
-            what = f'content-type "{request.content_type}": expected application/json'
-            return self._refuse(415, "not-allowed", what)
+        Raises:
+            OSError: the port cannot be had.
+        """
+        loop = asyncio.get_running_loop()
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._room = min(self.limits.connections, descriptors - SPARE)
+        self._server = await loop.create_server(
+            lambda: Connection(self, context),
+            host or None,
+            port,
+            backlog=BACKLOG,
+            reuse_address=True,
+        )
+        self._sweep()
+        return self._server.sockets[0].getsockname()[:2]
+
+    def drain(self) -> None:
+        """Ask every client that gets an answer to come again elsewhere; go on serving all.
+
+        New connections, too: an API server may not have heard yet that this endpoint ends.
+        """
+        self.draining = True
+
+    async def close(self, patience: float) -> None:
+        """Take no more connections, dismiss the idle ones, and end the others when they are done.
+
+        Args:
+            patience: seconds after which all are ended.
+        """
+        if self._server is None:
+            return
+        self.draining = True
+        # Connections that wait in the kernel would be reset. The loop takes them in its next turn.
+        for _ in range(2):
+            await asyncio.sleep(0)
+        self._server.close()
+        for connection in tuple(self._connections):
+            if connection.idle:
+                connection.dismiss(Closed.DRAIN)
         try:
-            async with asyncio.timeout(self._read_timeout):
-                body = await request.read()
+            async with asyncio.timeout(patience):
+                while self._connections:
+                    self._none.clear()
+                    await self._none.wait()
         except TimeoutError:
-            return self._refuse(408, "timeout", f"no complete body in {self._read_timeout:g} s")
-        except web.HTTPRequestEntityTooLarge:
-            return self._refuse(413, "too-large", f"body over {BODY} bytes")
-        except ConnectionError:  # The client left in mid-body; the answer reaches nobody.
-            return self._refuse(400, "malformed", "the client left before the body was complete")
-        return self._answer(body)
+            for connection in tuple(self._connections):
+                connection.abort(Closed.DRAIN)
+        self._timer.cancel()
+        await asyncio.sleep(0)  # asyncio tells of a closed connection one turn later.
 
-    def _answer(self, body: bytes) -> web.Response:
+    def admit(self, connection: Connection) -> bool:
+        """Take a new connection; without room the idle one that would end next makes room."""
+        if len(self._connections) >= self._room:
+            idle = [other for other in self._connections if other.idle]
+            if not idle:
+                self._telemetry.closed_connections.labels(Closed.LIMIT).inc()
+                return False
+            oldest = min(idle, key=lambda other: other.deadline)
+            oldest.dismiss(Closed.LIMIT)
+            oldest.abort(Closed.LIMIT)
+            # asyncio tells of the end one turn later; until then others may want to come.
+            self._connections.discard(oldest)
+        self._connections.add(connection)
+        self._telemetry.connections.set(len(self._connections))
+        return True
+
+    def forget(self, connection: Connection, why: Closed) -> None:
+        """Let a closed connection go."""
+        self._connections.discard(connection)
+        self._telemetry.connections.set(len(self._connections))
+        self._telemetry.closed_connections.labels(why).inc()
+        if not self._connections:
+            self._none.set()
+
+    def answer(self, body: bytes) -> tuple[HTTPStatus, bytes]:
+        """Answer one AdmissionReview, count it and log it in one line."""
         began = time.perf_counter()
         try:
-            answer = review.answer(body, self._how())
+            answer = self._review(body)
         except review.Malformed as error:
-            return self._refuse(400, "malformed", str(error))
+            refusal = Refusal(HTTPStatus.BAD_REQUEST, "malformed", str(error))
+            self.refuse(refusal)
+            return refusal.status, f"{refusal}\n".encode()
         self._telemetry.review_seconds.observe(time.perf_counter() - began)
-        outcome = answer.outcome
-        self._telemetry.reviews.labels(outcome).inc()
-        facts = {"uid": answer.uid, "outcome": outcome, "reason": answer.reason}
-        warnings = {"warnings": answer.warnings} if answer.warnings else {}
-        _log.info("%s", answer.pod, extra={"event": "review", **facts, **warnings})
-        return self._close_if_draining(
-            web.Response(body=answer.body, content_type="application/json")
-        )
+        self._reviews[answer.outcome].inc()
+        if _log.isEnabledFor(logging.INFO):
+            facts: dict[str, object] = {
+                "uid": answer.uid[:36], "outcome": answer.outcome, "reason": answer.reason,
+            }  # fmt: skip
+            if answer.warnings:
+                facts["warnings"] = answer.warnings
+            _log.handle(Event(_log.name, "review", answer.pod, facts))
+        return HTTPStatus.OK, answer.body
 
-    def _refuse(self, status: int, outcome: str, why: str) -> web.Response:
-        self._telemetry.reviews.labels(outcome).inc()
-        line = " ".join(why.split())[:500]
-        _log.warning("%s", line, extra={"event": "review", "outcome": outcome, "status": status})
-        headers = {"Allow": "POST"} if status == 405 else None
-        response = web.Response(status=status, text=line + "\n", headers=headers)
-        if status in {408, 413}:  # What is left of the body is still on the wire.
-            response.force_close()
-        return self._close_if_draining(response)
+    def refuse(self, refusal: Refusal) -> None:
+        """Count and log a request that is not answered with a review."""
+        self._reviews[refusal.outcome].inc()
+        facts = {"outcome": refusal.outcome, "status": refusal.status.value}
+        _log.warning("%s", refusal, extra={"event": "review", **facts})
 
-    def _close_if_draining(self, response: web.Response) -> web.Response:
-        if self.draining:
-            response.force_close()
-        return response
+    def _review(self, body: bytes) -> review.Answer:
+        try:
+            return review.answer(body, self._how())
+        except review.Malformed:
+            raise
+        except Exception:  # The only way on that refuses no pod for a fault of ours.
+            _log.exception("internal error", extra={"event": "review"})
+            self._telemetry.internal_errors.inc()
+            return review.leave(body, review.Malformed("internal error"))
+
+    def _sweep(self) -> None:
+        """End what has passed its deadline, now and for ever again."""
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self.limits.sweep, self._sweep)
+        now = time.monotonic()
+        for connection in [one for one in self._connections if one.deadline <= now]:
+            connection.expire()

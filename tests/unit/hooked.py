@@ -1,0 +1,225 @@
+"""A webhook that serves, and clients that speak to it byte by byte."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import ssl
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from istio_aux.admission.certificate import Certificate
+from istio_aux.admission.limits import Limits
+from istio_aux.admission.server import Webhook
+from istio_aux.core.policy import Start
+from istio_aux.telemetry import Telemetry
+from unit.tls import certificate
+
+JSON = "Content-Type: application/json"
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def response(self) -> dict[str, Any]:
+        return json.loads(self.body)["response"]
+
+
+class Client:
+    """One connection. It does nothing that it is not told to."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._transport = cast("asyncio.Transport", writer.transport)
+
+    async def send(self, data: bytes) -> None:
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def send_on(self, data: bytes) -> None:
+        """Until the connection is closed, which is the error that this raises."""
+        while True:
+            await self.send(data)
+
+    async def ask(self, data: bytes) -> Answer:
+        await self.send(data)
+        return await self.answer()
+
+    async def answer(self) -> Answer:
+        head = (await self._reader.readuntil(b"\r\n\r\n")).decode()
+        line, *lines = head.strip().split("\r\n")
+        headers = dict(line.split(": ", 1) for line in lines)
+        body = await self._reader.readexactly(int(headers.get("Content-Length", 0)))
+        return Answer(int(line.split()[1]), headers, body)
+
+    async def rest(self) -> bytes:
+        """All that comes until the server closes."""
+        return await self._reader.read()
+
+    async def closed(self) -> bool:
+        """Wait for the server's end; whether it came without another byte."""
+        try:
+            return await self._reader.read() == b""
+        except ConnectionResetError:
+            return True
+
+    def pause(self) -> None:
+        """Take no more answers."""
+        self._transport.pause_reading()
+
+    def resume(self) -> None:
+        self._transport.resume_reading()
+
+    @property
+    def tls(self) -> ssl.SSLObject:
+        return self._writer.get_extra_info("ssl_object")
+
+    def leave(self) -> None:
+        """Be gone without a word."""
+        self._transport.abort()
+
+    async def close(self) -> None:
+        self._writer.close()
+        with suppress(OSError):
+            await self._writer.wait_closed()
+
+
+class Bare:
+    """TLS by hand: what is encrypted is sent when the test says so, and as it says."""
+
+    def __init__(self, port: int, trust: ssl.SSLContext) -> None:
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = trust.wrap_bio(self._in, self._out, server_hostname="127.0.0.1")
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._socket.setblocking(False)
+
+    async def shake_hands(self) -> None:
+        """Until it is over; what the server thinks of it comes later in TLS 1.3."""
+        while True:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                await self.flush()
+                await self._receive()
+            else:
+                break
+            finally:
+                await self.flush()
+
+    def write(self, plaintext: bytes) -> None:
+        self._tls.write(plaintext)
+
+    def finish(self) -> None:
+        """Say that nothing more will be written."""
+        with suppress(ssl.SSLWantReadError):
+            self._tls.unwrap()
+
+    async def flush(self) -> None:
+        await asyncio.get_running_loop().sock_sendall(self._socket, self._out.read())
+
+    async def read(self) -> bytes:
+        """All that the server sends until it closes."""
+        got = b""
+        while await self._receive():
+            with suppress(ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+                got += self._tls.read(1 << 20)
+        return got
+
+    def close(self) -> None:
+        self._socket.close()
+
+    async def _receive(self) -> int:
+        got = await asyncio.get_running_loop().sock_recv(self._socket, 1 << 20)
+        return self._in.write(got)
+
+
+@dataclass
+class Hook:
+    """A webhook that serves."""
+
+    webhook: Webhook
+    metrics: Telemetry
+    port: int
+    trust: ssl.SSLContext
+
+    @asynccontextmanager
+    async def client(self, trust: ssl.SSLContext | None = None) -> AsyncGenerator[Client]:
+        streams = await asyncio.open_connection("127.0.0.1", self.port, ssl=trust or self.trust)
+        client = Client(*streams)
+        try:
+            yield client
+        finally:
+            await client.close()
+
+    async def connect_on(self) -> None:
+        """Until nobody listens any more, which is the error that this raises."""
+        while True:
+            async with self.client():
+                pass
+
+    async def ask(self, data: bytes) -> Answer:
+        """The answer on a connection of its own."""
+        async with self.client() as client:
+            return await client.ask(data)
+
+    def metric(self, name: str) -> float:
+        lines = self.metrics.render().decode().splitlines()
+        return next(float(line.split()[-1]) for line in lines if line.startswith(f"{name} "))
+
+    def reviews(self, outcome: str) -> float:
+        return self.metric(f'istio_aux_admission_reviews_total{{outcome="{outcome}"}}')
+
+    def ended(self, reason: str) -> float:
+        name = "istio_aux_admission_connections_closed_total"
+        return self.metric(f'{name}{{reason="{reason}"}}')
+
+    @property
+    def connections(self) -> float:
+        return self.metric("istio_aux_admission_connections")
+
+
+@asynccontextmanager
+async def serving(folder: Path, **limits: Any) -> AsyncGenerator[Hook]:
+    """A webhook with bounds of a test's own; deadlines are looked at often."""
+    crt, key = certificate(folder)
+    metrics = Telemetry()
+    webhook = Webhook(metrics, Start, limits=Limits(sweep=0.01, **limits))
+    _, port = await webhook.listen("127.0.0.1", 0, Certificate(crt, key).context)
+    try:
+        yield Hook(webhook, metrics, port, ssl.create_default_context(cafile=str(crt)))
+    finally:
+        await webhook.close(0)
+
+
+def review(**pod: Any) -> bytes:
+    body = {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "u-1",
+            "kind": {"group": "", "version": "v1", "kind": "Pod"},
+            "namespace": "training",
+            "operation": "CREATE",
+            "object": {"metadata": {"generateName": "job-"}, "spec": {"containers": []}, **pod},
+        },
+    }
+    return json.dumps(body).encode()
+
+
+def post(body: bytes, *headers: str, path: str = "/mutate", kind: str = JSON) -> bytes:
+    lines = (f"POST {path} HTTP/1.1", "Host: x", kind, f"Content-Length: {len(body)}", *headers)
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def chunked(*parts: bytes, trailer: bytes = b"") -> bytes:
+    head = f"POST /mutate HTTP/1.1\r\nHost: x\r\n{JSON}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    body = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts)
+    return head.encode() + body + b"0\r\n" + trailer + b"\r\n"

@@ -1,0 +1,170 @@
+"""The webhook's HTTP/1.1, byte by byte: what a request may look like, and where it ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from unit.asynchronous import driven
+from unit.hooked import JSON, chunked, post, review, serving
+
+HEAD = f"POST /mutate HTTP/1.1\r\nHost: x\r\n{JSON}\r\n".encode()
+
+
+@driven
+async def test_a_connection_is_used_again(tmp_path: Path) -> None:
+    async with serving(tmp_path) as hook, hook.client() as client:
+        answers = [await client.ask(post(review())) for _ in range(3)]
+        assert hook.connections == 1
+    assert [answer.status for answer in answers] == [200] * 3
+    assert "Connection" not in answers[0].headers
+
+
+@driven
+async def test_requests_in_one_go_are_answered_in_their_order(tmp_path: Path) -> None:
+    async with serving(tmp_path) as hook, hook.client() as client:
+        await client.send(post(b"{") + post(review()) + post(b"[]"))
+        answers = [await client.answer() for _ in range(3)]
+    assert [answer.status for answer in answers] == [400, 200, 400]
+
+
+@driven
+async def test_a_request_may_come_byte_by_byte(tmp_path: Path) -> None:
+    async with serving(tmp_path) as hook, hook.client() as client:
+        for byte in post(review(spec={})):
+            await client.send(bytes([byte]))
+        assert (await client.answer()).status == 200
+
+
+@driven
+async def test_a_body_may_come_in_chunks_and_with_a_trailer(tmp_path: Path) -> None:
+    body = review()
+    async with serving(tmp_path) as hook, hook.client() as client:
+        answer = await client.ask(chunked(body[:9], body[9:], trailer=b"Content-Type: x\r\n"))
+        assert (answer.status, answer.response["uid"]) == (200, "u-1")
+        assert (await client.ask(post(review()))).status == 200
+
+
+@driven
+async def test_a_client_that_asks_whether_to_go_on_is_told_so(tmp_path: Path) -> None:
+    body = review()
+    head = HEAD + b"Content-Length: %d\r\nExpect: 100-Continue\r\n\r\n" % len(body)
+    async with serving(tmp_path) as hook, hook.client() as client:
+        assert (await client.ask(head)).status == 100
+        assert (await client.ask(body)).status == 200
+
+
+@driven
+async def test_http_1_0_is_answered_and_closed(tmp_path: Path) -> None:
+    request = post(review(), "Expect: 100-continue").replace(b"HTTP/1.1", b"HTTP/1.0")
+    async with serving(tmp_path) as hook, hook.client() as client:
+        answer = await client.ask(request)
+        assert (answer.status, answer.headers["Connection"]) == (200, "close")
+        assert await client.closed()
+
+
+@driven
+async def test_a_client_that_wants_no_more_is_answered_and_closed(tmp_path: Path) -> None:
+    """What it sends behind its last request is dropped."""
+    async with serving(tmp_path) as hook, hook.client() as client:
+        answer = await client.ask(post(review(), "Connection: close") + post(review()))
+        assert (answer.status, answer.headers["Connection"]) == (200, "close")
+        assert await client.closed()
+        assert hook.reviews("hold") == 1
+
+
+@driven
+async def test_another_protocol_is_not_spoken(tmp_path: Path) -> None:
+    upgrade = ("Connection: Upgrade", "Upgrade: h2c")
+    async with serving(tmp_path) as hook:
+        answer = await hook.ask(post(review(), *upgrade))
+    assert (answer.status, answer.body) == (400, b"upgrade: expected HTTP/1.1\n")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x00\x01\x02\x03\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"POST /mutate HTTP/1.1\nHost: x\n\n",
+        HEAD + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n{",
+        HEAD + b"Content-Length: 99999999999999999999999\r\n\r\n",
+        HEAD + b"Content-Length: -1\r\n\r\n",
+        HEAD + b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        HEAD + b"Transfer-Encoding: gzip\r\n\r\n",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+        HEAD + b"Folded: a\r\n b\r\n\r\n",
+    ],
+)
+@driven
+async def test_what_is_no_http_is_refused(sent: bytes, tmp_path: Path) -> None:
+    """Above all what two parsers could read in two ways."""
+    async with serving(tmp_path) as hook, hook.client() as client:
+        answer = await client.ask(sent)
+        assert await client.closed()
+    assert (answer.status, answer.headers["Connection"]) == (400, "close")
+    assert answer.body.startswith(b"no HTTP/1.1: ")
+    assert hook.reviews("malformed") == 1
+    assert hook.ended("refused") == 1
+
+
+@driven
+async def test_what_was_complete_is_answered_before_garbage_is_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path) as hook, hook.client() as client:
+        answers = [await client.ask(post(review()) + b"\x00garbage"), await client.answer()]
+        assert await client.closed()
+    assert [answer.status for answer in answers] == [200, 400]
+
+
+@pytest.mark.parametrize("claimed", [(8 << 20) + 1, 1 << 60])
+@driven
+async def test_a_body_over_8_mib_is_refused_before_it_is_read(claimed: int, tmp_path: Path) -> None:
+    async with serving(tmp_path) as hook, hook.client() as client:
+        answer = await client.ask(HEAD + b"Content-Length: %d\r\n\r\n" % claimed)
+        assert await client.closed()
+    assert (answer.status, answer.body) == (413, b"body over 8388608 bytes\n")
+    assert hook.reviews("too-large") == 1
+
+
+@driven
+async def test_a_client_that_sends_all_of_too_large_a_body_gets_its_answer(tmp_path: Path) -> None:
+    """A reset instead of an answer would be an error of the network to the client."""
+    async with serving(tmp_path) as hook, hook.client() as client:
+        answer = await client.ask(post(b" " * (9 << 20)))
+    assert answer.status == 413
+
+
+@driven
+async def test_chunks_over_8_mib_in_all_are_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path) as hook, hook.client() as client:
+        answer = await client.ask(chunked(*[b" " * (1 << 20)] * 9))
+    assert answer.status == 413
+    assert hook.webhook.budget.free == hook.webhook.limits.bodies
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        HEAD + b"X: " + b"x" * 70_000,
+        HEAD + b"X: y\r\n" * 12_000,
+        b"POST /" + b"x" * 70_000,
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n1;" + b"x" * 70_000,
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: " + b"x" * 70_000,
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 20_000,
+    ],
+    ids=["header", "headers", "path", "chunk extension", "trailer", "tiny chunks"],
+)
+@driven
+async def test_over_64_kib_beside_the_body_are_refused(sent: bytes, tmp_path: Path) -> None:
+    async with serving(tmp_path) as hook, hook.client() as client:
+        answer = await client.ask(sent)
+        assert await client.closed()
+    assert (answer.status, answer.body) == (431, b"over 65536 bytes beside the body\n")
+    assert hook.reviews("too-large") == 1
+
+
+@driven
+async def test_a_head_of_60_kib_is_read(tmp_path: Path) -> None:
+    async with serving(tmp_path) as hook, hook.client() as client:
+        for _ in range(3):
+            assert (await client.ask(post(review(), "X: " + "x" * 60_000))).status == 200

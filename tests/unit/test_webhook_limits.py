@@ -1,0 +1,233 @@
+"""What a client may cost the webhook: time, connections, memory, descriptors (T37)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+from istio_aux.admission.limits import DEFAULTS, UNCOUNTED
+from unit.asynchronous import driven, until
+from unit.descriptors import descriptors
+from unit.hooked import JSON, Hook, post, review, serving
+
+BEGUN = f"POST /mutate HTTP/1.1\r\nHost: x\r\n{JSON}\r\nContent-Length: 900000\r\n\r\n".encode()
+SHORT = 0.2
+
+
+def raw(hook: Hook) -> socket.socket:
+    """TCP without TLS."""
+    connection = socket.create_connection(("127.0.0.1", hook.port))
+    connection.setblocking(False)
+    return connection
+
+
+@driven
+async def test_a_client_that_never_shakes_hands_is_given_up(tmp_path: Path) -> None:
+    async with serving(tmp_path, handshake=SHORT) as hook:
+        with raw(hook) as connection:
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(connection, b"\x16\x03\x01\x02\x00")
+            assert await loop.sock_recv(connection, 1) == b""
+        assert hook.ended("handshake") == 1
+
+
+@pytest.mark.parametrize("begun", [b"P", b"POST /mutate HTTP/1.1\r\nX: y", BEGUN + b"{"])
+@driven
+async def test_a_request_that_never_ends_is_given_up(begun: bytes, tmp_path: Path) -> None:
+    async with serving(tmp_path, request=SHORT) as hook, hook.client() as client:
+        answer = await client.ask(begun)
+        assert await client.closed()
+    assert (answer.status, answer.headers["Connection"]) == (408, "close")
+    assert answer.body == b"no complete request in 0.2 s\n"
+    assert hook.reviews("timeout") == 1
+    assert hook.ended("timeout") == 1
+
+
+@pytest.mark.parametrize("begun", [b"POST /mutate HTTP/1.1\r\nX: y", BEGUN + b"{"])
+@driven
+async def test_dripping_on_does_not_help(begun: bytes, tmp_path: Path) -> None:
+    """A deadline that each byte puts off is none ("slow loris")."""
+    async with serving(tmp_path, request=SHORT) as hook, hook.client() as client:
+        await client.send(begun)
+        answered = asyncio.create_task(client.answer())
+        while not answered.done():
+            await client.send(b" ")
+            await asyncio.sleep(0.01)
+    assert (await answered).status == 408
+
+
+@driven
+async def test_an_idle_connection_is_closed_with_a_request_to_come_again(tmp_path: Path) -> None:
+    """client-go repeats a review that is answered so, and only such a one."""
+    async with serving(tmp_path, idle=SHORT) as hook:
+        async with hook.client() as client:
+            await client.ask(post(review()))
+            goodbye = await client.answer()
+            assert await client.closed()
+        assert (goodbye.status, goodbye.headers["Retry-After"]) == (503, "1")
+        await until(lambda: hook.ended("idle"), "it is gone")
+
+
+@driven
+async def test_a_request_begins_with_its_first_byte(tmp_path: Path) -> None:
+    """Waiting for one is not taking long over it."""
+    async with serving(tmp_path, request=SHORT) as hook, hook.client() as client:
+        await client.ask(post(review()))
+        # One look at the deadlines after that of a request would have passed.
+        await asyncio.sleep(2 * SHORT)
+        assert (await client.ask(post(review()))).status == 200
+
+
+def test_idle_connections_outlive_the_api_server_s() -> None:
+    """apimachinery util/net/http.go: IdleConnTimeout is 90 s."""
+    assert DEFAULTS.idle > 90
+
+
+@driven
+async def test_the_connection_idle_longest_makes_room(tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path, connections=2) as hook,
+        hook.client() as first,
+        hook.client() as second,
+    ):
+        await first.ask(post(review()))
+        await second.ask(post(review()))
+        await first.ask(post(review()))
+        async with hook.client() as third:
+            assert (await third.ask(post(review()))).status == 200
+            assert (await second.answer()).status == 503
+            assert await second.closed()
+            assert (await first.ask(post(review()))).status == 200
+            assert hook.connections == 2
+        assert hook.ended("limit") == 1
+
+
+@driven
+async def test_without_room_and_idle_connections_a_new_one_is_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path, connections=1) as hook, hook.client() as client:
+        await client.send(BEGUN)
+        await until(lambda: hook.connections, "it is there")
+        with raw(hook) as connection:
+            assert await asyncio.get_running_loop().sock_recv(connection, 1) == b""
+        assert hook.ended("limit") == 1
+
+
+@driven
+async def test_a_burst_over_the_limit_leaves_no_more_than_that(tmp_path: Path) -> None:
+    async with serving(tmp_path, connections=4) as hook:
+        connections = [raw(hook) for _ in range(50)]
+        await until(lambda: hook.ended("limit") == 46, "the others are refused")
+        assert hook.connections == 4
+        for connection in connections:
+            connection.close()
+        await until(lambda: hook.connections == 0, "all are gone")
+        assert (await hook.ask(post(review()))).status == 200
+
+
+@driven
+async def test_bodies_over_the_memory_for_all_are_asked_to_come_again(tmp_path: Path) -> None:
+    """The API server repeats that within its deadline (client-go rest/with_retry.go)."""
+    large = review(metadata={"annotations": {"note": "x" * (2 * UNCOUNTED)}})
+    async with serving(tmp_path, bodies=5 * UNCOUNTED) as hook:
+        async with hook.client() as slow:
+            await slow.send(BEGUN + b" " * (4 * UNCOUNTED))
+            await until(lambda: hook.webhook.budget.free == UNCOUNTED, "its body is counted")
+            busy = await hook.ask(post(large))
+            assert (busy.status, busy.headers["Retry-After"]) == (503, "1")
+            # A review of usual size does not suffer.
+            assert (await hook.ask(post(review()))).status == 200
+            slow.leave()
+        await until(lambda: hook.webhook.budget.free == 5 * UNCOUNTED, "it is given back")
+        assert (await hook.ask(post(large))).status == 200
+        assert hook.reviews("busy") == 1
+
+
+@driven
+async def test_a_client_that_does_not_read_its_answers_is_given_up(tmp_path: Path) -> None:
+    """And what it may still send is not read: its answers would fill the memory."""
+    large = review().replace(b"u-1", b"u" * 400_000)
+    async with serving(tmp_path, unread=SHORT) as hook, hook.client() as client:
+        client.pause()
+        with pytest.raises(ConnectionError):
+            await client.send_on(post(large))
+        assert hook.ended("unread") == 1
+        assert hook.reviews("hold") < 100
+
+
+@driven
+async def test_a_client_that_reads_late_gets_all_its_answers(tmp_path: Path) -> None:
+    large = review().replace(b"u-1", b"u" * 400_000)
+    async with serving(tmp_path) as hook, hook.client() as client:
+        client.pause()
+        sending = asyncio.create_task(client.send(post(large) * 20))
+        await until(lambda: hook.reviews("hold"), "the first is answered")
+        client.resume()
+        assert [(await client.answer()).status for _ in range(20)] == [200] * 20
+        await sending
+
+
+@driven
+async def test_what_a_refused_client_goes_on_sending_is_dropped_for_a_moment(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path, linger=SHORT) as hook, hook.client() as client:
+        assert (await client.ask(BEGUN.replace(b"POST", b"PUT"))).status == 405
+        with pytest.raises(ConnectionError):
+            await client.send_on(b" " * 10_000)
+        await until(lambda: hook.ended("refused"), "it is gone")
+
+
+@driven
+async def test_a_client_that_leaves_in_mid_body_leaves_no_trace_of_an_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(tmp_path) as hook, hook.client() as client:
+        await client.send(BEGUN + b" " * 100_000)
+        await until(lambda: hook.webhook.budget.free < DEFAULTS.bodies, "it is reading")
+        client.leave()
+        await until(lambda: hook.reviews("malformed") == 1, "it is counted")
+        assert hook.webhook.budget.free == DEFAULTS.bodies
+    assert [r for r in caplog.records if r.exc_info] == []
+
+
+@driven
+async def test_hostile_clients_leave_nothing_behind(tmp_path: Path) -> None:
+    async def hostile(number: int) -> None:
+        with raw(hook) as connection:
+            await asyncio.get_running_loop().sock_sendall(connection, b"GET / HTTP/1.1\r\n\r\n")
+        async with hook.client() as client:
+            await client.send((BEGUN, b"\x00", post(b"{"), BEGUN + b" " * 99_999)[number % 4])
+            client.leave()
+
+    async with serving(tmp_path) as hook:
+        await hook.ask(post(review()))
+        await until(lambda: hook.connections == 0, "the first is gone")
+        before, tasks = descriptors(), len(asyncio.all_tasks())
+        await asyncio.gather(*(hostile(number) for number in range(40)))
+        await until(lambda: hook.connections == 0, "all are gone")
+        assert (descriptors(), len(asyncio.all_tasks())) == (before, tasks)
+        assert hook.webhook.budget.free == DEFAULTS.bodies
+        assert (await hook.ask(post(review()))).status == 200
+
+
+@driven
+async def test_a_connection_is_freed_without_the_garbage_collector(tmp_path: Path) -> None:
+    """Memory that only a full collection frees grows for long under load."""
+    import gc  # noqa: PLC0415
+
+    from istio_aux.admission.connection import Connection  # noqa: PLC0415
+
+    async with serving(tmp_path) as hook:
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(5):
+                await hook.ask(post(review()))
+            await until(lambda: hook.connections == 0, "all are gone")
+            await asyncio.sleep(0)
+            left = sum(isinstance(one, Connection) for one in gc.get_objects())
+        finally:
+            gc.enable()
+    assert left == 0

@@ -1,0 +1,124 @@
+"""The webhook's TLS: what is spoken, what is refused, and a certificate that changes under load."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from istio_aux.admission.certificate import Certificate
+from istio_aux.admission.server import Webhook
+from istio_aux.core.policy import Start
+from istio_aux.telemetry import Telemetry
+from unit.asynchronous import driven, until
+from unit.hooked import Bare, Client, Hook, post, review, serving
+from unit.tls import certificate
+
+
+@driven
+async def test_plain_http_gets_no_answer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(tmp_path) as hook:
+        client = Client(*await asyncio.open_connection("127.0.0.1", hook.port))
+        await client.send(post(review()))
+        assert b"HTTP" not in await client.rest()
+        await client.close()
+        assert hook.ended("handshake") == 1
+    (line,) = caplog.records
+    assert (vars(line)["event"], vars(line)["outcome"]) == ("connection", "handshake")
+
+
+@pytest.mark.parametrize(
+    ("offered", "chosen"),
+    [([], None), (["h2"], None), (["h2", "http/1.1"], "http/1.1")],
+    ids=["nothing", "h2", "both"],
+)
+@driven
+async def test_only_http_1_1_is_offered(
+    offered: list[str], chosen: str | None, tmp_path: Path
+) -> None:
+    """h2 would be chosen by an API server that calls a loopback URL (apimachinery http.go)."""
+    async with serving(tmp_path) as hook:
+        hook.trust.set_alpn_protocols(offered)
+        async with hook.client() as client:
+            assert client.tls.selected_alpn_protocol() == chosen
+            assert (await client.ask(post(review()))).status == 200
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@driven
+async def test_tls_1_2_and_1_3_are_spoken(version: ssl.TLSVersion, tmp_path: Path) -> None:
+    async with serving(tmp_path) as hook:
+        hook.trust.minimum_version = hook.trust.maximum_version = version
+        answer = await hook.ask(post(review()))
+    assert answer.status == 200
+
+
+@driven
+async def test_a_client_that_does_not_trust_the_certificate_is_told_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(tmp_path) as hook:
+        with closing(Bare(hook.port, ssl.create_default_context())) as client:
+            with pytest.raises(ssl.SSLCertVerificationError):
+                await client.shake_hands()
+            await until(lambda: hook.ended("handshake"), "it is gone")
+    assert "unknown ca" in caplog.text
+
+
+@driven
+async def test_a_request_and_the_end_in_one_go_are_answered(tmp_path: Path) -> None:
+    async with serving(tmp_path) as hook:
+        with closing(Bare(hook.port, hook.trust)) as client:
+            await client.shake_hands()
+            client.write(post(review()))
+            client.finish()
+            await client.flush()
+            assert (await client.read()).startswith(b"HTTP/1.1 200")
+        await until(lambda: hook.ended("peer"), "it is closed")
+
+
+@driven
+async def test_certificates_change_under_load_and_no_review_is_lost(tmp_path: Path) -> None:
+    """Half-written and mismatched pairs are among them."""
+    crt, key = certificate(tmp_path)
+    served = Certificate(crt, key)
+    metrics = Telemetry()
+    webhook = Webhook(metrics, Start)
+    _, port = await webhook.listen("127.0.0.1", 0, served.context)
+    trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
+    hook = Hook(webhook, metrics, port, trust)
+    rotated = asyncio.Event()
+
+    async def ask_on() -> list[int]:
+        async with hook.client() as kept:
+            codes = [(await kept.ask(post(review()))).status]
+            while not rotated.is_set():
+                codes.append((await hook.ask(post(review()))).status)
+                codes.append((await kept.ask(post(review()))).status)
+            return codes
+
+    async def rotate() -> int:
+        served_anew = 0
+        for _ in range(4):
+            new_crt, new_key = certificate(tmp_path, stem="new")
+            crt.write_bytes(new_crt.read_bytes()[:100])
+            served.reload()
+            await hook.ask(post(review()))
+            new_crt.replace(crt)
+            served.reload()
+            await hook.ask(post(review()))
+            new_key.replace(key)
+            served_anew += served.reload()
+            await hook.ask(post(review()))
+        rotated.set()
+        return served_anew
+
+    try:
+        served_anew, one, other = await asyncio.gather(rotate(), ask_on(), ask_on())
+    finally:
+        await webhook.close(0)
+    assert served_anew == 4
+    assert set(one + other) == {200}

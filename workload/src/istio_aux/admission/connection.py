@@ -1,0 +1,181 @@
+"""One connection of a client: bytes from and to its socket, deadlines, the end.
+
+Only the moves between the stages of a connection may live here: handshake, waiting for a request,
+reading one, and, after the last answer, dropping what still comes. A look at the clock now and
+then, by whoever holds all connections, keeps the deadlines; there is no task and no timer here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from contextlib import suppress
+from typing import Protocol, cast
+
+from istio_aux.admission import http1
+from istio_aux.admission.tls import Channel
+from istio_aux.telemetry import Closed
+
+_log = logging.getLogger(__name__)
+
+_BUFFER = memoryview(bytearray(64 << 10))
+"""Where all connections read into, in turn: what is read is dealt with before the next read."""
+
+
+class Owner(http1.Desk, Protocol):
+    """Who holds all connections."""
+
+    def admit(self, connection: Connection) -> bool:
+        """Take a new connection, or have no room for it; returns which."""
+        ...
+
+    def forget(self, connection: Connection, why: Closed) -> None:
+        """Let a connection go that `admit` took; it is closed."""
+        ...
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A connection. A class because asyncio calls back.
+
+    Attributes:
+        deadline: when `expire` is due (monotonic, in seconds).
+    """
+
+    def __init__(self, owner: Owner, context: ssl.SSLContext) -> None:
+        self.deadline = time.monotonic() + owner.limits.handshake
+        self._owner, self._limits = owner, owner.limits
+        self._tls = Channel(context)
+        self._http = http1.Conversation(owner)
+        self._closed: Closed | None = None
+        self._admitted = self._unread = False
+        self._rested: float | None = None  # When the client got its last answer.
+        self._transport: asyncio.Transport
+
+    @property
+    def idle(self) -> bool:
+        """Whether its end would cost nobody an answer."""
+        waiting = self._tls.established and self._http.began is None and not self._unread
+        return self._closed is not None or waiting
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio: the client has connected. TCP_NODELAY is set by asyncio."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._admitted = self._owner.admit(self)
+        if not self._admitted:
+            self._transport.abort()
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        """asyncio: where to read into."""
+        return _BUFFER
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """asyncio: something came."""
+        if self._closed:
+            return
+        try:
+            self._tls.receive(_BUFFER[:nbytes])
+            while not self._http.over and (plaintext := self._tls.read()) is not None:
+                if plaintext:
+                    self._http.receive(plaintext)
+                else:
+                    self._http.end()
+        except ssl.SSLError as error:
+            self._broken(error)
+        else:
+            self._send()
+
+    def eof_received(self) -> bool:
+        """asyncio: nothing more will come; what had come is answered, so asyncio may close."""
+        self._closed = self._closed or Closed.PEER
+        return False
+
+    def pause_writing(self) -> None:
+        """asyncio: the client does not take what is sent. Then nothing more is read from it."""
+        self._unread = True
+        self._transport.pause_reading()
+        self.deadline = time.monotonic() + self._limits.unread
+
+    def resume_writing(self) -> None:
+        """asyncio: the client has taken nearly all."""
+        self._unread = False
+        if not self._closed:
+            self._transport.resume_reading()
+            self._await()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """asyncio: it is closed."""
+        self._http.end()
+        del self._http  # Its parser refers to it, which only the garbage collector would notice.
+        if self._admitted:
+            self._owner.forget(self, self._closed or Closed.PEER)
+
+    def expire(self) -> None:
+        """Do what is due: the deadline has passed."""
+        if self._closed or self._unread or not self._tls.established:
+            self.abort(Closed.UNREAD if self._unread else Closed.HANDSHAKE)
+        elif self._http.began is None:
+            self.dismiss(Closed.IDLE)
+        else:
+            self._http.expire()
+            self._send()
+
+    def dismiss(self, why: Closed) -> None:
+        """Close an idle connection so that a review that is on its way to it is not lost."""
+        if not self._closed:
+            self._http.dismiss(why)
+            self._send()
+
+    def abort(self, why: Closed) -> None:
+        """Close it now, whatever is under way."""
+        self._closed = self._closed or why
+        self._transport.abort()
+
+    def _send(self) -> None:
+        """Send what there is to say, and wait for more unless that was the last."""
+        try:
+            if answers := self._http.answers:
+                self._tls.write(answers[0] if len(answers) == 1 else b"".join(answers))
+                answers.clear()
+                self._rested = time.monotonic()
+            if self._http.over:
+                self._tls.close()
+            outgoing = self._tls.outgoing()
+        except ssl.SSLError as error:
+            self._broken(error)
+            return
+        if outgoing:
+            self._transport.write(outgoing)
+        if self._http.over:
+            self._finish(self._http.over)
+        else:
+            self._await()
+
+    def _await(self) -> None:
+        """Set the deadline of what is waited for. Bytes that are no request yet change nothing."""
+        if self._unread or not self._tls.established:
+            return
+        if self._http.began is not None:
+            self.deadline = self._http.began + self._limits.request
+        else:
+            self._rested = self._rested or time.monotonic()
+            self.deadline = self._rested + self._limits.idle
+
+    def _finish(self, why: Closed) -> None:
+        """Drop what still comes until the client has closed its end, too."""
+        self._closed = why
+        with suppress(OSError):  # The client is gone.
+            self._transport.write_eof()
+        self._transport.resume_reading()
+        waiting = self._transport.get_write_buffer_size()
+        limit = self._limits.unread if waiting else self._limits.linger
+        self.deadline = time.monotonic() + limit
+
+    def _broken(self, error: ssl.SSLError) -> None:
+        """End a connection whose client does not speak TLS, or does not like ours."""
+        self._closed = Closed.PEER if self._tls.established else Closed.HANDSHAKE
+        peer = self._transport.get_extra_info("peername")
+        _log.warning("%s: %s", peer, error, extra={"event": "connection", "outcome": self._closed})
+        self._transport.write(self._tls.outgoing())  # The alert that says why.
+        self._transport.close()
