@@ -20,7 +20,10 @@ from lab.fixtures import await_account
 from lightkube import Client, codecs
 from lightkube.models.core_v1 import Container, PodSpec
 from lightkube.models.meta_v1 import LabelSelectorRequirement, ObjectMeta
-from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
+from lightkube.resources.admissionregistration_v1 import (
+    MutatingAdmissionPolicy,
+    MutatingWebhookConfiguration,
+)
 from lightkube.resources.core_v1 import Namespace, Pod
 from rich.console import Console
 
@@ -98,18 +101,22 @@ def stories(stage: lab.Cluster, steps: Steps) -> Mapping[str, JobStory]:
 
 
 def leave_out(client: Client, scene: scenes.Scene) -> None:
-    """Make the webhook overlook a namespace that has its label."""
+    """Make policy and webhook overlook a namespace that has their label."""
     name = f"istio-aux-{node.MODEL}-istio-aux"
+    policy = client.get(MutatingAdmissionPolicy, name)
     configuration = client.get(MutatingWebhookConfiguration, name)
-    for webhook in configuration.webhooks or ():
-        assert webhook.namespaceSelector
+    assert policy.spec
+    for matches in (policy.spec.matchConstraints, *(configuration.webhooks or ())):
+        assert matches
+        assert matches.namespaceSelector
         not_here = LabelSelectorRequirement(
             key="kubernetes.io/metadata.name", operator="NotIn", values=[scene.namespace]
         )
-        webhook.namespaceSelector.matchExpressions = [
-            *(webhook.namespaceSelector.matchExpressions or ()),
+        matches.namespaceSelector.matchExpressions = [
+            *(matches.namespaceSelector.matchExpressions or ()),
             not_here,
         ]
+    client.replace(policy)
     client.replace(configuration)
     client.create(Namespace(metadata=ObjectMeta(name=scene.namespace, labels=scene.labels)))
     await_account(client, scene.namespace)
@@ -121,7 +128,7 @@ def leave_out(client: Client, scene: scenes.Scene) -> None:
     lab.until(
         lambda: "holdApplication" not in str(client.create(probe, dry_run=True)),
         timeout=SOON,
-        what=f"the webhook to overlook {scene.namespace}",
+        what=f"the charm to overlook {scene.namespace}",
     )
 
 
