@@ -7,7 +7,7 @@ changed the pod, or for the first time, because a configuration of Istio's sorts
 from __future__ import annotations
 
 from istio_aux.core import patch
-from istio_aux.core.pod import PROXY, Container, Pod, Struct
+from istio_aux.core.pod import PROXY, NewContainer, NewPod, Struct
 
 ANNOTATION = "sidecar.istio.io/status"
 """Annotation that the injector leaves (istio inject.go SidecarInjectionStatus)."""
@@ -28,12 +28,15 @@ class Holding(Struct, frozen=True):
     """False where hold could have no effect on this pod."""
 
 
-def is_native(pod: Pod) -> bool:
+def is_native(pod: NewPod) -> bool:
     """Whether the proxy is a native sidecar, which the kubelet starts before the payload."""
-    return any(container.name == PROXY for container in pod.native_sidecars)
+    return any(
+        container.name == PROXY and container.restart_policy == "Always"
+        for container in pod.spec.init_containers or ()
+    )
 
 
-def hold(pod: Pod) -> Holding:
+def hold(pod: NewPod) -> Holding:
     """Do what the injector does with hold (istio inject.go reorderPod, injection-template.yaml).
 
     The classic proxy becomes the first container and gets the hook that waits for it. Where the
@@ -41,13 +44,14 @@ def hold(pod: Pod) -> Holding:
     hook, and neither do we: with another ``postStart`` only the order is changed, and without one
     hold has no effect.
     """
-    names = [container.name for container in pod.containers]
+    containers = pod.spec.containers or ()
+    names = [container.name for container in containers]
     if PROXY not in names:
         return Holding(ops=(), reason=f"no container is called {PROXY}", effective=False)
     if len(names) == 1:
         return Holding(ops=(), reason=f"{PROXY} is the only container", effective=False)
     place = names.index(PROXY)
-    hook = _hook(pod.containers[place])
+    hook = _hook(containers[place])
     if hook is None:
         reason = f"hold has no effect: {PROXY} has a lifecycle of its own, without postStart"
         return Holding(ops=(), reason=reason, effective=False)
@@ -60,7 +64,7 @@ def hold(pod: Pod) -> Holding:
     return Holding(ops=ops, reason=", ".join(did) or f"{PROXY} holds the payload back already")
 
 
-def _hook(proxy: Container) -> tuple[patch.Op, ...] | None:
+def _hook(proxy: NewContainer) -> tuple[patch.Op, ...] | None:
     """Add the hook to the first container; nothing if it has one; None if it may not get one."""
     lifecycle = proxy.lifecycle
     if lifecycle is None:

@@ -32,16 +32,21 @@ class OwnerReference(Struct, frozen=True):
     controller: bool | None = None
 
 
-class Metadata(Struct, frozen=True):
-    """``metadata``; ``name`` is empty at admission when ``generateName`` is used."""
+class NewMetadata(Struct, frozen=True):
+    """``metadata`` of a `NewPod`; ``name`` is empty when ``generateName`` is used."""
 
     name: str = ""
     generate_name: str = ""
     namespace: str = ""
-    uid: str = ""
-    resource_version: str = ""
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
+
+
+class Metadata(NewMetadata, frozen=True):
+    """``metadata`` of a pod that exists."""
+
+    uid: str = ""
+    resource_version: str = ""
     deletion_timestamp: datetime | None = None
     owner_references: tuple[OwnerReference, ...] | None = None
 
@@ -83,22 +88,34 @@ class Lifecycle(Struct, frozen=True):
     stop_signal: str | None = None
 
 
-class Container(Struct, frozen=True):
-    """A container of the spec, regular or init."""
+class NewContainer(Struct, frozen=True):
+    """A container of a `NewPod`, regular or init."""
 
     name: str = ""
     restart_policy: str | None = None
-    restart_policy_rules: tuple[RestartRule, ...] | None = None
-    args: tuple[str, ...] | None = None
-    env: tuple[EnvVar, ...] | None = None
     lifecycle: Lifecycle | None = None
 
 
-class PodSpec(Struct, frozen=True):
-    """``spec``; an absent ``restartPolicy`` means ``Always``, as the API server defaults it."""
+class Container(NewContainer, frozen=True):
+    """A container of the spec, regular or init."""
+
+    restart_policy_rules: tuple[RestartRule, ...] | None = None
+    args: tuple[str, ...] | None = None
+    env: tuple[EnvVar, ...] | None = None
+
+
+class NewSpec(Struct, frozen=True):
+    """``spec`` of a `NewPod`."""
 
     restart_policy: str | None = None
     host_network: bool | None = None
+    containers: tuple[NewContainer, ...] | None = None
+    init_containers: tuple[NewContainer, ...] | None = None
+
+
+class PodSpec(NewSpec, frozen=True):
+    """``spec``; an absent ``restartPolicy`` means ``Always``, as the API server defaults it."""
+
     containers: tuple[Container, ...] | None = None
     init_containers: tuple[Container, ...] | None = None
 
@@ -157,14 +174,12 @@ class PodStatus(Struct, frozen=True):
     init_container_statuses: tuple[ContainerStatus, ...] | None = None
 
 
-class Pod(Struct, frozen=True):
-    """A pod; `decode` and `convert` make one."""
+class NewPod(Struct, frozen=True):
+    """A pod at its creation: what admission reads, which is all that has to be decoded there."""
 
-    api_version: str = ""
     kind: str = ""
-    metadata: Metadata = NO_METADATA
-    spec: PodSpec = PodSpec()
-    status: PodStatus = PodStatus()
+    metadata: NewMetadata = NO_METADATA
+    spec: NewSpec = NewSpec()
 
     @property
     def key(self) -> str:
@@ -184,6 +199,20 @@ class Pod(Struct, frozen=True):
         return self.metadata.labels or {}
 
     @property
+    def restart_policy(self) -> str:
+        """``spec.restartPolicy`` with the API server's default."""
+        return self.spec.restart_policy or "Always"
+
+
+class Pod(NewPod, frozen=True):
+    """A pod; `decode` and `convert` make one."""
+
+    api_version: str = ""
+    metadata: Metadata = NO_METADATA
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
     def containers(self) -> tuple[Container, ...]:
         """The regular containers of the spec; the sidecar may be any of them."""
         return self.spec.containers or ()
@@ -197,11 +226,6 @@ class Pod(Struct, frozen=True):
     def native_sidecars(self) -> tuple[Container, ...]:
         """Init containers that the kubelet keeps running beside the payload (KEP-753)."""
         return tuple(c for c in self.init_containers if c.restart_policy == "Always")
-
-    @property
-    def restart_policy(self) -> str:
-        """``spec.restartPolicy`` with the API server's default."""
-        return self.spec.restart_policy or "Always"
 
     def statuses(self) -> Iterator[ContainerStatus]:
         """Statuses of all containers, regular and init; names are unique within a pod."""

@@ -11,7 +11,7 @@ from enum import StrEnum
 import msgspec
 
 from istio_aux.core import patch, start
-from istio_aux.core.pod import Pod, Struct
+from istio_aux.core.pod import NewPod, Struct
 from istio_aux.core.policy import Start
 
 API_VERSION = "admission.k8s.io/v1"
@@ -51,7 +51,7 @@ class Request(Struct, frozen=True):
     namespace: str = ""
     operation: str = "CREATE"
     dry_run: bool | None = None
-    object: Pod | None = None
+    object: NewPod | None = None
 
 
 class Malformed(ValueError):  # noqa: N818 - reads as what it says of the body: raise Malformed
@@ -117,15 +117,25 @@ def answer(body: bytes, how: Start) -> Answer:
     try:
         request = decode(body)
     except Malformed as error:
-        if not error.uid:
-            raise
-        plan = start.Plan(ops=(), reason=str(error), warnings=(f"left alone: {error}",))
-        return _answer(error.uid, "", plan, Outcome.MALFORMED)
+        return leave(body, error)
     name = request.object.key if request.object else ""
     if request.namespace and not name.startswith(f"{request.namespace}/"):
         name = f"{request.namespace}/{name}"
     plan = _plan(request, how)
     return _answer(request.uid, name, plan, _outcome(plan))
+
+
+def leave(body: bytes, why: Malformed) -> Answer:
+    """Answer a review that could not be dealt with: the pod is allowed as it is.
+
+    Raises:
+        Malformed: as ``why`` is; there is no uid.
+    """
+    uid = why.uid or _uid(body)
+    if not uid:
+        raise why
+    plan = start.Plan(ops=(), reason=str(why), warnings=(f"left alone: {why}",))
+    return _answer(uid, "", plan, Outcome.MALFORMED)
 
 
 def decode(body: bytes) -> Request:
@@ -163,7 +173,7 @@ def _plan(request: Request, how: Start) -> start.Plan:
 def _outcome(plan: start.Plan) -> Outcome:
     if plan.started_with is None:
         return Outcome.UNCHANGED
-    if any(isinstance(op, patch.Move) for op in plan.ops):
+    if isinstance(plan.ops[0], patch.Move):
         return Outcome.MOVED
     return Outcome(plan.started_with)
 

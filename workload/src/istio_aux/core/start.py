@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from istio_aux.core import injected, patch, proxyconfig
-from istio_aux.core.pod import NO_METADATA, Pod, Struct
+from istio_aux.core.pod import NO_METADATA, NewPod, Struct
 from istio_aux.core.policy import Capability, Start, StartMode
 
 START = "istio-aux.io/start"
@@ -28,6 +28,10 @@ MIRROR = "kubernetes.io/config.mirror"
 MAX_ANNOTATIONS = 256 << 10
 """Bytes; with more the API server refuses the pod (apimachinery ValidateAnnotationsSize)."""
 
+_PATHS = {
+    key: patch.pointer("metadata", "annotations", key)
+    for key in (proxyconfig.ANNOTATION, NATIVE_SIDECAR, STARTED_WITH)
+}
 _MODES = {mode.value: mode for mode in StartMode}
 
 
@@ -41,7 +45,7 @@ class Plan(Struct, frozen=True):
     """``native`` or ``hold``: what the operations ask for; None without operations."""
 
 
-def plan(pod: Pod, how: Start) -> Plan:
+def plan(pod: NewPod, how: Start) -> Plan:
     """Plan the change of a pod that is about to be created.
 
     Args:
@@ -64,7 +68,7 @@ def plan(pod: Pod, how: Start) -> Plan:
     )
 
 
-def _plan(pod: Pod, how: Start, wish: StartMode | None) -> Plan:
+def _plan(pod: NewPod, how: Start, wish: StartMode | None) -> Plan:
     if reason := next(_reasons_to_leave_alone(pod, wish, how.mode), None):
         return Plan(ops=(), reason=reason)
     if injected.ANNOTATION in pod.annotations:
@@ -78,7 +82,7 @@ def _plan(pod: Pod, how: Start, wish: StartMode | None) -> Plan:
     return _hold(pod)
 
 
-def _reasons_to_leave_alone(pod: Pod, wish: StartMode | None, mode: StartMode) -> Iterator[str]:
+def _reasons_to_leave_alone(pod: NewPod, wish: StartMode | None, mode: StartMode) -> Iterator[str]:
     if wish is StartMode.OFF:
         yield f'annotation {START}: "off"'
     if wish is None and mode is StartMode.OFF:
@@ -97,7 +101,7 @@ def _reasons_to_leave_alone(pod: Pod, wish: StartMode | None, mode: StartMode) -
         yield "the object has no metadata"
 
 
-def _native_is_due(pod: Pod, how: Start, wish: StartMode | None) -> bool:
+def _native_is_due(pod: NewPod, how: Start, wish: StartMode | None) -> bool:
     """Native is for pods that end, unless an author asks for it for the pod at hand."""
     if wish is StartMode.NATIVE:
         return True
@@ -108,7 +112,7 @@ def _native_is_due(pod: Pod, how: Start, wish: StartMode | None) -> bool:
     return possible and pod.restart_policy != "Always"
 
 
-def _after_istio(pod: Pod) -> Plan:
+def _after_istio(pod: NewPod) -> Plan:
     """Whatever is due, only hold can still be had: Istio's webhook is not called again."""
     if not injected.is_native(pod):
         return _hold(pod, injected.hold(pod))
@@ -119,7 +123,7 @@ def _after_istio(pod: Pod) -> Plan:
     return Plan(ops=(), reason=reason)
 
 
-def _hold(pod: Pod, holding: injected.Holding | None = None) -> Plan:
+def _hold(pod: NewPod, holding: injected.Holding | None = None) -> Plan:
     """Ask for hold; ``holding`` is what is left to do where Istio was called before us."""
     merge = proxyconfig.hold(pod.annotations.get(proxyconfig.ANNOTATION))
     warnings = (merge.warning,) if merge.warning else ()
@@ -140,7 +144,7 @@ def _hold(pod: Pod, holding: injected.Holding | None = None) -> Plan:
 
 
 def _changed(
-    pod: Pod,
+    pod: NewPod,
     started_with: str,
     reason: str,
     annotations: dict[str, str],
@@ -154,13 +158,10 @@ def _changed(
     if pod.metadata.annotations is None:  # Absent or null: the map itself is to be made.
         ops += (patch.Add("/metadata/annotations", annotations),)
     else:
-        ops += tuple(
-            patch.Add(patch.pointer("metadata", "annotations", key), value)
-            for key, value in annotations.items()
-        )
+        ops += tuple(patch.Add(_PATHS[key], value) for key, value in annotations.items())
     return Plan(ops=ops, reason=reason, started_with=started_with)
 
 
 def _size(annotations: dict[str, str]) -> int:
     """Bytes, as the API server counts them."""
-    return sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
+    return len("".join([*annotations, *annotations.values()]).encode())
