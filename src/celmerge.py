@@ -22,8 +22,11 @@ LIMIT: Final = 4096
 # With what is added, a text may grow beyond that.
 _SETTLED_LIMIT: Final = LIMIT + 64
 
-# The longest key that YAML takes has 1024 characters. Nothing that begins like `null`.
-_KEY: Final = r"(?:[A-MO-Za-mo-z]|[Nn][A-TV-Za-tv-z])[A-Za-z0-9_.-]{0,99}"
+# The longest key that YAML takes has 1024 characters. None may be `null`.
+_LETTER: Final = "[A-Za-z0-9_.-]"
+_KEY: Final = (
+    rf"(?:[A-MO-Za-mo-z]|[Nn](?:[A-TV-Za-tv-z0-9_.-]|[Uu]{_LETTER}{{3}})){_LETTER}{{0,99}}"
+)
 # A backslash or a doubled quote would have to be understood.
 _QUOTED: Final = r'"[ !#-\[\]-~]*"|' + r"'[ -&(-~]*'"
 # Outside brackets; nothing that begins like `.inf` or `.nan`. A colon before a space would begin a
@@ -77,12 +80,12 @@ def merged(text: str) -> str:
     added = (
         f"({text}.endsWith('\\n') ? {json.dumps(LINE + chr(10))} : {json.dumps(chr(10) + LINE)})"
     )
+    gap = f"{text}.startsWith('{{ ') || {text}.startsWith('{{\\n') ? ',' : ', '"
     return (
-        f"size({text}) > {LIMIT} ? '' : {text} == '' ? {json.dumps(LINE)} :"
-        f" {mentions} ? '' :"
+        f"size({text}) > {LIMIT} ? '' : {text} == '' ? {json.dumps(LINE)} : {mentions} ? '' :"
         f" {_is_block(text, BLOCK)} ? {text} + {added} :"
         f" {_is(text, FLOW)} ? {json.dumps('{' + FLOW_ENTRY)}"
-        f" + ({_is(text, FLOW_EMPTY)} ? '' : ', ') + {text}.substring(1) : ''"
+        f" + ({_is(text, FLOW_EMPTY)} ? '' : {gap}) + {text}.substring(1) : ''"
     )
 
 

@@ -33,6 +33,7 @@ _MANY: Final = 200
 
 _LABELS: Final = "object.metadata.?labels"
 _ANNOTATIONS: Final = "object.metadata.?annotations"
+_FIRST: Final = "object.spec.containers[0]"
 _HAS_PROXY: Final = f"object.spec.containers.exists(c, c.name == '{PROXY}')"
 _NATIVELY: Final = (
     "object.spec.?initContainers.orValue([])"
@@ -103,9 +104,9 @@ def webhook_conditions(mode: str | None) -> list[dict[str, str]]:
     undone = (
         # The author is to be told.
         f"!({mine}[?'{START}'].orValue('auto') in {json.dumps(MODES)})"
-        # Injected without hold.
+        # Injected, and the payload may not be held back.
         f" || ('{INJECTED}' in {mine} && {_HAS_PROXY}"
-        f" && object.spec.containers[0].name != '{PROXY}')"
+        f" && !({_FIRST}.name == '{PROXY}' && has({_FIRST}.lifecycle)))"
         f" || ({_native(mine, mode)} && {mine}[?'{NATIVE_SIDECAR}'].orValue('true') == 'true'"
         f" ? !('{NATIVE_SIDECAR}' in {mine})"
         f" : ![{mine}[?'{CONFIG}'].orValue('')].exists(text, {celmerge.settled('text')}))"

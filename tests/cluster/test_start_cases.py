@@ -1,0 +1,207 @@
+"""Both forms of admission do the same to pods, at a real API server: one table for them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import lab
+import lightkube
+import pytest
+from istio_aux.core.policy import StartMode
+from istio_aux.core.start import START, STARTED_WITH
+from lab import creation
+from lab.creation import Creation
+from lab.fixtures import await_account
+from lab.start_cases import CASES, Case, Outcome, outcome
+from lab.workload import Workload
+from lightkube.codecs import AnyResource, from_dict
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Namespace, Pod
+
+import manifests
+
+FORM: Final = "lab.test/form"
+FORMS = ("webhook", "policy", "both")
+# Those last that are awaited: the API server learns of objects in the order in which they are made.
+PAIRS = tuple(itertools.product(reversed(FORMS), StartMode))
+# Measured on 2 busy cores: in force after 1 s.
+IN_FORCE = 30.0
+PATIENT = '"timeoutSeconds": 30'
+AT_ONCE = 32
+
+
+def name(form: str, mode: str) -> str:
+    """The namespace in which a form is in force with that start mode."""
+    return f"start-{mode}-by-{form}"
+
+
+def objects(workload: Workload, form: str, mode: StartMode) -> list[AnyResource]:
+    """What the charm makes for a form, under a name of its own."""
+    values = manifests.Values(
+        workload.name,
+        workload.model,
+        namespace_selector={"matchLabels": {FORM: name(form, mode)}},
+        ca_bundle=workload.authority.certificate,
+        start_mode=mode.value,
+        admission="webhook" if form == "webhook" else "policy",
+    )
+    policy = manifests.render_start_policy(values)
+    webhook = [] if form == "policy" else manifests.render_webhook(values)
+    found = json.dumps([resource.to_dict() for resource in policy + webhook])
+    ours = manifests.webhook_configuration(workload.name, workload.model)
+    # Nothing here is about time, and the machine may be busy.
+    found = found.replace(ours, name(form, mode)).replace('"timeoutSeconds": 3', PATIENT)
+    return [from_dict(each) for each in json.loads(found)]
+
+
+def create(cluster: lab.Cluster, *what: tuple[Case, str], dry_run: bool = True) -> list[Creation]:
+    pods: list[Pod] = []
+    for case, form in what:
+        pod = Pod.from_dict(case.pod)
+        assert pod.metadata
+        pod.metadata.namespace = name(form, case.mode)
+        pods.append(pod)
+    groups = (pods[i : i + AT_ONCE] for i in range(0, len(pods), AT_ONCE))
+    return [made for group in groups for made in creation.create(cluster, *group, dry_run=dry_run)]
+
+
+def became(made: Creation) -> Outcome:
+    pod = made.pod.to_dict()
+    return outcome(pod["metadata"].get("annotations", {}), pod["spec"]["containers"])
+
+
+class Table:
+    """How the creations of all cases went, by the form and the case's name."""
+
+    def __init__(self, cluster: lab.Cluster) -> None:
+        what = [(case, form) for case in CASES for form in FORMS]
+        self._made = list(zip(what, create(cluster, *what), strict=True))
+        self._called = _called(cluster, {made.audit_id for _, made in self._made})
+
+    def outcomes(self, form: str) -> dict[str, Outcome]:
+        """What the pods became."""
+        return {case.name: became(made) for case, made in self._of(form)}
+
+    def warnings(self, form: str) -> dict[str, str]:
+        """What the authors of pods were told by us."""
+        return {
+            case.name: " ".join(text for text in made.warnings if "istio-aux: " in text)
+            for case, made in self._of(form)
+        }
+
+    def called(self, form: str) -> set[str]:
+        """The cases in which a webhook was called."""
+        return {case.name for case, made in self._of(form) if made.audit_id in self._called}
+
+    def _of(self, form: str) -> Iterator[tuple[Case, Creation]]:
+        return ((case, made) for (case, by), made in self._made if by == form)
+
+
+def _called(cluster: lab.Cluster, requests: set[str]) -> set[str]:
+    """Those requests, by their audit IDs, for which a webhook was called."""
+
+    def find() -> dict[str, dict[str, Any]] | None:
+        lines = cluster.audit.read_text().splitlines()
+        events = (json.loads(line) for line in lines if line.endswith("}"))
+        found = {event["auditID"]: event.get("annotations", {}) for event in events}
+        return found if requests <= found.keys() else None
+
+    found = lab.until(find, timeout=30, what=f"{len(requests)} requests in {cluster.audit}")
+    return {
+        request
+        for request in requests
+        if any(key.startswith("mutation.webhook.admission.k8s.io/") for key in found[request])
+    }
+
+
+@pytest.fixture(scope="module")
+def table(
+    cluster: lab.Cluster, client: lightkube.Client, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Table]:
+    workloads = {
+        mode: Workload(
+            cluster,
+            tmp_path_factory.mktemp(mode),
+            name=f"start-{mode}",
+            model=f"start-{mode}",
+            more={"start-mode": mode.value, "quit": "off"},
+        )
+        for mode in StartMode
+    }
+
+    def begin(workload: Workload) -> None:
+        workload.deploy()
+        workload.start()
+        workload.enlist()
+
+    with ThreadPoolExecutor() as pool:
+        begun = pool.map(begin, workloads.values())
+        made = [each for form, mode in PAIRS for each in objects(workloads[mode], form, mode)]
+        for form, mode in PAIRS:
+            label = {FORM: name(form, mode)}
+            client.create(Namespace(metadata=ObjectMeta(name=name(form, mode), labels=label)))
+        for resource in made:
+            client.apply(resource, field_manager="lab")
+        for form, mode in PAIRS:
+            await_account(client, name(form, mode))
+        list(begun)
+    for workload in workloads.values():
+        workload.await_ready()
+    await_in_force(cluster)
+    yield Table(cluster)
+    for resource in made:
+        assert resource.metadata
+        client.delete(type(resource), str(resource.metadata.name))
+    for workload in workloads.values():
+        workload.process.kill()
+        workload.process.wait(30)
+
+
+def await_in_force(cluster: lab.Cluster) -> None:
+    """Return when the API server knows of all forms."""
+    probes = [
+        (Case(name="probe", mode=mode, annotations={START: "hold"}), form)
+        for form, mode in PAIRS
+        if form != "both"
+    ]
+    lab.until(
+        lambda: all(STARTED_WITH in became(made)[0] for made in create(cluster, *probes)),
+        timeout=IN_FORCE,
+        what="both forms to be in force",
+    )
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_pods_become_what_the_table_says(table: Table, form: str):
+    """T32, T35. Where there is a policy only, it leaves alone what takes a webhook."""
+    expected = {case.name: case.by_policy if form == "policy" else case.expected for case in CASES}
+
+    assert table.outcomes(form) == expected
+
+
+@pytest.mark.parametrize("form", ["webhook", "both"])
+def test_authors_are_told_what_the_table_says(table: Table, form: str):
+    told = {case: text for case, text in table.warnings(form).items() if text}
+
+    assert told.keys() == {case.name for case in CASES if case.warns}
+    assert all(case.warns in told[case.name] for case in CASES if case.warns)
+
+
+def test_where_the_policy_is_enough_no_webhook_is_called(table: Table):
+    assert table.called("both") == {
+        case.name for case in CASES if case.left_to_webhook or case.warns
+    }
+
+
+def test_pods_that_are_made_are_as_those_that_are_tried(table: Table, cluster: lab.Cluster):
+    """The table is run with dry runs."""
+    cases = [case for case in CASES if case.name in {"hold holds", "a text: an anchor"}]
+    tried = [table.outcomes(form)[case.name] for case in cases for form in FORMS]
+
+    made = create(cluster, *[(case, form) for case in cases for form in FORMS], dry_run=False)
+
+    assert [became(each) for each in made] == tried

@@ -1,0 +1,255 @@
+"""One table of what becomes of pods at admission, whoever does it. Data only.
+
+`start.plan`, the webhook, the policy, and the two together are run over it: they do the same, or
+the case says why the policy leaves the pod to the webhook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from istio_aux.core.policy import StartMode
+from istio_aux.core.proxyconfig import ANNOTATION as CONFIG
+from istio_aux.core.proxyconfig import HOLD
+from istio_aux.core.start import DATAPLANE, INJECT, MIRROR, NATIVE_SIDECAR, START, STARTED_WITH
+
+from lab import start_texts
+from lab.start_texts import LINE, Texts
+
+INJECTED = "sidecar.istio.io/status"
+BY_HAND = {INJECTED: "{}"}
+NATIVE = {NATIVE_SIDECAR: "true", STARTED_WITH: "native"}
+HELD = {CONFIG: LINE, STARTED_WITH: "hold"}
+
+IMAGE = "istio-aux.lab/busybox:1.35"
+MAIN = {"name": "main", "image": IMAGE}
+PROXY = {"name": "istio-proxy", "image": IMAGE}
+HOLDING = {**PROXY, "lifecycle": {"postStart": {"exec": {"command": ["pilot-agent", "wait"]}}}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A pod, and what it is to be afterwards.
+
+    Attributes:
+        mode: the start mode that the admin has set.
+        spec: fields of the pod's spec, in place of one container and `restartPolicy: Never`.
+        added: annotations that it gets, or whose values are replaced.
+        containers: what its containers are to be, if not as they were.
+        warns: part of what its author is told. A policy cannot tell anybody anything, so that the
+            webhook is called.
+        left_to_webhook: why the policy changes nothing, and the webhook is called; "": it is not.
+    """
+
+    name: str
+    mode: StartMode = StartMode.AUTO
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    annotations: Mapping[str, str] = field(default_factory=dict[str, str])
+    spec: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    added: Mapping[str, str] = field(default_factory=dict[str, str])
+    containers: Sequence[Mapping[str, Any]] | None = None
+    warns: str = ""
+    left_to_webhook: str = ""
+
+    @property
+    def pod(self) -> dict[str, Any]:
+        """The pod as its author wrote it."""
+        metadata: dict[str, Any] = {"generateName": "case-", "labels": dict(self.labels)}
+        if self.annotations:
+            metadata["annotations"] = dict(self.annotations)
+        spec = {"restartPolicy": "Never", "containers": [MAIN], **self.spec}
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+    @property
+    def expected(self) -> Outcome:
+        """What it is to be in the end."""
+        if self.containers is None:
+            return self.unchanged(self.added)
+        return outcome({**self.annotations, **self.added}, self.containers)
+
+    def unchanged(self, added: Mapping[str, str] | None = None) -> Outcome:
+        """What it is when nothing is changed but that `added` annotations are there."""
+        return outcome({**self.annotations, **(added or {})}, self.pod["spec"]["containers"])
+
+    @property
+    def by_policy(self) -> Outcome:
+        """What it is to be where there is no webhook."""
+        return self.unchanged() if self.left_to_webhook else self.expected
+
+
+Outcome = tuple[dict[str, str], list[tuple[str, Any]]]
+
+
+def outcome(annotations: Mapping[str, str], containers: Sequence[Mapping[str, Any]]) -> Outcome:
+    """All that may be changed at a pod: annotations, and its containers' order and hooks."""
+    return dict(annotations), [(c["name"], c.get("lifecycle")) for c in containers]
+
+
+def _texts(texts: Texts, *, left: str = "", warns: str = "") -> list[Case]:
+    """Cases by what the annotation says and is to say; None: what it says already."""
+    return [
+        Case(
+            name=f"a text: {name}",
+            annotations={CONFIG: text},
+            added={} if becomes is None else {CONFIG: becomes, STARTED_WITH: "hold"},
+            left_to_webhook=left,
+            warns=warns,
+        )
+        for name, (text, becomes) in texts.items()
+    ]
+
+
+TEXTS = [
+    *_texts(start_texts.MERGED),
+    *_texts(start_texts.DECIDED),
+    *_texts(start_texts.LEFT, left="it takes a parser of YAML"),
+    *_texts(start_texts.REFUSED, left="it is for Istio to refuse", warns="is left alone"),
+]
+
+OPT_OUTS = [
+    Case(name="inject false by label", labels={INJECT: "false"}),
+    Case(name="inject false by annotation", annotations={INJECT: "false"}),
+    Case(
+        name="inject false by label beats the annotation",
+        labels={INJECT: "false"},
+        annotations={INJECT: "true"},
+    ),
+    Case(
+        name="inject true by label beats the annotation",
+        labels={INJECT: "true"},
+        annotations={INJECT: "false"},
+        added=HELD,
+    ),
+    Case(name="inject False is not false", labels={INJECT: "False"}, added=HELD),
+    Case(name="an ambient pod", labels={DATAPLANE: "ambient"}),
+    Case(name="a pod of another data plane", labels={DATAPLANE: "none"}, added=HELD),
+    Case(name="hostNetwork", spec={"hostNetwork": True}),
+    Case(name="no hostNetwork", spec={"hostNetwork": False}, added=HELD),
+    Case(name="a mirror pod", annotations={MIRROR: "x"}, spec={"nodeName": "none"}),
+    Case(name="start off", annotations={START: "off"}),
+    Case(name="start off beats native", mode=StartMode.NATIVE, annotations={START: "off"}),
+]
+
+ALWAYS = {"restartPolicy": "Always"}
+MODES = [
+    Case(name="auto holds a pod that ends", added=HELD),
+    Case(name="auto holds a pod that runs on", spec=ALWAYS, added=HELD),
+    Case(name="auto by annotation", annotations={START: "auto"}, mode=StartMode.NATIVE, added=HELD),
+    Case(name="hold holds", mode=StartMode.HOLD, added=HELD),
+    Case(name="hold by annotation", annotations={START: "hold"}, mode=StartMode.NATIVE, added=HELD),
+    Case(name="native for a pod that ends", mode=StartMode.NATIVE, added=NATIVE),
+    Case(
+        name="native for a pod that starts again when it fails",
+        mode=StartMode.NATIVE,
+        spec={"restartPolicy": "OnFailure"},
+        added=NATIVE,
+    ),
+    Case(name="native holds a pod that runs on", mode=StartMode.NATIVE, spec=ALWAYS, added=HELD),
+    Case(name="native by annotation", annotations={START: "native"}, added=NATIVE),
+    Case(
+        name="native by annotation for a pod that runs on",
+        annotations={START: "native"},
+        spec=ALWAYS,
+        added=NATIVE,
+    ),
+    Case(
+        name="native keeps a text that it does not read",
+        mode=StartMode.NATIVE,
+        annotations={CONFIG: "- a"},
+        added=NATIVE,
+    ),
+    Case(
+        name="native is there already", mode=StartMode.NATIVE, annotations={NATIVE_SIDECAR: "true"}
+    ),
+    Case(
+        name="an author who refuses native is held",
+        mode=StartMode.NATIVE,
+        annotations={NATIVE_SIDECAR: "false"},
+        added=HELD,
+    ),
+    Case(
+        name="an author who wants native is held as well where nobody knows whether it can be had",
+        annotations={NATIVE_SIDECAR: "true"},
+        added=HELD,
+    ),
+    Case(name="off", mode=StartMode.OFF),
+    Case(name="off by mode, hold by annotation", mode=StartMode.OFF, annotations={START: "hold"},
+         added=HELD),
+    Case(name="off by mode, auto by annotation", mode=StartMode.OFF, annotations={START: "auto"},
+         added=HELD),
+    Case(name="off by mode, native by annotation", mode=StartMode.OFF,
+         annotations={START: "native"}, added=NATIVE),
+    Case(name="a start that does not exist", annotations={START: "later"}, added=HELD,
+         warns="expected auto, native, hold or off"),
+    Case(name="a start that does not exist, in mode native", mode=StartMode.NATIVE,
+         annotations={START: "Hold"}, added=NATIVE, warns="expected auto, native, hold or off"),
+    Case(name="a start that does not exist, in mode off", mode=StartMode.OFF,
+         annotations={START: ""}, warns="expected auto, native, hold or off"),
+]  # fmt: skip
+
+INJECTED_PODS = [
+    Case(
+        name="injected by hand, without hold",
+        annotations=BY_HAND,
+        spec={"containers": [MAIN, PROXY]},
+        added=HELD,
+        containers=[HOLDING, MAIN],
+        left_to_webhook="containers are to be moved",
+    ),
+    Case(
+        name="injected by hand, the proxy first, without its hook",
+        annotations={**BY_HAND, CONFIG: LINE},
+        spec={"containers": [PROXY, MAIN]},
+        added={STARTED_WITH: "hold"},
+        containers=[HOLDING, MAIN],
+        left_to_webhook="a hook is to be added",
+    ),
+    Case(
+        name="injected by hand, with an explicit false",
+        annotations={**BY_HAND, CONFIG: f"{HOLD}: false"},
+        spec={"containers": [MAIN, PROXY]},
+        left_to_webhook="containers may have to be moved",
+    ),
+    Case(
+        name="injected with hold",
+        annotations={**BY_HAND, **HELD},
+        spec={"containers": [HOLDING, MAIN]},
+    ),
+    Case(
+        name="injected natively, with hold",
+        annotations={**BY_HAND, **HELD},
+        spec={"initContainers": [{**PROXY, "restartPolicy": "Always"}]},
+        added={STARTED_WITH: "native"},
+    ),
+    Case(
+        name="injected natively",
+        annotations={**BY_HAND, **NATIVE},
+        mode=StartMode.NATIVE,
+        spec={"initContainers": [{**PROXY, "restartPolicy": "Always"}]},
+    ),
+]
+
+COPIES = [
+    Case(name="a pod that has other annotations", annotations={"example.com/a": "b"},
+         added=HELD),
+    Case(name="written like a pod that was held", annotations=HELD),
+    Case(name="written like a pod that was native", mode=StartMode.NATIVE, annotations=NATIVE),
+    Case(name="says that it was held, and was not", annotations={STARTED_WITH: "hold"}, added=HELD),
+    Case(name="says that it was native", annotations={STARTED_WITH: "native"}, added=HELD),
+    Case(name="many annotations", annotations={f"number-{n}": "" for n in range(201)}, added=HELD,
+         left_to_webhook="counting them would take CEL long"),
+    Case(name="large annotations", annotations={"large": "a" * (255 << 10)}, added=HELD,
+         left_to_webhook="they are to be counted"),
+    Case(name="no room", annotations={"large": "a" * ((256 << 10) - 40)}, warns="left alone",
+         left_to_webhook="they are to be counted"),
+]  # fmt: skip
+
+CASES = [
+    *OPT_OUTS,
+    *MODES,
+    *TEXTS,
+    *INJECTED_PODS,
+    *COPIES,
+]
