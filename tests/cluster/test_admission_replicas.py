@@ -73,6 +73,7 @@ def test_a_rolling_restart_misses_no_pod(
         pods.await_more(MANY)
         for replica in replicas:
             replica.enlist(ready=False)
+            # At once, as a kubelet does: that the API server has noticed is not awaited.
             assert replica.stop() == 0
             replica.start()
             replica.await_ready()
