@@ -43,12 +43,12 @@ from istio_aux.settings import Settings
 _log = logging.getLogger(__name__)
 
 IN_FLIGHT = 2.0
-"""Seconds that requests and execs in flight have to end on SIGTERM. A review takes milliseconds;
-Pebble kills a service 5 s after it asked it to stop (kill-delay)."""
+"""Seconds that requests and execs in flight have to end on SIGTERM. A review takes milliseconds."""
 
-LINGER = 1.0
-"""Seconds for which open connections are still served after SIGTERM: the API server goes on using
-them (kubernetes#127335), and closing one as a review arrives would lose the review."""
+LINGER = 2.0
+"""Seconds for which connections are still taken and served after SIGTERM: API servers learn a
+second or so later that this process is no endpoint any more, and go on using connections that are
+open (kubernetes#127335). With `IN_FLIGHT` it fits into the 5 s that Pebble leaves a service."""
 
 ORDER = "order"
 """What the watch of webhook configurations is called in `/readyz`: it is for their order alone."""
@@ -147,12 +147,16 @@ class _Service:
             self._webhook.drain()
             self._listening = False
             _log.info("stopping", extra={"event": "stop"})
-            await asyncio.gather(self._controller.stop(IN_FLIGHT), asyncio.sleep(LINGER))
-            if self._lease:
-                # Only now: whoever leads next must not meet an exec of ours.
-                await self._lease.release()
+            await asyncio.gather(self._hand_over(), asyncio.sleep(LINGER))
             await self._webhook.close(IN_FLIGHT)
         _log.info("stopped", extra={"event": "stopped"})
+
+    async def _hand_over(self) -> None:
+        """End what is being done to pods, and let another process lead."""
+        await self._controller.stop(IN_FLIGHT)
+        if self._lease:
+            # Only now: whoever leads next must not meet an exec of ours.
+            await self._lease.release()
 
     async def _work(self, stop: asyncio.Event) -> None:
         """Run the endless parts until ``stop``; an error in one of them ends all."""
