@@ -92,7 +92,7 @@ def running(cluster: lab.Cluster, workload: Workload, folder: Path) -> Generator
 def pin(pids: Iterable[int], cores: Iterable[int]) -> None:
     """Have all threads of these processes, and those they start, run on these cores."""
     for pid in pids:
-        for thread in Path(f"/proc/{pid}/task").iterdir():
+        for thread in Path(f"/proc/{pid}/task").glob("*"):
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(int(thread.name), cores)
 
