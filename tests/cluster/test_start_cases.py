@@ -62,6 +62,7 @@ def create(cluster: lab.Cluster, *what: tuple[Case, str], dry_run: bool = True) 
     pods: list[Pod] = []
     for case, form in what:
         pod = Pod.from_dict(case.pod)
+        assert isinstance(pod, Pod)
         assert pod.metadata
         pod.metadata.namespace = name(form, case.mode)
         pods.append(pod)
