@@ -40,6 +40,28 @@ def test_a_log_line_is_one_object_with_what_the_call_gave(log: io.StringIO) -> N
     }  # fmt: skip
 
 
+def test_what_happens_often_is_logged_as_anything_else_is(log: io.StringIO) -> None:
+    logger = logging.getLogger("any")
+    logger.info("a/%s", "b", extra={"event": "review", "uid": "u", "what": ValueError("odd")})
+    logger.handle(telemetry.Event("any", "review", "a/b", uid="u", what=ValueError("odd")))
+    slow, fast = lines(log)
+    assert slow.pop("time")[:16] == fast.pop("time")[:16]
+    assert slow == fast
+
+
+@pytest.mark.parametrize(
+    ("created", "shown"),
+    [
+        (0.0, "1970-01-01T00:00:00.000+00:00"),
+        (1e9 + 0.9996, "2001-09-09T01:46:40.999+00:00"),
+        (1e9 + 0.0625, "2001-09-09T01:46:40.062+00:00"),
+    ],
+)
+def test_times_have_milliseconds(created: float, shown: str) -> None:
+    record = logging.makeLogRecord({"created": created})
+    assert json.loads(telemetry.JsonFormatter().format(record))["time"] == shown
+
+
 def test_a_line_of_somebody_else_has_its_logger_as_event(log: io.StringIO) -> None:
     logging.getLogger("aiohttp.server").error("oops")
     assert lines(log)[0]["event"] == "aiohttp.server"
@@ -79,6 +101,9 @@ def test_what_is_below_the_level_is_not_logged(log: io.StringIO) -> None:
         "istio_aux_watched_pods",
         'istio_aux_watch_restarts_total{reason="expired"}',
         'istio_aux_admission_reviews_total{outcome="hold"}',
+        'istio_aux_admission_reviews_total{outcome="busy"}',
+        "istio_aux_admission_connections",
+        'istio_aux_admission_connections_closed_total{reason="idle"}',
         "istio_aux_admission_seconds_count",
         "istio_aux_payload_exit_to_proxy_exit_seconds_count",
         "istio_aux_internal_errors_total",

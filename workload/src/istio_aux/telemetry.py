@@ -11,8 +11,8 @@ import sys
 import time
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import lru_cache
 from itertools import product
-from types import MappingProxyType
 from typing import TextIO
 
 import msgspec
@@ -171,13 +171,12 @@ class Event(logging.LogRecord):
     out takes longer than to answer a review.
     """
 
-    _COMMON = MappingProxyType(
-        vars(logging.makeLogRecord({"levelno": logging.INFO, "levelname": "INFO"}))
-    )
+    _COMMON = vars(logging.makeLogRecord({"levelno": logging.INFO, "levelname": "INFO"}))
 
-    def __init__(self, logger: str, event: str, message: str, facts: dict[str, object]) -> None:
-        vars(self).update(self._COMMON, name=logger, msg=message, created=time.time())
-        vars(self).update(facts, event=event)
+    def __init__(self, logger: str, event: str, message: str, **facts: object) -> None:
+        # One copy of all there is to a record costs less than to set each of its attributes.
+        self.__dict__ = self._COMMON | {"name": logger, "msg": message, "created": time.time()}
+        self.event, self.facts = event, facts
 
 
 class JsonFormatter(logging.Formatter):
@@ -188,17 +187,28 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Encode a record; a value that JSON does not know is shown as text."""
-        given = {key: value for key, value in vars(record).items() if key not in self._USUAL}
+        if isinstance(record, Event):
+            event, message, given = record.event, record.msg, record.facts
+        else:
+            given = {key: value for key, value in vars(record).items() if key not in self._USUAL}
+            event, message = given.pop("event", record.name), record.getMessage()
+        seconds, fraction = divmod(record.created, 1)
         line: dict[str, object] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "time": f"{_second(int(seconds))}.{int(fraction * 1000):03d}+00:00",
             "level": record.levelname.lower(),
-            "event": given.pop("event", record.name),
-            "message": record.getMessage(),
+            "event": event,
+            "message": message,
             **given,
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return self._encoder.encode(line).decode()
+
+
+@lru_cache(maxsize=2)
+def _second(seconds: int) -> str:
+    """The time of day, without a zone; most lines are of the same second as the one before."""
+    return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat()
 
 
 def log_to(stream: TextIO = sys.stdout, level: str = "info") -> None:

@@ -141,12 +141,13 @@ class Webhook:
         self._telemetry.review_seconds.observe(time.perf_counter() - began)
         self._reviews[answer.outcome].inc()
         if _log.isEnabledFor(logging.INFO):
-            facts: dict[str, object] = {
-                "uid": answer.uid[:36], "outcome": answer.outcome, "reason": answer.reason,
-            }  # fmt: skip
-            if answer.warnings:
-                facts["warnings"] = answer.warnings
-            _log.handle(Event(_log.name, "review", answer.pod, facts))
+            facts = {"warnings": answer.warnings} if answer.warnings else {}
+            _log.handle(
+                Event(
+                    _log.name, "review", answer.pod, uid=answer.uid[:36], outcome=answer.outcome,
+                    reason=answer.reason, **facts,
+                )
+            )  # fmt: skip
         return HTTPStatus.OK, answer.body
 
     def refuse(self, refusal: Refusal) -> None:
