@@ -83,8 +83,9 @@ def _working(inputs: Inputs, probe: Probe | None) -> ops.StatusBase:
     facts = [f"{count} namespace{'' if count == 1 else 's'} selected"]
     if inputs.config.start_mode != "auto":
         facts.append(f"start: {inputs.config.start_mode}")
-    if probe.called_before_us:
-        # A sidecar that is there already can be moved first and waited for: the same as a hold.
+    # A policy comes before all webhooks; only the leader knows whether there is one. A sidecar that
+    # is there already can be moved first and waited for, which is what a hold does.
+    if probe.called_before_us and inputs.leader and inputs.admission == "webhook":
         facts.append(f"called after {_some(probe.called_before_us)}, so pods are held, not native")
     if inputs.config.quit != "on":
         facts.append(f"quit: {inputs.config.quit}")

@@ -158,7 +158,7 @@ class Workload:
         self.stuck: list[dict[str, str]] = []
         self.lost: list[dict[str, str]] = []
         self.blocked: list[dict[str, str]] = []
-        self.called_before: list[str] = []
+        self.called_before: list[str] | None = []
         self.unsaid: set[str] = set()
 
     def answer(self, request: httpx2.Request) -> httpx2.Response:

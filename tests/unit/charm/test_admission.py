@@ -61,7 +61,8 @@ def test_a_policy_that_is_not_served_blocks_while_all_that_works_goes_on(
     settled = ctx.run(ctx.on.config_changed(), fresh)
     objects, contents = dict(api.objects), files()
 
-    out = ctx.run(ctx.on.config_changed(), with_option(settled, "policy"))
+    options: dict[str, str] = {"admission": "policy", "log-level": "debug"}
+    out = ctx.run(ctx.on.config_changed(), dataclasses.replace(settled, config=options))
 
     assert out.unit_status == testing.BlockedStatus(
         'admission: "policy": expected auto or webhook, for the API server does not serve'
@@ -170,6 +171,50 @@ def test_not_for_a_moment_does_neither_form_apply(
         for kind in before - after
     }
     assert gone == {"MutatingAdmissionPolicyBinding"}
+
+
+def test_the_policy_follows_the_start_mode(
+    ctx: Context, settled: testing.State, api: ApiServer
+) -> None:
+    before = api.one("MutatingAdmissionPolicy")["spec"]
+
+    ctx.run(ctx.on.config_changed(), dataclasses.replace(settled, config={"start-mode": "native"}))
+
+    assert api.one("MutatingAdmissionPolicy")["spec"] != before
+
+
+def test_webhooks_of_istio_that_are_called_first_are_named_with_what_that_means(
+    ctx: Context, settled: testing.State, process: Workload
+) -> None:
+    """T33: only a sidecar that Istio has not injected yet can be made native."""
+    process.called_before = ["asm-sidecar-injector", "istio-a"]
+
+    out = ctx.run(ctx.on.config_changed(), with_option(settled, "webhook"))
+
+    assert out.unit_status == testing.ActiveStatus(
+        "2 namespaces selected;"
+        " called after asm-sidecar-injector, istio-a, so pods are held, not native"
+    )
+
+
+@pytest.mark.parametrize(
+    ("admission", "called_before"),
+    [("policy", ["asm-sidecar-injector"]), ("webhook", []), ("webhook", None)],
+    ids=["the policy comes before all", "none", "not known"],
+)
+def test_an_order_that_changes_nothing_is_not_spoken_of(
+    admission: str,
+    called_before: list[str] | None,
+    ctx: Context,
+    settled: testing.State,
+    process: Workload,
+) -> None:
+    """T33"""
+    process.called_before = called_before
+
+    out = ctx.run(ctx.on.config_changed(), with_option(settled, admission))
+
+    assert out.unit_status == testing.ActiveStatus("2 namespaces selected")
 
 
 def test_a_workload_in_a_strict_mesh_lets_the_api_server_in_once_istio_is_there(

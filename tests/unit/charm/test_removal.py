@@ -9,6 +9,7 @@ import pytest
 from ops import testing
 
 from charm import IstioAuxCharm
+from kinds import NOT_EVERYWHERE, OWNED
 
 from .conftest import ApiServer
 
@@ -45,10 +46,10 @@ def test_the_last_unit_takes_the_lease_of_its_workload_along(
     assert list(api.objects) == [f"{base}/another"]
 
 
-def test_a_cluster_without_admission_policies_is_cleaned_up_too(
+def test_a_cluster_without_admission_policies_and_istio_is_cleaned_up_too(
     ctx: Context, fresh: testing.State, api: ApiServer
 ) -> None:
-    api.unknown = {"validatingadmissionpolicies", "validatingadmissionpolicybindings"}
+    api.unknown = {plural for kind, (_, plural) in OWNED.items() if kind in NOT_EVERYWHERE}
     settled = ctx.run(ctx.on.config_changed(), fresh)
 
     ctx.run(ctx.on.remove(), dataclasses.replace(settled, planned_units=0))

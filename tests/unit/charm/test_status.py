@@ -230,20 +230,6 @@ def test_a_start_mode_that_was_chosen_is_said(
     assert out.unit_status == testing.ActiveStatus(f"2 namespaces selected; start: {mode}")
 
 
-def test_webhooks_of_istio_that_are_called_first_are_named_with_what_that_means(
-    ctx: Context, settled: testing.State, process: Workload
-) -> None:
-    """T33"""
-    process.called_before = ["asm-sidecar-injector", "istio-a"]
-
-    out = ctx.run(ctx.on.update_status(), settled)
-
-    assert out.unit_status == testing.ActiveStatus(
-        "2 namespaces selected;"
-        " called after asm-sidecar-injector, istio-a, so pods are held, not native"
-    )
-
-
 def test_what_is_wrong_with_pods_is_counted_in_one_line(
     ctx: Context, settled: testing.State, process: Workload
 ) -> None:
