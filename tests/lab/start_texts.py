@@ -53,6 +53,8 @@ MERGED: Texts = {
     "JSON": _flow('{"concurrency":2,"proxyMetadata":{"A":"b","C":"d"},"e":["f","g"]}'),
     "JSON with gaps": _flow('{ "concurrency": 2 }', ","),
     "a flow mapping": _flow("{concurrency: 2, proxyMetadata: {A: b}}"),
+    "as long as CEL reads": _line("key: value\n" * 372),
+    "JSON as long as CEL reads": _flow('{"a": [' + '"b", ' * 815 + '"c"]}'),
     "JSON in lines": _flow('{\n  "concurrency": 2\n}\n', ","),
 }
 DECIDED: Texts = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import yaml
@@ -156,3 +157,57 @@ def test_the_bundle_of_authorities_is_what_was_given() -> None:
 
     bundle = webhook.to_dict()["webhooks"][0]["clientConfig"]["caBundle"]
     assert base64.b64decode(bundle) == b"one\ntwo\n"
+
+
+AMBIENT = {"key": "istio.io/dataplane-mode", "operator": "NotIn", "values": ["ambient"]}
+
+
+def by_policy(**what: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The policy and the webhook beside it."""
+    values = Values("a", "m", admission="policy", **what)
+    policy, binding = (resource.to_dict() for resource in manifests.render_start_policy(values))
+    assert binding["spec"]["policyName"] == policy["metadata"]["name"]
+    return policy, manifests.render_webhook(values)[0].to_dict()
+
+
+def test_both_forms_of_admission_choose_the_same_pods() -> None:
+    """T34: those of ambient namespaces are none of them."""
+    policy, configuration = by_policy(namespace_selector={"matchLabels": {"team": "x"}})
+
+    (webhook,) = configuration["webhooks"]
+    constraints = policy["spec"]["matchConstraints"]
+    assert constraints.pop("resourceRules") == webhook["rules"]
+    assert constraints == {field: webhook[field] for field in constraints}
+    assert constraints["namespaceSelector"]["matchLabels"] == {"team": "x"}
+    assert AMBIENT in constraints["namespaceSelector"]["matchExpressions"]
+
+
+def test_what_the_policy_does_not_look_at_the_webhook_is_not_shown_either() -> None:
+    policy, configuration = by_policy()
+
+    conditions = configuration["webhooks"][0]["matchConditions"]
+    assert conditions[:-1] == policy["spec"]["matchConditions"]
+    assert conditions[-1]["name"] == "left-by-the-policy"
+
+
+def test_without_a_policy_nothing_is_left_by_it() -> None:
+    values = Values("a", "m")
+
+    (webhook,) = manifests.render_webhook(values)[0].to_dict()["webhooks"]
+
+    assert manifests.render_start_policy(values) == []
+    assert [c["name"] for c in webhook["matchConditions"]] == ["not-host-network", "not-mirror-pod"]
+
+
+@pytest.mark.parametrize("failure_policy", ["Ignore", "Fail"])
+def test_both_forms_fail_alike(failure_policy: Literal["Ignore", "Fail"]) -> None:
+    policy, configuration = by_policy(failure_policy=failure_policy)
+
+    assert policy["spec"]["failurePolicy"] == failure_policy
+    assert configuration["webhooks"][0]["failurePolicy"] == failure_policy
+
+
+def test_the_policy_goes_by_the_name_of_the_webhook_configuration() -> None:
+    policy, configuration = by_policy()
+
+    assert policy["metadata"] == configuration["metadata"]

@@ -1,0 +1,153 @@
+"""The policy inside the API server: it needs no workload, and Istio's webhooks see what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import lab
+import lab.istio
+import lightkube
+import pytest
+from lab import creation, meshed
+from lab.creation import Creation
+from lab.fixtures import await_account
+from lab.meshed import annotations_of
+from lab.workload import Workload
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Namespace, Pod
+
+CONFIG = "proxy.istio.io/config"
+LINE = "holdApplicationUntilProxyStarts: true"
+NATIVE_SIDECAR = "sidecar.istio.io/nativeSidecar"
+START = "istio-aux.io/start"
+STARTED_WITH = "istio-aux.io/started-with"
+HELD = {CONFIG: LINE, STARTED_WITH: "hold"}
+NATIVE = {NATIVE_SIDECAR: "true", STARTED_WITH: "native"}
+LEFT = {CONFIG: "a: &x 1\nb: *x\n"}
+WEBHOOK = "mutation.webhook.admission.k8s.io/round_0_index_0"
+SELECTED = {"lab.test/policy": "yes"}
+
+NAMESPACES: Mapping[str, dict[str, str]] = {
+    "policy-only": SELECTED,
+    "policy-not-selected": {},
+    "policy-ambient": {**SELECTED, "istio.io/dataplane-mode": "ambient"},
+    "policy-mesh": {**SELECTED, "istio-injection": "enabled"},
+    "policy-native-mesh": {**SELECTED, "istio.io/rev": "native"},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def policy(
+    cluster: lab.Cluster, client: lightkube.Client, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """What the charm makes for a workload in policy mode, and nobody serves; and two Istios.
+
+    One of these makes sidecars native of its own accord.
+    """
+    selector = "lab.test/policy=yes"
+    absent = Workload(
+        cluster, tmp_path_factory.mktemp("policy"),
+        name="policy", model="policy", selector=selector, admission="policy",
+    )  # fmt: skip
+    with ThreadPoolExecutor() as pool:
+        default = pool.submit(lambda: lab.istio.install(cluster))
+        other = pool.submit(
+            lambda: lab.istio.install(cluster, "istio-native", native="true", revision="native")
+        )
+        absent.deploy()
+        for name, labels in NAMESPACES.items():
+            client.create(Namespace(metadata=ObjectMeta(name=name, labels=labels)))
+        absent.publish()
+        for name in NAMESPACES:
+            await_account(client, name)
+        absent.await_admission("policy-only")
+        lab.until(
+            lambda: WEBHOOK in create(cluster, "policy-only", LEFT).audit(cluster),
+            timeout=30,
+            what="the webhook to be known",
+        )
+        istios = default.result(), other.result()
+    yield
+    absent.withdraw()
+    for istio in istios:
+        istio.remove()
+
+
+def create(
+    cluster: lab.Cluster,
+    namespace: str,
+    annotations: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> Creation:
+    pod = meshed.nameless(namespace, sidecar=None, annotations=annotations, labels=labels)
+    (made,) = creation.create(cluster, pod)
+    return made
+
+
+def names(pod: Pod) -> tuple[list[str], list[str]]:
+    """Its init containers, and the others."""
+    assert pod.spec
+    return [c.name for c in pod.spec.initContainers or []], [c.name for c in pod.spec.containers]
+
+
+@pytest.mark.parametrize(("wish", "added"), [("auto", HELD), ("native", NATIVE)])
+def test_pods_get_their_start_while_nobody_serves(
+    cluster: lab.Cluster, wish: str, added: dict[str, str]
+):
+    """T37: the webhook, which is known to the API server, is not even called."""
+    made = create(cluster, "policy-only", {START: wish})
+
+    assert annotations_of(made.pod) == {START: wish, **added}
+    assert WEBHOOK not in made.audit(cluster)
+
+
+def test_a_pod_that_is_left_to_the_webhook_is_made_while_nobody_serves(cluster: lab.Cluster):
+    """T37: without a start, as its author wrote it."""
+    made = create(cluster, "policy-only", LEFT)
+
+    assert annotations_of(made.pod) == LEFT
+    assert WEBHOOK in made.audit(cluster)
+
+
+@pytest.mark.parametrize("namespace", ["policy-not-selected", "policy-ambient"])
+def test_pods_of_other_namespaces_are_left_alone(cluster: lab.Cluster, namespace: str):
+    """T34: above all those of an ambient mesh."""
+    assert annotations_of(create(cluster, namespace).pod) == {}
+
+
+@pytest.mark.parametrize(
+    "labels", [{"model.juju.is/disable-webhook": "true"}, {"app.kubernetes.io/name": "policy"}]
+)
+def test_pods_of_juju_and_of_the_application_are_left_alone(
+    cluster: lab.Cluster, labels: dict[str, str]
+):
+    assert annotations_of(create(cluster, "policy-only", labels=labels).pod) == {}
+
+
+def test_istio_puts_the_proxy_of_a_held_pod_first(cluster: lab.Cluster):
+    """T33: its webhook is called after every policy, whatever the names are."""
+    pod = create(cluster, "policy-mesh").pod
+
+    assert annotations_of(pod)[STARTED_WITH] == "hold"
+    assert names(pod)[1] == ["istio-proxy", "main"]
+    assert pod.spec
+    lifecycle = pod.spec.containers[0].lifecycle
+    assert lifecycle
+    assert lifecycle.to_dict() == {"postStart": {"exec": {"command": ["pilot-agent", "wait"]}}}
+
+
+def test_istio_makes_the_sidecar_native_where_the_policy_asks_for_it(cluster: lab.Cluster):
+    pod = create(cluster, "policy-mesh", {START: "native"}).pod
+
+    assert annotations_of(pod)[STARTED_WITH] == "native"
+    assert "istio-proxy" in names(pod)[0]
+    assert names(pod)[1] == ["main"]
+
+
+def test_a_sidecar_that_istio_made_native_is_not_said_to_hold(cluster: lab.Cluster):
+    """T31: hold has no effect on it. The API server runs the policy again after Istio's webhook."""
+    made = create(cluster, "policy-native-mesh")
+
+    assert "istio-proxy" in names(made.pod)[0]
+    assert annotations_of(made.pod)[STARTED_WITH] == "native"
