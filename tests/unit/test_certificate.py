@@ -91,6 +91,43 @@ async def test_a_file_that_is_no_certificate_changes_nothing(
         assert await shown(port) == old
 
 
+@driven
+async def test_a_chain_that_is_half_written_changes_nothing(tmp_path: Path) -> None:
+    crt, key = certificate(tmp_path)
+    served = Certificate(crt, key)
+    old = der(crt)
+    new_crt, new_key = certificate(tmp_path, stem="new")
+    whole = new_crt.read_text() * 2
+    new_key.replace(key)
+    async with serving(served) as port:
+        crt.write_text(whole[: len(whole) * 3 // 4])
+        assert not served.reload()
+        assert await shown(port) == old
+        crt.write_text(whole)
+        assert served.reload()
+        assert await shown(port) == der(new_crt)
+
+
+def test_nobody_is_asked_for_the_password_of_a_key(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """OpenSSL would ask the terminal, and all reviews would wait for the answer."""
+    with pytest.raises(CertificateError, match="no certificate and key"):
+        Certificate(*certificate(tmp_path, password="secret"))
+    assert capfd.readouterr().err == ""
+
+
+@driven
+async def test_an_expired_pair_is_served_like_any_other(tmp_path: Path) -> None:
+    """Clients judge by their own clocks; and the one before is no better for being older."""
+    crt, key = certificate(tmp_path)
+    served = Certificate(crt, key)
+    certificate(tmp_path, hours=-1)
+    assert served.reload()
+    async with serving(served) as port:
+        assert await shown(port) == der(crt)
+
+
 def test_files_that_did_not_change_are_not_loaded_again(tmp_path: Path) -> None:
     served = Certificate(*certificate(tmp_path))
     assert not served.reload()

@@ -1,4 +1,4 @@
-"""Certificates for tests: self-signed, and valid for an hour."""
+"""Certificates for tests: self-signed, and valid for an hour unless told otherwise."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 
-def certificate(folder: Path, name: str = "127.0.0.1", stem: str = "tls") -> tuple[Path, Path]:
+def certificate(
+    folder: Path, name: str = "127.0.0.1", stem: str = "tls", *, hours: int = 1, password: str = ""
+) -> tuple[Path, Path]:
     """Write a self-signed certificate for an address or a name and its key; returns the paths."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "unit test")])
@@ -27,8 +29,8 @@ def certificate(folder: Path, name: str = "127.0.0.1", stem: str = "tls") -> tup
         .issuer_name(subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(minutes=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(hours=hours))
         .add_extension(x509.SubjectAlternativeName([alternative]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(key, hashes.SHA256())
@@ -39,7 +41,9 @@ def certificate(folder: Path, name: str = "127.0.0.1", stem: str = "tls") -> tup
         key.private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
+            serialization.BestAvailableEncryption(password.encode())
+            if password
+            else serialization.NoEncryption(),
         )
     )
     return paths

@@ -3,6 +3,7 @@
 Only that may live here. New files are tried in a context of their own first: `load_cert_chain` with
 a pair that does not match leaves a live context broken, and a rotation replaces two files, one
 after the other. A pair that loads serves every handshake from then on; another changes nothing.
+Whether a pair has expired is not looked at: that is for the client to judge, by its own clock.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ class Certificate:
         context.set_alpn_protocols(["http/1.1"])
         certificate, key = self._files
         try:
-            context.load_cert_chain(certificate, key)
+            # OpenSSL would ask a terminal for the password of an encrypted key, and wait.
+            context.load_cert_chain(certificate, key, password="")
         except OSError as error:  # ssl.SSLError is one, too.
             why = error.strerror or str(error)
             raise CertificateError(
