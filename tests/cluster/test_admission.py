@@ -117,13 +117,39 @@ def test_the_author_chooses_how_the_pod_starts(served: Scene, wish: str, made: d
     assert annotations_of(pod) == {START: wish, **made}
 
 
-def test_a_pod_on_the_nodes_network_is_not_even_reviewed(cluster: lab.Cluster, served: Scene):
-    pod = meshed.nameless(served.namespace, sidecar=None)
+@pytest.mark.parametrize(
+    ("labels", "host_network"),
+    [
+        ({}, True),
+        ({"app.kubernetes.io/name": "istio-aux"}, False),
+        ({"model.juju.is/disable-webhook": "true"}, False),
+    ],
+)
+def test_pods_that_have_no_sidecar_or_are_needed_for_repair_are_not_even_reviewed(
+    cluster: lab.Cluster, served: Scene, labels: dict[str, str], host_network: bool
+):
+    """The application's own pods and its model's operator come up whatever the webhook does."""
+    pod = meshed.nameless(served.namespace, sidecar=None, labels=labels)
     assert pod.spec
-    pod.spec.hostNetwork = True
+    pod.spec.hostNetwork = host_network
 
     [made] = creation.create(cluster, pod)
 
+    assert annotations_of(made.pod) == {}
+    assert not any("webhook" in key for key in made.audit(cluster))
+
+
+def test_kube_system_is_left_alone_whatever_its_labels(
+    cluster: lab.Cluster, webhook: Workload, scene: Scene
+):
+    webhook.select("kube-system")
+    # The API server has noticed the one that was selected first when it has noticed the other.
+    webhook.select(scene.namespace)
+    webhook.await_admission(scene.namespace)
+
+    [made] = creation.create(cluster, meshed.nameless("kube-system", sidecar=None), dry_run=True)
+
+    webhook.select("kube-system", selected=False)
     assert annotations_of(made.pod) == {}
     assert not any("webhook" in key for key in made.audit(cluster))
 
