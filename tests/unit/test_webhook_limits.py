@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 from pathlib import Path
 
@@ -114,9 +115,16 @@ async def test_without_room_and_idle_connections_a_new_one_is_refused(tmp_path: 
         assert hook.ended("limit") == 1
 
 
+@pytest.mark.parametrize(
+    ("limit", "descriptors"), [(4, 1 << 20), (4, resource.RLIM_INFINITY), (99, 8)]
+)
 @driven
-async def test_a_burst_over_the_limit_leaves_no_more_than_that(tmp_path: Path) -> None:
-    async with serving(tmp_path, connections=4) as hook:
+async def test_a_burst_leaves_no_more_connections_than_there_may_be(
+    limit: int, descriptors: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the descriptors that the process may have, half are left to the rest of it."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (descriptors, descriptors))
+    async with serving(tmp_path, connections=limit) as hook:
         connections = [raw(hook) for _ in range(50)]
         await until(lambda: hook.ended("limit") == 46, "the others are refused")
         assert hook.connections == 4

@@ -25,9 +25,6 @@ _log = logging.getLogger(__name__)
 BACKLOG = 1024
 """Connections. The API server opens one for each review above 25 at once, in bursts."""
 
-SPARE = 128
-"""Descriptors that connections leave to the rest of the process: watches, execs, files."""
-
 
 class Webhook:
     """The webhook. A class because its connections share limits, counters and their end.
@@ -59,8 +56,11 @@ class Webhook:
             OSError: the port cannot be had.
         """
         loop = asyncio.get_running_loop()
+        self._room = self.limits.connections
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._room = min(self.limits.connections, descriptors - SPARE)
+        if descriptors != resource.RLIM_INFINITY:
+            # Watches, execs and files need some, too.
+            self._room = min(self._room, descriptors // 2)
         self._server = await loop.create_server(
             lambda: Connection(self, context),
             host or None,
