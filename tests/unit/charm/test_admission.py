@@ -49,8 +49,9 @@ def test_the_option_and_what_the_cluster_serves_say_who_changes_pods(
     api.unknown = set() if served else BEFORE_1_36
 
     out = ctx.run(ctx.on.config_changed(), with_option(fresh, admission))
+    again = ctx.run(ctx.on.update_status(), out)
 
-    assert out.unit_status == testing.ActiveStatus("2 namespaces selected")
+    assert again.unit_status == out.unit_status == testing.ActiveStatus("2 namespaces selected")
     assert forms(api) == expected
 
 

@@ -9,7 +9,6 @@ import pytest
 from ops import testing
 
 from charm import IstioAuxCharm
-from kinds import NOT_EVERYWHERE, OWNED
 
 from .conftest import ApiServer
 
@@ -49,7 +48,13 @@ def test_the_last_unit_takes_the_lease_of_its_workload_along(
 def test_a_cluster_without_admission_policies_and_istio_is_cleaned_up_too(
     ctx: Context, fresh: testing.State, api: ApiServer
 ) -> None:
-    api.unknown = {plural for kind, (_, plural) in OWNED.items() if kind in NOT_EVERYWHERE}
+    api.unknown = {
+        "mutatingadmissionpolicies",
+        "mutatingadmissionpolicybindings",
+        "peerauthentications",
+        "validatingadmissionpolicies",
+        "validatingadmissionpolicybindings",
+    }
     settled = ctx.run(ctx.on.config_changed(), fresh)
 
     ctx.run(ctx.on.remove(), dataclasses.replace(settled, planned_units=0))
