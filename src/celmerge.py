@@ -16,8 +16,9 @@ HOLD_PROTO: Final = "hold_application_until_proxy_starts"
 LINE: Final = f"{HOLD}: true"
 FLOW_ENTRY: Final = f'"{HOLD}": true'
 
-# Characters. CEL's costs grow with the length, and a text that is longer may have the API server
-# give up; the ones in use have some hundreds.
+# Characters; texts in use have some hundreds. CEL's costs grow with the length. Of an expression
+# that costs too much the API server (1.36) makes: under `Ignore`, an unchanged pod, and no call of
+# the webhook whose condition it is; under `Fail`, a refused pod.
 LIMIT: Final = 4096
 # With what is added, a text may grow beyond that.
 _SETTLED_LIMIT: Final = LIMIT + 64

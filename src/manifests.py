@@ -24,9 +24,6 @@ import startrules
 
 WEBHOOK_PORT: Final = 8443
 
-# Istio's own name for the container (istio inject.go ProxyContainerName).
-_PROXY: Final = "istio-proxy"
-
 # All commands by which the workload quits a proxy (its `core/ladder.py`): over the status ports
 # that pilot-agent's request accepts (istio pilot-agent request.go), and over Envoy's admin port.
 _QUIT: Final = ("POST", "quitquitquit")
@@ -111,7 +108,7 @@ def render_access(values: Values) -> list[AnyResource]:
         selected=namespaces.expression(
             _except_never_selected(values.namespace_selector), labels="variables.labels"
         ),
-        proxy=_PROXY,
+        proxy=startrules.PROXY,
         commands=QUIT_COMMANDS,
     )
     roles = _render(
@@ -173,7 +170,9 @@ def _admission(values: Values) -> dict[str, Any]:
     """What both forms of admission are rendered from."""
     return {
         "failure_policy": values.failure_policy,
-        "matches": startrules.matches(values.app, values.namespace_selector),
+        "matches": startrules.matches(
+            values.app, _except_never_selected(values.namespace_selector)
+        ),
         "rule": {
             "apiGroups": [""],
             "apiVersions": ["v1"],

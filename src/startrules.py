@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import celmerge
-import namespaces
 
 # Spelled as in `core/start.py`, where each is explained.
 START: Final = "istio-aux.io/start"
@@ -22,6 +21,7 @@ NATIVE_SIDECAR: Final = "sidecar.istio.io/nativeSidecar"
 INJECTED: Final = "sidecar.istio.io/status"
 MIRROR: Final = "kubernetes.io/config.mirror"
 DATAPLANE: Final = "istio.io/dataplane-mode"
+# Istio's own name for the container (istio inject.go ProxyContainerName).
 PROXY: Final = "istio-proxy"
 MODES: Final = ("auto", "native", "hold", "off")
 
@@ -54,17 +54,11 @@ def matches(app: str, selector: Mapping[str, Any]) -> dict[str, Any]:
         app: name of the application, whose own pods are not chosen.
         selector: Kubernetes LabelSelector of namespaces.
     """
-    never = [
-        _not_in(namespaces.NAME_LABEL, *namespaces.NEVER_SELECTED),
-        # In an ambient mesh there are no sidecars.
-        _not_in(DATAPLANE, "ambient"),
-    ]
+    # In an ambient mesh there are no sidecars.
+    expressions = [*selector.get("matchExpressions", []), _not_in(DATAPLANE, "ambient")]
     return {
         "matchPolicy": "Equivalent",
-        "namespaceSelector": {
-            **selector,
-            "matchExpressions": [*selector.get("matchExpressions", []), *never],
-        },
+        "namespaceSelector": {**selector, "matchExpressions": expressions},
         "objectSelector": {
             "matchExpressions": [
                 # Juju marks the model's operator so: without it no charm of the model could be
