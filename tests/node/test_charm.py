@@ -18,7 +18,10 @@ from lightkube.models.authentication_v1 import TokenReviewSpec
 from lightkube.models.core_v1 import Container as PodContainer
 from lightkube.models.core_v1 import PodSpec
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
+from lightkube.resources.admissionregistration_v1 import (
+    MutatingAdmissionPolicy,
+    MutatingWebhookConfiguration,
+)
 from lightkube.resources.authentication_v1 import TokenReview
 from lightkube.resources.core_v1 import Namespace, Pod
 
@@ -168,15 +171,15 @@ def test_an_event_that_the_charm_does_not_know_is_an_error_here(istio_aux: lab.j
 def test_a_repeated_event_changes_nothing(client: Client, istio_aux: lab.juju.App) -> None:
     name = f"istio-aux-{istio_aux.model.name}-{istio_aux.name}"
 
-    def version() -> str | None:
-        metadata = client.get(MutatingWebhookConfiguration, name).metadata
-        assert metadata
-        return metadata.resourceVersion
+    def versions() -> list[str | None]:
+        kinds = (MutatingWebhookConfiguration, MutatingAdmissionPolicy)
+        found = [client.get(kind, name).metadata for kind in kinds]
+        return [metadata and metadata.resourceVersion for metadata in found]
 
-    before, pid = version(), container(istio_aux).service_pid("istio-aux")
+    before, pid = versions(), container(istio_aux).service_pid("istio-aux")
     istio_aux.run("config-changed")
     istio_aux.run("update-status")
-    assert (version(), container(istio_aux).service_pid("istio-aux")) == (before, pid)
+    assert (versions(), container(istio_aux).service_pid("istio-aux")) == (before, pid)
 
 
 def test_istio_pilot_learns_the_versions_that_the_charm_speaks(istio_aux: lab.juju.App) -> None:
