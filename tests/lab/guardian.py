@@ -195,6 +195,9 @@ def clean(name: str, state: Path) -> None:
         _, mountpoint, kind, *_ = line.split()
         if kind in {"cgroup", "cgroup2"}:
             _remove_cgroup(Path(mountpoint, name))
+    # The folders first: without the lock beside them, it looks as if nothing were left.
+    for folder in (place for place in state.glob("*") if place.is_dir()):
+        shutil.rmtree(folder, ignore_errors=True)
     shutil.rmtree(state, ignore_errors=True)
 
 
