@@ -50,7 +50,8 @@ class Hooks:
     def __enter__(self) -> Self:
         self._server = _Server((self._cluster.host, 0), self._handler())
         self._server.context = self._context
-        self._thread = threading.Thread(target=self._server.serve_forever, name="hooks")
+        serve = self._server.serve_forever
+        self._thread = threading.Thread(target=serve, name="hooks", daemon=True)
         self._thread.start()
         with self._cluster.client() as client:
             client.apply(Namespace(metadata=ObjectMeta(name=self._model)))
@@ -87,7 +88,7 @@ class Hooks:
 
 
 class _Server(http.server.ThreadingHTTPServer):
-    # A connection is a thread, and one that hangs ends with the last connection to it.
+    # A connection is a thread, and may wait for a client for longer than anybody waits for it.
     daemon_threads = True
     request_queue_size = 128
     context: ssl.SSLContext
@@ -119,13 +120,10 @@ def review(uid: str, **more: Any) -> bytes:
 
 
 def patching(operations: Callable[[dict[str, Any]], Sequence[dict[str, Any]]]) -> Answer:
-    """Answer with the JSON Patch that `operations` returns for a pod; an empty one is none."""
+    """Answer with the JSON Patch that `operations` returns for a pod."""
 
     def answer(request: Request) -> bytes:
-        made = json.dumps(operations(request["object"])).encode()
-        if made == b"[]":
-            return review(request["uid"])
-        patch = base64.b64encode(made).decode()
+        patch = base64.b64encode(json.dumps(operations(request["object"])).encode()).decode()
         return review(request["uid"], patchType="JSONPatch", patch=patch)
 
     return answer
