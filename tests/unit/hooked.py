@@ -122,8 +122,9 @@ class Bare:
         with suppress(ssl.SSLWantReadError):
             self._tls.unwrap()
 
-    async def flush(self) -> None:
-        await asyncio.get_running_loop().sock_sendall(self._socket, self._out.read())
+    async def flush(self, more: bytes = b"") -> None:
+        """Send what is encrypted, and ``more`` as it is."""
+        await asyncio.get_running_loop().sock_sendall(self._socket, self._out.read() + more)
 
     async def read(self) -> bytes:
         """All that the server sends until it closes."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import resource
 import socket
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from istio_aux.admission.http1 import Conversation
 from istio_aux.admission.limits import DEFAULTS, UNCOUNTED
 from unit.asynchronous import driven, until
 from unit.descriptors import descriptors
-from unit.hooked import JSON, Hook, post, review, serving
+from unit.hooked import JSON, Bare, Hook, post, review, serving
 
 BEGUN = f"POST /mutate HTTP/1.1\r\nHost: x\r\n{JSON}\r\nContent-Length: 900000\r\n\r\n".encode()
 SHORT = 0.2
@@ -79,6 +82,18 @@ async def test_a_request_begins_with_its_first_byte(tmp_path: Path) -> None:
         # One look at the deadlines after that of a request would have passed.
         await asyncio.sleep(2 * SHORT)
         assert (await client.ask(post(review()))).status == 200
+
+
+@driven
+async def test_bytes_that_are_no_request_do_not_keep_a_connection_open(tmp_path: Path) -> None:
+    """A TLS record of which a byte comes now and then."""
+    async with serving(tmp_path, idle=SHORT, linger=0) as hook:
+        with closing(Bare(hook.port, hook.trust)) as client:
+            await client.shake_hands()
+            record = iter(b"\x17\x03\x03\x40\x00" + bytes(16 << 10))
+            while not hook.ended("idle"):
+                await client.flush(bytes([next(record)]))
+                await asyncio.sleep(0.01)
 
 
 def test_idle_connections_outlive_the_api_server_s() -> None:
@@ -156,12 +171,12 @@ async def test_bodies_over_the_memory_for_all_are_asked_to_come_again(tmp_path: 
 async def test_a_client_that_does_not_read_its_answers_is_given_up(tmp_path: Path) -> None:
     """And what it may still send is not read: its answers would fill the memory."""
     large = review().replace(b"u-1", b"u" * 400_000)
-    async with serving(tmp_path, unread=SHORT) as hook, hook.client() as client:
+    async with serving(tmp_path, unread=4 * SHORT) as hook, hook.client() as client:
         client.pause()
         with pytest.raises(ConnectionError):
             await client.send_on(post(large))
         assert hook.ended("unread") == 1
-        assert hook.reviews("hold") < 100
+        assert hook.reviews("hold") < 50
 
 
 @driven
@@ -169,22 +184,37 @@ async def test_a_client_that_reads_late_gets_all_its_answers(tmp_path: Path) -> 
     large = review().replace(b"u-1", b"u" * 400_000)
     async with serving(tmp_path) as hook, hook.client() as client:
         client.pause()
-        sending = asyncio.create_task(client.send(post(large) * 20))
+        sending = asyncio.create_task(client.send(post(large) * 50))
         await until(lambda: hook.reviews("hold"), "the first is answered")
         client.resume()
-        assert [(await client.answer()).status for _ in range(20)] == [200] * 20
+        assert [(await client.answer()).status for _ in range(50)] == [200] * 50
         await sending
 
 
 @driven
-async def test_what_a_refused_client_goes_on_sending_is_dropped_for_a_moment(
+async def test_a_refused_client_that_sends_on_before_it_reads_gets_its_answer(
     tmp_path: Path,
 ) -> None:
-    async with serving(tmp_path, linger=SHORT) as hook, hook.client() as client:
-        assert (await client.ask(BEGUN.replace(b"POST", b"PUT"))).status == 405
-        with pytest.raises(ConnectionError):
-            await client.send_on(b" " * 10_000)
-        await until(lambda: hook.ended("refused"), "it is gone")
+    """A reset would take the answer back."""
+    async with serving(tmp_path) as hook:
+        with closing(Bare(hook.port, hook.trust)) as client:
+            await client.shake_hands()
+            client.write(BEGUN.replace(b"POST", b"PUT"))
+            await client.flush()
+            await until(lambda: hook.reviews("not-allowed"), "it is refused")
+            client.write(b" " * 800_000)
+            await client.flush()
+            assert (await client.read()).startswith(b"HTTP/1.1 405")
+
+
+@driven
+async def test_what_a_refused_client_sends_on_is_not_taken_for_ever(tmp_path: Path) -> None:
+    async with serving(tmp_path, linger=SHORT) as hook:
+        with closing(Bare(hook.port, hook.trust)) as client:
+            await client.shake_hands()
+            client.write(BEGUN.replace(b"POST", b"PUT"))
+            await client.flush()
+            await until(lambda: hook.ended("refused"), "it is gone")
 
 
 @driven
@@ -223,10 +253,6 @@ async def test_hostile_clients_leave_nothing_behind(tmp_path: Path) -> None:
 @driven
 async def test_a_connection_is_freed_without_the_garbage_collector(tmp_path: Path) -> None:
     """Memory that only a full collection frees grows for long under load."""
-    import gc  # noqa: PLC0415
-
-    from istio_aux.admission.connection import Connection  # noqa: PLC0415
-
     async with serving(tmp_path) as hook:
         gc.collect()
         gc.disable()
@@ -235,7 +261,7 @@ async def test_a_connection_is_freed_without_the_garbage_collector(tmp_path: Pat
                 await hook.ask(post(review()))
             await until(lambda: hook.connections == 0, "all are gone")
             await asyncio.sleep(0)
-            left = sum(isinstance(one, Connection) for one in gc.get_objects())
+            left = sum(isinstance(one, Conversation) for one in gc.get_objects())
         finally:
             gc.enable()
     assert left == 0

@@ -106,8 +106,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """asyncio: it is closed."""
-        self._http.end()
-        del self._http  # Its parser refers to it, which only the garbage collector would notice.
+        self._http.release()
         if self._admitted:
             self._owner.forget(self, self._closed or Closed.PEER)
 

@@ -117,6 +117,12 @@ class Conversation:
         self.over = self.over or Closed.PEER
         self._forget()
 
+    def release(self) -> None:
+        """Let go of everything; nothing is asked of this any more."""
+        self.end()
+        # Its callbacks refer to this: a circle that only the garbage collector would notice.
+        del self._parser
+
     def on_message_begin(self) -> None:
         """llhttp: a request begins."""
         if self.over:  # Another one behind a last one.
