@@ -92,7 +92,7 @@ def test_a_certificate_of_a_new_authority_misses_no_pod(
     old = replicas[0].authority
     new = certificates.make_authority("replicated", "replicated", replaces=old)
     with stream(cluster, scene, SOME) as pods:
-        pods.await_more(SOME)
+        pods.await_more(SOME // 5)
         for replica in replicas:
             replica.authority = new
         replicas[0].publish()
@@ -102,11 +102,11 @@ def test_a_certificate_of_a_new_authority_misses_no_pod(
             timeout=30,
             what="both to serve their new certificates",
         )
-        pods.await_more(SOME)
+        pods.await_more(SOME // 5)
         forgetting = certificates.Authority(new.certificate, new.private_key)
         replicas[0].authority = replicas[1].authority = forgetting
         replicas[0].publish()
-        pods.await_more(SOME)
+        pods.await_more(SOME // 5)
 
     assert refused(pods.creations) == []
     assert unchanged(pods.creations) == []
