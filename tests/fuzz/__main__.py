@@ -1,0 +1,54 @@
+"""Send the webhook what nobody should, and print what became of it; exit status 1 on a finding."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import secrets
+import sys
+import tempfile
+from pathlib import Path
+
+from fuzz.play import PARTS, Verdict, play
+from fuzz.server import serving
+
+GROWTH = 10.0
+"""MiB. 200,000 bodies that leave 60 bytes each behind would exceed it."""
+ENOUGH = 100_000
+"""Bodies; among fewer the first large ones may come late, and their buffers with them."""
+
+
+def main() -> int:
+    """Parse the command line, run, print."""
+    parser = argparse.ArgumentParser("python -m fuzz", description=__doc__)
+    parser.add_argument("--bodies", type=int, default=200_000)
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6))
+    options = parser.parse_args()
+    print(f"again: --bodies {options.bodies} --seed {options.seed}", flush=True)
+    verdict = asyncio.run(_fuzz(options.bodies, options.seed))
+    _show(verdict)
+    for finding in verdict.findings:
+        print(f"{finding.case}: {finding.what} (kept as {finding.keep()})")
+    whole = len(verdict.parts) == PARTS and options.bodies >= ENOUGH
+    grown = whole and verdict.growth > GROWTH
+    if grown:
+        print(f"memory grew by {verdict.growth:.1f} MiB, at most {GROWTH:.0f} are allowed")
+    return 1 if grown or verdict.findings else 0
+
+
+async def _fuzz(count: int, seed: int) -> Verdict:
+    with tempfile.TemporaryDirectory() as folder:
+        async with serving(Path(folder)) as server:
+            return await play(server, count, seed)
+
+
+def _show(verdict: Verdict) -> None:
+    statuses = sorted({status for part in verdict.parts for status in part.answers})
+    print("part  seconds  memory MiB " + "".join(f"{status:>8}" for status in statuses))
+    for number, part in enumerate(verdict.parts, start=1):
+        counts = "".join(f"{part.answers[status]:>8}" for status in statuses)
+        print(f"{number:>4} {part.seconds:>8.1f} {part.memory:>11.1f} {counts}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,164 @@
+"""What every answer must be, whatever the body was. Pure; a finding is a line of text."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jsonpatch
+
+DEPTH = 300
+"""Levels of nesting; a review that is nested more need not be understood. Pods have some twenty."""
+LARGEST = 8 << 20
+"""Bytes of a body; larger ones are refused."""
+
+
+_NO_PATCH = (
+    ValueError,
+    LookupError,
+    TypeError,
+    jsonpatch.JsonPatchException,
+    jsonpatch.JsonPointerException,
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An HTTP answer."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def closes(self) -> bool:
+        """Whether it says that it is the last on its connection."""
+        return self.headers.get("connection", "").lower() == "close"
+
+
+def of(body: bytes, answer: Answer) -> Iterator[str]:
+    """Findings about the answer to a complete request with ``body``."""
+    yield from of_any(answer)
+    too_large, uid = len(body) > LARGEST, uid_of(body)
+    expected = {413} if too_large else {200} if uid else {200, 400}
+    if answer.status not in expected:
+        yield f"status {answer.status}, expected {expected}: {answer.body[:200]!r}"
+    if answer.closes is not too_large:
+        yield f"status {answer.status}: Connection: close is {answer.closes}"
+    if answer.status == 200:
+        yield from _of_review(uid, body, answer.body)
+
+
+def of_any(answer: Answer) -> Iterator[str]:
+    """Findings about any answer to any request."""
+    if not 200 <= answer.status < 500:
+        yield f"status {answer.status}: {answer.body[:200]!r}"
+    kind = "application/json" if answer.status == 200 else "text/plain; charset=utf-8"
+    if answer.headers.get("content-type") != kind:
+        yield f"status {answer.status}: Content-Type: {answer.headers.get('content-type')}"
+    if answer.status != 200 and not re.fullmatch(rb"[^\r\n]*\n?", answer.body):
+        yield f"status {answer.status}: more than a line: {answer.body[:200]!r}"
+
+
+def again(body: bytes, answer: Answer) -> bytes | None:
+    """The same review of the pod as it was changed; None if it was not."""
+    if answer.status != 200 or "patch" not in (response := json.loads(answer.body)["response"]):
+        return None
+    if (found := _read(body)) is None:
+        return None
+    found["request"]["object"] = jsonpatch.apply_patch(
+        found["request"]["object"], base64.b64decode(response["patch"]).decode()
+    )
+    try:
+        return json.dumps(found, allow_nan=False).encode()
+    except ValueError:  # A number beyond those of Python.
+        return None
+
+
+def of_again(answer: Answer) -> Iterator[str]:
+    """Findings about the answer to `again`."""
+    if answer.status != 200 or "patch" in json.loads(answer.body)["response"]:
+        yield f"twice is not once: {answer.body[:500]!r}"
+
+
+def uid_of(body: bytes) -> str:
+    """The uid that an answer must have; empty when nobody could say."""
+    try:
+        text = body.decode()
+        if _depth(text) > DEPTH:
+            return ""
+        found = json.loads(text, parse_constant=_refuse, object_pairs_hook=_once)
+        if "\\ud" in text.lower():
+            json.dumps(found, ensure_ascii=False).encode()  # Halves of characters are no text.
+        uid = found["request"]["uid"]
+    except (ValueError, RecursionError, LookupError, TypeError):
+        return ""
+    return uid if isinstance(uid, str) else ""
+
+
+def _read(body: bytes) -> Any:
+    """Leniently: what we do not look at need not be text. None if it is too deep for ourselves."""
+    text = body.decode(errors="replace")
+    return json.loads(text, strict=False) if _depth(text) <= DEPTH else None
+
+
+def _depth(text: str) -> int:
+    """Levels of nesting; 0 where there are certainly few."""
+    if text.count("[") + text.count("{") <= DEPTH:
+        return 0
+    depth = deepest = 0
+    for bracket in re.findall(r"[\[{}\]]", text):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _once(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object; with a key twice nobody can say what it means."""
+    found = dict(members)
+    if len(found) != len(members):
+        raise ValueError("a key twice")
+    return found
+
+
+def _of_review(uid: str, body: bytes, text: bytes) -> Iterator[str]:
+    answer = json.loads(text)
+    if (answer["apiVersion"], answer["kind"]) != ("admission.k8s.io/v1", "AdmissionReview"):
+        yield f"no AdmissionReview: {text[:200]!r}"
+        return
+    response = answer["response"]
+    if uid and response["uid"] != uid:
+        yield f"uid {response['uid']!r}, expected {uid!r}"
+    if response["allowed"] is not True:
+        yield f"allowed: {response['allowed']}"
+    for line in (*response.get("warnings", ()), *response["auditAnnotations"].values()):
+        if not (line.isprintable() and len(line) <= 256):
+            yield f"not a short line: {line!r}"
+    if response.get("patchType") != ("JSONPatch" if "patch" in response else None):
+        yield f"patchType {response.get('patchType')}"
+    if "patch" in response:
+        yield from _of_patch(body, response["patch"])
+
+
+def _of_patch(body: bytes, patch: str) -> Iterator[str]:
+    try:
+        ops = base64.b64decode(patch, validate=True).decode()
+        if (found := _read(body)) is None:
+            return
+        pod = jsonpatch.apply_patch(found["request"]["object"], ops)
+    except _NO_PATCH as error:
+        yield f"the patch does not apply: {error!r}"
+        return
+    annotations = pod["metadata"]["annotations"]
+    if annotations.get("istio-aux.io/started-with") not in {"native", "hold"}:
+        yield f"it is not said what was done: {annotations}"
+    if sum(len(f"{key}{value}".encode()) for key, value in annotations.items()) > 256 << 10:
+        yield "too many annotations for a pod"

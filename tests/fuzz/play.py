@@ -1,0 +1,190 @@
+"""Send what the dice say, and judge every answer.
+
+Case ``n`` of a seed is always the same, whichever connection it falls to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from fuzz import bodies, judge, requests
+from fuzz.client import Connection, Garbled
+from fuzz.judge import Answer
+from fuzz.requests import Talk
+from fuzz.server import Server
+
+CORPUS = Path(__file__).parent / "corpus"
+CONNECTIONS = 16
+TALKS = 0.04
+"""Share of cases that are a connection of their own."""
+PARTS = 10
+
+
+@dataclass
+class Finding:
+    """An answer that should not be, and what it was the answer to."""
+
+    case: str
+    what: str
+    sent: bytes | Talk = b""
+
+    def keep(self) -> Path | None:
+        """Add what was sent to what every run begins with; None if it was not one case."""
+        if not self.sent:
+            return None
+        talk = isinstance(self.sent, Talk)
+        file = CORPUS / f"{self.case}.{'talk' if talk else 'body'}"
+        file.write_bytes(b"".join(self.sent.pieces) if isinstance(self.sent, Talk) else self.sent)
+        return file
+
+
+@dataclass
+class Part:
+    """What a part of the cases led to, and the server's memory after it."""
+
+    seconds: float
+    memory: float
+    answers: Counter[int]
+
+
+@dataclass
+class Verdict:
+    """What became of all cases."""
+
+    findings: list[Finding] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
+
+    @property
+    def growth(self) -> float:
+        """MiB since the end of the second part; by then all buffers and caches were there."""
+        return self.parts[-1].memory - self.parts[1].memory
+
+
+async def play(server: Server, count: int, seed: int) -> Verdict:
+    """First what was kept, then ``count`` cases of ``seed``, in parts of equal size."""
+    verdict = Verdict()
+    await _run(server, _kept(), verdict, Counter())
+    for part in range(PARTS):
+        began, answers = time.monotonic(), Counter[int]()
+        numbers = range(count * part // PARTS, count * (part + 1) // PARTS)
+        await _run(server, _cases(seed, numbers), verdict, answers)
+        if not server.alive:
+            break
+        verdict.parts.append(Part(time.monotonic() - began, server.memory, answers))
+        if verdict.findings:
+            break
+    if not server.alive:
+        verdict.findings.append(Finding("the end", f"it exited: {server.process.returncode}"))
+    elif server.faults:
+        verdict.findings.append(Finding("the end", f"{server.faults} internal errors"))
+    return verdict
+
+
+def case(seed: int, number: int) -> bytes | Talk:
+    """What is sent: a body, or a talk on a connection of its own."""
+    dice = Random(f"{seed}:{number}")
+    return requests.make(dice) if dice.random() < TALKS else bodies.make(dice)
+
+
+Case = tuple[str, bytes | Talk]
+
+
+def _cases(seed: int, numbers: range) -> Iterator[Case]:
+    return ((f"{seed}-{number}", case(seed, number)) for number in numbers)
+
+
+def _kept() -> Iterator[Case]:
+    for file in sorted(CORPUS.glob("*.body")):
+        yield file.name, file.read_bytes()
+    for file in sorted(CORPUS.glob("*.talk")):
+        yield file.name, Talk([file.read_bytes()])
+
+
+async def _run(
+    server: Server, cases: Iterator[Case], verdict: Verdict, answers: Counter[int]
+) -> None:
+    async with asyncio.TaskGroup() as group:
+        for _ in range(CONNECTIONS):
+            group.create_task(_Player(server, verdict, answers).take(cases))
+
+
+class _Player:
+    """Takes cases one after another. A class because its connection lasts for many."""
+
+    def __init__(self, server: Server, verdict: Verdict, answers: Counter[int]) -> None:
+        self._server, self._verdict, self._answers = server, verdict, answers
+        self._connection: Connection | None = None
+
+    async def take(self, cases: Iterator[Case]) -> None:
+        """Until there are no more, or something was found."""
+        for name, sent in cases:
+            if self._verdict.findings:
+                break
+            found: list[str] = []
+            try:
+                async with asyncio.timeout(60):
+                    if isinstance(sent, Talk):
+                        await self._talk(sent, found)
+                    else:
+                        await self._ask(sent, found)
+            except (Garbled, OSError, TimeoutError) as error:
+                found.append(repr(error))
+            self._verdict.findings += [Finding(name, what, sent) for what in found]
+        if self._connection:
+            self._connection.leave()
+
+    async def _ask(self, body: bytes, found: list[str]) -> None:
+        answer = await self._answer(body)
+        found += judge.of(body, answer)
+        if not found and (again := judge.again(body, answer)) is not None:
+            found += judge.of_again(await self._answer(again))
+
+    async def _answer(self, body: bytes) -> Answer:
+        """The answer on the connection that lasts, and its end where the answer says so."""
+        if self._connection is None:
+            self._connection = await self._connect()
+        connection = self._connection
+        await connection.send(requests.post(body))
+        answer = await connection.answer()
+        if answer is None:
+            self._connection = None
+            raise Garbled("the connection was closed without an answer")
+        self._answers[answer.status] += 1
+        if answer.closes:
+            self._connection = None
+            await _end(connection)
+        return answer
+
+    async def _talk(self, talk: Talk, found: list[str]) -> None:
+        connection = await self._connect()
+        for piece in talk.pieces:
+            await connection.send(piece)
+        await connection.finish()
+        statuses = []
+        while (answer := await connection.answer()) is not None:
+            statuses.append(answer.status)
+            self._answers[answer.status] += 1
+            found += judge.of_any(answer)
+            if answer.closes:
+                await _end(connection)
+                break
+        connection.leave()
+        if statuses[: len(talk.answered)] != talk.answered:
+            found.append(f"answered {statuses}, expected {talk.answered}")
+
+    async def _connect(self) -> Connection:
+        connection = Connection(self._server.address, self._server.trust)
+        await connection.open()
+        return connection
+
+
+async def _end(connection: Connection) -> None:
+    if (more := await connection.answer()) is not None:
+        raise Garbled(f"another answer after the last one: {more}")
+    connection.leave()

@@ -1,0 +1,94 @@
+"""`istio-aux serve` in a process of its own, which has nobody but us to talk to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import ssl
+import sys
+import urllib.request
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from unit.tls import certificate
+
+_PROGRAM = (sys.executable, "-c", "import sys; from istio_aux.cli import main; sys.exit(main())")
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running webhook."""
+
+    process: asyncio.subprocess.Process
+    address: tuple[str, int]
+    trust: ssl.SSLContext
+    status: str
+
+    @property
+    def alive(self) -> bool:
+        return self.process.returncode is None
+
+    @property
+    def memory(self) -> float:
+        """Resident, in MiB."""
+        text = Path(f"/proc/{self.process.pid}/status").read_text()
+        [kibibytes] = re.findall(r"VmRSS:\s+(\d+) kB", text)
+        return int(kibibytes) / 1024
+
+    @property
+    def faults(self) -> int:
+        """Errors of its own that it survived."""
+        with urllib.request.urlopen(f"http://{self.status}/metrics") as answer:
+            [count] = re.findall(
+                r"^istio_aux_internal_errors_total (\S+)$", answer.read().decode(), re.MULTILINE
+            )
+        return int(float(count))
+
+
+@asynccontextmanager
+async def serving(folder: Path) -> AsyncGenerator[Server]:
+    """The webhook, until the end of the block; there is no API server, and quit is off."""
+    crt, key = certificate(folder)
+    nowhere = {"server": "https://127.0.0.1:9", "insecure-skip-tls-verify": True}
+    kubeconfig = {
+        "current-context": "x",
+        "clusters": [{"name": "x", "cluster": nowhere}],
+        "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
+        "users": [{"name": "x", "user": {"token": "x"}}],
+    }
+    settings = {
+        "tls-certificate": str(crt),
+        "tls-key": str(key),
+        "kubeconfig": str(folder / "kubeconfig"),
+        "webhook-address": "127.0.0.1:0",
+        "status-address": "127.0.0.1:0",
+        "quit": "off",
+    }
+    (folder / "kubeconfig").write_text(json.dumps(kubeconfig))
+    (folder / "config.yaml").write_text(json.dumps(settings))
+    process = await asyncio.create_subprocess_exec(
+        *_PROGRAM, "serve", "--config", str(folder / "config.yaml"), stdout=PIPE, limit=1 << 20
+    )
+    assert process.stdout
+    try:
+        started = {}
+        while started.get("event") != "start":
+            started = json.loads(await process.stdout.readline())
+        host, port = started["webhook"].rsplit(":", 1)
+        trust = ssl.create_default_context(cafile=str(crt))
+        reading = asyncio.create_task(_drop(process.stdout))
+        yield Server(process, (host, int(port)), trust, started["status"])
+        reading.cancel()
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def _drop(stream: asyncio.StreamReader) -> None:
+    while await stream.read(1 << 20):
+        pass

@@ -1,0 +1,45 @@
+"""Texts of `proxy.istio.io/config` as friends and foes write them. Only pieces and dice."""
+
+from __future__ import annotations
+
+from random import Random
+
+_HOLD = "holdApplicationUntilProxyStarts"
+_PROTO = "hold_application_until_proxy_starts"
+_BEFORE = ["", "", "", "---\n", "--- ", "# c\n", "\ufeff", "%YAML 1.1\n---\n", "\n\n", "\t", "&r\n"]
+_AFTER = ["", "", "\n", "\n...\n", "\n---\na: b", "\n# end", "\n  ", " ", "\r\n", "\n...", "#x"]
+_KEYS = [
+    "concurrency", "proxyMetadata", _HOLD, _PROTO, f'"{_HOLD}"', "'b'", "? a\n", "[x]", "<<", "*x",
+    "&y k", "!!str t", "~", "é", "a b", "- ", '"holdApplication\\u0055ntilProxyStarts"',
+]  # fmt: skip
+_VALUES = [
+    "true", "off", "~", "", '"true"', "12:30:45", "&x 1", "*x", "!!bool true", "{a: b}", "[1, 2]",
+    "{a: [b, {c: d}]}", "{}", "|\n  text\n  more", ">-\n  t", "x # c", "'q\n\n  r'", "\n  k: v",
+    "\n- s\n- t", ".inf", "text\n  continued", "@x", "`x", "&x [*x]", f"\n  {_HOLD}: false",
+    "\x00", "\ud7ff", "💥",
+]  # fmt: skip
+_HOSTILE = [
+    "[" * 9000, "{a: " * 3000, "? " * 8000, "- " * 8000, "a:\n" * 5000, "&a " * 5000, "#" * 16000,
+    "a: '" + "x\n" * 7000, "!" * 16000, "a: &x [" + "*x," * 5000, "\n" * 16000, "a: " + "b" * 20000,
+    "\n".join(f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9) if n else 'lol'}]" for n in range(40)),
+]  # fmt: skip
+
+
+def make(dice: Random) -> str:
+    """One text."""
+    if dice.random() < 0.02:
+        return dice.choice(_HOSTILE)
+    if dice.random() < 0.5:
+        indent = dice.choice(["", "", "  "])
+        text = "\n".join(indent + entry.replace("\n", f"\n{indent}") for entry in _entries(dice))
+    else:
+        text = "{" + dice.choice([", ", ",", ",\n"]).join(_entries(dice)) + dice.choice("}}}}}]")
+    text = dice.choice(_BEFORE) + text + dice.choice(_AFTER)
+    return text.replace("\n", "\r\n") if dice.random() < 0.1 else text
+
+
+def _entries(dice: Random) -> list[str]:
+    return [
+        f"{dice.choice(_KEYS) if dice.random() < 0.3 else f'k{n}'}: {dice.choice(_VALUES)}"
+        for n in range(dice.randint(0, 4))
+    ]

@@ -1,0 +1,85 @@
+"""The fuzzer: what it would find, and that a short run of it finds nothing."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fuzz import judge
+from fuzz.judge import Answer
+from fuzz.play import play
+from fuzz.server import serving
+from unit.asynchronous import driven
+from unit.hooked import review
+
+BODY = review()
+PATCH = [{"op": "add", "path": "/metadata/annotations", "value": {}}]
+SAID = {"istio-aux.io/started-with": "hold"}
+DONE = [{"op": "add", "path": "/metadata/annotations", "value": SAID}]
+NOWHERE = [{"op": "add", "path": "/metadata/annotations/a", "value": "b"}]
+
+
+def answer(status: int = 200, **response: Any) -> Answer:
+    """An answer without fault, but for what is given."""
+    body = {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "response": {"uid": "u-1", "allowed": True, "auditAnnotations": {}, **response},
+    }
+    return Answer(status, {"content-type": "application/json"}, json.dumps(body).encode())
+
+
+def headed(**headers: str) -> Answer:
+    """The same with more headers, or other ones."""
+    found = answer()
+    more = {key.replace("_", "-"): value for key, value in headers.items()}
+    return Answer(found.status, {**found.headers, **more}, found.body)
+
+
+def patched(*ops: dict[str, Any]) -> dict[str, Any]:
+    return {"patchType": "JSONPatch", "patch": base64.b64encode(json.dumps(ops).encode()).decode()}
+
+
+def test_an_answer_without_fault_is_no_finding() -> None:
+    assert list(judge.of(BODY, answer(**patched(*DONE)))) == []
+
+
+@pytest.mark.parametrize(
+    ("faulty", "finding"),
+    [
+        (answer(500), "status 500"),
+        (answer(400), "expected {200}"),
+        (headed(connection="close"), "close is True"),
+        (headed(content_type="text/html"), "Content-Type: text/html"),
+        (answer(uid="u-2"), "uid 'u-2', expected 'u-1'"),
+        (answer(allowed=False), "allowed: False"),
+        (answer(warnings=["a\nb"]), "not a short line"),
+        (answer(auditAnnotations={"reason": "x" * 300}), "not a short line"),
+        (answer(patch=patched(*DONE)["patch"]), "patchType None"),
+        (answer(**patched(*NOWHERE)), "does not apply"),
+        (answer(patchType="JSONPatch", patch="?"), "does not apply"),
+        (answer(**patched(*PATCH)), "not said what was done"),
+    ],
+)
+def test_a_fault_in_an_answer_is_found(faulty: Answer, finding: str) -> None:
+    assert finding in " ".join(judge.of(BODY, faulty))
+
+
+def test_a_pod_that_is_changed_twice_is_found() -> None:
+    again = judge.again(BODY, answer(**patched(*DONE)))
+    assert again is not None
+    assert json.loads(again)["request"]["object"]["metadata"]["annotations"] == SAID
+    assert list(judge.of_again(answer(**patched(*DONE))))
+    assert not list(judge.of_again(answer()))
+
+
+@driven
+async def test_two_thousand_cases_find_nothing(tmp_path: Path) -> None:
+    """The seed is a fixed one: what it finds was not there before."""
+    async with serving(tmp_path) as server:
+        verdict = await play(server, 2000, 42)
+    assert verdict.findings == []
+    assert sum(part.answers.total() for part in verdict.parts) > 2000
