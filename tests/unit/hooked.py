@@ -127,12 +127,22 @@ class Bare:
         await asyncio.get_running_loop().sock_sendall(self._socket, self._out.read() + more)
 
     async def read(self) -> bytes:
-        """All that the server sends until it closes."""
+        """All that the server sends until it says that this is all (TLS close_notify).
+
+        Raises:
+            ConnectionError: it closed without saying so.
+        """
         got = b""
-        while await self._receive():
-            with suppress(ssl.SSLWantReadError, ssl.SSLZeroReturnError):
-                got += self._tls.read(1 << 20)
-        return got
+        while True:
+            try:
+                if not (part := self._tls.read(1 << 20)):
+                    return got
+                got += part
+            except ssl.SSLZeroReturnError:  # The same, after `finish`.
+                return got
+            except ssl.SSLWantReadError:
+                if not await self._receive():
+                    raise ConnectionAbortedError(got) from None
 
     def close(self) -> None:
         self._socket.close()

@@ -213,8 +213,9 @@ async def test_what_a_refused_client_sends_on_is_not_taken_for_ever(tmp_path: Pa
         with closing(Bare(hook.port, hook.trust)) as client:
             await client.shake_hands()
             client.write(BEGUN.replace(b"POST", b"PUT"))
-            await client.flush()
-            await until(lambda: hook.ended("refused"), "it is gone")
+            while not hook.ended("refused"):
+                await client.flush(b" ")
+                await asyncio.sleep(0.01)
 
 
 @driven

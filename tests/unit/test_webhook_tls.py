@@ -17,12 +17,19 @@ from unit.hooked import Bare, Client, Hook, post, review, serving
 from unit.tls import certificate
 
 
+@pytest.mark.parametrize(
+    ("sent", "alert"),
+    [(post(b"{}"), b""), (b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00", b"\x15")],
+    ids=["plain HTTP", "half a hello"],
+)
 @driven
-async def test_plain_http_gets_no_answer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_is_no_tls_gets_no_answer_but_perhaps_an_alert(
+    sent: bytes, alert: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with serving(tmp_path) as hook:
         client = Client(*await asyncio.open_connection("127.0.0.1", hook.port))
-        await client.send(post(review()))
-        assert b"HTTP" not in await client.rest()
+        await client.send(sent)
+        assert (await client.rest())[:1] == alert
         await client.close()
         assert hook.ended("handshake") == 1
     (line,) = caplog.records
