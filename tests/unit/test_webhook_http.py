@@ -21,6 +21,13 @@ async def test_a_connection_is_used_again(tmp_path: Path) -> None:
 
 
 @driven
+async def test_what_one_request_says_of_itself_does_not_count_for_the_next(tmp_path: Path) -> None:
+    async with serving(tmp_path) as hook, hook.client() as client:
+        assert (await client.ask(post(review()))).status == 200
+        assert (await client.ask(post(review(), kind="X: y"))).status == 415
+
+
+@driven
 async def test_requests_in_one_go_are_answered_in_their_order(tmp_path: Path) -> None:
     async with serving(tmp_path) as hook, hook.client() as client:
         await client.send(post(b"{") + post(review()) + post(b"[]"))

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import resource
 import socket
-from contextlib import closing
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -147,6 +147,16 @@ async def test_a_burst_leaves_no_more_connections_than_there_may_be(
             connection.close()
         await until(lambda: hook.connections == 0, "all are gone")
         assert (await hook.ask(post(review()))).status == 200
+
+
+@driven
+async def test_a_burst_beside_idle_connections_leaves_no_more_either(tmp_path: Path) -> None:
+    async with serving(tmp_path, connections=4) as hook, AsyncExitStack() as stack:
+        for _ in range(4):
+            await stack.enter_async_context(hook.client())
+        connections = [stack.enter_context(raw(hook)) for _ in range(20)]
+        await until(lambda: hook.ended("limit") == len(connections), "as many are gone as came")
+        assert hook.connections == 4
 
 
 @driven

@@ -83,17 +83,15 @@ class Conversation:
             self._parser.feed_data(plaintext)
             if self._overhead > self._desk.limits.head:
                 what = f"over {self._desk.limits.head} bytes beside the body"
-                self.refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too-large", what)
+                status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+                self._refuse(Refusal(status, "too-large", what))
         except httptools.HttpParserCallbackError as error:
             if not isinstance(error.__context__, Refusal):
                 raise
             self._refuse(error.__context__)
         except httptools.HttpParserError as error:
-            self.refuse(HTTPStatus.BAD_REQUEST, "malformed", f"no HTTP/1.1: {error}")
-
-    def refuse(self, status: HTTPStatus, outcome: str, why: str) -> None:
-        """Answer, for the last time, that what has come so far is no review."""
-        self._refuse(Refusal(status, outcome, why))
+            what = f"no HTTP/1.1: {error}"
+            self._refuse(Refusal(HTTPStatus.BAD_REQUEST, "malformed", what))
 
     def expire(self) -> None:
         """Refuse the request that is still arriving: it has had its time."""
