@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from fuzz.play import PARTS, Verdict, play
+from fuzz.play import PARTS, Part, Verdict, play
 from fuzz.server import serving
 
 GROWTH = 10.0
@@ -24,30 +24,29 @@ def main() -> int:
     parser.add_argument("--bodies", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6))
     options = parser.parse_args()
-    print(f"again: --bodies {options.bodies} --seed {options.seed}", flush=True)
+    print(f"again: --bodies {options.bodies} --seed {options.seed}")
+    print("seconds memory/MiB  answers, by status", flush=True)
     verdict = asyncio.run(_fuzz(options.bodies, options.seed))
-    _show(verdict)
     for finding in verdict.findings:
         print(f"{finding.case}: {finding.what} (kept as {finding.keep()})")
     whole = len(verdict.parts) == PARTS and options.bodies >= ENOUGH
     grown = whole and verdict.growth > GROWTH
     if grown:
         print(f"memory grew by {verdict.growth:.1f} MiB, at most {GROWTH:.0f} are allowed")
-    return 1 if grown or verdict.findings else 0
+    good = not (grown or verdict.findings)
+    print("good" if good else "NOT GOOD")
+    return 0 if good else 1
 
 
 async def _fuzz(count: int, seed: int) -> Verdict:
     with tempfile.TemporaryDirectory() as folder:
         async with serving(Path(folder)) as server:
-            return await play(server, count, seed)
+            return await play(server, count, seed, _show)
 
 
-def _show(verdict: Verdict) -> None:
-    statuses = sorted({status for part in verdict.parts for status in part.answers})
-    print("part  seconds  memory MiB " + "".join(f"{status:>8}" for status in statuses))
-    for number, part in enumerate(verdict.parts, start=1):
-        counts = "".join(f"{part.answers[status]:>8}" for status in statuses)
-        print(f"{number:>4} {part.seconds:>8.1f} {part.memory:>11.1f} {counts}")
+def _show(part: Part) -> None:
+    answers = "  ".join(f"{status}: {count}" for status, count in sorted(part.answers.items()))
+    print(f"{part.seconds:>7.1f} {part.memory:>10.1f}  {answers}", flush=True)
 
 
 if __name__ == "__main__":

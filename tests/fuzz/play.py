@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -66,8 +66,13 @@ class Verdict:
         return self.parts[-1].memory - self.parts[1].memory
 
 
-async def play(server: Server, count: int, seed: int) -> Verdict:
-    """First what was kept, then ``count`` cases of ``seed``, in parts of equal size."""
+async def play(
+    server: Server, count: int, seed: int, tell: Callable[[Part], object] = lambda _: None
+) -> Verdict:
+    """First what was kept, then ``count`` cases of ``seed``, in parts of equal size.
+
+    ``tell`` hears of each part when it is over.
+    """
     verdict = Verdict()
     await _run(server, _kept(), verdict, Counter())
     for part in range(PARTS):
@@ -77,6 +82,7 @@ async def play(server: Server, count: int, seed: int) -> Verdict:
         if not server.alive:
             break
         verdict.parts.append(Part(time.monotonic() - began, server.memory, answers))
+        tell(verdict.parts[-1])
         if verdict.findings:
             break
     if not server.alive:
