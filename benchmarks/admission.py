@@ -39,10 +39,14 @@ from benchmarks.creating import Forms
 from benchmarks.numbers import percentile
 from benchmarks.webhooks import Webhooks
 
-WHOLE = Sizes(rounds=5, seconds=1, scheduled=3, warm=5, creations=100, troubled=20, patience=True)
+WHOLE = Sizes(
+    rounds=5, seconds=0.8, scheduled=2.5, warm=5,
+    blocks=5, creations=20, troubled=20, patience=True,
+)  # fmt: skip
 QUICK = Sizes(
-    rounds=1, seconds=0.03, scheduled=0.1, warm=1, creations=3, troubled=2, patience=False
-)
+    rounds=1, seconds=0.03, scheduled=0.1, warm=1,
+    blocks=1, creations=3, troubled=2, patience=False,
+)  # fmt: skip
 
 
 def main(sizes: Sizes, results: Path | None) -> None:
@@ -131,15 +135,17 @@ def _round(reply: Mapping[str, Any], *, keep: bool) -> Round:
 def _creations(forms: Forms, sizes: Sizes) -> list[Creations]:
     """Pods of each form, dry ones and real ones, round by round."""
     found = {
-        (form, dry_run): Creations(form=form, dry_run=dry_run, milliseconds=[])
+        (form, dry_run): Creations(form=form, dry_run=dry_run, milliseconds=[], cpu=[])
         for dry_run in (True, False)
         for form in FORMS
     }
     for number in range(sizes.rounds):
         _say(f"creations, round {number + 1} of {sizes.rounds}")
-        for dry_run in (True, False):
-            for one in forms.create(sizes.creations, dry_run=dry_run):
-                found[one.form, dry_run].milliseconds.extend(one.milliseconds)
+        for _ in range(sizes.blocks):
+            for (form, dry_run), known in found.items():
+                one = forms.create(form, sizes.creations, dry_run=dry_run)
+                known.milliseconds.extend(one.milliseconds)
+                known.cpu.extend(one.cpu)
     return list(found.values())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from benchmarks.numbers import Numbers, Verdict, percentile
+from benchmarks.numbers import Numbers, Verdict
 from benchmarks.processes import Usage
 
 OURS, CONTROLLER, LEAN = "istio-aux", "controller-runtime", "leanest Go"
@@ -36,7 +36,8 @@ class Sizes(Numbers, frozen=True, kw_only=True):
         seconds: of load for each webhook, body and number of connections in a round.
         scheduled: the same for 100 reviews a second.
         warm: reviews on each connection before anything counts.
-        creations: of pods, for each form in a round, dry ones and as many real ones.
+        blocks: of pods that are created of each form in a round, dry ones and as many real ones.
+        creations: of pods in a block.
         troubled: creations for each trouble.
         patience: whether troubles are measured that last until the API server gives up.
     """
@@ -45,6 +46,7 @@ class Sizes(Numbers, frozen=True, kw_only=True):
     seconds: float
     scheduled: float
     warm: int
+    blocks: int
     creations: int
     troubled: int
     patience: bool
@@ -85,11 +87,17 @@ class Load(Numbers, frozen=True, kw_only=True):
 
 
 class Creations(Numbers, frozen=True, kw_only=True):
-    """Milliseconds that pods took to be created, by who changes them, in the order of creation."""
+    """The creation of pods, by who changes them, in the order of creation.
+
+    Attributes:
+        milliseconds: that each pod took.
+        cpu: milliseconds of CPU of the API server for a pod, by block.
+    """
 
     form: str
     dry_run: bool
     milliseconds: list[float]
+    cpu: list[float]
 
 
 class Trouble(Numbers, frozen=True, kw_only=True):
@@ -135,7 +143,7 @@ class Results(Numbers, frozen=True, kw_only=True):
                 met=measured <= target,
             )
 
-    def added(self, form: str, dry_run: bool, percent: float) -> float:
-        """Milliseconds by which a form's percentile exceeds that of neither."""
-        given = {one.form: one.milliseconds for one in self.creations if one.dry_run is dry_run}
-        return percentile(given[form], percent) - percentile(given[NEITHER], percent)
+    def neither(self, dry_run: bool) -> Creations:
+        """The creations of pods that nobody changes."""
+        given = (one for one in self.creations if one.dry_run is dry_run)
+        return next(one for one in given if one.form == NEITHER)

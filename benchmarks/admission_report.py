@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 
 from benchmarks import document, svg
 from benchmarks.admission_numbers import (
@@ -60,7 +61,10 @@ def markdown(results: Results) -> str:
                 " another, by who changes it."
             ),
             table(
-                ("", "changed by", "pods", "p50", "p99", "added to p50", "added to p99"),
+                (
+                    "", "changed by", "pods", "p50", "p99", "CPU of the API server", "added to p50",
+                    "added to p99", "added CPU",
+                ),
                 [_creations(results, one) for one in results.creations],
             ),
             (
@@ -120,15 +124,17 @@ def _load(one: Load) -> tuple[str, ...]:
 
 
 def _creations(results: Results, one: Creations) -> tuple[str, ...]:
-    added = (
-        ("", "")
-        if one.form == NEITHER
-        else (f"{results.added(one.form, one.dry_run, p):+.2f}" for p in (50, 99))
-    )
+    numbers, without = _three(one), _three(results.neither(one.dry_run))
+    added = (f"{more - less:+.2f}" for more, less in zip(numbers, without, strict=True))
     return (
         "dry run" if one.dry_run else "stored", one.form, str(len(one.milliseconds)),
-        *(f"{percentile(one.milliseconds, p):.2f}" for p in (50, 99)), *added,
+        *(f"{number:.2f}" for number in numbers), *(("",) * 3 if one.form == NEITHER else added),
     )  # fmt: skip
+
+
+def _three(one: Creations) -> tuple[float, float, float]:
+    """p50, p99, and the CPU of the API server."""
+    return percentile(one.milliseconds, 50), percentile(one.milliseconds, 99), median(one.cpu)
 
 
 def _sizes(results: Results) -> Iterator[str]:

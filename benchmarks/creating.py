@@ -1,8 +1,8 @@
 """What admission costs the creation of a pod, through the real API server, in each of its forms.
 
 Three namespaces exist at once: one whose pods our webhook changes, one whose pods our policy
-changes, one whose pods nobody changes. Pods are created in them in turn, so that whatever the
-machine does meanwhile, it does to all three.
+changes, one whose pods nobody changes. Nothing has to be switched between two blocks of pods, so
+blocks can be short, and whatever the machine does meanwhile, it does to all three.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from benchmarks.admission_numbers import (
     Trouble,
 )
 from benchmarks.conversation import MeasurementError
+from benchmarks.processes import cpu
 
-NAME = "istio-aux-bench"
+NAME = "bench-admission"
 KEY = "bench.istio-aux.io/form"
 """Label of the namespaces; its value is the form."""
 
@@ -81,24 +82,24 @@ class Forms:
         self._cluster, self._workload = cluster, workload
         self._numbers = count()
 
-    def create(self, each: int, *, dry_run: bool) -> list[Creations]:
-        """Create so many pods of each form, in turn.
+    def create(self, form: str, count: int, *, dry_run: bool) -> Creations:
+        """Create a block of so many pods, one after another.
 
         Raises MeasurementError when one was not treated as its form has it.
         """
-        turns = [form for _ in range(each) for form in FORMS]
-        # One more before them, for the connection.
-        pods = [self._pod(_place(form)) for form in (NEITHER, *turns)]
-        made = creation.create(self._cluster, *pods, dry_run=dry_run, in_turn=True)[1:]
-        for form, one in zip(turns, made, strict=True):
+        server = self._cluster.process("kube-apiserver").pid
+        before = cpu(server)
+        made = self._in_turn(_place(form), count, dry_run=dry_run)
+        spent = cpu(server) - before
+        for one in made:
             if one.status != 201 or _changed(one) is (form == NEITHER):
                 raise MeasurementError(f"a pod of {form}: {one.status} {one.body!r:.500}")
-        return [
-            Creations(
-                form=form, dry_run=dry_run, milliseconds=_milliseconds(made[start :: len(FORMS)])
-            )
-            for start, form in enumerate(FORMS)
-        ]
+        return Creations(
+            form=form,
+            dry_run=dry_run,
+            milliseconds=_milliseconds(made),
+            cpu=[spent / count * 1e3],
+        )
 
     def troubles(self, each: int, *, patience: bool) -> list[Trouble]:
         """Create so many pods in each trouble; with ``patience`` also in those that last.
@@ -112,17 +113,18 @@ class Forms:
                 self._workload.process.kill(signal.SIGSTOP)
                 lasting = {STOPPED: webhook, **{SILENT[way]: broken[way] for way in SILENT}}
                 found += self._at_once(each, lasting)
-            found += [self._in_turn(each, ANSWERING[way], broken[way]) for way in ANSWERING]
+            for way, what in ANSWERING.items():
+                found.append(_trouble(WEBHOOK, what, self._in_turn(broken[way], each)))
         self._workload.process.kill()
         self._workload.process.wait(10)
-        found.append(self._in_turn(each, KILLED, webhook))
-        found.append(self._in_turn(each, KILLED, policy, form=POLICY))
+        found.append(_trouble(WEBHOOK, KILLED, self._in_turn(webhook, each)))
+        found.append(_trouble(POLICY, KILLED, self._in_turn(policy, each)))
         return found
 
-    def _in_turn(self, each: int, what: str, namespace: str, *, form: str = WEBHOOK) -> Trouble:
-        pods = [self._pod(namespace) for _ in range(each + 1)]
-        made = creation.create(self._cluster, *pods, in_turn=True)[1:]
-        return _trouble(form, what, made)
+    def _in_turn(self, namespace: str, count: int, *, dry_run: bool = False) -> list[Creation]:
+        # One more before them, for the connection.
+        pods = [self._pod(namespace) for _ in range(count + 1)]
+        return creation.create(self._cluster, *pods, dry_run=dry_run, in_turn=True)[1:]
 
     def _at_once(self, each: int, places: Mapping[str, str]) -> list[Trouble]:
         """Nothing is busy while the API server waits, so all may wait at the same time."""

@@ -103,7 +103,14 @@ def test_webhooks_are_compared_round_by_round() -> None:
     """A machine that is slow for a while is slow for both."""
     results = Results(
         sizes=Sizes(
-            rounds=3, seconds=1, scheduled=1, warm=1, creations=1, troubled=1, patience=False
+            rounds=3,
+            seconds=1,
+            scheduled=1,
+            warm=1,
+            blocks=1,
+            creations=1,
+            troubled=1,
+            patience=False,
         ),
         machine={},
         loads=[load(OURS, 10, 90, 12), load(CONTROLLER, 100, 900, 100)],
