@@ -35,10 +35,6 @@ _LABELS: Final = "object.metadata.?labels"
 _ANNOTATIONS: Final = "object.metadata.?annotations"
 _FIRST: Final = "object.spec.containers[0]"
 _HAS_PROXY: Final = f"object.spec.containers.exists(c, c.name == '{PROXY}')"
-_NATIVELY: Final = (
-    "object.spec.?initContainers.orValue([])"
-    f".exists(c, c.name == '{PROXY}' && c.?restartPolicy.orValue('') == 'Always')"
-)
 
 # What both forms ask of a pod.
 _ALWAYS: Final = {
@@ -98,9 +94,9 @@ def webhook_conditions(mode: str | None) -> list[dict[str, str]]:
     undone = (
         # The author is to be told.
         f"!({mine}[?'{START}'].orValue('auto') in {json.dumps(MODES)})"
-        # Injected, and the payload may not be held back.
-        f" || ('{INJECTED}' in {mine} && {_HAS_PROXY}"
-        f" && !({_FIRST}.name == '{PROXY}' && has({_FIRST}.lifecycle)))"
+        # Injected otherwise, or so that the payload may not be held back.
+        f" || ('{INJECTED}' in {mine} && ({_outdone(mine)} || {_HAS_PROXY}"
+        f" && !({_FIRST}.name == '{PROXY}' && has({_FIRST}.lifecycle))))"
         f" || ({_native(mine, mode)} && {mine}[?'{NATIVE_SIDECAR}'].orValue('true') == 'true'"
         f" ? !('{NATIVE_SIDECAR}' in {mine})"
         f" : ![{mine}[?'{CONFIG}'].orValue('')].exists(text, {celmerge.settled('text')}))"
@@ -122,8 +118,7 @@ def variables(mode: str) -> dict[str, str]:
         "merged": celmerge.merged(text),
         "native": _native(annotations, mode),
         "off": f"{_mode(annotations, mode)} == 'off'",
-        # Hold was asked for, and Istio made the sidecar native of its own accord.
-        "outdone": f"{_NATIVELY} && {annotations}[?'{STARTED_WITH}'].orValue('') == 'hold'",
+        "outdone": _outdone(annotations),
         "changes": (
             f"variables.off || {many} ? {{}} :"
             f" '{INJECTED}' in {annotations}"
@@ -146,6 +141,15 @@ def _native(annotations: str, mode: str) -> str:
     asked = f"{annotations}[?'{START}'] == optional.of('native')"
     ends = f"(object.spec.restartPolicy != 'Always' || {asked})"
     return f"({_mode(annotations, mode)} == 'native' && {ends})"
+
+
+def _outdone(annotations: str) -> str:
+    """Hold was asked for, and Istio made the sidecar native of its own accord."""
+    return (
+        f"({annotations}[?'{STARTED_WITH}'].orValue('') == 'hold'"
+        " && object.spec.?initContainers.orValue([])"
+        f".exists(c, c.name == '{PROXY}' && c.?restartPolicy.orValue('') == 'Always'))"
+    )
 
 
 def _not_in(key: str, *values: str) -> dict[str, Any]:
