@@ -7,7 +7,7 @@ import json
 import socket
 import ssl
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -27,6 +27,11 @@ class Answer:
     status: int
     headers: dict[str, str]
     body: bytes
+
+    @classmethod
+    def parse(cls, head: bytes, body: bytes = b"") -> Answer:
+        line, *lines = head.decode().strip().split("\r\n")
+        return cls(int(line.split()[1]), dict(line.split(": ", 1) for line in lines), body)
 
     @property
     def response(self) -> dict[str, Any]:
@@ -54,11 +59,9 @@ class Client:
         return await self.answer()
 
     async def answer(self) -> Answer:
-        head = (await self._reader.readuntil(b"\r\n\r\n")).decode()
-        line, *lines = head.strip().split("\r\n")
-        headers = dict(line.split(": ", 1) for line in lines)
-        body = await self._reader.readexactly(int(headers.get("Content-Length", 0)))
-        return Answer(int(line.split()[1]), headers, body)
+        answer = Answer.parse(await self._reader.readuntil(b"\r\n\r\n"))
+        answer.body = await self._reader.readexactly(int(answer.headers.get("Content-Length", 0)))
+        return answer
 
     async def rest(self) -> bytes:
         """All that comes until the server closes."""
@@ -180,6 +183,15 @@ class Hook:
         """The answer on a connection of its own."""
         async with self.client() as client:
             return await client.ask(data)
+
+    async def insist(self, data: bytes) -> Answer:
+        """The last answer, to a client that sends all before it looks for one."""
+        with closing(Bare(self.port, self.trust)) as client:
+            await client.shake_hands()
+            client.write(data)
+            await client.flush()
+            head, _, body = (await client.read()).partition(b"\r\n\r\n")
+            return Answer.parse(head, body)
 
     def metric(self, name: str) -> float:
         lines = self.metrics.render().decode().splitlines()

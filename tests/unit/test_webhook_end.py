@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from unit.asynchronous import driven, until
-from unit.hooked import post, review, serving
+from unit.hooked import Bare, post, review, serving
 
 
 @driven
@@ -71,6 +72,18 @@ async def test_a_review_that_is_arriving_is_still_answered(tmp_path: Path) -> No
         assert (answer.status, answer.headers["Connection"]) == (200, "close")
         await client.close()
         await closing
+
+
+@driven
+async def test_a_connection_that_waits_in_the_kernel_is_still_served(tmp_path: Path) -> None:
+    async with serving(tmp_path) as hook:
+        with closing(Bare(hook.port, hook.trust)) as client:
+            ending = asyncio.create_task(hook.webhook.close(5))
+            await client.shake_hands()
+            client.write(post(review()))
+            await client.flush()
+            assert (await client.read()).startswith(b"HTTP/1.1 200")
+        await ending
 
 
 @driven

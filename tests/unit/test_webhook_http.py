@@ -136,15 +136,15 @@ async def test_a_body_over_8_mib_is_refused_before_it_is_read(claimed: int, tmp_
 @driven
 async def test_a_client_that_sends_all_of_too_large_a_body_gets_its_answer(tmp_path: Path) -> None:
     """A reset instead of an answer would be an error of the network to the client."""
-    async with serving(tmp_path) as hook, hook.client() as client:
-        answer = await client.ask(post(b" " * (9 << 20)))
+    async with serving(tmp_path, linger=30) as hook:
+        answer = await hook.insist(post(b" " * (9 << 20)))
     assert answer.status == 413
 
 
 @driven
 async def test_chunks_over_8_mib_in_all_are_refused(tmp_path: Path) -> None:
-    async with serving(tmp_path) as hook, hook.client() as client:
-        answer = await client.ask(chunked(*[b" " * (1 << 20)] * 9))
+    async with serving(tmp_path, linger=30) as hook:
+        answer = await hook.insist(chunked(*[b" " * (1 << 20)] * 9))
     assert answer.status == 413
     assert hook.webhook.budget.free == hook.webhook.limits.bodies
 
@@ -163,9 +163,8 @@ async def test_chunks_over_8_mib_in_all_are_refused(tmp_path: Path) -> None:
 )
 @driven
 async def test_over_64_kib_beside_the_body_are_refused(sent: bytes, tmp_path: Path) -> None:
-    async with serving(tmp_path) as hook, hook.client() as client:
-        answer = await client.ask(sent)
-        assert await client.closed()
+    async with serving(tmp_path, linger=30) as hook:
+        answer = await hook.insist(sent)
     assert (answer.status, answer.body) == (431, b"over 65536 bytes beside the body\n")
     assert hook.reviews("too-large") == 1
 

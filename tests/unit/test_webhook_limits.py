@@ -6,7 +6,7 @@ import asyncio
 import gc
 import resource
 import socket
-from contextlib import AsyncExitStack, closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -151,12 +151,15 @@ async def test_a_burst_leaves_no_more_connections_than_there_may_be(
 
 @driven
 async def test_a_burst_beside_idle_connections_leaves_no_more_either(tmp_path: Path) -> None:
-    async with serving(tmp_path, connections=4) as hook, AsyncExitStack() as stack:
-        for _ in range(4):
-            await stack.enter_async_context(hook.client())
-        connections = [stack.enter_context(raw(hook)) for _ in range(20)]
-        await until(lambda: hook.ended("limit") == len(connections), "as many are gone as came")
-        assert hook.connections == 4
+    async with serving(tmp_path, connections=4) as hook:
+        with ExitStack() as stack:
+            for _ in range(4):
+                client = stack.enter_context(closing(Bare(hook.port, hook.trust)))
+                await client.shake_hands()
+            await until(lambda: hook.connections == 4, "they are there")
+            connections = [stack.enter_context(raw(hook)) for _ in range(20)]
+            await until(lambda: hook.ended("limit") == len(connections), "as many go as came")
+            assert hook.connections == 4
 
 
 @driven
