@@ -80,6 +80,25 @@ def test_the_server_learns_what_to_log() -> None:
     assert result.outcome is Outcome.HOLD
 
 
+INJECTED = {"sidecar.istio.io/status": "{}"}
+
+
+@pytest.mark.parametrize(
+    ("pod", "outcome"),
+    [
+        (document({"main": None}, annotations={start.START: "native"}), Outcome.NATIVE),
+        (document({"main": None}), Outcome.HOLD),
+        (document({"main": None, "istio-proxy": None}, annotations=INJECTED), Outcome.MOVED),
+        (document({"istio-proxy": None, "main": None}, annotations=INJECTED), Outcome.HOLD),
+        (document({"istio-proxy": None}, annotations=INJECTED), Outcome.UNCHANGED),
+    ],
+    ids=["native", "hold", "after Istio", "after Istio, but first already", "a gateway"],
+)
+def test_the_outcome_says_what_was_done(pod: dict[str, Any], outcome: Outcome) -> None:
+    """It is what is counted."""
+    assert answer(request(object=pod)).outcome is outcome
+
+
 def test_a_generated_name_is_shown_by_its_prefix() -> None:
     """At admission neither name nor namespace need be in the object."""
     found = request()

@@ -112,35 +112,36 @@ def _native_is_due(pod: NewPod, how: Start, wish: StartMode | None) -> bool:
     return possible and pod.restart_policy != "Always"
 
 
+def _hold(pod: NewPod) -> Plan:
+    merge = _merge(pod)
+    if merge.text is None:
+        warnings = (merge.warning,) if merge.warning else ()
+        return Plan(ops=(), reason=merge.reason, warnings=warnings)
+    return _changed(pod, "hold", merge.reason, {proxyconfig.ANNOTATION: merge.text})
+
+
 def _after_istio(pod: NewPod) -> Plan:
     """Whatever is due, only hold can still be had: Istio's webhook is not called again."""
-    if not injected.is_native(pod):
-        return _hold(pod, injected.hold(pod))
-    reason = "the sidecar is already injected, as a native one"
-    if pod.annotations.get(STARTED_WITH) == "hold":
-        # Ours, from before Istio was called; it would claim what has no effect.
-        return _changed(pod, "native", reason, {})
-    return Plan(ops=(), reason=reason)
+    reason = "the sidecar is already injected"
+    if injected.is_native(pod):
+        reason += ", as a native one"
+        if pod.annotations.get(STARTED_WITH) == "hold":
+            # Ours, from before Istio was called; it would claim what has no effect.
+            return _changed(pod, "native", reason, {})
+        return Plan(ops=(), reason=reason)
+    merge = _merge(pod)
+    if not merge.holds:  # Then there is no text to add, either.
+        return _hold(pod)
+    holding = injected.hold(pod)
+    reason += f": {holding.reason}"
+    if not holding.effective or (merge.text is None and not holding.ops):
+        return Plan(ops=(), reason=reason)
+    text = {} if merge.text is None else {proxyconfig.ANNOTATION: merge.text}
+    return _changed(pod, "hold", f"{reason}; {merge.reason}", text, holding.ops)
 
 
-def _hold(pod: NewPod, holding: injected.Holding | None = None) -> Plan:
-    """Ask for hold; ``holding`` is what is left to do where Istio was called before us."""
-    merge = proxyconfig.hold(pod.annotations.get(proxyconfig.ANNOTATION))
-    warnings = (merge.warning,) if merge.warning else ()
-    if holding is None:
-        ops = ()
-        reason = merge.reason
-    elif not merge.holds:
-        return Plan(ops=(), reason=merge.reason, warnings=warnings)
-    elif not holding.effective:
-        return Plan(ops=(), reason=f"the sidecar is already injected: {holding.reason}")
-    else:
-        ops = holding.ops
-        reason = f"the sidecar is already injected: {holding.reason}; {merge.reason}"
-    if merge.text is None and not ops:
-        return Plan(ops=(), reason=reason, warnings=warnings)
-    annotations = {} if merge.text is None else {proxyconfig.ANNOTATION: merge.text}
-    return _changed(pod, "hold", reason, annotations, ops)
+def _merge(pod: NewPod) -> proxyconfig.Merge:
+    return proxyconfig.hold(pod.annotations.get(proxyconfig.ANNOTATION))
 
 
 def _changed(
