@@ -158,6 +158,8 @@ def table(
     for resource in made:
         assert resource.metadata
         client.delete(type(resource), str(resource.metadata.name))
+    for form, mode in PAIRS:
+        client.delete(Namespace, name(form, mode))
     for workload in workloads.values():
         workload.process.kill()
         workload.process.wait(30)

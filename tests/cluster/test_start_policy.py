@@ -70,6 +70,8 @@ def policy(
         istios = default.result(), other.result()
     yield
     absent.withdraw()
+    for name in NAMESPACES:
+        client.delete(Namespace, name)
     for istio in istios:
         istio.remove()
 
