@@ -54,9 +54,14 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
 
     @property
+    def established(self) -> bool:
+        """Whether the handshake is over."""
+        return self._tls.established
+
+    @property
     def idle(self) -> bool:
         """Whether its end would cost nobody an answer."""
-        waiting = self._tls.established and self._http.began is None and not self._unread
+        waiting = self.established and self._http.began is None and not self._unread
         return self._closed is not None or waiting
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

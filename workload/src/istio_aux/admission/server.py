@@ -106,12 +106,18 @@ class Webhook:
         await asyncio.sleep(0)  # asyncio tells of a closed connection one turn later.
 
     def admit(self, connection: Connection) -> bool:
-        """Take a new connection; without room the idle one that would end next makes room."""
-        if len(self._connections) >= self._room:
-            idle = [other for other in self._connections if other.idle]
-            if not idle:
-                self._telemetry.closed_connections.labels(Closed.LIMIT).inc()
-                return False
+        """Take a new connection; without room the idle one that would end next makes room.
+
+        Those whose handshake is not over get half of the room: whoever opens many and never speaks
+        does not drive out the API servers'.
+        """
+        strangers = sum(not other.established for other in self._connections)
+        idle = [other for other in self._connections if other.idle]
+        full = len(self._connections) >= self._room
+        if 2 * strangers >= self._room or (full and not idle):
+            self._telemetry.closed_connections.labels(Closed.LIMIT).inc()
+            return False
+        if full:
             oldest = min(idle, key=lambda other: other.deadline)
             oldest.dismiss(Closed.LIMIT)
             oldest.abort(Closed.LIMIT)
