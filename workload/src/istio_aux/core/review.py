@@ -35,10 +35,8 @@ class Outcome(StrEnum):
 
 
 class GroupVersionKind(Struct, frozen=True):
-    """Kind of the object under review."""
+    """Kind of the object under review; the name is all that is read of it."""
 
-    group: str = ""
-    version: str = ""
     kind: str = ""
 
 
@@ -103,6 +101,8 @@ class _Answer(Struct, frozen=True):
     response: _Response
 
 
+_OUTCOMES = {outcome.value: outcome for outcome in Outcome}
+"""Calling the class would take as long as the rest of the counting."""
 _review_decoder = msgspec.json.Decoder(_Review)
 _envelope_decoder = msgspec.json.Decoder(_Envelope)
 _encoder = msgspec.json.Encoder()
@@ -175,12 +175,12 @@ def _outcome(plan: start.Plan) -> Outcome:
         return Outcome.UNCHANGED
     if isinstance(plan.ops[0], patch.Move):
         return Outcome.MOVED
-    return Outcome(plan.started_with)
+    return _OUTCOMES[plan.started_with]
 
 
 def _answer(uid: str, name: str, plan: start.Plan, outcome: Outcome) -> Answer:
     reason = _line(plan.reason)
-    warnings = tuple(_line(text) for text in plan.warnings)
+    warnings = tuple(_line(text) for text in plan.warnings) if plan.warnings else ()
     audit = {"reason": reason}
     if plan.started_with is not None:
         audit["started-with"] = plan.started_with
@@ -189,7 +189,7 @@ def _answer(uid: str, name: str, plan: start.Plan, outcome: Outcome) -> Answer:
         allowed=ALLOWED,
         patch_type="JSONPatch" if plan.ops else None,
         patch=patch.encode(plan.ops) if plan.ops else None,
-        warnings=tuple(f"istio-aux: {text}"[:_MAX_LINE] for text in warnings),
+        warnings=tuple(f"istio-aux: {text}"[:_MAX_LINE] for text in warnings) if warnings else (),
         audit_annotations=audit,
     )
     body = _encoder.encode(_Answer(api_version=API_VERSION, kind=KIND, response=response))
