@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from istio_aux.admission.limits import DEFAULTS
 from istio_aux.core import review as reviews
-from istio_aux.telemetry import JsonFormatter
+from istio_aux.telemetry import Event
 from unit.asynchronous import driven
 from unit.hooked import post, review, serving
 
@@ -45,10 +45,10 @@ async def test_a_review_is_one_line_of_the_log(
         async with serving(tmp_path) as hook:
             await hook.ask(post(review()))
     (line,) = [record for record in caplog.records if record.name.startswith("istio_aux")]
-    shown = json.loads(JsonFormatter().format(line))
-    assert (shown["event"], shown["uid"], shown["outcome"]) == ("review", "u-1", "hold")
-    assert shown["message"].startswith("training/job-")
-    assert shown["reason"]
+    assert isinstance(line, Event)
+    assert line.getMessage().startswith("training/job-")
+    facts = {"uid": "u-1", "outcome": "hold", "reason": "added holdApplicationUntilProxyStarts"}
+    assert (line.event, line.facts) == ("review", facts)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"request": {}}', b"\xff\xfe", b"[" * 9999])

@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import sys
 import time
+import traceback
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
 from itertools import product
-from typing import TextIO
+from typing import BinaryIO
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -179,14 +180,29 @@ class Event(logging.LogRecord):
         self.event, self.facts = event, facts
 
 
-class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, event, message, and what the call gave as ``extra``."""
+class JsonLines(logging.Handler):
+    """One JSON object a line: time, level, event, message, and what the call gave as ``extra``.
+
+    A handler that formats by itself, because the text that a formatter returns would be encoded
+    once more on its way to the stream.
+    """
 
     _USUAL = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
     _encoder = msgspec.json.Encoder(enc_hook=str)
 
-    def format(self, record: logging.LogRecord) -> str:
-        """Encode a record; a value that JSON does not know is shown as text."""
+    def __init__(self, stream: BinaryIO) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record; a value that JSON does not know is shown as text."""
+        try:
+            self._stream.write(self._line(record))
+            self._stream.flush()
+        except Exception:  # Logging's own way: whoever logs does not fail by it.
+            self.handleError(record)
+
+    def _line(self, record: logging.LogRecord) -> bytes:
         if isinstance(record, Event):
             event, message, given = record.event, record.msg, record.facts
         else:
@@ -201,8 +217,8 @@ class JsonFormatter(logging.Formatter):
             **given,
         }
         if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return self._encoder.encode(line).decode()
+            line["traceback"] = "".join(traceback.format_exception(*record.exc_info)).rstrip()
+        return self._encoder.encode(line) + b"\n"
 
 
 @lru_cache(maxsize=2)
@@ -211,10 +227,9 @@ def _second(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat()
 
 
-def log_to(stream: TextIO = sys.stdout, level: str = "info") -> None:
-    """Send all logging of the process to ``stream`` as JSON lines, from ``level`` on."""
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(JsonFormatter())
+def log_to(stream: BinaryIO | None = None, level: str = "info") -> None:
+    """Send all logging to ``stream``, or standard output, as JSON lines, from ``level`` on."""
+    handler = JsonLines(stream or sys.stdout.buffer)
     root = logging.getLogger()
     for other in root.handlers[:]:
         root.removeHandler(other)
