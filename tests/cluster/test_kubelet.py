@@ -110,6 +110,20 @@ def test_a_deleted_pod_is_gone_once_its_node_has_stopped_it(
     )
 
 
+def test_a_pod_that_is_replaced_at_once_takes_the_node_no_further(
+    client: lightkube.Client, kubelet: ScriptedKubelet, namespace: str
+):
+    """Its successor, of the same name, has no node yet: the API server forbids to write to it."""
+    for _ in range(10):
+        kubelet.run(client.create(meshed.pod(namespace, "worker")))
+        client.delete(Pod, "worker", namespace=namespace, grace_period=0)
+
+    last = client.create(meshed.pod(namespace, "worker"))
+    kubelet.run(last)
+
+    assert kubelet.address(last)
+
+
 def test_the_node_is_ready(client: lightkube.Client, kubelet: ScriptedKubelet):
     """And keeps the lease by which the node controller knows."""
     node = client.get(Node, "scripted")

@@ -149,7 +149,7 @@ class Pods:
             if record.containers:
                 await self._write(record)
             options = {"gracePeriodSeconds": 0, "preconditions": {"uid": record.uid}}
-            await self._unless_gone("DELETE", record.path, options)
+            await self._unless_gone(record, "DELETE", record.path, options)
 
     async def _settle(self, record: Record) -> None:
         """Report the new states, then what a kubelet concludes from them, in its order.
@@ -174,13 +174,31 @@ class Pods:
     async def _write(self, record: Record) -> None:
         # The UID makes the API server refuse the status for a later pod of the same name.
         patch = {"metadata": {"uid": record.uid}, "status": status(record)}
-        await self._unless_gone("PATCH", f"{record.path}/status", patch, STRATEGIC)
+        await self._unless_gone(record, "PATCH", f"{record.path}/status", patch, STRATEGIC)
 
     async def _unless_gone(
-        self, method: str, path: str, body: Object, content_type: str = "application/json"
+        self,
+        record: Record,
+        method: str,
+        path: str,
+        body: Object,
+        content_type: str = "application/json",
     ) -> None:
         try:
             await self._api.request(method, path, body, content_type=content_type)
         except RefusedError as error:
-            if error.code not in (404, 409):
+            # A later pod of the same name that has no node yet is none of ours: NodeRestriction
+            # says so (403) before anybody compares UIDs (409).
+            if error.code not in (403, 404, 409):
                 raise
+            if error.code == 403 and await self._exists(record):
+                raise
+
+    async def _exists(self, record: Record) -> bool:
+        try:
+            pod = await self._api.request("GET", record.path)
+        except RefusedError as error:
+            if error.code in (403, 404):
+                return False
+            raise
+        return pod["metadata"]["uid"] == record.uid
