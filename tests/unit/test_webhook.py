@@ -81,6 +81,8 @@ async def test_whatever_has_a_uid_is_answered_with_a_review(tmp_path: Path) -> N
 async def test_an_error_of_our_own_refuses_no_pod(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """T37: nor does a fault of a rule."""
+
     def err(*_: object) -> None:
         raise ZeroDivisionError
 
