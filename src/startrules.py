@@ -123,7 +123,9 @@ def variables(mode: str) -> dict[str, str]:
             f"variables.off || {many} ? {{}} :"
             f" '{INJECTED}' in {annotations}"
             f" ? (variables.outdone ? {{'{STARTED_WITH}': 'native'}} : {{}}) :"
-            f" variables.native && !('{NATIVE_SIDECAR}' in {annotations}) ? {native} :"
+            # A text that CEL does not know may say no to hold, or be one that Istio refuses.
+            f" variables.native && !('{NATIVE_SIDECAR}' in {annotations})"
+            f" ? ({merged} == '' ? {{}} : {native}) :"
             f" variables.native && {annotations}['{NATIVE_SIDECAR}'] == 'true' ? {{}} :"
             f" {merged} == '' ? {{}} : {{'{CONFIG}': {merged}, '{STARTED_WITH}': 'hold'}}"
         ),

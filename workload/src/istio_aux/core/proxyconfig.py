@@ -42,6 +42,13 @@ class Merge(Struct, frozen=True):
     warning: str | None = None
     holds: bool = False
     """Whether the text that it will be asks Istio for hold."""
+    refused: bool = False
+    """Whether Istio refuses the text, and the pod with it."""
+
+    @property
+    def declined(self) -> bool:
+        """Whether its author has said no to hold."""
+        return self.text is None and self.warning is None and not self.holds
 
 
 def hold(text: str | None) -> Merge:
@@ -69,13 +76,13 @@ def _merge(text: str) -> Merge:
     try:
         events = yamltext.parse(text)
     except yaml.YAMLError as error:
-        return _left_alone(f"it cannot be read: {_one_line(error)}")
+        return _left_alone(f"it cannot be read: {_one_line(error)}", refused=True)
     root = events[2] if len(events) > 2 else None  # After the starts of stream and document.
     if root is None or yamltext.is_null(root):
         wanted = [yamltext.signature(yamltext.parse(_LINE))]
         return _first_proven([mark + _with_line(text, 0), _LINE], wanted)
     if not isinstance(root, yaml.MappingStartEvent):
-        return _left_alone("it is not a mapping")
+        return _left_alone("it is not a mapping", refused=True)
     return _decided(events) or _inserted(mark, text, events)
 
 
@@ -87,7 +94,7 @@ def _decided(events: list[yaml.Event]) -> Merge | None:
             shown = value.value if isinstance(value, yaml.ScalarEvent) else "..."
             meant = yamltext.boolean(value)
             if meant is None and not yamltext.is_null(value):
-                return _left_alone(f"{spelling}: {shown}: expected true or false")
+                return _left_alone(f"{spelling}: {shown}: expected true or false", refused=True)
             reason = f"{spelling}: {shown} is already there"
             return Merge(text=None, reason=reason, holds=bool(meant))
     if _is_named_indirectly(events):
@@ -167,9 +174,9 @@ def _added(text: str) -> Merge:
     return Merge(text=text, reason=f"added {HOLD}", holds=True)
 
 
-def _left_alone(why: str) -> Merge:
+def _left_alone(why: str, *, refused: bool = False) -> Merge:
     reason = f"annotation {ANNOTATION} is left alone: {why}"
-    return Merge(text=None, reason=reason, warning=reason)
+    return Merge(text=None, reason=reason, warning=reason, refused=refused)
 
 
 def _one_line(error: yaml.YAMLError) -> str:

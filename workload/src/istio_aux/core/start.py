@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from istio_aux.core import injected, patch, proxyconfig
 from istio_aux.core.pod import NO_METADATA, NewPod, Struct
 from istio_aux.core.policy import Capability, Start, StartMode
@@ -76,7 +78,7 @@ def _plan(pod: NewPod, how: Start, wish: StartMode | None) -> Plan:
     due = _native_is_due(pod, how, wish)
     asked = pod.annotations.get(NATIVE_SIDECAR)
     if due and asked is None:
-        return _changed(pod, "native", "added native sidecar", {NATIVE_SIDECAR: "true"})
+        return _native(pod, wish)
     if asked == "true" and (due or how.capability is Capability.NATIVE):
         return Plan(ops=(), reason=f'annotation {NATIVE_SIDECAR}: "true" is already there')
     return _hold(pod)
@@ -118,6 +120,20 @@ def _hold(pod: NewPod) -> Plan:
         warnings = (merge.warning,) if merge.warning else ()
         return Plan(ops=(), reason=merge.reason, warnings=warnings)
     return _changed(pod, "hold", merge.reason, {proxyconfig.ANNOTATION: merge.text})
+
+
+def _native(pod: NewPod, wish: StartMode | None) -> Plan:
+    """Ask for a native sidecar, unless the author does not want the payload to wait for the proxy.
+
+    The author's text is not changed; that Istio refuses it is told here as well.
+    """
+    merge = _merge(pod)
+    if merge.declined and wish is not StartMode.NATIVE:
+        return Plan(ops=(), reason=merge.reason)
+    plan = _changed(pod, "native", "added native sidecar", {NATIVE_SIDECAR: "true"})
+    if merge.refused and merge.warning:
+        plan = msgspec.structs.replace(plan, warnings=(*plan.warnings, merge.warning))
+    return plan
 
 
 def _after_istio(pod: NewPod) -> Plan:
