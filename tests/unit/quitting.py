@@ -7,13 +7,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import web
+from istio_aux.core.namespace import Namespace
 from istio_aux.core.pod import Pod
 from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
 from istio_aux.kube.watch import Watch
 from istio_aux.quit.controller import FIELDS, Controller, Limits
-from istio_aux.quit.selection import Namespace, Selection
+from istio_aux.quit.selection import Selection
 from istio_aux.telemetry import Telemetry
 from unit.apiserver import ApiServer, proxy_quits
 from unit.asynchronous import background, until

@@ -7,11 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from aiohttp import web
+from istio_aux.core.namespace import Namespace
 from istio_aux.core.pod import Metadata
 from istio_aux.core.policy import Policy
 from istio_aux.kube.resources import Key
 from istio_aux.quit.controller import Limits
-from istio_aux.quit.selection import Namespace, Selection
+from istio_aux.quit.selection import Selection
 from unit.apiserver import ApiServer, proxy_quits
 from unit.asynchronous import driven, until
 from unit.core.pods import RUNNING, document, exited

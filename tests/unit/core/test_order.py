@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from istio_aux.core.order import Configuration, sorted_before
+from istio_aux.core.order import sorted_before
+from istio_aux.core.webhooks import Configuration
 
 OURS = "istio-aux-kubeflow-istio-aux"
 INJECTOR = "namespace.sidecar-injector.istio.io"

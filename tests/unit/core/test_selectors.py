@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from istio_aux.core.selectors import Operator, Requirement, Selector, parse
+from istio_aux.core.selectors import LabelSelector, Operator, Requirement, Selector, convert, parse
 
 ALL = "a=b,c!=d,e in (x,y),f notin (z,w),g,!h"
 
@@ -139,6 +140,61 @@ def test_the_canonical_text_means_the_same(requirements: set[Requirement]) -> No
     """What goes to the API as ``labelSelector`` is what was parsed."""
     selector = Selector(tuple(sorted(requirements)))
     assert parse(str(selector)) == selector
+
+
+@pytest.mark.parametrize("text", [ALL, "a=,b in (,c)", "a=b,a=c"])
+def test_the_object_means_the_same(text: str) -> None:
+    """What a webhook was told to select is what we take it to select."""
+    selector = parse(text)
+    assert convert(msgspec.convert(selector.as_label_selector(), LabelSelector)) == selector
+
+
+def test_an_object_with_nothing_in_it_selects_everything() -> None:
+    """The API server sends null for empty maps and lists."""
+    empty = msgspec.json.decode(b'{"matchLabels":null,"matchExpressions":null}', type=LabelSelector)
+    assert convert(empty) == convert(LabelSelector()) == Selector()
+
+
+def test_an_object_with_a_label_that_cannot_be_gives_one_clear_line() -> None:
+    for labels in ({"-a": "b"}, {"a": "b c"}):
+        with pytest.raises(ValueError, match="expected at most 63 letters"):
+            convert(LabelSelector(match_labels=labels))
+
+
+@pytest.mark.parametrize(
+    ("requirement", "message"),
+    [
+        (
+            {"key": "a", "operator": "Like", "values": ["b"]},
+            '"Like": expected one of: In, NotIn, Exists, DoesNotExist, for a',
+        ),
+        ({"key": "a", "operator": "In"}, "expected at least one value with In, for a"),
+        (
+            {"key": "a", "operator": "NotIn", "values": None},
+            "expected at least one value with NotIn, for a",
+        ),
+        (
+            {"key": "a", "operator": "Exists", "values": ["b"]},
+            "expected no values with Exists, for a",
+        ),
+        ({"key": "-a", "operator": "Exists"}, 'label key "-a": expected at most 63 letters'),
+        (
+            {"key": "a", "operator": "In", "values": ["b c"]},
+            'label value "b c": expected at most 63 letters',
+        ),
+    ],
+)
+def test_an_object_that_kubernetes_would_not_take_gives_one_clear_line(
+    requirement: dict[str, object], message: str
+) -> None:
+    """apimachinery LabelSelectorAsSelector and labels.NewRequirement."""
+    wire = msgspec.convert({"matchExpressions": [requirement]}, LabelSelector)
+
+    with pytest.raises(ValueError, match="expected") as caught:
+        convert(wire)
+
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 @given(st.text(st.sampled_from("ab=!,() in\n<é"), max_size=12))

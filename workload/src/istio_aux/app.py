@@ -26,9 +26,10 @@ from istio_aux import settings as configuration
 from istio_aux import status, telemetry
 from istio_aux.admission.certificate import Certificate, CertificateError
 from istio_aux.admission.server import Webhook
-from istio_aux.core.order import Configuration
+from istio_aux.core.namespace import Namespace
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Policy, QuitMode, Start
+from istio_aux.core.webhooks import Configuration
 from istio_aux.injector.order import CONFIGURATIONS, Order
 from istio_aux.kube import access
 from istio_aux.kube.client import Client
@@ -37,7 +38,7 @@ from istio_aux.kube.events import Events
 from istio_aux.kube.lease import Lease
 from istio_aux.kube.watch import Watch
 from istio_aux.quit.controller import FIELDS, PODS, Controller
-from istio_aux.quit.selection import Namespace, Selection
+from istio_aux.quit.selection import Selection
 from istio_aux.settings import Settings
 
 _log = logging.getLogger(__name__)

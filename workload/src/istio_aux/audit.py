@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from istio_aux.core import quit as quitting
+from istio_aux.core.namespace import Namespace
 from istio_aux.core.pod import PROXY, Pod
 from istio_aux.core.policy import Policy
 from istio_aux.core.selectors import Selector
@@ -20,7 +21,6 @@ from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.lists import Lister
 from istio_aux.quit.controller import FIELDS, PODS
-from istio_aux.quit.selection import Namespace
 
 State = Literal["stuck", "blocked", "lost"]
 

@@ -9,45 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from istio_aux.core.pod import Metadata, Struct
-
-_INJECTOR = "sidecar-injector.istio.io"
-"""How the names of Istio's injection webhooks end, whatever vendors call the configuration: istiod
-writes its CA into webhooks of no other name (istio webhookpatch.go)."""
-
-_DEACTIVATED = ("istio.io/deactivated", "never-match")
-"""The label that istioctl makes a webhook select that is not to be called any more; no object has
-it (istioctl pkg/util/common.go)."""
-
-
-class LabelSelector(Struct, frozen=True):
-    """``namespaceSelector`` or ``objectSelector``, as far as it can deactivate a webhook."""
-
-    match_labels: dict[str, str] | None = None
-
-
-class Webhook(Struct, frozen=True):
-    """One webhook of a configuration."""
-
-    name: str = ""
-    namespace_selector: LabelSelector | None = None
-    object_selector: LabelSelector | None = None
-
-    @property
-    def injects(self) -> bool:
-        """Whether it is one of Istio's that make sidecars, and is not deactivated."""
-        return self.name.endswith(_INJECTOR) and not any(
-            _DEACTIVATED in (selector.match_labels or {}).items()
-            for selector in (self.namespace_selector, self.object_selector)
-            if selector
-        )
-
-
-class Configuration(Struct, frozen=True):
-    """A MutatingWebhookConfiguration (admissionregistration/v1)."""
-
-    metadata: Metadata = Metadata()
-    webhooks: tuple[Webhook, ...] | None = None
+from istio_aux.core.webhooks import Configuration
 
 
 def sorted_before(ours: str, found: Iterable[Configuration]) -> tuple[str, ...]:

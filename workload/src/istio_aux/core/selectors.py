@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 
 import msgspec
+
+from istio_aux.core.pod import Struct
 
 
 class Operator(StrEnum):
@@ -87,6 +89,49 @@ class Selector(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         """Write the canonical text, fit for the API's ``labelSelector`` parameter."""
         return ",".join(str(requirement) for requirement in self.requirements)
+
+
+class LabelSelectorRequirement(Struct, frozen=True):
+    """One of ``matchExpressions`` as it comes over the wire (meta/v1)."""
+
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] | None = None
+
+
+class LabelSelector(Struct, frozen=True):
+    """A selector as it comes over the wire (meta/v1); ``{}`` selects everything."""
+
+    match_labels: dict[str, str] | None = None
+    match_expressions: tuple[LabelSelectorRequirement, ...] | None = None
+
+
+def convert(selector: LabelSelector) -> Selector:
+    """Make a selector of the object, as Kubernetes does (apimachinery LabelSelectorAsSelector).
+
+    Raises:
+        ValueError: one line with the requirement that Kubernetes would not take either.
+    """
+    return Selector(tuple(sorted(set(_requirements(selector)))))
+
+
+def _requirements(selector: LabelSelector) -> Iterator[Requirement]:
+    for key, value in (selector.match_labels or {}).items():
+        yield Requirement(_valid_key(key), Operator.IN, (value and _valid_value(value),))
+    for item in selector.match_expressions or ():
+        try:
+            operator = Operator(item.operator)
+        except ValueError:
+            expected = ", ".join(Operator)
+            raise ValueError(
+                f"{_quoted(item.operator)}: expected one of: {expected}, for {item.key}"
+            ) from None
+        values = item.values or ()
+        if bool(values) is not (operator in {Operator.IN, Operator.NOT_IN}):
+            wanted = "no values" if values else "at least one value"
+            raise ValueError(f"expected {wanted} with {operator}, for {item.key}")
+        valid = {value and _valid_value(value) for value in values}
+        yield Requirement(_valid_key(item.key), operator, tuple(sorted(valid)))
 
 
 def parse(text: str) -> Selector:

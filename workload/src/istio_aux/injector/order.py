@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 
-from istio_aux.core.order import Configuration, sorted_before
+from istio_aux.core.order import sorted_before
+from istio_aux.core.webhooks import Configuration
 from istio_aux.kube.resources import Key, key_of
 from istio_aux.telemetry import Telemetry
 

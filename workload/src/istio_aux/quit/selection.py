@@ -7,14 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from istio_aux.core.pod import Metadata, Struct
+from istio_aux.core.namespace import Namespace
 from istio_aux.kube.resources import Key
-
-
-class Namespace(Struct, frozen=True):
-    """A namespace, of which only the name matters: the selection was made by its labels."""
-
-    metadata: Metadata = Metadata()
 
 
 class Selection:
