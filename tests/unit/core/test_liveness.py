@@ -1,0 +1,275 @@
+"""Whether an injector is live: each state, and what is said of several control planes."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from istio_aux.core.endpoints import EndpointSlice
+from istio_aux.core.liveness import (
+    Certificate,
+    Facts,
+    Injector,
+    Probe,
+    State,
+    evaluate,
+)
+from istio_aux.core.policy import Capability
+from istio_aux.core.webhooks import ClientConfig, Configuration
+from unit.core.mesh import DEFAULT, ORIGINAL, REVISED, REVISION, each_webhook, edited, recorded
+
+NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
+YEAR = timedelta(days=365)
+VALID = Certificate(NOW - YEAR, NOW + YEAR)
+PAST = Certificate(NOW - YEAR, NOW - timedelta(hours=1))
+FUTURE = Certificate(NOW + timedelta(hours=1), NOW + YEAR)
+READY: dict[str, Any] = {"addresses": ["10.1.0.7"], "conditions": {"ready": True}}
+GONE: dict[str, Any] = {"addresses": ["10.1.0.7"], "conditions": {"ready": False}}
+INJECTS = Probe(injected=True, native=Capability.NATIVE)
+EXPIRED = "its caBundle expired at 2026-11-21 11:00:00 UTC"
+SOON = "its caBundle is not valid before 2026-11-21 13:00:00 UTC"
+
+
+def endpoints(service: str = "istiod", *found: dict[str, Any], **fields: Any) -> EndpointSlice:
+    """A slice as it comes over the wire."""
+    body = {
+        "metadata": {
+            "name": f"{service}-x7k2p",
+            "namespace": "istio-system",
+            "labels": {"kubernetes.io/service-name": service},
+        },
+        "endpoints": list(found),
+        "ports": [{"name": "https-webhook", "port": 15017, "protocol": "TCP"}],
+        **fields,
+    }
+    return msgspec.json.decode(json.dumps(body), type=EndpointSlice)
+
+
+def target(configuration: Configuration) -> ClientConfig:
+    assert configuration.webhooks
+    return configuration.webhooks[0].client_config
+
+
+ACTIVE = recorded(DEFAULT)
+OTHER = recorded(REVISED)
+BUNDLE = target(ACTIVE).ca_bundle or ""
+LIVE = Facts(
+    slices=(endpoints("istiod", READY), endpoints("istiod-1-30-3", READY)),
+    certificates={BUNDLE: (VALID,)},
+    probes={target(ACTIVE): INJECTS, target(OTHER): INJECTS},
+)
+
+
+def but(**facts: Any) -> Facts:
+    """What makes an injector live, with something else."""
+    return msgspec.structs.replace(LIVE, **facts)
+
+
+def one(configuration: Configuration, facts: Facts = LIVE, now: datetime = NOW) -> Injector:
+    [found] = evaluate([configuration], facts, now)
+    return found
+
+
+def without_bundle(value: str | None) -> Configuration:
+    def edit(body: dict[str, Any]) -> None:
+        for webhook in body["webhooks"]:
+            webhook["clientConfig"]["caBundle"] = value
+
+    return edited(DEFAULT, edit)
+
+
+@pytest.mark.parametrize(
+    ("state", "configuration", "facts", "why"),
+    [
+        (State.LIVE, ACTIVE, LIVE, "it injects"),
+        (
+            State.DEACTIVATED,
+            recorded(ORIGINAL),
+            LIVE,
+            "none of its webhooks is called for new pods",
+        ),
+        (State.DEACTIVATED, each_webhook(DEFAULT, rules=None), LIVE, "none of its webhooks"),
+        (State.NO_CA_BUNDLE, without_bundle(None), LIVE, "no caBundle: its istiod has never been"),
+        (State.NO_CA_BUNDLE, without_bundle(""), LIVE, "no caBundle"),
+        (State.UNREADABLE, without_bundle("Z2FyYmFnZQ=="), LIVE, "no certificate that can be read"),
+        (State.UNREADABLE, ACTIVE, but(certificates={BUNDLE: ()}), "no certificate"),
+        (State.EXPIRED, ACTIVE, but(certificates={BUNDLE: (PAST,)}), EXPIRED),
+        (State.NOT_YET_VALID, ACTIVE, but(certificates={BUNDLE: (FUTURE,)}), SOON),
+        (State.NOT_YET_VALID, ACTIVE, but(certificates={BUNDLE: (PAST, FUTURE)}), SOON),
+        (State.LIVE, ACTIVE, but(certificates={BUNDLE: (PAST, VALID, FUTURE)}), "it injects"),
+        (State.NO_SERVICE, ACTIVE, but(slices=()), "Service istio-system/istiod has no EndpointS"),
+        (State.NO_SERVICE, ACTIVE, but(slices=LIVE.slices[1:]), "istio-system/istiod has no"),
+        (State.NO_ENDPOINT, ACTIVE, but(slices=[endpoints("istiod", GONE)]), "no ready endpoint"),
+        (State.NOT_PROBED, ACTIVE, but(probes={}), "it has not been asked yet"),
+        (
+            State.REFUSED,
+            ACTIVE,
+            but(probes={target(ACTIVE): Probe(injected=False, why="connection refused")}),
+            "connection refused",
+        ),
+    ],
+)
+def test_the_first_check_that_fails_is_the_state(
+    state: State, configuration: Configuration, facts: Facts, why: str
+) -> None:
+    """T40: a ready istiod alone is not live."""
+    found = one(configuration, facts)
+
+    assert (found.state, found.live) == (state, state is State.LIVE)
+    assert why in found.why
+    assert found.native is (Capability.NATIVE if found.live else Capability.UNKNOWN)
+    assert found.configuration == configuration.metadata.name
+    assert found.revision == "default"
+
+
+def test_without_any_configuration_the_injector_is_absent() -> None:
+    """T40: also where there are configurations of others, and none that is Istio's."""
+    others = each_webhook(DEFAULT, name="webhook.cert-manager.io")
+
+    for found in ([], [others]):
+        [injector] = evaluate(found, LIVE, NOW)
+        assert (injector.state, injector.live) == (State.ABSENT, False)
+        assert injector.why == "no webhook configuration of Istio's injector"
+        assert (injector.configuration, injector.revision) == ("", "")
+
+
+def test_one_ready_slice_of_several_is_enough() -> None:
+    slices = [endpoints("istiod", GONE), endpoints("istiod", READY), endpoints("istiod")]
+
+    assert one(ACTIVE, but(slices=slices)).live
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"namespace": "kubeflow", "labels": {"kubernetes.io/service-name": "istiod"}},
+        {"namespace": "istio-system", "labels": None},
+    ],
+)
+def test_a_slice_of_another_service_does_not_count(metadata: dict[str, Any]) -> None:
+    slices = [endpoints("istiod", READY, metadata=metadata)]
+
+    assert one(ACTIVE, but(slices=slices)).state is State.NO_SERVICE
+
+
+@pytest.mark.parametrize(
+    ("now", "state", "until"),
+    [
+        (VALID.not_before - timedelta(seconds=1), State.NOT_YET_VALID, VALID.not_before),
+        (VALID.not_before, State.LIVE, VALID.not_after + datetime.resolution),
+        (VALID.not_after, State.LIVE, VALID.not_after + datetime.resolution),
+        (VALID.not_after + datetime.resolution, State.EXPIRED, None),
+    ],
+)
+def test_time_alone_makes_a_bundle_valid_and_expired(
+    now: datetime, state: State, until: datetime | None
+) -> None:
+    """And it is told when to look again, so that nobody has to ask all the time."""
+    found = one(ACTIVE, LIVE, now)
+
+    assert (found.state, found.until) == (state, until)
+
+
+@pytest.mark.parametrize("facts", [but(slices=()), but(probes={})])
+def test_when_to_look_again_is_told_whatever_else_is_wrong(facts: Facts) -> None:
+    assert one(ACTIVE, facts).until == VALID.not_after + datetime.resolution
+
+
+def test_the_last_certificate_to_expire_and_the_first_to_become_valid_count() -> None:
+    later = Certificate(NOW - YEAR, NOW + 2 * YEAR)
+    much_later = Certificate(NOW + YEAR, NOW + 2 * YEAR)
+
+    lasting = one(ACTIVE, but(certificates={BUNDLE: (later, VALID)}))
+    coming = one(ACTIVE, but(certificates={BUNDLE: (much_later, FUTURE)}))
+
+    assert lasting.until == later.not_after + datetime.resolution
+    assert coming.until == FUTURE.not_before
+
+
+def test_a_bundle_expires_with_its_last_certificate() -> None:
+    earlier = Certificate(NOW - YEAR, NOW - timedelta(days=30))
+
+    for certificates in ((earlier, PAST), (PAST, earlier)):
+        assert one(ACTIVE, but(certificates={BUNDLE: certificates})).why == EXPIRED
+
+
+def test_of_several_bundles_in_one_configuration_the_first_to_expire_counts() -> None:
+    def edit(body: dict[str, Any]) -> None:
+        body["webhooks"][1]["clientConfig"]["caBundle"] = "b3RoZXI="
+
+    soon = Certificate(NOW - YEAR, NOW + timedelta(days=1))
+    facts = but(certificates={BUNDLE: (VALID,), "b3RoZXI=": (soon,)})
+
+    assert one(edited(DEFAULT, edit), facts).until == soon.not_after + datetime.resolution
+
+
+def test_a_new_ca_bundle_is_not_what_was_probed() -> None:
+    """A foreign caBundle looks like any other until somebody asks."""
+    foreign = without_bundle("Zm9yZWlnbg==")
+    facts = but(certificates={BUNDLE: (VALID,), "Zm9yZWlnbg==": (VALID,)})
+
+    assert one(foreign, facts).state is State.NOT_PROBED
+
+
+def test_an_injector_behind_a_url_is_live_by_its_probe_alone() -> None:
+    """There is no Service to look at."""
+    body = {"url": "https://istiod.example.com:15017/inject", "caBundle": BUNDLE}
+    configuration = each_webhook(DEFAULT, clientConfig=body)
+    probed = {target(configuration): INJECTS}
+
+    assert one(configuration, but(slices=())).state is State.NOT_PROBED
+    assert one(configuration, but(slices=(), probes=probed)).live
+
+
+def test_a_webhook_that_leads_nowhere_is_not_live() -> None:
+    configuration = each_webhook(DEFAULT, clientConfig={"caBundle": BUNDLE})
+
+    assert one(configuration).why == "it names neither Service nor URL"
+
+
+def test_the_one_that_istioctl_deactivated_is_passed_over_beside_its_successor() -> None:
+    [found] = evaluate([recorded(ORIGINAL), ACTIVE], LIVE, NOW)
+
+    assert (found.configuration, found.live) == (DEFAULT, True)
+
+
+def test_control_planes_are_judged_one_by_one() -> None:
+    """Sorted by the names of their configurations, whatever order they were found in."""
+    facts = but(slices=[endpoints("istiod", READY), endpoints("istiod-1-30-3", GONE)])
+
+    found = evaluate([OTHER, recorded(ORIGINAL), ACTIVE], facts, NOW)
+
+    assert [(each.configuration, each.revision, each.state) for each in found] == [
+        (DEFAULT, "default", State.LIVE),
+        (REVISED, REVISION, State.NO_ENDPOINT),
+    ]
+
+
+def test_only_the_control_plane_in_the_root_namespace_counts_where_one_is_given() -> None:
+    [elsewhere] = evaluate([ACTIVE, OTHER], LIVE, NOW, root="kubeflow")
+
+    by_url = each_webhook(REVISED, clientConfig={"url": "https://istiod", "caBundle": BUNDLE})
+
+    assert len(evaluate([ACTIVE, OTHER], LIVE, NOW, root="istio-system")) == 2
+    assert len(evaluate([ACTIVE, by_url], LIVE, NOW, root="istio-system")) == 1
+    assert elsewhere.state is State.ABSENT
+    assert elsewhere.why.endswith("injector for a control plane in namespace kubeflow")
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_of_the_webhooks_of_one_configuration_the_worst_counts(reverse: bool) -> None:
+    """A vendor's may lead to different Services, one of which is not there."""
+
+    def edit(body: dict[str, Any]) -> None:
+        body["webhooks"][1]["clientConfig"]["service"]["name"] = "gone"
+        if reverse:
+            body["webhooks"].reverse()
+
+    probes = {target(ACTIVE): Probe(injected=True, native=Capability.CLASSIC)}
+    found = one(edited(DEFAULT, edit), but(probes=probes))
+
+    assert (found.state, found.native) == (State.NO_SERVICE, Capability.UNKNOWN)
+    assert "istio-system/gone" in found.why

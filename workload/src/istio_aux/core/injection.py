@@ -1,0 +1,202 @@
+"""Whether a pod should have a sidecar of Istio's: what the API server and istiod would do with it.
+
+Only that question may live here. The API server calls webhooks one after another, sorted by the
+name of their configuration and then as listed, those whose rules and selectors match
+(`hooks_of`, apiserver mutating_webhook_manager.go); istiod, once it is called, decides by the pod
+and by its policy (istio pkg/kube/inject/inject.go injectRequired). The answer is exact as long as
+labels and policies are what they were when the pod was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from istio_aux.core.injectionpolicy import InjectionPolicy, Policies
+from istio_aux.core.pod import NewPod, Struct
+from istio_aux.core.selectors import LabelSelector, Selector, convert
+from istio_aux.core.start import DATAPLANE, INJECT
+from istio_aux.core.webhooks import Configuration, ControlPlane, Webhook
+
+IGNORED = frozenset({"kube-system", "kube-public", "kube-node-lease", "local-path-storage"})
+"""Namespaces whose pods istiod leaves alone (istio initializer.go IgnoredNamespaces)."""
+
+_NAMESPACE_LABEL = "istio-injection"
+"""Label of a namespace; with any value but ``enabled`` none of Istio's own webhooks selects it."""
+
+
+class Expectation(Struct, frozen=True):
+    """Whether a pod should have a sidecar, and why.
+
+    Attributes:
+        expected: None when it cannot be known.
+        reason: for people; one line.
+        configuration: name of the one that decides, empty when none selects the pod.
+        webhook: name of the webhook that selects the pod, empty when none does.
+        revision: of the istiod that answers it, empty when none does.
+    """
+
+    expected: bool | None
+    reason: str
+    configuration: str = ""
+    webhook: str = ""
+    revision: str = ""
+
+
+class Hook(msgspec.Struct, frozen=True):
+    """One webhook of Istio's that may be called at the creation of a pod.
+
+    Attributes:
+        namespaces: what it selects by the labels of the namespace.
+        pods: what it selects by the labels of the pod.
+        unclear: why it may not be called although its selectors match; empty if it is.
+    """
+
+    configuration: str
+    webhook: str
+    control_plane: ControlPlane
+    namespaces: Selector = Selector()
+    pods: Selector = Selector()
+    unclear: str = ""
+
+
+def hooks_of(configurations: Iterable[Configuration]) -> tuple[Hook, ...]:
+    """Those of Istio's webhooks that are called for new pods, in the order they are called.
+
+    Deactivated ones are among them: their selectors are evaluated like all others, and match
+    nothing. To be done once for many pods.
+    """
+    ordered = sorted(configurations, key=lambda configuration: configuration.metadata.name)
+    return tuple(
+        _hook(configuration, webhook)
+        for configuration in ordered
+        for webhook in configuration.webhooks or ()
+        if webhook.is_istios and webhook.creates_pods
+    )
+
+
+def expected(
+    pod: NewPod,
+    namespace_labels: Mapping[str, str] | None,
+    hooks: Sequence[Hook],
+    policies: Policies,
+) -> Expectation:
+    """Say whether ``pod`` would get a sidecar if it were created now.
+
+    Args:
+        pod: with its namespace; one that exists has the labels it was created with, or newer ones.
+        namespace_labels: of its namespace, all of them; None when they are not known.
+        hooks: what `hooks_of` made of all configurations.
+        policies: of the istiods, as far as they are known.
+
+    Returns:
+        Also where a later webhook than the first one decides: an istiod that leaves the pod alone
+        keeps no other from injecting it.
+    """
+    if reason := next(_reasons_against(pod, namespace_labels or {}), None):
+        return Expectation(expected=False, reason=reason)
+    if namespace_labels is None:
+        reason = f"the labels of namespace {pod.metadata.namespace} are not known"
+        return Expectation(expected=None, reason=reason)
+    unsure = against = None
+    for hook in hooks:
+        if hook.namespaces.matches(namespace_labels) and hook.pods.matches(pod.labels):
+            answer = _answer(pod, hook, policies.get(hook.control_plane))
+            if answer.expected:
+                return answer
+            if answer.expected is None:
+                unsure = unsure or answer
+            else:
+                against = against or answer
+    return unsure or against or _unselected(namespace_labels, hooks)
+
+
+def _reasons_against(pod: NewPod, namespace_labels: Mapping[str, str]) -> Iterator[str]:
+    """What decides against a sidecar whichever webhook is called."""
+    namespace = pod.metadata.namespace
+    if pod.spec.host_network:
+        yield "hostNetwork: Istio gives it no sidecar"
+    if namespace in IGNORED:
+        yield f"namespace {namespace}: Istio gives its pods no sidecar"
+    source, wish = _wish(pod)
+    if wish == "false":
+        yield f'{source} {INJECT}: "false"'
+    # Where Istio's other data plane is in use, a missing sidecar is no mistake to be made up for.
+    for whose, labels in (("namespace label", namespace_labels), ("label", pod.labels)):
+        if labels.get(DATAPLANE) == "ambient":
+            yield f'{whose} {DATAPLANE}: "ambient"'
+
+
+def _wish(pod: NewPod) -> tuple[str, str]:
+    """What the pod says, and where: the label, if there is one, beats the annotation."""
+    if INJECT in pod.labels:
+        return "label", pod.labels[INJECT]
+    return "annotation", pod.annotations.get(INJECT, "")
+
+
+def _answer(pod: NewPod, hook: Hook, policy: InjectionPolicy | None) -> Expectation:
+    """What comes of calling ``hook``, which selects the pod."""
+    verdict, why = _called(pod, hook, policy)
+    return Expectation(
+        expected=verdict,
+        reason=f"{hook.webhook} of {hook.configuration} selects it; {why}",
+        configuration=hook.configuration,
+        webhook=hook.webhook,
+        revision=hook.control_plane.revision,
+    )
+
+
+def _called(pod: NewPod, hook: Hook, policy: InjectionPolicy | None) -> tuple[bool | None, str]:
+    """Decide as istiod does (injectRequired); ``false`` and hostNetwork have been dealt with."""
+    if hook.unclear:
+        return None, hook.unclear
+    if policy and policy.policy not in {"enabled", "disabled"}:
+        return False, f'injection policy "{policy.policy}": Istio injects nothing'
+    source, wish = _wish(pod)
+    if wish == "true":
+        return True, f'{source} {INJECT}: "true"'
+    # Any other value counts as none.
+    if policy is None:
+        return None, "istiod's injection policy is not known"
+    for verdict, selectors, name in (
+        (False, policy.never, "neverInjectSelector"),
+        (True, policy.always, "alwaysInjectSelector"),
+    ):
+        for selector in selectors:
+            # An empty selector, which matches everything elsewhere, matches nothing here.
+            if selector.requirements and selector.matches(pod.labels):
+                return verdict, f"{name} {selector} matches it"
+    return policy.policy == "enabled", f"injection policy: {policy.policy}"
+
+
+def _unselected(namespace_labels: Mapping[str, str], hooks: Sequence[Hook]) -> Expectation:
+    if not hooks:
+        return Expectation(expected=False, reason="there is no webhook of Istio's injector")
+    reason = "no webhook of Istio's injector selects it"
+    label = namespace_labels.get(_NAMESPACE_LABEL, "enabled")
+    if label != "enabled":
+        reason += f'; namespace label {_NAMESPACE_LABEL}: "{label}"'
+    return Expectation(expected=False, reason=reason)
+
+
+def _hook(configuration: Configuration, webhook: Webhook) -> Hook:
+    unclear = "its matchConditions are not evaluated here" if webhook.match_conditions else ""
+    try:
+        namespaces, pods = _selector(webhook.namespace_selector), _selector(webhook.object_selector)
+    except ValueError as error:
+        # The API server takes no such configuration; should it, the rest is still of use.
+        namespaces = pods = Selector()
+        unclear = f"its selectors cannot be read: {error}"
+    return Hook(
+        configuration=configuration.metadata.name,
+        webhook=webhook.name,
+        control_plane=configuration.control_plane(webhook),
+        namespaces=namespaces,
+        pods=pods,
+        unclear=unclear,
+    )
+
+
+def _selector(selector: LabelSelector | None) -> Selector:
+    return convert(selector) if selector else Selector()

@@ -1,0 +1,249 @@
+"""Whether Istio's injector is live: whether a pod that it selects would get its sidecar now.
+
+Only that question may live here; facts come in, and what is not known is not live. The checks run
+from the weakest to the strongest: a configuration that is not deactivated, a caBundle whose
+certificates are valid, a Service with a ready endpoint, and an answer to a probe. An istiod that
+says that it is ready may not serve its webhook yet, so nothing short of the probe is proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+
+import msgspec
+
+from istio_aux.core.endpoints import EndpointSlice, Service
+from istio_aux.core.pod import Struct
+from istio_aux.core.policy import Capability
+from istio_aux.core.webhooks import ClientConfig, Configuration, Webhook
+
+
+class State(StrEnum):
+    """How far an injector is from being live; in the order of the checks."""
+
+    ABSENT = "absent"
+    """There is no configuration of Istio's injector: pods are created without a sidecar."""
+    DEACTIVATED = "deactivated"
+    """No webhook of the configuration is called: pods are created without a sidecar."""
+    NO_CA_BUNDLE = "no-ca-bundle"
+    """Its istiod never came up. From here on pods are refused, as failurePolicy is Fail."""
+    UNREADABLE = "unreadable"
+    EXPIRED = "expired"
+    NOT_YET_VALID = "not-yet-valid"
+    NO_SERVICE = "no-service"
+    NO_ENDPOINT = "no-endpoint"
+    REFUSED = "refused"
+    """The probe failed, or istiod would not inject its pod."""
+    NOT_PROBED = "not-probed"
+    """All that can be seen is well. Nobody has asked the injector itself."""
+    LIVE = "live"
+
+
+_ORDER = {state: place for place, state in enumerate(State)}
+
+
+class Certificate(msgspec.Struct, frozen=True):
+    """When a certificate of a caBundle is valid; both ends belong to it (RFC 5280, 4.1.2.5)."""
+
+    not_before: datetime
+    not_after: datetime
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """What came of asking an injector for a pod's sidecar.
+
+    Attributes:
+        injected: whether it answered with a sidecar.
+        why: what happened instead, one line; for people.
+        native: whether the sidecar was a native one.
+    """
+
+    injected: bool
+    why: str = ""
+    native: Capability = Capability.UNKNOWN
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is known of what is behind the webhooks.
+
+    Attributes:
+        slices: EndpointSlices of the webhooks' Services; others do no harm.
+        certificates: of each caBundle, by its base64 text; a missing or empty one is unreadable.
+        probes: the newest of each endpoint; a new caBundle makes another endpoint of it.
+    """
+
+    slices: Sequence[EndpointSlice] = ()
+    certificates: Mapping[str, Sequence[Certificate]] = {}
+    probes: Mapping[ClientConfig, Probe] = {}
+
+
+class Injector(Struct, frozen=True):
+    """One of Istio's webhook configurations and the istiod behind it.
+
+    Attributes:
+        why: what makes it so; one line, for people.
+        configuration: name of the configuration, empty when there is none.
+        revision: of Istio, empty when there is no configuration.
+        native: what its sidecars are; unknown unless it is live.
+        until: the first moment at which time alone may change the state, if it can; ask again then.
+    """
+
+    state: State
+    why: str
+    configuration: str = ""
+    revision: str = ""
+    native: Capability = Capability.UNKNOWN
+    until: datetime | None = None
+
+    @property
+    def live(self) -> bool:
+        """Whether it has proven that it injects."""
+        return self.state is State.LIVE
+
+
+def evaluate(
+    configurations: Iterable[Configuration],
+    facts: Facts,
+    now: datetime,
+    *,
+    root: str | None = None,
+) -> tuple[Injector, ...]:
+    """Say of each injector whether it is live.
+
+    Args:
+        configurations: all that may be Istio's; others are passed over.
+        facts: about what is behind them.
+        now: the time, with its zone.
+        root: the namespace of the only control plane that matters; None for all of them.
+
+    Returns:
+        At least one, sorted by the name of the configuration. Deactivated ones are left out where
+        another is active: `istioctl install` leaves one behind on purpose.
+    """
+    services = {found.service for found in facts.slices}
+    ready = {found.service for found in facts.slices if found.ready}
+    active: list[Injector] = []
+    deactivated: list[Injector] = []
+    for configuration in sorted(configurations, key=lambda found: found.metadata.name):
+        webhooks = [
+            webhook
+            for webhook in configuration.webhooks or ()
+            if webhook.is_istios and _belongs(webhook, root)
+        ]
+        called = [webhook for webhook in webhooks if webhook.injects and webhook.creates_pods]
+        targets = dict.fromkeys(webhook.client_config for webhook in called)
+        if targets:
+            checked = [_check(target, facts, services, ready, now) for target in targets]
+            active.append(_of(configuration, checked))
+        elif webhooks:
+            why = "none of its webhooks is called for new pods"
+            deactivated.append(_of(configuration, [_Checked(State.DEACTIVATED, why)]))
+    return tuple(active or deactivated) or (_absent(root),)
+
+
+def capability(injectors: Iterable[Injector]) -> Capability:
+    """What a new pod's sidecar would be, whichever of the injectors selects it.
+
+    Only live ones count: the others make no sidecar at all now.
+    """
+    return _least(injector.native for injector in injectors if injector.live)
+
+
+def _least(natives: Iterable[Capability]) -> Capability:
+    found = set(natives)
+    for answer in (Capability.CLASSIC, Capability.UNKNOWN):
+        if answer in found:
+            return answer
+    return Capability.NATIVE if found else Capability.UNKNOWN
+
+
+class _Checked(msgspec.Struct, frozen=True):
+    """What was found of one endpoint."""
+
+    state: State
+    why: str
+    native: Capability = Capability.UNKNOWN
+    until: datetime | None = None
+
+
+def _belongs(webhook: Webhook, root: str | None) -> bool:
+    service = webhook.client_config.service
+    return root is None or (service is not None and service.namespace == root)
+
+
+def _absent(root: str | None) -> Injector:
+    where = f" for a control plane in namespace {root}" if root else ""
+    return Injector(state=State.ABSENT, why=f"no webhook configuration of Istio's injector{where}")
+
+
+def _of(configuration: Configuration, checked: Sequence[_Checked]) -> Injector:
+    """Webhooks of one configuration may lead to several endpoints: the worst of them counts."""
+    worst = min(checked, key=lambda found: _ORDER[found.state])
+    live = worst.state is State.LIVE
+    return Injector(
+        state=worst.state,
+        why=worst.why,
+        configuration=configuration.metadata.name,
+        revision=configuration.revision,
+        native=_least(found.native for found in checked) if live else Capability.UNKNOWN,
+        until=min((found.until for found in checked if found.until), default=None),
+    )
+
+
+def _check(
+    target: ClientConfig,
+    facts: Facts,
+    services: set[Service | None],
+    ready: set[Service | None],
+    now: datetime,
+) -> _Checked:
+    trust = _trust(target.ca_bundle, facts.certificates, now)
+    if trust.state is not State.LIVE:
+        return trust
+    if (problem := _unreachable(target, services, ready)) is not None:
+        state, why = problem
+    elif (probe := facts.probes.get(target)) is None:
+        state, why = State.NOT_PROBED, "it has not been asked yet"
+    elif not probe.injected:
+        state, why = State.REFUSED, probe.why
+    else:
+        return _Checked(State.LIVE, "it injects", probe.native, trust.until)
+    return _Checked(state, why, until=trust.until)
+
+
+def _trust(
+    bundle: str | None, known: Mapping[str, Sequence[Certificate]], now: datetime
+) -> _Checked:
+    """One valid certificate is enough: while a CA is replaced, the bundle holds both."""
+    if not bundle:
+        return _Checked(State.NO_CA_BUNDLE, "no caBundle: its istiod has never been up")
+    certificates = known.get(bundle, ())
+    if not certificates:
+        return _Checked(State.UNREADABLE, "its caBundle holds no certificate that can be read")
+    valid = [found for found in certificates if found.not_before <= now <= found.not_after]
+    if valid:
+        last = max(found.not_after for found in valid)
+        return _Checked(State.LIVE, "", until=last + datetime.resolution)
+    to_come = [found.not_before for found in certificates if now < found.not_before]
+    if to_come:
+        first = min(to_come)
+        why = f"its caBundle is not valid before {first:%Y-%m-%d %H:%M:%S %Z}"
+        return _Checked(State.NOT_YET_VALID, why, until=first)
+    last = max(found.not_after for found in certificates)
+    return _Checked(State.EXPIRED, f"its caBundle expired at {last:%Y-%m-%d %H:%M:%S %Z}")
+
+
+def _unreachable(
+    target: ClientConfig, services: set[Service | None], ready: set[Service | None]
+) -> tuple[State, str] | None:
+    """What keeps the API server from reaching it, or None; of a URL nothing can be seen."""
+    if target.service is None:
+        return None if target.url else (State.NO_SERVICE, "it names neither Service nor URL")
+    service = Service(target.service.namespace, target.service.name)
+    if service not in services:
+        return State.NO_SERVICE, f"Service {service} has no EndpointSlice"
+    if service not in ready:
+        return State.NO_ENDPOINT, f"Service {service} has no ready endpoint"
+    return None
