@@ -1,21 +1,36 @@
-"""Whether somebody makes a new pod when one is deleted; it matters for nothing else.
+"""What is known of the controller of a pod: does it make a new one, and what does that cost it.
 
-A decision to quit never asks who owns a pod. This is for the deletion of pods that lost their
-proxy: that may only happen where a controller is known to make up for it.
+A decision to quit never asks who owns a pod. This is for those that delete or evict: pods that lost
+their proxy, and pods that never got one. That may only happen where a controller is known to make
+up for it.
 """
 
 from __future__ import annotations
 
+import re
+
 from istio_aux.core.pod import OwnerReference, Pod
 
-_REPLACING = {
+_JOBS = {
     "batch": frozenset({"Job"}),
     "kubeflow.org": frozenset(
         {"JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob"}
     ),
 }
-"""Kinds, by API group, whose controllers make a new pod when one of theirs is deleted: kubernetes
-pkg/controller/job, kubeflow/training-operator pkg/controller.v1/common."""
+"""Kinds, by API group, whose pods end, and whose controllers make a new pod when one of theirs is
+deleted: kubernetes pkg/controller/job, kubeflow/training-operator pkg/controller.v1/common."""
+
+_RESTARTING = frozenset({"JAXJob", "PaddleJob", "PyTorchJob"})
+"""Those of kubeflow.org that take a failed replica for a restart, unless they are to ``Never``."""
+
+_SERVICES = {
+    "": frozenset({"ReplicationController"}),
+    "apps": frozenset({"DaemonSet", "ReplicaSet", "StatefulSet"}),
+}
+"""The same for pods that are not meant to end: kubernetes pkg/controller."""
+
+_ORDINAL = re.compile(r".*-([0-9]+)")
+"""kubernetes pkg/controller/statefulset: statefulPodRegex."""
 
 
 def controller(pod: Pod) -> OwnerReference | None:
@@ -24,12 +39,44 @@ def controller(pod: Pod) -> OwnerReference | None:
     return owners[0] if len(owners) == 1 else None
 
 
+def is_job(owner: OwnerReference) -> bool:
+    """Whether the owner is a Job of a known kind: it is over when its pods are finished."""
+    return owner.kind in _JOBS.get(_group(owner), frozenset())
+
+
 def not_replaced(pod: Pod) -> str | None:
     """Say why nobody is known to make a new pod in place of this one, or None if somebody is."""
     owner = controller(pod)
     if owner is None:
         return "the pod has no controller that would make a new one"
-    group, _, _version = owner.api_version.rpartition("/")
-    if owner.kind in _REPLACING.get(group, frozenset()):
+    if is_job(owner) or owner.kind in _SERVICES.get(_group(owner), frozenset()):
         return None
     return f"its controller {owner.kind} ({owner.api_version}) is not known to make a new pod"
+
+
+def fails_with(pod: Pod) -> str | None:
+    """Say why the controller itself would fail if this pod were evicted, or None if it would not.
+
+    The training operator counts a running pod with a deletionTimestamp as a failed replica (1.9
+    pkg/core/status.go), and what it makes of that depends on the kind and its restartPolicy
+    (UpdateJobStatus of each). ``ExitCode`` among those cannot be told from ``Never`` by the pod.
+    """
+    owner = controller(pod)
+    if owner is None or _group(owner) != "kubeflow.org":
+        return None
+    if owner.kind in _RESTARTING and pod.restart_policy != "Never":
+        return None
+    return f"the {owner.kind} would fail: its operator counts a pod that is deleted as failed"
+
+
+def ordinal(pod: Pod) -> int | None:
+    """The place of a StatefulSet's pod, which is part of its name; None for all others."""
+    owner = controller(pod)
+    if owner is None or (_group(owner), owner.kind) != ("apps", "StatefulSet"):
+        return None
+    found = _ORDINAL.fullmatch(pod.metadata.name)
+    return int(found[1]) if found else None
+
+
+def _group(owner: OwnerReference) -> str:
+    return owner.api_version.rpartition("/")[0]

@@ -29,6 +29,8 @@ class OwnerReference(Struct, frozen=True):
 
     api_version: str = ""
     kind: str = ""
+    name: str = ""
+    uid: str = ""
     controller: bool | None = None
 
 

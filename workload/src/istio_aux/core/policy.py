@@ -65,3 +65,31 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     telemetry that is still in flight (istio/proxy#2122)."""
     dead_proxy: DeadProxy = DeadProxy.REPORT
     """Whether a pod that lost its proxy may be deleted."""
+
+
+class RacePolicy(StrEnum):
+    """What becomes of pods that should have had a sidecar and have none (`repair.decide`)."""
+
+    REPORT = "report"
+    RESTART = "restart"
+    """Evicted where the pod's controller is known to make a new one; else reported too."""
+    OFF = "off"
+    """Nobody looks for such pods."""
+
+
+class Application(msgspec.Struct, frozen=True):
+    """A Juju application: its model's namespace and the ``app.kubernetes.io/name`` of its pods."""
+
+    namespace: str
+    name: str
+
+
+class Repair(msgspec.Struct, frozen=True, kw_only=True):
+    """How `repair.decide` treats all pods."""
+
+    race: RacePolicy = RacePolicy.REPORT
+    restart_jobs: bool = False
+    """Whether ``restart`` is meant for pods of Jobs as well. What such a pod has worked out is lost
+    with it, and its end may count against its Job; without this they are only reported."""
+    ours: Application | None = None
+    """The application that istio-aux itself runs as; None where it runs in no pod."""

@@ -1,0 +1,237 @@
+"""What is done about a pod without a sidecar: the decision table, in English."""
+
+from __future__ import annotations
+
+import pytest
+from istio_aux.core import pod as pods
+from istio_aux.core import repair
+from istio_aux.core.policy import Application, Repair
+from unit.core.pods import RUNNING, exited
+from unit.core.table import Row, table
+from unit.core.unmeshed import (
+    NO,
+    OFF,
+    OURS,
+    REPORT,
+    RESTART,
+    STATEFUL,
+    UNKNOWN,
+    WITH_JOBS,
+    YES,
+    Expected,
+    decide,
+    job,
+    raw,
+    unmeshed,
+)
+
+INJECT = "sidecar.istio.io/inject"
+NAME = "app.kubernetes.io/name"
+
+
+@table(
+    Row("a Deployment's pod", unmeshed()),
+    Row("a StatefulSet's pod", unmeshed(owner=STATEFUL, name="charm-a-0")),
+    Row("a DaemonSet's pod", unmeshed(owner=("apps/v1", "DaemonSet"))),
+    Row("a ReplicationController's pod", unmeshed(owner=("v1", "ReplicationController"))),
+    Row("a pod that has not started yet", unmeshed(phase="Pending", ready=False)),
+    Row("a pod that crashes without its sidecar", unmeshed({"main": exited(1)}, ready=False)),
+    Row(
+        "a pod that asks for a sidecar by its label",
+        unmeshed(labels={INJECT: "true"}, annotations={INJECT: "false"}),
+    ),
+    Row(
+        "a pod whose label is neither true nor false, which means the default",
+        unmeshed(labels={INJECT: "False"}),
+    ),
+    Row(
+        "a pod with another native sidecar and another container",
+        unmeshed({"main": RUNNING, "istio-proxy-exporter": RUNNING}, sidecars={"vault": RUNNING}),
+    ),
+    Row(
+        "a charm's pod, in a model beside that of istio-aux",
+        unmeshed(labels={NAME: OURS.name, "operator.juju.is/name": "charm-a"}),
+    ),
+    Row(
+        "another charm's pod in the model of istio-aux",
+        unmeshed(namespace=OURS.namespace, labels={NAME: "charm-b"}),
+    ),
+)
+def test_restarted(row: Row) -> None:
+    """T41: a pod whose controller makes a new one is evicted under `restart`, as it was seen."""
+    assert decide(row.pod) == repair.Restart(
+        reason=f"the pod has no sidecar and should have one: {YES.reason}",
+        uid="pod-1",
+        resource_version="41",
+        owner=row.pod.metadata.owner_references[0],  # pyright: ignore[reportOptionalSubscript]
+    )
+
+
+@table(
+    Row(
+        "a pod with a classic sidecar",
+        unmeshed({"main": RUNNING, "istio-proxy": RUNNING}),
+        "the pod has a container istio-proxy",
+    ),
+    Row(
+        "a pod with a native sidecar",
+        unmeshed(sidecars={"istio-proxy": RUNNING}),
+        "the pod has a container istio-proxy",
+    ),
+    Row(
+        "a pod that Istio injected with something else",
+        unmeshed(annotations={"sidecar.istio.io/status": "{}"}),
+        "annotation sidecar.istio.io/status",
+    ),
+    Row(
+        "a pod on its node's network",
+        unmeshed(spec={"hostNetwork": True}),
+        "hostNetwork",
+    ),
+    Row(
+        "the image of a static pod",
+        unmeshed(annotations={"kubernetes.io/config.mirror": "8f2e"}),
+        "mirrors a static pod",
+    ),
+    Row("a pod that succeeded", job(phase="Succeeded"), "the pod is over: phase Succeeded"),
+    Row("a pod that failed", job(phase="Failed"), "the pod is over: phase Failed"),
+    Row("a pod that is being deleted", unmeshed(deleting=True), "the pod is being deleted"),
+    Row(
+        "a pod that its label keeps out of the mesh",
+        unmeshed(labels={INJECT: "false"}, annotations={INJECT: "true"}),
+        f'label {INJECT}: "false"',
+    ),
+    Row(
+        "a pod that its annotation keeps out of the mesh",
+        unmeshed(annotations={INJECT: "false"}),
+        f'annotation {INJECT}: "false"',
+    ),
+    Row(
+        "a pod of an ambient mesh",
+        unmeshed(labels={"istio.io/dataplane-mode": "ambient"}),
+        "ambient",
+    ),
+    Row("a pod of kube-system", unmeshed(namespace="kube-system"), "kube-system"),
+    Row("a pod of kube-public", unmeshed(namespace="kube-public"), "kube-public"),
+    Row("a pod of kube-node-lease", unmeshed(namespace="kube-node-lease"), "kube-node-lease"),
+    Row("a node's provisioner", unmeshed(namespace="local-path-storage"), "local-path-storage"),
+    Row(
+        "the operator of a Juju model",
+        unmeshed(labels={"operator.juju.is/name": "modeloperator"}),
+        "Juju needs the pod: label operator.juju.is/name",
+    ),
+    Row(
+        "the operator of an old Juju model",
+        unmeshed(labels={"juju-modeloperator": "modeloperator"}),
+        "Juju needs the pod: label juju-modeloperator",
+    ),
+    Row(
+        "the Juju controller",
+        unmeshed(owner=STATEFUL, labels={"model.juju.is/disable-webhook": "true"}),
+        "Juju needs the pod: label model.juju.is/disable-webhook",
+    ),
+    Row(
+        "a unit of istio-aux",
+        unmeshed(owner=STATEFUL, namespace=OURS.namespace, labels={NAME: OURS.name}),
+        "the pod is one of istio-aux itself",
+    ),
+)
+@pytest.mark.parametrize("expectation", [YES, UNKNOWN])
+def test_ignored(row: Row, expectation: Expected) -> None:
+    """T41: nobody touches, or even mentions, a pod that is to have no sidecar, or has one."""
+    decision = decide(row.pod, WITH_JOBS, expectation)
+    assert isinstance(decision, repair.Ignore), decision
+    assert row.because in decision.reason
+
+
+@table(
+    Row("a bare pod", unmeshed(owner=None), "the pod has no controller that would make a new one"),
+    Row(
+        "a pod of a controller that nobody knows",
+        unmeshed(owner=("argoproj.io/v1alpha1", "Workflow")),
+        "its controller Workflow (argoproj.io/v1alpha1) is not known to make a new pod",
+    ),
+    Row(
+        "a kind of the same name in another group",
+        unmeshed(owner=("example.org/v1", "StatefulSet")),
+        "its controller StatefulSet (example.org/v1) is not known to make a new pod",
+    ),
+    Row("a Job's pod", job(), "it is a Job's, and restart-jobs is off"),
+    Row(
+        "a TFJob's pod",
+        job(owner=("kubeflow.org/v1", "TFJob")),
+        "it is a TFJob's, and restart-jobs is off",
+    ),
+    Row("a pod whose node does not report", unmeshed(phase="Unknown"), "phase Unknown"),
+    Row("a pod without a phase", unmeshed(phase=None), "phase not known"),
+    Row("a pod without a uid", unmeshed(uid=""), "without uid and resourceVersion"),
+    Row("a pod without a resourceVersion", unmeshed(version=""), "without uid and resourceVersion"),
+    Row("a controller without a uid", unmeshed(owner_uid=""), "without uid and resourceVersion"),
+)
+def test_reported_under_restart(row: Row) -> None:
+    """What cannot be restarted safely is reported, with why it is not restarted (T40, T41)."""
+    decision = decide(row.pod)
+    assert isinstance(decision, repair.Report), decision
+    assert decision.unmeshed
+    found = f"the pod has no sidecar and should have one: {YES.reason}; not restarted: "
+    assert decision.reason.startswith(found + row.because)
+
+
+@table(
+    Row("a Deployment's pod", unmeshed()),
+    Row("a bare pod", unmeshed(owner=None)),
+    Row("a Job's pod", job()),
+)
+def test_reported_under_report(row: Row) -> None:
+    """T40: every unmeshed pod is found, and under `report` none of them is touched."""
+    decision = decide(row.pod, REPORT)
+    reason = f"the pod has no sidecar and should have one: {YES.reason}"
+    assert decision == repair.Report(reason=reason, unmeshed=True)
+
+
+@pytest.mark.parametrize("policy", [REPORT, RESTART, WITH_JOBS])
+def test_a_pod_is_never_restarted_on_a_guess(policy: Repair) -> None:
+    """Unknown is never healthy: it is said, but not that the pod is unmeshed."""
+    reason = f"not known whether the pod should have a sidecar: {UNKNOWN.reason}"
+    assert decide(unmeshed(), policy, UNKNOWN) == repair.Report(reason=reason, unmeshed=False)
+
+
+@pytest.mark.parametrize("policy", [REPORT, RESTART, WITH_JOBS])
+def test_a_pod_that_should_have_no_sidecar_is_as_it_should_be(policy: Repair) -> None:
+    assert decide(unmeshed(), policy, NO) == repair.Ignore(reason=NO.reason)
+
+
+def test_nobody_looks_while_the_policy_is_off() -> None:
+    assert decide(unmeshed(), OFF) == repair.Ignore(reason="race-policy: off")
+
+
+@pytest.mark.parametrize(
+    ("live", "because"),
+    [(False, "the injector is not live"), (None, "not known if the injector is live")],
+)
+def test_no_pod_is_restarted_while_the_injector_is_not_live(
+    live: bool | None, because: str
+) -> None:
+    """T40: the API server would refuse the new pod, or make it without a sidecar as well."""
+    decision = decide(unmeshed(), live=live)
+    assert isinstance(decision, repair.Report), decision
+    assert decision.unmeshed
+    assert decision.reason.endswith(f"; not restarted: {because}")
+
+
+@pytest.mark.parametrize("controller", [False, None])
+def test_an_owner_that_does_not_control_makes_no_new_pod(controller: bool | None) -> None:
+    """Owners may be named for garbage collection alone."""
+    found = raw()
+    found["metadata"]["ownerReferences"][0]["controller"] = controller
+    decision = decide(pods.convert(found))
+    assert isinstance(decision, repair.Report), decision
+    assert "no controller" in decision.reason
+
+
+def test_without_an_application_of_its_own_istio_aux_has_no_pod_to_spare() -> None:
+    """On a person's own machine it runs in no pod."""
+    pod = unmeshed(namespace=OURS.namespace, labels={NAME: OURS.name})
+    assert isinstance(decide(pod, Repair(race=RESTART.race)), repair.Restart)
+    spared = Repair(race=RESTART.race, ours=Application(OURS.namespace, OURS.name))
+    assert isinstance(decide(pod, spared), repair.Ignore)

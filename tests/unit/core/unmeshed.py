@@ -1,0 +1,85 @@
+"""Pods that missed their sidecar: a row says only what differs from a Deployment's ready pod."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from istio_aux.core import pod as pods
+from istio_aux.core import repair
+from istio_aux.core.pod import Pod
+from istio_aux.core.policy import Application, RacePolicy, Repair
+from unit.core.pods import RUNNING, State, document
+
+REPLICAS = ("apps/v1", "ReplicaSet")
+STATEFUL = ("apps/v1", "StatefulSet")
+JOB = ("batch/v1", "Job")
+
+
+class Expected(NamedTuple):
+    """An answer to whether a pod should have a sidecar."""
+
+    expected: bool | None
+    reason: str
+
+
+YES = Expected(True, "webhook namespace.sidecar-injector.istio.io selects it")
+NO = Expected(False, "no webhook selects it")
+UNKNOWN = Expected(None, "the injector does not answer")
+
+OURS = Application("kubeflow", "istio-aux")
+REPORT = Repair(race=RacePolicy.REPORT, ours=OURS)
+RESTART = Repair(race=RacePolicy.RESTART, ours=OURS)
+WITH_JOBS = Repair(race=RacePolicy.RESTART, restart_jobs=True, ours=OURS)
+OFF = Repair(race=RacePolicy.OFF)
+
+
+def raw(
+    containers: Mapping[str, State] | None = None,
+    *,
+    name: str = "web-7d9f-x2k4j",
+    namespace: str = "shop",
+    uid: str = "pod-1",
+    version: str = "41",
+    owner: tuple[str, str] | None = REPLICAS,
+    owner_uid: str = "owner-1",
+    restart: str = "Always",
+    ready: bool = True,
+    **fields: Any,
+) -> dict[str, Any]:
+    """The pod as JSON; see `unit.core.pods.document` for the other fields."""
+    found = document(
+        containers or {"main": RUNNING},
+        restart=restart,
+        owner=owner,
+        conditions=[{"type": "Ready", "status": "True" if ready else "False"}],
+        **fields,
+    )
+    found["metadata"] |= {
+        "name": name, "namespace": namespace, "uid": uid, "resourceVersion": version,
+    }  # fmt: skip
+    for reference in found["metadata"].get("ownerReferences", []):
+        reference |= {"name": "web", "uid": owner_uid}
+    return found
+
+
+def unmeshed(*args: Any, **fields: Any) -> Pod:
+    """The same as a `Pod`."""
+    return pods.convert(raw(*args, **fields))
+
+
+def job(*args: Any, **fields: Any) -> Pod:
+    """A pod of a Job, likewise."""
+    return unmeshed(*args, **{"owner": JOB, "restart": "Never", **fields})
+
+
+def decide(
+    pod: Pod,
+    policy: Repair = RESTART,
+    expectation: repair.Expectation = YES,
+    *,
+    live: bool | None = True,
+    owner_finished: bool | None = False,
+) -> repair.Action:
+    """Decide with the policy that does most."""
+    return repair.decide(pod, expectation, policy, live=live, owner_finished=owner_finished)
