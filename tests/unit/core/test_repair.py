@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from istio_aux.core import pod as pods
 from istio_aux.core import repair
+from istio_aux.core.injection import Expectation
 from istio_aux.core.policy import Application, Repair
 from unit.core.pods import RUNNING, exited
 from unit.core.table import Row, table
@@ -18,7 +19,6 @@ from unit.core.unmeshed import (
     UNKNOWN,
     WITH_JOBS,
     YES,
-    Expected,
     decide,
     job,
     raw,
@@ -137,7 +137,7 @@ def test_restarted(row: Row) -> None:
     ),
 )
 @pytest.mark.parametrize("expectation", [YES, UNKNOWN])
-def test_ignored(row: Row, expectation: Expected) -> None:
+def test_ignored(row: Row, expectation: Expectation) -> None:
     """T41: nobody touches, or even mentions, a pod that is to have no sidecar, or has one."""
     decision = decide(row.pod, WITH_JOBS, expectation)
     assert isinstance(decision, repair.Ignore), decision

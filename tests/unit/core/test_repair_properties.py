@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from istio_aux.core import pod as pods
 from istio_aux.core import repair
+from istio_aux.core.injection import Expectation
 from istio_aux.core.policy import Application, RacePolicy, Repair
 from unit.core.pods import RUNNING, exited
 from unit.core.restart_world import World
-from unit.core.unmeshed import Expected, raw
+from unit.core.unmeshed import raw
 
 KINDS = [
     ("apps/v1", "ReplicaSet"),
@@ -68,7 +69,9 @@ POLICIES = st.builds(
     restart_jobs=mostly(True, False),
     ours=st.sampled_from([None, Application("kubeflow", "istio-aux")]),
 )
-EXPECTATIONS = mostly(True, None, False).map(lambda expected: Expected(expected, "because"))
+EXPECTATIONS = mostly(True, None, False).map(
+    lambda expected: Expectation(expected=expected, reason="because")
+)
 
 
 def allowed(found: dict[str, Any], policy: Repair, *, finished: bool | None) -> bool:
@@ -118,7 +121,7 @@ def test_restarts_are_proposed_for_allowed_pods_and_for_no_others(
     )
     def check(
         found: dict[str, Any],
-        expectation: Expected,
+        expectation: Expectation,
         policy: Repair,
         finished: bool | None,
         live: bool | None,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from istio_aux.core import pod as pods
 from istio_aux.core import repair
+from istio_aux.core.injection import Expectation
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Application, RacePolicy, Repair
 from unit.core.pods import RUNNING, State, document
@@ -15,17 +16,9 @@ REPLICAS = ("apps/v1", "ReplicaSet")
 STATEFUL = ("apps/v1", "StatefulSet")
 JOB = ("batch/v1", "Job")
 
-
-class Expected(NamedTuple):
-    """An answer to whether a pod should have a sidecar."""
-
-    expected: bool | None
-    reason: str
-
-
-YES = Expected(True, "webhook namespace.sidecar-injector.istio.io selects it")
-NO = Expected(False, "no webhook selects it")
-UNKNOWN = Expected(None, "the injector does not answer")
+YES = Expectation(expected=True, reason="webhook namespace.sidecar-injector.istio.io selects it")
+NO = Expectation(expected=False, reason="no webhook selects it")
+UNKNOWN = Expectation(expected=None, reason="the injector does not answer")
 
 OURS = Application("kubeflow", "istio-aux")
 REPORT = Repair(race=RacePolicy.REPORT, ours=OURS)
@@ -76,7 +69,7 @@ def job(*args: Any, **fields: Any) -> Pod:
 def decide(
     pod: Pod,
     policy: Repair = RESTART,
-    expectation: repair.Expectation = YES,
+    expectation: Expectation = YES,
     *,
     live: bool | None = True,
     owner_finished: bool | None = False,

@@ -8,17 +8,11 @@ pod should have had a sidecar is an input.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
-from istio_aux.core import completion, injected, ownership
+from istio_aux.core import completion, injected, injection, ownership
 from istio_aux.core.pod import PROXY, OwnerReference, Pod, Struct
 from istio_aux.core.policy import RacePolicy, Repair
 from istio_aux.core.start import DATAPLANE, INJECT, MIRROR
-
-IGNORED_NAMESPACES = frozenset(
-    {"kube-system", "kube-public", "kube-node-lease", "local-path-storage"}
-)
-"""Where Istio injects nothing, whatever the labels say (istio initializer.go IgnoredNamespaces)."""
 
 _JUJU = (
     ("model.juju.is/disable-webhook", None),
@@ -29,20 +23,6 @@ _JUJU = (
 operator and the controller (juju internal/provider/kubernetes modeloperator.go, bootstrap.go)."""
 _APPLICATION = "app.kubernetes.io/name"
 """Label that Juju gives all pods of an application."""
-
-
-class Expectation(Protocol):
-    """Whether a pod should have a sidecar, judged from the outside."""
-
-    @property
-    def expected(self) -> bool | None:
-        """None: not known."""
-        ...
-
-    @property
-    def reason(self) -> str:
-        """Why, as a clause for people."""
-        ...
 
 
 class Decision(Struct, frozen=True, tag_field="action"):
@@ -82,7 +62,7 @@ Action = Ignore | Report | Restart
 
 def decide(
     pod: Pod,
-    expectation: Expectation,
+    expectation: injection.Expectation,
     policy: Repair,
     *,
     live: bool | None,
@@ -150,7 +130,7 @@ def _istio_keeps_away(pod: Pod) -> Iterator[str]:
         yield "hostNetwork: Istio gives it no sidecar"
     if MIRROR in pod.annotations:
         yield "the pod mirrors a static pod"
-    if pod.metadata.namespace in IGNORED_NAMESPACES:
+    if pod.metadata.namespace in injection.IGNORED:
         yield f"Istio ignores namespace {pod.metadata.namespace}"
     # istio inject.go injectRequired: the label, if there is one, beats the annotation.
     if pod.labels.get(INJECT, pod.annotations.get(INJECT)) == "false":
