@@ -68,14 +68,19 @@ def test_report(row: Row) -> None:
 
 
 REPLACING = [
-    JOB,
-    ("batch/v2", "Job"),
-    ("kubeflow.org/v1", "JAXJob"),
-    ("kubeflow.org/v2beta1", "MPIJob"),
-    ("kubeflow.org/v1", "PaddleJob"),
-    ("kubeflow.org/v1", "PyTorchJob"),
-    ("kubeflow.org/v1", "TFJob"),
-    ("kubeflow.org/v1", "XGBoostJob"),
+    (JOB, "Never"),
+    (("batch/v2", "Job"), "Never"),
+    (("kubeflow.org/v1", "JAXJob"), "OnFailure"),
+    (("kubeflow.org/v1", "PaddleJob"), "OnFailure"),
+    (("kubeflow.org/v1", "PyTorchJob"), "OnFailure"),
+]
+FAILING = [
+    (("kubeflow.org/v1", "JAXJob"), "Never"),
+    (("kubeflow.org/v1", "PyTorchJob"), "Never"),
+    (("kubeflow.org/v1", "TFJob"), "Never"),
+    (("kubeflow.org/v1", "TFJob"), "OnFailure"),
+    (("kubeflow.org/v2beta1", "MPIJob"), "OnFailure"),
+    (("kubeflow.org/v1", "XGBoostJob"), "OnFailure"),
 ]
 KEEPING = [
     ("argoproj.io/v1alpha1", "Workflow"),
@@ -101,14 +106,27 @@ def reported(pod: pods.Pod, policy: Policy = DELETE) -> quitting.Report:
     return decision
 
 
-@pytest.mark.parametrize("owner", REPLACING, ids="/".join)
+@pytest.mark.parametrize(("owner", "restart"), REPLACING)
 def test_a_pod_that_will_be_replaced_is_deleted_where_the_policy_says_so(
-    owner: tuple[str, str],
+    owner: tuple[str, str], restart: str
 ) -> None:
     """Its controller is known to make a new one (T30, T39)."""
-    decision = reported(lost(owner=owner))
+    decision = reported(lost(owner=owner, restart=restart))
     assert decision.delete
     assert "not deleted" not in decision.reason
+
+
+@pytest.mark.parametrize(("owner", "restart"), FAILING)
+def test_a_pod_with_which_its_job_would_fail_is_only_reported(
+    owner: tuple[str, str], restart: str
+) -> None:
+    """`tests/node/test_training_deletion.py` shows what the training operator does (T30)."""
+    decision = reported(lost(owner=owner, restart=restart))
+    assert not decision.delete
+    assert decision.reason.endswith(
+        f"; not deleted: the {owner[1]} would fail: its operator counts a pod that is deleted as"
+        " failed"
+    )
 
 
 @pytest.mark.parametrize("owner", KEEPING, ids="/".join)

@@ -18,7 +18,8 @@ _JOBS = {
     ),
 }
 """Kinds, by API group, whose pods end, and whose controllers make a new pod when one of theirs is
-deleted: kubernetes pkg/controller/job, kubeflow/training-operator pkg/controller.v1/common."""
+deleted, or fail (`fails_with`): kubernetes pkg/controller/job, kubeflow/training-operator
+pkg/controller.v1/common."""
 
 _RESTARTING = frozenset({"JAXJob", "PaddleJob", "PyTorchJob"})
 """Those of kubeflow.org that take a failed replica for a restart, unless they are to ``Never``."""

@@ -160,7 +160,7 @@ def _lost_proxy(facts: _Facts) -> Iterator[str]:
 
 def _keeps_lost_pod(facts: _Facts) -> Iterator[str]:
     """Reasons not to delete a pod that lost its proxy although the policy would."""
-    if obstacle := ownership.not_replaced(facts.pod):
+    if obstacle := ownership.not_replaced(facts.pod) or ownership.fails_with(facts.pod):
         yield obstacle
     for problem in facts.wishes.problems:
         yield problem.why
