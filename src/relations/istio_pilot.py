@@ -79,6 +79,6 @@ def _load(text: str) -> object:
     """Return the YAML value with every scalar as it is written, None if it is not YAML."""
     try:
         # This loader knows no tags, and so has none that run code or fail in ways of their own.
-        return yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506
+        return yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 - it makes strings, lists and dicts only
     except (yaml.YAMLError, RecursionError):
         return None

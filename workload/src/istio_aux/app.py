@@ -49,7 +49,8 @@ IN_FLIGHT = 2.0
 LINGER = 2.0
 """Seconds for which connections are still taken and served after SIGTERM: API servers learn a
 second or so later that this process is no endpoint any more, and go on using connections that are
-open (kubernetes#127335). With `IN_FLIGHT` it fits into the 5 s that Pebble leaves a service."""
+open (kubernetes#127335). With `IN_FLIGHT` it fits into the 5 s that Pebble leaves a service by
+itself; the charm's layer leaves it 10 s (kill-delay)."""
 
 ORDER = "order"
 """What the watch of webhook configurations is called in `/readyz`: it is for their order alone."""

@@ -71,7 +71,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._admitted:
             self._transport.abort()
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio names it
         """asyncio: where to read into."""
         return _BUFFER
 
@@ -109,7 +109,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
             self._await()
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio names it
         """asyncio: it is closed."""
         self._http.release()
         if self._admitted:
