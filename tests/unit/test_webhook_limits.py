@@ -17,6 +17,7 @@ from unit.descriptors import descriptors
 from unit.hooked import JSON, Bare, Hook, post, review, serving
 
 BEGUN = f"POST /mutate HTTP/1.1\r\nHost: x\r\n{JSON}\r\nContent-Length: 900000\r\n\r\n".encode()
+ORDINARY = BEGUN.replace(b"900000", b"25000")
 SHORT = 0.2
 
 
@@ -37,7 +38,11 @@ async def test_a_client_that_never_shakes_hands_is_given_up(tmp_path: Path) -> N
         assert hook.ended("handshake") == 1
 
 
-@pytest.mark.parametrize("begun", [b"P", b"POST /mutate HTTP/1.1\r\nX: y", BEGUN + b"{"])
+@pytest.mark.parametrize(
+    "begun",
+    [b"P", b"POST /mutate HTTP/1.1\r\nX: y", BEGUN + b"{", ORDINARY, ORDINARY + b"{"],
+    ids=["byte", "head", "large body", "known head", "body"],
+)
 @driven
 async def test_a_request_that_never_ends_is_given_up(begun: bytes, tmp_path: Path) -> None:
     async with serving(tmp_path, request=SHORT) as hook, hook.client() as client:
@@ -49,7 +54,11 @@ async def test_a_request_that_never_ends_is_given_up(begun: bytes, tmp_path: Pat
     assert hook.ended("timeout") == 1
 
 
-@pytest.mark.parametrize("begun", [b"POST /mutate HTTP/1.1\r\nX: y", BEGUN + b"{"])
+@pytest.mark.parametrize(
+    "begun",
+    [b"POST /mutate HTTP/1.1\r\nX: y", BEGUN + b"{", ORDINARY + b"{"],
+    ids=["head", "large body", "body"],
+)
 @driven
 async def test_dripping_on_does_not_help(begun: bytes, tmp_path: Path) -> None:
     """A deadline that each byte puts off is none ("slow loris")."""

@@ -12,11 +12,10 @@ from typing import Protocol
 
 import httptools
 
+from istio_aux.admission import heads
+from istio_aux.admission.heads import JSON, PATH
 from istio_aux.admission.limits import UNCOUNTED, Budget, Limits
 from istio_aux.telemetry import Closed
-
-PATH = b"/mutate"
-JSON = b"application/json"
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _READ = frozenset({b"content-type", b"content-length", b"expect"})
@@ -75,9 +74,40 @@ class Conversation:
         self._headers: dict[bytes, bytes] = {}
         self._body: list[bytes] = []
         self._size = self._taken = self._overhead = 0
+        self._missing = 0  # Of the body of an ordinary review, which needs no parser.
+        self._longest_head = min(heads.LONGEST, desk.limits.head)
+        self._longest_body = min(UNCOUNTED, desk.limits.body)
 
     def receive(self, plaintext: bytes) -> None:
         """Read on; every request that has become complete is answered."""
+        if self._missing:
+            plaintext = self._read_ordinary(plaintext)
+        # Between requests the parser has seen nothing of the next one, and need not.
+        while plaintext and self.began is None and not self.over:
+            end = plaintext.find(heads.END, 0, self._longest_head) + len(heads.END)
+            size = heads.length(plaintext[:end]) if end >= len(heads.END) else 0
+            if not 0 < size <= self._longest_body:
+                break
+            self._missing = size
+            plaintext = self._read_ordinary(plaintext[end:])
+        if plaintext and not self.over:
+            self._parse(plaintext)
+
+    def _read_ordinary(self, plaintext: bytes) -> bytes:
+        """Take the rest of an ordinary review's body, or a part of it; return what follows."""
+        if len(plaintext) < self._missing:
+            self._missing -= len(plaintext)
+            self._body.append(plaintext)
+            if self.began is None:
+                self.began = time.monotonic()
+            return b""
+        self._body.append(plaintext[: self._missing])
+        plaintext = plaintext[self._missing :]
+        self._answer(keep=True)
+        return plaintext
+
+    def _parse(self, plaintext: bytes) -> None:
+        """Have the parser read on, which calls back."""
         self._overhead += len(plaintext)
         try:
             self._parser.feed_data(plaintext)
@@ -175,10 +205,14 @@ class Conversation:
 
     def on_message_complete(self) -> None:
         """llhttp: the request is complete."""
+        self._answer(keep=self._parser.should_keep_alive())
+
+    def _answer(self, *, keep: bool) -> None:
+        """Answer the request that is complete; the last one unless the client may ``keep`` on."""
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         self._forget()
         status, text = self._desk.answer(body)
-        if not self._parser.should_keep_alive():
+        if not keep:
             self.over = Closed.PEER
         elif self._desk.draining:
             self.over = Closed.DRAIN
@@ -191,7 +225,7 @@ class Conversation:
         self._body = []
         if self._taken:
             self._desk.budget.give_back(self._taken)
-        self._size = self._taken = self._overhead = 0
+        self._size = self._taken = self._overhead = self._missing = 0
 
     def _too_large(self) -> Refusal:
         what = f"body over {self._desk.limits.body} bytes"
