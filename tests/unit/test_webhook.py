@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from istio_aux.admission.limits import DEFAULTS
 from istio_aux.core import review as reviews
-from istio_aux.telemetry import Event
 from unit.asynchronous import driven
 from unit.hooked import post, review, serving
+from unit.logged import logging_to
 
 
 @driven
@@ -45,10 +45,25 @@ async def test_a_review_is_one_line_of_the_log(
         async with serving(tmp_path) as hook:
             await hook.ask(post(review()))
     (line,) = [record for record in caplog.records if record.name.startswith("istio_aux")]
-    assert isinstance(line, Event)
     assert line.getMessage().startswith("training/job-")
-    facts = {"uid": "u-1", "outcome": "hold", "reason": "added holdApplicationUntilProxyStarts"}
-    assert (line.event, line.facts) == ("review", facts)
+    reason = "added holdApplicationUntilProxyStarts"
+    facts = {"event": "review", "uid": "u-1", "outcome": "hold", "reason": reason}
+    assert vars(line).items() >= facts.items()
+
+
+@driven
+async def test_the_log_has_the_reviews_of_one_go_when_they_are_answered(tmp_path: Path) -> None:
+    """Written together, but without waiting for others."""
+    path = tmp_path / "log"
+    with logging_to(path.open("wb")):
+        async with serving(tmp_path) as hook, hook.client() as client:
+            for count in (1, 20):
+                before = len(path.read_bytes().splitlines())
+                await client.send(post(review()) * count)
+                for _ in range(count):
+                    assert (await client.answer()).status == 200
+                lines = [json.loads(line) for line in path.read_bytes().splitlines()[before:]]
+                assert [line["event"] for line in lines] == ["review"] * count
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"request": {}}', b"\xff\xfe", b"[" * 9999])

@@ -182,6 +182,7 @@ class _Service:
 
         def on_signal() -> None:
             if stop.is_set():  # The second one: whoever sends it does not want to wait.
+                telemetry.flush()  # os._exit, unlike any other end, would not.
                 os._exit(1)
             stop.set()
 

@@ -6,10 +6,13 @@ own, so that several can be made in one process.
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 import time
 import traceback
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
@@ -165,21 +168,6 @@ class Telemetry:
         return generate_latest(self._registry)
 
 
-class Event(logging.LogRecord):
-    """A log record of level info that costs little, for what happens often.
-
-    It does not know where in the code it was made, nor in which thread and process: to find that
-    out takes longer than to answer a review.
-    """
-
-    _COMMON = vars(logging.makeLogRecord({"levelno": logging.INFO, "levelname": "INFO"}))
-
-    def __init__(self, logger: str, event: str, message: str, **facts: object) -> None:
-        # One copy of all there is to a record costs less than to set each of its attributes.
-        self.__dict__ = self._COMMON | {"name": logger, "msg": message, "created": time.time()}
-        self.event, self.facts = event, facts
-
-
 class JsonLines(logging.Handler):
     """One JSON object a line: time, level, event, message, and what the call gave as ``extra``.
 
@@ -192,33 +180,64 @@ class JsonLines(logging.Handler):
 
     def __init__(self, stream: BinaryIO) -> None:
         super().__init__()
-        self._stream = stream
+        # With PYTHONUNBUFFERED standard output has no buffer, and may take only a part of a line.
+        raw = isinstance(stream, io.RawIOBase)
+        self._stream = io.BufferedWriter(stream) if raw else stream
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record; a value that JSON does not know is shown as text."""
         try:
-            self._stream.write(self._line(record))
-            self._stream.flush()
+            facts = {key: value for key, value in vars(record).items() if key not in self._USUAL}
+            event, message = facts.pop("event", record.name), record.getMessage()
+            if record.exc_info:
+                text = "".join(traceback.format_exception(*record.exc_info))
+                facts["traceback"] = text.rstrip()
+            self.write(record.created, record.levelname.lower(), event, message, facts)
+            self.flush()
         except Exception:  # Logging's own way: whoever logs does not fail by it.
             self.handleError(record)
 
-    def _line(self, record: logging.LogRecord) -> bytes:
-        if isinstance(record, Event):
-            event, message, given = record.event, record.msg, record.facts
-        else:
-            given = {key: value for key, value in vars(record).items() if key not in self._USUAL}
-            event, message = given.pop("event", record.name), record.getMessage()
-        seconds, fraction = divmod(record.created, 1)
-        line: dict[str, object] = {
-            "time": f"{_second(int(seconds))}.{int(fraction * 1000):03d}+00:00",
-            "level": record.levelname.lower(),
+    def write(
+        self, seconds: float, level: str, event: object, message: str, facts: Mapping[str, object]
+    ) -> None:
+        """Write one line, which the system has after the next `flush`."""
+        whole = int(seconds)
+        line = {
+            "time": f"{_second(whole)}.{int((seconds - whole) * 1000):03d}+00:00",
+            "level": level,
             "event": event,
             "message": message,
-            **given,
+            **facts,
         }
-        if record.exc_info:
-            line["traceback"] = "".join(traceback.format_exception(*record.exc_info)).rstrip()
-        return self._encoder.encode(line) + b"\n"
+        self._stream.write(self._encoder.encode(line) + b"\n")
+
+    def flush(self) -> None:
+        """Let the system have all lines. Logging itself does so when the process ends."""
+        self._stream.flush()
+
+
+def often(logger: logging.Logger, event: str, message: str, facts: dict[str, object]) -> bool:
+    """Log what happens often, at level info; returns whether the line awaits the next `flush`.
+
+    It is ``logger.info(message, extra={"event": event, **facts})``. But a record knows where in the
+    code it was made, in which thread and process: that costs several times the line itself, and our
+    own handler writes nothing of it.
+    """
+    if not logger.isEnabledFor(logging.INFO):
+        return False
+    handlers = logging.root.handlers
+    if len(handlers) == 1 and isinstance(handlers[0], JsonLines):
+        with suppress(Exception):  # Logging's own way deals with it.
+            handlers[0].write(time.time(), "info", event, message, facts)
+            return True
+    logger.info(message, extra={"event": event, **facts})
+    return False
+
+
+def flush() -> None:
+    """Let the system have all lines."""
+    for handler in logging.root.handlers:
+        handler.flush()
 
 
 @lru_cache(maxsize=2)

@@ -13,12 +13,13 @@ import time
 from collections.abc import Callable
 from http import HTTPStatus
 
+from istio_aux import telemetry
 from istio_aux.admission.connection import Connection
 from istio_aux.admission.http1 import Refusal
 from istio_aux.admission.limits import DEFAULTS, Budget, Limits
 from istio_aux.core import review
 from istio_aux.core.policy import Start
-from istio_aux.telemetry import Closed, Event, Telemetry
+from istio_aux.telemetry import Closed, Telemetry
 
 _log = logging.getLogger(__name__)
 
@@ -36,18 +37,19 @@ class Webhook:
     """
 
     def __init__(
-        self, telemetry: Telemetry, how: Callable[[], Start], *, limits: Limits = DEFAULTS
+        self, metrics: Telemetry, how: Callable[[], Start], *, limits: Limits = DEFAULTS
     ) -> None:
         """Answer reviews; ``how`` tells, at any moment, how pods are to be started."""
         self.limits, self.budget = limits, Budget(limits.bodies)
         self.draining = False
-        self._telemetry, self._how = telemetry, how
+        self._telemetry, self._how = metrics, how
         # A lookup by label costs as much as the rest of the counting.
-        self._reviews = telemetry.reviews_by_outcome
+        self._reviews = metrics.reviews_by_outcome
         self._connections: set[Connection] = set()
         self._none = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._room = 0
+        self._unflushed = False
 
     async def listen(self, host: str, port: int, context: ssl.SSLContext) -> tuple[str, int]:
         """Serve at ``host`` (empty: every address) and ``port`` (0: any); returns where that is.
@@ -146,14 +148,14 @@ class Webhook:
             return refusal.status, f"{refusal}\n".encode()
         self._telemetry.review_seconds.observe(time.perf_counter() - began)
         self._reviews[answer.outcome].inc()
-        if _log.isEnabledFor(logging.INFO):
-            facts = {"warnings": answer.warnings} if answer.warnings else {}
-            _log.handle(
-                Event(
-                    _log.name, "review", answer.pod, uid=answer.uid[:36], outcome=answer.outcome,
-                    reason=answer.reason, **facts,
-                )
-            )  # fmt: skip
+        facts: dict[str, object] = {
+            "uid": answer.uid[:36], "outcome": answer.outcome, "reason": answer.reason,
+        }  # fmt: skip
+        if answer.warnings:
+            facts["warnings"] = answer.warnings
+        if telemetry.often(_log, "review", answer.pod, facts) and not self._unflushed:
+            self._unflushed = True
+            asyncio.get_running_loop().call_soon(self._flush)
         return HTTPStatus.OK, answer.body
 
     def refuse(self, refusal: Refusal) -> None:
@@ -161,6 +163,11 @@ class Webhook:
         self._reviews[refusal.outcome].inc()
         facts = {"outcome": refusal.outcome, "status": refusal.status.value}
         _log.warning("%s", refusal, extra={"event": "review", **facts})
+
+    def _flush(self) -> None:
+        """Let the system have the log lines of the reviews that one turn of the loop answered."""
+        self._unflushed = False
+        telemetry.flush()
 
     def _review(self, body: bytes) -> review.Answer:
         try:
