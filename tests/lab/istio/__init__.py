@@ -8,8 +8,10 @@ default, a CNI plugin, or istiod's other webhooks.
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
+import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +21,7 @@ from lightkube import ApiError, codecs
 from lightkube.models.core_v1 import Container, PodSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
-from lightkube.resources.core_v1 import Namespace, Pod, Service
+from lightkube.resources.core_v1 import ConfigMap, Namespace, Pod, Service
 from lightkube.resources.discovery_v1 import EndpointSlice
 
 from lab import images
@@ -46,6 +48,51 @@ class Istio:
     process: Process
     configurations: tuple[str, ...]
 
+    @property
+    def bundle(self) -> str:
+        """The caBundle that istiod writes, once it is told to."""
+        root = _folder(self.cluster, self.namespace, self.revision) / "root.crt"
+        return base64.b64encode(root.read_bytes()).decode()
+
+    def trust(self, bundle: str | None) -> None:
+        """Write another caBundle into all webhooks; without a `ca_delay` istiod corrects it."""
+        with self.cluster.client() as client:
+            for name in self.configurations:
+                found = client.get(MutatingWebhookConfiguration, name)
+                for webhook in found.webhooks or ():
+                    webhook.clientConfig.caBundle = bundle
+                client.replace(found)
+
+    def serve(self, *, ready: bool = True) -> None:
+        """Make the process the endpoint of its Service, or one that is not to be used."""
+        service = webhooks.service(self.revision)
+        self.cluster.publish(self.namespace, service, 443, self.port, ready=ready)
+
+    @property
+    def port(self) -> int:
+        """Where the process listens."""
+        return int((_folder(self.cluster, self.namespace, self.revision) / "port").read_text())
+
+    def start(self) -> None:
+        """Start its process again, which has a new CA then; returns when it serves."""
+
+        def serves() -> bool:
+            with socket.create_connection((self.cluster.host, self.port)):
+                return True
+
+        self.process.start()
+        serving = f"the injector to serve again ({self.process.log})"
+        until(serves, timeout=LIVE, what=serving, ignoring=(ConnectionError,))
+
+    def configure(self) -> None:
+        """Make what `istioctl install` makes for the API server to read, without a caBundle."""
+        name, *_ = self.configurations
+        found = webhooks.configurations(self.namespace, self.revision, name)
+        policy = webhooks.config_map(self.namespace, self.revision)
+        with self.cluster.client() as client:
+            for document in (policy, *found):
+                client.apply(codecs.from_dict(document), force=True)
+
     def await_live(self, timeout: float = LIVE) -> None:
         """Return when a pod that asks for a sidecar would get one.
 
@@ -70,6 +117,8 @@ class Istio:
             service = webhooks.service(self.revision)
             client.delete(Service, service, namespace=self.namespace)
             client.delete(EndpointSlice, service, namespace=self.namespace)
+            policy = webhooks.config_map(self.namespace, self.revision)["metadata"]["name"]
+            client.delete(ConfigMap, policy, namespace=self.namespace)
         self.process.kill()
         self.process.wait(timeout)
 
@@ -124,7 +173,7 @@ def install(
     template = Template(
         namespace, images.PROXYV2, native, proxy_ready_delay, revision, lifecycle, cni
     )
-    state = cluster.state / f"{service}-{namespace}"
+    state = _folder(cluster, namespace, revision)
     port = state / "port"
     port.unlink(missing_ok=True)
     with cluster.client() as client:
@@ -143,17 +192,19 @@ def install(
         env={"PYTHONPATH": str(Path(__file__).parents[2])},
     )
     serving = f"the injector to serve ({process.log})"
-    found = until(lambda: _read(port), timeout=LIVE, what=serving)
-    cluster.publish(namespace, service, 443, int(found))
+    until(lambda: _read(port), timeout=LIVE, what=serving)
     documents = webhooks.configurations(namespace, revision, configuration)
-    with cluster.client() as client:
-        for document in documents:
-            client.create(codecs.from_dict(document))
     names = tuple(document["metadata"]["name"] for document in documents)
     istio = Istio(cluster, namespace, revision, process, names)
+    istio.serve()
+    istio.configure()
     if not ca_delay:
         istio.await_live()
     return istio
+
+
+def _folder(cluster: Cluster, namespace: str, revision: str) -> Path:
+    return cluster.state / f"{webhooks.service(revision)}-{namespace}"
 
 
 def _read(port: Path) -> str:

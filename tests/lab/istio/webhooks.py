@@ -21,6 +21,28 @@ def service(revision: str) -> str:
     return "istiod" if revision == DEFAULT else f"istiod-{revision}"
 
 
+def config_map(namespace: str, revision: str) -> dict[str, Any]:
+    """The ConfigMap with istiod's injection policy, which is Istio's own default."""
+    suffix = "" if revision == DEFAULT else f"-{revision}"
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": f"istio-sidecar-injector{suffix}",
+            "namespace": namespace,
+            "labels": {"istio.io/rev": revision, "app.kubernetes.io/name": "istiod"},
+        },
+        # Of the real one's text only the templates are missing.
+        "data": {
+            "config": "defaultTemplates: [sidecar]\n"
+            "policy: enabled\n"
+            "alwaysInjectSelector:\n  []\n"
+            "neverInjectSelector:\n  []\n"
+            "injectedAnnotations:\n"
+        },
+    }
+
+
 def configurations(
     namespace: str, revision: str = DEFAULT, name: str | None = None
 ) -> list[dict[str, Any]]:

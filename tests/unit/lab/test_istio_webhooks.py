@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from istio_aux.core import injectionpolicy
+from istio_aux.core.injectionpolicy import InjectionPolicy
+from istio_aux.core.webhooks import ControlPlane
 from lab.istio import webhooks
 
 DATA = Path(__file__).parents[2] / "data" / "istio"
@@ -46,3 +49,14 @@ def test_another_revision_has_the_webhooks_of_a_recorded_one_under_any_name(
     assert ours["webhooks"] == recorded["webhooks"]
     assert ours["metadata"]["name"] == (name or recorded["metadata"]["name"])
     assert ours["metadata"]["labels"]["istio.io/rev"] == "1-30-3"
+
+
+@pytest.mark.parametrize(
+    ("revision", "name"),
+    [("default", "istio-sidecar-injector"), ("canary", "istio-sidecar-injector-canary")],
+)
+def test_its_injection_policy_can_be_read_where_istiod_has_it(revision: str, name: str) -> None:
+    found = webhooks.config_map("istio-system", revision)
+
+    assert found["metadata"]["name"] == name == ControlPlane("", revision).config_map
+    assert injectionpolicy.read(found["data"]["config"]) == InjectionPolicy(policy="enabled")

@@ -5,11 +5,12 @@ Only structs and plain accessors may live here; no decision does.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from istio_aux.core.pod import Metadata, Struct
 
-_SERVICE = "kubernetes.io/service-name"
+SERVICE = "kubernetes.io/service-name"
 """Label of a slice: the Service, in the slice's namespace, whose endpoints it lists."""
 
 
@@ -21,6 +22,17 @@ class Service(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+
+class Address(NamedTuple):
+    """Where a process takes connections; the host may be a name."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
 
 
 class Conditions(Struct, frozen=True):
@@ -59,10 +71,25 @@ class EndpointSlice(Struct, frozen=True):
     @property
     def service(self) -> Service | None:
         """The Service that it belongs to, or None when it does not say."""
-        name = (self.metadata.labels or {}).get(_SERVICE)
+        name = (self.metadata.labels or {}).get(SERVICE)
         return Service(self.metadata.namespace, name) if name else None
 
     @property
     def ready(self) -> bool:
         """Whether it lists an endpoint that takes connections; without ports none does."""
         return bool(self.ports) and any(endpoint.ready for endpoint in self.endpoints or ())
+
+    def addresses(self, port: str) -> Iterator[Address]:
+        """Where its ready endpoints take connections, on the port of this name or their only one.
+
+        Nothing where neither exists: which of several the Service means only the Service knows.
+        """
+        ports = self.ports or ()
+        named = [found for found in ports if found.name == port] or (
+            ports if len(ports) == 1 else ()
+        )
+        numbers = [found.port for found in named if found.port]
+        for endpoint in self.endpoints or ():
+            if endpoint.ready and numbers:
+                # All addresses of an endpoint are the same process (discovery/v1 types.go).
+                yield Address((endpoint.addresses or ("",))[0], numbers[0])

@@ -58,11 +58,13 @@ class Probe(msgspec.Struct, frozen=True):
         injected: whether it answered with a sidecar.
         why: what happened instead, one line; for people.
         native: whether the sidecar was a native one.
+        asked: whether the injector has heard the question; if not, nothing is known of it.
     """
 
     injected: bool
     why: str = ""
     native: Capability = Capability.UNKNOWN
+    asked: bool = True
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,9 +74,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         slices: EndpointSlices of the webhooks' Services; others do no harm.
         certificates: of each caBundle, by its base64 text; a missing or empty one is unreadable.
         probes: the newest of each endpoint; a new caBundle makes another endpoint of it.
+        unseen: Services whose slices cannot be read: of them only the probe can tell.
     """
 
     slices: Sequence[EndpointSlice] = ()
+    unseen: frozenset[Service] = frozenset()
     certificates: Mapping[str, Sequence[Certificate]] = {}
     probes: Mapping[ClientConfig, Probe] = {}
 
@@ -122,25 +126,39 @@ def evaluate(
         At least one, sorted by the name of the configuration. Deactivated ones are left out where
         another is active: `istioctl install` leaves one behind on purpose.
     """
-    services = {found.service for found in facts.slices}
-    ready = {found.service for found in facts.slices if found.ready}
     active: list[Injector] = []
     deactivated: list[Injector] = []
     for configuration in sorted(configurations, key=lambda found: found.metadata.name):
-        webhooks = [
-            webhook
-            for webhook in configuration.webhooks or ()
-            if webhook.is_istios and _belongs(webhook, root)
-        ]
-        called = [webhook for webhook in webhooks if webhook.injects and webhook.creates_pods]
-        targets = dict.fromkeys(webhook.client_config for webhook in called)
-        if targets:
-            checked = [_check(target, facts, services, ready, now) for target in targets]
-            active.append(_of(configuration, checked))
+        webhooks = _webhooks(configuration, root)
+        found = dict.fromkeys(webhook.client_config for webhook in webhooks if _called(webhook))
+        if found:
+            active.append(_of(configuration, [_check(target, facts, now) for target in found]))
         elif webhooks:
             why = "none of its webhooks is called for new pods"
             deactivated.append(_of(configuration, [_Checked(State.DEACTIVATED, why)]))
     return tuple(active or deactivated) or (_absent(root),)
+
+
+def targets(
+    configurations: Iterable[Configuration], *, root: str | None = None
+) -> Mapping[ClientConfig, Sequence[tuple[str, str]]]:
+    """Say which endpoints there are to ask.
+
+    Returns:
+        Each with its webhooks: the names of the configuration and of the webhook in it.
+    """
+    found: dict[ClientConfig, list[tuple[str, str]]] = {}
+    for configuration in configurations:
+        for webhook in filter(_called, _webhooks(configuration, root)):
+            names = (configuration.metadata.name, webhook.name)
+            found.setdefault(webhook.client_config, []).append(names)
+    return found
+
+
+def askable(target: ClientConfig, facts: Facts, now: datetime) -> bool:
+    """Whether asking an endpoint could show that it is live: all that can be seen of it is well."""
+    seen = msgspec.structs.replace(facts, probes={})
+    return _check(target, seen, now).state is State.NOT_PROBED
 
 
 def capability(injectors: Iterable[Injector]) -> Capability:
@@ -168,6 +186,18 @@ class _Checked(msgspec.Struct, frozen=True):
     until: datetime | None = None
 
 
+def _webhooks(configuration: Configuration, root: str | None) -> list[Webhook]:
+    return [
+        webhook
+        for webhook in configuration.webhooks or ()
+        if webhook.is_istios and _belongs(webhook, root)
+    ]
+
+
+def _called(webhook: Webhook) -> bool:
+    return webhook.injects and webhook.creates_pods
+
+
 def _belongs(webhook: Webhook, root: str | None) -> bool:
     service = webhook.client_config.service
     return root is None or (service is not None and service.namespace == root)
@@ -192,20 +222,16 @@ def _of(configuration: Configuration, checked: Sequence[_Checked]) -> Injector:
     )
 
 
-def _check(
-    target: ClientConfig,
-    facts: Facts,
-    services: set[Service | None],
-    ready: set[Service | None],
-    now: datetime,
-) -> _Checked:
-    trust = _trust(target.ca_bundle, facts.certificates, now)
+def _check(target: ClientConfig, facts: Facts, now: datetime) -> _Checked:
+    trust = _trust(target, facts.certificates, now)
     if trust.state is not State.LIVE:
         return trust
-    if (problem := _unreachable(target, services, ready)) is not None:
+    if (problem := _unreachable(target, facts)) is not None:
         state, why = problem
     elif (probe := facts.probes.get(target)) is None:
         state, why = State.NOT_PROBED, "it has not been asked yet"
+    elif not probe.asked:
+        state, why = State.NOT_PROBED, probe.why
     elif not probe.injected:
         state, why = State.REFUSED, probe.why
     else:
@@ -214,10 +240,13 @@ def _check(
 
 
 def _trust(
-    bundle: str | None, known: Mapping[str, Sequence[Certificate]], now: datetime
+    target: ClientConfig, known: Mapping[str, Sequence[Certificate]], now: datetime
 ) -> _Checked:
     """One valid certificate is enough: while a CA is replaced, the bundle holds both."""
+    bundle = target.ca_bundle
     if not bundle:
+        if target.url:  # Of a vendor that runs istiod for its users: trusted as the system does.
+            return _Checked(State.LIVE, "")
         return _Checked(State.NO_CA_BUNDLE, "no caBundle: its istiod has never been up")
     certificates = known.get(bundle, ())
     if not certificates:
@@ -235,15 +264,14 @@ def _trust(
     return _Checked(State.EXPIRED, f"its caBundle expired at {last:%Y-%m-%d %H:%M:%S %Z}")
 
 
-def _unreachable(
-    target: ClientConfig, services: set[Service | None], ready: set[Service | None]
-) -> tuple[State, str] | None:
+def _unreachable(target: ClientConfig, facts: Facts) -> tuple[State, str] | None:
     """What keeps the API server from reaching it, or None; of a URL nothing can be seen."""
     if target.service is None:
         return None if target.url else (State.NO_SERVICE, "it names neither Service nor URL")
     service = Service(target.service.namespace, target.service.name)
-    if service not in services:
+    slices = [found for found in facts.slices if found.service == service]
+    if service in facts.unseen or any(found.ready for found in slices):
+        return None
+    if not slices:
         return State.NO_SERVICE, f"Service {service} has no EndpointSlice"
-    if service not in ready:
-        return State.NO_ENDPOINT, f"Service {service} has no ready endpoint"
-    return None
+    return State.NO_ENDPOINT, f"Service {service} has no ready endpoint"

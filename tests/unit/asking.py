@@ -1,0 +1,57 @@
+"""Who asks an injector for a sidecar, in tests of the asking."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from istio_aux.core.endpoints import Address
+from istio_aux.core.probing import Question
+from istio_aux.core.webhooks import ClientConfig
+from istio_aux.injector.probe import Found, Prober
+from istio_aux.kube.client import Client
+from istio_aux.telemetry import PROBE_OUTCOMES, PROBE_WAYS, Telemetry
+from unit.injecting import Cluster
+
+PLAIN = Question("plain", {"istio.io/rev": "default"}, selected=True)
+NOWHERE = Question("istio-system", {})
+
+
+class Asking:
+    """Who asks, and what is counted of it."""
+
+    def __init__(self, api: Cluster, client: Client) -> None:
+        self.api = api
+        self.telemetry = Telemetry()
+        self._prober = Prober(client, self.telemetry)
+
+    async def ask(self, target: ClientConfig, *ports: int, about: Question = PLAIN) -> Found:
+        found = await self._prober.ask(target, [Address("127.0.0.1", p) for p in ports], about)
+        if found.connection:
+            found.connection.close()
+        return found
+
+    def counted(self) -> dict[tuple[str, str], float]:
+        """How often which way had which outcome, without the zeros."""
+        text = self.telemetry.render().decode()
+        values = dict(line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")
+        series = 'istio_aux_injector_probes_total{{outcome="{}",way="{}"}}'
+        counts = {
+            (way, outcome): float(values[series.format(outcome, way)])
+            for way in PROBE_WAYS
+            for outcome in PROBE_OUTCOMES
+        }
+        return {key: count for key, count in counts.items() if count}
+
+
+@asynccontextmanager
+async def asking() -> AsyncGenerator[Asking]:
+    async with Cluster() as api, Client(api.access()) as client:
+        yield Asking(api, client)
+
+
+def free_port() -> int:
+    """A port where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]

@@ -1,0 +1,242 @@
+"""Which pod an injector is asked about, and what its answers show."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonpatch
+import pytest
+from istio_aux.core import pod as pods
+from istio_aux.core.injection import expected, hooks_of
+from istio_aux.core.injectionpolicy import InjectionPolicy
+from istio_aux.core.liveness import Probe, targets
+from istio_aux.core.policy import Capability, Start
+from istio_aux.core.probing import Question, answered, created, question
+from istio_aux.core.start import plan
+from istio_aux.core.webhooks import ClientConfig, Configuration
+from lab.istio import decision
+from unit.core.mesh import DEFAULT, ORIGINAL, REVISED, each_webhook, edited, recorded
+from unit.injecting import TEMPLATE
+
+DATA = Path(__file__).parents[2] / "data" / "istio"
+ALL = [recorded(DEFAULT), recorded(ORIGINAL), recorded(REVISED)]
+Namespaces = Mapping[str, Mapping[str, str]]
+PLAIN = {"kubernetes.io/metadata.name": "plain"}
+ENABLED = {"istio-injection": "enabled"}
+OF_REVISION = {"istio.io/rev": "1-30-3"}
+
+
+def target(name: str) -> ClientConfig:
+    webhooks = recorded(name).webhooks
+    assert webhooks
+    return webhooks[0].client_config
+
+
+def asked(
+    whom: ClientConfig, namespaces: Namespaces, configurations: list[Configuration] = ALL
+) -> Question:
+    names = targets(configurations)[whom]
+    return question(whom, names, hooks_of(configurations), namespaces)
+
+
+@pytest.mark.parametrize(
+    "namespaces",
+    [
+        {"meshed": ENABLED},
+        {"plain": PLAIN},
+        {"meshed": ENABLED, "plain": PLAIN, "revised": OF_REVISION},
+    ],
+)
+@pytest.mark.parametrize("whom", [DEFAULT, REVISED])
+def test_the_pod_is_one_that_the_api_server_would_ask_the_injector_about(
+    whom: str, namespaces: Namespaces
+) -> None:
+    found = asked(target(whom), namespaces)
+
+    if whom == REVISED and "plain" not in namespaces:
+        assert not found.selected
+        return
+    document = json.loads(found.body())
+    pod = pods.convert(document)
+    hooks = hooks_of(ALL)
+    policies = {hook.control_plane: InjectionPolicy(policy="disabled") for hook in hooks}
+    verdict = expected(pod, namespaces[found.namespace], hooks, policies)
+    assert found.selected
+    assert (verdict.expected, verdict.configuration) == (True, whom)
+    assert found.path == f"/api/v1/namespaces/{found.namespace}/pods?dryRun=All"
+
+
+def test_a_pod_that_asks_for_a_sidecar_by_label_is_made_where_the_selector_wants_it() -> None:
+    """The label decides in namespaces that say nothing; everywhere else the annotation does."""
+    inject = "sidecar.istio.io/inject"
+
+    def only_by_object(body: dict[str, Any]) -> None:
+        body["webhooks"] = [w for w in body["webhooks"] if w["name"].startswith("object.")]
+
+    found = asked(target(DEFAULT), {"plain": PLAIN}, [edited(DEFAULT, only_by_object)])
+
+    assert (found.labels, found.selected) == ({inject: "true"}, True)
+
+
+@pytest.mark.parametrize(
+    "namespaces", [{}, {"kube-system": ENABLED}, {"off": {"istio-injection": "disabled"}}]
+)
+def test_where_no_pod_would_be_it_is_asked_all_the_same_but_not_by_a_dry_run(
+    namespaces: Namespaces,
+) -> None:
+    found = asked(target(DEFAULT), namespaces)
+
+    assert (found.namespace, found.selected) == ("istio-system", False)
+
+
+def test_a_namespace_that_another_injector_is_called_for_as_well_shows_nothing() -> None:
+    """Were that one dead, its error would be taken for this one's."""
+    both = each_webhook(
+        DEFAULT, namespaceSelector={}, objectSelector={}, name="x.sidecar-injector.istio.io"
+    )
+    other = {"service": {"namespace": "kubeflow", "name": "istiod"}, "caBundle": "b3RoZXI="}
+    rival = each_webhook(
+        REVISED,
+        clientConfig=other,
+        namespaceSelector={"matchLabels": {"rival": "yes"}},
+        objectSelector={},
+    )
+    rivals = {"a": {"rival": "yes"}}
+
+    assert not asked(target(DEFAULT), rivals, [both, rival]).selected
+    assert asked(target(DEFAULT), {**rivals, "b": {}}, [both, rival]).namespace == "b"
+
+
+def test_namespaces_that_may_refuse_the_sidecar_itself_come_last() -> None:
+    restricted = {**ENABLED, "pod-security.kubernetes.io/enforce": "restricted"}
+
+    assert asked(target(DEFAULT), {"a": restricted, "b": ENABLED}).namespace == "b"
+    assert asked(target(DEFAULT), {"a": restricted}).namespace == "a"
+
+
+@pytest.mark.parametrize("name", ["kube-system", ""])
+def test_an_istiod_in_a_namespace_that_it_ignores_is_asked_about_another(name: str) -> None:
+    service = {"namespace": name, "name": "istiod"} if name else None
+    where = {"service": service, "url": None if name else "https://istiod", "caBundle": "eA=="}
+    configuration = each_webhook(DEFAULT, clientConfig=where)
+    [whom] = targets([configuration])
+
+    assert asked(whom, {}, [configuration]).namespace == "default"
+
+
+def test_our_own_admission_leaves_the_pod_alone() -> None:
+    """Else a dry run would show what we asked for, not what the injector does by itself."""
+    pod = pods.convert(json.loads(Question("plain", {}).body()))
+
+    assert plan(pod, Start(capability=Capability.NATIVE)).ops == ()
+    assert pod.spec.restart_policy == "Never"
+    assert pod.metadata.name == ""
+
+
+@pytest.mark.parametrize(
+    ("case", "expected_probe"),
+    [
+        ("classic", Probe(injected=True, native=Capability.CLASSIC)),
+        ("hold", Probe(injected=True, native=Capability.CLASSIC)),
+        ("native", Probe(injected=True, native=Capability.NATIVE)),
+        ("annoff", Probe(injected=False, why="it gives a pod that asks for one no sidecar")),
+        ("kube-system", Probe(injected=False, why="it gives a pod that asks for one no sidecar")),
+    ],
+)
+def test_the_answers_of_a_real_istiod_are_understood(case: str, expected_probe: Probe) -> None:
+    recording = json.loads((DATA / f"inject-{case}.json").read_text())
+    uid = recording["request"]["request"]["uid"]
+
+    assert answered(json.dumps(recording["response"]).encode(), uid) == expected_probe
+
+
+def test_a_refusal_of_a_real_istiod_is_told_in_one_line() -> None:
+    recording = json.loads((DATA / "inject-badcfg.json").read_text())
+    uid = recording["request"]["request"]["uid"]
+
+    probe = answered(json.dumps(recording["response"]).encode(), uid)
+
+    assert (probe.injected, probe.asked) == (False, True)
+    assert probe.why.startswith("it refuses a pod: failed to run injection template: 1 error")
+    assert "\n" not in probe.why
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_the_stand_in_answers_the_question_as_it_would_the_api_server(native: bool) -> None:
+    asks = Question("plain", {"istio.io/rev": "default"})
+    review = json.loads(asks.review("7"))
+
+    response, _ = decision.answer(review, TEMPLATE, native=native)
+
+    wanted = Capability.NATIVE if native else Capability.CLASSIC
+    assert answered(json.dumps(response).encode(), "7") == Probe(injected=True, native=wanted)
+    patch = base64.b64decode(response["response"]["patch"])
+    pod = jsonpatch.apply_patch(json.loads(asks.body()), json.loads(patch))
+    assert created(json.dumps(pod).encode()) == Probe(injected=True, native=wanted)
+
+
+def response(**fields: Any) -> bytes:
+    return json.dumps({"response": {"uid": "7", "allowed": True, **fields}}).encode()
+
+
+def patch(operations: object) -> bytes:
+    return response(patch=base64.b64encode(json.dumps(operations).encode()).decode())
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"", "it answered no AdmissionReview: Input data was truncated"),
+        (b"<html>", "it answered no AdmissionReview"),
+        (b"\xff\xfe", "it answered no AdmissionReview"),
+        (b"{}", "it answered no AdmissionReview"),
+        (b'{"response": 3}', "it answered no AdmissionReview"),
+        (b"[" * 100_000, "it answered no AdmissionReview"),
+        (response(uid="8"), "it answered another question"),
+        (response(allowed=False), "it refuses a pod: no message"),
+        (response(patch="no base64"), "it answered no AdmissionReview"),
+        (response(patch="e30="), "its patch is no JSON Patch"),
+        (response(patch=base64.b64encode(b'[{"op":').decode()), "its patch is no JSON Patch"),
+        (response(patch=base64.b64encode(b"[" * 100_000).decode()), "its patch is no JSON Patch"),
+        (response(), "no sidecar"),
+        (patch([]), "no sidecar"),
+        (patch([{"op": "remove", "path": "/spec/containers/0"}]), "no sidecar"),
+        (patch([{"op": "add", "path": "/a" * 100_000, "value": 1}]), "no sidecar"),
+        (patch([{"op": "add", "path": "/spec/containers", "value": "istio-proxy"}]), "no sidecar"),
+        (patch([{"op": "add", "path": "/spec/containers/-", "value": {"name": "x"}}]), "no side"),
+        (patch([{"op": "add", "path": "/metadata/name", "value": "istio-proxy"}]), "no sidecar"),
+    ],
+)
+def test_what_is_no_sidecar_is_not_taken_for_one(body: bytes, why: str) -> None:
+    probe = answered(body, "7")
+
+    assert (probe.injected, probe.asked) == (False, True)
+    assert why in probe.why
+    assert len(probe.why) <= 300
+
+
+PROXY = {"name": "istio-proxy"}
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        {"path": "/spec/initContainers/0", "value": PROXY},
+        {"path": "/spec/initContainers/-", "value": PROXY},
+        {"path": "/spec/initContainers", "value": [{"name": "istio-init"}, PROXY]},
+        {"path": "/spec/initContainers/0/name", "value": "istio-proxy", "op": "replace"},
+        {"path": "/spec", "value": {"initContainers": [PROXY]}, "op": "replace"},
+        {"path": "", "value": {"spec": {"initContainers": [PROXY]}}, "op": "replace"},
+    ],
+)
+def test_a_sidecar_is_found_however_the_patch_puts_it_there(operation: dict[str, Any]) -> None:
+    assert answered(patch([{"op": "add", **operation}]), "7").native is Capability.NATIVE
+
+
+def test_a_dry_run_that_answers_no_pod_or_none_with_a_sidecar_shows_none() -> None:
+    assert "answered no pod" in created(b"{").why
+    assert "no sidecar" in created(b'{"spec": {"containers": [{"name": "main"}]}}').why

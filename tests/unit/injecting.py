@@ -1,0 +1,230 @@
+"""An istiod for unit tests: a real TLS server that answers as the lab's stand-in decides, or worse.
+
+And an API server that has what stands before it: configurations, Services' endpoints, namespaces.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import ssl
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+from aiohttp import web
+from istio_aux.core.namespace import Namespace
+from istio_aux.core.webhooks import ClientConfig, Configuration, ServiceReference
+from istio_aux.injector.inquiry import Rhythm
+from istio_aux.injector.namespaces import Namespaces
+from istio_aux.injector.order import CONFIGURATIONS
+from istio_aux.injector.watcher import Watcher
+from istio_aux.kube.backoff import Backoff
+from istio_aux.kube.client import Client
+from istio_aux.kube.watch import Watch
+from istio_aux.telemetry import Telemetry
+from lab.certificates import Authority
+from lab.istio import decision, sidecar
+from unit.apiserver import ApiServer
+from unit.asynchronous import background, until
+from unit.store import refusal
+
+HOST = "istiod.istio-system.svc"
+TEMPLATE = sidecar.Template("istio-system", "docker.io/istio/proxyv2:1.28.10")
+ENABLED = {"istio-injection": "enabled"}
+QUICK = Rhythm(live=30.0, other=0.05)
+
+Talk = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
+
+
+def http(body: bytes, status: str = "200 OK", *headers: str) -> bytes:
+    """A response with a Content-Length, unless `headers` say how long it is."""
+    length = () if headers else (f"Content-Length: {len(body)}",)
+    return "\r\n".join((f"HTTP/1.1 {status}", *length, *headers, "", "")).encode() + body
+
+
+def sidecar_for(review: bytes, *, native: bool = False) -> bytes:
+    """What istiod answers."""
+    answer, _ = decision.answer(json.loads(review), TEMPLATE, native=native)
+    return json.dumps(answer).encode()
+
+
+class Istiod:
+    """The server, for as long as the ``async with`` lasts.
+
+    Attributes:
+        native: whether it makes native sidecars.
+        talk: answers a request's body, if not with a sidecar.
+        heads: of all requests that came.
+        connections: those that are open.
+    """
+
+    def __init__(
+        self, folder: Path, host: str = HOST, *, authority: Authority | None = None
+    ) -> None:
+        self.authority = authority or Authority(folder)
+        pair = self.authority.issue("istiod", "istiod", hosts=[host])
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._tls.load_cert_chain(pair.certificate, pair.key)
+        self.native = False
+        self.talk: Talk = self._inject
+        self.heads: list[str] = []
+        self.connections: set[asyncio.StreamWriter] = set()
+        self.port = 0
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Listen, on the same port as before if there was one."""
+        self._server = await asyncio.start_server(
+            self._serve, "127.0.0.1", self.port, ssl=self._tls
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """End as a process does."""
+        self._server.close()
+        for writer in list(self.connections):
+            writer.transport.abort()
+        await until(lambda: not self.connections, "its connections are gone")
+
+    @property
+    def bundle(self) -> str:
+        """Its caBundle."""
+        return base64.b64encode(self.authority.pair.certificate.read_bytes()).decode()
+
+    @property
+    def target(self) -> ClientConfig:
+        """What its webhooks say of it."""
+        service = ServiceReference(namespace="istio-system", name="istiod", path="/inject")
+        return ClientConfig(service=service, ca_bundle=self.bundle)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections.add(writer)
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                self.heads.append(head)
+                [length] = [line for line in head.splitlines() if line.startswith("Content-Length")]
+                await self.talk(await reader.readexactly(int(length.split()[1])), writer)
+                await writer.drain()
+        except (OSError, EOFError):
+            pass
+        finally:
+            self.connections.discard(writer)
+            writer.transport.abort()
+
+    async def _inject(self, review: bytes, writer: asyncio.StreamWriter) -> None:
+        """Answer in chunks, as Go does."""
+        body = sidecar_for(review, native=self.native)
+        half = len(body) // 2
+        chunks = b"".join(b"%x\r\n%s\r\n" % (len(c), c) for c in (body[:half], body[half:], b""))
+        writer.write(http(chunks, "200 OK", "Transfer-Encoding: chunked"))
+
+
+def saying(answer: bytes) -> Talk:
+    """Say that, whatever was asked."""
+
+    async def talk(_review: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer)
+
+    return talk
+
+
+async def silence(_review: bytes, _writer: asyncio.StreamWriter) -> None:
+    """Take the question and say nothing."""
+
+
+class Cluster(ApiServer):
+    """An API server with EndpointSlices, ConfigMaps and dry runs.
+
+    Attributes:
+        dry_run: answers a dry run of a pod's creation.
+        dry_runs: the pods of all dry runs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dry_runs: list[dict[str, Any]] = []
+        self.dry_run: Callable[[dict[str, Any]], web.Response] = web.json_response
+
+    async def _route(self, request: web.Request) -> web.StreamResponse:
+        match request.path.strip("/").split("/"):
+            case ["apis", "discovery.k8s.io", "v1", "namespaces", namespace, "endpointslices"]:
+                return await self.collection(request, "endpointslices", namespace)
+            case ["api", "v1", "namespaces", namespace, "configmaps", name]:
+                found = self.get("configmaps", namespace, name)
+                return web.json_response(found) if found else refusal(404, "NotFound", name)
+            case ["api", "v1", "namespaces", _, "pods"] if request.query.get("dryRun") == "All":
+                self.dry_runs.append(await request.json())
+                return self.dry_run(self.dry_runs[-1])
+        return await super()._route(request)
+
+    async def configure(
+        self,
+        name: str = "istio-sidecar-injector",
+        *,
+        bundle: str | None,
+        revision: str = "default",
+        service: str = "istiod",
+        **webhook: Any,
+    ) -> None:
+        """Create or replace one of Istio's configurations, for namespaces that are enabled."""
+        where = {"namespace": "istio-system", "name": service, "path": "/inject", "port": 443}
+        rule = {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"]}
+        hook = {
+            "name": "namespace.sidecar-injector.istio.io",
+            "clientConfig": {"service": where, "caBundle": bundle},
+            "namespaceSelector": {"matchLabels": ENABLED},
+            "rules": [{**rule, "resources": ["pods"]}],
+            **webhook,
+        }
+        metadata = {"name": name, "labels": {"istio.io/rev": revision}}
+        body = {"metadata": metadata, "webhooks": [hook]}
+        await self.put("mutatingwebhookconfigurations", body)
+
+    async def publish(
+        self, *ports: int, ready: bool = True, service: str = "istiod", name: str = "https-webhook"
+    ) -> None:
+        """Make processes on loopback the endpoints of istiod's Service, each in a slice."""
+        for number, port in enumerate(ports):
+            labels = {"kubernetes.io/service-name": service}
+            where = {"name": f"{service}-{number}", "namespace": "istio-system", "labels": labels}
+            endpoint = {"addresses": ["127.0.0.1"], "conditions": {"ready": ready}}
+            body = {"metadata": where, "endpoints": [endpoint]}
+            body["ports"] = [{"name": "http", "port": 1}, {"name": name, "port": port}]
+            await self.put("endpointslices", body)
+
+
+@asynccontextmanager
+async def watching(
+    api: Cluster, telemetry: Telemetry | None = None, **options: Any
+) -> AsyncGenerator[Watcher]:
+    """A watcher of this cluster, quick to ask again."""
+    async with Client(api.access()) as client:
+        namespaces = Namespaces()
+        options = {"rhythm": QUICK, **options}
+        watcher = Watcher(client, namespaces, telemetry or Telemetry(), **options)
+        quick = Backoff(0.02, 0.1)
+        configurations = Watch(client, CONFIGURATIONS, Configuration, watcher, backoff=quick)
+        watcher.listed = configurations.synced
+        others = Watch(client, "/api/v1/namespaces", Namespace, namespaces, backoff=quick)
+        async with (
+            background(others.run()),
+            background(configurations.run()),
+            background(watcher.run()),
+        ):
+            yield watcher
+
+
+def decoded(body: object, kind: type[Any]) -> Any:
+    """As it comes over the wire."""
+    return msgspec.json.decode(json.dumps(body), type=kind)

@@ -1,0 +1,57 @@
+"""Namespaces and their labels, as a watch of all of them tells."""
+
+from __future__ import annotations
+
+import pytest
+from istio_aux.core.namespace import Namespace
+from istio_aux.core.pod import Metadata
+from istio_aux.injector.namespaces import Namespaces
+from istio_aux.kube.resources import Key
+
+
+def namespace(name: str, uid: str = "1", **labels: str) -> Namespace:
+    return Namespace(metadata=Metadata(name=name, uid=uid, labels=labels or None))
+
+
+@pytest.fixture
+def told() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def namespaces(told: list[str]) -> Namespaces:
+    found = Namespaces()
+    found.listen(told.append)
+    return found
+
+
+def test_labels_are_known_by_name(namespaces: Namespaces) -> None:
+    namespaces.apply(namespace("a", mesh="yes"))
+    namespaces.apply(namespace("b"))
+
+    assert dict(namespaces) == {"a": {"mesh": "yes"}, "b": {}}
+    assert (len(namespaces), namespaces.get("c")) == (2, None)
+
+
+def test_each_change_is_told_once_to_everybody(namespaces: Namespaces, told: list[str]) -> None:
+    others: list[str] = []
+    namespaces.listen(others.append)
+    for labels in ({"mesh": "yes"}, {"mesh": "yes"}, {"mesh": "no"}, {}):
+        namespaces.apply(namespace("a", **labels))
+    namespaces.delete(Key("", "a", "1"))
+
+    assert told == others == ["a"] * 4
+    assert dict(namespaces) == {}
+
+
+def test_the_end_of_an_old_namespace_does_not_take_a_new_one_of_its_name(
+    namespaces: Namespaces, told: list[str]
+) -> None:
+    namespaces.apply(namespace("a", uid="1"))
+    namespaces.apply(namespace("a", uid="2"))
+
+    namespaces.delete(Key("", "a", "1"))
+    namespaces.delete(Key("", "z", "9"))
+
+    assert list(namespaces) == ["a"]
+    assert told == ["a"]

@@ -1,0 +1,162 @@
+"""What the watcher reads besides, how often it asks, and what it does when something goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from istio_aux.core.injectionpolicy import InjectionPolicy
+from istio_aux.core.liveness import State
+from istio_aux.core.webhooks import ControlPlane
+from istio_aux.injector.inquiry import Rhythm
+from istio_aux.telemetry import Telemetry
+from unit.asynchronous import driven, until
+from unit.injecting import ENABLED, Cluster, Istiod, http, sidecar_for, watching
+from unit.store import refusal
+from unit.test_injector_watcher import NAME, injector, told
+
+OURS = ControlPlane("istio-system", "default")
+
+
+async def put_policy(api: Cluster, text: str | None) -> None:
+    """Write istiod's ConfigMap."""
+    metadata = {"name": NAME, "namespace": "istio-system"}
+    await api.put("configmaps", {"metadata": metadata, "data": text and {"config": text}})
+
+
+@driven
+async def test_the_injection_policy_is_read_with_each_answer(tmp_path: Path) -> None:
+    """A text that istiod cannot read either changes nothing; one that is gone is not known."""
+    rhythm = Rhythm(live=0.05, other=0.05)
+    async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api, rhythm=rhythm) as seen:
+        await api.publish(istiod.port)
+        await api.configure(bundle=istiod.bundle)
+        await told(seen, State.LIVE)
+        assert seen.mesh.policies == {}
+        await put_policy(api, "policy: disabled")
+        await until(lambda: seen.mesh.policies, "the policy is read")
+        for broken in ("policy: [", "3", None):
+            await put_policy(api, broken)
+            asked = len(istiod.heads)
+            await until(lambda: len(istiod.heads) > asked + 2, "it is read again")  # noqa: B023
+            assert seen.mesh.policies == {OURS: InjectionPolicy(policy="disabled")}
+
+        await api.remove("configmaps", "istio-system", NAME)
+
+        await until(lambda: not seen.mesh.policies, "the policy is not known")
+
+
+@driven
+async def test_a_server_that_ends_its_connections_is_not_asked_more_often(tmp_path: Path) -> None:
+    """That the connection ends is the sign of an istiod that ends, but it may be its way, too."""
+
+    async def once(review: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.write(http(sidecar_for(review)))
+        await writer.drain()
+        writer.close()
+
+    rhythm = Rhythm(live=30.0, other=0.2)
+    async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api, rhythm=rhythm) as seen:
+        istiod.talk = once
+        await api.publish(istiod.port)
+        await api.configure(bundle=istiod.bundle)
+        await told(seen, State.LIVE)
+        begun = asyncio.get_running_loop().time()
+        asked = len(istiod.heads)
+        await until(lambda: len(istiod.heads) >= asked + 3, "it is asked three times more")
+
+        assert asyncio.get_running_loop().time() - begun > 2 * rhythm.other
+        assert injector(seen).state is State.LIVE
+
+
+@driven
+async def test_without_the_right_to_see_endpoints_a_dry_run_decides(tmp_path: Path) -> None:
+    """What cannot be seen is no reason to call an injector dead."""
+
+    class Forbidding(Cluster):
+        async def _route(self, request: web.Request) -> web.StreamResponse:
+            if request.path.endswith("/endpointslices"):
+                return refusal(403, "Forbidden", "endpointslices is forbidden")
+            return await super()._route(request)
+
+    def inject(pod: dict[str, Any]) -> web.Response:
+        containers = [{"name": "istio-proxy"}]
+        return web.json_response({**pod, "spec": {**pod["spec"], "containers": containers}})
+
+    async with Forbidding() as api, Istiod(tmp_path) as istiod, watching(api) as watcher:
+        api.dry_run = inject
+        await api.put("namespaces", {"metadata": {"name": "meshed", "labels": ENABLED}})
+        await api.configure(bundle=istiod.bundle)
+
+        await told(watcher, State.LIVE)
+        assert istiod.heads == []
+
+
+def open_watches(api: Cluster) -> int:
+    """How many there are at whose other end somebody listens."""
+    return sum(request.transport is not None for request in api.watches)
+
+
+@driven
+async def test_what_is_not_there_any_more_is_not_followed_any_more(tmp_path: Path) -> None:
+    """Neither its endpoints nor its istiod, which loses its connection."""
+    async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api) as watcher:
+        await told(watcher, State.ABSENT)
+        before = open_watches(api)
+        await api.publish(istiod.port)
+        await api.configure(bundle=istiod.bundle)
+        await told(watcher, State.LIVE)
+        assert (open_watches(api), len(istiod.connections)) == (before + 1, 1)
+
+        await api.remove("mutatingwebhookconfigurations", "", NAME)
+
+        await told(watcher, State.ABSENT)
+        await until(lambda: not istiod.connections, "the connection is closed")
+        await until(lambda: open_watches(api) == before, "the watch is over")
+
+
+@driven
+async def test_an_error_that_nobody_foresaw_costs_one_injector_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It counts as not live, is counted, and told with a traceback."""
+    telemetry = Telemetry()
+    async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api, telemetry) as watcher:
+        # No API server takes such a port.
+        await api.publish(1 << 20, service="istiod-canary")
+        await api.configure("canary", bundle=istiod.bundle, service="istiod-canary")
+        await api.publish(istiod.port)
+        await api.configure(bundle=istiod.bundle)
+
+        await told(watcher, State.LIVE, NAME)
+        await until(lambda: "internal error" in injector(watcher, "canary").why, "it is told")
+        assert not injector(watcher, "canary").live
+        assert watcher.mesh.known
+
+    errors = [each for each in caplog.records if vars(each).get("event") == "internal-error"]
+    assert errors
+    assert errors[0].exc_info
+    counted = f"istio_aux_internal_errors_total {len(errors)}.0"
+    assert counted in telemetry.render().decode()
+
+
+@driven
+async def test_it_goes_on_when_whoever_is_told_fails(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("nobody foresaw this")
+
+    async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api, changed=fail) as seen:
+        await told(seen, State.ABSENT)
+        await api.publish(istiod.port)
+        await api.configure(bundle=istiod.bundle)
+
+        await told(seen, State.LIVE)
+
+    errors = [each for each in caplog.records if each.levelno == logging.ERROR]
+    assert {each.getMessage() for each in errors} == {"injector watcher: nobody foresaw this"}

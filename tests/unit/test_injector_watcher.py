@@ -1,0 +1,259 @@
+"""What the watcher says of injectors, as they come, break and go."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from istio_aux.core.liveness import Injector, State
+from istio_aux.core.policy import Capability
+from istio_aux.injector import exchange
+from istio_aux.injector.watcher import Watcher
+from istio_aux.telemetry import Telemetry
+from unit.asynchronous import driven, until
+from unit.injecting import ENABLED, Cluster, Istiod, http, saying, silence, watching
+from unit.store import refusal
+from unit.test_injector_trust import encoded, valid
+
+NAME = "istio-sidecar-injector"
+NEVER = {"matchLabels": {"istio.io/deactivated": "never-match"}}
+
+
+def injector(watcher: Watcher, name: str | None = None) -> Injector:
+    """What is said of one; of the only one if no name is given."""
+    found = [each for each in watcher.mesh.injectors if name in {None, each.configuration}]
+    assert len(found) == 1, watcher.mesh.injectors
+    return found[0]
+
+
+async def told(watcher: Watcher, state: State, name: str | None = None) -> Injector:
+    """Wait until an injector is said to be in a state; returns all that is said of it."""
+    await until(
+        lambda: watcher.mesh.injectors and injector(watcher, name).state is state,
+        f"{name or 'the injector'} is {state}",
+    )
+    return injector(watcher, name)
+
+
+@driven
+async def test_an_injector_is_told_as_it_comes_and_goes(tmp_path: Path) -> None:
+    async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api) as watcher:
+        await told(watcher, State.ABSENT)
+        await api.configure(bundle=None)
+        await told(watcher, State.NO_CA_BUNDLE)
+        await api.configure(bundle=istiod.bundle)
+        await told(watcher, State.NO_SERVICE)
+        await api.publish(istiod.port, ready=False)
+        await told(watcher, State.NO_ENDPOINT)
+        await api.publish(istiod.port)
+        await told(watcher, State.LIVE)
+        assert watcher.mesh.capability is Capability.CLASSIC
+        await api.configure(bundle=istiod.bundle, objectSelector=NEVER)
+        await told(watcher, State.DEACTIVATED)
+        await api.configure(bundle=istiod.bundle)
+        await told(watcher, State.LIVE)
+        await api.remove("mutatingwebhookconfigurations", "", NAME)
+        await told(watcher, State.ABSENT)
+
+
+@driven
+async def test_a_killed_istiod_is_noticed_by_its_connection_and_one_that_is_back_by_asking(
+    tmp_path: Path,
+) -> None:
+    """Nobody would ask a live one within this test; its endpoint is called ready all the time."""
+    async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api) as watcher:
+        api.dry_run = lambda _pod: refusal(500, "InternalError", "failed calling webhook: refused")
+        await api.put("namespaces", {"metadata": {"name": "meshed", "labels": ENABLED}})
+        await api.configure(bundle=istiod.bundle)
+        await api.publish(istiod.port)
+        await told(watcher, State.LIVE)
+
+        await istiod.stop()
+        found = await told(watcher, State.REFUSED)
+        await istiod.start()
+        istiod.native = True
+        again = await told(watcher, State.LIVE)
+
+        assert "failed calling webhook" in found.why
+        assert (found.native, again.native) == (Capability.UNKNOWN, Capability.NATIVE)
+
+
+@driven
+async def test_a_ca_bundle_of_somebody_else_is_refused_until_it_is_corrected(
+    tmp_path: Path,
+) -> None:
+    now = datetime.datetime.now(datetime.UTC)
+    foreign = encoded(valid(now - datetime.timedelta(1), now + datetime.timedelta(1)))
+    async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api) as watcher:
+        await api.publish(istiod.port)
+        await api.configure(bundle=foreign)
+        assert "its certificate is not trusted" in (await told(watcher, State.REFUSED)).why
+        await api.configure(bundle=istiod.bundle)
+        await told(watcher, State.LIVE)
+
+
+@driven
+async def test_a_bundle_expires_although_nothing_happens() -> None:
+    """Nobody is asked meanwhile, and no event comes."""
+    async with Cluster() as api, watching(api) as watcher:
+        await told(watcher, State.ABSENT)
+        now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+        soon = encoded(valid(now - datetime.timedelta(1), now + datetime.timedelta(seconds=3)))
+        await api.configure(bundle=soon)
+        await told(watcher, State.NO_SERVICE)
+        await told(watcher, State.EXPIRED)
+
+
+@driven
+async def test_an_istiod_that_moves_is_live_all_the_time(tmp_path: Path) -> None:
+    """A rolling update: the new one's slice comes, the old one's goes, then the old one ends."""
+    states: list[State] = []
+    async with (
+        Cluster() as api,
+        Istiod(tmp_path / "old") as old,
+        Istiod(tmp_path / "new") as new,
+        watching(api) as watcher,
+    ):
+        both = [each.authority.pair.certificate.read_bytes() for each in (old, new)]
+        bundle = encoded(*both)
+        await api.configure(bundle=bundle)
+        await api.publish(old.port)
+        await told(watcher, State.LIVE)
+        watcher.changed = lambda: states.append(injector(watcher).state)
+        new.native = True
+
+        await api.publish(new.port)
+
+        await until(lambda: watcher.mesh.capability is Capability.NATIVE, "the new one answers")
+        assert set(states) == {State.LIVE}
+
+
+@driven
+async def test_an_answer_counts_no_more_once_its_endpoint_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever follows it has proven nothing yet, and here never will."""
+    monkeypatch.setattr(exchange, "DEADLINE", 60.0)
+    async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api) as watcher:
+        await api.configure(bundle=istiod.bundle)
+        await api.publish(istiod.port)
+        await told(watcher, State.LIVE)
+        async with Istiod(tmp_path, authority=istiod.authority) as mute:
+            mute.talk = silence
+            await api.publish(mute.port)
+
+            await told(watcher, State.NOT_PROBED)
+            assert watcher.mesh.live(NAME) is None
+            assert watcher.mesh.capability is Capability.UNKNOWN
+
+
+@driven
+async def test_a_new_endpoint_does_not_wait_for_the_answer_of_an_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "DEADLINE", 60.0)
+    async with Cluster() as api, Istiod(tmp_path) as mute, watching(api) as watcher:
+        mute.talk = silence
+        await api.configure(bundle=mute.bundle)
+        await api.publish(mute.port)
+        await until(lambda: mute.heads, "it is asked")
+        async with Istiod(tmp_path, authority=mute.authority) as istiod:
+            await api.publish(istiod.port)
+
+            await told(watcher, State.LIVE)
+            await until(lambda: not mute.connections, "the other one is left alone")
+
+
+@driven
+async def test_control_planes_are_told_one_by_one(tmp_path: Path) -> None:
+    """One that says nothing keeps the other from nothing but being the whole truth."""
+    async with (
+        Cluster() as api,
+        Istiod(tmp_path) as istiod,
+        Istiod(tmp_path / "mute", "istiod-canary.istio-system.svc") as canary,
+        watching(api) as watcher,
+    ):
+        canary.talk = silence
+        await api.publish(istiod.port)
+        await api.publish(canary.port, service="istiod-canary")
+        more: dict[str, Any] = {"revision": "canary", "service": "istiod-canary"}
+        await api.configure("canary", bundle=canary.bundle, **more)
+        await api.configure(bundle=istiod.bundle)
+
+        await told(watcher, State.LIVE, NAME)
+        found = await told(watcher, State.NOT_PROBED, "canary")
+        assert (found.revision, watcher.mesh.live(NAME), watcher.mesh.live("canary")) == (
+            "canary",
+            True,
+            None,
+        )
+        canary.talk = saying(http(b"", "500 Oops"))
+        for writer in canary.connections:
+            writer.transport.abort()
+        await told(watcher, State.REFUSED, "canary")
+        assert watcher.mesh.live("canary") is False
+
+
+@pytest.mark.parametrize(
+    ("root", "state"), [("istio-system", State.LIVE), ("kubeflow", State.ABSENT)]
+)
+@driven
+async def test_where_a_root_namespace_is_given_no_other_control_plane_counts(
+    root: str, state: State, tmp_path: Path
+) -> None:
+    async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api, root=root) as watcher:
+        await api.publish(istiod.port)
+        await api.configure(bundle=istiod.bundle)
+
+        await told(watcher, state)
+
+
+@driven
+async def test_nothing_is_known_before_everybody_was_asked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "DEADLINE", 1.5)
+    async with Cluster() as api, Istiod(tmp_path) as istiod:
+        istiod.talk = silence
+        await api.publish(istiod.port)
+        await api.configure(bundle=istiod.bundle)
+        seen: list[tuple[bool, State]] = []
+        async with watching(api) as watcher:
+            watcher.changed = lambda: seen.append((watcher.mesh.known, injector(watcher).state))
+            await until(lambda: watcher.mesh.injectors, "something is told")
+            assert watcher.shown() == []
+            await until(lambda: watcher.mesh.known, "it is known")
+
+        assert seen == [(False, State.NOT_PROBED), (True, State.REFUSED)]
+
+
+@driven
+async def test_what_happens_is_logged_counted_and_shown_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "istio_aux.injector")
+    telemetry = Telemetry()
+    async with (
+        Cluster() as api,
+        Istiod(tmp_path) as istiod,
+        watching(api, telemetry) as watcher,
+    ):
+        await told(watcher, State.ABSENT)
+        await api.publish(istiod.port)
+        await api.configure(bundle=istiod.bundle)
+        await told(watcher, State.LIVE)
+        [first] = watcher.shown()
+
+    lines = [vars(each) for each in caplog.records if vars(each).get("event") == "injector"]
+    assert [(line["levelname"], line["configuration"], line["state"]) for line in lines] == [
+        ("INFO", "", "absent"),
+        ("INFO", NAME, "live"),
+    ]
+    assert {"revision": "default", "why": "it injects", "native": "classic"}.items() <= lines[
+        1
+    ].items()
+    assert (first.configuration, first.state, first.revision) == (NAME, "live", "default")
+    assert 'istio_aux_injectors{state="absent"} 0.0' in telemetry.render().decode()

@@ -1,0 +1,51 @@
+"""Which namespaces there are, with their labels.
+
+Only the keeping may live here; what selects by the labels is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from istio_aux.core.namespace import Namespace
+from istio_aux.kube.resources import Key
+
+
+class Namespaces(Mapping[str, Mapping[str, str]]):
+    """Labels by the name of the namespace, fed by a watch of all of them."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Namespace] = {}
+        self._listeners: list[Callable[[str], None]] = []
+
+    def listen(self, changed: Callable[[str], None]) -> None:
+        """Call ``changed`` with the name of each namespace that comes, goes or is labelled anew."""
+        self._listeners.append(changed)
+
+    def __getitem__(self, name: str) -> Mapping[str, str]:
+        return self._found[name].labels
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def apply(self, resource: Namespace) -> None:
+        """A namespace exists and looks like this."""
+        name = resource.metadata.name
+        known = self._found.get(name)
+        self._found[name] = resource
+        if known is None or known.labels != resource.labels:
+            self._tell(name)
+
+    def delete(self, key: Key) -> None:
+        """A namespace is gone, unless there is a new one of the same name."""
+        known = self._found.get(key.name)
+        if known and known.metadata.uid == key.uid:
+            del self._found[key.name]
+            self._tell(key.name)
+
+    def _tell(self, name: str) -> None:
+        for changed in self._listeners:
+            changed(name)

@@ -1,0 +1,56 @@
+"""Read an istiod's injection policy from its ConfigMap.
+
+Only the reading may live here; `core.injectionpolicy` has its meaning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import msgspec
+
+from istio_aux.core import injectionpolicy
+from istio_aux.core.injectionpolicy import InjectionPolicy
+from istio_aux.core.pod import Struct
+from istio_aux.core.webhooks import ControlPlane
+from istio_aux.kube.client import Client
+from istio_aux.kube.errors import ApiError, KubeError
+
+_log = logging.getLogger(__name__)
+
+DEADLINE = 3.0
+"""Seconds: what is known of an injector waits for it."""
+
+
+class _ConfigMap(Struct, frozen=True):
+    data: dict[str, str] | None = None
+
+
+async def read(
+    client: Client, plane: ControlPlane, known: InjectionPolicy | None
+) -> InjectionPolicy | None:
+    """Return the policy of an istiod, None where it is not known.
+
+    Args:
+        client: an open client.
+        plane: which istiod; of one behind a URL nothing can be read.
+        known: what was read last. It holds on while the API server is away, and while the text
+            cannot be understood: istiod goes on with what it had, too.
+    """
+    if not plane.namespace:
+        return None
+    path = f"/api/v1/namespaces/{plane.namespace}/configmaps/{plane.config_map}"
+    try:
+        async with asyncio.timeout(DEADLINE):
+            found = msgspec.json.decode(await client.get(path), type=_ConfigMap)
+        return injectionpolicy.read((found.data or {})[injectionpolicy.KEY])
+    except ApiError as error:
+        why, policy = str(error), known if error.code >= 500 or error.code == 429 else None
+    except (KubeError, TimeoutError) as error:
+        why, policy = str(error) or "no answer in time", known
+    except (ValueError, KeyError) as error:
+        why, policy = f"no injection policy: {error}", known
+    # It is asked again and again: what is the matter is worth a line to who looks for it.
+    _log.debug("%s: %s", path, why, extra={"event": "policy", "revision": plane.revision})
+    return policy

@@ -1,0 +1,191 @@
+"""Know of each of Istio's injectors whether it is live, and tell whenever that changes.
+
+Only the telling may live here: `following` gathers the facts, `core.liveness` decides. One loop
+looks at all there is and tells what follows from it; which event woke it does not matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from istio_aux.core import liveness
+from istio_aux.core.liveness import Injector, State
+from istio_aux.core.mesh import Mesh
+from istio_aux.core.webhooks import Configuration
+from istio_aux.injector.findings import InjectorStatus
+from istio_aux.injector.following import Following
+from istio_aux.injector.inquiry import RHYTHM, Rhythm
+from istio_aux.kube.client import Client
+from istio_aux.kube.resources import Key, key_of
+from istio_aux.telemetry import Telemetry
+
+_log = logging.getLogger(__name__)
+
+SETTLE = 0.5
+"""Seconds that what is told waits for answers that are due: a new endpoint of an injector that goes
+on to be live, or the first list of a new Service, is no news by itself."""
+
+LONGEST = 60.0
+"""Seconds between two looks at most: clocks are set, and certificates expire by them."""
+
+_EXPECTED = frozenset({State.LIVE, State.ABSENT, State.DEACTIVATED})
+"""States that are nobody's mistake."""
+
+
+class Watcher:
+    """Fed by a watch of all configurations: vendors' have names and labels of their own.
+
+    Attributes:
+        mesh: all that is known, replaced whenever it changes.
+        changed: is called, on the loop, whenever `mesh` was replaced.
+        listed: is set once all configurations have been told.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        namespaces: Mapping[str, Mapping[str, str]],
+        telemetry: Telemetry,
+        *,
+        root: str | None = None,
+        rhythm: Rhythm = RHYTHM,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Prepare; nothing is asked before `run`.
+
+        Args:
+            client: an open client, once `run` is called.
+            namespaces: labels of all of them by name, kept in step by somebody else.
+            telemetry: where states and answers are counted.
+            root: the namespace of the only control plane that matters; None for all of them.
+            rhythm: how often injectors are asked.
+            changed: see the attribute.
+        """
+        self.mesh = Mesh()
+        self.changed = changed
+        self.listed = asyncio.Event()
+        self._news = asyncio.Event()
+        self._telemetry, self._root, self._rhythm = telemetry, root, rhythm
+        self._configurations: dict[Key, Configuration] = {}
+        self._following = Following(
+            client, namespaces, telemetry, root=root, rhythm=rhythm, news=self._news.set
+        )
+        self._since: dict[str, tuple[State, datetime]] = {}
+        self._logged: dict[str, State] = {}
+
+    def apply(self, resource: Configuration) -> None:
+        """A configuration exists and looks like this."""
+        self._configurations[key_of(resource)] = resource
+        self._news.set()
+
+    def delete(self, key: Key) -> None:
+        """A configuration is gone."""
+        self._configurations.pop(key, None)
+        self._news.set()
+
+    def shown(self) -> list[InjectorStatus]:
+        """What `/status` says of the injectors; nothing before it is known."""
+        return [
+            InjectorStatus(
+                configuration=found.configuration,
+                revision=found.revision,
+                state=found.state,
+                why=found.why,
+                since=self._since[found.configuration][1],
+                native=found.native,
+            )
+            for found in (self.mesh.injectors if self.mesh.known else ())
+        ]
+
+    async def run(self) -> None:
+        """Follow and tell until cancelled. It raises nothing; an error is counted and logged."""
+        await self.listed.wait()
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + SETTLE
+        try:
+            while True:
+                patience = self._rhythm.other
+                self._news.clear()
+                try:
+                    self._following.look(tuple(self._configurations.values()), datetime.now(UTC))
+                    if not await self._settled(deadline - clock()):
+                        continue
+                    patience = self._tell(datetime.now(UTC))
+                except Exception as error:
+                    self._telemetry.internal_errors.inc()
+                    extra = {"event": "internal-error"}
+                    _log.exception("injector watcher: %s", error, extra=extra)
+                    await asyncio.sleep(self._rhythm.other)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(patience):
+                        await self._news.wait()
+                deadline = clock() + SETTLE
+        finally:
+            await self._following.stop()
+
+    async def _settled(self, patience: float) -> bool:
+        """Wait for the answers that are due, but not for ever; False if there is news meanwhile."""
+        if patience <= 0 or all(event.is_set() for event in self._following.due):
+            return True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await self._news.wait()
+                return False
+        return True
+
+    def _tell(self, now: datetime) -> float:
+        """Publish what is known now; returns the seconds after which to look again at the latest.
+
+        They are those until time alone may change a state.
+        """
+        following, facts = self._following, self._following.facts()
+        found = liveness.evaluate(self._configurations.values(), facts, now, root=self._root)
+        mesh = Mesh(
+            injectors=found,
+            hooks=following.hooks,
+            policies=dict(following.policies),
+            known=self.mesh.known or following.asked(facts, now),
+        )
+        if mesh != self.mesh:
+            self.mesh = mesh
+            self._record(now)
+            self.changed()
+        if following.unlisted:
+            return self._rhythm.other  # Nobody tells that they cannot be read.
+        until = min((each.until for each in found if each.until), default=None)
+        return min(LONGEST, max(0.0, (until - now).total_seconds())) if until else LONGEST
+
+    def _record(self, now: datetime) -> None:
+        """Keep since when injectors are in their states; log and count these."""
+        injectors = self.mesh.injectors
+        states = {found.configuration: found.state for found in injectors}
+        self._since = {
+            name: known if (known := self._since.get(name)) and known[0] is state else (state, now)
+            for name, state in states.items()
+        }
+        for state in State:
+            self._telemetry.injectors.labels(state).set(list(states.values()).count(state))
+        if self.mesh.known:
+            for found in injectors:
+                if self._logged.get(found.configuration) is not found.state:
+                    _report(found)
+            self._logged = states
+
+
+def _report(found: Injector) -> None:
+    _log.log(
+        logging.INFO if found.state in _EXPECTED else logging.WARNING,
+        "%s: %s: %s", found.configuration or "no injector", found.state, found.why,
+        extra={
+            "event": "injector",
+            "configuration": found.configuration,
+            "revision": found.revision,
+            "state": found.state,
+            "why": found.why,
+            "native": found.native,
+        },
+    )  # fmt: skip
