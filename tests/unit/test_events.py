@@ -89,6 +89,21 @@ async def test_a_warning_overtakes_what_is_a_matter_of_course() -> None:
 
 
 @driven
+async def test_what_is_told_of_masses_of_pods_hides_nothing_and_is_dropped_first() -> None:
+    async with ApiServer() as api, Client(api.access()) as client:
+        recorder = Events(client, "host", rate=1000)
+        for _ in range(events.WAITING):
+            recorder.emit(
+                POD, "Warning", reason="NoSidecar", action="Report", note="mass", mass=True
+            )
+        recorder.emit(POD, "Normal", reason="ProxyQuit", action="Quit", note="it exited")
+        async with background(recorder.run()):
+            await until(lambda: len(api.events) > events.WAITING // 2, "all are there")
+    told = [event["note"] for event in api.events]
+    assert told == ["it exited"] + ["mass"] * (events.WAITING // 2)
+
+
+@driven
 async def test_a_refused_event_is_logged_once_and_the_next_is_sent(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

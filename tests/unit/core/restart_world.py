@@ -15,6 +15,8 @@ from istio_aux.core.pacing import (
     due,
     refused,
     seen,
+    step,
+    superseded,
 )
 from msgspec import structs
 
@@ -72,21 +74,25 @@ class World:
 
     def act(self) -> None:
         """Do what is due, with any outcome, and hold it against what is true."""
-        for owner, step in due(self.owners, self.now, PACE).items():
-            if not isinstance(step, Next):
-                continue
-            group = self.owners[owner]
-            assert step.pod in group.members
-            assert step.pod.restart
+        steps = {owner: step(group, self.now, PACE) for owner, group in self.owners.items()}
+        found = {owner: one for owner, one in steps.items() if isinstance(one, Next)}
+        waiting = {owner: self.owners[owner].course for owner in found}
+        under_way = [group.course for group in self.owners.values() if group.course.victim]
+        for owner in due(waiting, under_way, self.now, PACE):
+            group, chosen = self.owners[owner], found[owner].pod
+            assert chosen in group.members
+            assert chosen.restart
             assert owner not in self.open
             assert owner not in self.hopeless
-            course = begun(group, step.pod, self.now)
-            outcome = self._random.choice(["evicted", "unanswered", "refused"])
+            course = begun(group, chosen, self.now)
+            outcome = self._random.choice(["evicted", "unanswered", "refused", "superseded"])
             if outcome == "evicted":
-                self.open[owner] = Open(step.pod, self.now)
-                self._change(owner, structs.replace(step.pod, deleting=True, restart=False))
+                self.open[owner] = Open(chosen, self.now)
+                self._change(owner, structs.replace(chosen, deleting=True, restart=False))
             if outcome == "refused":
                 course = refused(course, "429", self.now, PACE)
+            if outcome == "superseded":
+                course = superseded(course, "409", self.now, PACE)
             self.owners[owner] = Group(self.owners[owner].members, course)
         recent = [one for one in self.open.values() if self.now < one.since + PACE.patience]
         assert len(recent) <= PACE.at_once

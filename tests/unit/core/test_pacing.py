@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from istio_aux.core.pacing import Course, Done, Hold, Member, Mesh, Next, Stop, member, refused
+from istio_aux.core.pacing import (
+    Course,
+    Done,
+    Hold,
+    Member,
+    Mesh,
+    Next,
+    Stop,
+    member,
+    refused,
+    superseded,
+)
 from unit.core.pods import RUNNING
 from unit.core.restart_story import PACE, Story, bare, going, meshed
 from unit.core.unmeshed import NO, REPORT, RESTART, STATEFUL, UNKNOWN, YES, decide, job, unmeshed
@@ -36,7 +47,7 @@ def test_the_next_pod_waits_until_the_replacement_is_ready_with_a_sidecar() -> N
     ):
         held = story.see(*pods)
         assert isinstance(held, Hold), pods
-        assert held.until == 1600.0
+        assert held.until == 1060.0
         assert held.reason.startswith("web-1 was evicted, and no replacement is Ready")
     story.see(bare("web-0"), meshed("web-1"))
     assert story.evict() == "web-0"
@@ -123,6 +134,23 @@ def test_a_refused_eviction_is_tried_again_ever_later() -> None:
     assert waits == [10, 20, 40, 80, 160, 300, 300]
 
 
+def test_what_the_api_server_asks_for_is_respected() -> None:
+    """Retry-After, when it is longer than the pause that is due anyway."""
+    assert refused(Course(), "429", 1000.0, PACE, asked=30.0).retry_at == 1030.0
+    assert refused(Course(), "429", 1000.0, PACE, asked=1.0).retry_at == 1010.0
+
+
+def test_a_pod_that_has_changed_since_is_looked_at_again_soon() -> None:
+    """409 is no refusal: nobody waits longer for it the next time."""
+    story = Story(bare("a"))
+    for _ in range(3):
+        story.evict()
+        story.course = superseded(story.course, "409", story.now, PACE)
+        assert isinstance(story.next, Hold)
+        assert isinstance(story.see(bare("a")), Next)
+    assert story.course.refusals == 0
+
+
 def test_ten_thousand_refusals_are_no_problem() -> None:
     course = Course(refusals=10_000)
     assert refused(course, "429", 0.0, PACE).retry_at == 300.0
@@ -154,7 +182,8 @@ def test_an_eviction_that_nobody_answered_is_tried_again_if_it_did_not_happen() 
     assert isinstance(story.see(bare("a"), bare("b"), after=59), Hold)
     assert story.course.victim is not None
     held = story.see(bare("a"), bare("b"), after=1)
-    assert held == Hold(reason="refused: a is still there; tried again later", until=1070.0)
+    reason = "not restarted: a is still there; tried again later"
+    assert held == Hold(reason=reason, until=1070.0)
     story.see(bare("a"), bare("b"), after=10)
     assert story.evict() == "a"
 
@@ -224,9 +253,12 @@ def test_a_pod_as_pacing_sees_it(found: Member, expected: dict[str, Any]) -> Non
 @pytest.mark.parametrize(
     ("containers", "ready"), [({"main": RUNNING, "istio-proxy": RUNNING}, True), (None, False)]
 )
-def test_a_pod_that_succeeded_with_its_sidecar_proves_as_much_as_a_ready_one(
+def test_a_job_s_pod_with_its_sidecar_proves_as_much_as_a_ready_one(
     containers: Any, ready: bool
 ) -> None:
-    """A Job's pod may be over before anybody looks; without a sidecar that proves nothing."""
-    pod = job(containers, phase="Succeeded", ready=False)
-    assert member(pod, decide(pod)).ready is ready
+    """It may be over before it is Ready, or before anybody looks."""
+    for phase in ("Pending", "Running", "Succeeded"):
+        pod = job(containers, phase=phase, ready=False)
+        assert member(pod, decide(pod)).ready is ready
+    assert not member(unmeshed(containers, ready=False), decide(pod)).ready
+    assert not member(job(containers, deleting=True), decide(pod)).ready

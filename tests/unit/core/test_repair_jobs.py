@@ -67,36 +67,47 @@ def test_whether_a_controller_that_is_no_job_is_finished_is_not_asked(
     assert isinstance(decide(unmeshed(), owner_finished=finished), repair.Restart)
 
 
-@pytest.mark.parametrize("kind", ["JAXJob", "PaddleJob", "PyTorchJob"])
-def test_a_kubeflow_job_that_restarts_its_replicas_gets_new_pods(kind: str) -> None:
-    """Only a Job has a backoffLimit that counts them."""
-    pod = job(owner=("kubeflow.org/v1", kind), restart="OnFailure")
+@pytest.mark.parametrize("finished", [False, True, None])
+@pytest.mark.parametrize("restart", ["Never", "OnFailure"])
+@pytest.mark.parametrize(
+    "kind", ["JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob"]
+)
+def test_a_kubeflow_job_is_suspended_for_its_pods(
+    kind: str, restart: str, finished: bool | None
+) -> None:
+    """T41: the training operator would take a running pod that is evicted for a failed replica.
+
+    Whether the Job is finished is for whoever suspends it: that takes reading the Job.
+    """
+    pod = job(owner=("kubeflow.org/v1", kind), restart=restart)
+    decision = decide(pod, WITH_JOBS, owner_finished=finished)
+    assert isinstance(decision, repair.Restart), decision
+    assert decision.way is repair.Way.SUSPEND
+    assert decision.reason.endswith(
+        f"; the {kind} is suspended until all its pods are gone, and makes new ones;"
+        f" what it has done for the {kind} is lost"
+    )
+
+
+def test_a_kubeflow_job_is_not_suspended_unless_jobs_are_allowed() -> None:
+    """T41: by policy, never by surprise."""
+    decision = decide(job(owner=TFJOB))
+    assert isinstance(decision, repair.Report), decision
+    assert decision.reason.endswith("not restarted: it is a TFJob's, and restart-jobs is off")
+
+
+def test_a_job_of_a_version_that_is_not_the_training_operator_s_is_only_reported() -> None:
+    """T41: what mpi-operator makes of a suspension is not known, and its Job fails with a pod."""
+    decision = decide(job(owner=("kubeflow.org/v2beta1", "MPIJob")), WITH_JOBS)
+    assert isinstance(decision, repair.Report), decision
+    assert "not restarted: the MPIJob would fail" in decision.reason
+
+
+@pytest.mark.parametrize("pod", [unmeshed(), job()])
+def test_other_pods_are_evicted(pod: Pod) -> None:
     decision = decide(pod, WITH_JOBS)
     assert isinstance(decision, repair.Restart), decision
-    assert decision.reason.endswith(f"; what it has done for the {kind} is lost")
-
-
-@pytest.mark.parametrize(
-    ("kind", "restart"),
-    [
-        ("JAXJob", "Never"),
-        ("MPIJob", "OnFailure"),
-        ("PaddleJob", "Never"),
-        ("PyTorchJob", "Never"),
-        ("TFJob", "Never"),
-        ("TFJob", "OnFailure"),
-        ("XGBoostJob", "OnFailure"),
-    ],
-)
-def test_a_kubeflow_job_that_would_fail_with_its_pod_is_only_reported(
-    kind: str, restart: str
-) -> None:
-    """T41: the training operator takes a running pod that is deleted for a failed replica."""
-    decision = decide(job(owner=("kubeflow.org/v1", kind), restart=restart), WITH_JOBS)
-    assert isinstance(decision, repair.Report), decision
-    assert decision.reason.endswith(
-        f"not restarted: the {kind} would fail: its operator counts a pod that is deleted as failed"
-    )
+    assert decision.way is repair.Way.EVICT
 
 
 @pytest.mark.parametrize(

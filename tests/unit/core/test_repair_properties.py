@@ -85,7 +85,7 @@ def allowed(found: dict[str, Any], policy: Repair, *, finished: bool | None) -> 
     kind = (owners[0]["apiVersion"], owners[0]["kind"])
     over = all("terminated" in s["state"] for s in status["containerStatuses"])
     forbidden = (
-        kind not in KINDS[:4],
+        kind not in KINDS,
         "deletionTimestamp" in meta,
         status["phase"] not in {"Running", "Pending"},
         "istio-proxy" in names,
@@ -98,9 +98,9 @@ def allowed(found: dict[str, Any], policy: Repair, *, finished: bool | None) -> 
         policy.ours
         and meta["namespace"] == "kubeflow"
         and labels.get("app.kubernetes.io/name") == "istio-aux",
-        kind in KINDS[2:] and (not policy.restart_jobs or finished is not False),
+        kind in KINDS[2:] and not policy.restart_jobs,
+        kind == KINDS[2] and finished is not False,
         kind in KINDS[2:] and over and spec["restartPolicy"] != "Always",
-        kind == KINDS[3] and spec["restartPolicy"] == "Never",
     )
     return policy.race is RacePolicy.RESTART and not any(forbidden)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,29 @@ INJECTED = {"sidecar.istio.io/status": "{}"}
 def test_the_outcome_says_what_was_done(pod: dict[str, Any], outcome: Outcome) -> None:
     """It is what is counted."""
     assert answer(request(object=pod)).outcome is outcome
+
+
+def test_the_other_webhook_gives_pods_a_label() -> None:
+    """It has nothing to do with how they start."""
+    found = request()
+    result = review.answer_inject(json.dumps(found).encode())
+    sent = response(result.body)
+    pod = found["request"]["object"]
+    after = jsonpatch.apply_patch(pod, base64.b64decode(sent["patch"]).decode())
+    assert after["metadata"].pop("labels") == {start.INJECT: "true"}
+    assert after["metadata"] == pod["metadata"]
+    assert sent["auditAnnotations"] == {"reason": 'added label sidecar.istio.io/inject: "true"'}
+    assert result.outcome is Outcome.LABELLED
+
+
+def test_the_other_webhook_leaves_alone_what_says_something_itself() -> None:
+    """Nothing is done, and the audit log learns why."""
+    said = document({"main": None}, annotations={start.INJECT: "false"})
+    result = review.answer_inject(json.dumps(request(object=said)).encode())
+    sent = response(result.body)
+    assert sent.keys() == UNCHANGED
+    assert sent["auditAnnotations"] == {"reason": 'annotation sidecar.istio.io/inject: "false"'}
+    assert result.outcome is Outcome.UNCHANGED
 
 
 def test_a_generated_name_is_shown_by_its_prefix() -> None:
@@ -226,11 +250,12 @@ def test_without_a_uid_there_is_no_valid_answer(body: bytes) -> None:
 ).map(msgspec.json.encode))  # fmt: skip
 def test_no_body_breaks_it(body: bytes) -> None:
     """There is an answer, or the one error that the server knows."""
-    try:
-        result = review.answer(body, Start())
-    except review.Malformed:
-        return
-    response(result.body, result.uid)
+    for answered in (partial(review.answer, how=Start()), review.answer_inject):
+        try:
+            result = answered(body)
+        except review.Malformed:
+            continue
+        response(result.body, result.uid)
 
 
 @pytest.mark.parametrize("record", ["inject-classic.json", "inject-kube-system.json"])

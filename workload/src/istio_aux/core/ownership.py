@@ -24,6 +24,9 @@ pkg/controller.v1/common."""
 _RESTARTING = frozenset({"JAXJob", "PaddleJob", "PyTorchJob"})
 """Those of kubeflow.org that take a failed replica for a restart, unless they are to ``Never``."""
 
+TRAINING = "kubeflow.org/v1"
+"""What the training operator serves; mpi-operator's kubeflow.org/v2beta1 is another matter."""
+
 _SERVICES = {
     "": frozenset({"ReplicationController"}),
     "apps": frozenset({"DaemonSet", "ReplicaSet", "StatefulSet"}),
@@ -68,6 +71,15 @@ def fails_with(pod: Pod) -> str | None:
     if owner.kind in _RESTARTING and pod.restart_policy != "Never":
         return None
     return f"the {owner.kind} would fail: its operator counts a pod that is deleted as failed"
+
+
+def resumable(owner: OwnerReference) -> bool:
+    """Whether the owner is a Job that makes all its pods anew when it was suspended and is resumed.
+
+    Other than for the deletion of a pod, no kind of the training operator counts a failure for that
+    (1.9 pkg/controller.v1/common/job.go ReconcileJobs): see `suspension`.
+    """
+    return owner.api_version == TRAINING and is_job(owner)
 
 
 def ordinal(pod: Pod) -> int | None:

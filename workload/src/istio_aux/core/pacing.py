@@ -5,16 +5,17 @@ all is for `repair`. Pods of one controller are restarted one at a time, and the
 the last one's replacement is Ready with a sidecar: a restart that does not help is not repeated.
 
 Theory of operation. For each controller whoever acts keeps a `Course`: what was done, and what
-came of it. It calls `begun` right before an eviction is sent, `refused` when the answer says that
-nothing was evicted, and `seen` with the controller's pods whenever it looks. An eviction without an
-answer needs no call: `seen` finds out. Times are seconds of one steady clock. A course that is
+came of it. It calls `begun` right before an eviction is sent, `refused` or `superseded` when
+nothing was evicted, and `seen` with the controller's pods whenever it looks. An eviction without
+an answer needs no call: `seen` finds out. Times are seconds of one steady clock. A course that is
 thrown away, because the injector changed or another process leads, gives a new try.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -35,10 +36,12 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     doubt: float = 60.0
     """After which a pod that is still there was not evicted, whatever became of the request: for so
     long the API server works on one (kube-apiserver --request-timeout)."""
-    first_retry: float = 10.0
-    """After a refused eviction: what the API server itself suggests (k8s@1.36 eviction.go
-    createTooManyRequestsError)."""
+    first_retry: float = 1.0
+    """After a refused eviction: a budget's status lags a moment behind a pod that is Ready. Where
+    the API server wants more peace it says so (Retry-After)."""
     last_retry: float = 300.0
+    second_look: float = 1.0
+    """After a pod had changed since it was chosen; a watch lags milliseconds behind."""
 
 
 class Mesh(StrEnum):
@@ -59,7 +62,7 @@ class Member(Struct, frozen=True):
         name: of the pod, in its controller's namespace.
         uid: of the pod.
         mesh: what it is to the mesh.
-        ready: whether it serves; a meshed pod that succeeded counts, it will never serve again.
+        ready: whether it serves; a meshed pod of a Job counts, it may be over before it does.
         deleting: whether it is on its way out.
         restart: whether `repair.decide` wants it restarted.
         ordinal: its place in its StatefulSet; None in others.
@@ -138,39 +141,36 @@ class Done(Step, frozen=True, tag="done"):
 def member(pod: Pod, action: Action) -> Member:
     """See a pod as pacing does, with what `repair.decide` says about it."""
     meshed = has_sidecar(pod)
-    ready = any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions or ())
     deleting = pod.metadata.deletion_timestamp is not None
     return Member(
         name=pod.metadata.name,
         uid=pod.metadata.uid,
         mesh=Mesh.MESHED if meshed else _mesh(action),
-        ready=(ready or (meshed and pod.status.phase == "Succeeded")) and not deleting,
+        ready=not deleting and _serves(pod, meshed=meshed),
         deleting=deleting,
         restart=isinstance(action, Restart),
         ordinal=ownership.ordinal(pod),
     )
 
 
-def due(groups: Mapping[str, Group], now: float, pace: Pace) -> dict[str, Step]:
-    """Say for each controller what is next, by the same keys (their UIDs).
-
-    Controllers that were never served come first, then those that were served longest ago.
+def due(
+    waiting: Mapping[str, Course], under_way: Iterable[Course], now: float, pace: Pace
+) -> list[str]:
+    """Say whose turn it is: those that were never served first, then those served longest ago.
 
     Args:
-        groups: every controller with a pod to be restarted or a restart under way.
+        waiting: every controller whose next step is `Next`, by any key.
+        under_way: courses of all others, as far as they have a victim.
         now: the present time, of the clock that the courses are of.
         pace: the bounds; at most ``at_once`` restarts are under way, new ones included.
     """
-    steps = {owner: step(group, now, pace) for owner, group in groups.items()}
-    waiting = sorted(
-        (-math.inf if (served := groups[owner].course.served) is None else served, owner)
-        for owner, found in steps.items()
-        if isinstance(found, Next)
-    )
-    under_way = sum(_under_way(group.course, now, pace) for group in groups.values())
-    for _served, owner in waiting[max(pace.at_once - under_way, 0) :]:
-        steps[owner] = Hold(reason=f"others come first: {pace.at_once} controllers at once")
-    return steps
+    free = pace.at_once - sum(_under_way(course, now, pace) for course in under_way)
+
+    def place(owner: str) -> tuple[float, str]:
+        served = waiting[owner].served
+        return (-math.inf if served is None else served, owner)
+
+    return heapq.nsmallest(free, waiting, key=place) if free > 0 else []
 
 
 def step(group: Group, now: float, pace: Pace) -> Step:
@@ -182,12 +182,16 @@ def step(group: Group, now: float, pace: Pace) -> Step:
         awaited = f"{victim.pod.name} was evicted, and no replacement is Ready with a sidecar"
         if not _under_way(course, now, pace):
             return Stop(reason=f"{awaited} after {pace.patience:g} s")
-        return Hold(reason=f"{awaited} yet", until=victim.since + pace.patience)
+        doubtful = victim.since + pace.doubt
+        until = doubtful if now < doubtful else victim.since + pace.patience
+        return Hold(reason=f"{awaited} yet", until=until)
     possible = [pod for pod in group.members if pod.restart]
     if not possible:
         return Done(reason="no pod is to be restarted")
     if now < course.retry_at:
-        return Hold(reason=f"refused: {course.refusal}; tried again later", until=course.retry_at)
+        return Hold(
+            reason=f"not restarted: {course.refusal}; tried again later", until=course.retry_at
+        )
     return _choose(group.members, possible)
 
 
@@ -198,16 +202,25 @@ def begun(group: Group, pod: Member, now: float) -> Course:
     return structs.replace(group.course, victim=victim, served=now)
 
 
-def refused(course: Course, why: str, now: float, pace: Pace) -> Course:
+def refused(course: Course, why: str, now: float, pace: Pace, *, asked: float = 0.0) -> Course:
     """What is known once the API server has said that it did not evict the pod, and ``why``.
 
-    Usually a PodDisruptionBudget does not allow it now (429). It is tried again, ever later.
+    Usually a PodDisruptionBudget does not allow it now (429). It is tried again, ever later, but
+    not before the ``asked`` seconds (Retry-After) are over.
     """
     # Bounded: a float has no 2 ** 1024.
     wait = min(pace.first_retry * 2 ** min(course.refusals, 32), pace.last_retry)
-    return structs.replace(
-        course, victim=None, refusals=course.refusals + 1, refusal=why, retry_at=now + wait
-    )
+    again = now + max(wait, asked)
+    refusals = course.refusals + 1
+    return structs.replace(course, victim=None, refusals=refusals, refusal=why, retry_at=again)
+
+
+def superseded(course: Course, why: str, now: float, pace: Pace) -> Course:
+    """What is known once it turned out that the pod is not what it was when it was chosen.
+
+    Nothing was evicted, and nobody refused: the watch has told more in a moment.
+    """
+    return structs.replace(course, victim=None, refusal=why, retry_at=now + pace.second_look)
 
 
 def seen(group: Group, now: float, pace: Pace) -> Course:
@@ -228,6 +241,13 @@ def seen(group: Group, now: float, pace: Pace) -> Course:
     if any(pod.ready and pod.mesh in {Mesh.MESHED, Mesh.UNWANTED} for pod in replacements):
         return Course(served=course.served)
     return course
+
+
+def _serves(pod: Pod, *, meshed: bool) -> bool:
+    owner = ownership.controller(pod)
+    if meshed and owner is not None and ownership.is_job(owner):
+        return True
+    return any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions or ())
 
 
 def _mesh(action: Action) -> Mesh:

@@ -8,8 +8,10 @@ pod should have had a sidecar is an input.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import StrEnum
 
 from istio_aux.core import completion, injected, injection, ownership
+from istio_aux.core.applications import LABEL
 from istio_aux.core.pod import PROXY, OwnerReference, Pod, Struct
 from istio_aux.core.policy import RacePolicy, Repair
 from istio_aux.core.start import DATAPLANE, INJECT, MIRROR
@@ -21,8 +23,6 @@ _JUJU = (
 )
 """Labels, with their value where that matters, of the pods that Juju needs to repair a model: its
 operator and the controller (juju internal/provider/kubernetes modeloperator.go, bootstrap.go)."""
-_APPLICATION = "app.kubernetes.io/name"
-"""Label that Juju gives all pods of an application."""
 
 
 class Decision(Struct, frozen=True, tag_field="action"):
@@ -44,17 +44,26 @@ class Report(Decision, frozen=True, tag="report"):
     unmeshed: bool
 
 
-class Restart(Decision, frozen=True, tag="restart"):
-    """Evict the pod, only as it was seen: ``uid`` and ``resource_version`` are preconditions.
+class Way(StrEnum):
+    """How a pod is replaced."""
 
-    An eviction, never a plain deletion: that would pass over PodDisruptionBudgets. The API server
-    holds both preconditions for it (k8s@1.36 eviction.go addConditionAndDeletePod). ``owner`` makes
-    the new pod.
+    EVICT = "evict"
+    """Never a plain deletion: that would pass over PodDisruptionBudgets."""
+    SUSPEND = "suspend"
+    """By way of its Job, which might fail if the pod were evicted: see `suspension`."""
+
+
+class Restart(Decision, frozen=True, tag="restart"):
+    """Replace the pod, only as it was seen: ``uid`` and ``resource_version`` are preconditions.
+
+    The API server holds both for an eviction (k8s@1.36 eviction.go addConditionAndDeletePod).
+    ``owner`` makes the new pod.
     """
 
     uid: str
     resource_version: str
     owner: OwnerReference
+    way: Way = Way.EVICT
 
 
 Action = Ignore | Report | Restart
@@ -76,7 +85,8 @@ def decide(
         policy: what the cluster admin set.
         live: whether the injector would give a new pod its sidecar; None: not known.
         owner_finished: whether the pod's controller, if that is a Job, has succeeded or failed;
-            None: not known. It is not asked for other controllers.
+            None: not known. It is not asked for other controllers, nor for Jobs that would be
+            suspended: whoever does that reads the Job.
 
     Returns:
         The first rule below that applies, in this order; it never raises.
@@ -100,6 +110,7 @@ def decide(
         uid=pod.metadata.uid,
         resource_version=pod.metadata.resource_version,
         owner=owner,
+        way=Way.SUSPEND if ownership.resumable(owner) else Way.EVICT,
     )
 
 
@@ -145,7 +156,7 @@ def _nobody_may(pod: Pod, policy: Repair) -> Iterator[str]:
     for label, value in _JUJU:
         if label in pod.labels and value in {None, pod.labels[label]}:
             yield f"Juju needs the pod: label {label}"
-    ours, name = policy.ours, pod.labels.get(_APPLICATION)
+    ours, name = policy.ours, pod.labels.get(LABEL)
     if ours is not None and (ours.namespace, ours.name) == (pod.metadata.namespace, name):
         yield "the pod is one of istio-aux itself"
 
@@ -174,17 +185,18 @@ def _keeps_pod_of_job(
 ) -> Iterator[str]:
     if not policy.restart_jobs:
         yield f"it is a {owner.kind}'s, and restart-jobs is off"
-    if finished is None:
-        yield f"not known whether its {owner.kind} is finished"
-    if finished:
-        yield f"its {owner.kind} is finished"
+    if not ownership.resumable(owner):
+        if finished is None:
+            yield f"not known whether its {owner.kind} is finished"
+        if finished:
+            yield f"its {owner.kind} is finished"
+        if failure := ownership.fails_with(pod):
+            yield failure
     if pod.containers and all(
         completion.finished(container, pod.container_status(container.name), pod).finished
         for container in pod.containers
     ):
         yield "its containers are finished"
-    if failure := ownership.fails_with(pod):
-        yield failure
 
 
 def _costs(owner: OwnerReference) -> Iterator[str]:
@@ -195,6 +207,8 @@ def _costs(owner: OwnerReference) -> Iterator[str]:
     """
     if not ownership.is_job(owner):
         return
+    if ownership.resumable(owner):
+        yield f"the {owner.kind} is suspended until all its pods are gone, and makes new ones"
     yield f"what it has done for the {owner.kind} is lost"
     if owner.kind == "Job":
         yield (

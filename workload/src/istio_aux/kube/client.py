@@ -116,6 +116,16 @@ class Client:
         async with self._request("PUT", path, (), body=body) as response:
             return await response.read()
 
+    async def patch(self, path: str, body: bytes, params: Params = ()) -> bytes:
+        """Merge JSON into an object (RFC 7386); returns it as it is stored then.
+
+        ``metadata.uid`` and ``metadata.resourceVersion`` in the body are preconditions: `ApiError`
+        422 (a custom resource) or 409 if the object has others.
+        """
+        kind = "application/merge-patch+json"
+        async with self._request("PATCH", path, params, body=body, kind=kind) as response:
+            return await response.read()
+
     async def delete(self, path: str, body: bytes) -> bytes:
         """Delete an object; ``body`` is a meta/v1 DeleteOptions in JSON, such as preconditions.
 
@@ -172,6 +182,7 @@ class Client:
         params: Params,
         *,
         body: bytes | None = None,
+        kind: str = "application/json",
         patience: aiohttp.ClientTimeout | None = None,
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
         with _errors():
@@ -180,7 +191,7 @@ class Client:
                 self._access.server + path,
                 params=params,
                 data=body,
-                headers={"Content-Type": "application/json"} if body is not None else None,
+                headers={"Content-Type": kind} if body is not None else None,
                 server_hostname=self._access.server_hostname,
                 timeout=patience or _timeout(read=READ_TIMEOUT),
             ) as response:

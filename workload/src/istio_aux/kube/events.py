@@ -31,7 +31,8 @@ RATE = 5.0
 """Events a second after that."""
 
 WAITING = 500
-"""Events that wait to be sent; more than that are dropped, warnings only from twice as many on."""
+"""Events that wait to be sent; more than that are dropped: warnings only from twice as many on,
+those that come in masses from half as many on."""
 
 NOTE = 1024
 """Bytes of ``note`` that the API server takes (validation of events.k8s.io/v1)."""
@@ -44,19 +45,27 @@ class Events:
         """Prepare; ``instance`` names this process, such as its host name."""
         self._client, self._instance, self._rate = client, instance[:128], rate
         # A thousand pods that are freed at a start must not hide the one that lost its proxy.
-        self._queue: asyncio.PriorityQueue[tuple[bool, int, str, bytes]] = asyncio.PriorityQueue()
+        self._queue: asyncio.PriorityQueue[tuple[int, int, str, bytes]] = asyncio.PriorityQueue()
         self._emitted = 0
         self._refused = ""
 
     def emit(
-        self, pod: Key, kind: Literal["Normal", "Warning"], *, reason: str, action: str, note: str
+        self,
+        pod: Key,
+        kind: Literal["Normal", "Warning"],
+        *,
+        reason: str,
+        action: str,
+        note: str,
+        mass: bool = False,
     ) -> None:
         """Queue an Event about ``pod``; ``reason`` and ``action`` are UpperCamelCase words.
 
-        Warnings overtake others; among the same kind the order is kept.
+        Warnings overtake others, and all overtake those that come in masses (``mass``), such as one
+        for each pod of a cluster; among the same kind the order is kept.
         """
-        normal = kind == "Normal"
-        if self._queue.qsize() >= WAITING * (1 if normal else 2):
+        rank = 2 if mass else int(kind == "Normal")
+        if self._queue.qsize() >= (2 * WAITING, WAITING, WAITING // 2)[rank]:
             _log.debug("%s: Event %s dropped", pod, reason, extra={"event": "event-dropped"})
             return
         now = datetime.now(UTC)
@@ -84,7 +93,7 @@ class Events:
         }
         self._emitted += 1
         body = msgspec.json.encode(event)
-        self._queue.put_nowait((normal, self._emitted, pod.namespace, body))
+        self._queue.put_nowait((rank, self._emitted, pod.namespace, body))
 
     async def run(self) -> None:
         """Send what is queued until cancelled."""

@@ -1,0 +1,300 @@
+"""500 pods that missed their sidecar: what is said of them, and which of them are made anew.
+
+One story of three acts, for the crowd costs time: ``report``, ``restart``, ``restart`` with Jobs.
+The tests of an act look at its end from several sides.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import lab
+import lab.istio
+import lightkube
+import pytest
+from lab import crowd
+from lab.crowd import KINDS, Keeper, kind_of
+from lab.fixtures import await_account
+from lab.hooks import PORT, Hooks, patching
+from lab.kubelet import ScriptedKubelet
+from lab.served import metric, program
+from lab.workload import Workload
+from lightkube.codecs import from_dict
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
+from lightkube.resources.core_v1 import Event, Namespace, Pod
+
+# Measured on 2 busy cores: an act is over after 10 s.
+ACT = 100.0
+WHO = "repairing"
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What there is at the end of an act.
+
+    Attributes:
+        before, after: UIDs of the pods, by name, at the beginning and at the end of the act.
+        status: what the workload said.
+        log: its log.
+        events: the pods with an Event of each reason.
+        unmeshed, evicted, stopped: its metrics.
+    """
+
+    before: dict[str, str]
+    after: dict[str, str]
+    status: dict[str, Any]
+    log: list[dict[str, Any]]
+    events: dict[str, set[str]]
+    unmeshed: float
+    evicted: float
+    stopped: float
+
+    def said(self) -> Counter[str]:
+        """How many pods of each kind are unmeshed, as /status says."""
+        return Counter(kind_of(pod["name"]) for pod in self.status["unmeshed-pods"])
+
+    def gone(self) -> Counter[str]:
+        """How many pods of each kind are not there any more."""
+        uids = set(self.after.values())
+        return Counter(kind_of(name) for name, uid in self.before.items() if uid not in uids)
+
+    def restarted(self, kind: str) -> list[str]:
+        """The pods of a kind that were evicted, in order."""
+        return [
+            line["pod"]
+            for line in self.log
+            if line["event"] == "restarted" and kind_of(line["pod"]) == kind
+        ]
+
+
+class Stage:
+    """The namespace of the crowd, after Istio came too late for it."""
+
+    def __init__(self, cluster: lab.Cluster, keeper: Keeper, namespace: str, folder: Path) -> None:
+        self.cluster, self.keeper, self.namespace = cluster, keeper, namespace
+        self._folder = folder
+
+    def play(self, act: str, until: Any, settings: dict[str, Any]) -> Scene:
+        """Run a workload until it has nothing more to do."""
+        before = self._uids()
+        folder = self._folder / act
+        with program(self.cluster, folder, WHO, settings) as workload:
+            lab.until(lambda: until(workload), timeout=ACT, what=f"the end of {act}", every=0.2)
+            return Scene(
+                before=before,
+                after=self._uids(),
+                status=workload.status(),
+                log=[json.loads(line) for line in workload.process.log.read_text().splitlines()],
+                events={reason: self.events(reason) for reason in ("NoSidecar", "RestartStopped")},
+                unmeshed=metric(workload, "istio_aux_unmeshed_pods"),
+                evicted=metric(workload, 'istio_aux_sidecar_restarts_total{outcome="evicted"}'),
+                stopped=metric(workload, 'istio_aux_sidecar_restarts_total{outcome="stopped"}'),
+            )
+
+    def going(self) -> bool:
+        """Whether there is a pod that is to run and is on its way out."""
+        return any(pod.metadata and pod.metadata.deletionTimestamp for pod in self.keeper.pods())
+
+    def _uids(self) -> dict[str, str]:
+        with self.cluster.client() as client:
+            found = [pod.metadata for pod in client.list(Pod, namespace=self.namespace)]
+        return {str(meta.name): str(meta.uid) for meta in found if meta}
+
+    def events(self, reason: str) -> set[str]:
+        """The pods with an Event of that reason."""
+        with self.cluster.client() as client:
+            found = client.list(Event, namespace=self.namespace, fields={"reason": reason})
+            return {str(event.involvedObject.name) for event in found}
+
+
+def strip(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    """Take what Istio added from a pod."""
+    payload = [each for each in pod["spec"]["containers"] if each["name"] == "main"]
+    return [
+        {"op": "replace", "path": "/spec/containers", "value": payload},
+        {"op": "remove", "path": "/spec/initContainers"},
+        {"op": "remove", "path": "/metadata/annotations"},
+    ]
+
+
+@pytest.fixture(scope="module")
+def thief(cluster: lab.Cluster, client: lightkube.Client) -> Iterator[None]:
+    """A webhook after Istio's that takes the sidecar from the pods of one controller."""
+    name = "zz-thief"
+    with Hooks(cluster, name, {name: patching(strip)}) as hooks:
+        webhook = {
+            "name": f"{name}.lab.test",
+            "admissionReviewVersions": ["v1"],
+            "clientConfig": {
+                "service": {"name": name, "namespace": name, "port": PORT},
+                "caBundle": hooks.bundle,
+            },
+            "rules": [
+                {
+                    "apiGroups": [""],
+                    "apiVersions": ["v1"],
+                    "operations": ["CREATE"],
+                    "resources": ["pods"],
+                }
+            ],
+            "objectSelector": {"matchLabels": {crowd.STRIPPED: "yes"}},
+            "sideEffects": "None",
+        }
+        kind = {"apiVersion": "admissionregistration.k8s.io/v1"}
+        kind["kind"] = "MutatingWebhookConfiguration"
+        client.create(from_dict({**kind, "metadata": {"name": name}, "webhooks": [webhook]}))
+        yield
+        client.delete(MutatingWebhookConfiguration, name)
+
+
+@pytest.fixture(scope="module")
+def stage(
+    cluster: lab.Cluster,
+    client: lightkube.Client,
+    kubelet: ScriptedKubelet,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Stage]:
+    """T33: the pods are there, and then comes Istio."""
+    name = "crowd"
+    labels = {"istio-injection": "enabled"}
+    client.create(Namespace(metadata=ObjectMeta(name=name, labels=labels)))
+    await_account(client, name)
+    with Keeper(cluster, kubelet, name) as keeper:
+        crowd.populate(cluster, name)
+        keeper.await_ready()
+        istio = lab.istio.install(cluster)
+        yield Stage(cluster, keeper, name, tmp_path_factory.mktemp(WHO))
+        istio.remove()
+        crowd.release(cluster, name)
+        client.delete(Namespace, name)
+
+
+@pytest.fixture(scope="module")
+def reported(stage: Stage) -> Scene:
+    """The end of ``report``."""
+    total = sum(kind.count for kind in KINDS.values() if kind.fate != "ignored")
+
+    def told(workload: Workload) -> bool:
+        found = workload.status().get("unmeshed-total") == total
+        return found and bool(stage.events("NoSidecar"))
+
+    return stage.play("report", told, {"race-policy": "report"})
+
+
+@pytest.fixture(scope="module")
+def restarted(stage: Stage, reported: Scene, thief: None) -> Scene:
+    """The end of ``restart``: it was refused what it is refused, gave up, and did all else."""
+    replaced = sum(kind.count for kind in KINDS.values() if kind.fate == "replaced")
+
+    def over(workload: Workload) -> bool:
+        outcomes = ("evicted", "refused", "stopped")
+        series = [f'istio_aux_sidecar_restarts_total{{outcome="{each}"}}' for each in outcomes]
+        evicted, refused, stopped = (metric(workload, each) for each in series)
+        # Between two attempts the reason says what the last one was refused for.
+        pods = workload.status().get("unmeshed-pods", [])
+        said = {kind_of(pod["name"]) for pod in pods if "tried again later" in pod["reason"]}
+        done = evicted >= replaced + 1 and refused >= 2 and stopped == 1 and not stage.going()
+        done = done and {"held", "twice"} <= said
+        return done and bool(stage.events("RestartStopped"))
+
+    return stage.play("restart", over, {"race-policy": "restart"})
+
+
+def test_report_finds_those_that_should_have_a_sidecar_and_no_others(reported: Scene):
+    """T41: of 500 pods; the metric is as high."""
+    expected = {name: kind.count for name, kind in KINDS.items() if kind.fate != "ignored"}
+    assert reported.said() == expected
+    assert reported.unmeshed == reported.status["unmeshed-total"] == sum(expected.values())
+
+
+def test_report_touches_no_pod(reported: Scene):
+    assert reported.before == reported.after
+    assert len(reported.after) == 500
+    assert reported.evicted == 0
+
+
+def test_report_tells_the_owners(reported: Scene):
+    """Fifty at once, then five a second, so that there are some of them by now."""
+    told = {kind_of(name) for name in reported.events["NoSidecar"]}
+    assert told
+    assert not told & {name for name, kind in KINDS.items() if kind.fate == "ignored"}
+
+
+def test_restart_replaces_exactly_the_allowed_pods(restarted: Scene):
+    """T41: of those that are hopeless one is tried."""
+    replaced = {name: kind.count for name, kind in KINDS.items() if kind.fate == "replaced"}
+    assert restarted.gone() == {**replaced, "hopeless": 1}
+    expected = {
+        name: kind.count
+        for name, kind in KINDS.items()
+        if kind.fate in {"refused", "stopped", "reported"}
+    }
+    assert restarted.said() == expected
+
+
+def test_restarted_pods_have_a_sidecar(restarted: Scene, stage: Stage):
+    for name, kind in KINDS.items():
+        if kind.fate == "replaced":
+            assert [crowd.sidecar(pod) for pod in stage.keeper.pods(name)] == [True] * kind.count
+
+
+def test_a_stateful_set_is_restarted_from_its_highest_ordinal(restarted: Scene):
+    assert restarted.restarted("db") == ["db-2", "db-1", "db-0"]
+
+
+def test_pods_of_one_controller_are_restarted_one_after_another(restarted: Scene, stage: Stage):
+    """The next one only after the last one's replacement was started."""
+    for name, kind in KINDS.items():
+        if kind.fate == "replaced":
+            evicted = [
+                datetime.fromisoformat(line["time"]).timestamp()
+                for line in restarted.log
+                if line["event"] == "restarted" and kind_of(line["pod"]) == name
+            ]
+            metas = [pod.metadata for pod in stage.keeper.pods(name)]
+            ran = sorted(stage.keeper.ran[str(meta.uid)] for meta in metas if meta)
+            assert all(early < late for early, late in zip(ran, evicted[1:], strict=False)), name
+
+
+def test_what_a_budget_forbids_is_said_and_not_done(restarted: Scene):
+    """A PodDisruptionBudget that allows no disruption; two of them, which no eviction gets by."""
+    reasons = {kind_of(pod["name"]): pod["reason"] for pod in restarted.status["unmeshed-pods"]}
+    assert "would violate the pod's disruption budget" in reasons["held"]
+    assert "more than one PodDisruptionBudget" in reasons["twice"]
+
+
+def test_a_replacement_without_a_sidecar_ends_the_restarts_of_its_controller(restarted: Scene):
+    """T41: no loop; the new pod's Event and /status say why."""
+    assert len(restarted.restarted("hopeless")) == 1
+    assert restarted.stopped == 1
+    said = [
+        pod["reason"]
+        for pod in restarted.status["unmeshed-pods"]
+        if kind_of(pod["name"]) == "hopeless"
+    ]
+    assert all("was evicted, has no sidecar either" in reason for reason in said)
+    told = restarted.events["RestartStopped"]
+    assert len(told) == 1
+    assert told <= restarted.after.keys() - restarted.before.keys()
+
+
+def test_jobs_are_restarted_when_that_is_allowed(restarted: Scene, stage: Stage):
+    """One pod of the Job, whose controller takes 10 s to make a new one, for that is its pause
+    after a failure. Nobody knows the TFJob. Who was given up by another process is tried again.
+    """
+
+    def over(workload: Workload) -> bool:
+        series = 'istio_aux_sidecar_restarts_total{outcome="evicted"}'
+        return metric(workload, series) == 2 and not stage.going()
+
+    jobs = stage.play("jobs", over, {"race-policy": "restart", "restart-jobs": True})
+    assert jobs.gone() == {"batch": 1, "hopeless": 1}
+    reasons = {kind_of(pod["name"]): pod["reason"] for pod in jobs.status["unmeshed-pods"]}
+    assert "its TFJob is gone" in reasons["training"]

@@ -1,0 +1,292 @@
+"""500 pods of all kinds of owners that were made before there was an Istio, and their keeper.
+
+The controllers are the cluster's own. Pods with the label `KEPT` are run by a scripted kubelet as
+soon as they are there, as are those that come in their place; the others stay Pending.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from lightkube import ApiError, Client
+from lightkube.codecs import AnyResource, from_dict
+from lightkube.core.client import LabelValue
+from lightkube.models.meta_v1 import ObjectMeta, OwnerReference
+from lightkube.resources.apps_v1 import DaemonSet, ReplicaSet, StatefulSet
+from lightkube.resources.batch_v1 import Job
+from lightkube.resources.core_v1 import ConfigMap, Pod, PodStatus, ReplicationController
+
+from lab import creation, meshed
+from lab.clusters import Cluster
+from lab.kubelet import ScriptedKubelet
+from lab.waiting import until
+
+KEPT = "crowd.lab.test/kept"
+STRIPPED = "crowd.lab.test/stripped"
+"""Label of pods that a webhook of the test takes their sidecar from."""
+MIRROR = "kubernetes.io/config.mirror"
+NODE = "scripted"
+"""The only one; a mirror pod must have one."""
+INJECT = "sidecar.istio.io/inject"
+OPERATOR = {"operator.juju.is/name": "modeloperator", "model.juju.is/disable-webhook": "true"}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Some pods of one owner.
+
+    Attributes:
+        owner: kind of the controller that makes them, all of it by the real one.
+        count: how many pods.
+        fate: what becomes of them under `restart`: ``replaced``, ``refused`` by a budget,
+            ``stopped`` after the first one, ``reported``, or ``ignored``: they are to have none.
+        kept: whether they run.
+        labels, annotations, spec: of the pods.
+        budgets: specs of PodDisruptionBudgets, without their selectors.
+    """
+
+    owner: str
+    count: int
+    fate: str
+    kept: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    annotations: Mapping[str, str] = field(default_factory=dict[str, str])
+    spec: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    budgets: tuple[dict[str, Any], ...] = ()
+
+
+OWNED = {
+    "plain": Kind("ReplicaSet", 4, "replaced", kept=True),
+    "web": Kind("ReplicaSet", 3, "replaced", kept=True, budgets=({"maxUnavailable": 1},)),
+    "db": Kind("StatefulSet", 3, "replaced", kept=True),
+    "agent": Kind("DaemonSet", 1, "replaced", kept=True),
+    "old": Kind("ReplicationController", 2, "replaced", kept=True),
+    "held": Kind("ReplicaSet", 2, "refused", kept=True, budgets=({"minAvailable": 2},)),
+    "twice": Kind("ReplicaSet", 1, "refused", kept=True, budgets=({"minAvailable": 0},) * 2),
+    "hopeless": Kind("ReplicaSet", 3, "stopped", kept=True, labels={STRIPPED: "yes"}),
+    "batch": Kind("Job", 2, "reported", kept=True),
+    "host": Kind("ReplicaSet", 40, "ignored", spec={"hostNetwork": True}),
+    "out": Kind("ReplicaSet", 60, "ignored", labels={INJECT: "false"}),
+    "out-annotation": Kind("ReplicaSet", 60, "ignored", annotations={INJECT: "false"}),
+    "modeloperator": Kind("ReplicaSet", 4, "ignored", labels=OPERATOR),
+}
+UNOWNED = {
+    "bare": Kind("", 173, "reported"),
+    "foreign": Kind("ConfigMap", 60, "reported"),
+    "training": Kind("TFJob", 32, "reported"),
+    "mirror": Kind("", 10, "ignored", annotations={MIRROR: "8f2e"}),
+    "terminal": Kind("", 20, "ignored"),
+    "deleting": Kind("", 20, "ignored"),
+}
+OWNERS: Mapping[str, Any] = {
+    "DaemonSet": DaemonSet,
+    "Job": Job,
+    "ReplicaSet": ReplicaSet,
+    "ReplicationController": ReplicationController,
+    "StatefulSet": StatefulSet,
+}
+KINDS = {**OWNED, **UNOWNED}
+FINALIZER = "crowd.lab.test/stays"
+# Measured on 2 busy cores: all are there after 8 s.
+PATIENCE = 100.0
+
+
+def populate(cluster: Cluster, namespace: str) -> None:
+    """Make all of them but those that run nowhere."""
+    with cluster.client() as client:
+        for name, kind in OWNED.items():
+            for document in _owned(namespace, name, kind):
+                client.create(document)
+        config = client.create(ConfigMap(metadata=ObjectMeta(name="foreign", namespace=namespace)))
+        assert config.metadata
+        uids = {"ConfigMap": str(config.metadata.uid), "TFJob": "00000000-gone"}
+        pods = [
+            _unowned(namespace, f"{name}-{number}", kind, uids.get(kind.owner, ""))
+            for name, kind in UNOWNED.items()
+            for number in range(kind.count)
+        ]
+        for made in creation.create(cluster, *pods):
+            assert made.status == 201, made.body
+        for pod in pods:
+            name = str(pod.metadata.name if pod.metadata else "")
+            if name.startswith("terminal"):
+                over = {"status": {"phase": "Succeeded"}}
+                client.patch(PodStatus, name, over, namespace=namespace)
+            if name.startswith("deleting"):
+                client.delete(Pod, name, namespace=namespace)
+        until(
+            lambda: all(_made(client, namespace, name) for name in OWNED),
+            timeout=PATIENCE,
+            what="all pods to be there",
+            every=0.2,
+        )
+
+
+def _made(client: Client, namespace: str, name: str) -> bool:
+    """Whether a controller has made all its pods; it says so itself, a DaemonSet by other words."""
+    kind = OWNED[name]
+    owner = client.get(OWNERS[kind.owner], name, namespace=namespace)
+    status = owner.to_dict().get("status", {})
+    counts = ("replicas", "currentNumberScheduled", "active")
+    return kind.count in {status.get(count) for count in counts}
+
+
+def release(cluster: Cluster, namespace: str) -> None:
+    """Let go of those that are being deleted, so that the namespace can be."""
+    with cluster.client() as client:
+        for number in range(UNOWNED["deleting"].count):
+            nothing = {"metadata": {"finalizers": None}}
+            client.patch(Pod, f"deleting-{number}", nothing, namespace=namespace)
+
+
+class Keeper:
+    """Runs the pods that are to run, while it is open.
+
+    Attributes:
+        ran: UID of each pod that it ran, and when.
+    """
+
+    def __init__(self, cluster: Cluster, kubelet: ScriptedKubelet, namespace: str) -> None:
+        self.ran: dict[str, float] = {}
+        self._client, self._kubelet, self._namespace = cluster.client(), kubelet, namespace
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="keeper")
+        self._error: Exception | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self._error:
+            raise self._error
+
+    def pods(self, name: str = "") -> list[Pod]:
+        """Those that run or are to run, of one kind or of all, sorted by name.
+
+        Raises whatever ended the keeper's own work.
+        """
+        if self._error:
+            raise self._error
+        labels: dict[str, LabelValue] = {KEPT: name or None}
+        found = self._client.list(Pod, namespace=self._namespace, labels=labels)
+        return sorted(found, key=lambda pod: str(pod.metadata and pod.metadata.name))
+
+    def await_ready(self) -> None:
+        """Return when all of them are there and Ready. Raises TimeoutError."""
+        count = sum(kind.count for kind in OWNED.values() if kind.kept)
+        until(
+            lambda: sum(map(ready, self.pods())) == count,
+            timeout=PATIENCE,
+            what=f"{count} pods to be Ready",
+        )
+
+    def _start(self, pod: Pod) -> None:
+        try:
+            self._kubelet.run(pod)
+        except ApiError as error:
+            # Listed a moment ago, it may be gone by now.
+            if error.status.code not in {404, 409}:
+                raise
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(0.1):
+                for pod in self.pods():
+                    assert pod.metadata
+                    uid = str(pod.metadata.uid)
+                    if uid not in self.ran and not pod.metadata.deletionTimestamp:
+                        self.ran[uid] = time.time()
+                        self._start(pod)
+        except Exception as error:  # A thread cannot fail a test.
+            self._error = error
+
+
+def ready(pod: Pod) -> bool:
+    """Whether the pod serves."""
+    conditions = (pod.status and pod.status.conditions) or []
+    return any(c.type == "Ready" and c.status == "True" for c in conditions)
+
+
+def sidecar(pod: Pod) -> bool:
+    """Whether the pod has one."""
+    assert pod.spec
+    return any(container.name == meshed.PROXY for container in pod.spec.containers)
+
+
+def kind_of(pod: str) -> str:
+    """The key in `KINDS` of a pod by its name."""
+    return max((name for name in KINDS if pod.startswith(f"{name}-")), key=len)
+
+
+def _owned(namespace: str, name: str, kind: Kind) -> list[AnyResource]:
+    """The controller and its budgets."""
+    labels = {"crowd": name, **({KEPT: name} if kind.kept else {}), **kind.labels}
+    container = {"name": "main", "image": meshed.PAYLOAD_IMAGE}
+    spec = {"containers": [container], "terminationGracePeriodSeconds": 1, **kind.spec}
+    template: dict[str, Any] = {
+        "metadata": {"labels": labels, "annotations": dict(kind.annotations)},
+        "spec": spec,
+    }
+    selector: dict[str, Any] = {"matchLabels": {"crowd": name}}
+    details: dict[str, Any] = {"template": template, "selector": selector, "replicas": kind.count}
+    match kind.owner:
+        case "Job":
+            spec["restartPolicy"] = "Never"
+            details = {"template": template, "parallelism": kind.count, "completions": kind.count}
+        case "ReplicationController":
+            details["selector"] = selector["matchLabels"]
+        case "StatefulSet":
+            details |= {"serviceName": name, "podManagementPolicy": "Parallel"}
+        case "DaemonSet":
+            del details["replicas"]
+        case _:
+            pass
+    version = {"Job": "batch/v1", "ReplicationController": "v1"}.get(kind.owner, "apps/v1")
+    documents = [(version, kind.owner, name, details)] + [
+        ("policy/v1", "PodDisruptionBudget", f"{name}-{number}", {"selector": selector, **budget})
+        for number, budget in enumerate(kind.budgets)
+    ]
+    return [
+        from_dict(
+            {
+                "apiVersion": version,
+                "kind": what,
+                "metadata": {"name": called, "namespace": namespace},
+                "spec": spec,
+            }
+        )
+        for version, what, called, spec in documents
+    ]
+
+
+def _unowned(namespace: str, name: str, kind: Kind, uid: str) -> Pod:
+    """A pod that no controller of the cluster's makes."""
+    pod = meshed.pod(namespace, name, sidecar=None, restart_policy="Always")
+    assert pod.metadata
+    pod.metadata.annotations = dict(kind.annotations)
+    if name.startswith("deleting"):
+        pod.metadata.finalizers = [FINALIZER]
+    if MIRROR in kind.annotations:
+        assert pod.spec
+        pod.spec.nodeName = NODE
+    if kind.owner:
+        version = {"TFJob": "kubeflow.org/v1"}.get(kind.owner, "v1")
+        pod.metadata.ownerReferences = [
+            OwnerReference(
+                apiVersion=version, kind=kind.owner, name="foreign", uid=uid, controller=True
+            )
+        ]
+    return pod

@@ -1,0 +1,135 @@
+"""A Job, its pods, its operator, its users and us, in an order that chance decides.
+
+The operator is what 1.9 pkg/controller.v1/common/job.go ReconcileJobs does: it sees the Job at once
+and the end of a pod up to `LAG` seconds late, and it may be away.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from istio_aux.core import suspension
+from istio_aux.core.pod import Condition
+from istio_aux.core.suspension import Patience, Release, Resume, Suspend, Wait
+from msgspec import structs
+from unit.core.training import job, pod
+
+PATIENCE = Patience()
+LAG = 1.5
+
+
+class World:
+    """One second passes at each `act`.
+
+    Attributes:
+        by_others: whether the last to change ``suspend`` was not us.
+    """
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._pods = {name: pod(name) for name in ("a", "b")}
+        self._seen_gone: float | None = None
+        self._now = 0.0
+        self._away = False
+        self._followed: float | None = None
+        self._gone: float | None = None
+        self.job = job("Running")
+        self.by_others = False
+
+    def happen(self) -> None:
+        """Let something happen, or nothing."""
+        match self._random.choice(["operate", "operate", "end", "away", "die", "user", ""]):
+            case "operate":
+                self._operate()
+            case "end":
+                self._end()
+            case "away":
+                self._away = not self._away
+            case "die":
+                self._followed = self._gone = None  # Whoever leads next finds the mark.
+            case "user" if self._random.random() < 0.2:
+                self._switch(suspend=self._random.random() < 0.5)
+                self.by_others = True
+            case _:
+                pass
+
+    def act(self) -> None:
+        """Look once, as `Suspensions` does, or be too slow for that."""
+        self._now += 1.0
+        if self._random.random() < 0.2:
+            return
+        if not self.job.marked:
+            self._followed = self._gone = None
+            victim = next(iter(self._pods.values()), None)
+            if victim and self._random.random() < 0.3:
+                decision = suspension.begin(self.job, victim)
+                if isinstance(decision, Suspend):
+                    self._write(decision)
+            return
+        self._followed = self._now if self._followed is None else self._followed
+        left = list(self._pods.values())
+        self._gone = None if left else self._now if self._gone is None else self._gone
+        decision = suspension.follow(
+            self.job, left, patience=PATIENCE,
+            waited=self._now - self._followed,
+            gone=self._now - (self._now if self._gone is None else self._gone),
+        )  # fmt: skip
+        if isinstance(decision, Resume):
+            for found in left:
+                assert found.metadata.deletion_timestamp is None, "resumed before a pod was gone"
+            lag = self._seen_gone is not None and self._now - self._seen_gone <= LAG
+            assert not lag, "resumed before the operator knew"
+        if isinstance(decision, Resume | Release):
+            self._write(decision)
+        else:
+            assert isinstance(decision, Wait)
+
+    def calm_down(self) -> None:
+        """From now on all do what they are to do, and nobody interferes."""
+        self._away = False
+        for _ in range(200):
+            if not self.job.marked:
+                return
+            self._operate()
+            self._end()
+            self.act()
+
+    def _operate(self) -> None:
+        if self._away:
+            return
+        if self.job.run_policy.suspend:
+            self._pods = {name: pod(name, deleting=True) for name in self._pods}
+            self._say("Suspended")
+        elif len(self._pods) < 2:
+            self._pods = {name: pod(name) for name in ("a", "b")}
+            self._say("Running")
+        else:
+            self._say("Running")
+
+    def _end(self) -> None:
+        """One pod that is on its way out ends."""
+        for name, found in self._pods.items():
+            if found.metadata.deletion_timestamp is not None:
+                del self._pods[name]
+                self._seen_gone = self._now
+                return
+
+    def _write(self, action: Suspend | Resume | Release) -> None:
+        assert suspension.patch(self.job, action)
+        self._mark(isinstance(action, Suspend))
+        if not isinstance(action, Release):
+            self._switch(suspend=isinstance(action, Suspend))
+            self.by_others = False
+
+    def _mark(self, marked: bool) -> None:
+        notes = {suspension.MARK: suspension.SIDECAR} if marked else {}
+        metadata = structs.replace(self.job.metadata, annotations=notes)
+        self.job = structs.replace(self.job, metadata=metadata)
+
+    def _switch(self, *, suspend: bool) -> None:
+        policy = structs.replace(self.job.run_policy, suspend=suspend)
+        self.job = structs.replace(self.job, spec=suspension.Spec(run_policy=policy))
+
+    def _say(self, condition: str) -> None:
+        status = suspension.Status(conditions=(Condition(type=condition, status="True"),))
+        self.job = structs.replace(self.job, status=status)

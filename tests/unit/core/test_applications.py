@@ -1,0 +1,78 @@
+"""Which applications ask for sidecars: the file that names them, and whom that means."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from istio_aux.core.applications import Applications, new_pod, parse
+from istio_aux.core.policy import Application
+from unit.core.mesh import INJECT, pod
+
+NAME = "app.kubernetes.io/name"
+FILE = """\
+# Written by the charm.
+shop/web   # on request
+
+  bank/*
+"""
+
+
+def test_a_file_names_applications_and_whole_models() -> None:
+    found, problems = parse(FILE)
+    assert found == Applications(frozenset({Application("shop", "web")}), frozenset({"bank"}))
+    assert problems == ()
+
+
+@pytest.mark.parametrize(
+    "entry", ["web", "shop/", "/web", "shop/web/0", "Shop/web", "shop/we*", "*/web", "shop web"]
+)
+def test_an_entry_that_means_nothing_is_told_and_the_others_count(entry: str) -> None:
+    found, problems = parse(f"shop/a\n{entry}\nshop/b")
+    assert {each.name for each in found.named} == {"a", "b"}
+    expected = "expected model/app, or model/* for all of a model"
+    assert problems == (f'line 2: "{entry}": {expected}',)
+
+
+@given(st.text())
+def test_any_text_can_be_read(text: str) -> None:
+    found, problems = parse(text)
+    assert all("\n" not in problem for problem in problems)
+    assert not (found.named and not text)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "name", "asks"),
+    [
+        ("shop", "web", True),
+        ("shop", "db", False),
+        ("bank", "web", True),
+        ("bank", None, False),
+        ("other", "web", False),
+    ],
+)
+def test_a_pod_asks_by_its_namespace_and_its_application(
+    namespace: str, name: str | None, asks: bool
+) -> None:
+    """All of a model means all its applications: Juju's own pods there have no such label."""
+    found, _ = parse(FILE)
+    labels = {NAME: name} if name else {}
+    assert found.asks(pod(labels, namespace=namespace)) is asks
+
+
+def test_a_pod_is_judged_as_admission_would_make_it() -> None:
+    found, _ = parse(FILE)
+    judged = found.judged(pod({NAME: "web"}, namespace="shop"))
+    assert judged.labels == {NAME: "web", INJECT: "true"}
+    assert new_pod(Application("shop", "web")).labels == judged.labels
+
+
+@pytest.mark.parametrize("value", ["true", "false", "maybe", ""])
+@pytest.mark.parametrize("where", ["label", "annotation"])
+def test_a_pod_that_says_itself_what_it_wants_is_left_so(where: str, value: str) -> None:
+    found, _ = parse(FILE)
+    said = {INJECT: value}
+    own = pod({NAME: "web", **said}, namespace="shop")
+    if where == "annotation":
+        own = pod({NAME: "web"}, said, namespace="shop")
+    assert found.judged(own) is own

@@ -1,0 +1,190 @@
+"""What to do about a Job of the training operator whose pods are to be made anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from istio_aux.core import suspension
+from istio_aux.core.pod import Pod
+from istio_aux.core.suspension import (
+    MARK,
+    SIDECAR,
+    Job,
+    Leave,
+    Patience,
+    Release,
+    Resume,
+    Suspend,
+    Wait,
+)
+from unit.core.suspension_world import World
+from unit.core.training import job, pod, pods, suspended
+
+PATIENCE = Patience()
+LONG = PATIENCE.doubt
+
+
+def follow(
+    job: Job, left: Sequence[Pod] = (), *, waited: float = 5.0, gone: float = LONG
+) -> Wait | Resume | Release | Leave:
+    return suspension.follow(job, left, waited=waited, gone=gone, patience=PATIENCE)
+
+
+def row(sentence: str, *values: Any) -> Any:
+    return pytest.param(*values, id=sentence)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        row("that runs", job("Created", "Running")),
+        row("that was just created", job()),
+        row("that was resumed before", job("Running", policy={"suspend": False})),
+        row("that names its operator", job(policy={"managedBy": "kubeflow.org/training-operator"})),
+        row("whose status says null", job(policy={"suspend": None})),
+    ],
+)
+def test_a_job_is_suspended(found: Job) -> None:
+    assert isinstance(suspension.begin(found, pod()), Suspend)
+
+
+@pytest.mark.parametrize(
+    ("found", "its", "because"),
+    [
+        row("that succeeded", job("Succeeded"), pod(), "it is finished"),
+        row("that failed", job("Failed"), pod(), "it is finished"),
+        row(
+            "that is deleted", job(deletionTimestamp="2026-11-21T08:17:00Z"), pod(),
+            "it is being deleted",
+        ),
+        row(
+            "that a user suspended", job(policy={"suspend": True}), pod(),
+            "somebody else has suspended it",
+        ),
+        row(
+            "in a queue of Kueue's", job(labels={"kueue.x-k8s.io/queue-name": "gpu"}), pod(),
+            "Kueue says when it is suspended: label kueue.x-k8s.io/queue-name",
+        ),
+        row(
+            "that Kueue manages without a queue", job(),
+            pod(labels={"kueue.x-k8s.io/podset": "worker"}),
+            "Kueue says when it is suspended: label kueue.x-k8s.io/podset",
+        ),
+        row(
+            "of another manager", job(policy={"managedBy": "kueue.x-k8s.io/multikueue"}), pod(),
+            "it is managed by kueue.x-k8s.io/multikueue",
+        ),
+        row(
+            "made anew under its name", job(uid="job-2"), pod(),
+            "it is not the Job that made the pod",
+        ),
+        row("without a uid", job(uid=""), pod(owner_uid=""), "it is not the Job that made the pod"),
+        row(
+            "whose pods cannot be found", job(), pod(labels={"job-name": "mnist"}),
+            "its pod has no label training.kubeflow.org/job-name: mnist",
+        ),
+    ],
+)  # fmt: skip
+def test_a_job_is_left_alone(found: Job, its: Pod, because: str) -> None:
+    assert suspension.begin(found, its) == Leave(reason=because)
+
+
+def test_a_suspended_job_is_resumed_once_its_pods_are_gone() -> None:
+    assert follow(suspended()) == Resume(reason="all its pods are gone")
+
+
+@pytest.mark.parametrize(
+    ("found", "left", "gone"),
+    [
+        row("as long as a pod is on its way out", suspended(), pods("a", deleting=True), 0.0),
+        row("for a pod that succeeded", suspended(), pods("a", phase="Succeeded"), 0.0),
+        row("until the operator has begun", job(marked=True, policy={"suspend": True}), (), LONG),
+        row("until the operator knows that they are gone", suspended(), (), 1.9),
+    ],
+)
+def test_a_suspended_job_waits(found: Job, left: Sequence[Pod], gone: float) -> None:
+    """Resumed too early it fails: see test_training_race of the node tier."""
+    assert isinstance(follow(found, left, gone=gone), Wait)
+
+
+def test_one_of_the_pods_that_do_not_go_is_named() -> None:
+    decision = follow(suspended(), pods("d", "c", "b", "a", deleting=True), waited=1e6)
+    assert isinstance(decision, Wait)
+    assert decision.reason == "4 of its pods are still there: a, b, c"
+    assert decision.pod is not None
+
+
+@pytest.mark.parametrize("left", [(), pods("a", "b")])
+def test_a_job_whose_operator_is_not_at_work_is_resumed(left: Sequence[Pod]) -> None:
+    """Its pods are as they were; later their work would be lost for no restart of theirs."""
+    found = job("Running", marked=True, policy={"suspend": True})
+    decision = follow(found, left, waited=LONG)
+    assert isinstance(decision, Resume)
+    assert decision.in_vain
+    assert isinstance(follow(found, left, waited=LONG - 1), Wait)
+
+
+def test_a_job_with_a_pod_on_its_way_out_is_not_resumed_however_long_it_takes() -> None:
+    found = job("Running", marked=True, policy={"suspend": True})
+    left = [*pods("a"), *pods("b", deleting=True)]
+    assert isinstance(follow(found, left, waited=1e6), Wait)
+
+
+def test_a_job_that_finished_meanwhile_does_not_stay_suspended() -> None:
+    assert isinstance(follow(suspended("Suspended", "Failed"), pods("a")), Resume)
+
+
+def test_a_job_that_somebody_else_resumed_loses_our_mark_only() -> None:
+    found = suspended(policy={"suspend": False})
+    decision = follow(found, pods("a"))
+    assert isinstance(decision, Release)
+    assert suspension.patch(found, decision) == {
+        "metadata": {"uid": "job-1", "resourceVersion": "7", "annotations": {MARK: None}}
+    }
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        row("without our mark", suspended(marked=False)),
+        row("that is deleted", suspended(deletionTimestamp="2026-11-21T08:17:00Z")),
+    ],
+)
+def test_a_suspended_job_is_left_alone(found: Job) -> None:
+    assert isinstance(follow(found), Leave)
+
+
+@pytest.mark.parametrize(
+    ("action", "suspend", "mark"),
+    [(Suspend(reason=""), True, SIDECAR), (Resume(reason=""), False, None)],
+)
+def test_mark_and_suspension_change_in_one_write_to_what_was_read(
+    action: Suspend | Resume, suspend: bool, mark: str | None
+) -> None:
+    assert suspension.patch(job(), action) == {
+        "metadata": {"uid": "job-1", "resourceVersion": "7", "annotations": {MARK: mark}},
+        "spec": {"runPolicy": {"suspend": suspend}},
+    }
+
+
+@pytest.mark.parametrize("left", [pods("a", owner_uid="job-0"), pods("a", owner=None)])
+def test_pods_of_a_job_of_the_same_name_are_not_its_own(left: Sequence[Pod]) -> None:
+    assert suspension.own(job(), left) == []
+    assert suspension.own(job(), [*left, pod()]) == [pod()]
+
+
+@given(st.integers(0, 2**32))
+def test_no_job_fails_or_stays_suspended(seed: int) -> None:
+    """Whoever leads, dies, resumes, suspends or deletes meanwhile, and however slow things are."""
+    world = World(Random(seed))
+    for _ in range(60):
+        world.happen()
+        world.act()
+    world.calm_down()
+    assert not world.job.marked
+    assert not world.job.run_policy.suspend or world.by_others

@@ -1,0 +1,196 @@
+"""A cluster with a repair controller at work in it, and with controllers that make pods anew."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+from istio_aux.core.liveness import Injector, State
+from istio_aux.core.mesh import Mesh
+from istio_aux.core.pacing import Pace
+from istio_aux.core.pod import Pod
+from istio_aux.core.policy import Repair as Policy
+from istio_aux.kube.backoff import Backoff
+from istio_aux.kube.client import Client
+from istio_aux.kube.events import Events
+from istio_aux.kube.watch import Watch
+from istio_aux.repair.controller import FIELDS, Repair
+from istio_aux.telemetry import Telemetry
+from unit import podverbs
+from unit.apiserver import ApiServer
+from unit.asynchronous import background, until
+from unit.core.mesh import DEFAULT, ENABLED, HOOKS, POLICIES
+from unit.core.pods import RUNNING
+from unit.core.unmeshed import REPLICAS, RESTART, raw
+from unit.store import refusal
+
+PACE = Pace(at_once=2, patience=20, doubt=0.3, first_retry=0.05, last_retry=0.1, second_look=0.05)
+SIDECAR = {"main": RUNNING, "istio-proxy": RUNNING}
+BARE = {"main": RUNNING}
+
+
+def mesh(state: State = State.LIVE, *, known: bool = True) -> Mesh:
+    """What is known of an Istio with the configurations of a real one."""
+    injector = Injector(state=state, why="so", configuration=DEFAULT, revision="default")
+    return Mesh(injectors=(injector,), hooks=HOOKS, policies=POLICIES, known=known)
+
+
+class Cluster(ApiServer):
+    """An API server that evicts, and whose controllers replace a pod as soon as it is gone.
+
+    Attributes:
+        evictions: names of the pods that were to be evicted, in order, also where it was refused.
+        bodies: what was sent for each.
+        answers: what the next evictions are answered instead of being done.
+        injects: whether new pods get a sidecar.
+        replaces: whether controllers make new pods at all.
+        jobs: batch Jobs, by name.
+        rehearsals: pods whose creation was tried in a dry run.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.evictions: list[str] = []
+        self.bodies: list[dict[str, Any]] = []
+        self.answers: list[web.Response] = []
+        self.injects = self.replaces = True
+        self.jobs: dict[str, dict[str, Any]] = {}
+        self.rehearsals: list[dict[str, Any]] = []
+        self._made = 0
+
+    async def _route(self, request: web.Request) -> web.StreamResponse:
+        match request.path.strip("/").split("/"):
+            case ["api", "v1", "namespaces", namespace, "pods", pod, "eviction"]:
+                return await self._evict(request, namespace, pod)
+            case ["api", "v1", "namespaces", _, "pods"] if request.query.get("dryRun") == "All":
+                return await self._rehearse(request)
+            case ["apis", "batch", "v1", "namespaces", _, "jobs", name]:
+                job = self.jobs.get(name)
+                return web.json_response(job) if job else refusal(404, "NotFound", name)
+        return await super()._route(request)
+
+    async def _evict(self, request: web.Request, namespace: str, name: str) -> web.Response:
+        body = await request.json()
+        self.evictions.append(name)
+        self.bodies.append(body)
+        if self.answers:
+            return self.answers.pop(0)
+        found = self.get("pods", namespace, name)
+        if found is None:
+            return refusal(404, "NotFound", f'pods "{name}" not found')
+        if unmet := podverbs.conflict(body["deleteOptions"], found):
+            return refusal(409, "Conflict", unmet)
+        await self.remove("pods", namespace, name)
+        if self.replaces:
+            await self.replacement(found)
+        return web.json_response({"kind": "Status", "status": "Success"}, status=201)
+
+    async def _rehearse(self, request: web.Request) -> web.Response:
+        pod = await request.json()
+        self.rehearsals.append(pod)
+        if self.injects:
+            pod["spec"]["containers"].append({"name": "istio-proxy"})
+        return web.json_response(pod, status=201)
+
+    async def replacement(self, gone: dict[str, Any]) -> None:
+        """What the pod's controller makes in its place: of the same name in a StatefulSet."""
+        meta = gone["metadata"]
+        (owner,) = meta["ownerReferences"]
+        self._made += 1
+        name = meta["name"] if owner["kind"] == "StatefulSet" else f"new-{self._made}"
+        containers = SIDECAR if self.injects else BARE
+        kind = (owner["apiVersion"], owner["kind"])
+        new = raw(
+            containers, name=name, uid=f"new-{self._made}", namespace=meta["namespace"],
+            owner=kind, owner_uid=owner["uid"], labels=meta.get("labels"),
+        )  # fmt: skip
+        await self.put("pods", new)
+
+
+class World:
+    """A cluster with one namespace that is in the mesh, ``shop``."""
+
+    def __init__(
+        self,
+        api: Cluster,
+        repair: Repair,
+        telemetry: Telemetry,
+        namespaces: dict[str, dict[str, str]],
+    ) -> None:
+        self.api, self.repair, self.telemetry = api, repair, telemetry
+        self.namespaces = namespaces
+
+    async def pod(self, name: str, containers: Any = None, **fields: Any) -> None:
+        """Create or change a pod; see `unit.core.unmeshed.raw`."""
+        fields = {"uid": f"old-{name}", "owner": REPLICAS, **fields}
+        body = raw(containers, name=name, **fields)
+        del body["metadata"]["resourceVersion"]
+        await self.api.put("pods", body)
+
+    async def relabel(self, namespace: str, labels: dict[str, str]) -> None:
+        self.namespaces[namespace] = labels
+        self.repair.relabelled(namespace)
+
+    async def known(self, count: int) -> None:
+        """Wait until so many pods are known."""
+        await until(lambda: self.repair.watched >= count, f"{count} pods are known")
+
+    async def found(self, *names: str) -> None:
+        """Wait until these pods, and no others, are unmeshed."""
+        await until(lambda: set(self.unmeshed) == set(names), f"{names} are unmeshed")
+
+    @property
+    def unmeshed(self) -> dict[str, str]:
+        """Name and reason of each unmeshed pod."""
+        return {pod.name: pod.reason for pod in self.repair.unmeshed()}
+
+    def count(self, series: str) -> float:
+        lines = self.telemetry.render().decode().splitlines()
+        found = [float(line.split()[-1]) for line in lines if line.startswith(series)]
+        assert found, series
+        return sum(found)
+
+    def restarts(self, outcome: str) -> float:
+        return self.count(f'istio_aux_sidecar_restarts_total{{outcome="{outcome}"}}')
+
+    def events(self, reason: str) -> list[tuple[str, str]]:
+        """Pod and note of each Event of that reason."""
+        return [
+            (event["regarding"]["name"], event["note"])
+            for event in self.api.events
+            if event["reason"] == reason
+        ]
+
+
+@asynccontextmanager
+async def cluster(
+    *,
+    policy: Policy = RESTART,
+    leading: bool = True,
+    known: Mesh | None = None,
+    listed: asyncio.Event | None = None,
+    **options: Any,
+) -> AsyncGenerator[World]:
+    """A repair controller with its watch, as `serve` runs it."""
+    telemetry = Telemetry()
+    options = {"pace": PACE, **options}
+    async with Cluster() as api, Client(api.access()) as client:
+        events = Events(client, "host")
+        namespaces = {"shop": dict(ENABLED)}
+        repair = Repair(client, namespaces, telemetry, events, policy=policy, **options)
+        world = World(api, repair, telemetry, namespaces)
+        pods = Watch(
+            client, "/api/v1/pods", Pod, repair, backoff=Backoff(0.02, 0.1),
+            selection={"fieldSelector": FIELDS},
+        )  # fmt: skip
+        repair.listed = listed or pods.synced
+        repair.look(known or mesh())
+        repair.lead(leading)
+        async with background(pods.run()), background(repair.run()), background(events.run()):
+            try:
+                yield world
+            finally:
+                await repair.stop(0)

@@ -1,0 +1,207 @@
+"""What is said of applications that ask for sidecars, and how the file that names them counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from istio_aux.core.applications import Applications, parse
+from istio_aux.core.liveness import State
+from istio_aux.core.policy import RacePolicy, Repair
+from istio_aux.repair.findings import ApplicationMesh
+from istio_aux.repair.following import ApplicationsFile
+from unit.asynchronous import background, driven, until
+from unit.core.mesh import DEFAULT, ENABLED, INJECT
+from unit.core.unmeshed import REPORT, STATEFUL
+from unit.repairing import SIDECAR, World, cluster, mesh
+from unit.store import refusal
+
+NAME = "app.kubernetes.io/name"
+WEB = {NAME: "web"}
+
+
+def said(world: World) -> ApplicationMesh:
+    """Of the only application that asks by name."""
+    (found,) = world.repair.applications()
+    return found
+
+
+def ask(world: World, text: str = "bank/web") -> None:
+    """In a namespace of which Istio injects only pods that ask for it."""
+    world.namespaces.setdefault("bank", {})
+    world.repair.ask(parse(text)[0])
+
+
+@driven
+async def test_pods_of_an_application_that_asks_are_unmeshed_without_a_sidecar() -> None:
+    async with cluster(policy=REPORT) as world:
+        await world.pod("web-0", namespace="bank", labels=WEB)
+        await world.pod("db-0", namespace="bank", labels={NAME: "db"})
+        await world.pod("out-0", namespace="bank", labels={**WEB, INJECT: "false"})
+        await world.known(3)
+        ask(world)
+        await world.found("web-0")
+        ask(world, "bank/*")
+        await world.found("web-0", "db-0")
+        ask(world, "")
+        await world.found()
+
+
+@driven
+async def test_they_are_restarted_like_others() -> None:
+    async with cluster() as world:
+        ask(world)
+        await world.pod("web-0", namespace="bank", labels=WEB, owner=STATEFUL)
+        await until(lambda: said(world).meshed, "it is meshed")
+        assert world.api.evictions == ["web-0"]
+
+
+@driven
+async def test_no_pod_is_evicted_before_a_new_one_would_get_its_sidecar() -> None:
+    """Our own admission is in force a moment later than this process leads."""
+    async with cluster() as world:
+        ask(world)
+        world.api.injects = False
+        await world.pod("web-0", namespace="bank", labels=WEB, owner=STATEFUL)
+        await world.pod("other", labels={NAME: "other"}, owner_uid="owner-2")
+        why = "a new pod would get no sidecar: it gives a pod that asks for one no sidecar"
+        await until(lambda: why in world.unmeshed.get("web-0", ""), "it waits")
+        # Of those that only Istio is asked about it is known that the injector is live.
+        await until(lambda: world.restarts("stopped") == 1, "the other one is tried")
+        assert world.api.evictions == ["other"]
+        world.api.injects = True
+        await until(lambda: said(world).meshed, "it is meshed")
+        assert world.api.evictions == ["other", "web-0"]
+        assert all(pod["metadata"]["labels"] == WEB for pod in world.api.rehearsals)
+
+
+@driven
+async def test_a_pod_is_not_evicted_where_nobody_can_say_what_becomes_of_a_new_one() -> None:
+    """The right to create pods in a dry run may be missing."""
+    async with cluster() as world:
+        ask(world)
+
+        async def refuse(request: web.Request) -> web.StreamResponse | None:
+            return refusal(403, "Forbidden", "no right") if "dryRun" in request.query else None
+
+        world.api.faults.append(refuse)
+        await world.pod("web-0", namespace="bank", labels=WEB, owner=STATEFUL)
+        why = "not known whether a new pod would get a sidecar: 403 Forbidden: no right"
+        await until(lambda: why in world.unmeshed.get("web-0", ""), "it waits")
+        assert world.api.evictions == []
+
+
+@driven
+async def test_an_application_is_meshed_when_each_of_its_pods_is() -> None:
+    async with cluster(policy=REPORT) as world:
+        ask(world)
+        await until(lambda: said(world).meshed_reason == "it has no pod that runs", "nothing")
+        assert said(world).meshed is None
+        await world.pod("web-0", SIDECAR, namespace="bank", labels=WEB, phase="Pending")
+        await world.known(1)
+        assert said(world).meshed is None
+        await world.pod("web-0", SIDECAR, namespace="bank", labels=WEB)
+        await until(lambda: said(world).meshed, "it is meshed")
+        assert said(world).meshed_reason == "1 of 1 pods have a sidecar"
+        for number in range(1, 6):
+            await world.pod(f"web-{number}", namespace="bank", labels=WEB)
+        await world.pod("web-6", namespace="bank", labels=WEB, deleting=True)
+        await world.known(7)
+        assert said(world).meshed is False
+        reason = "without a sidecar: web-1, web-2, web-3 and 2 more"
+        assert said(world).meshed_reason == reason
+
+
+@driven
+async def test_an_application_is_live_when_a_new_pod_of_it_would_get_a_sidecar() -> None:
+    async with cluster(known=mesh(known=False)) as world:
+        ask(world)
+        assert (said(world).live, said(world).revision) == (None, "")
+        world.repair.look(mesh(State.NO_ENDPOINT))
+        assert (said(world).live, said(world).live_reason) == (False, "so")
+        world.repair.look(mesh())
+        found = said(world)
+        assert (found.live, found.live_reason) == (True, "so")
+        assert (found.revision, found.root_namespace) == ("default", "istio-system")
+
+
+@pytest.mark.parametrize(
+    ("labels", "reason"),
+    [
+        ({"istio-injection": "disabled"}, 'namespace label istio-injection: "disabled"'),
+        ({"istio.io/dataplane-mode": "ambient"}, 'istio.io/dataplane-mode: "ambient"'),
+    ],
+)
+def test_a_namespace_that_forbids_it_is_reported_and_not_fought(
+    labels: dict[str, str], reason: str
+) -> None:
+    @driven
+    async def check() -> None:
+        async with cluster() as world:
+            ask(world)
+            await world.relabel("bank", labels)
+            await world.pod("web-0", namespace="bank", labels=WEB)
+            await world.known(1)
+            await until(lambda: said(world).meshed is False, "it is seen")
+            assert said(world).live is False
+            assert reason in said(world).live_reason
+            assert (world.unmeshed, world.api.evictions) == ({}, [])
+
+    check()
+
+
+@driven
+async def test_nothing_is_said_of_pods_that_nobody_watches() -> None:
+    async with cluster(policy=Repair(race=RacePolicy.OFF)) as world:
+        ask(world)
+        await world.pod("web-0", namespace="bank", labels=WEB)
+        await world.known(1)
+        assert (said(world).meshed, said(world).meshed_reason) == (None, "race-policy: off")
+        assert said(world).live is True
+        assert world.unmeshed == {}
+
+
+@driven
+async def test_the_same_pod_is_found_by_its_namespace_and_by_its_application() -> None:
+    """Two applications of one name in two models are two."""
+    async with cluster(policy=REPORT) as world:
+        ask(world, "bank/web\nshop/web")
+        world.namespaces["bank"] = dict(ENABLED)
+        await world.pod("web-0", SIDECAR, labels=WEB)
+        await world.pod("web-1", namespace="bank", labels=WEB, owner_uid="owner-2")
+        await world.found("web-1")
+        found = [(each.namespace, each.meshed) for each in world.repair.applications()]
+        assert found == [("bank", False), ("shop", True)]
+        assert DEFAULT in world.unmeshed["web-1"]
+
+
+@driven
+async def test_the_file_is_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It may come, change and go; a bad line is told once, and one that cannot be read is kept."""
+    path, told = tmp_path / "applications", list[Applications]()
+    file = ApplicationsFile(path, told.append)
+    async with background(file.follow(0.01)):
+        path.write_text("shop/web\nnonsense\n")
+        await until(lambda: len(told) == 1, "it is read")
+        assert not file.read()
+        assert len(caplog.records) == 1
+        path.unlink()
+        path.mkdir()
+        await until(lambda: len(caplog.records) == 2, "it cannot be read")
+        path.rmdir()
+        await until(lambda: len(told) == 2, "it is gone")
+    web, nothing = parse("shop/web")[0], Applications()
+    assert told == [web, nothing]
+    first, second = (record.getMessage() for record in caplog.records)
+    assert first.endswith(
+        'applications: line 2: "nonsense": expected model/app, or model/* for all of a model'
+    )
+    assert "Is a directory" in second
+
+
+def test_without_a_file_nobody_asks(tmp_path: Path) -> None:
+    for path in (None, tmp_path / "none"):
+        file = ApplicationsFile(path, lambda _found: None)
+        assert not file.read()
+        assert file.applications == Applications()

@@ -1,0 +1,169 @@
+"""The repair controller finds unmeshed pods, and has them made anew where it is told to."""
+
+from __future__ import annotations
+
+from istio_aux.core.liveness import State
+from unit.asynchronous import driven, until
+from unit.core.mesh import INJECT
+from unit.core.pods import RUNNING
+from unit.core.unmeshed import REPORT, STATEFUL
+from unit.repairing import BARE, SIDECAR, cluster, mesh
+
+
+@driven
+async def test_report_tells_of_each_unmeshed_pod_once_and_touches_none() -> None:
+    """T41: Event, metric and status."""
+    async with cluster(policy=REPORT) as world:
+        await world.pod("web-a")
+        await world.pod("web-b", owner=None)
+        await world.pod("fine", SIDECAR)
+        await world.pod("out", labels={INJECT: "false"})
+        await world.known(4)
+        await world.found("web-a", "web-b")
+        assert world.count("istio_aux_unmeshed_pods") == 2
+        await until(lambda: len(world.events("NoSidecar")) == 2, "both owners are told")
+        await world.pod("web-a", phase="Pending")  # The same news again.
+        await world.pod("fine", SIDECAR, phase="Pending")
+        await world.pod("last")
+        await until(lambda: len(world.events("NoSidecar")) == 3, "the last one's owner is told")
+        assert [name for name, _ in world.events("NoSidecar")] == ["web-a", "web-b", "last"]
+        (note, *_) = (note for _, note in world.events("NoSidecar"))
+        assert note.startswith("the pod has no sidecar and should have one: namespace.sidecar-inj")
+        assert world.api.evictions == []
+        found = world.repair.unmeshed(1)[0]
+        assert (found.name, found.owner) == ("web-a", "ReplicaSet/web")
+
+
+@driven
+async def test_restart_replaces_unmeshed_pods_one_after_another() -> None:
+    async with cluster() as world:
+        for name in ("web-0", "web-1", "web-2"):
+            await world.pod(name, owner=STATEFUL)
+        await world.known(3)
+        await until(lambda: world.restarts("evicted") == 3, "all are evicted")
+        assert world.api.evictions == ["web-2", "web-1", "web-0"]
+        await world.found()
+        told = await until(lambda: world.events("RestartedForSidecar"), "the owners are told")
+        assert "restarted, so that it gets a sidecar: the pod has no sidecar" in told[0][1]
+        assert world.events("NoSidecar") == []
+
+
+@driven
+async def test_an_eviction_is_for_the_pod_only_as_it_was_seen() -> None:
+    async with cluster() as world:
+        await world.pod("web")
+        stored = world.api.get("pods", "shop", "web")
+        assert stored
+        version = stored["metadata"]["resourceVersion"]
+        await until(lambda: world.api.bodies, "it is evicted")
+        assert world.api.bodies == [
+            {
+                "apiVersion": "policy/v1",
+                "kind": "Eviction",
+                "metadata": {"namespace": "shop", "name": "web"},
+                "deleteOptions": {
+                    "preconditions": {"uid": "old-web", "resourceVersion": version},
+                },
+            }
+        ]
+
+
+@driven
+async def test_nothing_happens_before_the_injector_is_live() -> None:
+    """T33, T34: Istio's webhooks refuse pods until then, so an eviction would cost a pod."""
+    async with cluster(known=mesh(known=False)) as world:
+        await world.pod("web")
+        await until(lambda: world.repair.unknown == 1, "it is seen")
+        assert world.unmeshed == {}
+        world.repair.look(mesh(State.NO_ENDPOINT))
+        await world.found("web")
+        assert "not restarted: the injector is not live" in world.unmeshed["web"]
+        assert world.repair.unknown == 0
+        assert world.api.evictions == []
+        world.repair.look(mesh())
+        await world.found()
+        assert world.api.evictions == ["web"]
+
+
+@driven
+async def test_a_namespace_that_is_labelled_or_no_longer_makes_the_difference() -> None:
+    async with cluster(policy=REPORT) as world:
+        await world.pod("web")
+        await world.pod("other", namespace="training", owner_uid="owner-2")
+        await world.known(2)
+        await world.found("web")
+        assert world.repair.unknown == 1  # Nobody knows its namespace yet.
+        await world.relabel("training", {"istio-injection": "enabled"})
+        await world.found("web", "other")
+        await world.relabel("shop", {"istio-injection": "disabled"})
+        await world.found("other")
+
+
+@driven
+async def test_a_pod_that_is_gone_or_over_is_forgotten() -> None:
+    async with cluster(policy=REPORT) as world:
+        for name in ("gone", "over", "stays"):
+            await world.pod(name)
+        await world.found("gone", "over", "stays")
+        await world.api.remove("pods", "shop", "gone")
+        await world.pod("over", phase="Succeeded")
+        await world.found("stays")
+        assert world.repair.watched == 1
+
+
+@driven
+async def test_a_replacement_without_a_sidecar_stops_the_loop_and_says_why() -> None:
+    """T41: also where the controller has no pod at all for a moment."""
+    async with cluster() as world:
+        world.api.injects = False
+        await world.pod("web-0", owner=STATEFUL)
+        await until(lambda: world.restarts("stopped") == 1, "it is given up")
+        why = "web-0, made after web-0 was evicted, has no sidecar either"
+        note = f"no further pod of StatefulSet/web is restarted: {why}"
+        told = await until(lambda: world.events("RestartStopped"), "the owner is told")
+        assert told == [("web-0", note)]
+        assert world.unmeshed["web-0"].endswith(why)
+        world.repair.lead(True)  # As before: that changes nothing.
+        await world.pod("web-1", owner=STATEFUL)
+        await world.found("web-0", "web-1")
+        await world.pod("marker", SIDECAR, owner_uid="another")
+        await world.known(3)
+        assert world.api.evictions == ["web-0"]
+        assert world.restarts("stopped") == 1
+
+        world.api.injects = True
+        world.repair.look(mesh(State.NO_ENDPOINT))
+        world.repair.look(mesh())
+        await world.found()
+        assert world.api.evictions == ["web-0", "web-1", "web-0"]
+
+
+@driven
+async def test_no_more_controllers_than_so_many_lose_a_pod_at_once() -> None:
+    async with cluster() as world:
+        world.api.replaces = False
+        for number in range(4):
+            await world.pod(f"web-{number}", owner_uid=f"owner-{number}")
+        await world.known(2)
+        await until(lambda: len(world.api.evictions) == 2, "two are evicted")
+        await world.pod("fine", SIDECAR, owner_uid="another")
+        await world.known(3)
+        assert len(world.api.evictions) == 2
+        for number in range(2):
+            owner = f"owner-{number}"
+            await world.pod(f"new-{number}", SIDECAR, owner_uid=owner)
+        await until(lambda: len(world.api.evictions) == 4, "the others are")
+
+
+@driven
+async def test_a_pod_that_gets_its_sidecar_by_hand_is_left_alone() -> None:
+    async with cluster(known=mesh(State.NO_ENDPOINT)) as world:
+        await world.pod("web", BARE)
+        await world.found("web")
+        await world.api.remove("pods", "shop", "web")
+        await world.pod("web", {**BARE, "istio-proxy": RUNNING}, uid="anew")
+        await world.found()
+        world.repair.look(mesh())
+        await world.pod("marker", SIDECAR)
+        await world.known(2)
+        assert world.api.evictions == []

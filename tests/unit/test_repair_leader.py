@@ -1,0 +1,127 @@
+"""The repair controller that may not act: it does not lead, is to stop, or knows too little yet."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+from istio_aux.core.applications import parse
+from unit.asynchronous import driven, until
+from unit.core.unmeshed import JOB, REPORT, WITH_JOBS
+from unit.repairing import SIDECAR, cluster, mesh
+from unit.store import refusal
+
+
+@driven
+async def test_who_does_not_lead_knows_all_and_does_nothing() -> None:
+    async with cluster(leading=False) as world:
+        await world.pod("web")
+        await world.found("web")
+        assert world.count("istio_aux_unmeshed_pods") == 0
+        assert (world.api.evictions, world.api.events) == ([], [])
+        world.repair.lead(True)
+        await world.found()
+        world.repair.lead(True)  # Once more changes nothing.
+        await world.pod("next", owner_uid="owner-2")
+        await until(lambda: world.api.evictions == ["web", "next"], "it leads")
+
+
+@driven
+async def test_who_takes_over_tells_of_what_it_knew_already() -> None:
+    async with cluster(policy=REPORT, leading=False) as world:
+        await world.pod("web")
+        await world.found("web")
+        ledger = world.repair._ledger
+        await until(lambda: not (ledger._doubted or ledger._stale), "all is decided")
+        (record,) = ledger.unmeshed.values()
+        assert record.case
+        assert record.case.told == ()
+        world.repair.lead(True)
+        told = await until(lambda: world.events("NoSidecar"), "the owner is told")
+        assert [name for name, _ in told] == ["web"]
+
+
+@driven
+async def test_nothing_happens_before_all_pods_are_known() -> None:
+    """A pod of which nobody has told yet would count as the replacement of another."""
+    listed = asyncio.Event()
+    async with cluster(listed=listed) as world:
+        world.repair.ask(parse("shop/web")[0])
+        await world.pod("web", labels={"app.kubernetes.io/name": "web"})
+        await world.found("web")
+        (said,) = world.repair.applications()
+        assert (said.meshed, said.meshed_reason) == (None, "pods are not listed yet")
+        await world.pod("marker", SIDECAR, owner=None)
+        await world.known(2)
+        assert world.api.evictions == []
+        listed.set()
+        await until(lambda: world.api.evictions == ["web"], "it is evicted")
+
+
+@driven
+async def test_who_does_not_lead_any_more_begins_nothing() -> None:
+    """Also where a Job is being asked about when the Lease is lost."""
+    async with cluster(policy=WITH_JOBS) as world:
+        asked, answer = asyncio.Event(), asyncio.Event()
+
+        async def slow(request: web.Request) -> web.StreamResponse | None:
+            if "/jobs/" not in request.path:
+                return None
+            asked.set()
+            await answer.wait()
+            return web.json_response({"metadata": {"uid": "owner-1"}})
+
+        world.api.faults.append(slow)
+        await world.pod("train", owner=JOB, restart="Never")
+        await asked.wait()
+        world.repair.lead(False)
+        answer.set()
+        await until(lambda: not restarts(), "the task is over")
+        assert world.api.evictions == []
+        world.api.jobs["web"] = {"metadata": {"uid": "owner-1"}}
+        world.repair.lead(True)
+        await until(lambda: world.api.evictions == ["train"], "it leads again")
+
+
+@driven
+async def test_who_leads_again_waits_for_what_was_begun_before() -> None:
+    async with cluster(policy=WITH_JOBS) as world:
+        asked, answer = asyncio.Event(), asyncio.Event()
+
+        async def slow(request: web.Request) -> web.StreamResponse | None:
+            if "/jobs/" not in request.path or asked.is_set():
+                return None
+            asked.set()
+            await answer.wait()
+            return refusal(503)
+
+        world.api.jobs["web"] = {"metadata": {"uid": "owner-1"}}
+        world.api.faults.append(slow)
+        await world.pod("train", owner=JOB, restart="Never")
+        await asked.wait()
+        world.repair.lead(False)
+        world.repair.lead(True)
+        await world.pod("other", owner_uid="owner-2")
+        await until(lambda: world.restarts("evicted") == 1, "another one's pod is evicted")
+        assert world.api.evictions == ["other"]
+        answer.set()
+        await until(lambda: "train" in world.api.evictions, "it goes on")
+
+
+@driven
+async def test_who_stops_begins_nothing() -> None:
+    async with cluster(known=mesh(known=False)) as world:
+        await world.pod("web")
+        await until(lambda: world.repair.watched == 1, "it is seen")
+        await world.repair.stop(0)
+        world.repair.look(mesh())
+        await world.found("web")
+        await world.pod("marker", SIDECAR, owner=None)
+        await world.known(2)
+        assert world.api.evictions == []
+
+
+def restarts() -> list[str]:
+    """Which pods are being restarted."""
+    names = [task.get_name() for task in asyncio.all_tasks()]
+    return [name for name in names if name.startswith("restart ")]

@@ -1,0 +1,116 @@
+"""What the repair controller knows never depends on the way in which it came to know it."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from random import Random
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from istio_aux.core import pod as pods
+from istio_aux.core.applications import parse
+from istio_aux.core.liveness import State
+from istio_aux.core.pod import Pod
+from istio_aux.kube.access import Access
+from istio_aux.kube.client import Client
+from istio_aux.kube.events import Events
+from istio_aux.kube.resources import key_of
+from istio_aux.repair.controller import Repair
+from istio_aux.telemetry import Telemetry
+from unit.core.unmeshed import JOB, REPLICAS, REPORT, RESTART, STATEFUL, WITH_JOBS, raw
+from unit.repairing import BARE, SIDECAR, mesh
+
+SPACES = ("shop", "bank")
+LABELS = ({}, {"istio-injection": "enabled"}, {"istio-injection": "disabled"})
+MESHES = (mesh(), mesh(State.REFUSED), mesh(known=False))
+FILES = ("", "bank/web", "bank/*\nshop/db")
+CLIENT = Client(Access("https://127.0.0.1:1", ssl.create_default_context(), lambda: ""))
+
+
+class World:
+    """A controller that is told of changes, and how things are. A class because they change."""
+
+    def __init__(self, random: Random) -> None:
+        self.random, self.version = random, 0
+        self.policy = random.choice([REPORT, RESTART, WITH_JOBS])
+        self.namespaces: dict[str, dict[str, str]] = {}
+        self.pods: dict[str, Pod] = {}
+        self.mesh, self.file = MESHES[2], ""
+        self.repair = self.newcomer()
+
+    def newcomer(self) -> Repair:
+        """A controller that knows namespaces and nothing else, and does nothing."""
+        telemetry, events = Telemetry(), Events(CLIENT, "host")
+        return Repair(CLIENT, self.namespaces, telemetry, events, policy=self.policy)
+
+    def happen(self) -> None:
+        """Something is different."""
+        choose = self.random.choice
+        match self.random.randrange(7):
+            case 0:
+                self.mesh = choose(MESHES)
+                self.repair.look(self.mesh)
+            case 1:
+                namespace = choose(SPACES)
+                self.namespaces[namespace] = dict(choose(LABELS))
+                self.repair.relabelled(namespace)
+            case 2:
+                self.file = choose(FILES)
+                self.repair.ask(parse(self.file)[0])
+            case 3 if self.pods:
+                self.repair.delete(key_of(self.pods.pop(choose(sorted(self.pods)))))
+            case _:
+                self.apply(self.pod(choose(SPACES), self.random.randrange(6)))
+
+    def apply(self, pod: Pod) -> None:
+        uid = pod.metadata.uid
+        self.pods[uid] = pod
+        self.repair.apply(pod)
+
+    def pod(self, namespace: str, number: int) -> Pod:
+        choose = self.random.choice
+        self.version += 1
+        owner = choose([REPLICAS, STATEFUL, JOB, None])
+        details: dict[str, Any] = {
+            "owner": owner,
+            "owner_uid": f"{owner} {self.random.randrange(2)}",
+            "labels": {"app.kubernetes.io/name": choose(["web", "db"])},
+            "phase": choose(["Pending", "Running"]),
+            "ready": choose([True, False]),
+            "deleting": choose([True, False, False]),
+            "spec": {"hostNetwork": choose([True, False, False])},
+        }
+        return pods.convert(
+            raw(
+                choose([BARE, BARE, SIDECAR]), name=f"web-{number}", namespace=namespace,
+                uid=f"{namespace}-{number}", version=str(self.version), **details,
+            )
+        )  # fmt: skip
+
+
+def known(repair: Repair) -> tuple[Any, ...]:
+    """All that a controller knows, without the order in which it learned it."""
+    asyncio.run(repair._ledger.catch_up())
+    owners = {
+        uid: (str(owner), sorted((r.key, r.member) for r in owner.records))
+        for uid, owner in repair._ledger._owners.items()
+    }
+    said = {(pod.namespace, pod.name): (pod.owner, pod.reason) for pod in repair.unmeshed()}
+    return said, repair.unknown, repair.watched, owners, repair.applications()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32))
+def test_who_followed_all_changes_knows_what_a_newcomer_finds(seed: int) -> None:
+    """T41: level, not edge: also what is kept of a pod is enough to decide on it again."""
+    world = World(Random(seed))
+    for _ in range(30):
+        world.happen()
+    newcomer = world.newcomer()
+    for pod in world.pods.values():
+        newcomer.apply(pod)
+    newcomer.ask(parse(world.file)[0])
+    newcomer.look(world.mesh)
+    assert known(world.repair) == known(newcomer)

@@ -1,0 +1,102 @@
+"""Pods of training jobs that missed their sidecar: their job is suspended, and made to go on."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from istio_aux.core.pod import Pod
+from istio_aux.core.policy import Repair as Policy
+from istio_aux.kube.backoff import Backoff
+from istio_aux.kube.client import Client
+from istio_aux.kube.events import Events
+from istio_aux.kube.watch import Watch
+from istio_aux.repair.controller import FIELDS, Repair
+from istio_aux.repair.suspension import Suspensions
+from istio_aux.telemetry import Telemetry
+from unit.asynchronous import background, driven, until
+from unit.core.mesh import ENABLED
+from unit.core.training import document
+from unit.core.unmeshed import RESTART, WITH_JOBS
+from unit.repairing import PACE, World, mesh
+from unit.training import FAST, Kubeflow
+
+
+class Injected(Kubeflow):
+    """The same, where all pods but the first two get a sidecar."""
+
+    injects = True
+
+    async def put(self, resource: str, body: dict[str, Any]) -> dict[str, Any]:
+        if resource == "pods" and self.injects and self._made > 2:
+            body["spec"]["containers"].append({"name": "istio-proxy"})
+        return await super().put(resource, body)
+
+
+def run(test: Any, policy: Policy, *, injects: bool) -> None:
+    """Run a test beside a repair controller in a cluster with a TFJob of two pods."""
+
+    @driven
+    async def drive() -> None:
+        telemetry = Telemetry()
+        async with Injected() as api, Client(api.access()) as client:
+            api.injects = injects
+            await api.put("tfjobs", document("Running"))
+            await api.operate()
+            events, spaces = Events(client, "host"), {"training": dict(ENABLED)}
+            suspensions = Suspensions(
+                client, telemetry, events, allowed=policy.restart_jobs, limits=FAST
+            )
+            repair = Repair(
+                client, spaces, telemetry, events,
+                policy=policy, suspensions=suspensions, pace=PACE,
+            )  # fmt: skip
+            pods = Watch(
+                client, "/api/v1/pods", Pod, repair, backoff=Backoff(0.02, 0.1),
+                selection={"fieldSelector": FIELDS},
+            )  # fmt: skip
+            repair.listed = pods.synced
+            repair.look(mesh())
+            repair.lead(True)
+            world = World(cast("Any", api), repair, telemetry, spaces)
+            async with background(pods.run()), background(repair.run()), background(events.run()):
+                try:
+                    await test(world)
+                finally:
+                    await repair.stop(0)
+
+    drive()
+
+
+def test_a_training_job_is_suspended_in_place_of_its_pods_eviction() -> None:
+    """T41: one restart is for all its pods."""
+
+    async def resumed(world: World) -> None:
+        await until(lambda: world.restarts("resumed") == 1, "it is resumed")
+        await until(lambda: not world.unmeshed, "all are meshed")
+        assert (world.restarts("suspended"), world.restarts("evicted")) == (1, 0)
+        told = await until(lambda: world.events("RestartedForSidecar"), "its owner is told")
+        assert len(told) == 1
+        await until(lambda: not world.repair.suspended(), "nothing is under way")
+
+    run(resumed, WITH_JOBS, injects=True)
+
+
+def test_a_training_job_whose_new_pods_have_no_sidecar_either_is_not_suspended_again() -> None:
+    async def stopped(world: World) -> None:
+        await until(lambda: world.restarts("stopped") == 1, "it is given up")
+        await until(lambda: world.restarts("resumed") == 1, "it goes on")
+        assert world.restarts("suspended") == 1
+
+    run(stopped, WITH_JOBS, injects=False)
+
+
+@pytest.mark.parametrize("injects", [True, False])
+def test_a_training_job_is_only_reported_where_jobs_are_not_to_be_restarted(injects: bool) -> None:
+    async def reported(world: World) -> None:
+        await until(lambda: len(world.unmeshed) == 2, "both are found")
+        for reason in world.unmeshed.values():
+            assert reason.endswith("not restarted: it is a TFJob's, and restart-jobs is off")
+        assert world.restarts("suspended") == 0
+
+    run(reported, RESTART, injects=injects)

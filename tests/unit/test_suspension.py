@@ -1,0 +1,190 @@
+"""Jobs of the training operator are suspended until their pods are gone, and then resumed."""
+
+from __future__ import annotations
+
+import pytest
+from aiohttp import web
+from istio_aux.core.suspension import Patience
+from istio_aux.kube.errors import UnreachableError
+from istio_aux.repair.suspension import Begun, Refused
+from unit.asynchronous import driven, until
+from unit.store import refusal
+from unit.training import Kubeflow, kubeflow
+
+
+def patches(api: Kubeflow) -> int:
+    return sum(request.startswith("PATCH") for request in api.requests)
+
+
+def pod_lists(api: Kubeflow) -> int:
+    return api.requests.count("GET /api/v1/namespaces/training/pods")
+
+
+async def no_answer(request: web.Request) -> web.Response | None:
+    """The request is cut off, whatever becomes of it."""
+    if request.method == "PATCH" and request.transport:
+        request.transport.abort()
+    return None
+
+
+@driven
+async def test_all_pods_of_a_job_are_made_anew_and_it_does_not_fail() -> None:
+    async with kubeflow() as world:
+        before = world.api.pods
+        assert isinstance(await world.restart(world.process()), Begun)
+        await world.resumed()
+        assert world.api.pods.keys() == before.keys()
+        assert not set(world.api.pods.values()) & set(before.values())
+        assert world.api.job["status"]["conditions"][0]["type"] == "Running"
+        await world.counted("resumed")
+        assert (world.restarts("suspended"), world.restarts("failed")) == (1, 0)
+
+
+@driven
+async def test_a_job_stays_suspended_until_its_pods_are_gone_and_somebody_is_told() -> None:
+    async with kubeflow() as world:
+        world.api.ends = False
+        process = world.process(late=0.05)
+        await world.restart(process)
+        event = (await until(lambda: world.api.events, "an Event"))[0]
+        assert event["reason"] == "StillSuspended"
+        assert event["regarding"]["name"].startswith("mnist-worker-")
+        assert event["note"] == (
+            "TFJob mnist stays suspended until its pods are gone, so that it does not fail:"
+            " 2 of its pods are still there: mnist-worker-0, mnist-worker-1"
+        )
+        [shown] = process.under_way()
+        assert (shown.namespace, shown.kind, shown.name) == ("training", "TFJob", "mnist")
+        assert shown.reason.startswith("2 of its pods are still there")
+        looks = pod_lists(world.api) + 5
+        await until(lambda: pod_lists(world.api) > looks, "more looks")
+        await world.api.end()
+        await world.resumed()
+        await until(lambda: not process.under_way(), "nothing is under way")
+        assert len(world.api.events) == 1
+
+
+@driven
+async def test_a_job_is_suspended_once_for_all_its_pods() -> None:
+    async with kubeflow() as world:
+        world.api.ends = False
+        process = world.process()
+        for name in (*world.api.pods, *world.api.pods):
+            assert isinstance(await world.restart(process, name), Begun)
+        assert patches(world.api) == 1
+        assert len(process.under_way()) == 1
+
+
+@driven
+async def test_a_job_that_somebody_suspended_is_left_alone() -> None:
+    async with kubeflow() as world:
+        await world.api.change({"suspend": True})
+        refused = await world.restart(world.process())
+        assert refused == Refused("its TFJob is not suspended: somebody else has suspended it")
+        assert patches(world.api) == 0
+
+
+@driven
+async def test_a_job_is_not_suspended_unless_that_is_allowed() -> None:
+    async with kubeflow() as world:
+        assert isinstance(await world.restart(world.process(allowed=False)), Refused)
+        assert not world.api.suspended
+
+
+@driven
+async def test_a_job_is_not_suspended_while_a_budget_lets_none_of_its_pods_go() -> None:
+    """The operator would delete them whatever it says."""
+    async with kubeflow() as world:
+        world.api.budget = True
+        refused = await world.restart(world.process())
+        assert refused == Refused(
+            "its TFJob is not suspended: mnist-worker-0: 429 TooManyRequests: Cannot evict pod"
+        )
+        assert not world.api.suspended
+
+
+@driven
+async def test_an_error_that_repeats_the_whole_job_is_cut() -> None:
+    async def refuse(request: web.Request) -> web.Response | None:
+        text = 'patch: Invalid value: "' + "x" * 5000 + '": unknown field "spec.runPolicy.suspend"'
+        return refusal(422, "Invalid", text) if request.method == "PATCH" else None
+
+    async with kubeflow() as world:
+        world.api.faults.append(refuse)
+        refused = await world.restart(world.process())
+        assert isinstance(refused, Refused)
+        assert refused.reason.endswith('unknown field "spec.runPolicy.suspend"')
+        assert len(refused.reason) < 350
+
+
+@driven
+async def test_a_job_that_changed_since_it_was_read_is_not_suspended() -> None:
+    async def meddle(request: web.Request) -> web.Response | None:
+        if request.method == "PATCH":
+            world.api.faults.clear()
+            await world.api.change({"suspend": True})
+        return None
+
+    async with kubeflow() as world:
+        world.api.faults.append(meddle)
+        refused = await world.restart(world.process())
+        assert isinstance(refused, Refused)
+        assert "409" in refused.reason
+        assert not world.api.marked
+
+
+@driven
+async def test_a_job_is_resumed_although_nobody_answered_when_it_was_suspended() -> None:
+    async with kubeflow() as world:
+        before = world.api.pods
+        world.api.faults.append(no_answer)
+        with pytest.raises(UnreachableError):
+            await world.restart(world.process())
+        world.api.faults.clear()
+        await until(lambda: world.api.pods.keys() and world.api.pods != before, "new pods")
+        await world.resumed()
+
+
+@driven
+async def test_a_job_that_somebody_else_resumed_only_loses_our_mark() -> None:
+    async with kubeflow() as world:
+        await world.suspended()
+        await world.api.change({"suspend": False})
+        process = world.process()
+        await until(lambda: not world.api.marked, "the mark is taken off")
+        await until(lambda: not process.under_way(), "nothing is under way")
+        assert world.restarts("resumed") == 0
+
+
+@driven
+async def test_a_job_that_is_gone_is_not_waited_for() -> None:
+    async with kubeflow() as world:
+        world.api.ends = False
+        process = world.process()
+        await world.restart(process)
+        await world.api.remove("tfjobs", "training", "mnist")
+        await until(lambda: not process.under_way(), "nothing is under way")
+
+
+@driven
+async def test_a_job_whose_operator_is_away_keeps_its_pods() -> None:
+    async with kubeflow() as world:
+        before, world.api.operates = world.api.pods, False
+        await world.restart(world.process(patience=Patience(doubt=0.1)))
+        await world.resumed()
+        assert world.api.pods == before
+        await world.counted("failed")
+        assert world.restarts("resumed") == 0
+
+
+@driven
+async def test_a_job_is_resumed_however_often_that_is_refused_at_first() -> None:
+    async def refuse(request: web.Request) -> web.Response | None:
+        return refusal(403, "Forbidden", "not you") if request.method == "PATCH" else None
+
+    async with kubeflow() as world:
+        process = world.process()
+        await world.restart(process)
+        world.api.faults += [refuse] * 5
+        await until(lambda: "not you" in process.under_way()[0].reason, "the reason is shown")
+        await world.resumed()

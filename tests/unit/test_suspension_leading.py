@@ -1,0 +1,128 @@
+"""Suspended Jobs are resumed by whoever leads, and whoever begins to lead finds them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+from aiohttp import web
+from istio_aux.repair.suspension import Refused
+from unit.asynchronous import driven, until
+from unit.store import refusal
+from unit.training import Kubeflow, World, kubeflow
+
+
+def lists(api: Kubeflow) -> int:
+    return api.requests.count("GET /apis/kubeflow.org/v1/tfjobs")
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+@driven
+async def test_whoever_leads_next_resumes_the_job(allowed: bool) -> None:
+    """Also when the policy was changed meanwhile, so that nothing would be suspended now."""
+    async with kubeflow() as world:
+        await world.suspended()
+        world.process(allowed=allowed)
+        await world.api.end()
+        await world.resumed()
+        assert world.api.job["status"]["conditions"][0]["type"] == "Running"
+
+
+@driven
+async def test_nobody_but_who_leads_touches_a_job() -> None:
+    async with kubeflow() as world:
+        await world.suspended()
+        await world.api.end()
+        process = world.process(leading=False)
+        assert await world.restart(process) == Refused("this process may not suspend it")
+        before = len(world.api.requests)
+        await asyncio.sleep(0.05)  # Nothing happens that could be awaited.
+        assert len(world.api.requests) == before
+        process.lead(True)
+        await world.resumed()
+
+
+@driven
+async def test_a_process_that_led_when_it_was_asked_does_not_suspend_a_job() -> None:
+    async def usurp(request: web.Request) -> web.Response | None:
+        if request.path.endswith("/eviction"):
+            process.lead(False)
+        return None
+
+    async with kubeflow() as world:
+        process = world.process()
+        world.api.faults.append(usurp)
+        assert await world.restart(process) == Refused("this process does not lead any more")
+        assert not world.api.suspended
+
+
+@driven
+async def test_who_ends_leaves_the_rest_to_who_leads_next() -> None:
+    async with kubeflow() as world:
+        world.api.ends = False
+        process = world.process()
+        await world.restart(process)
+        await process.stop(5)
+        await world.api.end()
+        assert world.api.suspended
+        assert world.api.marked
+        world.process()
+        await world.resumed()
+
+
+@driven
+async def test_a_job_that_was_overlooked_is_found_later() -> None:
+    """A request to suspend it that was given up for lost, and came late."""
+    async with kubeflow() as world:
+        process = world.process(search=0.02)
+        await until(lambda: lists(world.api) > 1, "a search that finds nothing")
+        assert not process.under_way()
+        await world.suspended()
+        await world.api.end()
+        await world.resumed()
+
+
+@driven
+async def test_where_there_is_no_training_operator_nothing_is_listed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with kubeflow() as world:
+        world.api.served = False
+        world.process(search=0.02)
+        await until(lambda: world.api.requests.count("GET /apis/kubeflow.org/v1") > 1, "a search")
+        assert lists(world.api) == 0
+        assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+async def forbid(world: World) -> None:
+    """Nobody may list Jobs, for the time being."""
+
+    async def refuse(request: web.Request) -> web.Response | None:
+        return refusal(403, "Forbidden", "no") if request.path.endswith("/tfjobs") else None
+
+    world.api.faults += [refuse] * 3
+
+
+@driven
+async def test_without_the_right_to_list_jobs_it_is_tried_again_if_some_may_be_suspended() -> None:
+    async with kubeflow() as world:
+        await world.suspended()
+        await world.api.end()
+        await forbid(world)
+        world.process()
+        await world.resumed()
+
+
+@driven
+async def test_without_the_right_to_list_jobs_nothing_is_said_if_none_may_be_suspended(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with kubeflow() as world:
+        await forbid(world)
+        before = lists(world.api)
+        world.process(allowed=False)
+        await until(lambda: lists(world.api) > before, "the refused list")
+        await asyncio.sleep(0.1)  # Nothing happens that could be awaited.
+        assert lists(world.api) == before + 1
+        assert not [r for r in caplog.records if r.levelno >= logging.WARNING]

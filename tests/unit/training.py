@@ -1,0 +1,212 @@
+"""An API server with Jobs of the training operator, and with that operator."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+from istio_aux.core import pod as pods
+from istio_aux.core.suspension import MARK, Patience
+from istio_aux.kube.client import Client
+from istio_aux.kube.events import Events
+from istio_aux.repair.suspension import Begun, Limits, Refused, Suspensions
+from istio_aux.telemetry import Telemetry
+from unit import podverbs
+from unit.apiserver import ApiServer
+from unit.asynchronous import background, until
+from unit.core.training import document, pod_document
+from unit.store import refusal
+
+FAST = Limits(
+    patience=Patience(settle=0.05, doubt=30), look=0.01, late=30, first_retry=0.02, last_retry=0.05
+)
+WORKERS = ("mnist-worker-0", "mnist-worker-1")
+
+
+class Kubeflow(ApiServer):
+    """As 1.9 pkg/controller.v1/common/job.go ReconcileJobs has it, at once after each change.
+
+    Attributes:
+        served: whether there is a training operator.
+        operates: whether it is at work.
+        ends: whether pods that are deleted are gone at once; see `end`.
+        budget: whether a PodDisruptionBudget lets no pod go.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.served = self.operates = self.ends = True
+        self.budget = False
+        self._made = 0
+
+    async def _route(self, request: web.Request) -> web.StreamResponse:
+        match request.path.strip("/").split("/"):
+            case ["apis", "kubeflow.org", "v1"] if self.served:
+                names = ("tfjobs", "tfjobs/status", "notebooks")
+                kinds = ("TFJob", "TFJob", "Notebook")
+                resources = [{"name": n, "kind": k} for n, k in zip(names, kinds, strict=True)]
+                return web.json_response({"resources": resources})
+            case ["apis", "kubeflow.org", "v1", "tfjobs"]:
+                return await self.collection(request, "tfjobs", "")
+            case ["apis", "kubeflow.org", "v1", "namespaces", namespace, "tfjobs", name]:
+                return await self._job(request, self.get("tfjobs", namespace, name))
+            case ["api", "v1", "namespaces", namespace, "pods", name, "eviction"]:
+                return await self._evict(request, self.get("pods", namespace, name) or {})
+        return await super()._route(request)
+
+    async def _evict(self, request: web.Request, pod: dict[str, Any]) -> web.Response:
+        options = (await request.json())["deleteOptions"]
+        assert request.query["dryRun"] == "All"
+        if unmet := podverbs.conflict(options, pod):
+            return refusal(409, "Conflict", unmet)
+        if self.budget:
+            return refusal(429, "TooManyRequests", "Cannot evict pod")
+        return web.json_response({"kind": "Status", "status": "Success"}, status=201)
+
+    async def _job(self, request: web.Request, job: dict[str, Any] | None) -> web.Response:
+        if job is None:
+            return refusal(404, "NotFound", "tfjobs not found")
+        if request.method == "PATCH":
+            return await self._patch(request, job)
+        return web.json_response(job)
+
+    async def _patch(self, request: web.Request, job: dict[str, Any]) -> web.Response:
+        assert request.content_type == "application/merge-patch+json"
+        assert request.query["fieldValidation"] == "Strict"
+        body = await request.json()
+        if body["metadata"]["uid"] != job["metadata"]["uid"]:
+            return refusal(422, "Invalid", "metadata.uid: field is immutable")
+        if body["metadata"]["resourceVersion"] != job["metadata"]["resourceVersion"]:
+            return refusal(409, "Conflict", "the object has been modified")
+        await self.put("tfjobs", merged(job, body))
+        await self.operate()
+        return web.json_response(self.job)
+
+    @property
+    def job(self) -> dict[str, Any]:
+        job = self.get("tfjobs", "training", "mnist")
+        assert job is not None
+        return job
+
+    @property
+    def pods(self) -> dict[str, str]:
+        """The uid of each pod, by its name."""
+        found = (self.get("pods", "training", name) for name in WORKERS)
+        return {p["metadata"]["name"]: p["metadata"]["uid"] for p in found if p}
+
+    @property
+    def suspended(self) -> bool:
+        return bool(self.job["spec"]["runPolicy"].get("suspend"))
+
+    @property
+    def marked(self) -> bool:
+        return MARK in self.job["metadata"]["annotations"]
+
+    async def change(self, policy: dict[str, Any], **metadata: Any) -> None:
+        """What somebody else does to the Job."""
+        patch = {"metadata": metadata, "spec": {"runPolicy": policy}}
+        await self.put("tfjobs", merged(self.job, patch))
+
+    async def operate(self) -> None:
+        """What the operator does when it sees the Job."""
+        if not self.operates:
+            return
+        if self.suspended:
+            await self._say("Suspended")
+            for name in self.pods:
+                await self.put("pods", self._document(name, self.pods[name], deleting=True))
+            if self.ends:
+                await self.end()
+            return
+        deleted = [self.get("pods", "training", name) for name in self.pods]
+        failed = any(p and "deletionTimestamp" in p["metadata"] for p in deleted)
+        await self._say("Failed" if failed else "Running")
+        for name in WORKERS:
+            if name not in self.pods:
+                self._made += 1
+                await self.put("pods", self._document(name, f"made-{self._made}"))
+
+    async def end(self) -> None:
+        """The pods end."""
+        for name in self.pods:
+            await self.remove("pods", "training", name)
+
+    async def _say(self, condition: str) -> None:
+        status = {"conditions": [{"type": condition, "status": "True"}]}
+        await self.put("tfjobs", {**self.job, "status": status})
+
+    @staticmethod
+    def _document(name: str, uid: str, *, deleting: bool = False) -> dict[str, Any]:
+        return pod_document(name, uid=uid, deleting=deleting)
+
+
+def merged(target: Any, patch: Any) -> Any:
+    """RFC 7386."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        result[key] = merged(result.get(key), value)
+    return {key: value for key, value in result.items() if value is not None}
+
+
+class World:
+    """A TFJob with two pods, and a process that may suspend it."""
+
+    def __init__(self, api: Kubeflow, telemetry: Telemetry, client: Client, events: Events) -> None:
+        self.api, self.telemetry = api, telemetry
+        self._client, self._events = client, events
+        self._processes: list[Suspensions] = []
+
+    def process(self, *, allowed: bool = True, leading: bool = True, **limits: Any) -> Suspensions:
+        """A process with limits that differ from `FAST` like that."""
+        limits = {name: getattr(FAST, name) for name in FAST.__struct_fields__} | limits
+        process = Suspensions(
+            self._client, self.telemetry, self._events, allowed=allowed, limits=Limits(**limits)
+        )
+        self._processes.append(process)
+        process.lead(leading)
+        return process
+
+    async def restart(self, process: Suspensions, name: str = WORKERS[0]) -> Begun | Refused:
+        found = self.api.get("pods", "training", name)
+        return await process.restart(pods.convert(found or pod_document(name)))
+
+    async def suspended(self) -> None:
+        """A Job that some process has suspended, before its pods are gone."""
+        self.api.ends = False
+        gone = self.process()
+        assert isinstance(await self.restart(gone), Begun)
+        gone.lead(False)
+
+    async def resumed(self) -> None:
+        await until(lambda: not self.api.suspended and not self.api.marked, "the Job is resumed")
+
+    async def counted(self, outcome: str) -> None:
+        await until(lambda: self.restarts(outcome) == 1, f"one Job {outcome}")
+
+    def restarts(self, outcome: str) -> float:
+        series = f'istio_aux_sidecar_restarts_total{{outcome="{outcome}"}}'
+        lines = self.telemetry.render().decode().splitlines()
+        [line] = [line for line in lines if line.startswith(series)]
+        return float(line.split()[-1])
+
+    async def stop(self) -> None:
+        for process in self._processes:
+            await process.stop(0)
+
+
+@asynccontextmanager
+async def kubeflow() -> AsyncGenerator[World]:
+    async with Kubeflow() as api, Client(api.access()) as client:
+        await api.put("tfjobs", document("Running"))
+        await api.operate()
+        events = Events(client, "host")
+        world = World(api, Telemetry(), client, events)
+        async with background(events.run()):
+            try:
+                yield world
+            finally:
+                await world.stop()

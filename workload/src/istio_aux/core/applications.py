@@ -1,0 +1,89 @@
+"""Applications whose pods are to have a sidecar because somebody asked for it by name.
+
+Only the file that names them may live here, and what is meant by it: a pod of such an application
+is judged as admission would make it now. One entry a line, ``model/app`` or ``model/*``; ``#``
+begins a comment.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import structs
+
+from istio_aux.core import label
+from istio_aux.core.pod import NewMetadata, NewPod, Pod
+from istio_aux.core.policy import Application
+from istio_aux.core.start import INJECT
+
+LABEL = "app.kubernetes.io/name"
+"""Label that Juju gives all pods of an application."""
+
+EVERY = "*"
+"""Stands for all applications of a model."""
+
+# apimachinery pkg/util/validation: IsDNS1123Label. A model is a namespace.
+_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+
+
+class Applications(msgspec.Struct, frozen=True):
+    """Who asks.
+
+    Attributes:
+        named: applications by name.
+        models: namespaces all of whose applications ask.
+    """
+
+    named: frozenset[Application] = frozenset()
+    models: frozenset[str] = frozenset()
+
+    def asks(self, pod: NewPod) -> bool:
+        """Whether the pod belongs to an application that asks for sidecars."""
+        namespace, name = pod.metadata.namespace, pod.labels.get(LABEL)
+        if name is None:
+            return False
+        return namespace in self.models or Application(namespace, name) in self.named
+
+    def judged(self, pod: Pod) -> Pod:
+        """The pod as admission would make it now: with Istio's label if its application asks.
+
+        The same pod if it is left as it is, such as one that says itself what it wants.
+        """
+        if not self.asks(pod) or not label.plan(pod).ops:
+            return pod
+        metadata = structs.replace(pod.metadata, labels=asking(pod.labels))
+        return structs.replace(pod, metadata=metadata)
+
+
+def new_pod(application: Application) -> NewPod:
+    """A pod that the application would have next, as far as its labels go."""
+    labels = asking({LABEL: application.name})
+    return NewPod(metadata=NewMetadata(namespace=application.namespace, labels=labels))
+
+
+def asking(labels: Mapping[str, str]) -> dict[str, str]:
+    """The same labels with the one that asks Istio for a sidecar."""
+    return {**labels, INJECT: "true"}
+
+
+def parse(text: str) -> tuple[Applications, tuple[str, ...]]:
+    """Read the file; returns who asks, and a line about each entry that means nothing."""
+    named: set[Application] = set()
+    models: set[str] = set()
+    problems: list[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        entry = line.partition("#")[0].strip()
+        model, slash, name = entry.partition("/")
+        if not entry:
+            continue
+        if not (slash and _NAME.fullmatch(model) and (name == EVERY or _NAME.fullmatch(name))):
+            expected = f"expected model/app, or model/{EVERY} for all of a model"
+            problems.append(f"line {number}: {json.dumps(entry)}: {expected}")
+        elif name == EVERY:
+            models.add(model)
+        else:
+            named.add(Application(model, name))
+    return Applications(frozenset(named), frozenset(models)), tuple(problems)

@@ -1,0 +1,224 @@
+"""How a Job of the training operator gets new pods: suspended until all are gone, then resumed.
+
+Only the decision may live here; whoever acts on it reads the Job and its pods again each time.
+
+Theory of operation (kubeflow/training-operator 1.9 pkg/controller.v1/common/job.go ReconcileJobs).
+While a Job that is not finished says ``suspend``, its operator deletes all its pods, succeeded ones
+as well, whatever cleanPodPolicy says, and counts no failure. Once it does not say so any more, the
+operator makes all pods anew, and ``startTime`` begins again. But a running pod that is still on its
+way out then counts as failed (pkg/core/status.go UpdateJobReplicaStatuses), and a TFJob fails with
+it; so a Job is resumed when all its pods are gone, and the operator has had time to notice.
+
+What we suspended carries our mark from the same write on, and a Job with the mark is ours to
+resume: whoever leads next finds it. A Job that is suspended without the mark is somebody else's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from istio_aux.core import ownership
+from istio_aux.core.pod import Condition, Metadata, Pod, Struct
+
+MARK = "istio-aux.io/suspended-for"
+"""Annotation of a Job that we suspended, and will resume."""
+SIDECAR = "sidecar"
+"""Its value."""
+JOB_NAME = "training.kubeflow.org/job-name"
+"""Label of a pod, by which its operator finds it (1.9 common_types.go JobNameLabel)."""
+
+_KUEUE = "kueue.x-k8s.io/"
+"""Prefix of Kueue's labels: of a Job's ``queue-name``, and of ``podset`` on the pods of a Job that
+it manages without one. Whether such a Job is suspended is for Kueue to say."""
+_OPERATOR = "kubeflow.org/training-operator"
+"""``managedBy`` of Jobs that the operator deals with (1.9 common_types.go RunPolicy)."""
+_FINISHED = frozenset({"Succeeded", "Failed"})
+
+
+class RunPolicy(Struct, frozen=True):
+    """``spec.runPolicy``, which all kinds have."""
+
+    suspend: bool | None = None
+    managed_by: str | None = None
+
+
+class Spec(Struct, frozen=True):
+    """``spec`` of a Job."""
+
+    run_policy: RunPolicy | None = None
+
+
+class Status(Struct, frozen=True):
+    """``status`` of a Job."""
+
+    conditions: tuple[Condition, ...] | None = None
+
+
+class Job(Struct, frozen=True):
+    """A Job of ``kubeflow.org/v1``, of any kind, reduced to what is read here."""
+
+    metadata: Metadata = Metadata()
+    spec: Spec = Spec()
+    status: Status | None = None
+
+    @property
+    def marked(self) -> bool:
+        """Whether it says that we suspended it."""
+        return MARK in (self.metadata.annotations or {})
+
+    @property
+    def run_policy(self) -> RunPolicy:
+        """``spec.runPolicy``, empty when absent or null."""
+        return self.spec.run_policy or RunPolicy()
+
+    def is_(self, *conditions: str) -> bool:
+        """Whether one of these conditions is true of it."""
+        found = self.status.conditions or () if self.status else ()
+        return any(c.type in conditions and c.status == "True" for c in found)
+
+
+class Decision(Struct, frozen=True, tag_field="action"):
+    """What all answers have: a reason for people."""
+
+    reason: str
+
+
+class Suspend(Decision, frozen=True, tag="suspend"):
+    """Suspend the Job, and mark it."""
+
+
+class Wait(Decision, frozen=True, tag="wait"):
+    """Look again a little later.
+
+    Attributes:
+        pod: one that is to go and is still there, if there is one.
+    """
+
+    pod: Pod | None = None
+
+
+class Resume(Decision, frozen=True, tag="resume"):
+    """Resume the Job, and take the mark off.
+
+    Attributes:
+        in_vain: whether nothing has happened to its pods.
+    """
+
+    in_vain: bool = False
+
+
+class Release(Decision, frozen=True, tag="release"):
+    """Take the mark off, and nothing else: somebody else has resumed the Job."""
+
+
+class Leave(Decision, frozen=True, tag="leave"):
+    """It is not ours to deal with."""
+
+
+class Patience(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds in seconds."""
+
+    settle: float = 2.0
+    """Between the end of the last pod and the resumption: the operator learns of Jobs and of pods
+    on two connections, and must not see the first before the second."""
+    doubt: float = 60.0
+    """After which an operator that has done nothing is not at work."""
+
+
+def begin(job: Job, pod: Pod) -> Suspend | Leave:
+    """Decide whether ``job`` is to be suspended so that ``pod``, which it controls, gets anew."""
+    if reason := next(_not_ours(job, pod), None):
+        return Leave(reason=reason)
+    return Suspend(reason="all its pods are made anew, so that they get their sidecar")
+
+
+def own(job: Job, pods: Iterable[Pod]) -> list[Pod]:
+    """Those of the pods that the Job controls."""
+    return [pod for pod in pods if _is_of(pod, job)]
+
+
+def follow(
+    job: Job, left: Sequence[Pod], *, waited: float, gone: float, patience: Patience
+) -> Wait | Resume | Release | Leave:
+    """Decide what is next for a Job that was suspended, by us or by who led before.
+
+    Args:
+        job: the Job, read before its pods were.
+        left: its own pods, in any phase, deleted or not.
+        waited: seconds since this process first saw it suspended.
+        gone: seconds since this process first found none of its pods.
+        patience: the bounds.
+    """
+    return next(_steps(job, left, waited, gone, patience))
+
+
+def patch(job: Job, action: Suspend | Resume | Release) -> Mapping[str, object]:
+    """What to merge into the Job, only as it was read: uid and resourceVersion are preconditions.
+
+    Suspension and mark change in one write.
+    """
+    suspend = isinstance(action, Suspend)
+    body: dict[str, object] = {
+        "metadata": {
+            "uid": job.metadata.uid,
+            "resourceVersion": job.metadata.resource_version,
+            "annotations": {MARK: SIDECAR if suspend else None},
+        }
+    }
+    if not isinstance(action, Release):
+        body["spec"] = {"runPolicy": {"suspend": suspend}}
+    return body
+
+
+def _steps(
+    job: Job, left: Sequence[Pod], waited: float, gone: float, patience: Patience
+) -> Iterator[Wait | Resume | Release | Leave]:
+    """What there is to do; the first counts, and the last one is always there."""
+    if not job.marked:
+        yield Leave(reason="it does not carry our mark")
+    if job.metadata.deletion_timestamp is not None:
+        yield Leave(reason="it is being deleted")
+    if not job.run_policy.suspend:
+        yield Release(reason="somebody else has resumed it")
+    if job.is_(*_FINISHED):
+        yield Resume(reason="it is finished")
+    seen = job.is_("Suspended")
+    untouched = all(pod.metadata.deletion_timestamp is None for pod in left)
+    if not seen and untouched and waited >= patience.doubt:
+        why = f"its operator has not noticed within {patience.doubt:g} s that it is suspended"
+        yield Resume(reason=why, in_vain=True)
+    if left:
+        names = ", ".join(sorted(pod.metadata.name for pod in left)[:3])
+        yield Wait(reason=f"{len(left)} of its pods are still there: {names}", pod=left[0])
+    if not seen:
+        yield Wait(reason="its operator has not noticed yet that it is suspended")
+    if gone < patience.settle:
+        yield Wait(reason="its pods are gone, and its operator has to notice")
+    yield Resume(reason="all its pods are gone")
+
+
+def _not_ours(job: Job, pod: Pod) -> Iterator[str]:
+    """Reasons not to suspend a Job."""
+    if not _is_of(pod, job):
+        yield "it is not the Job that made the pod"
+    if job.metadata.deletion_timestamp is not None:
+        yield "it is being deleted"
+    if job.is_(*_FINISHED):
+        yield "it is finished"
+    if job.run_policy.suspend:
+        yield "somebody else has suspended it"
+    for label in (*(job.metadata.labels or {}), *pod.labels):
+        if label.startswith(_KUEUE):
+            yield f"Kueue says when it is suspended: label {label}"
+    if (manager := job.run_policy.managed_by or _OPERATOR) != _OPERATOR:
+        yield f"it is managed by {manager}"
+    if pod.labels.get(JOB_NAME) != job.metadata.name:
+        # All of its pods are found by that label.
+        yield f"its pod has no label {JOB_NAME}: {job.metadata.name}"
+
+
+def _is_of(pod: Pod, job: Job) -> bool:
+    owner = ownership.controller(pod)
+    return owner is not None and owner.uid == job.metadata.uid and bool(owner.uid)

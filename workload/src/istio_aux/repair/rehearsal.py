@@ -1,0 +1,56 @@
+"""Ask the API server whether a new pod of an application would get its sidecar, by a dry run.
+
+Only the question may live here. The pods of an application that asks by name depend on our own
+admission as well, and right after the start of this process, for one, nobody calls it yet: a pod
+that is evicted then comes back as it was. Nothing but such a creation shows the whole way.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from istio_aux.core import probing
+from istio_aux.core.pod import Pod
+from istio_aux.core.start import START
+from istio_aux.kube.client import Client
+from istio_aux.kube.errors import KubeError
+
+
+async def why_not(client: Client, pod: Pod) -> str | None:
+    """Say why a new pod with the labels of ``pod`` would get no sidecar; None: it would."""
+    try:
+        path = f"/api/v1/namespaces/{pod.metadata.namespace}/pods?dryRun=All"
+        found = probing.created(await client.post(path, _like(pod)))
+    except KubeError as error:
+        return f"not known whether a new pod would get a sidecar: {error}"
+    return None if found.injected else f"a new pod would get no sidecar: {found.why}"
+
+
+def _like(pod: Pod) -> bytes:
+    """A pod with the same labels that hardly any policy or quota has anything against."""
+    small = {"cpu": "1m", "memory": "4Mi"}
+    container = {
+        "name": "main",
+        "image": "registry.k8s.io/pause:3.10",
+        "resources": {"requests": small, "limits": small},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "runAsNonRoot": True,
+            "runAsUser": 65535,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }
+    return msgspec.json.encode(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "generateName": probing.NAME,
+                "labels": pod.labels,
+                # Of our admission only the label matters here.
+                "annotations": {START: "off"},
+            },
+            "spec": {"automountServiceAccountToken": False, "containers": [container]},
+        }
+    )

@@ -1,0 +1,141 @@
+"""Read and change Jobs of the training operator (`kubeflow.org/v1`), and find those with our mark.
+
+Only the requests and the reading of their answers may live here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from typing import NamedTuple
+
+import msgspec
+
+from istio_aux.core import ownership, suspension
+from istio_aux.core.pod import Metadata, OwnerReference, Pod
+from istio_aux.core.suspension import Job, Release, Resume, Suspend
+from istio_aux.kube.client import Client
+from istio_aux.kube.errors import ApiError, UnreachableError
+from istio_aux.kube.lists import Lister
+
+_GROUP = f"/apis/{ownership.TRAINING}"
+
+_STRICT = {"fieldManager": "istio-aux", "fieldValidation": "Strict"}
+"""An API server that knows no ``suspend`` refuses it, rather than drop it and keep the mark."""
+
+
+class Key(NamedTuple):
+    """Which Job, for good."""
+
+    namespace: str
+    kind: str
+    name: str
+    uid: str
+
+    @property
+    def path(self) -> str:
+        """Where the API server has it; all plurals are formed like that (1.9 manifests/base)."""
+        return f"{_GROUP}/namespaces/{self.namespace}/{self.kind.lower()}s/{self.name}"
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+def _rehearsal(pod: Metadata) -> bytes:
+    return msgspec.json.encode(
+        {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"namespace": pod.namespace, "name": pod.name},
+            "deleteOptions": {
+                "preconditions": {"uid": pod.uid, "resourceVersion": pod.resource_version}
+            },
+        }
+    )
+
+
+class _Resource(msgspec.Struct, frozen=True):
+    name: str
+    kind: str
+
+
+class _Resources(msgspec.Struct, frozen=True):
+    resources: tuple[_Resource, ...] | None = None
+
+
+_job = msgspec.json.Decoder(Job)
+_resources = msgspec.json.Decoder(_Resources)
+
+
+class TrainingJobs:
+    """All verbs raise `KubeError`."""
+
+    def __init__(self, client: Client) -> None:
+        """Ask ``client``, which is open."""
+        self._client = client
+
+    async def read(self, key: Key) -> Job | None:
+        """The Job; None when it is gone or its name is another's."""
+        try:
+            job = _job.decode(await self._client.get(key.path))
+        except ApiError as error:
+            if error.code != 404:
+                raise
+            return None
+        except msgspec.DecodeError as error:
+            raise UnreachableError(f"the answer is no {key.kind}: {error}") from error
+        return job if job.metadata.uid == key.uid else None
+
+    async def pods(self, key: Key, job: Job) -> list[Pod]:
+        """The Job's own pods, in any phase, deleted or not."""
+        lister = Lister(self._client, f"/api/v1/namespaces/{key.namespace}/pods", Pod)
+        selector = {"labelSelector": f"{suspension.JOB_NAME}={key.name}"}
+        async with aclosing(lister.pages(selector)) as pages:
+            found = [pod async for page in pages for pod in page.items or ()]
+        return suspension.own(job, found)
+
+    async def protected(self, pods: Iterable[Pod]) -> str | None:
+        """Say why one of the pods may not be disrupted now, or None if each of them may be.
+
+        The operator deletes them, whatever a PodDisruptionBudget says, so the API server is asked
+        before by dry runs of their evictions. How many may go at a time they do not tell.
+        """
+        for pod in pods:
+            meta = pod.metadata
+            path = f"/api/v1/namespaces/{meta.namespace}/pods/{meta.name}/eviction?dryRun=All"
+            try:
+                await self._client.post(path, _rehearsal(meta))
+            except ApiError as error:
+                if error.code != 404:
+                    return f"{meta.name}: {error}"
+        return None
+
+    async def change(self, key: Key, job: Job, action: Suspend | Resume | Release) -> None:
+        """Suspend, resume or release the Job, only as it was read."""
+        body = msgspec.json.encode(suspension.patch(job, action))
+        await self._client.patch(key.path, body, _STRICT)
+
+    async def marked(self) -> AsyncGenerator[Key]:
+        """Yield all Jobs with our mark, of each kind that is served."""
+        for resource in await self._served():
+            owner = OwnerReference(api_version=ownership.TRAINING, kind=resource.kind)
+            # A subresource has a slash in its name.
+            if not ownership.resumable(owner) or "/" in resource.name:
+                continue
+            lister = Lister(self._client, f"{_GROUP}/{resource.name}", Job)
+            async with aclosing(lister.pages({})) as pages:
+                async for page in pages:
+                    for job in page.items or ():
+                        if job.marked:
+                            meta = job.metadata
+                            yield Key(meta.namespace, resource.kind, meta.name, meta.uid)
+
+    async def _served(self) -> tuple[_Resource, ...]:
+        try:
+            return _resources.decode(await self._client.get(_GROUP)).resources or ()
+        except ApiError as error:
+            if error.code != 404:
+                raise
+            return ()  # There is no training operator.
+        except msgspec.DecodeError as error:
+            raise UnreachableError(f"the answer is no list of resources: {error}") from error
