@@ -18,9 +18,12 @@ import yaml
 from lightkube import codecs
 from lightkube.codecs import AnyResource
 
+import injectrules
+import jobrules
 import kinds  # noqa: F401  # pyright: ignore[reportUnusedImport]  tells `codecs` of Istio's kind
 import namespaces
 import startrules
+from applications import NEVER_INJECTED, Applications
 
 WEBHOOK_PORT: Final = 8443
 
@@ -35,7 +38,16 @@ QUIT_COMMANDS: Final = (
     ("pilot-agent", "request", *_QUIT),
 )
 
-_TEMPLATES: Final = Path(__file__).parent / "templates"
+_ENVIRONMENT: Final = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    autoescape=False,  # noqa: S701  this is YAML, not HTML: see `finalize`
+    # JSON is YAML: every value arrives as what it is, a name that looks like a number too.
+    finalize=json.dumps,
+)
+# libyaml where PyYAML was built with it: most of the time of an event went into parsing.
+_LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True)
@@ -54,6 +66,13 @@ class Values:
         start_mode: how pods get their start order, as the workload's setting of that name has it.
         admission: who changes pods: the webhook, or a policy inside the API server, which leaves
             to the webhook what it cannot change safely.
+        inject: applications whose pods are to ask for a sidecar, one entry for each model.
+        revisions: Istio's, whose injection policies the workload may read, beside the default's.
+        dry_runs: the workload may create pods that are never stored. Only where the API server
+            knows ValidatingAdmissionPolicies: without one, it could create any pod.
+        repairs: it may evict pods that missed their sidecar.
+        repairs_jobs: it may suspend and resume training jobs, also to resume what it suspended
+            when it still had `repairs`.
     """
 
     app: str
@@ -65,6 +84,11 @@ class Values:
     deletes: bool = False
     start_mode: Literal["auto", "native", "hold", "off"] = "auto"
     admission: Literal["webhook", "policy"] = "webhook"
+    inject: tuple[Applications, ...] = ()
+    revisions: tuple[str, ...] = ()
+    dry_runs: bool = True
+    repairs: bool = False
+    repairs_jobs: bool = False
 
 
 def service_account(app: str) -> str:
@@ -99,24 +123,44 @@ def render_access(values: Values) -> list[AnyResource]:
 
     So it never has a right, in any namespace, that the policy does not narrow yet.
     """
-    account = service_account(values.app)
+    user = f"system:serviceaccount:{values.model}:{service_account(values.app)}"
     policy = _render(
         "policy.yaml.j2",
         values.app,
         values.model,
-        user=f"system:serviceaccount:{values.model}:{account}",
+        user=user,
+        never_injected=NEVER_INJECTED,
         selected=namespaces.expression(
             _except_never_selected(values.namespace_selector), labels="variables.labels"
         ),
         proxy=startrules.PROXY,
         commands=QUIT_COMMANDS,
     )
+    if values.repairs_jobs:
+        policy += _render(
+            "jobs.yaml.j2",
+            values.app,
+            values.model,
+            user=user,
+            training_jobs=jobrules.TRAINING_JOBS,
+            suspended=jobrules.SUSPENDED,
+            variables=jobrules.variables(),
+        )
+    # Istio's injector has no suffix for the default revision (istio webhook.go, injection-cm).
+    suffixes = {f"-{revision}" for revision in values.revisions if revision not in {"", "default"}}
     roles = _render(
         "access.yaml.j2",
         values.app,
         values.model,
         acts=values.acts,
         deletes=values.acts and values.deletes,
+        dry_runs=values.dry_runs,
+        injection_policies=[
+            f"istio-sidecar-injector{suffix}" for suffix in sorted({"", *suffixes})
+        ],
+        repairs=values.repairs,
+        repairs_jobs=values.repairs_jobs,
+        training_jobs=jobrules.TRAINING_JOBS,
     )
     return _render("account.yaml.j2", values.app, values.model) + policy + roles
 
@@ -141,13 +185,20 @@ def render_start_policy(values: Values) -> list[AnyResource]:
 def render_webhook(values: Values) -> list[AnyResource]:
     """Return the MutatingWebhookConfiguration."""
     mode = values.start_mode if values.admission == "policy" else None
+    admission = _admission(values)
+    start = {
+        "name": "start.istio-aux.io",
+        "path": "/mutate",
+        "matches": admission.pop("matches"),
+        "conditions": startrules.webhook_conditions(mode),
+    }
     return _render(
         "webhook.yaml.j2",
         values.app,
         values.model,
         ca_bundle=base64.b64encode(values.ca_bundle.encode()).decode(),
-        conditions=startrules.webhook_conditions(mode),
-        **_admission(values),
+        webhooks=[start, *injectrules.webhooks(values.app, values.model, values.inject)],
+        **admission,
     )
 
 
@@ -194,15 +245,7 @@ def _except_never_selected(selector: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _render(template: str, app: str, model: str, **more: Any) -> list[AnyResource]:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        autoescape=False,  # noqa: S701  this is YAML, not HTML: see `finalize`
-        # JSON is YAML: every value arrives as what it is, a name that looks like a number too.
-        finalize=json.dumps,
-    )
-    text = environment.get_template(template).render(
+    text = _ENVIRONMENT.get_template(template).render(
         app=app,
         model=model,
         labels=labels(app, model),
@@ -214,4 +257,4 @@ def _render(template: str, app: str, model: str, **more: Any) -> list[AnyResourc
         webhook_port=WEBHOOK_PORT,
         **more,
     )
-    return [codecs.from_dict(document) for document in yaml.safe_load_all(text)]
+    return [codecs.from_dict(document) for document in yaml.load_all(text, Loader=_LOADER)]

@@ -7,10 +7,15 @@ changed, and the policy goes only once the webhook has been there for an event.
 
 from __future__ import annotations
 
+import dataclasses
+
+import httpx2
 from lightkube import Client
+from lightkube.resources.admissionregistration_v1 import ValidatingAdmissionPolicy
 
 import cluster
 import manifests
+import readiness
 from cluster import Problem
 from inputs import Inputs
 
@@ -20,6 +25,11 @@ def ensure(client: Client, inputs: Inputs) -> Problem | None:
     values = inputs.values()
     if values is None:
         return None
+    labels = manifests.labels(inputs.app, inputs.model)
+    narrowed = cluster.serves(client, ValidatingAdmissionPolicy, labels, inputs.model)
+    if isinstance(narrowed, Problem):
+        return narrowed
+    values = dataclasses.replace(values, dry_runs=narrowed)
     standing = (
         manifests.render_access(values)
         + manifests.render_start_policy(values)
@@ -34,12 +44,15 @@ def ensure(client: Client, inputs: Inputs) -> Problem | None:
     return cluster.apply(client, webhook, manager=inputs.app) if present else None
 
 
-def complete(client: Client, inputs: Inputs) -> Problem | None:
+def complete(
+    client: Client, inputs: Inputs, transport: httpx2.BaseTransport | None = None
+) -> Problem | None:
     """Make the webhook configuration, or delete what is not owned now if it is there already.
 
-    Only for a unit that serves. With `Fail`, a configuration without a workload behind it stops
-    every pod of the selected namespaces; with `Ignore`, pods slip through for as long. One that is
-    there already stays when this unit restarts: other units may serve.
+    Only for a unit that serves, and once every other that is ready does, which `transport` is for.
+    With `Fail`, a configuration without a workload behind it stops every pod of the selected
+    namespaces; with `Ignore`, pods slip through for as long. One that is there already stays when
+    a unit restarts: others may serve.
     """
     values = inputs.values()
     if values is None:
@@ -49,6 +62,8 @@ def complete(client: Client, inputs: Inputs) -> Problem | None:
     if isinstance(present, Problem):
         return present
     if not present:
-        return cluster.apply(client, webhook, manager=inputs.app)
+        return readiness.missing(client, inputs.app, inputs.model, transport) or cluster.apply(
+            client, webhook, manager=inputs.app
+        )
     labels = manifests.labels(inputs.app, inputs.model)
     return cluster.prune(client, labels, inputs.model, keep=manifests.render(values))

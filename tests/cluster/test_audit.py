@@ -13,18 +13,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import lab
+import lab.istio
 import lightkube
 import pytest
+from lab import meshed
 from lab.fixtures import await_account
 from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
 from lab.workload import PROGRAM
 from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.models.rbac_v1 import RoleRef, Subject
 from lightkube.resources.core_v1 import Namespace, Pod
+from lightkube.resources.rbac_authorization_v1 import RoleBinding
 
 # Measured on 2 busy cores: 1 s.
 ANSWER = 30
 
+OPTED_OUT = {"sidecar.istio.io/inject": "false"}
 DEAD = "exited 255 (Error), not restarted (restartPolicy Never)"
 
 
@@ -84,9 +89,57 @@ def test_audit_looks_where_serve_would(cluster: lab.Cluster, audited: Scene):
         [audited.namespace, "stuck", "stuck"],
     ]
     assert summary == (
-        "selected namespaces: 1; running pods that are meant to end: 5; "
-        "stuck: 2, blocked: 0, lost: 1"
+        "selected namespaces: 1; pods: 6; stuck: 2, blocked: 0, lost: 1, unmeshed: 0"
     )
+
+
+@pytest.fixture(scope="module")
+def missed(cluster: lab.Cluster, client: lightkube.Client, istio: lab.istio.Istio) -> Iterator[str]:
+    """A namespace whose pods were created before Istio was to inject them."""
+    name = f"missed-{secrets.token_hex(3)}"
+    client.create(Namespace(metadata=ObjectMeta(name=name)))
+    await_account(client, name)
+    client.create(meshed.pod(name, "web", sidecar=None, restart_policy="Always"))
+    client.create(meshed.pod(name, "job", sidecar=None))
+    client.create(meshed.pod(name, "opted-out", sidecar=None, annotations=OPTED_OUT))
+    client.create(meshed.pod(name, "meshed"))
+    client.patch(Namespace, name, {"metadata": {"labels": {"istio-injection": "enabled"}}})
+    yield name
+    client.delete(Namespace, name)
+
+
+def test_audit_names_the_pods_that_missed_their_sidecar(cluster: lab.Cluster, missed: str):
+    """T40: whatever their restartPolicy, and before they have begun; Istio's own policy decides."""
+    done = ask(cluster.kubeconfig, "audit", "-n", missed, "-o", "json")
+
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [(item["name"], item["state"], item["configuration"]) for item in found] == [
+        ("job", "unmeshed", "istio-revision-tag-default"),
+        ("web", "unmeshed", "istio-revision-tag-default"),
+    ]
+    assert all("injection policy: enabled" in item["reason"] and item["since"] for item in found)
+
+
+def test_audit_says_of_how_many_pods_it_may_not_know(
+    cluster: lab.Cluster, client: lightkube.Client, missed: str
+):
+    """An account that may only look into one namespace: what it cannot see is not healthy."""
+    role = RoleRef(name="view", kind="ClusterRole", apiGroup="rbac.authorization.k8s.io")
+    account = Subject(kind="ServiceAccount", name="default", namespace=missed)
+    metadata = ObjectMeta(name="looks", namespace=missed)
+    client.create(RoleBinding(metadata=metadata, roleRef=role, subjects=[account]))
+    kubeconfig = cluster.kubeconfig_for(missed, "default")
+
+    command = ("audit", "-n", missed)
+    lab.until(lambda: ask(kubeconfig, *command).stdout, timeout=ANSWER, what="RBAC to take effect")
+
+    done = ask(kubeconfig, *command)
+
+    assert done.returncode == 1
+    assert done.stdout == ("pods: 4; stuck: 0, blocked: 0, lost: 0, unmeshed: 0 (not known of 2)\n")
+    assert done.stderr.startswith("pods that may lack their sidecar: 2: Istio's webhooks are not")
+    assert 'cannot list resource "mutatingwebhookconfigurations"' in done.stderr
 
 
 def test_explain_answers_for_pods_by_their_names(cluster: lab.Cluster, audited: Scene):

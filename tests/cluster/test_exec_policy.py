@@ -7,73 +7,25 @@ upgrade to a stream, which they do not ask for, and deletions are dry runs.
 
 from __future__ import annotations
 
-import json
-import ssl
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
-import httpx2
 import lab
 import lightkube
 import pytest
 from lab import meshed
+from lab.accounts import QUIT, Account, administrator
 from lab.kubelet import ScriptedKubelet
 from lab.workload import Workload
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.models.rbac_v1 import RoleRef, Subject
 from lightkube.resources.core_v1 import Namespace, ServiceAccount
-from lightkube.resources.rbac_authorization_v1 import ClusterRoleBinding
 
 import manifests
 
-RBAC = "rbac.authorization.k8s.io"
 MODEL = "narrowed"
 CHOSEN, OTHER = "narrowed-chosen", "narrowed-other"
 SELECTOR = "narrowed=chosen"
 # Measured on 2 busy cores: a policy is in force 0.4 s after it was made.
 IN_FORCE = 30.0
-
-QUIT = manifests.QUIT_COMMANDS[2]
-
-
-class Account:
-    """Asks the API server as one ServiceAccount."""
-
-    def __init__(self, cluster: lab.Cluster, kubeconfig: Path) -> None:
-        (user,) = json.loads(kubeconfig.read_text())["users"]
-        self._http = httpx2.Client(
-            base_url=f"{cluster.server}/api/v1/namespaces",
-            headers={"Authorization": f"Bearer {user['user']['token']}"},
-            verify=ssl.create_default_context(cafile=str(cluster.ca)),
-            timeout=30,
-            trust_env=False,
-        )
-
-    def close(self) -> None:
-        self._http.close()
-
-    def connect(self, subresource: str, where: str, **options: str | Sequence[str]) -> str:
-        """Connect to a pod (`namespace/name`); returns why it is refused, or nothing."""
-        namespace, _, name = where.partition("/")
-        path = f"/{namespace}/pods/{name}/{subresource}"
-        answer = self._http.post(path, params={"stdout": "true", **options})
-        message = answer.json()["message"]
-        if answer.status_code == 400 and message == "Upgrade request required":
-            return ""
-        return f"{answer.status_code}: {message}"
-
-    def execute(
-        self, where: str, command: Sequence[str] = QUIT, **options: str | Sequence[str]
-    ) -> str:
-        """Execute in istio-proxy, unless `options` say otherwise; returns as `connect` does."""
-        options = {"container": "istio-proxy", "command": command, **options}
-        return self.connect("exec", where, **options)
-
-    def delete(self, where: str) -> str:
-        """Ask for the deletion of a pod, which stays; returns as `connect` does."""
-        namespace, _, name = where.partition("/")
-        answer = self._http.delete(f"/{namespace}/pods/{name}", params={"dryRun": "All"})
-        return "" if answer.is_success else f"{answer.status_code}: {answer.json()['message']}"
 
 
 @pytest.fixture(scope="module")
@@ -85,19 +37,6 @@ def pods(cluster: lab.Cluster, client: lightkube.Client, kubelet: ScriptedKubele
         client.apply(account, field_manager="lab")
         kubelet.run(client.create(meshed.pod(name, "meshed")))
         kubelet.run(client.create(meshed.pod(name, "plain", sidecar=None)))
-
-
-def administrator(cluster: lab.Cluster, client: lightkube.Client, account: str) -> Account:
-    """The account, which may do anything from now on as far as RBAC says."""
-    subject = Subject(kind="ServiceAccount", name=account, namespace=MODEL)
-    client.create(
-        ClusterRoleBinding(
-            metadata=ObjectMeta(name=f"{MODEL}-{account}-is-an-administrator"),
-            roleRef=RoleRef(name="cluster-admin", kind="ClusterRole", apiGroup=RBAC),
-            subjects=[subject],
-        )
-    )
-    return Account(cluster, cluster.kubeconfig_for(MODEL, account))
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +51,7 @@ def account(
         cluster, tmp_path_factory.mktemp("narrowed"), model=MODEL, selector=SELECTOR
     )
     deployed.deploy()
-    account = administrator(cluster, client, manifests.service_account(deployed.name))
+    account = administrator(cluster, MODEL, manifests.service_account(deployed.name))
     lab.until(
         lambda: "never attaches" in account.connect("attach", f"{CHOSEN}/meshed"),
         timeout=IN_FORCE,
@@ -126,7 +65,7 @@ def account(
 def somebody(cluster: lab.Cluster, client: lightkube.Client, account: Account) -> Iterator[Account]:
     """Another account of the same namespace with the same rights."""
     client.create(ServiceAccount(metadata=ObjectMeta(name="somebody", namespace=MODEL)))
-    somebody = administrator(cluster, client, "somebody")
+    somebody = administrator(cluster, MODEL, "somebody")
     yield somebody
     somebody.close()
 

@@ -21,8 +21,13 @@ import manifests
 # All that it is for. A line more here is a decision, not a repair.
 ALWAYS = {
     ("", "pods", "get list watch"),
+    # Dry runs: `test_repairing_policy.py`.
+    ("", "pods", "create"),
     ("", "namespaces", "get list watch"),
+    # By name: see below.
+    ("", "configmaps", "get"),
     ("admissionregistration.k8s.io", "mutatingwebhookconfigurations", "list watch"),
+    ("discovery.k8s.io", "endpointslices", "list watch"),
     ("events.k8s.io", "events", "create"),
     ("coordination.k8s.io", "leases", "create"),
     ("coordination.k8s.io", "leases", "get update"),
@@ -32,13 +37,21 @@ ACTING = {
     ("", "pods/portforward", "create get"),
 }
 DELETING = {("", "pods", "delete")}
+REPAIRING = {("", "pods/eviction", "create"), ("batch", "jobs", "get")}
+SUSPENDING = {
+    ("kubeflow.org", f"{kind}jobs", "get list patch")
+    for kind in ("jax", "mpi", "paddle", "pytorch", "tf", "xgboost")
+}
+OPTIONS = ("quit", "dead-proxy", "race-policy", "restart-jobs")
 GRANTED = {
-    ("on", "report"): ALWAYS | ACTING,
-    ("on", "delete"): ALWAYS | ACTING | DELETING,
-    ("dry-run", "report"): ALWAYS,
-    ("dry-run", "delete"): ALWAYS,
-    ("off", "report"): ALWAYS,
-    ("off", "delete"): ALWAYS,
+    ("on", "report", "report", False): ALWAYS | ACTING,
+    ("on", "delete", "off", False): ALWAYS | ACTING | DELETING,
+    ("dry-run", "report", "report", False): ALWAYS,
+    ("dry-run", "delete", "report", False): ALWAYS,
+    ("off", "report", "report", False): ALWAYS,
+    ("off", "delete", "report", False): ALWAYS,
+    ("off", "report", "restart", False): ALWAYS | REPAIRING,
+    ("on", "report", "restart", True): ALWAYS | ACTING | REPAIRING | SUSPENDING,
 }
 # What every account may do: ask who it is and what it may (system:basic-user).
 ANYBODY = ("authentication.k8s.io", "authorization.k8s.io")
@@ -46,7 +59,6 @@ ANYBODY = ("authentication.k8s.io", "authorization.k8s.io")
 DANGEROUS = [
     ("get", "secrets", ""),
     ("list", "secrets", ""),
-    ("create", "pods", ""),
     ("update", "pods", ""),
     ("patch", "pods", ""),
     ("delete", "pods", ""),
@@ -56,6 +68,10 @@ DANGEROUS = [
     ("patch", "pods/ephemeralcontainers", ""),
     ("get", "pods/log", ""),
     ("get", "configmaps", ""),
+    ("list", "configmaps", ""),
+    ("get", "services", ""),
+    ("get", "jobs", "batch"),
+    ("patch", "tfjobs", "kubeflow.org"),
     ("patch", "namespaces", ""),
     ("create", "serviceaccounts/token", ""),
     ("get", "leases", "coordination.k8s.io"),
@@ -122,6 +138,8 @@ def allowed(
         ("create", "pods/portforward", ""),
         ("get", "pods/portforward", ""),
         ("create", "events", "events.k8s.io"),
+        ("list", "endpointslices", "discovery.k8s.io"),
+        ("watch", "endpointslices", "discovery.k8s.io"),
     ],
 )
 def test_the_workload_may_do_its_work_in_every_namespace(
@@ -160,16 +178,35 @@ def test_the_workload_may_hold_the_lease_of_its_own_application_only(
     assert allowed(client, workload, verb, "leases", group, where=(namespace, name)) is may
 
 
-@pytest.mark.parametrize(("quit_mode", "dead_proxy"), GRANTED)
+@pytest.mark.parametrize(
+    ("name", "may"),
+    [
+        ("istio-sidecar-injector", True),
+        ("istio-sidecar-injector-canary", True),
+        ("istio-sidecar-injector-other", False),
+        ("istio", False),
+    ],
+)
+def test_of_all_configmaps_the_workload_may_read_the_injection_policies(
+    cluster: lab.Cluster, client: lightkube.Client, tmp_path: Path, name: str, may: bool
+):
+    deployed = Workload(cluster, tmp_path, model="revised", revisions=("default", "canary"))
+    deployed.deploy()
+
+    where = ("istio-system", name)
+    assert allowed(client, deployed, "get", "configmaps", "", where=where) is may
+
+
+@pytest.mark.parametrize("options", GRANTED, ids=str)
 def test_the_workload_may_do_what_its_options_need_and_nothing_else(
-    cluster: lab.Cluster, tmp_path: Path, quit_mode: str, dead_proxy: str
+    cluster: lab.Cluster, tmp_path: Path, options: tuple[str, str, str, bool]
 ):
     deployed = Workload(
         cluster,
         tmp_path,
-        name=f"{quit_mode}-{dead_proxy}",
+        name="-".join(map(str, options)).lower(),
         model="granted",
-        more={"quit": quit_mode, "dead-proxy": dead_proxy},
+        more=dict(zip(OPTIONS, options, strict=True)),
     )
     deployed.deploy()
 
@@ -187,4 +224,4 @@ def test_the_workload_may_do_what_its_options_need_and_nothing_else(
         for resource in rule.resources or []
         if group not in ANYBODY
     }
-    assert granted == GRANTED[quit_mode, dead_proxy]
+    assert granted == GRANTED[options]

@@ -11,6 +11,8 @@ from typing import Any
 
 import jsonpatch
 
+from fuzz.requests import INJECT, Ask
+
 DEPTH = 300
 """Levels of nesting; a review that is nested more need not be understood. Pods have some twenty."""
 LARGEST = 8 << 20
@@ -40,17 +42,17 @@ class Answer:
         return self.headers.get("connection", "").lower() == "close"
 
 
-def of(body: bytes, answer: Answer) -> Iterator[str]:
-    """Findings about the answer to a complete request with ``body``."""
+def of(ask: Ask, answer: Answer) -> Iterator[str]:
+    """Findings about the answer to a complete request."""
     yield from of_any(answer)
-    too_large, uid = len(body) > LARGEST, uid_of(body)
+    too_large, uid = len(ask.body) > LARGEST, uid_of(ask.body)
     expected = {413} if too_large else {200} if uid else {200, 400}
     if answer.status not in expected:
         yield f"status {answer.status}, expected {expected}: {answer.body[:200]!r}"
     if answer.closes is not too_large:
         yield f"status {answer.status}: Connection: close is {answer.closes}"
     if answer.status == 200:
-        yield from _of_review(uid, body, answer.body)
+        yield from _of_review(uid, ask, answer.body)
 
 
 def of_any(answer: Answer) -> Iterator[str]:
@@ -129,7 +131,7 @@ def _once(members: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _of_review(uid: str, body: bytes, text: bytes) -> Iterator[str]:
+def _of_review(uid: str, ask: Ask, text: bytes) -> Iterator[str]:
     answer = json.loads(text)
     if (answer["apiVersion"], answer["kind"]) != ("admission.k8s.io/v1", "AdmissionReview"):
         yield f"no AdmissionReview: {text[:200]!r}"
@@ -145,17 +147,23 @@ def _of_review(uid: str, body: bytes, text: bytes) -> Iterator[str]:
     if response.get("patchType") != ("JSONPatch" if "patch" in response else None):
         yield f"patchType {response.get('patchType')}"
     if "patch" in response:
-        yield from _of_patch(body, response["patch"])
+        yield from _of_patch(ask, response["patch"])
 
 
-def _of_patch(body: bytes, patch: str) -> Iterator[str]:
+def _of_patch(ask: Ask, patch: str) -> Iterator[str]:
     try:
         ops = base64.b64decode(patch, validate=True).decode()
-        if (found := _read(body)) is None:
+        if (found := _read(ask.body)) is None:
             return
         pod = jsonpatch.apply_patch(found["request"]["object"], ops)
     except _NO_PATCH as error:
         yield f"the patch does not apply: {error!r}"
+        return
+    if ask.path == INJECT:
+        paths = {op["path"].partition("/sidecar.istio.io~1inject")[0] for op in json.loads(ops)}
+        label = pod["metadata"].get("labels", {}).get("sidecar.istio.io/inject")
+        if (paths, label) != ({"/metadata/labels"}, "true"):
+            yield f"it asks for no sidecar, or for more: {ops}"
         return
     annotations = pod["metadata"]["annotations"]
     if annotations.get("istio-aux.io/started-with") not in {"native", "hold"}:

@@ -16,13 +16,15 @@ from random import Random
 from fuzz import bodies, judge, requests
 from fuzz.client import Connection, Garbled
 from fuzz.judge import Answer
-from fuzz.requests import Talk
+from fuzz.requests import INJECT, MUTATE, Ask, Talk
 from fuzz.server import Server
 
 CORPUS = Path(__file__).parent / "corpus"
 CONNECTIONS = 16
 TALKS = 0.04
 """Share of cases that are a connection of their own."""
+INJECTS = 0.2
+"""Share of the others that are for the smaller of the two webhooks."""
 PARTS = 10
 
 
@@ -32,15 +34,17 @@ class Finding:
 
     case: str
     what: str
-    sent: bytes | Talk = b""
+    sent: Ask | Talk | None = None
 
     def keep(self) -> Path | None:
         """Add what was sent to what every run begins with; None if it was not one case."""
-        if not self.sent:
+        if self.sent is None:
             return None
         talk = isinstance(self.sent, Talk)
         file = CORPUS / f"{self.case}.{'talk' if talk else 'body'}"
-        file.write_bytes(b"".join(self.sent.pieces) if isinstance(self.sent, Talk) else self.sent)
+        file.write_bytes(
+            b"".join(self.sent.pieces) if isinstance(self.sent, Talk) else self.sent.body
+        )
         return file
 
 
@@ -92,13 +96,15 @@ async def play(
     return verdict
 
 
-def case(seed: int, number: int) -> bytes | Talk:
-    """What is sent: a body, or a talk on a connection of its own."""
+def case(seed: int, number: int) -> Ask | Talk:
+    """What is sent: a request, or a talk on a connection of its own."""
     dice = Random(f"{seed}:{number}")
-    return requests.make(dice) if dice.random() < TALKS else bodies.make(dice)
+    if dice.random() < TALKS:
+        return requests.make(dice)
+    return Ask(bodies.make(dice), INJECT if dice.random() < INJECTS else MUTATE)
 
 
-Case = tuple[str, bytes | Talk]
+Case = tuple[str, Ask | Talk]
 
 
 def _cases(seed: int, numbers: range) -> Iterator[Case]:
@@ -107,7 +113,8 @@ def _cases(seed: int, numbers: range) -> Iterator[Case]:
 
 def _kept() -> Iterator[Case]:
     for file in sorted(CORPUS.glob("*.body")):
-        yield file.name, file.read_bytes()
+        for path in (MUTATE, INJECT):
+            yield file.name, Ask(file.read_bytes(), path)
     for file in sorted(CORPUS.glob("*.talk")):
         yield file.name, Talk([file.read_bytes()])
 
@@ -145,18 +152,18 @@ class _Player:
         if self._connection:
             self._connection.leave()
 
-    async def _ask(self, body: bytes, found: list[str]) -> None:
-        answer = await self._answer(body)
-        found += judge.of(body, answer)
-        if not found and (again := judge.again(body, answer)) is not None:
-            found += judge.of_again(await self._answer(again))
+    async def _ask(self, ask: Ask, found: list[str]) -> None:
+        answer = await self._answer(ask)
+        found += judge.of(ask, answer)
+        if not found and (again := judge.again(ask.body, answer)) is not None:
+            found += judge.of_again(await self._answer(Ask(again, ask.path)))
 
-    async def _answer(self, body: bytes) -> Answer:
+    async def _answer(self, ask: Ask) -> Answer:
         """The answer on the connection that lasts, and its end where the answer says so."""
         if self._connection is None:
             self._connection = await self._connect()
         connection = self._connection
-        await connection.send(requests.post(body))
+        await connection.send(ask.data)
         answer = await connection.answer()
         if answer is None:
             self._connection = None

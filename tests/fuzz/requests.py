@@ -9,7 +9,20 @@ from random import Random
 
 from fuzz import bodies
 
+MUTATE, INJECT = b"/mutate", b"/inject"
 _JSON = b"Content-Type: application/json"
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A complete request."""
+
+    body: bytes
+    path: bytes = MUTATE
+
+    @property
+    def data(self) -> bytes:
+        return post(self.body, line=b"POST %b HTTP/1.1" % self.path)
 
 
 @dataclass(frozen=True)
@@ -46,7 +59,7 @@ def _in_pieces(dice: Random, data: bytes) -> list[bytes]:
 
 def _pipelined(dice: Random) -> Talk:
     count = dice.randint(1, 20)
-    data = b"".join(post(_review(dice)) for _ in range(count))
+    data = b"".join(Ask(_review(dice), dice.choice([MUTATE, INJECT])).data for _ in range(count))
     return Talk(_in_pieces(dice, data), [200] * count)
 
 
@@ -73,6 +86,8 @@ def _elsewhere(dice: Random) -> Talk:
         (b"POST /mutate/ HTTP/1.1", (), 404), (b"POST //mutate HTTP/1.1", (), 404),
         (b"POST /%6dutate HTTP/1.1", (), 404), (b"POST / HTTP/1.1", (), 404),
         (b"POST /mutate?timeout=10s HTTP/1.1", (), 200), (b"POST /mutate HTTP/1.0", (), 200),
+        (b"POST /inject?timeout=10s HTTP/1.1", (), 200), (b"POST /injec HTTP/1.1", (), 404),
+        (b"POST /inject/mutate HTTP/1.1", (), 404), (b"PUT /inject HTTP/1.1", (), 405),
         (b"GET /mutate HTTP/1.1", (), 405), (b"HEAD /mutate HTTP/1.1", (), 405),
         (b"PUT /mutate HTTP/1.1", (), 405), (b"CONNECT x:1 HTTP/1.1", (), 404),
         (b"post /mutate HTTP/1.1", (), 400), (b"POST /mutate HTTP/9.9", (), 400),

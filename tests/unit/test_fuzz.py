@@ -11,14 +11,17 @@ import pytest
 from fuzz import judge
 from fuzz.judge import Answer
 from fuzz.play import play
+from fuzz.requests import INJECT, Ask
 from fuzz.server import serving
 from unit.asynchronous import driven
 from unit.hooked import review
 
-BODY = review()
+MUTATION, INJECTION = Ask(review()), Ask(review(), INJECT)
 PATCH = [{"op": "add", "path": "/metadata/annotations", "value": {}}]
 SAID = {"istio-aux.io/started-with": "hold"}
 DONE = [{"op": "add", "path": "/metadata/annotations", "value": SAID}]
+LABELS = {"op": "add", "path": "/metadata/labels", "value": {"sidecar.istio.io/inject": "true"}}
+NOT_TRUE = {**LABELS, "value": {"sidecar.istio.io/inject": "yes"}}
 NOWHERE = [{"op": "add", "path": "/metadata/annotations/a", "value": "b"}]
 
 
@@ -44,7 +47,8 @@ def patched(*ops: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_an_answer_without_fault_is_no_finding() -> None:
-    assert list(judge.of(BODY, answer(**patched(*DONE)))) == []
+    assert list(judge.of(MUTATION, answer(**patched(*DONE)))) == []
+    assert list(judge.of(INJECTION, answer(**patched(LABELS)))) == []
 
 
 @pytest.mark.parametrize(
@@ -65,11 +69,18 @@ def test_an_answer_without_fault_is_no_finding() -> None:
     ],
 )
 def test_a_fault_in_an_answer_is_found(faulty: Answer, finding: str) -> None:
-    assert finding in " ".join(judge.of(BODY, faulty))
+    assert finding in " ".join(judge.of(MUTATION, faulty))
+
+
+@pytest.mark.parametrize("ops", [DONE, [LABELS, *DONE], [NOT_TRUE]], ids=str)
+def test_a_patch_for_more_or_less_than_a_label_is_found(ops: list[dict[str, Any]]) -> None:
+    assert "it asks for no sidecar, or for more" in " ".join(
+        judge.of(INJECTION, answer(**patched(*ops)))
+    )
 
 
 def test_a_pod_that_is_changed_twice_is_found() -> None:
-    again = judge.again(BODY, answer(**patched(*DONE)))
+    again = judge.again(MUTATION.body, answer(**patched(*DONE)))
     assert again is not None
     assert json.loads(again)["request"]["object"]["metadata"]["annotations"] == SAID
     assert list(judge.of_again(answer(**patched(*DONE))))

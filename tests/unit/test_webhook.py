@@ -12,7 +12,7 @@ import pytest
 from istio_aux.admission.limits import DEFAULTS
 from istio_aux.core import review as reviews
 from unit.asynchronous import driven
-from unit.hooked import post, review, serving
+from unit.hooked import JSON, post, review, serving
 from unit.logged import logging_to
 
 
@@ -25,6 +25,20 @@ async def test_a_pod_is_answered_with_a_patch(tmp_path: Path) -> None:
     assert b"holdApplicationUntilProxyStarts" in base64.b64decode(answer.response["patch"])
     assert hook.reviews("hold") == 1
     assert hook.metric("istio_aux_admission_seconds_count") == 1
+
+
+@driven
+async def test_the_path_says_what_a_pod_is_reviewed_for(tmp_path: Path) -> None:
+    """Both are asked of the same connections, one after another; a head may be known or not."""
+    async with serving(tmp_path) as hook, hook.client() as client:
+        for kind in (JSON, f"{JSON}; charset=utf-8"):
+            await client.ask(post(review(), kind=kind))
+            answer = await client.ask(post(review(), path="/inject?timeout=3s", kind=kind))
+            (op,) = json.loads(base64.b64decode(answer.response["patch"]))
+            label = {"sidecar.istio.io/inject": "true"}
+            assert (op["path"], op["value"]) == ("/metadata/labels", label)
+    assert (hook.reviews("hold"), hook.reviews("labelled")) == (2, 2)
+    assert hook.metric("istio_aux_admission_seconds_count") == 4
 
 
 @driven
@@ -92,18 +106,23 @@ async def test_whatever_has_a_uid_is_answered_with_a_review(tmp_path: Path) -> N
     assert "left alone" in answer.response["warnings"][0]
 
 
+@pytest.mark.parametrize(("path", "rule"), [("/mutate", "start"), ("/inject", "label")])
 @driven
 async def test_an_error_of_our_own_refuses_no_pod(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    path: str,
+    rule: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """T37: nor does a fault of a rule."""
 
     def err(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(reviews.start, "plan", err)
+    monkeypatch.setattr(getattr(reviews, rule), "plan", err)
     async with serving(tmp_path) as hook:
-        answer = await hook.ask(post(review()))
+        answer = await hook.ask(post(review(), path=path))
     assert (answer.status, answer.response["allowed"]) == (200, True)
     assert "patch" not in answer.response
     assert answer.response["warnings"] == ["istio-aux: left alone: internal error"]
@@ -147,12 +166,12 @@ async def test_json_may_be_spelt_as_http_allows(kind: str, tmp_path: Path) -> No
         assert (await hook.ask(post(review(), kind=f"content-TYPE: {kind}"))).status == 200
 
 
-@pytest.mark.parametrize("path", ["/other", "/", "/mutate/", "/mutated", "*", "http://x/mutate"])
+@pytest.mark.parametrize("path", ["/other", "/", "/mutate/", "/injected", "*", "http://x/mutate"])
 @driven
 async def test_another_path_is_not_found(path: str, tmp_path: Path) -> None:
     async with serving(tmp_path) as hook:
         answer = await hook.ask(post(review(), path=path))
-    assert (answer.status, answer.body.decode()) == (404, f"{path}: expected /mutate\n")
+    assert (answer.status, answer.body.decode()) == (404, f"{path}: expected /mutate or /inject\n")
 
 
 @driven

@@ -27,8 +27,15 @@ def head(*headers: str, line: str = LINE) -> bytes:
         ),
     ],
 )
-def test_a_head_as_api_servers_send_it_says_how_much_follows(known: bytes) -> None:
-    assert heads.length(known) == 25000
+def test_a_head_as_api_servers_send_it_says_what_is_asked_and_how_much_follows(
+    known: bytes,
+) -> None:
+    assert heads.review(known) == (b"/mutate", 25000)
+
+
+def test_the_other_review_has_a_head_of_its_own() -> None:
+    inject = head(JSON, LENGTH, line="POST /inject?timeout=10s HTTP/1.1")
+    assert heads.review(inject) == (b"/inject", 25000)
 
 
 @pytest.mark.parametrize(
@@ -36,6 +43,7 @@ def test_a_head_as_api_servers_send_it_says_how_much_follows(known: bytes) -> No
     [
         head(JSON, LENGTH, line="GET /mutate HTTP/1.1"),
         head(JSON, LENGTH, line="POST /mutate/ HTTP/1.1"),
+        head(JSON, LENGTH, line="POST /injected HTTP/1.1"),
         head(JSON, LENGTH, line="POST /mutate HTTP/1.0"),
         head(JSON, LENGTH, "Connection: keep-alive", line="POST /mutate HTTP/1.0"),
         head(JSON, LENGTH, "Connection: close"),
@@ -64,7 +72,7 @@ def test_a_head_as_api_servers_send_it_says_how_much_follows(known: bytes) -> No
     ],
 )
 def test_any_other_head_is_looked_at_each_time(other: bytes) -> None:
-    assert heads.length(other) == 0
+    assert heads.review(other) is None
 
 
 @pytest.mark.parametrize("size", [1, 100, 400, 5000])
@@ -72,13 +80,16 @@ def test_any_other_head_is_looked_at_each_time(other: bytes) -> None:
 async def test_reviews_are_told_apart_wherever_their_pieces_end(size: int, tmp_path: Path) -> None:
     """Of those with a known head, and of others between them."""
     one, other = review(), review(spec={"hostNetwork": True})
-    talk = b"".join([post(one), post(other), chunked(one), post(other), b"\r\n", post(one)])
+    inject = post(one, path="/inject")
+    known = [post(one), inject, post(other)]
+    talk = b"".join([*known, chunked(one), inject, post(other), b"\r\n", post(one)])
     async with serving(tmp_path) as hook, hook.client() as client:
         for _ in range(2):
             for start in range(0, len(talk), size):
                 await client.send(talk[start : start + size])
-            patched = ["patch" in (await client.answer()).response for _ in range(5)]
-            assert patched == [True, False, True, False, True]
+            patched = ["patch" in (await client.answer()).response for _ in range(7)]
+            assert patched == [True, True, False, True, True, False, True]
+    assert (hook.reviews("hold"), hook.reviews("labelled")) == (6, 4)
 
 
 @driven

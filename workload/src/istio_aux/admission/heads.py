@@ -11,7 +11,10 @@ from functools import lru_cache
 
 import httptools
 
-PATH = b"/mutate"
+MUTATE = b"/mutate"
+INJECT = b"/inject"
+PATHS = frozenset({MUTATE, INJECT})
+"""What a review is for: how a pod starts, or that it asks for a sidecar."""
 JSON = b"application/json"
 
 END = b"\r\n\r\n"
@@ -43,10 +46,10 @@ class _Parts:
 
 
 @lru_cache(maxsize=512)
-def length(head: bytes) -> int:
-    """Return how many bytes of body follow a head after which nothing but these is to be read.
+def review(head: bytes) -> tuple[bytes, int] | None:
+    """Return a review's path, and how many bytes of body follow; nothing but these is to be read.
 
-    0 for a head that is anything but a review's as API servers send them: it may be as good, but
+    None for a head that is anything but a review's as API servers send them: it may be as good, but
     somebody has to look at it.
     """
     parts = _Parts()
@@ -54,7 +57,8 @@ def length(head: bytes) -> int:
     try:
         parser.feed_data(head)
     except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-        return 0
+        return None
+    path = parts.path.partition(b"?")[0]
     # Where llhttp sees the head end earlier, or no body behind it, there is more than a head.
     ordinary = (
         parts.complete
@@ -62,8 +66,9 @@ def length(head: bytes) -> int:
         and parser.get_method() == b"POST"
         and parser.get_http_version() == "1.1"
         and parser.should_keep_alive()
-        and parts.path.partition(b"?")[0] == PATH
+        and path in PATHS
         and parts.headers.get(b"content-type") == JSON
         and parts.headers.keys().isdisjoint({b"expect", b"transfer-encoding"})
     )
-    return int(parts.headers.get(b"content-length", 0)) if ordinary else 0
+    length = int(parts.headers.get(b"content-length", 0)) if ordinary else 0
+    return (path, length) if length else None

@@ -13,7 +13,7 @@ from typing import Protocol
 import httptools
 
 from istio_aux.admission import heads
-from istio_aux.admission.heads import JSON, PATH
+from istio_aux.admission.heads import INJECT, JSON, MUTATE, PATHS
 from istio_aux.admission.limits import UNCOUNTED, Budget, Limits
 from istio_aux.telemetry import Closed
 
@@ -46,8 +46,11 @@ class Desk(Protocol):
     budget: Budget
     draining: bool
 
-    def answer(self, body: bytes) -> tuple[HTTPStatus, bytes]:
-        """Answer one complete request: JSON with 200, a line of text with any other status."""
+    def answer(self, path: bytes, body: bytes) -> tuple[HTTPStatus, bytes]:
+        """Answer one complete request to one of `PATHS`.
+
+        JSON with 200, a line of text with any other status.
+        """
         ...
 
     def refuse(self, refusal: Refusal) -> None:
@@ -85,10 +88,10 @@ class Conversation:
         # Between requests the parser has seen nothing of the next one, and need not.
         while plaintext and self.began is None and not self.over:
             end = plaintext.find(heads.END, 0, self._longest_head) + len(heads.END)
-            size = heads.length(plaintext[:end]) if end >= len(heads.END) else 0
-            if not 0 < size <= self._longest_body:
+            review = heads.review(plaintext[:end]) if end >= len(heads.END) else None
+            if review is None or review[1] > self._longest_body:
                 break
-            self._missing = size
+            self._path, self._missing = review
             plaintext = self._read_ordinary(plaintext[end:])
         if plaintext and not self.over:
             self._parse(plaintext)
@@ -170,9 +173,11 @@ class Conversation:
     def on_headers_complete(self) -> None:
         """llhttp: the head is complete. What can be refused is, before its body is read."""
         self._method = self._parser.get_method()
-        if self._path.partition(b"?")[0] != PATH:
-            what = f"{_text(self._path)}: expected {_text(PATH)}"
+        path = self._path.partition(b"?")[0]
+        if path not in PATHS:
+            what = f"{_text(self._path)}: expected {_text(MUTATE)} or {_text(INJECT)}"
             raise Refusal(HTTPStatus.NOT_FOUND, "not-allowed", what)
+        self._path = path
         if self._method != b"POST":
             what = f"{_text(self._method)}: expected POST"
             raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "not-allowed", what)
@@ -210,8 +215,9 @@ class Conversation:
     def _answer(self, *, keep: bool) -> None:
         """Answer the request that is complete; the last one unless the client may ``keep`` on."""
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        path = self._path
         self._forget()
-        status, text = self._desk.answer(body)
+        status, text = self._desk.answer(path, body)
         if not keep:
             self.over = Closed.PEER
         elif self._desk.draining:

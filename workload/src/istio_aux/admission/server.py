@@ -15,6 +15,7 @@ from http import HTTPStatus
 
 from istio_aux import telemetry
 from istio_aux.admission.connection import Connection
+from istio_aux.admission.heads import INJECT
 from istio_aux.admission.http1 import Refusal
 from istio_aux.admission.limits import DEFAULTS, Budget, Limits
 from istio_aux.core import review
@@ -137,11 +138,11 @@ class Webhook:
         if not self._connections:
             self._none.set()
 
-    def answer(self, body: bytes) -> tuple[HTTPStatus, bytes]:
-        """Answer one AdmissionReview, count it and log it in one line."""
+    def answer(self, path: bytes, body: bytes) -> tuple[HTTPStatus, bytes]:
+        """Answer one AdmissionReview for what its path says, count it and log it in one line."""
         began = time.perf_counter()
         try:
-            answer = self._review(body)
+            answer = self._review(path, body)
         except review.Malformed as error:
             refusal = Refusal(HTTPStatus.BAD_REQUEST, "malformed", str(error))
             self.refuse(refusal)
@@ -169,8 +170,10 @@ class Webhook:
         self._unflushed = False
         telemetry.flush()
 
-    def _review(self, body: bytes) -> review.Answer:
+    def _review(self, path: bytes, body: bytes) -> review.Answer:
         try:
+            if path == INJECT:
+                return review.answer_inject(body)
             return review.answer(body, self._how())
         except review.Malformed:
             raise

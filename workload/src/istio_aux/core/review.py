@@ -6,11 +6,12 @@ allows the pod: an admission helper must never be the reason why a pod is refuse
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 
 import msgspec
 
-from istio_aux.core import patch, start
+from istio_aux.core import label, patch, start
 from istio_aux.core.pod import NewPod, Struct
 from istio_aux.core.policy import Start
 
@@ -29,6 +30,8 @@ class Outcome(StrEnum):
     HOLD = "hold"
     MOVED = "moved"
     """Hold, for a pod that Istio had injected already."""
+    LABELLED = "labelled"
+    """The pod asks for a sidecar now."""
     UNCHANGED = "unchanged"
     MALFORMED = "malformed"
     """Allowed unseen, with a warning: of the request only its uid could be read."""
@@ -109,11 +112,26 @@ _encoder = msgspec.json.Encoder()
 
 
 def answer(body: bytes, how: Start) -> Answer:
-    """Answer one AdmissionReview: all that the server does with a body is to call this.
+    """Answer one AdmissionReview with what makes the pod start after its proxy.
+
+    All that the server does with a body is to call this, or `answer_inject`.
 
     Raises:
         Malformed: not even the uid can be read, so that no valid answer exists (HTTP 400).
     """
+    return _reviewed(body, lambda pod: start.plan(pod, how))
+
+
+def answer_inject(body: bytes) -> Answer:
+    """Answer one AdmissionReview with what makes the pod ask for a sidecar.
+
+    Raises:
+        Malformed: as `answer`.
+    """
+    return _reviewed(body, label.plan)
+
+
+def _reviewed(body: bytes, plan_for: Callable[[NewPod], start.Plan]) -> Answer:
     try:
         request = decode(body)
     except Malformed as error:
@@ -121,7 +139,7 @@ def answer(body: bytes, how: Start) -> Answer:
     name = request.object.key if request.object else ""
     if request.namespace and not name.startswith(f"{request.namespace}/"):
         name = f"{request.namespace}/{name}"
-    plan = _plan(request, how)
+    plan = _plan(request, plan_for)
     return _answer(request.uid, name, plan, _outcome(plan))
 
 
@@ -158,7 +176,7 @@ def decode(body: bytes) -> Request:
     return request
 
 
-def _plan(request: Request, how: Start) -> start.Plan:
+def _plan(request: Request, plan_for: Callable[[NewPod], start.Plan]) -> start.Plan:
     """Only the creation of a pod itself is ours; our rules in the API server ask for no more."""
     pod = request.object
     if request.operation != "CREATE" or request.sub_resource:
@@ -167,12 +185,14 @@ def _plan(request: Request, how: Start) -> start.Plan:
     if pod is None or (request.kind.kind or pod.kind) != "Pod":
         reason = f'the object is no Pod: kind "{request.kind.kind}"'
         return start.Plan(ops=(), reason=reason, warnings=(f"left alone: {reason}",))
-    return start.plan(pod, how)
+    return plan_for(pod)
 
 
 def _outcome(plan: start.Plan) -> Outcome:
-    if plan.started_with is None:
+    if not plan.ops:
         return Outcome.UNCHANGED
+    if plan.started_with is None:
+        return Outcome.LABELLED
     if isinstance(plan.ops[0], patch.Move):
         return Outcome.MOVED
     return _OUTCOMES[plan.started_with]

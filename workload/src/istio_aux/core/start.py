@@ -44,7 +44,7 @@ class Plan(Struct, frozen=True):
     reason: str
     warnings: tuple[str, ...] = ()
     started_with: str | None = None
-    """``native`` or ``hold``: what the operations ask for; None without operations."""
+    """``native`` or ``hold``: what the operations ask for; None if for no start order."""
 
 
 def plan(pod: NewPod, how: Start) -> Plan:

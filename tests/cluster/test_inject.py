@@ -1,0 +1,260 @@
+"""Applications whose pods are to get a sidecar, through the real API server and past Istio.
+
+The configurations are the charm's, one for each form of admission; the pods are those of charms as
+Juju labels them.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from typing import Literal
+
+import lab
+import lab.istio
+import lightkube
+import pytest
+from istio_aux.core.start import INJECT, STARTED_WITH
+from lab import creation, meshed
+from lab.creation import Creation
+from lab.fixtures import await_account
+from lab.inject_cases import CASES, MODELS, Case, model
+from lab.workload import Workload
+from lightkube.codecs import AnyResource, from_dict
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
+from lightkube.resources.apps_v1 import StatefulSet
+from lightkube.resources.core_v1 import Namespace, Pod
+
+import manifests
+from applications import Applications
+
+Mode = Literal["webhook", "policy"]
+MODES: tuple[Mode, ...] = ("webhook", "policy")
+# Measured on 2 busy cores: in force after 1 s.
+IN_FORCE = 30.0
+PATIENT = '"timeoutSeconds": 30'
+LONGEST = "z" * 63
+
+
+def objects(values: manifests.Values, name: str) -> list[AnyResource]:
+    """What the charm makes for admission, under a name of its own that is before Istio's."""
+    found = manifests.render_start_policy(values) + manifests.render_webhook(values)
+    text = json.dumps([resource.to_dict() for resource in found])
+    ours = manifests.webhook_configuration(values.app, values.model)
+    # Nothing here is about time, and the machine may be busy.
+    text = text.replace(ours, name).replace('"timeoutSeconds": 3', PATIENT)
+    return [from_dict(each) for each in json.loads(text)]
+
+
+def pod_of(mode: str, case: Case) -> Pod:
+    labels = {"app.kubernetes.io/name": case.app} if case.app else {}
+    pod = meshed.nameless(
+        model(mode, case.model),
+        labels={**labels, **case.labels},
+        sidecar=None,
+        annotations=case.annotations,
+    ).to_dict()
+    pod["spec"] |= case.spec
+    made = Pod.from_dict(pod)
+    assert isinstance(made, Pod)
+    return made
+
+
+def asks(pod: Pod) -> bool:
+    assert pod.metadata
+    return (pod.metadata.labels or {}).get(INJECT) == "true"
+
+
+def has_sidecar(pod: Pod) -> bool:
+    assert pod.spec
+    return lab.istio.PROXY in {container.name for container in pod.spec.containers}
+
+
+@pytest.fixture(scope="module")
+def in_force(
+    cluster: lab.Cluster, client: lightkube.Client, workload: Workload, istio: lab.istio.Istio
+) -> Iterator[list[AnyResource]]:
+    """The configurations of both modes, with their namespaces."""
+    namespaces = {model(m, name): labels for m in MODES for name, (labels, _) in MODELS.items()}
+    for name, labels in (namespaces | {model(m, "other"): {} for m in MODES}).items():
+        client.create(Namespace(metadata=ObjectMeta(name=name, labels=labels)))
+    workload.enlist()
+    made: list[AnyResource] = []
+    for mode in MODES:
+        asked = [Applications(model(mode, name), names) for name, (_, names) in MODELS.items()]
+        values = manifests.Values(
+            workload.name,
+            workload.model,
+            # Of none of these namespaces.
+            namespace_selector={"matchLabels": {"lab.test/inject": "unselected"}},
+            ca_bundle=workload.authority.certificate,
+            admission=mode,
+            inject=(*asked, Applications(workload.model, None)),
+        )
+        made += objects(values, f"inject-{mode}")
+    for resource in made:
+        client.apply(resource, field_manager="lab", force=True)
+    for mode in MODES:
+        for name in (*MODELS, "other"):
+            await_account(client, model(mode, name))
+    await_account(client, workload.model)
+    probes = [pod_of(mode, CASES["a pod of a named application"]) for mode in MODES]
+    lab.until(
+        lambda: all(has_sidecar(client.create(probe, dry_run=True)) for probe in probes),
+        timeout=IN_FORCE,
+        what="the configurations to be in force",
+    )
+    yield made
+    for resource in made:
+        assert resource.metadata
+        client.delete(type(resource), str(resource.metadata.name))
+
+
+@pytest.fixture(scope="module")
+def created(cluster: lab.Cluster, in_force: list[AnyResource]) -> dict[tuple[str, str], Creation]:
+    """The creation of every case in each mode."""
+    what = {(mode, name): pod_of(mode, case) for mode in MODES for name, case in CASES.items()}
+    made = creation.create(cluster, *what.values(), dry_run=True)
+    return dict(zip(what, made, strict=True))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("case", CASES)
+def test_who_asks_for_a_sidecar_gets_it_where_istio_may(
+    created: dict[tuple[str, str], Creation], mode: str, case: str
+):
+    pod = created[mode, case].pod
+
+    assert (asks(pod), has_sidecar(pod)) == (CASES[case].asks, CASES[case].meshed)
+    # It does not depend on the option namespace-selector, and what does is not done.
+    assert STARTED_WITH not in meshed.annotations_of(pod)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_audit_log_says_what_was_done_and_why(
+    cluster: lab.Cluster, created: dict[tuple[str, str], Creation], mode: str
+):
+    done = created[mode, "a pod of a named application"].audit(cluster)
+    not_done = created[mode, "an annotation that says no"].audit(cluster)
+
+    reason = f"{model(mode, 'named')}.inject.istio-aux.io/reason"
+    assert done[reason] == f'added label {INJECT}: "true"'
+    assert not_done[reason] == f'annotation {INJECT}: "false"'
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_statefulset_is_not_touched_and_its_pods_get_a_sidecar(
+    client: lightkube.Client, in_force: list[AnyResource], mode: str
+):
+    """`juju refresh` has nothing to undo."""
+    labels = {"app.kubernetes.io/name": "web"}
+    spec = {"containers": [{"name": "charm", "image": "none"}]}
+    before = client.create(
+        from_dict(
+            {
+                "apiVersion": "apps/v1",
+                "kind": "StatefulSet",
+                "metadata": {"name": "web", "namespace": model(mode, "named")},
+                "spec": {
+                    "serviceName": "web",
+                    "selector": {"matchLabels": labels},
+                    "template": {"metadata": {"labels": labels}, "spec": spec},
+                },
+            }
+        )
+    )
+    assert isinstance(before, StatefulSet)
+
+    pod = lab.until(
+        lambda: client.get(Pod, "web-0", namespace=model(mode, "named")),
+        timeout=30,
+        what="the controller to make the pod",
+        ignoring=(lightkube.ApiError,),
+    )
+
+    assert asks(pod)
+    assert has_sidecar(pod)
+    after = client.get(StatefulSet, "web", namespace=model(mode, "named"))
+    assert after.spec == before.spec
+
+
+def test_every_review_is_logged_and_counted(
+    client: lightkube.Client, workload: Workload, in_force: list[AnyResource]
+):
+    name, namespace = "seen", model("webhook", "named")
+    pod = pod_of("webhook", CASES["a pod of a named application"])
+    assert pod.metadata
+    pod.metadata.name, pod.metadata.generateName = name, None
+
+    client.create(pod, dry_run=True)
+
+    assert workload.reviewed(f"{namespace}/{name}") == ["labelled"]
+    assert 'istio_aux_admission_reviews_total{outcome="labelled"}' in workload.get("/metrics")[1]
+
+
+def test_a_second_time_changes_nothing(client: lightkube.Client, in_force: list[AnyResource]):
+    for resource in in_force:
+        assert resource.metadata
+        before = client.get(type(resource), str(resource.metadata.name)).metadata
+
+        after = client.apply(resource, field_manager="lab", force=True).metadata
+
+        assert (after and after.resourceVersion) == (before and before.resourceVersion)
+
+
+def test_what_nobody_asks_for_any_more_is_taken_back(client: lightkube.Client):
+    def applied(*asked: Applications) -> list[str]:
+        # Of all pods it selects none.
+        nobody = {"matchLabels": {"lab.test/inject": "unselected"}}
+        values = manifests.Values("again", "again", nobody, ca_bundle="", inject=asked)
+        (configuration,) = manifests.render_webhook(values)
+        made = client.apply(configuration, field_manager="again", force=True).to_dict()
+        return [webhook["name"] for webhook in made["webhooks"]]
+
+    assert len(applied(Applications("a", None), Applications("b", ("web",)))) == 3
+    assert applied(Applications("b", None)) == ["start.istio-aux.io", "b.inject.istio-aux.io"]
+    assert applied() == ["start.istio-aux.io"]
+
+    client.delete(MutatingWebhookConfiguration, manifests.webhook_configuration("again", "again"))
+
+
+def test_pods_come_while_the_workload_is_down(
+    cluster: lab.Cluster, client: lightkube.Client, workload: Workload, namespace: str
+):
+    """They have no label then, which repair is for."""
+    with socket.create_server((cluster.host, 0)) as nobody:
+        port = nobody.getsockname()[1]
+    cluster.publish(workload.model, "nobody", manifests.WEBHOOK_PORT, port)
+    asked = (Applications(namespace, None),)
+    values = manifests.Values("nobody", workload.model, ca_bundle="", inject=asked)
+    (configuration,) = objects(values, "inject-nobody")
+    client.apply(configuration, field_manager="lab", force=True)
+    pod = meshed.nameless(namespace, labels={"app.kubernetes.io/name": "web"}, sidecar=None)
+
+    def failed_open() -> Creation | None:
+        [made] = creation.create(cluster, pod)
+        return made if any("failed-open" in key for key in made.audit(cluster)) else None
+
+    made = lab.until(failed_open, timeout=IN_FORCE, what="the configuration to be in force")
+
+    client.delete(MutatingWebhookConfiguration, "inject-nobody")
+    assert made.status == 201
+    assert not asks(made.pod)
+
+
+def test_names_may_be_as_long_as_names_may_be(client: lightkube.Client):
+    names = tuple(f"{LONGEST[:60]}{i:03}" for i in range(300))
+    asked = (Applications(LONGEST, names), Applications("a", None), Applications("1-a", ("1",)))
+
+    (configuration,) = manifests.render_webhook(
+        manifests.Values(LONGEST, LONGEST, ca_bundle="", inject=asked)
+    )
+
+    made = client.create(configuration, dry_run=True).to_dict()
+    assert [webhook["name"] for webhook in made["webhooks"][1:]] == [
+        f"{LONGEST}.inject.istio-aux.io",
+        "a.inject.istio-aux.io",
+        "1-a.inject.istio-aux.io",
+    ]

@@ -1,0 +1,269 @@
+"""What the workload's account may create, evict and patch when RBAC would let it do anything.
+
+As in `test_exec_policy.py`: the account is an administrator, so that it is the charm's policies
+that refuse. What is allowed is a dry run here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import lab
+import lightkube
+import pytest
+from lab import meshed
+from lab.accounts import Account, administrator
+from lab.fixtures import await_account
+from lab.workload import Workload
+from lightkube.generic_resource import create_global_resource, create_namespaced_resource
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.admissionregistration_v1 import ValidatingAdmissionPolicy
+from lightkube.resources.core_v1 import Pod, ServiceAccount
+
+import jobrules
+import manifests
+from manifests import Values
+
+MODEL = "repairing"
+# Measured on 2 busy cores: a policy is in force 0.4 s after it was made.
+IN_FORCE = 30.0
+
+Definition = create_global_resource(
+    "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions"
+)
+XGBoostJob = create_namespaced_resource("kubeflow.org", "v1", "XGBoostJob", "xgboostjobs")
+JOBS = f"/apis/kubeflow.org/v1/namespaces/{MODEL}/xgboostjobs"
+# The operator's own has a schema of 10,000 lines, about which the policy assumes nothing.
+DEFINITION = {
+    "metadata": {"name": "xgboostjobs.kubeflow.org"},
+    "spec": {
+        "group": "kubeflow.org",
+        "names": {"kind": "XGBoostJob", "plural": "xgboostjobs", "singular": "xgboostjob"},
+        "scope": "Namespaced",
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "x-kubernetes-preserve-unknown-fields": True,
+                    }
+                },
+            }
+        ],
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def account(
+    cluster: lab.Cluster, client: lightkube.Client, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Account]:
+    """The workload's own, once its policies are in force."""
+    deployed = Workload(cluster, tmp_path_factory.mktemp(MODEL), model=MODEL)
+    deployed.deploy()
+    for resource in manifests.render_access(
+        Values(deployed.name, MODEL, repairs=True, repairs_jobs=True)
+    ):
+        client.apply(resource, field_manager="lab", force=True)
+    await_account(client, MODEL)
+    account = administrator(cluster, MODEL, manifests.service_account(deployed.name))
+    lab.until(
+        lambda: account.create(nobody("kube-system"), dryRun="All").startswith("403: "),
+        timeout=IN_FORCE,
+        what="the policy to be in force",
+    )
+    yield account
+    account.close()
+
+
+@pytest.fixture(scope="module")
+def somebody(cluster: lab.Cluster, client: lightkube.Client, account: Account) -> Iterator[Account]:
+    """Another account of the same namespace with the same rights."""
+    client.create(ServiceAccount(metadata=ObjectMeta(name="somebody", namespace=MODEL)))
+    somebody = administrator(cluster, MODEL, "somebody")
+    yield somebody
+    somebody.close()
+
+
+@pytest.fixture(scope="module")
+def pod(client: lightkube.Client, account: Account) -> Pod:
+    """A pod without a sidecar."""
+    return client.create(meshed.pod(MODEL, "unmeshed", sidecar=None))
+
+
+def nobody(namespace: str) -> Pod:
+    """A pod that its namespace may refuse for other reasons, but not as forbidden."""
+    return meshed.nameless(namespace, sidecar=None)
+
+
+def test_a_pod_is_created_as_a_dry_run_only(account: Account, client: lightkube.Client, pod: Pod):
+    refusal = account.create(meshed.pod(MODEL, "real", sidecar=None))
+
+    assert refusal.startswith("403: ")
+    assert "creates pods as a dry run only" in refusal
+    assert account.create(meshed.pod(MODEL, "rehearsed", sidecar=None), dryRun="All") == ""
+    assert [p.metadata.name for p in client.list(Pod, namespace=MODEL) if p.metadata] == [
+        "unmeshed"
+    ]
+
+
+@pytest.mark.parametrize("namespace", ["kube-system", "kube-public", "kube-node-lease"])
+def test_nothing_is_tried_where_istio_injects_nothing(account: Account, namespace: str):
+    refusal = account.create(nobody(namespace), dryRun="All")
+
+    assert refusal.startswith("403: ")
+    assert "creates and evicts nothing in namespaces that Istio ignores" in refusal
+
+
+def test_a_pod_that_was_seen_may_be_evicted(account: Account, pod: Pod):
+    assert account.evict(pod, "uid", "resourceVersion") == ""
+
+
+@pytest.mark.parametrize("preconditions", [(), ("uid",), ("resourceVersion",)], ids=str)
+def test_a_pod_that_may_be_another_by_now_is_not_evicted(
+    account: Account, pod: Pod, preconditions: tuple[str, ...]
+):
+    refusal = account.evict(pod, *preconditions)
+
+    assert refusal.startswith("403: ")
+    assert "evicts with the preconditions uid and resourceVersion only" in refusal
+
+
+def test_nothing_is_evicted_where_istio_injects_nothing(account: Account):
+    pod = meshed.pod("kube-system", "none")
+    assert pod.metadata
+    pod.metadata.uid, pod.metadata.resourceVersion = "1", "1"
+
+    refusal = account.evict(pod, "uid", "resourceVersion")
+
+    assert refusal.startswith("403: ")
+    assert "creates and evicts nothing in namespaces that Istio ignores" in refusal
+
+
+@pytest.fixture(scope="module")
+def jobs(client: lightkube.Client, account: Account) -> Iterator[dict[str, str]]:
+    """Training jobs by what they are: one that runs, one that we suspended, one that was before."""
+    client.apply(Definition.from_dict(DEFINITION), field_manager="lab")
+    ours, theirs = {jobrules.SUSPENDED: "sidecar"}, {"team": "a"}
+    made = {
+        "running": (theirs, {"cleanPodPolicy": "None"}),
+        "ours": (theirs | ours, {"suspend": True}),
+        "resumed": (theirs | ours, {"suspend": False}),
+        "suspended": (theirs, {"suspend": True}),
+    }
+    for name, (notes, policy) in made.items():
+        own = {"annotations": notes, "labels": {"team": "a"}}
+        metadata = {"name": name, "namespace": MODEL, **own}
+        spec = {"runPolicy": policy, "xgbReplicaSpecs": {"Worker": {"replicas": 1}}}
+        job = XGBoostJob.from_dict({"metadata": metadata, "spec": spec})
+        lab.until(
+            lambda job=job: client.create(job),
+            timeout=IN_FORCE,
+            what="the kind to be served",
+            ignoring=(httpx2.HTTPStatusError,),
+        )
+    lab.until(
+        lambda: "403" in account.patch(f"{JOBS}/running", {"metadata": {"labels": {"a": "b"}}}),
+        timeout=IN_FORCE,
+        what="the policy to know the kind",
+    )
+    yield {name: f"{JOBS}/{name}" for name in made}
+    client.delete(Definition, DEFINITION["metadata"]["name"])
+
+
+def change(
+    suspend: bool | None, *, annotation: str | bool | None = False, **more: Any
+) -> dict[str, Any]:
+    """A merge patch; an annotation of False says nothing about it."""
+    metadata = {} if annotation is False else {"annotations": {jobrules.SUSPENDED: annotation}}
+    spec = {"runPolicy": {"suspend": suspend}}
+    return {"metadata": metadata | more.pop("metadata", {}), "spec": spec | more.pop("spec", {})}
+
+
+@pytest.mark.parametrize(
+    ("job", "what"),
+    [
+        ("running", change(True, annotation="sidecar")),
+        ("ours", change(False, annotation=None)),
+        ("ours", change(None, annotation=None)),
+        ("ours", {"metadata": {"annotations": {jobrules.SUSPENDED: "again"}}}),
+        ("resumed", {"metadata": {"annotations": {jobrules.SUSPENDED: None}}}),
+    ],
+    ids=str,
+)
+def test_a_training_job_may_be_suspended_and_resumed(
+    account: Account, jobs: dict[str, str], job: str, what: dict[str, Any]
+):
+    assert account.patch(jobs[job], what) == ""
+
+
+@pytest.mark.parametrize(
+    ("job", "what"),
+    [
+        ("running", change(True)),
+        ("running", change(False, annotation="sidecar")),
+        ("ours", change(False)),
+        ("ours", change(True, annotation=None)),
+        ("suspended", change(False)),
+        ("suspended", change(None)),
+    ],
+    ids=str,
+)
+def test_what_somebody_else_suspended_is_not_resumed_and_nothing_is_suspended_unmarked(
+    account: Account, jobs: dict[str, str], job: str, what: dict[str, Any]
+):
+    refusal = account.patch(jobs[job], what)
+
+    assert refusal.startswith("403: ")
+    assert f"suspends with annotation {jobrules.SUSPENDED}, and resumes" in refusal
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"spec": {"xgbReplicaSpecs": {"Worker": {"replicas": 2}}}},
+        {"spec": {"xgbReplicaSpecs": None}},
+        {"spec": {"added": "x"}},
+        {"spec": {"runPolicy": {"suspend": True, "cleanPodPolicy": "All"}}},
+        {"spec": {"runPolicy": {"suspend": True, "cleanPodPolicy": None}}},
+        {"spec": {"runPolicy": {"suspend": True, "ttlSecondsAfterFinished": 1}}},
+        {"metadata": {"labels": {"team": "b"}}},
+        {"metadata": {"finalizers": ["a.test/b"]}},
+        {"metadata": {"annotations": {jobrules.SUSPENDED: "sidecar", "team": "b"}}},
+        {"metadata": {"annotations": {jobrules.SUSPENDED: "sidecar", "team": None}}},
+    ],
+    ids=str,
+)
+def test_nothing_else_of_a_training_job_is_changed(
+    account: Account, jobs: dict[str, str], more: dict[str, Any]
+):
+    refusal = account.patch(jobs["running"], change(True, annotation="sidecar", **more))
+
+    assert refusal.startswith("403: ")
+    assert f"changes spec.runPolicy.suspend and annotation {jobrules.SUSPENDED} only" in refusal
+
+
+@pytest.mark.parametrize("policy", ["istio-aux", "istio-aux-jobs"])
+def test_the_api_server_has_no_doubts_about_the_expressions(
+    client: lightkube.Client, account: Account, policy: str
+):
+    """They are checked against the kinds that there are, beside being compiled."""
+    status = lab.until(
+        lambda: client.get(ValidatingAdmissionPolicy, f"istio-aux-{MODEL}-{policy}").status,
+        timeout=IN_FORCE,
+        what="the check of the policy",
+    )
+
+    assert status.typeChecking
+    assert status.typeChecking.expressionWarnings is None
+
+
+def test_nobody_else_is_touched(somebody: Account, pod: Pod, jobs: dict[str, str]):
+    assert somebody.create(meshed.pod(MODEL, "somebodys", sidecar=None)) == ""
+    assert somebody.evict(pod) == ""
+    assert somebody.patch(jobs["suspended"], change(False)) == ""

@@ -1,0 +1,103 @@
+"""ServiceAccounts that RBAC lets do anything, for tests of what else keeps them from it."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.models.rbac_v1 import RoleRef, Subject
+from lightkube.resources.core_v1 import Pod
+from lightkube.resources.rbac_authorization_v1 import ClusterRoleBinding
+
+import lab
+import manifests
+
+PODS = "/api/v1/namespaces/{}/pods"
+QUIT = manifests.QUIT_COMMANDS[2]
+RBAC = "rbac.authorization.k8s.io"
+
+
+class Account:
+    """Asks the API server as one ServiceAccount."""
+
+    def __init__(self, cluster: lab.Cluster, kubeconfig: Path) -> None:
+        (user,) = json.loads(kubeconfig.read_text())["users"]
+        self._http = httpx2.Client(
+            base_url=cluster.server,
+            headers={"Authorization": f"Bearer {user['user']['token']}"},
+            verify=ssl.create_default_context(cafile=str(cluster.ca)),
+            timeout=30,
+            trust_env=False,
+        )
+
+    def close(self) -> None:
+        self._http.close()
+
+    def connect(self, subresource: str, where: str, **options: str | Sequence[str]) -> str:
+        """Connect to a pod (`namespace/name`); returns why it is refused, or nothing."""
+        namespace, _, name = where.partition("/")
+        path = f"{PODS.format(namespace)}/{name}/{subresource}"
+        refusal = _refusal(self._http.post(path, params={"stdout": "true", **options}))
+        return "" if refusal == "400: Upgrade request required" else refusal
+
+    def execute(
+        self, where: str, command: Sequence[str] = QUIT, **options: str | Sequence[str]
+    ) -> str:
+        """Execute in istio-proxy, unless `options` say otherwise; returns as `connect` does."""
+        options = {"container": "istio-proxy", "command": command, **options}
+        return self.connect("exec", where, **options)
+
+    def delete(self, where: str) -> str:
+        """Ask for the deletion of a pod, which stays; returns as `connect` does."""
+        namespace, _, name = where.partition("/")
+        path = f"{PODS.format(namespace)}/{name}"
+        return _refusal(self._http.delete(path, params={"dryRun": "All"}))
+
+    def create(self, pod: Pod, **options: str) -> str:
+        """Create a pod, unless `options` have `dryRun`; returns as `connect` does."""
+        assert pod.metadata
+        path = PODS.format(pod.metadata.namespace)
+        return _refusal(self._http.post(path, params=options, json=pod.to_dict()))
+
+    def evict(self, pod: Pod, *preconditions: str) -> str:
+        """Ask for the eviction of a pod, which stays, if these fields of it are as they were."""
+        assert pod.metadata
+        namespace, name = pod.metadata.namespace, pod.metadata.name
+        seen = {field: getattr(pod.metadata, field) for field in preconditions}
+        eviction = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": {"dryRun": ["All"], "preconditions": seen},
+        }
+        path = f"{PODS.format(namespace)}/{name}/eviction"
+        return _refusal(self._http.post(path, json=eviction))
+
+    def patch(self, path: str, change: dict[str, Any]) -> str:
+        """Merge `change` into what is at `path`, as a dry run; returns as `connect` does."""
+        headers = {"content-type": "application/merge-patch+json"}
+        answer = self._http.patch(
+            path, params={"dryRun": "All"}, headers=headers, content=json.dumps(change)
+        )
+        return _refusal(answer)
+
+
+def administrator(cluster: lab.Cluster, namespace: str, account: str) -> Account:
+    """The account, which may do anything from now on as far as RBAC says."""
+    binding = ClusterRoleBinding(
+        metadata=ObjectMeta(name=f"{namespace}-{account}-is-an-administrator"),
+        roleRef=RoleRef(name="cluster-admin", kind="ClusterRole", apiGroup=RBAC),
+        subjects=[Subject(kind="ServiceAccount", name=account, namespace=namespace)],
+    )
+    with cluster.client() as client:
+        client.create(binding)
+    return Account(cluster, cluster.kubeconfig_for(namespace, account))
+
+
+def _refusal(answer: httpx2.Response) -> str:
+    return "" if answer.is_success else f"{answer.status_code}: {answer.json()['message']}"
