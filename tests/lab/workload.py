@@ -24,6 +24,7 @@ from lightkube.codecs import AnyResource
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
 
+import applications
 import certificates
 import lab
 import manifests
@@ -45,6 +46,8 @@ class Workload:
 
     Attributes:
         authority: what signs its certificate, and what the API server is told to trust.
+        inject: the applications whose pods are to get a sidecar; see `ask_for`.
+        revisions: Istio's, whose injection policies its account may read; ``default`` always.
     """
 
     def __init__(
@@ -56,6 +59,8 @@ class Workload:
         model: str = "istio-aux",
         selector: str = DEFAULT_SELECTOR,
         admission: Literal["webhook", "policy"] = "webhook",
+        inject: tuple[applications.Applications, ...] = (),
+        revisions: tuple[str, ...] = (),
         more: Mapping[str, Any] | None = None,
     ) -> None:
         self.cluster = cluster
@@ -63,6 +68,7 @@ class Workload:
         self.model = model
         self.selector = selector
         self.authority = certificates.make_authority(name, model)
+        self.inject, self.revisions = inject, revisions
         self._admission: Literal["webhook", "policy"] = admission
         self._more = more or {}
         self._place(name, folder)
@@ -80,6 +86,8 @@ class Workload:
             "status-address": f"{self.cluster.host}:{self.status_port}",
             "tls-certificate": str(folder / "tls.crt"),
             "tls-key": str(folder / "tls.key"),
+            "applications": str(folder / "applications"),
+            "application": f"{self.model}/{self.name}",
             **self._more,
         }
 
@@ -105,7 +113,16 @@ class Workload:
     def _write_files(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         self.renew_certificate()
+        self.ask_for(*self.inject)
         self.config.write_text(yaml.safe_dump(self._settings))
+
+    def ask_for(self, *asked: applications.Applications) -> None:
+        """Have these applications' pods get a sidecar, and no others': replaces the file.
+
+        Admission follows with the next `publish`.
+        """
+        self.inject = asked
+        (self._folder / "applications").write_text(applications.as_file(asked))
 
     def renew_certificate(self) -> str:
         """Write a new certificate of ``authority``, and then its key; returns the chain, PEM."""
@@ -215,6 +232,10 @@ class Workload:
             deletes=self._settings.get("dead-proxy") == "delete",
             start_mode=self._settings.get("start-mode", "auto"),
             admission=self._admission,
+            inject=self.inject,
+            revisions=self.revisions,
+            repairs=self._settings.get("race-policy") == "restart",
+            repairs_jobs=self._settings.get("restart-jobs", False),
         )
 
     def _admission_objects(self) -> list[AnyResource]:

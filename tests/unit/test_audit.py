@@ -58,7 +58,7 @@ async def test_one_namespace_can_be_asked_for() -> None:
     async with ApiServer() as api:
         await fill(api)
         found = await audit.look(api.access(), Scope(namespace="other"), Policy())
-        assert api.requests == ["GET /api/v1/namespaces/other/pods"]
+        assert [r for r in api.requests if "pods" in r] == ["GET /api/v1/namespaces/other/pods"]
     assert [item.name for item in found.findings] == ["elsewhere"]
 
 
@@ -183,14 +183,21 @@ NAMESPACE  NAME   STATE  AGE      REASON
 training   job    stuck  5m       every payload container is finished
 training   job-2  lost   unknown  every payload container is finished
 
-selected namespaces: 3; running pods that are meant to end: 812; stuck: 1, blocked: 0, lost: 1"""
+selected namespaces: 3; pods: 812; stuck: 1, blocked: 0, lost: 1, unmeshed: 0"""
     )
 
 
 def test_an_empty_table_is_a_summary() -> None:
     assert audit_table.as_table(Audit([], 7), Terminal()) == (
-        "running pods that are meant to end: 7; stuck: 0, blocked: 0, lost: 0"
+        "pods: 7; stuck: 0, blocked: 0, lost: 0, unmeshed: 0"
     )
+
+
+def test_what_is_not_known_is_not_counted_as_healthy() -> None:
+    shown = audit_table.as_table(
+        Audit([finding("unmeshed")], 7, None, 3, ("forbidden",)), Terminal()
+    )
+    assert shown.endswith("lost: 0, unmeshed: 1 (not known of 3)")
 
 
 def test_json_is_one_object_a_line() -> None:
@@ -200,7 +207,7 @@ def test_json_is_one_object_a_line() -> None:
     assert first == {
         "namespace": "training", "name": "job", "uid": "u-1", "state": "stuck",
         "since": "2026-11-21T11:55:00Z", "action": "quit", "by": [], "containers": {},
-        "reason": "every payload container is finished",
+        "reason": "every payload container is finished", "configuration": "",
     }  # fmt: skip
     assert second["by"] == ["a"]
 

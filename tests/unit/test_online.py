@@ -22,7 +22,7 @@ from unit.test_audit import fill, put
 __all__ = ["run"]
 
 FINISHED: dict[str, State] = {"main": exited(0), "istio_proxy": RUNNING}
-SUMMARY = "running pods that are meant to end: 6; stuck: 2, blocked: 1, lost: 1"
+SUMMARY = "pods: 6; stuck: 2, blocked: 1, lost: 1, unmeshed: 0"
 
 
 async def ask(run: Run, api: ApiServer, folder: Path, *argv: str, **screens: int | None) -> Shown:
@@ -104,12 +104,14 @@ async def test_a_long_list_shows_its_progress_in_a_terminal(run: Run, tmp_path: 
 async def test_a_refusal_is_one_line(run: Run, tmp_path: Path) -> None:
     """It names the server and says what RBAC said."""
     message = 'pods is forbidden: User "me" cannot list resource "pods"'
-    async with ApiServer() as api:
 
-        async def forbidden(_request: web.Request) -> web.StreamResponse:
-            return refusal(403, "Forbidden", message)
+    class Forbidding(ApiServer):
+        async def _route(self, request: web.Request) -> web.StreamResponse:
+            if request.path.endswith("/pods"):
+                return refusal(403, "Forbidden", message)
+            return await super()._route(request)
 
-        api.faults.append(forbidden)
+    async with Forbidding() as api:
         shown = await ask(run, api, tmp_path, "audit")
         assert shown == (1, "", f"API server {api.url}: 403 Forbidden: {message}\n")
 

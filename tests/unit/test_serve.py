@@ -12,7 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from aiohttp import web
-from istio_aux.app import identity
+from istio_aux.parts import identity
 from unit.apiserver import ApiServer
 from unit.asynchronous import driven, until
 from unit.core.pods import RUNNING, exited
@@ -162,14 +162,14 @@ async def test_of_two_processes_one_acts_and_hands_over_when_it_is_told_to_end(
 
 
 @driven
-async def test_with_quit_off_no_pod_is_looked_at(tmp_path: Path) -> None:
+async def test_with_quit_and_race_policy_off_no_pod_is_looked_at(tmp_path: Path) -> None:
     async with ApiServer() as api:
         await finished_pod(api, "job")
-        async with serving(tmp_path, api, quit="off", lease="istio-aux/istio-aux") as served:
+        async with serving(tmp_path, api, quit="off", race_policy="off") as served:
             await served.ready()
             status = await served.status()
-    assert (status["quit"], status["leader"], status["watched-pods"]) == ("off", False, 0)
-    assert set(api.requests) == {"GET /api/v1/namespaces"}
+    assert (status["quit"], status["race"], status["watched-pods"]) == ("off", "off", 0)
+    assert not any("pods" in request for request in api.requests)
 
 
 @driven
@@ -227,7 +227,7 @@ async def test_audit_prints_what_it_finds(tmp_path: Path) -> None:
         code, out, _ = await run("audit", "--kubeconfig", kubeconfig, "-n", "other")
         assert (code, out.splitlines()[-1].split(": ", 1)[1]) == (
             0,
-            "0; stuck: 0, blocked: 0, lost: 0",
+            "0; stuck: 0, blocked: 0, lost: 0, unmeshed: 0",
         )
 
 

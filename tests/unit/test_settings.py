@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from istio_aux.core.policy import DeadProxy, QuitMode, StartMode
-from istio_aux.settings import Address, Settings, SettingsError, load
+from istio_aux.core.policy import Application, DeadProxy, QuitMode, RacePolicy, StartMode
+from istio_aux.settings import Settings, SettingsError, load
+from istio_aux.values import Address
 
 LEAST = "tls-certificate: /tls/tls.crt\ntls-key: /tls/tls.key\n"
 # What the charm makes of long names of its model and application.
@@ -39,6 +40,12 @@ def test_two_paths_are_enough(file: Path) -> None:
     assert settings.ignore_containers == frozenset()
     assert settings.dead_proxy is DeadProxy.REPORT
     assert settings.lease is None
+    assert settings.race_policy is RacePolicy.REPORT
+    assert settings.restart_jobs is False
+    assert settings.root_namespace is None
+    assert settings.applications is None
+    assert settings.application is None
+    assert settings.pebble_socket is None
 
 
 def test_every_key_is_taken(file: Path) -> None:
@@ -48,7 +55,10 @@ def test_every_key_is_taken(file: Path) -> None:
         "webhook-address: '[::1]:9443'\nstatus-address: ':0'\nkubeconfig: /etc/kubeconfig\n"
         "quit: dry-run\nquit-grace: 2.5\nignore-containers: [cloud-sql-proxy, vault-agent]\n"
         "dead-proxy: delete\nlease: kubeflow/istio-aux.v2\n"
-        f"start-mode: native\nwebhook-configuration: {LONG_NAME}\n",
+        f"start-mode: native\nwebhook-configuration: {LONG_NAME}\n"
+        "race-policy: restart\nrestart-jobs: true\nroot-namespace: istio-system\n"
+        "applications: /etc/istio-aux/applications\napplication: kubeflow/istio-aux\n"
+        "pebble-socket: /charm/container/pebble.socket\n",
     )
     assert str(settings.namespace_selector) == "!off,team in (a,b)"
     assert settings.log_level == "debug"
@@ -62,6 +72,12 @@ def test_every_key_is_taken(file: Path) -> None:
     assert settings.lease == ("kubeflow", "istio-aux.v2")
     assert settings.start_mode is StartMode.NATIVE
     assert settings.webhook_configuration == LONG_NAME
+    assert settings.race_policy is RacePolicy.RESTART
+    assert settings.restart_jobs is True
+    assert settings.root_namespace == "istio-system"
+    assert settings.applications == Path("/etc/istio-aux/applications")
+    assert settings.application == Application("kubeflow", "istio-aux")
+    assert settings.pebble_socket == Path("/charm/container/pebble.socket")
 
 
 @pytest.mark.parametrize(
@@ -95,6 +111,21 @@ def test_every_start_mode_is_taken_and_a_bare_off_too(
     written: str, mode: StartMode, file: Path
 ) -> None:
     assert read(file, f"{LEAST}start-mode: {written}\n").start_mode is mode
+
+
+@pytest.mark.parametrize(
+    ("written", "policy"),
+    [
+        ("report", RacePolicy.REPORT),
+        ("restart", RacePolicy.RESTART),
+        ("off", RacePolicy.OFF),
+        ("'off'", RacePolicy.OFF),
+    ],
+)
+def test_every_race_policy_is_taken_and_a_bare_off_too(
+    written: str, policy: RacePolicy, file: Path
+) -> None:
+    assert read(file, f"{LEAST}race-policy: {written}\n").race_policy is policy
 
 
 def test_an_empty_selector_selects_every_namespace(file: Path) -> None:
@@ -150,6 +181,18 @@ def test_an_empty_selector_selects_every_namespace(file: Path) -> None:
         (f"lease: {'a' * 64}/b", f'lease: "{"a" * 64}/b": expected NAMESPACE/NAME'),
         (f"lease: a/{'b' * 254}", f'lease: "a/{"b" * 254}": expected NAMESPACE/NAME'),
         ("lease: a/", 'lease: "a/": expected NAMESPACE/NAME'),
+        ("race-policy: fix", 'race-policy: "fix": expected one of: report, restart, off'),
+        ("race-policy: on", "race-policy: true: expected one of: report, restart, off"),
+        ("restart-jobs: always", 'restart-jobs: "always": expected true or false'),
+        ("restart-jobs: 'true'", 'restart-jobs: "true": expected true or false'),
+        ("restart-jobs: 1", "restart-jobs: 1: expected true or false"),
+        ("root-namespace: a.b", 'root-namespace: "a.b": expected the name of a namespace'),
+        ("root-namespace: ''", 'root-namespace: "": expected the name of a namespace'),
+        ("root-namespace: [a]", 'root-namespace: ["a"]: expected the name of a namespace'),
+        ("applications: ''", 'applications: "": expected the path of a file'),
+        ("application: istio-aux", 'application: "istio-aux": expected NAMESPACE/NAME'),
+        ("application: a/b.c", 'application: "a/b.c": expected NAMESPACE/NAME'),
+        ("pebble-socket: 1", "pebble-socket: 1: expected the path of a file"),
         ("lease: [a, b]", 'lease: ["a", "b"]: expected NAMESPACE/NAME'),
         (
             "colour: blue",

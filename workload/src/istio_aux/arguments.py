@@ -8,8 +8,10 @@ from __future__ import annotations
 import math
 import re
 from argparse import ArgumentTypeError
+from pathlib import Path
 from typing import NamedTuple
 
+from istio_aux.core import applications as asking
 from istio_aux.core import selectors
 from istio_aux.core.policy import Capability, StartMode
 
@@ -50,6 +52,17 @@ def containers(text: str) -> frozenset[str]:
     if not all(map(_CONTAINER.fullmatch, names)):
         raise ArgumentTypeError(f'"{text}": expected names of containers, separated by commas')
     return names
+
+
+def applications(text: str) -> asking.Applications:
+    """The applications that a file names, each of its lines understood."""
+    try:
+        found, problems = asking.parse(Path(text).read_text(errors="replace"))
+    except OSError as error:
+        raise ArgumentTypeError(f"{text}: {error.strerror or error}") from None
+    if problems:
+        raise ArgumentTypeError(f"{text}: {problems[0]}")
+    return found
 
 
 def seconds(text: str) -> float:

@@ -11,7 +11,7 @@ import msgspec
 from istio_aux.audit import Audit, Finding
 from istio_aux.terminal import Cell, Style, Terminal
 
-_STATES = {"stuck": Style.BAD, "blocked": Style.ODD, "lost": Style.LOST}
+_STATES = {"stuck": Style.BAD, "blocked": Style.ODD, "lost": Style.LOST, "unmeshed": Style.LOST}
 _TITLES = ("NAMESPACE", "NAME", "STATE", "AGE", "REASON")
 _HEADER = [Cell(title, Style.HEADING) for title in _TITLES]
 
@@ -71,4 +71,5 @@ def _summary(audit: Audit, terminal: Terminal) -> str:
         for state, style in _STATES.items()
     )
     where = "" if audit.namespaces is None else f"selected namespaces: {audit.namespaces}; "
-    return f"{where}running pods that are meant to end: {audit.looked_at}; {counts}"
+    unknown = f" (not known of {audit.unknown})" if audit.unknown else ""
+    return f"{where}pods: {audit.looked_at}; {counts}{unknown}"

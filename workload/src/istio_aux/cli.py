@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import cast
 
 from istio_aux import arguments, explanation, offline
+from istio_aux.core.applications import Applications
 from istio_aux.core.policy import Capability, Policy, Start, StartMode
 from istio_aux.core.selectors import Selector
 
@@ -76,7 +77,7 @@ def _audit(args: argparse.Namespace) -> int:
     from istio_aux import online  # noqa: PLC0415 - explain and mutate need no client
     from istio_aux.audit import Scope  # noqa: PLC0415 - likewise
 
-    scope = Scope(namespace=args.namespace, selector=args.selector)
+    scope = Scope(namespace=args.namespace, selector=args.selector, applications=args.applications)
     policy = Policy(ignore_containers=args.ignore_containers, grace=args.quit_grace)
     return online.audit(args.kubeconfig, scope, policy, args.output)
 
@@ -165,7 +166,7 @@ def _parser() -> argparse.ArgumentParser:
     serve = _command(
         commands.add_parser,
         "serve",
-        "run the admission webhook and the quit controller",
+        "run the admission webhook and the controllers of quit and repair",
         """\
         examples:
           istio-aux serve --config /etc/istio-aux/config.yaml
@@ -180,7 +181,7 @@ def _parser() -> argparse.ArgumentParser:
     audit = _command(
         commands.add_parser,
         "audit",
-        "list the pods of a cluster whose proxy outlived their payload, or the reverse",
+        "list the pods of a cluster whose proxy outlived their payload, or is missing",
         f"""\
         examples:
           istio-aux audit
@@ -188,16 +189,20 @@ def _parser() -> argparse.ArgumentParser:
           istio-aux audit --selector io.datastrophic/istio-aux=enabled --quit-grace 30
           istio-aux audit --ignore-containers cloud-sql-proxy,vault-agent
 
-        Looks at running pods whose restartPolicy is not Always, once, and changes nothing. States:
-          stuck    every payload container is finished, and the proxy still runs
-          blocked  some payload containers are finished, others are not: the reason names them;
-                   or an annotation that cannot be understood keeps us away
-          lost     the proxy is gone for good, and a payload container may still run
-        AGE is the time since the last of the finished containers ended, or the proxy if it is lost.
+        Looks at all pods that are not over, once, and changes nothing. States:
+          stuck     every payload container is finished, and the proxy still runs
+          blocked   some payload containers are finished, others are not: the reason names them;
+                    or an annotation that cannot be understood keeps us away
+          lost      the proxy is gone for good, and a payload container may still run
+          unmeshed  there is no proxy, although Istio would inject one today
+        AGE is the time since the last of the finished containers ended, or the proxy if it is lost;
+        of an unmeshed pod, since it was created.
         {_COLOUR}
 
         The exit status is 0 whatever was found, 1 when the API server refused or did not answer,
-        2 when the credentials cannot be used.""",
+        2 when the credentials cannot be used. Where webhook configurations, namespaces or Istio's
+        injection policy may not be read, a line on stderr says of how many pods it is not known
+        whether they are unmeshed; the rest is shown, and the exit status is 1.""",
     )
     _add_kubeconfig(audit, _DEFAULT_ACCESS)
     _add_namespace(audit, "only this namespace; default: all")
@@ -217,6 +222,13 @@ def _parser() -> argparse.ArgumentParser:
         "looks after; default: all",
     )
     _add_ignored(audit)
+    audit.add_argument(
+        "--applications",
+        type=arguments.applications,
+        default=Applications(),
+        metavar="FILE",
+        help="as for serve: applications whose pods are to get a sidecar",
+    )
     audit.add_argument(
         "--quit-grace",
         type=arguments.seconds,

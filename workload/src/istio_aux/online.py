@@ -36,10 +36,11 @@ def audit(
     policy: Policy,
     output: Literal["table", "json"],
 ) -> int:
-    """Print the pods that wait for their proxy, or lost it; returns the exit status.
+    """Print the pods that wait for their proxy, lost it or lack it; returns the exit status.
 
     The status is 0 also when there are such pods; 2, with one line on stderr, if the credentials
-    cannot be used; 1 if the API server refuses or does not answer.
+    cannot be used; 1 if the API server refuses or does not answer, also where pods are printed
+    while of others it could not be found out whether they lack their proxy.
     """
 
     async def work(access: Access) -> int:
@@ -53,7 +54,10 @@ def audit(
             terminal.write(sys.stdout, table)
         elif found.findings:
             terminal.write_bytes(sys.stdout, audit_table.as_json(found))
-        return 0
+        if not found.unknown:
+            return 0
+        _complain(f"pods that may lack their sidecar: {found.unknown}: {'; '.join(found.gaps)}")
+        return UNANSWERED
 
     return _answer(kubeconfig, work)
 

@@ -1,18 +1,25 @@
 """The status port, plain HTTP: /livez, /readyz, /metrics and /status.
 
-Only the answers may live here; what they say is asked of those who know.
+Only the answers may live here, and what of them concerns the charm; what they say is asked of those
+who know.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from importlib.metadata import version
 
 import msgspec
 from aiohttp import web
 
-from istio_aux.core.policy import Capability, QuitMode, StartMode
+from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
+from istio_aux.injector.findings import InjectorStatus
 from istio_aux.quit.findings import Blocked, Lost, Stuck
+from istio_aux.repair.findings import ApplicationMesh, Suspended, Unmeshed
+
+UNMESHED = 500
+"""How many pods without a sidecar are shown by name; after an outage it may be all there are."""
 
 METRICS = "text/plain; version=1.0.0; charset=utf-8; escaping=underscores"
 
@@ -22,17 +29,26 @@ class Status(msgspec.Struct, frozen=True, rename="kebab"):
 
     Attributes:
         ready: as `/readyz` has it.
-        missing: what stands in the way of ready, in lines for a person; that the order may not be
-            checked is said, but does not.
+        missing: what stands in the way of ready, in lines for a person; what nobody's
+            reviews wait for is said, but does not.
         start_mode: ``auto``, ``native``, ``hold`` or ``off``.
         capability: what cluster and Istio can do, ``unknown`` until that has been found out.
         called_before_us: those of Istio's webhook configurations that sort before ours; None where
             that is not known: not to be checked, not allowed, or not listed yet.
+        injectors: Istio's, sorted by configuration; empty until it is known.
+        injector_live: whether any of them is; None: not known yet.
         watched_pods: pods that may need their proxy to quit, in all namespaces.
         selected_namespaces: names, sorted.
         stuck_pods: whose proxy withstands, the oldest first; empty unless ``leader``.
         blocked_pods: that run on because of other containers, although one has finished.
         lost_pods: whose proxy ended before the payload.
+        race: what becomes of pods that should have a sidecar and have none.
+        unmeshed_pods: those pods, the oldest first, at most `UNMESHED`.
+        unmeshed_total: how many of them there are.
+        unmeshed_unknown: pods without a sidecar of which it is not known whether they should have
+            one.
+        suspended_jobs: which wait for their pods to go; only who leads knows any.
+        applications: those that ask for sidecars by name.
         quits_total: proxies that this process saw exit after it told them to.
         leader: whether this process is the one that acts.
         lease_holder: identity of the one that acts, empty if unknown or without election.
@@ -45,16 +61,46 @@ class Status(msgspec.Struct, frozen=True, rename="kebab"):
     start_mode: StartMode
     capability: Capability
     called_before_us: tuple[str, ...] | None
+    injectors: list[InjectorStatus]
+    injector_live: bool | None
     watched_pods: int
     selected_namespaces: list[str]
     stuck_pods: list[Stuck]
     blocked_pods: list[Blocked]
     lost_pods: list[Lost]
+    race: RacePolicy
+    unmeshed_pods: list[Unmeshed]
+    unmeshed_total: int
+    unmeshed_unknown: int
+    suspended_jobs: list[Suspended]
+    applications: list[ApplicationMesh]
     quits_total: int
     leader: bool
     lease_holder: str
     quit: QuitMode
     version: str = version("istio-aux")
+
+
+def digest(status: Status) -> bytes:
+    """What differs whenever there is something else for the charm to show, and only then.
+
+    Times are left out, and what changes all the time: counters, and how often was tried.
+    """
+    shown = (
+        status.called_before_us,
+        status.capability,
+        [
+            (found.configuration, found.revision, found.state, found.why)
+            for found in status.injectors
+        ],
+        status.injector_live,
+        status.selected_namespaces,
+        [len(pods) for pods in (status.stuck_pods, status.blocked_pods, status.lost_pods)],
+        (status.unmeshed_total, status.unmeshed_unknown, len(status.suspended_jobs)),
+        [(pod.namespace, pod.name, pod.reason) for pod in status.unmeshed_pods],
+        status.applications,
+    )
+    return hashlib.blake2b(msgspec.json.encode(shown)).digest()
 
 
 def application(status: Callable[[], Status], metrics: Callable[[], bytes]) -> web.Application:

@@ -25,6 +25,7 @@ from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from istio_aux.core.ladder import Rung
+from istio_aux.core.liveness import State
 
 QUIT_OUTCOMES = ("exited", "exited-nonzero", "gone", "superseded")
 """How a quit can end: exit 0, another exit code, the pod gone first, no longer needed."""
@@ -35,11 +36,19 @@ NO_RUNG = "none"
 DEAD_PROXY_ACTIONS = ("reported", "deleted", "delete-failed")
 """What was done about a pod that lost its proxy."""
 
+SIDECAR_RESTARTS = ("evicted", "refused", "suspended", "resumed", "stopped", "failed")
+"""What became of a restart for a sidecar: "refused" by a PodDisruptionBudget, "stopped" because the
+new pod has none either; "suspended" and "resumed" are Jobs."""
+
+PROBE_WAYS = ("direct", "dry-run")
+PROBE_OUTCOMES = ("injected", "refused", "unreachable")
+"""What came of asking an injector: a sidecar, an answer without one, no answer."""
+
 REVIEW_OUTCOMES = (
-    "native", "hold", "moved", "unchanged", "malformed", "too-large", "timeout", "not-allowed",
-    "busy",
+    "native", "hold", "moved", "labelled", "unchanged", "malformed", "too-large", "timeout",
+    "not-allowed", "busy",
 )  # fmt: skip
-"""How a review can be answered: the first four with 200, "malformed" with 200 or 400, the others
+"""How a review can be answered: the first five with 200, "malformed" with 200 or 400, the others
 with an HTTP error."""
 
 
@@ -106,6 +115,22 @@ class Telemetry:
             "istio_aux_would_quit_pods", "Pods whose proxy only a dry run leaves running.",
             registry=registry,
         )  # fmt: skip
+        self.injectors = Gauge(
+            "istio_aux_injectors", "Istio's injectors, by how far they are from being live.",
+            ["state"], registry=registry,
+        )  # fmt: skip
+        self.injector_probes = Counter(
+            "istio_aux_injector_probes", "Questions put to Istio's injectors, by way.",
+            ["way", "outcome"], registry=registry,
+        )  # fmt: skip
+        self.unmeshed_pods = Gauge(
+            "istio_aux_unmeshed_pods", "Pods that should have a sidecar and have none.",
+            registry=registry,
+        )  # fmt: skip
+        self.sidecar_restarts = Counter(
+            "istio_aux_sidecar_restarts", "Restarts of pods for their sidecar, by what became of"
+            " them.", ["outcome"], registry=registry,
+        )  # fmt: skip
         self.leader = Gauge(
             "istio_aux_leader", "Whether this process is the one that acts.", registry=registry
         )
@@ -149,9 +174,14 @@ class Telemetry:
         # A series that is there from the start, at zero, is what rate() and alerts can see rise.
         for outcome, rung in product(QUIT_OUTCOMES, (NO_RUNG, *Rung)):
             self.quits.labels(outcome, rung)
+        for way, outcome in product(PROBE_WAYS, PROBE_OUTCOMES):
+            self.injector_probes.labels(way, outcome)
+        for state in State:
+            self.injectors.labels(state)
         for counter, values in (
             (self.quit_attempts, tuple(Rung)),
             (self.dead_proxies, DEAD_PROXY_ACTIONS),
+            (self.sidecar_restarts, SIDECAR_RESTARTS),
             (self.closed_connections, tuple(Closed)),
             (self.watch_restarts, WATCH_REASONS),
         ):

@@ -1,0 +1,195 @@
+"""`istio-aux audit`: pods that should have a sidecar and have none, and what cannot be known."""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentTypeError
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from istio_aux import arguments, audit
+from istio_aux.audit import Audit, Scope
+from istio_aux.core import selectors
+from istio_aux.core.policy import Policy
+from istio_aux.injector.order import CONFIGURATIONS
+from unit.apiserver import ApiServer, refusal
+from unit.asynchronous import driven
+from unit.core.pods import RUNNING, document, exited
+from unit.screens import Run, run
+from unit.test_online import ask, objects
+
+__all__ = ["run"]
+
+POLICY = "/api/v1/namespaces/istio-system/configmaps/istio-sidecar-injector"
+NAMESPACES = "/api/v1/namespaces"
+INJECTED = {"istio-injection": "enabled"}
+RULE = {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}
+ASKS = {"sidecar.istio.io/inject": "true"}
+
+
+class Istio(ApiServer):
+    """With Istio's configuration and its policy; ``forbidden`` paths are refused."""
+
+    forbidden = ""
+
+    async def _route(self, request: web.Request) -> web.StreamResponse:
+        if request.path == self.forbidden:
+            return refusal(403, "Forbidden", f"not {request.path}")
+        if request.path == POLICY:
+            return web.json_response({"data": {"config": "policy: enabled"}})
+        if request.path == f"{NAMESPACES}/shop":
+            return web.json_response(self.get("namespaces", "", "shop"))
+        return await super()._route(request)
+
+    async def fill(self) -> None:
+        """A namespace that is injected, another one, and pods with and without sidecars."""
+        webhook = {
+            "name": "namespace.sidecar-injector.istio.io",
+            "clientConfig": {"service": {"namespace": "istio-system", "name": "istiod"}},
+            "namespaceSelector": {"matchLabels": INJECTED},
+            "rules": [{**RULE, "scope": "*"}],
+        }
+        body = {"metadata": {"name": "istio-sidecar-injector"}, "webhooks": [webhook]}
+        await self.put("mutatingwebhookconfigurations", body)
+        await self.put("namespaces", {"metadata": {"name": "shop", "labels": INJECTED}})
+        await self.put("namespaces", {"metadata": {"name": "other"}})
+        await self.run_pod("asks", labels=ASKS)
+        await self.run_pod("plain")
+        await self.run_pod("opted-out", labels={"sidecar.istio.io/inject": "false"})
+        await self.run_pod("over", phase="Succeeded")
+        await self.run_pod("pending", phase="Pending")
+        await self.run_pod("elsewhere", namespace="other")
+        await self.run_pod("meshed", {"main": RUNNING, "istio-proxy": RUNNING})
+        await self.run_pod("stuck", {"main": exited(0), "istio-proxy": RUNNING}, restart="Never")
+
+    async def run_pod(
+        self, name: str, containers: Any = None, *, namespace: str = "shop", **fields: Any
+    ) -> None:
+        """A pod that is meant to go on, unless it says otherwise."""
+        pod = document(containers or {"main": RUNNING}, **{"restart": "Always", **fields})
+        pod["metadata"] |= {"name": name, "namespace": namespace, "uid": f"uid-{name}"}
+        pod["metadata"]["creationTimestamp"] = "2026-11-21T08:00:00Z"
+        await self.put("pods", pod)
+
+
+def states(found: Audit) -> dict[str, str]:
+    return {item.name: item.state for item in found.findings}
+
+
+@driven
+async def test_pods_without_the_sidecar_that_they_should_have_are_found() -> None:
+    async with Istio() as api:
+        await api.fill()
+        found = await audit.look(api.access(), Scope(), Policy())
+    lacking = {"asks": "unmeshed", "plain": "unmeshed", "pending": "unmeshed"}
+    assert states(found) == {**lacking, "stuck": "stuck"}
+    assert (found.looked_at, found.unknown, found.gaps) == (7, 0, ())
+    asks = found.findings[0]
+    assert (asks.configuration, asks.action) == ("istio-sidecar-injector", "report")
+    assert asks.since == datetime(2026, 11, 21, 8, tzinfo=UTC)
+    assert 'label sidecar.istio.io/inject: "true"' in asks.reason
+
+
+@driven
+async def test_an_application_can_be_named_as_for_serve(run: Run, tmp_path: Path) -> None:
+    """Its pods ask for nothing themselves; without its name istiod's policy would decide."""
+    asking = tmp_path / "applications"
+    asking.write_text("shop/db\n")
+    async with Istio() as api:
+        api.forbidden = POLICY
+        await api.fill()
+        await api.run_pod("db-0", labels={"app.kubernetes.io/name": "db"})
+        told = ("audit", "-o", "json", "--applications", str(asking))
+        shown = await ask(run, api, tmp_path, *told)
+    assert "db-0" in [item["name"] for item in objects(shown) if item["state"] == "unmeshed"]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [("shop\n", 'line 1: "shop": expected model/app'), (None, "No such file or directory")],
+)
+def test_a_file_of_applications_that_cannot_be_used_is_named(
+    text: str | None, complaint: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "applications"
+    if text:
+        file.write_text(text)
+    with pytest.raises(ArgumentTypeError, match=re.escape(f"{file}: {complaint}")):
+        arguments.applications(str(file))
+
+
+@driven
+async def test_a_pod_that_does_not_run_yet_is_none_of_the_quit_controllers() -> None:
+    """As for serve: one container is over while another one's image is still being pulled."""
+    waiting = {"waiting": {"reason": "ImagePullBackOff"}}
+    containers = {"main": exited(0), "helper": waiting, "istio-proxy": RUNNING}
+    async with Istio() as api:
+        await api.run_pod("pulling", containers, restart="Never", phase="Pending")
+        assert (await audit.look(api.access(), Scope(), Policy())).findings == []
+        await api.run_pod("pulling", containers, restart="Never", phase="Running")
+        assert states(await audit.look(api.access(), Scope(), Policy())) == {"pulling": "blocked"}
+
+
+@driven
+async def test_a_namespace_and_a_selector_narrow_that_as_well() -> None:
+    async with Istio() as api:
+        await api.fill()
+        other = await audit.look(api.access(), Scope(namespace="other"), Policy())
+        selected = Scope(selector=selectors.parse("istio-injection=enabled"))
+        shop = await audit.look(api.access(), selected, Policy())
+    assert (states(other), other.looked_at) == ({}, 1)
+    assert (shop.looked_at, shop.namespaces, len(states(shop))) == (6, 1, 4)
+
+
+@driven
+async def test_without_the_policy_only_pods_that_ask_are_known() -> None:
+    async with Istio() as api:
+        api.forbidden = POLICY
+        await api.fill()
+        found = await audit.look(api.access(), Scope(), Policy())
+    assert states(found) == {"asks": "unmeshed", "stuck": "stuck"}
+    assert found.unknown == 2
+    assert "no policy in ConfigMap istio-system/istio-sidecar-injector" in found.gaps
+
+
+@driven
+async def test_without_the_labels_of_namespaces_nothing_is_known_of_most_pods() -> None:
+    async with Istio() as api:
+        api.forbidden = NAMESPACES
+        await api.fill()
+        found = await audit.look(api.access(), Scope(), Policy())
+    assert (states(found), found.unknown) == ({"stuck": "stuck"}, 4)
+    assert f"{NAMESPACES}: 403 Forbidden: not {NAMESPACES}" in found.gaps
+
+
+@driven
+async def test_who_may_read_one_namespace_only_is_answered_about_that() -> None:
+    async with Istio() as api:
+        api.forbidden = NAMESPACES
+        await api.fill()
+        found = await audit.look(api.access(), Scope(namespace="shop"), Policy())
+    assert (len(states(found)), found.unknown) == (4, 0)
+
+
+@driven
+async def test_what_is_not_known_is_a_line_and_the_rest_is_shown(run: Run, tmp_path: Path) -> None:
+    async with Istio() as api:
+        api.forbidden = CONFIGURATIONS
+        await api.fill()
+        shown = await ask(run, api, tmp_path, "audit", "-o", "json")
+    assert (shown.status, [item["name"] for item in objects(shown)]) == (1, ["stuck"])
+    assert shown.err == (
+        "pods that may lack their sidecar: 4: Istio's webhooks are not known;"
+        f" {CONFIGURATIONS}: 403 Forbidden: not {CONFIGURATIONS}\n"
+    )
+
+
+@driven
+async def test_without_istio_no_pod_lacks_a_sidecar_whatever_may_be_read() -> None:
+    async with Istio() as api:
+        api.forbidden = NAMESPACES
+        await api.run_pod("plain")
+        assert await audit.look(api.access(), Scope(), Policy()) == Audit([], 1)

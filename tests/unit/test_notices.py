@@ -1,0 +1,116 @@
+"""Pebble is told of what has changed, whatever Pebble does meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+from istio_aux.notices import BURST, KEY, Notices
+from unit.asynchronous import background, driven, until
+from unit.pebble import Pebble
+
+
+class Shown:
+    """What the charm would show.
+
+    Attributes:
+        now: it.
+        looks: how often it was asked for.
+    """
+
+    def __init__(self) -> None:
+        self.now = b"nothing"
+        self.looks = 0
+
+    def digest(self) -> bytes:
+        self.looks += 1
+        return self.now
+
+    async def look_again(self) -> None:
+        """Return when it has been asked for twice more: the first look may have begun before."""
+        seen = self.looks
+        await until(lambda: self.looks >= seen + 2, "it looks again", within=30)
+
+
+@asynccontextmanager
+async def telling(pebble: Pebble, shown: Shown, *, rate: float = 100) -> AsyncGenerator[None]:
+    async with background(Notices(pebble.socket, shown.digest, rate=rate, look=0.01).run()):
+        yield
+
+
+async def told(pebble: Pebble, times: int) -> None:
+    await until(lambda: pebble.occurrences.get(KEY) == times, f"told {times} times", within=30)
+
+
+@driven
+async def test_it_tells_at_once_and_of_each_change_and_of_nothing_else() -> None:
+    shown = Shown()
+    async with Pebble() as pebble:
+        await pebble.start()
+        async with telling(pebble, shown):
+            await told(pebble, 1)
+            await shown.look_again()
+            shown.now = b"something"
+            await told(pebble, 2)
+            await shown.look_again()
+            assert pebble.occurrences == {KEY: 2}
+
+
+@driven
+async def test_what_changed_while_pebble_was_away_is_told_when_it_is_back() -> None:
+    shown = Shown()
+    async with Pebble() as pebble, telling(pebble, shown):
+        await shown.look_again()
+        shown.now = b"something"
+        await shown.look_again()
+        await pebble.start()
+        await told(pebble, 1)
+        await shown.look_again()
+        assert pebble.occurrences == {KEY: 1}, "it tells once, not of each change"
+
+
+@driven
+async def test_a_refusal_is_logged_once_and_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+    shown = Shown()
+    async with Pebble() as pebble:
+        await pebble.start()
+        pebble.refuses = True
+        async with telling(pebble, shown):
+            await until(lambda: caplog.records, "it complains", within=30)
+            await shown.look_again()
+            pebble.refuses = False
+            await told(pebble, 1)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(f"{pebble.socket}: notice not added: 403 ")
+
+
+@driven
+async def test_a_change_that_is_taken_back_before_it_is_told_wakes_nobody() -> None:
+    shown = Shown()
+    async with Pebble() as pebble:
+        await pebble.start()
+        async with telling(pebble, shown):
+            await told(pebble, 1)
+            pebble.refuses, shown.now = True, b"something"
+            await shown.look_again()
+            shown.now = b"nothing"
+            await shown.look_again()
+            pebble.refuses = False
+            await shown.look_again()
+            assert pebble.occurrences == {KEY: 1}
+
+
+@driven
+async def test_changes_that_come_too_fast_are_told_together() -> None:
+    class Restless(Shown):
+        def digest(self) -> bytes:
+            self.now += b"."
+            return super().digest()
+
+    shown = Restless()
+    async with Pebble() as pebble:
+        await pebble.start()
+        async with telling(pebble, shown, rate=0.01):
+            await until(lambda: shown.looks > BURST, "it looks once more", within=30)
+            assert pebble.occurrences == {KEY: BURST}, "the next is for a hundred seconds from now"

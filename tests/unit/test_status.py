@@ -1,0 +1,72 @@
+"""What of the status wakes the charm."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from istio_aux.core.liveness import State
+from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
+from istio_aux.injector.findings import InjectorStatus
+from istio_aux.quit.findings import Lost, Stuck
+from istio_aux.repair.findings import ApplicationMesh, Unmeshed
+from istio_aux.status import Status, digest
+from msgspec.structs import replace
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+LATER = datetime(2026, 11, 21, 13, tzinfo=UTC)
+INJECTOR = InjectorStatus(
+    configuration="istio", revision="default", state=State.LIVE, why="it injects", since=NOON,
+    native=Capability.NATIVE,
+)  # fmt: skip
+POD = Unmeshed(namespace="shop", name="web-0", owner="", reason="it is selected", since=NOON)
+STUCK = Stuck(namespace="shop", name="a", uid="1", since=NOON, attempts=3, reason="404")
+APPLICATION = ApplicationMesh(
+    namespace="shop", name="web", live=True, live_reason="it injects", revision="default",
+    root_namespace="istio-system", meshed=False, meshed_reason="web-0 has none",
+)  # fmt: skip
+BEFORE = Status(
+    ready=True, missing=[], start_mode=StartMode.AUTO, capability=Capability.NATIVE,
+    called_before_us=(), injectors=[INJECTOR], injector_live=True, watched_pods=3,
+    selected_namespaces=["shop"], stuck_pods=[STUCK], blocked_pods=[], lost_pods=[],
+    race=RacePolicy.REPORT, unmeshed_pods=[POD], unmeshed_total=1, unmeshed_unknown=0,
+    suspended_jobs=[], applications=[APPLICATION], quits_total=7, leader=True, lease_holder="me",
+    quit=QuitMode.ON,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"injectors": [replace(INJECTOR, state=State.NO_ENDPOINT)]},
+        {"injectors": [replace(INJECTOR, why="it does not")]},
+        {"injectors": []},
+        {"injector_live": None},
+        {"capability": Capability.CLASSIC},
+        {"called_before_us": ("aaa",)},
+        {"selected_namespaces": []},
+        {"stuck_pods": []},
+        {"lost_pods": [Lost(namespace="shop", name="b", uid="2", reason="oom")]},
+        {"unmeshed_pods": [replace(POD, name="web-1")]},
+        {"unmeshed_pods": [replace(POD, reason="not restarted")]},
+        {"unmeshed_total": 501},
+        {"unmeshed_unknown": 1},
+        {"applications": [replace(APPLICATION, meshed=True)]},
+    ],
+)
+def test_what_the_charm_shows_wakes_it(change: dict[str, Any]) -> None:
+    assert digest(replace(BEFORE, **change)) != digest(BEFORE)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"quits_total": 8, "watched_pods": 4},
+        {"stuck_pods": [replace(STUCK, attempts=4)]},
+        {"injectors": [replace(INJECTOR, since=LATER)]},
+        {"unmeshed_pods": [replace(POD, since=LATER)]},
+    ],
+)
+def test_what_changes_all_the_time_does_not(change: dict[str, Any]) -> None:
+    assert digest(replace(BEFORE, **change)) == digest(BEFORE)

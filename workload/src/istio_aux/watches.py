@@ -1,0 +1,104 @@
+"""The collections that ``serve`` follows, and which of them it has not seen in full yet.
+
+Only that may live here: what the objects mean is for those who are told of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Coroutine, Mapping
+from enum import Enum, auto
+from typing import Any, Generic
+
+from istio_aux.kube.client import Client
+from istio_aux.kube.resources import Key, T, key_of
+from istio_aux.kube.watch import Handler, Watch
+from istio_aux.telemetry import Telemetry
+
+_log = logging.getLogger(__name__)
+
+
+class Need(Enum):
+    """Whether this process is unready for as long as a collection has not been seen."""
+
+    ALWAYS = auto()
+    UNLESS_REFUSED = auto()
+    """Were it unready for want of a right, a rollout that brings the right would wait for ever."""
+    NEVER = auto()
+    """Reviews can be answered without it."""
+
+
+class Watches:
+    """All of them, by the name under which `/readyz` speaks of each."""
+
+    def __init__(self, client: Client, telemetry: Telemetry) -> None:
+        """Prepare; ``telemetry`` counts how often watches start again."""
+        self._client, self._telemetry = client, telemetry
+        self._watches: dict[str, tuple[Watch[Any], Need]] = {}
+
+    def add(
+        self,
+        name: str,
+        path: str,
+        kind: type[T],
+        *handlers: Handler[T],
+        need: Need = Need.ALWAYS,
+        selection: Mapping[str, str] | None = None,
+    ) -> Watch[T]:
+        """Follow one more collection from `work` on; every handler is told of every change."""
+        watch = Watch(
+            self._client, path, kind, _All(handlers, self._telemetry),
+            selection=selection, restarted=self._count_restart,
+        )  # fmt: skip
+        self._watches[name] = watch, need
+        return watch
+
+    def work(self) -> list[Coroutine[Any, Any, None]]:
+        """What has to run for as long as the process does."""
+        return [watch.run() for watch, _ in self._watches.values()]
+
+    def missing(self) -> dict[str, str]:
+        """Why collections have not been seen in full yet, by their names; for people."""
+        return {
+            name: "no complete list yet" + (f": {watch.trouble}" if watch.trouble else "")
+            for name, (watch, _) in self._watches.items()
+            if not watch.synced.is_set()
+        }
+
+    @property
+    def ready(self) -> bool:
+        """Whether all that is needed has been seen."""
+        return all(
+            watch.synced.is_set()
+            or need is Need.NEVER
+            or (need is Need.UNLESS_REFUSED and watch.refused)
+            for watch, need in self._watches.values()
+        )
+
+    def _count_restart(self, reason: str) -> None:
+        self._telemetry.watch_restarts.labels(reason).inc()
+
+
+class _All(Generic[T]):
+    """One handler that tells several. An object that trips one of them must not stop the others."""
+
+    def __init__(self, handlers: tuple[Handler[T], ...], telemetry: Telemetry) -> None:
+        self._handlers, self._telemetry = handlers, telemetry
+
+    def apply(self, resource: T) -> None:
+        for handler in self._handlers:
+            try:
+                handler.apply(resource)
+            except Exception:  # Reviews are answered whatever one pod does to the quit controller.
+                self._tripped(key_of(resource))
+
+    def delete(self, key: Key) -> None:
+        for handler in self._handlers:
+            try:
+                handler.delete(key)
+            except Exception:  # As above.
+                self._tripped(key)
+
+    def _tripped(self, key: Key) -> None:
+        self._telemetry.internal_errors.inc()
+        _log.exception("%s", key, extra={"event": "internal-error"})
