@@ -1,4 +1,4 @@
-"""The options `inject-applications` and `inject-namespaces`: whose pods are to get a sidecar.
+"""Whose pods are to get a sidecar: `inject-applications`, `inject-namespaces` and who else asks.
 
 Pure. What is wrong with an option is told by entry, and what would be right.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -49,21 +49,42 @@ def parse_applications(text: str, model: str) -> tuple[Applications, ...]:
     Raises:
         ValueError: entries are of another form; the message is one line that names them.
     """
-    found: dict[str, set[str]] = {}
+    found: list[Applications] = []
     wrong: list[str] = []
     for entry in _entries(text):
         where, slash, name = entry.rpartition("/")
         where = where if slash else model
         if _NAME.fullmatch(where) and (name == EVERY or _NAME.fullmatch(name)):
-            found.setdefault(where, set()).add(name)
+            found.append(Applications(where, None if name == EVERY else (name,)))
         else:
             wrong.append(entry)
     if wrong:
         raise ValueError(f"{_quoted(wrong)}: expected {EXPECTED}")
-    return tuple(
-        Applications(where, None if EVERY in names else tuple(sorted(names)))
-        for where, names in sorted(found.items())
+    if never := [asked.model for asked in found if asked.model in NEVER_INJECTED]:
+        raise ValueError(f"{_quoted(never)}: expected models that Istio does not ignore")
+    return union(found)
+
+
+def union(applications: Iterable[Applications]) -> tuple[Applications, ...]:
+    """Return the same applications with one entry for each model, sorted."""
+    models: dict[str, tuple[str, ...] | None] = {}
+    for asked in applications:
+        before = models.get(asked.model, ())
+        if asked.names is None or before is None:
+            models[asked.model] = None
+        else:
+            models[asked.model] = tuple(sorted({*before, *asked.names}))
+    return tuple(Applications(model, names) for model, names in sorted(models.items()))
+
+
+def as_file(applications: Iterable[Applications]) -> str:
+    """Return the workload's applications file, which is never empty."""
+    lines = (
+        f"{asked.model}/{name}"
+        for asked in applications
+        for name in (asked.names if asked.names is not None else (EVERY,))
     )
+    return "\n".join(["# Whose pods are to get a sidecar: model/application.", *lines, ""])
 
 
 def parse_namespaces(text: str) -> tuple[str, ...]:

@@ -11,25 +11,29 @@ import httpx2
 import ops
 from lightkube import Client
 
+import actions
 import admission
 import authority
 import cluster
 import credentials
+import injectionlabels
 import manifests
 import objects
+import permissions
 import probe
+import revisions
 import status
 import workload
 from cluster import Problem
 from inputs import Inputs, observe
-from relations import istio_pilot, peers
+from relations import istio_metadata, istio_pilot, peers, sidecar
 
 logger = logging.getLogger(__name__)
 # Every line of a log is a call of juju-log, and of the 163 in an event these two write 161.
 for _chatty in ("httpcore2", "httpx2"):
     logging.getLogger(_chatty).setLevel(logging.WARNING)
 
-# Recorded by the charm for itself: see `_look`.
+# Recorded by the charm for itself: see `_look` and `Problem.wake`.
 _NOTICE: Final = "istio-aux.io/not-ready-yet"
 
 
@@ -48,6 +52,9 @@ class IstioAuxCharm(ops.CharmBase):
         self._problem: Problem | None = None
         self._answer: probe.Probe | None = None
         self._serves = False
+        self._starting = False
+        self._labels: tuple[str, ...] = ()
+        related = [self.on[module.ENDPOINT] for module in (istio_pilot, istio_metadata, sidecar)]
         for event in (
             self.on.install,
             self.on.start,
@@ -62,10 +69,12 @@ class IstioAuxCharm(ops.CharmBase):
             self.on[workload.CONTAINER].pebble_custom_notice,
             self.on[peers.ENDPOINT].relation_created,
             self.on[peers.ENDPOINT].relation_changed,
-            self.on[istio_pilot.ENDPOINT].relation_created,
-            self.on[istio_pilot.ENDPOINT].relation_changed,
+            *(endpoint.relation_created for endpoint in related),
+            *(endpoint.relation_changed for endpoint in related),
+            *(endpoint.relation_broken for endpoint in related),
         ):
             framework.observe(event, self._reconcile)
+        self._actions = actions.Actions(self, self.workload_transport)
         framework.observe(self.on.secret_remove, self._on_secret_remove)
         framework.observe(self.on.stop, self._on_remove)
         framework.observe(self.on.remove, self._on_remove)
@@ -76,16 +85,18 @@ class IstioAuxCharm(ops.CharmBase):
         self.unit.set_ports(manifests.WEBHOOK_PORT)
         if observed.leader:
             istio_pilot.publish_versions(self.model)
-        needed = cluster.needed(observed.model, leader=observed.leader)
+        needed = permissions.needed(observed.model, leader=observed.leader)
         with cluster.connect(self.kubernetes_transport) as client:
-            self._problem = cluster.missing_permission(client, needed) or self._act(
-                client, observed
-            )
+            self._problem = permissions.missing(client, needed) or self._act(client, observed)
+        sidecar.answer(self, observed.asked, None if self._starting else self._answer)
         if self._problem:
             logger.warning("%s", self._problem.reason)
+            if self._problem.wake:
+                self._wake()
 
     def _act(self, client: Client, observed: Inputs) -> Problem | None:
         inputs = admission.resolve(client, observed)
+        inputs = inputs if isinstance(inputs, Problem) else revisions.resolve(client, inputs)
         if isinstance(inputs, Problem):
             return inputs
         if inputs.leader:
@@ -105,7 +116,8 @@ class IstioAuxCharm(ops.CharmBase):
             objects.ensure(client, inputs)
             or self._keep_authority(observed, inputs)
             or self._ensure_workload(client, inputs)
-            or (objects.complete(client, inputs) if self._serves else None)
+            or (objects.complete(client, inputs, self.workload_transport) if self._serves else None)
+            or self._label_namespaces(client, inputs)
         )
 
     def _ensure_workload(self, client: Client, inputs: Inputs) -> Problem | None:
@@ -117,11 +129,8 @@ class IstioAuxCharm(ops.CharmBase):
             if isinstance(access, Problem):
                 return access
             leaf = credentials.leaf(present, inputs, inputs.authority)
-            names = workload.Names(
-                lease=f"{inputs.model}/{manifests.lease(inputs.app)}",
-                webhook_configuration=manifests.webhook_configuration(inputs.app, inputs.model),
-            )
-            wanted = workload.files(inputs.config, names, access, leaf)
+            names = inputs.names()
+            wanted = workload.files(inputs.config, names, access, leaf, inputs.applications())
             workload.write(self._container, present, wanted)
             if inputs.config:
                 workload.run(self._container, workload.layer(inputs.config, names))
@@ -137,13 +146,24 @@ class IstioAuxCharm(ops.CharmBase):
         self._answer = probe.ask(workload.STATUS_URL, self.workload_transport)
         check_is_up = workload.check_is_up(self._container)
         self._serves = self._answer.ready and check_is_up
+        self._starting = check_is_up and not self._answer.ready
         if self._answer.version:
             self.unit.set_workload_version(self._answer.version)
         # Pebble tells of a check that recovers after it failed, not of one that succeeds at first.
         # A workload that gets ready between now and the first check would go unnoticed until
         # update-status; so the charm wakes itself until it is ready or its check has failed.
-        if check_is_up and not self._answer.ready:
-            self._container.pebble.notify(ops.pebble.NoticeType.CUSTOM, _NOTICE)
+        if self._starting:
+            self._wake()
+
+    def _wake(self) -> None:
+        self._container.pebble.notify(ops.pebble.NoticeType.CUSTOM, _NOTICE)
+
+    def _label_namespaces(self, client: Client, inputs: Inputs) -> Problem | None:
+        said = injectionlabels.ensure(client, inputs, live=bool(self._answer and self._answer.live))
+        if isinstance(said, Problem):
+            return said
+        self._labels = said
+        return None
 
     def _keep_authority(self, observed: Inputs, inputs: Inputs) -> None:
         if inputs.leader and inputs.authority:
@@ -163,12 +183,13 @@ class IstioAuxCharm(ops.CharmBase):
             labels = manifests.labels(self.app.name, self.model.name)
             lease = manifests.lease(self.app.name)
             cluster.delete_owned(client, labels, self.model.name, lease)
+            injectionlabels.take_back(client, self.model.name, self.app.name)
 
     def _on_collect_unit_status(self, event: ops.CollectStatusEvent) -> None:
-        # An event that looked at nothing, such as one of a relation that ends, has no news.
+        # An event that looked at nothing, such as an action or a unit that leaves, has no news.
         if self._inputs or self._problem:
             inputs = self._inputs or observe(self)
-            event.add_status(status.of_unit(inputs, self._problem, self._answer))
+            event.add_status(status.of_unit(inputs, self._problem, self._answer, self._labels))
 
 
 if __name__ == "__main__":

@@ -20,9 +20,7 @@ from lightkube.codecs import AnyResource
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.models.authentication_v1 import TokenRequestSpec
-from lightkube.models.authorization_v1 import ResourceAttributes, SelfSubjectAccessReviewSpec
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import ServiceAccount, ServiceAccountToken
 
@@ -50,23 +48,12 @@ class Problem:
     Attributes:
         reason: one line for the status.
         refused: the API server refused it, so the user has to grant the permission.
+        wake: it is over soon, and nobody tells when, so the charm has to wake itself.
     """
 
     reason: str
     refused: bool = False
-
-
-@dataclass(frozen=True)
-class Permission:
-    """One thing the charm has to be allowed to do; spelled as in a ClusterRole."""
-
-    verb: str
-    group: str
-    resource: str
-    namespace: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.verb} {self.resource}" + (f".{self.group}" if self.group else "")
+    wake: bool = False
 
 
 def connect(transport: httpx2.BaseTransport | None = None) -> Client:
@@ -82,34 +69,6 @@ def endpoint(client: Client) -> tuple[str, str]:
     if cluster.certificate_auth:
         return cluster.server, Path(client.config.abs_file(cluster.certificate_auth)).read_text()
     raise ConfigError(f"{cluster.server}: no certificate authority is configured")
-
-
-def needed(model: str, *, leader: bool) -> tuple[Permission, ...]:
-    """Return what a unit has to be allowed to do; the leader also writes the owned objects."""
-    every_unit = (
-        Permission("get", "", "serviceaccounts", model),
-        Permission("create", "", "serviceaccounts/token", model),
-    )
-    if not leader:
-        return every_unit
-    return every_unit + tuple(
-        Permission(verb, group, resource, model if kind in kinds.NAMESPACED else "")
-        for kind, (group, resource) in OWNED.items()
-        for verb in ("get", "list", "create", "patch", "delete")
-    )
-
-
-def missing_permission(client: Client, permissions: Iterable[Permission]) -> Problem | None:
-    """Return the first of `permissions` that the charm does not have, or None when it has all."""
-
-    def ask() -> Permission | None:
-        # What `juju trust` grants is everything, which one question settles.
-        if _allowed(client, Permission("*", "*", "*")):
-            return None
-        return next((p for p in permissions if not _allowed(client, p)), None)
-
-    missing = attempt("permissions", ask)
-    return Problem(str(missing), refused=True) if isinstance(missing, Permission) else missing
 
 
 def apply(client: Client, resources: Iterable[AnyResource], manager: str) -> Problem | None:
@@ -246,23 +205,6 @@ def attempt(what: str, action: Callable[[], T]) -> T | Problem:
         raise
     except httpx2.TransportError as error:
         return Problem(f"{what}: Kubernetes API server: {error}")
-
-
-def _allowed(client: Client, permission: Permission) -> bool:
-    resource, _, subresource = permission.resource.partition("/")
-    review = SelfSubjectAccessReview(
-        spec=SelfSubjectAccessReviewSpec(
-            resourceAttributes=ResourceAttributes(
-                verb=permission.verb,
-                group=permission.group,
-                resource=resource,
-                subresource=subresource or None,
-                namespace=permission.namespace or None,
-            )
-        )
-    )
-    answer = client.create(review)
-    return answer.status is not None and answer.status.allowed
 
 
 def _labelled(

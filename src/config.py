@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, get_args
+from typing import Final, Literal, TypeVar, get_args
 
 import namespaces
+from applications import Applications, parse_applications, parse_namespaces
 
 FailurePolicy = Literal["Ignore", "Fail"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -16,6 +17,9 @@ QuitMode = Literal["on", "dry-run", "off"]
 DeadProxy = Literal["report", "delete"]
 StartMode = Literal["auto", "native", "hold", "off"]
 Admission = Literal["auto", "webhook", "policy"]
+RacePolicy = Literal["report", "restart", "off"]
+
+T = TypeVar("T")
 
 # apimachinery pkg/util/validation: IsDNS1123Label.
 _CONTAINER: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
@@ -40,6 +44,10 @@ class Config:
         dead_proxy: what becomes of a pod whose proxy ended before its payload.
         start_mode: how the payload is made to start after its proxy.
         admission: who changes pods for that; `auto` goes by what the API server serves.
+        race_policy: what becomes of pods that missed their sidecar.
+        restart_jobs: whether those of Jobs may be restarted too.
+        inject_applications: whose pods are to get a sidecar, one entry for each model.
+        inject_namespaces: names of the namespaces whose pods are, sorted.
     """
 
     namespace_selector: str
@@ -52,21 +60,35 @@ class Config:
     dead_proxy: DeadProxy = "report"
     start_mode: StartMode = "auto"
     admission: Admission = "auto"
+    race_policy: RacePolicy = "report"
+    restart_jobs: bool = False
+    inject_applications: tuple[Applications, ...] = ()
+    inject_namespaces: tuple[str, ...] = ()
 
 
-def load(options: Mapping[str, object]) -> Config:
+def load(options: Mapping[str, object], model: str) -> Config:
     """Return the options of `config.yaml` as a `Config`.
+
+    Args:
+        options: value by name, with the defaults.
+        model: the charm's own model, for applications that are named without one.
 
     Raises:
         InvalidOptionError: with a clause for each bad option: name, value, what is allowed.
     """
     problems: list[str] = []
-    text = str(options["namespace-selector"])
-    selector: Mapping[str, object] = {}
-    try:
-        selector = namespaces.parse(text)
-    except ValueError as error:
-        problems.append(f"namespace-selector: {error}")
+
+    def parsed(name: str, parse: Callable[[str], T], default: T) -> T:
+        try:
+            return parse(str(options[name]))
+        except ValueError as error:
+            problems.append(f"{name}: {error}")
+            return default
+
+    nothing: Mapping[str, object] = {}
+    selector = parsed("namespace-selector", namespaces.parse, nothing)
+    applications = parsed("inject-applications", lambda text: parse_applications(text, model), ())
+    meshed = parsed("inject-namespaces", parse_namespaces, ())
     ignored = str(options["ignore-containers"])
     containers = {name.strip() for name in ignored.split(",")} if ignored.strip() else set[str]()
     if not all(map(_CONTAINER.fullmatch, containers)):
@@ -83,7 +105,7 @@ def load(options: Mapping[str, object]) -> Config:
     if problems:
         raise InvalidOptionError("; ".join(problems))
     return Config(
-        namespace_selector=text,
+        namespace_selector=str(options["namespace-selector"]),
         namespace_label_selector=selector,
         failure_policy=options["failure-policy"],  # pyright: ignore[reportArgumentType]  checked above
         log_level=options["log-level"],  # pyright: ignore[reportArgumentType]  checked above
@@ -93,6 +115,10 @@ def load(options: Mapping[str, object]) -> Config:
         dead_proxy=options["dead-proxy"],  # pyright: ignore[reportArgumentType]  checked above
         start_mode=options["start-mode"],  # pyright: ignore[reportArgumentType]  checked above
         admission=options["admission"],  # pyright: ignore[reportArgumentType]  checked above
+        race_policy=options["race-policy"],  # pyright: ignore[reportArgumentType]  checked above
+        restart_jobs=options["restart-jobs"] is True,
+        inject_applications=applications,
+        inject_namespaces=meshed,
     )
 
 
@@ -103,4 +129,5 @@ CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "dead-proxy": get_args(DeadProxy),
     "start-mode": get_args(StartMode),
     "admission": get_args(Admission),
+    "race-policy": get_args(RacePolicy),
 }

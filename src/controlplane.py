@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,6 +40,20 @@ def named(namespace: str, endpoint: str) -> ControlPlane:
 def unknown(endpoint: str, why: str) -> ControlPlane:
     """Return the control plane of which the relation `endpoint` does not tell where it is."""
     return ControlPlane(None, f"{endpoint}: {why}")
+
+
+def root_namespace(planes: Iterable[ControlPlane]) -> str | None:
+    """Return the namespace that all `planes` agree on, of those that tell one."""
+    told = {plane.root_namespace for plane in planes if plane.root_namespace}
+    return told.pop() if len(told) == 1 else None
+
+
+def disagreement(planes: Iterable[ControlPlane]) -> str:
+    """Return what `planes` contradict each other about, one line; else nothing."""
+    told = {plane.reason: plane.root_namespace for plane in planes if plane.root_namespace}
+    if len(set(told.values())) < 2:
+        return ""
+    return f"{', '.join(told)}: expected one control plane: remove one of these relations"
 
 
 def shown(text: str) -> str:

@@ -10,10 +10,15 @@ import ops
 
 import authority
 import config
+import controlplane
+import manifests
 import workload
+from applications import Applications, union
 from certificates import Authority
 from config import Config
+from controlplane import ControlPlane
 from manifests import Values
+from relations import istio_metadata, istio_pilot, sidecar
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,9 @@ class Inputs:
         container_ready: Pebble answers in the workload's container.
         authority: what signs the webhook's certificates, None while there is none.
         admission: who changes new pods; the leader asks the cluster before it goes by it.
+        control_planes: what each relation with Istio tells, one entry for each that there is.
+        asked: what charms ask for over the relation `sidecar`.
+        revisions: of Istio; the leader asks the cluster before it goes by it.
     """
 
     app: str
@@ -41,6 +49,23 @@ class Inputs:
     container_ready: bool
     authority: Authority | None = field(repr=False)
     admission: Literal["webhook", "policy"] = "webhook"
+    control_planes: tuple[ControlPlane, ...] = ()
+    asked: tuple[sidecar.Asked, ...] = ()
+    revisions: tuple[str, ...] = ()
+
+    def applications(self) -> tuple[Applications, ...]:
+        """Return whose pods are to get a sidecar: those of the option and of the relations."""
+        named = self.config.inject_applications if self.config else ()
+        return union([*named, *(one.application for one in self.asked if one.application)])
+
+    def names(self) -> workload.Names:
+        """Return by which names the workload finds things."""
+        return workload.Names(
+            lease=f"{self.model}/{manifests.lease(self.app)}",
+            webhook_configuration=manifests.webhook_configuration(self.app, self.model),
+            application=f"{self.model}/{self.app}",
+            root_namespace=controlplane.root_namespace(self.control_planes),
+        )
 
     def values(self) -> Values | None:
         """Return what the owned objects depend on; None when not the leader's or not known."""
@@ -56,6 +81,11 @@ class Inputs:
             deletes=self.config.dead_proxy == "delete",
             start_mode=self.config.start_mode,
             admission=self.admission,
+            inject=self.applications(),
+            repairs=self.config.race_policy == "restart",
+            # Whatever the policy is now, jobs that were suspended under it have to be resumed.
+            repairs_jobs=self.config.restart_jobs,
+            revisions=self.revisions,
         )
 
 
@@ -64,7 +94,7 @@ def observe(charm: ops.CharmBase) -> Inputs:
     options: Config | None = None
     invalid = ""
     try:
-        options = config.load(charm.config)
+        options = config.load(charm.config, charm.model.name)
     except config.InvalidOptionError as error:
         invalid = str(error)
     leader = charm.unit.is_leader()
@@ -77,4 +107,15 @@ def observe(charm: ops.CharmBase) -> Inputs:
         invalid=invalid,
         container_ready=charm.unit.get_container(workload.CONTAINER).can_connect(),
         authority=authority.read(charm.model, leader=leader),
+        control_planes=_control_planes(charm.model),
+        asked=sidecar.asked(charm),
+    )
+
+
+def _control_planes(model: ops.Model) -> tuple[ControlPlane, ...]:
+    # Without its id, a relation that is going is not found any more (ops RelationMapping).
+    return tuple(
+        endpoint.parse(relation.data[relation.app])
+        for endpoint in (istio_pilot, istio_metadata)
+        if (relation := model.get_relation(endpoint.ENDPOINT))
     )

@@ -4,12 +4,55 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 import httpx2
 
 # The workload answers from memory; what takes longer than this is not well.
 _TIMEOUT: Final = 2.0
+
+
+@dataclass(frozen=True)
+class Injector:
+    """One of Istio's webhook configurations, or that there is none.
+
+    Attributes:
+        configuration: its name, or nothing.
+        live: it has proven that it injects.
+        why: what makes it so, one line.
+        since: when it was first seen so, in UTC.
+    """
+
+    configuration: str
+    live: bool
+    why: str
+    since: datetime
+
+
+@dataclass(frozen=True)
+class Unmeshed:
+    """A pod that should have a sidecar and has none; `owner` as in `StatefulSet/web`."""
+
+    namespace: str
+    name: str
+    owner: str
+    reason: str
+    since: datetime
+
+
+@dataclass(frozen=True)
+class Application:
+    """The mesh of an application that asks for sidecars by name; None is what is not known."""
+
+    model: str
+    name: str
+    live: bool | None
+    live_reason: str
+    revision: str
+    root_namespace: str
+    meshed: bool | None
+    meshed_reason: str
 
 
 @dataclass(frozen=True)
@@ -24,6 +67,15 @@ class Probe:
         lost_pods: how many pods lost their proxy before their payload ended.
         blocked_pods: how many pods are kept by another container than the one that is finished.
         called_before_us: names of Istio's webhook configurations that the API server calls first.
+        injectors: of Istio; none while they are not known.
+        live: at least one of them injects; None while that is not known.
+        watches_injectors: the workload looks for injectors, as images older than the charm do not.
+        race: what becomes of pods that should have a sidecar and have none, or nothing.
+        unmeshed: those pods, the oldest first, at most 500.
+        unmeshed_total: how many of them there are.
+        unmeshed_unknown: how many pods have none of which that is not known.
+        suspended_jobs: how many Jobs are suspended until their pods without one are gone.
+        applications: those that ask for sidecars by name.
         version: of the workload, or nothing.
     """
 
@@ -34,7 +86,24 @@ class Probe:
     lost_pods: int = 0
     blocked_pods: int = 0
     called_before_us: tuple[str, ...] = ()
+    injectors: tuple[Injector, ...] = ()
+    live: bool | None = None
+    watches_injectors: bool = False
+    race: str = ""
+    unmeshed: tuple[Unmeshed, ...] = ()
+    unmeshed_total: int = 0
+    unmeshed_unknown: int = 0
+    suspended_jobs: int = 0
+    applications: tuple[Application, ...] = ()
     version: str = ""
+
+    def ignorance(self) -> str:
+        """Return why nothing is said of injectors and sidecars, the empty text if it is."""
+        if not self.ready:
+            return f"workload: {self.missing}"
+        if not self.watches_injectors:
+            return "the workload's image is older than the charm and knows nothing of injectors"
+        return ""
 
 
 def ask(url: str, transport: httpx2.BaseTransport | None = None) -> Probe:
@@ -60,5 +129,37 @@ def _decode(body: bytes) -> Probe:
         lost_pods=len(status.get("lost-pods", ())),
         blocked_pods=len(status.get("blocked-pods", ())),
         called_before_us=tuple(status.get("called-before-us") or ()),
+        injectors=tuple(
+            Injector(i["configuration"], i["state"] == "live", i["why"], _time(i["since"]))
+            for i in status.get("injectors", ())
+        ),
+        live=status.get("injector-live"),
+        watches_injectors="injectors" in status,
+        race=status.get("race", ""),
+        unmeshed=tuple(
+            Unmeshed(p["namespace"], p["name"], p["owner"], p["reason"], _time(p["since"]))
+            for p in status.get("unmeshed-pods", ())
+        ),
+        unmeshed_total=status.get("unmeshed-total", 0),
+        unmeshed_unknown=status.get("unmeshed-unknown", 0),
+        suspended_jobs=len(status.get("suspended-jobs", ())),
+        applications=tuple(map(_application, status.get("applications", ()))),
         version=status["version"],
     )
+
+
+def _application(said: dict[str, Any]) -> Application:
+    return Application(
+        model=said["namespace"],
+        name=said["name"],
+        live=said["live"],
+        live_reason=said["live-reason"],
+        revision=said["revision"],
+        root_namespace=said["root-namespace"],
+        meshed=said["meshed"],
+        meshed_reason=said["meshed-reason"],
+    )
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)

@@ -11,31 +11,36 @@ from typing import Final
 
 import ops
 
+import controlplane
 from cluster import Problem
 from inputs import Inputs
-from probe import Probe
+from probe import Injector, Probe
 from workload import CONTAINER
 
 # A row of `juju status` that wraps is read by nobody; the workload's /status lists them all.
 _LONGEST_LIST: Final = 3
 
 
-def of_unit(inputs: Inputs, problem: Problem | None, probe: Probe | None) -> ops.StatusBase:
+def of_unit(
+    inputs: Inputs, problem: Problem | None, probe: Probe | None, labels: Sequence[str] = ()
+) -> ops.StatusBase:
     """Return the unit's status.
 
     Args:
         inputs: what the charm observed.
         problem: what stood in the way of its work in the cluster, None when nothing did.
         probe: what the workload said about itself, None when it was not set up far enough to ask.
+        labels: what is to be said of the namespaces that the charm labels.
     """
     return (
         _options(inputs)
         or _trust(inputs, problem)
+        or _control_planes(inputs)
         or _container(inputs)
         or _cluster(problem)
         or _authority(inputs)
         or _workload(probe)
-        or _working(inputs, probe)
+        or _working(inputs, probe, labels)
     )
 
 
@@ -49,6 +54,12 @@ def _trust(inputs: Inputs, problem: Problem | None) -> ops.StatusBase | None:
     return ops.BlockedStatus(
         f"Trust not granted: run `juju trust {inputs.app} --scope=cluster` ({problem.reason})"
     )
+
+
+def _control_planes(inputs: Inputs) -> ops.StatusBase | None:
+    # The workload goes on without any of them meanwhile, and looks at every injector that it finds.
+    disagreement = controlplane.disagreement(inputs.control_planes)
+    return ops.BlockedStatus(disagreement) if disagreement else None
 
 
 def _container(inputs: Inputs) -> ops.StatusBase | None:
@@ -75,12 +86,12 @@ def _workload(probe: Probe | None) -> ops.StatusBase | None:
     return None if probe.ready else ops.WaitingStatus(f"workload: {probe.missing}")
 
 
-def _working(inputs: Inputs, probe: Probe | None) -> ops.StatusBase:
+def _working(inputs: Inputs, probe: Probe | None, labels: Sequence[str]) -> ops.StatusBase:
     # The others have spoken already unless there are options and the workload is ready.
     assert inputs.config is not None
     assert probe is not None
     count = probe.selected_namespaces
-    facts = [f"{count} namespace{'' if count == 1 else 's'} selected"]
+    facts = [f"{count} namespace{'' if count == 1 else 's'} selected", *_mesh(inputs, probe)]
     if inputs.config.start_mode != "auto":
         facts.append(f"start: {inputs.config.start_mode}")
     # A policy comes before all webhooks; only the leader knows whether there is one. A sidecar that
@@ -91,9 +102,49 @@ def _working(inputs: Inputs, probe: Probe | None) -> ops.StatusBase:
         facts.append(f"quit: {inputs.config.quit}")
     if probe.stuck_pods:
         facts.append(f"stuck: {_some(probe.stuck_pods)}")
-    counts = {"lost their proxy": probe.lost_pods, "blocked": probe.blocked_pods}
+    counts = {
+        "lost their proxy": probe.lost_pods,
+        "blocked": probe.blocked_pods,
+        "without sidecar": probe.unmeshed_total,
+        "suspended for their sidecar": probe.suspended_jobs,
+    }
     facts += [f"{count} {what}" for what, count in counts.items() if count]
+    if labels:
+        facts.append(f"inject-namespaces: {_some(labels)}")
+    # Who relates it with Istio wants its sidecars; without, they may not be there on purpose.
+    if inputs.control_planes and probe.watches_injectors and not probe.live:
+        return ops.WaitingStatus("; ".join(["waiting for Istio", *facts]))
     return ops.ActiveStatus("; ".join(facts))
+
+
+def _mesh(inputs: Inputs, probe: Probe) -> list[str]:
+    """Return what is known of Istio, and of the applications that ask for its sidecars."""
+    if not probe.watches_injectors:
+        return []
+    # Why a relation does not tell where Istio is.
+    facts = [plane.reason for plane in inputs.control_planes if not plane.root_namespace]
+    facts.append(
+        _some([_injector(injector) for injector in probe.injectors])
+        or "not known yet whether Istio injects"
+    )
+    # While nothing is injected at all, no application is a case of its own.
+    left_out = [
+        f"{app.model}/{app.name}: {app.live_reason}"
+        for app in probe.applications
+        if probe.live and app.live is False
+    ]
+    if left_out:
+        facts.append(f"not injected: {_some(left_out)}")
+    if refused := [one.refusal for one in inputs.asked if one.refusal]:
+        facts.append(f"not granted: {_some(refused)}")
+    return facts
+
+
+def _injector(injector: Injector) -> str:
+    since = f"since {injector.since:%Y-%m-%d %H:%M}Z"
+    if injector.live:
+        return f"{injector.configuration} live {since}"
+    return f"{injector.configuration or 'Istio'}: {injector.why}, {since}"
 
 
 def _some(names: Sequence[str]) -> str:

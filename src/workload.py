@@ -9,14 +9,16 @@ from __future__ import annotations
 import base64
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import ops
 import yaml
 
+import applications
 import namespaces
+from applications import Applications
 from certificates import Leaf
 from config import Config
 
@@ -28,9 +30,12 @@ _ETC: Final = "/etc/istio-aux"
 CONFIG: Final = f"{_ETC}/config.yaml"
 KUBECONFIG: Final = f"{_ETC}/kubeconfig"
 TOKEN: Final = f"{_ETC}/token"
+APPLICATIONS: Final = f"{_ETC}/applications"
 TLS_CERTIFICATE: Final = f"{_ETC}/tls/tls.crt"
 TLS_KEY: Final = f"{_ETC}/tls/tls.key"
 
+# Where Juju mounts Pebble's socket in the workload's container, and PEBBLE_SOCKET points to.
+_PEBBLE_SOCKET: Final = "/charm/container/pebble.socket"
 STATUS_PORT: Final = 8080
 STATUS_URL: Final = f"http://localhost:{STATUS_PORT}"
 
@@ -59,14 +64,19 @@ class Names:
     Attributes:
         lease: the Lease (namespace/name) by which one unit is chosen to quit proxies.
         webhook_configuration: the MutatingWebhookConfiguration by which the workload is called.
+        application: the application itself (namespace/name), whose pods are never restarted.
+        root_namespace: of Istio's control plane, None where no relation tells it.
     """
 
     lease: str
     webhook_configuration: str
+    application: str
+    root_namespace: str | None = None
 
 
 def settings(config: Config, names: Names) -> dict[str, Any]:
     """Return the settings file of `istio-aux serve`, as a mapping."""
+    root = {"root-namespace": names.root_namespace} if names.root_namespace else {}
     return {
         "namespace-selector": namespaces.but_never_selected(config.namespace_selector),
         # `on` and `off` are booleans in YAML, so the dumper puts these strings in quotes.
@@ -75,19 +85,31 @@ def settings(config: Config, names: Names) -> dict[str, Any]:
         "ignore-containers": list(config.ignore_containers),
         "dead-proxy": config.dead_proxy,
         "start-mode": config.start_mode,
+        "race-policy": config.race_policy,
+        "restart-jobs": config.restart_jobs,
+        **root,
+        "applications": APPLICATIONS,
+        "application": names.application,
         "webhook-configuration": names.webhook_configuration,
         "lease": names.lease,
         "log-level": config.log_level,
         "tls-certificate": TLS_CERTIFICATE,
         "tls-key": TLS_KEY,
         "kubeconfig": KUBECONFIG,
+        "pebble-socket": _PEBBLE_SOCKET,
     }
 
 
-def files(config: Config | None, names: Names, access: Access, leaf: Leaf) -> dict[str, str]:
+def files(
+    config: Config | None,
+    names: Names,
+    access: Access,
+    leaf: Leaf,
+    injected: Iterable[Applications] = (),
+) -> dict[str, str]:
     """Return path and content of every file the workload reads.
 
-    Without a valid configuration the file of the last valid one is left as it is.
+    Without a valid configuration those that come of the last valid one are left as they are.
     """
     kubeconfig: dict[str, Any] = {
         "apiVersion": "v1",
@@ -116,6 +138,8 @@ def files(config: Config | None, names: Names, access: Access, leaf: Leaf) -> di
     }
     if config is None:
         return contents
+    # The settings name the file, which has to be there before them.
+    contents[APPLICATIONS] = applications.as_file(injected)
     return {**contents, CONFIG: _yaml(settings(config, names))}
 
 
@@ -130,8 +154,8 @@ def layer(config: Config, names: Names) -> ops.pebble.LayerDict:
                 "summary": "admission webhook and quit controller",
                 "command": f"istio-aux serve --config {CONFIG}",
                 "startup": "enabled",
-                # Certificates and the token are read again when they change; settings are read
-                # once, so that a change of them has to be a change of the service.
+                # Certificates, the token and the applications are read again when they change;
+                # settings are read once, so that a change of them has to be one of the service.
                 "environment": {"ISTIO_AUX_SETTINGS": digest[:16]},
                 "on-check-failure": {"live": "restart"},
                 "on-failure": "restart",
@@ -169,7 +193,7 @@ def read(container: ops.Container) -> dict[str, str]:
     """Return path and content of the workload's files, empty where there is no such file."""
     return {
         path: _read(container, path)
-        for path in (TLS_KEY, TLS_CERTIFICATE, TOKEN, KUBECONFIG, CONFIG)
+        for path in (TLS_KEY, TLS_CERTIFICATE, TOKEN, KUBECONFIG, APPLICATIONS, CONFIG)
     }
 
 

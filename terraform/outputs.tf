@@ -5,12 +5,15 @@ output "app_name" {
 
 output "provides" {
   description = "Endpoints that others can require"
-  value       = {}
+  value = {
+    sidecar = "sidecar"
+  }
 }
 
 output "requires" {
   description = "Endpoints that require something of others"
   value = {
-    istio_pilot = "istio-pilot"
+    istio_metadata = "istio-metadata"
+    istio_pilot    = "istio-pilot"
   }
 }

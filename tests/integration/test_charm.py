@@ -63,28 +63,58 @@ async def test_with_trust_it_becomes_active_and_owns_its_webhook(
     assert webhook["clientConfig"]["caBundle"]
 
 
-async def test_a_pod_of_a_selected_namespace_is_held(ops_test: OpsTest, kubectl: Kubectl) -> None:
-    namespace = f"{model_of(ops_test).name}-selected"
+async def created(
+    ops_test: OpsTest, kubectl: Kubectl, namespace: str, labels: dict[str, str]
+) -> dict[str, Any]:
+    """A pod as the API server would store it."""
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": "held"},
+        "metadata": {"name": "tried", "labels": labels},
         "spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "none"}]},
     }
-    await kubectl("create", "namespace", namespace)
-    await kubectl("label", "namespace", namespace, "io.datastrophic/istio-aux=enabled")
     manifest = Path(str(ops_test.tmp_path)) / "pod.json"
     manifest.write_text(json.dumps(pod))
+    return await kubectl(
+        "create", "-n", namespace, "--dry-run=server", "-f", str(manifest), "-o", "json"
+    )
+
+
+async def test_a_pod_of_a_selected_namespace_is_held(ops_test: OpsTest, kubectl: Kubectl) -> None:
+    namespace = f"{model_of(ops_test).name}-selected"
+    await kubectl("create", "namespace", namespace)
+    await kubectl("label", "namespace", namespace, "io.datastrophic/istio-aux=enabled")
 
     try:
-        created = await kubectl(
-            "create", "-n", namespace, "--dry-run=server", "-f", str(manifest), "-o", "json"
-        )
+        pod = await created(ops_test, kubectl, namespace, {})
     finally:
         await kubectl("delete", "namespace", namespace)
 
-    hold = created["metadata"]["annotations"]["proxy.istio.io/config"]
+    hold = pod["metadata"]["annotations"]["proxy.istio.io/config"]
     assert "holdApplicationUntilProxyStarts: true" in hold
+
+
+async def test_pods_of_a_named_application_ask_for_a_sidecar(
+    ops_test: OpsTest, kubectl: Kubectl
+) -> None:
+    model = model_of(ops_test).name
+    await application(ops_test).set_config({"inject-applications": "asker"})
+    await model_of(ops_test).wait_for_idle([APP], status="active", timeout=300)
+
+    asker = await created(ops_test, kubectl, model, {"app.kubernetes.io/name": "asker"})
+    other = await created(ops_test, kubectl, model, {"app.kubernetes.io/name": "other"})
+
+    assert asker["metadata"]["labels"]["sidecar.istio.io/inject"] == "true"
+    assert "sidecar.istio.io/inject" not in other["metadata"]["labels"]
+
+
+async def test_what_is_no_pod_is_not_explained(ops_test: OpsTest) -> None:
+    (unit,) = application(ops_test).units
+
+    action = await unit.run_action("explain", pod="no pod")
+    await action.wait()
+
+    assert action.status == "failed"
 
 
 async def test_another_selector_reaches_the_webhook(ops_test: OpsTest, kubectl: Kubectl) -> None:

@@ -10,7 +10,8 @@ from ops import testing
 
 from charm import IstioAuxCharm
 
-from .conftest import ApiServer, Files, Workload
+from .apiserver import ApiServer
+from .conftest import WELL, Files, Workload
 
 Context = testing.Context[IstioAuxCharm]
 
@@ -51,7 +52,7 @@ def test_the_option_and_what_the_cluster_serves_say_who_changes_pods(
     out = ctx.run(ctx.on.config_changed(), with_option(fresh, admission))
     again = ctx.run(ctx.on.update_status(), out)
 
-    assert again.unit_status == out.unit_status == testing.ActiveStatus("2 namespaces selected")
+    assert again.unit_status == out.unit_status == testing.ActiveStatus(WELL)
     assert forms(api) == expected
 
 
@@ -193,8 +194,7 @@ def test_webhooks_of_istio_that_are_called_first_are_named_with_what_that_means(
     out = ctx.run(ctx.on.config_changed(), with_option(settled, "webhook"))
 
     assert out.unit_status == testing.ActiveStatus(
-        "2 namespaces selected;"
-        " called after asm-sidecar-injector, istio-a, so pods are held, not native"
+        f"{WELL}; called after asm-sidecar-injector, istio-a, so pods are held, not native"
     )
 
 
@@ -215,7 +215,7 @@ def test_an_order_that_changes_nothing_is_not_spoken_of(
 
     out = ctx.run(ctx.on.config_changed(), with_option(settled, admission))
 
-    assert out.unit_status == testing.ActiveStatus("2 namespaces selected")
+    assert out.unit_status == testing.ActiveStatus(WELL)
 
 
 def test_a_workload_in_a_strict_mesh_lets_the_api_server_in_once_istio_is_there(
@@ -224,7 +224,7 @@ def test_a_workload_in_a_strict_mesh_lets_the_api_server_in_once_istio_is_there(
     """T36"""
     api.unknown = {"peerauthentications"}
     settled = ctx.run(ctx.on.config_changed(), fresh)
-    assert settled.unit_status == testing.ActiveStatus("2 namespaces selected")
+    assert settled.unit_status == testing.ActiveStatus(WELL)
     assert "PeerAuthentication" not in api.kinds()
 
     api.unknown = set()

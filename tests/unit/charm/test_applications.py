@@ -9,7 +9,7 @@ import pytest
 from charms.istio_aux.v0.sidecar import SidecarRequest
 
 import applications
-from applications import Applications, parse_applications, parse_namespaces
+from applications import Applications, as_file, parse_applications, parse_namespaces, union
 
 
 @pytest.mark.parametrize("text", ["", "  "])
@@ -77,6 +77,39 @@ def test_all_wrong_entries_are_named_at_once() -> None:
 
 def test_the_longest_name_is_allowed() -> None:
     assert parse_applications("a" * 63, "kubeflow") == (Applications("kubeflow", ("a" * 63,)),)
+
+
+@pytest.mark.parametrize("model", applications.NEVER_INJECTED)
+def test_an_application_of_a_model_that_istio_ignores_cannot_be_named(model: str) -> None:
+    with pytest.raises(
+        ValueError, match=f'^"{model}": expected models that Istio does not ignore$'
+    ):
+        parse_applications(f"good,{model}/a", "kubeflow")
+
+
+def test_who_is_named_by_several_is_named_once_and_every_application_is_more_than_some() -> None:
+    named = [
+        Applications("kubeflow", ("b", "c")),
+        Applications("cos", ("grafana",)),
+        Applications("kubeflow", ("a", "b")),
+        Applications("cos", None),
+        Applications("cos", ("loki",)),
+    ]
+
+    assert union(named) == (Applications("cos", None), Applications("kubeflow", ("a", "b", "c")))
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [("", []), ("b,a,cos/*", ["cos/*", "kubeflow/a", "kubeflow/b"])],
+)
+def test_the_workloads_file_has_a_line_for_each_and_is_never_empty(
+    text: str, lines: list[str]
+) -> None:
+    comment, *rest = as_file(parse_applications(text, "kubeflow")).splitlines()
+
+    assert comment.startswith("#")
+    assert rest == lines
 
 
 @pytest.mark.parametrize("name", ["a", "a" * 63, "a" * 64, "A", "a-", "0", "a.b", "*"])

@@ -20,7 +20,8 @@ import certificates
 from certificates import Authority, Leaf
 from charm import IstioAuxCharm
 
-from .conftest import ApiServer, Files, Workload
+from .apiserver import ApiServer
+from .conftest import Files, Workload
 
 Context = testing.Context[IstioAuxCharm]
 

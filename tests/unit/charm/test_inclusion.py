@@ -11,7 +11,7 @@ import yaml
 import manifests
 import workload
 from config import CHOICES, load
-from relations import istio_pilot, peers
+from relations import istio_metadata, istio_pilot, peers, sidecar
 
 from .conftest import ROOT
 
@@ -22,6 +22,7 @@ def document(name: str) -> dict[str, Any]:
 
 METADATA = document("metadata.yaml")
 OPTIONS = document("config.yaml")["options"]
+ACTIONS = document("actions.yaml")
 CHARMCRAFT = document("charmcraft.yaml")
 ROCK = document("workload/rockcraft.yaml")
 OVERLAY = document("bundle/istio-aux.yaml")
@@ -48,11 +49,19 @@ def test_the_container_runs_an_image_that_is_a_resource() -> None:
 
 
 def test_every_endpoint_says_whether_it_is_needed_and_how_often() -> None:
-    assert set(METADATA["requires"]) == {istio_pilot.ENDPOINT}
+    assert set(METADATA["requires"]) == {istio_pilot.ENDPOINT, istio_metadata.ENDPOINT}
+    assert set(METADATA["provides"]) == {sidecar.ENDPOINT}
     assert set(METADATA["peers"]) == {peers.ENDPOINT}
     for endpoint in METADATA["requires"].values():
         assert endpoint["optional"] is True
         assert endpoint["limit"] == 1
+    assert METADATA["provides"][sidecar.ENDPOINT]["optional"] is True
+
+
+def test_every_action_says_what_it_does_and_takes_nothing_unknown() -> None:
+    # The default of additionalProperties flips with Juju 4.
+    assert {name for name, action in ACTIONS.items() if action["description"]} == set(ACTIONS)
+    assert {action["additionalProperties"] for action in ACTIONS.values()} == {False}
 
 
 def test_defaults_are_valid_and_every_option_is_read() -> None:
@@ -63,7 +72,7 @@ def test_defaults_are_valid_and_every_option_is_read() -> None:
             read.add(key)
             return super().__getitem__(key)
 
-    load(Options({name: option["default"] for name, option in OPTIONS.items()}))
+    load(Options({name: option["default"] for name, option in OPTIONS.items()}), "m")
 
     assert read == set(OPTIONS)
 
@@ -80,7 +89,7 @@ def test_the_overlay_deploys_this_charm_with_its_options_and_endpoint() -> None:
     assert name == deployed["charm"] == METADATA["name"]
     assert deployed["trust"] is True
     assert set(deployed["options"]) <= set(OPTIONS)
-    load({n: o["default"] for n, o in OPTIONS.items()} | deployed["options"])
+    load({n: o["default"] for n, o in OPTIONS.items()} | deployed["options"], "m")
     assert OVERLAY["relations"] == [["istio-pilot:istio-pilot", f"{name}:{istio_pilot.ENDPOINT}"]]
 
 
@@ -101,8 +110,11 @@ def test_the_module_has_the_files_inputs_and_outputs_of_charmed_kubeflow() -> No
 def test_the_module_deploys_this_charm_and_names_its_endpoints() -> None:
     assert re.search(rf'\bname\s+= "{METADATA["name"]}"', TERRAFORM["main.tf"])
     assert re.search(r"\btrust = true\b", TERRAFORM["main.tf"])
-    requires = dict(re.findall(r'^    (\w+) = "([\w-]+)"', TERRAFORM["outputs.tf"], re.MULTILINE))
-    assert requires == {name.replace("-", "_"): name for name in METADATA["requires"]}
+    named = dict(re.findall(r'^    (\w+) += "([\w-]+)"', TERRAFORM["outputs.tf"], re.MULTILINE))
+    endpoints = [*METADATA["provides"], *METADATA["requires"]]
+    assert named == {name.replace("-", "_"): name for name in endpoints}
+    readme = (ROOT / "terraform" / "README.md").read_text()
+    assert all(f"`{name}`" in readme for name in named)
 
 
 @pytest.mark.parametrize("name", TERRAFORM)
@@ -140,6 +152,6 @@ def test_the_webhook_is_called_at_the_port_that_is_opened_and_served() -> None:
     assert webhook["clientConfig"]["service"]["port"] == manifests.WEBHOOK_PORT == 8443
     # The workload's own default (settings.webhook-address) is what it listens on.
     assert "webhook-address" not in workload.settings(
-        load({name: option["default"] for name, option in OPTIONS.items()}),
-        workload.Names("model/app", "istio-aux-model-app"),
+        load({name: option["default"] for name, option in OPTIONS.items()}, "m"),
+        workload.Names("model/app", "istio-aux-model-app", "model/app"),
     )

@@ -11,6 +11,7 @@ import yaml
 from istio_aux.core import ladder
 
 import manifests
+from applications import Applications
 from manifests import Values
 
 # As `istioctl install` and Charmed Kubeflow name Istio's (reference: istio-discovery chart).
@@ -42,6 +43,10 @@ def test_objects_are_as_written_down() -> None:
         failure_policy="Ignore",
         ca_bundle="PEM\n",
         deletes=True,
+        inject=(Applications("kubeflow", None), Applications("team", ("a", "b"))),
+        revisions=("default", "1-28"),
+        repairs=True,
+        repairs_jobs=True,
     )
     written = Path(__file__).with_name("objects.yaml").read_text()
 
@@ -108,22 +113,73 @@ def rights(values: Values) -> set[tuple[str, str]]:
     }
 
 
+READS = {
+    *((resource, verb) for resource in ("pods", "namespaces") for verb in ("get", "list", "watch")),
+    *(("mutatingwebhookconfigurations", verb) for verb in ("list", "watch")),
+    *(("endpointslices", verb) for verb in ("list", "watch")),
+    ("configmaps", "get"),
+    ("events", "create"),
+}
+ASKS = {("pods", "create")}
 STREAMS = {(f"pods/{way}", verb) for way in ("exec", "portforward") for verb in ("get", "create")}
+DELETES = {("pods", "delete")}
+EVICTS = {("pods/eviction", "create"), ("jobs", "get")}
+SUSPENDS = {
+    (f"{kind}jobs", verb)
+    for kind in ("jax", "mpi", "paddle", "pytorch", "tf", "xgboost")
+    for verb in ("get", "list", "patch")
+}
 
 
-def test_only_a_workload_that_acts_may_act() -> None:
-    idle = rights(Values("a", "m", acts=False, deletes=True))
+@pytest.mark.parametrize(
+    ("what", "granted"),
+    [
+        ({}, READS | ASKS | STREAMS),
+        ({"deletes": True}, READS | ASKS | STREAMS | DELETES),
+        ({"acts": False}, READS | ASKS),
+        ({"acts": False, "deletes": True}, READS | ASKS),
+        ({"repairs": True}, READS | ASKS | STREAMS | EVICTS),
+        ({"acts": False, "repairs": True}, READS | ASKS | EVICTS),
+        ({"repairs": True, "repairs_jobs": True}, READS | ASKS | STREAMS | EVICTS | SUSPENDS),
+        ({"repairs_jobs": True}, READS | ASKS | STREAMS | SUSPENDS),
+        ({"dry_runs": False}, READS | STREAMS),
+        (
+            {"deletes": True, "repairs": True, "repairs_jobs": True},
+            READS | ASKS | STREAMS | DELETES | EVICTS | SUSPENDS,
+        ),
+    ],
+    ids=str,
+)
+def test_the_workload_may_do_what_its_options_need(
+    what: dict[str, Any], granted: set[tuple[str, str]]
+) -> None:
+    assert rights(Values("a", "m", **what)) == granted
 
-    assert rights(Values("a", "m")) - idle == STREAMS
-    assert rights(Values("a", "m", deletes=True)) - idle == {*STREAMS, ("pods", "delete")}
-    assert {verb for _, verb in idle} == {"get", "list", "watch", "create"}
-    assert [resource for resource, verb in idle if verb == "create"] == ["events"]
+
+@pytest.mark.parametrize(
+    ("revisions", "names"),
+    [
+        ((), ["istio-sidecar-injector"]),
+        (("default", ""), ["istio-sidecar-injector"]),
+        (("b", "a", "b"), ["istio-sidecar-injector" + end for end in ("", "-a", "-b")]),
+    ],
+)
+def test_the_injection_policies_of_the_revisions_may_be_read_and_no_other_configmap(
+    revisions: tuple[str, ...], names: list[str]
+) -> None:
+    access = manifests.render_access(Values("a", "m", revisions=revisions))
+
+    (role,) = [r.to_dict() for r in access if r.kind == "ClusterRole"]
+    (rule,) = [rule for rule in role["rules"] if "configmaps" in rule["resources"]]
+    assert rule["resourceNames"] == names
 
 
 def test_the_account_is_narrowed_before_it_gets_its_roles() -> None:
-    kinds = [resource.kind for resource in manifests.render_access(Values("a", "m"))]
+    values = Values("a", "m", repairs=True, repairs_jobs=True)
+    kinds = [resource.kind for resource in manifests.render_access(values)]
 
-    narrowed = kinds.index("ValidatingAdmissionPolicyBinding")
+    assert kinds.count("ValidatingAdmissionPolicyBinding") == 2
+    narrowed = len(kinds) - kinds[::-1].index("ValidatingAdmissionPolicyBinding")
     assert narrowed < kinds.index("ClusterRoleBinding")
     assert narrowed < kinds.index("RoleBinding")
 
@@ -146,10 +202,11 @@ def test_the_policy_follows_the_selector() -> None:
     access = manifests.render_access(Values("a", "m", namespace_selector=selector))
 
     (policy,) = [r.to_dict() for r in access if r.kind == "ValidatingAdmissionPolicy"]
-    assert policy["spec"]["validations"][0]["expression"] == (
-        '"team" in variables.labels && !("kubernetes.io/metadata.name" in variables.labels'
-        ' && variables.labels["kubernetes.io/metadata.name"] in ["kube-system"])'
-    )
+    assert {
+        "name": "selected",
+        "expression": '"team" in variables.labels && !("kubernetes.io/metadata.name" in'
+        ' variables.labels && variables.labels["kubernetes.io/metadata.name"] in ["kube-system"])',
+    } in policy["spec"]["variables"]
 
 
 def test_the_bundle_of_authorities_is_what_was_given() -> None:

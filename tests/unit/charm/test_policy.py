@@ -10,7 +10,8 @@ from ops import testing
 
 from charm import IstioAuxCharm
 
-from .conftest import ApiServer, Files
+from .apiserver import ApiServer
+from .conftest import WELL, Files
 
 Context = testing.Context[IstioAuxCharm]
 
@@ -19,7 +20,8 @@ def selects(policy: dict[str, object]) -> str:
     """The part of a ValidatingAdmissionPolicy that says in which namespaces."""
     spec = policy["spec"]
     assert isinstance(spec, dict)
-    return spec["validations"][0]["expression"]
+    (selected,) = [v["expression"] for v in spec["variables"] if v["name"] == "selected"]
+    return selected
 
 
 def test_the_policy_knows_a_new_selector_before_the_workload_does(
@@ -85,13 +87,55 @@ def test_a_cluster_that_knows_no_admission_policy_is_served_without(
 
     out = ctx.run(ctx.on.config_changed(), fresh)
 
-    assert out.unit_status == testing.ActiveStatus("2 namespaces selected")
+    assert out.unit_status == testing.ActiveStatus(WELL)
     assert {"ClusterRole", "Role", "MutatingWebhookConfiguration"} <= set(api.kinds())
     said = [log.message for log in ctx.juju_log if "left out" in log.message]
     assert [line.split(": ")[0] for line in said] == [
         "ValidatingAdmissionPolicy istio-aux-kubeflow-istio-aux",
         "ValidatingAdmissionPolicyBinding istio-aux-kubeflow-istio-aux",
     ]
+
+
+def creates_pods(api: ApiServer) -> bool:
+    rules = api.one("ClusterRole")["rules"]
+    return any(rule["resources"] == ["pods"] and "create" in rule["verbs"] for rule in rules)
+
+
+def test_only_where_dry_runs_can_be_demanded_may_the_workload_create_pods(
+    ctx: Context, settled: testing.State, api: ApiServer
+) -> None:
+    assert creates_pods(api)
+
+    api.unknown = {"validatingadmissionpolicies", "validatingadmissionpolicybindings"}
+    ctx.run(ctx.on.update_status(), settled)
+
+    assert not creates_pods(api)
+
+
+def test_what_narrows_a_right_goes_after_it(
+    ctx: Context, settled: testing.State, api: ApiServer
+) -> None:
+    def narrowed() -> list[str]:
+        policies = [o for o in api.objects.values() if o["kind"] == "ValidatingAdmissionPolicy"]
+        return sorted(policy["metadata"]["name"] for policy in policies)
+
+    before = narrowed()
+    asked = {"race-policy": "restart", "restart-jobs": True}
+    asking = ctx.run(ctx.on.config_changed(), dataclasses.replace(settled, config=asked))
+    assert narrowed() == [*before, f"{before[0]}-jobs"]
+    api.calls.clear()
+
+    ctx.run(ctx.on.config_changed(), dataclasses.replace(asking, config={}))
+
+    assert narrowed() == before
+    role, policy = (
+        next(i for i, call in enumerate(api.writes) if call.startswith(what))
+        for what in (
+            "PATCH /apis/rbac.authorization.k8s.io/v1/clusterroles/",
+            "DELETE /apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/",
+        )
+    )
+    assert role < policy
 
 
 def test_any_other_kind_that_is_not_found_is_waited_for(

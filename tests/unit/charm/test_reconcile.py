@@ -12,7 +12,8 @@ from ops import pebble, testing
 import workload
 from charm import IstioAuxCharm
 
-from .conftest import ApiServer, Files, Workload
+from .apiserver import ApiServer
+from .conftest import WELL, Files, Workload
 
 Context = testing.Context[IstioAuxCharm]
 
@@ -51,9 +52,10 @@ def test_any_event_reaches_the_goal(
 ) -> None:
     out = ctx.run(EVENTS[event](ctx, fresh), fresh)
 
-    assert out.unit_status == testing.ActiveStatus("2 namespaces selected")
+    assert out.unit_status == testing.ActiveStatus(WELL)
     assert api.kinds() == sorted([*STANDING, "MutatingWebhookConfiguration"])
     assert set(files()) == {
+        "applications",
         "config.yaml",
         "kubeconfig",
         "tls/tls.crt",
@@ -104,9 +106,12 @@ def test_every_event_is_either_reconciled_or_left_out_on_purpose(
         "peers_relation_broken": "the application is going",
         "peers_relation_departed": "nothing depends on how many peers there are",
         "peers_relation_joined": "nothing depends on how many peers there are",
-        "istio_pilot_relation_broken": "nothing is kept of it",
         "istio_pilot_relation_departed": "nothing depends on its units",
         "istio_pilot_relation_joined": "nothing depends on its units",
+        "istio_metadata_relation_departed": "nothing depends on its units",
+        "istio_metadata_relation_joined": "nothing depends on its units",
+        "sidecar_relation_departed": "nothing depends on its units",
+        "sidecar_relation_joined": "nothing depends on its units",
     }
     with ctx(ctx.on.update_status(), fresh) as manager:
         reconciled = {
@@ -174,7 +179,7 @@ def test_a_starting_workload_wakes_the_charm_until_its_check_has_spoken(
     woken = ctx.on.pebble_custom_notice(container, notice)
     ready = ctx.run(woken, dataclasses.replace(starting, containers={container}))
 
-    assert ready.unit_status == testing.ActiveStatus("2 namespaces selected")
+    assert ready.unit_status == testing.ActiveStatus(WELL)
     assert "MutatingWebhookConfiguration" in api.kinds()
 
 
@@ -262,7 +267,7 @@ def test_a_follower_runs_its_workload_and_leaves_the_cluster_to_the_leader(
 
     out = ctx.run(ctx.on.pebble_ready(settled.get_container("istio-aux")), follower)
 
-    assert out.unit_status == testing.ActiveStatus("2 namespaces selected")
+    assert out.unit_status == testing.ActiveStatus(WELL)
     assert (etc / "tls" / "tls.crt").exists()
     assert not [call for call in api.writes if not call.endswith("/token")]
 

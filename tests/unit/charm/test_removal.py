@@ -10,7 +10,7 @@ from ops import testing
 
 from charm import IstioAuxCharm
 
-from .conftest import ApiServer
+from .apiserver import ApiServer
 
 Context = testing.Context[IstioAuxCharm]
 

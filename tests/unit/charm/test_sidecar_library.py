@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 def test_charmhub_finds_what_identifies_the_library() -> None:
     assert re.fullmatch(r"[0-9a-f]{32}", sidecar.LIBID)
-    assert (sidecar.LIBAPI, sidecar.LIBPATCH) == (0, 2)
+    assert (sidecar.LIBAPI, sidecar.LIBPATCH) == (0, 3)
     assert sidecar.PYDEPS == []
 
 

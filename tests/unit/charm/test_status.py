@@ -9,10 +9,12 @@ import httpx2
 import pytest
 from ops import testing
 
+import applications
 import namespaces
 from charm import IstioAuxCharm
 
-from .conftest import ApiServer, Files, Workload
+from .apiserver import ApiServer
+from .conftest import WELL, Files, Workload
 
 CONTAINERS = "expected container names separated by commas, such as cloud-sql-proxy,vault-agent"
 
@@ -33,6 +35,17 @@ Context = testing.Context[IstioAuxCharm]
         ("quit-grace", -1, "quit-grace: -1: expected seconds, 0 or more"),
         ("start-mode", "on", 'start-mode: "on": expected auto or native or hold or off'),
         ("admission", "cel", 'admission: "cel": expected auto or webhook or policy'),
+        ("race-policy", "evict", 'race-policy: "evict": expected report or restart or off'),
+        (
+            "inject-applications",
+            "a,kubeflow/A",
+            f'inject-applications: "kubeflow/A": expected {applications.EXPECTED}',
+        ),
+        (
+            "inject-namespaces",
+            "kube-system",
+            'inject-namespaces: "kube-system": expected namespaces that Istio does not ignore',
+        ),
         ("dead-proxy", "bury", 'dead-proxy: "bury": expected report or delete'),
         (
             "ignore-containers",
@@ -85,62 +98,6 @@ def test_certificates_and_token_are_renewed_whatever_the_options_say(
     ctx.run(ctx.on.update_status(), bad)
 
     assert set(files()) == before
-
-
-@pytest.mark.parametrize(
-    "permission",
-    [
-        "patch mutatingwebhookconfigurations",
-        "list mutatingadmissionpolicies",
-        "delete mutatingadmissionpolicybindings",
-        "patch peerauthentications",
-        "create clusterroles",
-        "create serviceaccounts/token",
-    ],
-)
-def test_missing_trust_blocks_and_names_the_permission(
-    permission: str, ctx: Context, fresh: testing.State, api: ApiServer
-) -> None:
-    api.denied = {permission}
-
-    out = ctx.run(ctx.on.config_changed(), fresh)
-
-    assert isinstance(out.unit_status, testing.BlockedStatus)
-    instruction = "Trust not granted: run `juju trust istio-aux --scope=cluster`"
-    assert out.unit_status.message.startswith(f"{instruction} ({permission}")
-    assert not api.writes
-
-
-def test_a_follower_needs_less(ctx: Context, settled: testing.State, api: ApiServer) -> None:
-    api.denied = {"patch mutatingwebhookconfigurations", "list clusterroles"}
-
-    out = ctx.run(ctx.on.update_status(), dataclasses.replace(settled, leader=False))
-
-    assert isinstance(out.unit_status, testing.ActiveStatus)
-
-
-def test_trust_that_is_granted_later_mends_it(
-    ctx: Context, fresh: testing.State, api: ApiServer
-) -> None:
-    api.denied = {"patch clusterroles"}
-    blocked = ctx.run(ctx.on.config_changed(), fresh)
-
-    api.denied = set()
-    out = ctx.run(ctx.on.update_status(), blocked)
-
-    assert isinstance(out.unit_status, testing.ActiveStatus)
-
-
-def test_a_permission_that_is_refused_in_use_blocks_too(
-    ctx: Context, fresh: testing.State, api: ApiServer
-) -> None:
-    body = {"kind": "Status", "code": 403, "message": "attempting to grant extra privileges"}
-    api.failures = [httpx2.Response(403, json=body)]
-
-    out = ctx.run(ctx.on.config_changed(), fresh)
-
-    assert isinstance(out.unit_status, testing.BlockedStatus)
-    assert "attempting to grant extra privileges" in out.unit_status.message
 
 
 @pytest.mark.parametrize(
@@ -204,7 +161,8 @@ def test_stuck_pods_are_named_and_the_rest_counted(
     out = ctx.run(ctx.on.update_status(), settled)
 
     assert out.unit_status == testing.ActiveStatus(
-        "1 namespace selected; stuck: team-a/worker-0, team-a/worker-1, team-a/worker-2 and 2 more"
+        WELL.replace("2 namespaces", "1 namespace")
+        + "; stuck: team-a/worker-0, team-a/worker-1, team-a/worker-2 and 2 more"
     )
 
 
@@ -216,7 +174,7 @@ def test_a_workload_that_does_not_act_is_said_not_to(
 
     out = ctx.run(ctx.on.config_changed(), idle)
 
-    assert out.unit_status == testing.ActiveStatus(f"2 namespaces selected; quit: {mode}")
+    assert out.unit_status == testing.ActiveStatus(f"{WELL}; quit: {mode}")
 
 
 @pytest.mark.parametrize("mode", ["native", "hold", "off"])
@@ -227,7 +185,7 @@ def test_a_start_mode_that_was_chosen_is_said(
 
     out = ctx.run(ctx.on.config_changed(), chosen)
 
-    assert out.unit_status == testing.ActiveStatus(f"2 namespaces selected; start: {mode}")
+    assert out.unit_status == testing.ActiveStatus(f"{WELL}; start: {mode}")
 
 
 def test_what_is_wrong_with_pods_is_counted_in_one_line(
@@ -239,7 +197,7 @@ def test_what_is_wrong_with_pods_is_counted_in_one_line(
     out = ctx.run(ctx.on.update_status(), settled)
 
     assert out.unit_status == testing.ActiveStatus(
-        "2 namespaces selected; stuck: team-a/worker-0; 2 lost their proxy; 3 blocked"
+        f"{WELL}; stuck: team-a/worker-0; 2 lost their proxy; 3 blocked"
     )
 
 
@@ -250,7 +208,7 @@ def test_a_workload_of_an_older_image_is_understood(
 
     out = ctx.run(ctx.on.update_status(), settled)
 
-    assert out.unit_status == testing.ActiveStatus("2 namespaces selected")
+    assert out.unit_status == testing.ActiveStatus(WELL)
 
 
 def test_a_follower_waits_for_the_authority_of_its_leader(

@@ -13,7 +13,7 @@ from ops import testing
 import tokens
 from charm import IstioAuxCharm
 
-from .conftest import ApiServer, jwt
+from .apiserver import ApiServer, jwt
 
 Context = testing.Context[IstioAuxCharm]
 

@@ -11,12 +11,13 @@ from typing import get_args
 import pytest
 import yaml
 from istio_aux import cli, settings
-from istio_aux.core.policy import DeadProxy, QuitMode, StartMode
+from istio_aux.core.policy import Application, DeadProxy, QuitMode, RacePolicy, StartMode
 from istio_aux.kube import access
 from ops import pebble, testing
 
 import config
 import workload
+from applications import Applications
 from charm import IstioAuxCharm
 from config import Config
 
@@ -32,8 +33,12 @@ CONFIG = Config(
     dead_proxy="delete",
     start_mode="off",
     admission="policy",
+    race_policy="restart",
+    restart_jobs=True,
 )
-NAMES = workload.Names("kubeflow/istio-aux", "istio-aux-kubeflow-istio-aux")
+NAMES = workload.Names(
+    "kubeflow/istio-aux", "istio-aux-kubeflow-istio-aux", "kubeflow/istio-aux", "istio-system"
+)
 
 
 def test_the_command_is_one_of_the_workload() -> None:
@@ -69,6 +74,13 @@ def test_the_settings_file_is_understood(
     assert str(understood.tls_key) == workload.TLS_KEY
     assert str(understood.kubeconfig) == workload.KUBECONFIG
     assert understood.status_address.port == workload.STATUS_PORT
+    assert understood.race_policy is RacePolicy.REPORT
+    assert understood.restart_jobs is False
+    assert understood.root_namespace is None
+    assert str(understood.applications) == workload.APPLICATIONS
+    assert understood.application == Application("kubeflow", "istio-aux")
+    # Where Juju mounts it; the variable PEBBLE_SOCKET says the same there.
+    assert str(understood.pebble_socket) == "/charm/container/pebble.socket"
 
 
 def test_every_option_reaches_the_settings(tmp_path: Path) -> None:
@@ -85,6 +97,9 @@ def test_every_option_reaches_the_settings(tmp_path: Path) -> None:
     assert understood.ignore_containers == {"cloud-sql-proxy", "vault-agent"}
     assert understood.dead_proxy is DeadProxy.DELETE
     assert understood.start_mode is StartMode.OFF
+    assert understood.race_policy is RacePolicy.RESTART
+    assert understood.restart_jobs is True
+    assert understood.root_namespace == "istio-system"
 
 
 @pytest.mark.parametrize("mode", get_args(config.QuitMode))
@@ -103,21 +118,32 @@ def test_every_start_mode_survives_yaml(mode: config.StartMode, tmp_path: Path) 
     assert settings.load(tmp_path / "config.yaml").start_mode == mode
 
 
+@pytest.mark.parametrize("policy", get_args(config.RacePolicy))
+def test_every_race_policy_survives_yaml(policy: config.RacePolicy, tmp_path: Path) -> None:
+    settings_of = workload.settings(dataclasses.replace(CONFIG, race_policy=policy), NAMES)
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings_of))
+
+    assert settings.load(tmp_path / "config.yaml").race_policy == policy
+
+
 def test_the_charm_and_the_workload_know_the_same_choices() -> None:
     assert set(get_args(config.QuitMode)) == set(QuitMode)
     assert set(get_args(config.DeadProxy)) == set(DeadProxy)
     assert set(get_args(config.StartMode)) == set(StartMode)
+    assert set(get_args(config.RacePolicy)) == set(RacePolicy)
 
 
 def test_what_the_user_writes_reaches_the_settings(
     ctx: testing.Context[IstioAuxCharm], settled: testing.State, files: Files, tmp_path: Path
 ) -> None:
-    options: dict[str, str | int] = {
+    options: dict[str, str | int | float | bool] = {
         "quit": "dry-run",
         "quit-grace": 30,
         "ignore-containers": " vault-agent, cloud-sql-proxy,vault-agent",
         "dead-proxy": "delete",
         "start-mode": "native",
+        "race-policy": "restart",
+        "restart-jobs": True,
     }
     ctx.run(ctx.on.config_changed(), dataclasses.replace(settled, config=options))
     (tmp_path / "config.yaml").write_text(files()["config.yaml"])
@@ -129,6 +155,8 @@ def test_what_the_user_writes_reaches_the_settings(
     assert understood.ignore_containers == {"cloud-sql-proxy", "vault-agent"}
     assert understood.dead_proxy is DeadProxy.DELETE
     assert understood.start_mode is StartMode.NATIVE
+    assert understood.race_policy is RacePolicy.RESTART
+    assert understood.restart_jobs is True
 
 
 def test_the_kubeconfig_is_understood(settled: testing.State, files: Files, tmp_path: Path) -> None:
@@ -156,7 +184,14 @@ def test_the_token_is_in_one_file_only(files: Files, settled: testing.State) -> 
 
 
 def test_the_same_settings_make_the_same_layer() -> None:
-    again = dataclasses.replace(CONFIG, failure_policy="Fail", admission="webhook")
+    again = dataclasses.replace(
+        CONFIG,
+        failure_policy="Fail",
+        admission="webhook",
+        # Followed without a restart; only the cluster reads the other one.
+        inject_applications=(Applications("kubeflow", None),),
+        inject_namespaces=("team-a",),
+    )
 
     assert workload.layer(again, NAMES) == workload.layer(CONFIG, NAMES)
 

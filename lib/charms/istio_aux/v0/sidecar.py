@@ -4,9 +4,6 @@ A charm whose pods should be part of an Istio mesh *requires* this interface; is
 it, in the same model or in another one. The charm needs no Kubernetes permission: istio-aux marks
 its pods at admission.
 
-Both ends are implemented here, but istio-aux has no endpoint for this interface yet: until it has,
-nothing that is said of it below is done, and `mesh()` answers None.
-
 In `charmcraft.yaml` (or `metadata.yaml`), under any name:
 
 ```yaml
@@ -82,7 +79,7 @@ LIBID = "5d0f6f0c3b5a4b0f9d6c2a7e8b1f4c93"
 # Incremented with every incompatible change of the interface or of this module.
 LIBAPI = 0
 # Incremented with every other change.
-LIBPATCH = 2
+LIBPATCH = 3
 PYDEPS: list[str] = []
 
 # The names become the value of a label and the name of a namespace (apimachinery

@@ -1,0 +1,207 @@
+"""A stand-in for the Kubernetes API server, as far as the charm needs it. Real RBAC, admission and
+server-side apply are tested in `tests/cluster`."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from typing import Any
+
+import httpx2
+
+
+def jwt(uid: str, issued: float, expires: float) -> str:
+    """A token as the API server signs it, but for the signature."""
+    claims = {"iat": issued, "exp": expires, "kubernetes.io": {"serviceaccount": {"uid": uid}}}
+    return f"e30.{base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip('=')}.sig"
+
+
+def endpoint(pod: str, address: str, *, ready: bool | None = True) -> dict[str, Any]:
+    """One endpoint of an EndpointSlice."""
+    target = {"kind": "Pod", "name": pod}
+    return {"addresses": [address], "conditions": {"ready": ready}, "targetRef": target}
+
+
+class ApiServer:
+    """Keeps objects by URL path, as far as the charm needs it: apply, get, list, delete, tokens.
+
+    It refuses `denied` permissions (written as "verb resource"), both when asked for by a
+    SelfSubjectAccessReview and when used; it fails at `broken` ones, written likewise, and answers
+    `failures` first. It does not serve kinds whose plural is `unknown`, as older versions do not.
+    `moments` are the kinds that it had after each request. Of namespaces it keeps who applied what;
+    somebody's webhook lets nobody change the `guarded` ones.
+    `endpoints` are those of the application's Service. So many questions about permissions as
+    `ignorant` says are refused at first, as by an API server that knows no roles yet.
+    """
+
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[str, Any]] = {}
+        self.calls: list[str] = []
+        self.moments: list[set[str]] = []
+        self.denied: set[str] = set()
+        self.broken: set[str] = set()
+        self.unknown: set[str] = set()
+        self.failures: list[httpx2.Response | httpx2.TransportError] = []
+        self.endpoints = [endpoint("istio-aux-0", "10.1.0.10")]
+        self.guarded: set[str] = set()
+        self.ignorant = 0
+        self._count = 0
+        self._managed: dict[tuple[str, str], set[tuple[str, str]]] = {}
+
+    @property
+    def writes(self) -> list[str]:
+        return [c for c in self.calls if not c.startswith("GET") and "selfsubject" not in c]
+
+    def kinds(self) -> list[str]:
+        return sorted(o["kind"] for o in self.objects.values())
+
+    def one(self, kind: str) -> dict[str, Any]:
+        (found,) = [o for o in self.objects.values() if o["kind"] == kind]
+        return found
+
+    def answer(self, request: httpx2.Request) -> httpx2.Response:
+        path, body = request.url.path, json.loads(request.content or b"{}")
+        self.calls.append(f"{request.method} {path}")
+        if "selfsubjectaccessreviews" in path:
+            return self._review(body)
+        if self.failures:
+            failure = self.failures.pop(0)
+            if isinstance(failure, httpx2.TransportError):
+                raise failure
+            return failure
+        verb, resource = self._verb(request), self._resource(path)
+        if resource in self.unknown:
+            return httpx2.Response(404, text="404 page not found\n")
+        if not self._allows(verb=verb, resource=resource):
+            return self._status(403, "Forbidden", f"{resource} is forbidden: cannot {verb}")
+        if f"{verb} {resource}" in self.broken:
+            return self._status(503, "ServiceUnavailable", "etcd is slow")
+        response = self._act(request, path, body)
+        self.moments.append(set(self.kinds()))
+        return response
+
+    def _review(self, body: dict[str, Any]) -> httpx2.Response:
+        if self.ignorant:
+            self.ignorant -= 1
+            return self._status(403, "Forbidden", "selfsubjectaccessreviews is forbidden")
+        asked = body["spec"]["resourceAttributes"]
+        return httpx2.Response(201, json=body | {"status": {"allowed": self._allows(**asked)}})
+
+    def _act(self, request: httpx2.Request, path: str, body: dict[str, Any]) -> httpx2.Response:
+        present = self.objects.get(path.removesuffix("/token"))
+        match request.method:
+            case "PATCH":
+                assert request.headers["content-type"] == "application/apply-patch+yaml"
+                namespace = self._resource(path) == "namespaces"
+                apply = self._apply_to_namespace if namespace else self._apply
+                return apply(request, path, body)
+            case "GET" if path.rpartition("/")[2] in self._plurals():
+                return self._list(request, path)
+            case _ if present is None:
+                return self._status(404, "NotFound", f'"{path.rpartition("/")[2]}" not found')
+            case "DELETE":
+                del self.objects[path]
+                return self._status(200, "", "")
+            case "POST":
+                life = body["spec"]["expirationSeconds"]
+                token = jwt(present["metadata"]["uid"], time.time(), time.time() + life)
+                granted = {"token": token, "expirationTimestamp": "2026-01-01T00:00:00Z"}
+                return httpx2.Response(201, json=body | {"status": granted})
+        return httpx2.Response(200, json=present)
+
+    def _list(self, request: httpx2.Request, path: str) -> httpx2.Response:
+        selector = request.url.params.get("labelSelector")
+        wanted = set(selector.split(",")) if selector else set[str]()
+        found = [
+            o
+            for at, o in (self.objects | self._slices()).items()
+            if at.rpartition("/")[0] == path and wanted <= self._selectable(o)
+        ]
+        return httpx2.Response(200, json={"items": found, "metadata": {}})
+
+    def _apply(self, request: httpx2.Request, path: str, body: dict[str, Any]) -> httpx2.Response:
+        assert request.url.params["force"] == "true"
+        present = self.objects.get(path)
+        self._count += 1
+        uid = present["metadata"]["uid"] if present else f"uid-{self._count}"
+        body["metadata"] |= {"uid": uid, "manager": request.url.params["fieldManager"]}
+        self.objects[path] = body
+        return httpx2.Response(200 if present else 201, json=body)
+
+    def _slices(self) -> dict[str, dict[str, Any]]:
+        metadata = {"labels": {"kubernetes.io/service-name": "istio-aux"}}
+        found = {"metadata": metadata, "addressType": "IPv4", "endpoints": self.endpoints}
+        return {"/apis/discovery.k8s.io/v1/namespaces/kubeflow/endpointslices/x": found}
+
+    def add_namespace(self, name: str, **labels: str) -> None:
+        """Have a namespace whose labels somebody else has set."""
+        metadata = {"name": name, "uid": f"uid-of-{name}", "labels": labels, "annotations": {}}
+        namespace = {"kind": "Namespace", "metadata": metadata}
+        self.objects[f"/api/v1/namespaces/{name}"] = namespace
+
+    def _apply_to_namespace(
+        self, request: httpx2.Request, path: str, body: dict[str, Any]
+    ) -> httpx2.Response:
+        """Apply labels and annotations without force; what a manager leaves out, it takes back."""
+        present = self.objects.get(path)
+        assert request.url.params.get("force", "false") == "false"
+        ours = body["metadata"]
+        there: dict[str, Any] = present["metadata"] if present else {}
+        if ours["uid"] != there.get("uid"):
+            return self._status(409, "Conflict", "uid mismatch")
+        if ours["name"] in self.guarded:
+            return self._status(403, "Forbidden", "denied by the namespaces' owner")
+        by = (path, request.url.params["fieldManager"])
+        wanted = {(f, k): v for f in ("labels", "annotations") for k, v in ours.get(f, {}).items()}
+        for field, key in self._managed.get(by, set()) - set(wanted):
+            there[field].pop(key, None)
+        for (field, key), value in wanted.items():
+            there[field][key] = value
+        self._managed[by] = set(wanted)
+        return httpx2.Response(200, json=present)
+
+    def _allows(self, verb: str, resource: str, subresource: str = "", **_: str) -> bool:
+        resource += f"/{subresource}" if subresource else ""
+        return not self.denied if verb == "*" else f"{verb} {resource}" not in self.denied
+
+    def _verb(self, request: httpx2.Request) -> str:
+        if request.method == "GET":
+            collection = request.url.path.rpartition("/")[2] in self._plurals()
+            return "list" if collection else "get"
+        return {"PATCH": "patch", "DELETE": "delete", "POST": "create"}[request.method]
+
+    def _resource(self, path: str) -> str:
+        # Below a namespace, the last of them is the kind.
+        plural = [part for part in path.split("/") if part in self._plurals()][-1]
+        return plural + ("/token" if path.endswith("/token") else "")
+
+    @staticmethod
+    def _selectable(o: dict[str, Any]) -> set[str]:
+        """Return the requirements of label selectors that the object meets, as written."""
+        labels = o["metadata"].get("labels", {})
+        return set(labels) | {f"{key}={value}" for key, value in labels.items()}
+
+    @staticmethod
+    def _plurals() -> set[str]:
+        return {
+            "clusterrolebindings",
+            "clusterroles",
+            "endpointslices",
+            "leases",
+            "mutatingadmissionpolicies",
+            "mutatingadmissionpolicybindings",
+            "mutatingwebhookconfigurations",
+            "namespaces",
+            "peerauthentications",
+            "rolebindings",
+            "roles",
+            "serviceaccounts",
+            "validatingadmissionpolicies",
+            "validatingadmissionpolicybindings",
+        }
+
+    @staticmethod
+    def _status(code: int, reason: str, message: str) -> httpx2.Response:
+        body = {"kind": "Status", "code": code, "reason": reason, "message": message}
+        return httpx2.Response(code, json=body)

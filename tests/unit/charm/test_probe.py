@@ -1,0 +1,75 @@
+"""What the workload says in /status is what the charm reads there."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import httpx2
+import msgspec
+from istio_aux.core.liveness import State
+from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
+from istio_aux.injector.findings import InjectorStatus
+from istio_aux.repair.findings import ApplicationMesh, Suspended, Unmeshed
+from istio_aux.status import Status
+
+import probe
+from probe import Application, Injector, Probe
+
+NOW = datetime(2026, 11, 21, 19, 40, 12, tzinfo=UTC)
+
+
+def test_every_word_of_the_workload_is_understood() -> None:
+    mesh = {"live": None, "live_reason": "not probed", "revision": "default"}
+    mesh |= {"root_namespace": "istio-system", "meshed": False, "meshed_reason": "app-0 has none"}
+    pod = {"namespace": "a", "name": "app-0", "owner": "StatefulSet/app", "reason": "too early"}
+    status = Status(
+        ready=True,
+        missing=[],
+        start_mode=StartMode.AUTO,
+        capability=Capability.NATIVE,
+        called_before_us=("istio",),
+        injectors=[
+            InjectorStatus("one", "default", State.LIVE, "it injects", NOW, Capability.NATIVE),
+            InjectorStatus("two", "1-28", State.REFUSED, "TLS", NOW, Capability.UNKNOWN),
+        ],
+        injector_live=True,
+        watched_pods=0,
+        selected_namespaces=["a"],
+        stuck_pods=[],
+        blocked_pods=[],
+        lost_pods=[],
+        race=RacePolicy.RESTART,
+        unmeshed_pods=[Unmeshed(**pod, since=NOW)],
+        unmeshed_total=612,
+        unmeshed_unknown=3,
+        suspended_jobs=[Suspended("a", "TFJob", "mnist", NOW, "pods")],
+        applications=[ApplicationMesh("a", "app", **mesh)],  # pyright: ignore[reportArgumentType]  of several types
+        quits_total=0,
+        leader=True,
+        lease_holder="",
+        quit=QuitMode.ON,
+        version="1.2.3",
+    )
+    body = msgspec.json.encode(status)
+    transport = httpx2.MockTransport(lambda _: httpx2.Response(200, content=body))
+
+    understood = probe.ask("http://localhost", transport)
+
+    assert understood == Probe(
+        ready=True,
+        selected_namespaces=1,
+        called_before_us=("istio",),
+        injectors=(
+            Injector("one", live=True, why="it injects", since=NOW),
+            Injector("two", live=False, why="TLS", since=NOW),
+        ),
+        live=True,
+        watches_injectors=True,
+        race="restart",
+        unmeshed=(probe.Unmeshed(**pod, since=NOW),),
+        unmeshed_total=612,
+        unmeshed_unknown=3,
+        suspended_jobs=1,
+        applications=(Application("a", "app", **mesh),),  # pyright: ignore[reportArgumentType]  likewise
+        version="1.2.3",
+    )
