@@ -6,12 +6,13 @@ A stand-in for Juju, of which there is none in a package registry: enough of the
 hook tools to run a packed charm's own `dispatch`. What it does not show: order and queueing of
 events as Juju has them, retries and backoff, `resolved`, leases and a real change of leader,
 authorisation by a controller, the clock of secret rotation, pod churn and rolling upgrades,
-relations across models, the exact wording of any Juju version.
+offers between models, the exact wording of any Juju version.
 """
 
+from .across import consume
 from .app import App
 from .dispatch import DispatchError, Outcome
 from .model import Model
 from .relation import Relation
 
-__all__ = ["App", "DispatchError", "Model", "Outcome", "Relation"]
+__all__ = ["App", "DispatchError", "Model", "Outcome", "Relation", "consume"]

@@ -26,6 +26,8 @@ class Agent:
         """Start both threads; `publish` shows Kubernetes which units are ready."""
         self.units: dict[str, Unit] = {}
         self.lock = threading.RLock()
+        # Called without the lock after each round of hooks, before that may count as quiet.
+        self.after_hooks: list[Callable[[], None]] = []
         self._store, self._publish = store, publish
         self._stopping = threading.Event()
         self._turn = threading.Condition()
@@ -83,7 +85,9 @@ class Agent:
         if self._failures:
             raise self._failures.pop(0)
         if not calm:
-            recent = {name: [o.event for o in unit.history[-5:]] for name, unit in self._each()}
+            recent = [
+                (name, o.event, *o.log[-1:]) for name, u in self._each() for o in u.history[-3:]
+            ]
             raise TimeoutError(f"events still come after {timeout:g} s; last: {recent}")
 
     @contextlib.contextmanager
@@ -104,6 +108,8 @@ class Agent:
                         self.run(unit, unit.queue.popleft())
                     except DispatchError as error:
                         self._fail(error)
+        for call in self.after_hooks:
+            call()
         if not ran:
             with self._turn:
                 self._quiet_rounds += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 from collections.abc import Mapping
 from pathlib import Path
@@ -93,23 +94,13 @@ class App:
         application = state["applications"][self.name]
         first = application["leader"] is None
         new.queue.append(Event("install"))
-        for relation in state["relations"].values():
-            if self.name not in relation["endpoints"]:
-                continue
-            members: list[str] = relation["units"][self.name]
-            peers = len(relation["endpoints"]) == 1
-            remote = [app for app in relation["endpoints"] if app != self.name] or [self.name]
-            new.queue.extend(
-                events.joining(relation, self.name, list(relation["units"][remote[0]]))
-            )
-            if peers:
-                for member in members:
-                    queue = self.model.agent.units[member].queue
-                    for kind in ("joined", "changed"):
-                        queue.append(
-                            events.relation(relation, self.name, kind, remote_unit=new.name)
-                        )
-            members.append(new.name)
+        for relation, remote in self._relations(state):
+            members: list[str] = relation["units"][remote]
+            new.queue.extend(events.joining(relation, self.name, members))
+            for queue in self._queues(members):
+                for kind in ("joined", "changed"):
+                    queue.append(events.relation(relation, remote, kind, remote_unit=new.name))
+            relation["units"][self.name].append(new.name)
         if first:
             application["leader"] = new.name
             new.queue.append(Event("leader-elected"))
@@ -180,15 +171,36 @@ class App:
     def integrate(
         self, endpoint: str, remote: str, *, data: Mapping[str, str] | None = None
     ) -> Relation:
-        """Relate an endpoint to an application that the caller plays; its databag is `data`.
+        """Relate an endpoint to another application.
+
+        Args:
+            endpoint: the endpoint of this application.
+            remote: a deployed application and its endpoint, like "app:endpoint"; or the name of one
+                that the caller plays, whose databag is `data`.
+            data: see `remote`.
+
+        Raises:
+            ValueError: a charm has no such endpoint, or the interfaces differ.
+        """
+        name, _, remote_endpoint = remote.partition(":")
+        interface = self.interface(endpoint)
+        if remote_endpoint:
+            other = self.model.apps[name].interface(remote_endpoint)
+            if other != interface:
+                raise ValueError(f"{remote}: {other}: expected the interface {interface}")
+        ends = {self.name: endpoint, name: remote_endpoint or endpoint}
+        return Relation.create(self, name, ends, data or {})
+
+    def interface(self, endpoint: str) -> str:
+        """Return the interface of an endpoint.
 
         Raises:
             ValueError: the charm has no such endpoint.
         """
-        if endpoint not in self._metadata.endpoints:
-            known = sorted(self._metadata.endpoints)
-            raise ValueError(f"{endpoint}: unknown endpoint, expected one of {known}")
-        return Relation.create(self, endpoint, remote, data or {})
+        known = self._metadata.endpoints
+        if endpoint not in known:
+            raise ValueError(f"{endpoint}: unknown endpoint, expected one of {sorted(known)}")
+        return known[endpoint]
 
     def remove_unit(self, number: int) -> None:
         """Remove one unit: it departs, stops and is gone; another leads when it led."""
@@ -199,11 +211,17 @@ class App:
         self.model.settle()
         self._leave(self.units)
         with self.model.agent.edit() as state:
+            relations = self._relations(state)
+            for relation, remote in relations:
+                for queue in self._queues(relation["units"][remote]):
+                    queue.append(events.relation(relation, remote, "broken"))
+        # Who is told of a relation's end can still read it.
+        self.model.settle()
+        with self.model.agent.edit() as state:
             del self.model.apps[self.name]
             del state["applications"][self.name]
-            relations = state["relations"]
-            for number in [n for n, r in relations.items() if self.name in r["endpoints"]]:
-                del relations[number]
+            for relation, _ in relations:
+                del state["relations"][str(relation["id"])]
         self._objects.delete()
 
     def publish(self, state: State) -> None:
@@ -234,22 +252,21 @@ class App:
         """Take a unit out of its relations; it sees them broken, its peers see it depart."""
         agent = self.model.agent
         with agent.edit() as state:
-            relations = [r for r in state["relations"].values() if self.name in r["endpoints"]]
-            for relation in relations:
+            relations = self._relations(state)
+            for relation, remote in relations:
                 relation["units"][self.name].remove(leaving.name)
-                if len(relation["endpoints"]) == 1:
-                    for member in relation["units"][self.name]:
-                        agent.units[member].queue.append(
-                            events.relation(
-                                relation,
-                                self.name,
-                                "departed",
-                                remote_unit=leaving.name,
-                                departing=leaving.name,
-                            )
+                for queue in self._queues(relation["units"][remote]):
+                    queue.append(
+                        events.relation(
+                            relation,
+                            remote,
+                            "departed",
+                            remote_unit=leaving.name,
+                            departing=leaving.name,
                         )
+                    )
         leaving.queue.clear()
-        for relation in relations:
+        for relation, _ in relations:
             agent.run(leaving, events.relation(relation, self.name, "broken"))
 
     def _elect(self, state: State, gone: Unit) -> None:
@@ -258,6 +275,18 @@ class App:
             application["leader"] = self.units[0].name if self.units else None
             if self.units:
                 self.units[0].queue.append(Event("leader-elected"))
+
+    def _relations(self, state: State) -> list[tuple[State, str]]:
+        """Return the application's relations, each with who is at its other end."""
+        own = [r for r in state["relations"].values() if self.name in r["endpoints"]]
+        return [
+            (r, next((app for app in r["endpoints"] if app != self.name), self.name)) for r in own
+        ]
+
+    def _queues(self, units: list[str]) -> list[collections.deque[Event]]:
+        """Return the queues of those units that are deployed; others the test plays."""
+        deployed = self.model.agent.units
+        return [deployed[name].queue for name in units if name in deployed]
 
     def _tell_all(self, *told: Event) -> None:
         for unit in self.units:

@@ -21,7 +21,8 @@ from lab import Cluster, Process, tools
 from . import root
 from .root import Bind, User
 
-SOCKETS = "/charm/containers"
+# Where Juju mounts its folder with the socket, which the charm sees below /charm/containers.
+SOCKET_FOLDER = "/charm/container"
 # Juju lets its own user, under whom a charm without root runs, into a Pebble that runs as another.
 _IDENTITIES = "identities: {juju: {access: admin, local: {user-id: 170}}}\n"
 # Errors that say that Pebble is not there: it is starting, or it was killed.
@@ -64,7 +65,7 @@ class Container:
         mount_point = folder / f"root-{name}"
         mount_point.mkdir()
         binds = [
-            Bind(self.sockets / name, f"{SOCKETS}/{name}", writable=True),
+            Bind(self.sockets / name, SOCKET_FOLDER, writable=True),
             Bind(tools.path("pebble"), "/charm/bin/pebble"),
             Bind(identities, "/charm/etc/identities.yaml"),
             *image,
@@ -75,7 +76,7 @@ class Container:
             "HOME": "/root",
             "LANG": "C.UTF-8",
             "PEBBLE": "/var/lib/pebble/default",
-            "PEBBLE_SOCKET": f"{SOCKETS}/{name}/pebble.socket",
+            "PEBBLE_SOCKET": f"{SOCKET_FOLDER}/pebble.socket",
         }
         argv = ["/charm/bin/pebble", "run", "--create-dirs", "--hold", "--verbose"]
         argv += ["--identities", "/charm/etc/identities.yaml"]

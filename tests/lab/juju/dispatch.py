@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,9 +39,21 @@ class Event:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How a dispatch went."""
+    """How a dispatch went.
+
+    Attributes:
+        event: the event's name.
+        began: when, in seconds since the epoch.
+        environment: what the event added to the environment.
+        status: the exit status.
+        calls: the calls of hook tools.
+        log: what went to juju-log.
+        results: of an action: its `results`, its `log`, and why it `failed`, if it did.
+    """
 
     event: str
+    began: float
+    environment: Mapping[str, str]
     status: int
     calls: tuple[dict[str, Any], ...]
     log: tuple[str, ...]
@@ -114,11 +127,12 @@ class Charm:
             network=self._network,
             user=self._user,
         )
+        began = time.time()
         process = self._cluster.spawn(self._label, command)
         status = process.wait(TIMEOUT)
         state = json.loads((hook / "state.json").read_text())
         store.close_hook(hook, succeeded=status == 0)
-        outcome = _outcome(event, status, hook, state["units"][unit])
+        outcome = _outcome(event, began, status, hook, state["units"][unit])
         self._check(unit, outcome, process.log)
         return outcome
 
@@ -164,8 +178,9 @@ def _environment(unit: str, model: State, event: Event) -> dict[str, str]:
     }
 
 
-def _outcome(event: Event, status: int, hook: Path, unit: State) -> Outcome:
+def _outcome(event: Event, began: float, status: int, hook: Path, unit: State) -> Outcome:
     trace = (hook / "trace.jsonl").read_text().splitlines()
     log = (hook / "log").read_text().splitlines()
     action = unit.get("action", {})
-    return Outcome(event.name, status, tuple(map(json.loads, trace)), tuple(log), action)
+    calls = tuple(map(json.loads, trace))
+    return Outcome(event.name, began, event.environment, status, calls, tuple(log), action)

@@ -23,7 +23,8 @@ class Metadata:
     charm_user: str
     containers: Mapping[str, User]
     peers: tuple[str, ...]
-    endpoints: tuple[str, ...]
+    # Without peers: interface of each endpoint.
+    endpoints: Mapping[str, str]
     resources: tuple[str, ...]
     options: Mapping[str, Mapping[str, Any]]
     actions: Mapping[str, Any]
@@ -46,7 +47,11 @@ class Metadata:
                 for name, of in containers.items()
             },
             peers=tuple(metadata.get("peers") or ()),
-            endpoints=(*(metadata.get("requires") or ()), *(metadata.get("provides") or ())),
+            endpoints={
+                name: endpoint["interface"]
+                for role in ("requires", "provides")
+                for name, endpoint in (metadata.get(role) or {}).items()
+            },
             resources=tuple(metadata.get("resources") or ()),
             options=config.get("options") or {},
             actions=actions or {},

@@ -1,4 +1,4 @@
-"""A relation whose other side the caller plays: what it writes, the application sees."""
+"""A relation of two applications, deployed ones or one whose side the caller plays."""
 
 from __future__ import annotations
 
@@ -15,30 +15,34 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Relation:
-    """A relation of an application to a remote one with a single scripted unit."""
+    """A relation of an application to a remote one; a remote one that is played has one unit."""
 
     app: App
     remote: str
     number: int
 
     @classmethod
-    def create(cls, app: App, endpoint: str, remote: str, data: Mapping[str, str]) -> Relation:
-        """Relate, and queue created, joined and changed for every unit."""
-        agent = app.model.agent
+    def create(
+        cls, app: App, remote: str, ends: Mapping[str, str], data: Mapping[str, str]
+    ) -> Relation:
+        """Relate endpoints by application; queue created, joined and changed for every unit."""
+        agent, apps = app.model.agent, app.model.apps
         with agent.edit() as state:
-            state["applications"].setdefault(remote, application(remote, leader=f"{remote}/0"))
-            record = new_relation(state, {app.name: endpoint, remote: endpoint})
+            if remote not in apps:
+                state["applications"].setdefault(remote, application(remote, leader=f"{remote}/0"))
+            record = new_relation(state, ends)
             record["units"] = {
-                app.name: [unit.name for unit in app.units],
-                remote: [f"{remote}/0"],
+                name: [unit.name for unit in apps[name].units] if name in apps else [f"{name}/0"]
+                for name in ends
             }
             record["data"][remote] = dict(data)
-            for unit in app.units:
-                unit.queue.extend(events.joining(record, app.name, [f"{remote}/0"]))
+            for end, other in ((app.name, remote), (remote, app.name)):
+                for unit in apps[end].units if end in apps else []:
+                    unit.queue.extend(events.joining(record, end, record["units"][other]))
         return cls(app, remote, record["id"])
 
     def update(self, data: Mapping[str, str]) -> None:
-        """Change keys of the remote application's databag; an empty value deletes one."""
+        """Change keys of the played application's databag; an empty value deletes one."""
         with self.app.model.agent.edit() as state:
             record = state["relations"][str(self.number)]
             databag = {**record["data"].get(self.remote, {}), **data}
@@ -46,24 +50,29 @@ class Relation:
             for unit in self.app.units:
                 unit.queue.append(events.relation(record, self.app.name, "changed"))
 
-    def data(self) -> Mapping[str, str]:
-        """Return what our application has published to the remote one."""
-        return self._record()["data"].get(self.app.name, {})
+    def data(self, app: str | None = None) -> Mapping[str, str]:
+        """Return what an application, by default our own, has published."""
+        return self._record()["data"].get(app or self.app.name, {})
+
+    def exists(self) -> bool:
+        """Say whether it has not been removed, with one of its applications or alone."""
+        return str(self.number) in self.app.model.store.read()["relations"]
 
     def remove(self) -> None:
-        """Unrelate: every unit sees the remote unit depart, then the relation broken."""
-        agent = self.app.model.agent
+        """Unrelate: every unit sees the other side's units depart, then the relation broken."""
+        agent, apps = self.app.model.agent, self.app.model.apps
         with agent.lock:
-            for unit in self.app.units:
-                record = self._record()
-                with agent.edit() as state:
-                    state["relations"][str(self.number)]["units"][self.remote] = []
-                away = f"{self.remote}/0"
-                departed = events.relation(
-                    record, self.app.name, "departed", remote_unit=away, departing=away
-                )
-                agent.run(unit, departed)
-                agent.run(unit, events.relation(record, self.app.name, "broken"))
+            record, ends = self._record(), (self.app.name, self.remote)
+            with agent.edit() as state:
+                state["relations"][str(self.number)]["units"] = {name: [] for name in ends}
+            for end, other in (ends, ends[::-1]):
+                for unit in apps[end].units if end in apps else []:
+                    for away in record["units"][other]:
+                        departed = events.relation(
+                            record, end, "departed", remote_unit=away, departing=away
+                        )
+                        agent.run(unit, departed)
+                    agent.run(unit, events.relation(record, end, "broken"))
             with agent.edit() as state:
                 del state["relations"][str(self.number)]
 

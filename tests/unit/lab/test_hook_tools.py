@@ -115,6 +115,15 @@ def test_relations_are_found_by_endpoint(hook: Hook) -> None:
     assert hookcmds.relation_list(PEER) == ["istio-aux/1"]
 
 
+def test_the_other_end_of_a_relation_may_be_in_another_model(hook: Hook, store: Store) -> None:
+    own = store.read()["model"]["uuid"]
+    assert hookcmds.relation_model_get(FOREIGN) == hookcmds.RelationModel(uuid=own)
+    with store.edit() as state:
+        state["relations"][str(FOREIGN)]["remote-model"] = "another"
+    hook.begin()
+    assert hookcmds.relation_model_get(FOREIGN) == hookcmds.RelationModel(uuid="another")
+
+
 def test_databags_change_by_key_and_an_empty_value_deletes(hook: Hook) -> None:
     hookcmds.relation_set({"a": "1", "b": "2"}, FOREIGN, app=True)
     hookcmds.relation_set({"a": ""}, FOREIGN, app=True)

@@ -103,6 +103,17 @@ def test_a_relation_event_says_which_relation_and_who(state: State) -> None:
     )
 
 
+def test_the_units_of_a_related_application_see_what_another_one_writes(state: State) -> None:
+    state["applications"]["asking"] = store.application("asking", local=True, leader="asking/0")
+    state["units"]["asking/0"] = store.unit("asking", "10.0.0.9")
+    new_relation(state, {"app": "sidecar", "asking": "mesh"})
+
+    def write(after: State) -> None:
+        after["relations"]["1"]["data"]["app"] = {"live": "true"}
+
+    assert following(state, write) == [("asking/0", "mesh-relation-changed")]
+
+
 def test_options_without_a_value_are_left_out_and_defaults_filled_in(metadata: Metadata) -> None:
     assert metadata.config({"level": "debug"}) == {"level": "debug", "strict": False}
 

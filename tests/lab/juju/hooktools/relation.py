@@ -67,9 +67,9 @@ def relation_set(context: Context, call: Call) -> None:
 
 
 def relation_model_get(context: Context, call: Call) -> dict[str, str]:
-    """Return the remote model, which is always this one: nothing is cross-model here."""
-    context.relation(call.value("-r"))
-    return {"uuid": context.state["model"]["uuid"]}
+    """Return the remote model, which is this one unless the relation says otherwise."""
+    relation = context.relation(call.value("-r"))
+    return {"uuid": relation.get("remote-model", context.state["model"]["uuid"])}
 
 
 TOOLS = {

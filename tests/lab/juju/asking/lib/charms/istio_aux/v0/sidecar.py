@@ -1,0 +1,1 @@
+../../../../../../../../lib/charms/istio_aux/v0/sidecar.py

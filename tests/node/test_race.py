@@ -1,0 +1,182 @@
+"""The deployment race: charms, then Istio, then another charm; afterwards all have a sidecar.
+
+As canonical/istio-operators tells it. A model whose charms an administrator names, and another one
+whose charm asks by itself, with the library; packed charms, their `dispatch`, a Kubernetes of their
+own in which no Istio is yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lab
+import lab.istio
+import lab.juju
+import lab.pack
+import pytest
+from lab import images
+from lab.deployed import ROOT
+from lab.fixtures import running
+from lab.juju import pods
+from lab.race import ASKING, EARLY, ELSEWHERE, LATE, MODEL, SOON, UNMESHED, Seen, World
+from lightkube import Client
+
+NOTICE = "istio-aux-pebble-custom-notice"
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest) -> Iterator[lab.Cluster]:
+    """A Kubernetes without Istio."""
+    yield from running(request, "node")
+
+
+@pytest.fixture(scope="module")
+def world(cluster: lab.Cluster, charm: Path, client: Client) -> Iterator[World]:
+    """Two charms and the model's operator run; istio-aux and the asking charm are settled."""
+    cluster.load(images.busybox())
+    with contextlib.ExitStack() as stack:
+        here, there = (
+            stack.enter_context(lab.juju.Model(cluster, name)) for name in (MODEL, ELSEWHERE)
+        )
+        pods.run_operator(cluster, MODEL)
+        for name in EARLY:
+            pods.run_application(cluster, MODEL, name)
+        pods.run_application(cluster, ELSEWHERE, ASKING)
+        istio_aux = here.deploy(charm, trust=True, config={"inject-applications": "*"})
+        asking = there.deploy(lab.pack.pack(ROOT / "tests/lab/juju/asking"))
+        ends = lab.juju.consume(asking, "proxy-beside-me", istio_aux, "sidecar")
+        made = World(client, istio_aux, asking, *ends)
+        made.await_pods("modeloperator", *UNMESHED)
+        made.settle()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def before(world: World) -> Seen:
+    """While there is no Istio."""
+    return world.await_answer(live="false")
+
+
+def test_a_charm_that_asks_is_told_why_nothing_injects_yet(before: Seen) -> None:
+    assert before.answer["live"] == "false"
+    assert before.answer["reason"]
+    assert before.asking == ("waiting", before.answer["reason"])
+
+
+@dataclass(frozen=True)
+class Told:
+    """How the charm learnt of Istio.
+
+    Attributes:
+        by: the dispatch after which the asking charm was told that Istio injects.
+        seconds: when it began, after the first pod was seen to be injected.
+        unmeshed: what the action `list-unmeshed` answers.
+        explained: what the action `explain` answers about one of those pods.
+        seen: how things were then, with another charm deployed.
+    """
+
+    by: lab.juju.Outcome
+    seconds: float
+    unmeshed: Mapping[str, Any]
+    explained: Mapping[str, Any]
+    seen: Seen
+
+
+@pytest.fixture(scope="module")
+def told(world: World, before: Seen, cluster: lab.Cluster) -> Told:
+    """Istio is installed, and one more charm deployed; istio-aux is to report only."""
+    history = world.istio_aux.leader.history
+    known = len(history)
+    lab.istio.install(cluster, proxy_ready_delay=0.5)
+    live = time.time()
+
+    def answered() -> bool:
+        return world.look().answer["live"] == "true"
+
+    lab.until(answered, timeout=SOON, what="istio-aux to answer that Istio injects")
+    by = [outcome for outcome in history[known:] if "relation-set" in outcome.tools][-1]
+    pods.run_application(cluster, MODEL, LATE)
+    world.await_pods(f"{LATE}-0")
+    world.settle()
+    unmeshed = world.istio_aux.action("list-unmeshed").results
+    explained = world.istio_aux.action("explain", pod=f"{MODEL}/{EARLY[0]}-0").results
+    seen = world.await_answer(live="true", meshed="false")
+    return Told(by, by.began - live, unmeshed["results"], explained["results"], seen)
+
+
+def test_a_notice_of_the_workload_wakes_the_charm_once_istio_is_live(
+    told: Told, record_testsuite_property: Callable[[str, object], None]
+) -> None:
+    record_testsuite_property("seconds from live to dispatch", round(told.seconds, 2))
+    assert told.by.event == NOTICE
+    assert told.by.environment["JUJU_NOTICE_KEY"] == "istio-aux.io/changed"
+
+
+def test_reporting_tells_who_has_no_sidecar_and_touches_nobody(before: Seen, told: Told) -> None:
+    """T40: pods that were made while there was no injector are found."""
+    listed = [line for line in str(told.unmeshed["pods"]).splitlines() if line]
+    assert {name for name in told.seen.pods if any(name in line for line in listed)} == UNMESHED
+    assert "3 without sidecar" in told.seen.status
+    assert told.seen.uids() == {**told.seen.uids(), **before.uids()}
+
+
+def test_an_action_explains_a_pod_in_the_words_of_the_workload(told: Told) -> None:
+    assert "the pod has no container istio-proxy" in told.explained["explanation"]
+
+
+def test_a_charm_that_comes_once_istio_is_live_has_its_sidecar_at_once(told: Told) -> None:
+    assert told.seen.meshed() == {f"{LATE}-0"}
+
+
+def test_a_charm_whose_pods_came_too_early_is_told_which_have_no_sidecar(told: Told) -> None:
+    assert told.seen.answer["meshed"] == "false"
+    assert told.seen.asking == ("waiting", told.seen.answer["meshed-reason"])
+
+
+@pytest.fixture(scope="module")
+def after(world: World, told: Told) -> Seen:
+    """Once what missed its sidecar was to be restarted."""
+    world.istio_aux.configure(race_policy="restart")
+    world.await_pods(*UNMESHED, meshed=True)
+    return world.await_answer(meshed="true")
+
+
+def test_afterwards_all_charms_have_a_sidecar_whenever_they_came(after: Seen) -> None:
+    """T41: a pod is restarted once its replacement would have one, not before."""
+    assert after.meshed() == {*UNMESHED, f"{LATE}-0"}
+
+
+def test_nobody_patched_a_stateful_set(before: Seen, told: Told, after: Seen) -> None:
+    late = {LATE: told.seen.stateful_sets[LATE]}
+    assert after.stateful_sets == {**before.stateful_sets, **late}
+
+
+def test_the_models_operator_is_the_pod_that_it_was_and_has_no_sidecar(
+    before: Seen, after: Seen
+) -> None:
+    assert after.uids()["modeloperator"] == before.uids()["modeloperator"]
+    assert "modeloperator" not in after.meshed()
+
+
+def test_what_had_its_sidecar_is_not_restarted(told: Told, after: Seen) -> None:
+    assert after.uids()[f"{LATE}-0"] == told.seen.uids()[f"{LATE}-0"]
+
+
+def test_the_asking_charm_learns_that_its_pods_are_meshed(after: Seen) -> None:
+    assert (after.answer["live"], after.answer["meshed"]) == ("true", "true")
+    assert after.asking == ("active", "meshed")
+
+
+def test_when_the_relation_ends_nobody_asks_any_more(world: World, after: Seen) -> None:
+    for end in (world.relation, world.offered):
+        end.remove()
+    world.settle()
+    files = world.istio_aux.leader.containers["istio-aux"].files()
+    asked = (files / "etc/istio-aux/applications").read_text()
+    assert f"{MODEL}/*" in asked
+    assert ASKING not in asked
