@@ -9,28 +9,18 @@ from pathlib import Path
 
 import lab
 import pytest
+import yaml
 from demo import __main__ as program
 from demo import node, scenes
 from demo.performance import Performance
 from demo.promise import judge
 from demo.steps import Steps
 from demo.story import JobStory
-from lab import images
-from lab.fixtures import await_account
-from lightkube import Client, codecs
-from lightkube.models.core_v1 import Container, PodSpec
-from lightkube.models.meta_v1 import LabelSelectorRequirement, ObjectMeta
-from lightkube.resources.admissionregistration_v1 import (
-    MutatingAdmissionPolicy,
-    MutatingWebhookConfiguration,
-)
-from lightkube.resources.core_v1 import Namespace, Pod
+from lightkube import codecs
 from rich.console import Console
 
 NO_QUIT = scenes.Scene("no-quit", helped=True)
 NO_HOLD = scenes.Scene("no-hold", helped=True)
-# Measured: the API server follows a changed configuration within 1 s.
-SOON = 30
 # Refuses every way to quit in one scene, whatever role the workload has.
 REFUSED = """
 apiVersion: admissionregistration.k8s.io/v1
@@ -81,55 +71,39 @@ def stage(steps: Steps) -> Iterator[lab.Cluster]:
         yield cluster
 
 
-def played(stage: lab.Cluster, steps: Steps, scene: scenes.Scene) -> JobStory:
+def played(stage: lab.Cluster, steps: Steps, scene: scenes.Scene, manifest: Path) -> JobStory:
     with stage.client() as client:
-        manifest = scenes.EXAMPLES / "tfjob.yaml"
         return scenes.play(scene, manifest, client, stage.kubeconfig, steps)
 
 
 @pytest.fixture(scope="module")
-def stories(stage: lab.Cluster, steps: Steps) -> Mapping[str, JobStory]:
+def stories(
+    stage: lab.Cluster, steps: Steps, tmp_path_factory: pytest.TempPathFactory
+) -> Mapping[str, JobStory]:
     """Both scenes of `make demo`, and two that break its promise, all at the same time."""
     with stage.client() as client:
         for resource in codecs.load_all_yaml(REFUSED):
             client.create(resource)
-        leave_out(client, NO_HOLD)
-    all_scenes = (scenes.WITHOUT, scenes.WITH, NO_QUIT, NO_HOLD)
-    with ThreadPoolExecutor(len(all_scenes)) as pool:
-        told = {s.namespace: pool.submit(played, stage, steps, s) for s in all_scenes}
+    manifest = scenes.EXAMPLES / "tfjob.yaml"
+    unheld = tmp_path_factory.mktemp("no-hold") / manifest.name
+    unheld.write_text(without_hold(manifest.read_text()))
+    manifests = {
+        scenes.WITHOUT: manifest,
+        scenes.WITH: manifest,
+        NO_QUIT: manifest,
+        NO_HOLD: unheld,
+    }
+    with ThreadPoolExecutor(len(manifests)) as pool:
+        told = {s.namespace: pool.submit(played, stage, steps, s, m) for s, m in manifests.items()}
     return {name: story.result() for name, story in told.items()}
 
 
-def leave_out(client: Client, scene: scenes.Scene) -> None:
-    """Make policy and webhook overlook a namespace that has their label."""
-    name = f"istio-aux-{node.MODEL}-istio-aux"
-    policy = client.get(MutatingAdmissionPolicy, name)
-    configuration = client.get(MutatingWebhookConfiguration, name)
-    assert policy.spec
-    for matches in (policy.spec.matchConstraints, *(configuration.webhooks or ())):
-        assert matches
-        assert matches.namespaceSelector
-        not_here = LabelSelectorRequirement(
-            key="kubernetes.io/metadata.name", operator="NotIn", values=[scene.namespace]
-        )
-        matches.namespaceSelector.matchExpressions = [
-            *(matches.namespaceSelector.matchExpressions or ()),
-            not_here,
-        ]
-    client.replace(policy)
-    client.replace(configuration)
-    client.create(Namespace(metadata=ObjectMeta(name=scene.namespace, labels=scene.labels)))
-    await_account(client, scene.namespace)
-    containers = [Container(name="main", image=images.BUSYBOX)]
-    probe = Pod(
-        metadata=ObjectMeta(name="probe", namespace=scene.namespace),
-        spec=PodSpec(containers=containers, restartPolicy="Never"),
-    )
-    lab.until(
-        lambda: "holdApplication" not in str(client.create(probe, dry_run=True)),
-        timeout=SOON,
-        what=f"the charm to overlook {scene.namespace}",
-    )
+def without_hold(tfjob: str) -> str:
+    """The same job with pods that nobody is to hold."""
+    document = yaml.safe_load(tfjob)
+    template = document["spec"]["tfReplicaSpecs"]["Worker"]["template"]
+    template.setdefault("metadata", {})["annotations"] = {"istio-aux.io/start": "off"}
+    return yaml.safe_dump(document)
 
 
 @pytest.fixture(scope="module")
