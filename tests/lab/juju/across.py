@@ -7,6 +7,7 @@ one. There is no offer to make first, nor anything to accept.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import uuid
 
@@ -38,7 +39,8 @@ def consume(consumer: App, endpoint: str, offering: App, offered: str) -> tuple[
 
 def _mirror(near: Relation, far: Relation) -> None:
     """Show the other model what our application has written."""
-    if near.exists() and far.exists():
+    # Each model has a thread of its own: either end may be removed at any moment, and is gone then.
+    with contextlib.suppress(KeyError):
         shown, written = far.data(far.remote), near.data()
         if shown != written:
             far.update({**dict.fromkeys(shown, ""), **written})
