@@ -54,10 +54,6 @@ class Relation:
         """Return what an application, by default our own, has published."""
         return self._record()["data"].get(app or self.app.name, {})
 
-    def exists(self) -> bool:
-        """Say whether it has not been removed, with one of its applications or alone."""
-        return str(self.number) in self.app.model.store.read()["relations"]
-
     def remove(self) -> None:
         """Unrelate: every unit sees the other side's units depart, then the relation broken."""
         agent, apps = self.app.model.agent, self.app.model.apps
