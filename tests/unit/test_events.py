@@ -41,7 +41,7 @@ async def test_an_event_is_about_the_pod_and_says_who_did_what() -> None:
     }  # fmt: skip
     assert (event["type"], event["reason"]) == ("Normal", "ProxyQuit")
     assert (event["action"], event["note"]) == ("Quit", "it exited")
-    assert event["reportingController"] == "istio-aux.io/quit"
+    assert event["reportingController"] == "istio-aux.io/istio-aux"
     assert event["reportingInstance"] == "host"
     assert event["metadata"]["namespace"] == "training"
     assert event["metadata"]["name"].startswith("job.")

@@ -42,7 +42,7 @@ async def test_the_injection_policy_is_read_with_each_answer(tmp_path: Path) -> 
         for broken in ("policy: [", "3", None):
             await put_policy(api, broken)
             asked = len(istiod.heads)
-            await until(lambda: len(istiod.heads) > asked + 2, "it is read again")  # noqa: B023
+            await until(lambda: len(istiod.heads) > asked + 2, "it is read again")  # noqa: B023  (awaited in this turn)
             assert seen.mesh.policies == {OURS: InjectionPolicy(policy="disabled")}
 
         await api.remove("configmaps", "istio-system", NAME)

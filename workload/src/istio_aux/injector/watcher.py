@@ -115,6 +115,7 @@ class Watcher:
                     if not await self._settled(deadline - clock()):
                         continue
                     patience = self._tell(datetime.now(UTC))
+                # What trips us must not end the process, which serves admission too.
                 except Exception as error:
                     self._telemetry.internal_errors.inc()
                     extra = {"event": "internal-error"}

@@ -21,7 +21,7 @@ from istio_aux.kube.resources import Key
 
 _log = logging.getLogger(__name__)
 
-CONTROLLER = "istio-aux.io/quit"
+CONTROLLER = "istio-aux.io/istio-aux"
 """``reportingController``; must be a qualified name."""
 
 BURST = 50
