@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import ssl
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import lab.tools
 def describe(*more: str) -> dict[str, str]:
     """What a reader needs in order to compare numbers, in words; ``more`` names packages."""
     memory = int(re.findall(r"MemTotal:\s+(\d+)", Path("/proc/meminfo").read_text())[0])
+    built = "the system's" if sys.base_prefix == "/usr" else "not the system's"
     models = re.findall(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
     return {
         "cores": str(len(os.sched_getaffinity(0))),
@@ -25,7 +27,7 @@ def describe(*more: str) -> dict[str, str]:
         "GOGC": os.environ.get("GOGC", "100"),
         "Kubernetes": pinned(lab.tools.KUBERNETES, "k8s.io/kubernetes"),
         "etcd": pinned(lab.tools.KUBERNETES, "go.etcd.io/etcd/server/v3"),
-        "Python": platform.python_version(),
+        "Python": f"{platform.python_version()} ({built})",
         "OpenSSL": ssl.OPENSSL_VERSION.split()[1],
         **{name: version(name) for name in ("istio-aux", "aiohttp", "msgspec", *more)},
     }

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import select
 import socket
 import ssl
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,6 +81,11 @@ class Client:
 
     def resume(self) -> None:
         self._transport.resume_reading()
+
+    @property
+    def has_mail(self) -> bool:
+        """Whether anything has come that was not read yet."""
+        return bool(select.select([self._writer.get_extra_info("socket")], [], [], 0)[0])
 
     @property
     def tls(self) -> ssl.SSLObject:
@@ -210,11 +216,13 @@ class Hook:
 
 
 @asynccontextmanager
-async def serving(folder: Path, **limits: Any) -> AsyncGenerator[Hook]:
+async def serving(
+    folder: Path, how: Callable[[], Start] = Start, **limits: Any
+) -> AsyncGenerator[Hook]:
     """A webhook with bounds of a test's own; deadlines are looked at often."""
     crt, key = certificate(folder)
     metrics = Telemetry()
-    webhook = Webhook(metrics, Start, limits=Limits(sweep=0.01, **limits))
+    webhook = Webhook(metrics, how, limits=Limits(sweep=0.01, **limits))
     _, port = await webhook.listen("127.0.0.1", 0, Certificate(crt, key).context)
     try:
         yield Hook(webhook, metrics, port, ssl.create_default_context(cafile=str(crt)))

@@ -6,13 +6,16 @@ import asyncio
 import base64
 import json
 import logging
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 from istio_aux.admission.limits import DEFAULTS
+from istio_aux.admission.server import TOGETHER
 from istio_aux.core import review as reviews
+from istio_aux.core.policy import Start
 from unit.asynchronous import driven
-from unit.hooked import JSON, post, review, serving
+from unit.hooked import JSON, Client, post, review, serving
 from unit.logged import logging_to
 
 
@@ -203,3 +206,29 @@ async def test_many_reviews_at_once_are_all_answered(tmp_path: Path) -> None:
         answers = await asyncio.gather(*(hook.ask(post(review())) for _ in range(100)))
     assert {answer.status for answer in answers} == {200}
     assert hook.reviews("hold") == 100
+
+
+@driven
+async def test_answers_of_one_turn_leave_together_but_never_wait_for_many_others(
+    tmp_path: Path,
+) -> None:
+    clients: list[Client] = []
+    arrived: list[int] = []
+
+    def look() -> Start:
+        """As each pod's turn comes: how many have their answer."""
+        arrived.append(sum(client.has_mail for client in clients))
+        return Start()
+
+    async with AsyncExitStack() as stack:
+        hook = await stack.enter_async_context(serving(tmp_path, look))
+        for _ in range(TOGETHER + 2):
+            client = await stack.enter_async_context(hook.client())
+            await client.ask(post(review()))
+            clients.append(client)
+        arrived.clear()
+        for client in clients:
+            await client.send(post(review()))
+        for client in clients:
+            assert (await client.answer()).status == 200
+    assert arrived == [0] * TOGETHER + [TOGETHER] * 2

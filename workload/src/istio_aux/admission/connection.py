@@ -35,6 +35,10 @@ class Owner(http1.Desk, Protocol):
         """Let a connection go that `admit` took; it is closed."""
         ...
 
+    def send_soon(self, connection: Connection) -> None:
+        """Call `Connection.send` before anything else is read from it."""
+        ...
+
 
 class Connection(asyncio.BufferedProtocol):
     """A connection. A class because asyncio calls back.
@@ -89,7 +93,7 @@ class Connection(asyncio.BufferedProtocol):
         except ssl.SSLError as error:
             self._broken(error)
         else:
-            self._send()
+            self._say()
 
     def eof_received(self) -> bool:
         """asyncio: nothing more will come; what had come is answered, so asyncio may close."""
@@ -123,34 +127,41 @@ class Connection(asyncio.BufferedProtocol):
             self.dismiss(Closed.IDLE)
         else:
             self._http.expire()
-            self._send()
+            self._say()
 
     def dismiss(self, why: Closed) -> None:
         """Close an idle connection so that a review that is on its way to it is not lost."""
         if not self._closed:
             self._http.dismiss(why)
-            self._send()
+            self._say()
+
+    def send(self) -> None:
+        """Let the client have what there is for it."""
+        if outgoing := self._tls.outgoing():
+            self._transport.write(outgoing)
 
     def abort(self, why: Closed) -> None:
         """Close it now, whatever is under way."""
         self._closed = self._closed or why
         self._transport.abort()
 
-    def _send(self) -> None:
-        """Send what there is to say, and wait for more unless that was the last."""
+    def _say(self) -> None:
+        """Say what there is to say, and wait for more unless that was the last."""
+        answered = bool(answers := self._http.answers)
         try:
-            if answers := self._http.answers:
+            if answered:
                 self._tls.write(answers[0] if len(answers) == 1 else b"".join(answers))
                 answers.clear()
                 self._rested = time.monotonic()
             if self._http.over:
                 self._tls.close()
-            outgoing = self._tls.outgoing()
         except ssl.SSLError as error:
             self._broken(error)
             return
-        if outgoing:
-            self._transport.write(outgoing)
+        if answered and not self._http.over:
+            self._owner.send_soon(self)
+        else:
+            self.send()
         if self._http.over:
             self._finish(self._http.over)
         else:
