@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+
+import pytest
+from aiohttp import web
+from istio_aux import watches as following
 from istio_aux.core.namespace import Namespace
 from istio_aux.kube.client import Client
 from istio_aux.kube.resources import Key
@@ -9,6 +15,7 @@ from istio_aux.telemetry import Telemetry
 from istio_aux.watches import Watches
 from unit.apiserver import ApiServer
 from unit.asynchronous import background, driven, until
+from unit.store import refusal
 
 
 class Seen:
@@ -47,3 +54,50 @@ async def test_an_object_that_trips_one_who_is_told_stops_nobody() -> None:
             await api.remove("namespaces", "", "bad")
             await until(lambda: second.names == {"good"}, "it is gone")
     assert b"\nistio_aux_internal_errors_total 2.0\n" in telemetry.render()
+
+
+@driven
+async def test_what_comes_after_another_collection_is_listed_once_that_is_known() -> None:
+    asked = asyncio.Event()
+    known: list[bool] = []
+
+    async def look(request: web.Request) -> None:
+        """Namespaces are listed late: whoever does not wait for them comes first."""
+        if request.path.endswith("pods"):
+            known.append(first.synced.is_set())
+            asked.set()
+        elif not first.synced.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asked.wait(), 0.2)
+
+    async with ApiServer() as api, Client(api.access()) as client:
+        api.faults.append(look)
+        watches = Watches(client, Telemetry())
+        first = watches.add("namespaces", "/api/v1/namespaces", Namespace, Seen())
+        watches.add("pods", "/api/v1/pods", Namespace, Seen(), after=first)
+        one, two = watches.work()
+        async with background(one), background(two):
+            await until(lambda: watches.ready, "all is seen")
+    assert all(known)
+
+
+@driven
+async def test_a_collection_does_not_wait_for_ever_for_one_that_nobody_may_see(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(following, "HEAD_START", 0.05)
+
+    async def refuse(request: web.Request) -> web.StreamResponse | None:
+        if not request.path.endswith("namespaces"):
+            return None
+        api.faults.append(refuse)
+        return refusal(403, "Forbidden", "not for you")
+
+    async with ApiServer() as api, Client(api.access()) as client:
+        api.faults.append(refuse)
+        watches = Watches(client, Telemetry())
+        first = watches.add("namespaces", "/api/v1/namespaces", Namespace, Seen())
+        second = watches.add("pods", "/api/v1/pods", Namespace, Seen(), after=first)
+        one, two = watches.work()
+        async with background(one), background(two):
+            await until(second.synced.is_set, "pods are seen")

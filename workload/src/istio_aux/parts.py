@@ -92,9 +92,10 @@ class Parts:
         watches = Watches(self.client, self.telemetry)
         selector = {"labelSelector": str(settings.namespace_selector)}
         watches.add("namespaces", NAMESPACES, Namespace, self._selection, selection=selector)
+        running = None
         if settings.quit_mode is not QuitMode.OFF:
             fields = {"fieldSelector": quitting.FIELDS}
-            watches.add("pods", quitting.PODS, Pod, self._quit, selection=fields)
+            running = watches.add("pods", quitting.PODS, Pod, self._quit, selection=fields)
         ours = settings.webhook_configuration
         self._order = Order(ours, self.telemetry) if ours else None
         if self._order:
@@ -111,8 +112,9 @@ class Parts:
         if settings.race_policy is not RacePolicy.OFF:
             fields = {"fieldSelector": repairing.FIELDS}
             pods = watches.add(
-                "all pods", quitting.PODS, Pod, self._repair, selection=fields, need=never
-            )
+                "all pods", quitting.PODS, Pod, self._repair,
+                selection=fields, need=never, after=running,
+            )  # fmt: skip
             self._repair.listed = pods.synced
         return watches
 

@@ -5,8 +5,10 @@ Only that may live here: what the objects mean is for those who are told of them
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Coroutine, Mapping
+from contextlib import suppress
 from enum import Enum, auto
 from typing import Any, Generic
 
@@ -16,6 +18,9 @@ from istio_aux.kube.watch import Handler, Watch
 from istio_aux.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
+
+HEAD_START = 10.0
+"""Seconds that a collection waits at most for the one that it comes after."""
 
 
 class Need(Enum):
@@ -35,6 +40,7 @@ class Watches:
         """Prepare; ``telemetry`` counts how often watches start again."""
         self._client, self._telemetry = client, telemetry
         self._watches: dict[str, tuple[Watch[Any], Need]] = {}
+        self._firsts: dict[str, Watch[Any]] = {}
 
     def add(
         self,
@@ -44,18 +50,24 @@ class Watches:
         *handlers: Handler[T],
         need: Need = Need.ALWAYS,
         selection: Mapping[str, str] | None = None,
+        after: Watch[Any] | None = None,
     ) -> Watch[T]:
-        """Follow one more collection from `work` on; every handler is told of every change."""
+        """Follow one more collection from `work` on; every handler is told of every change.
+
+        ``after``: one that somebody waits for, and that is not to share its time with this one.
+        """
         watch = Watch(
             self._client, path, kind, _All(handlers, self._telemetry),
             selection=selection, restarted=self._count_restart,
         )  # fmt: skip
         self._watches[name] = watch, need
+        if after:
+            self._firsts[name] = after
         return watch
 
     def work(self) -> list[Coroutine[Any, Any, None]]:
         """What has to run for as long as the process does."""
-        return [watch.run() for watch, _ in self._watches.values()]
+        return [_run(watch, self._firsts.get(name)) for name, (watch, _) in self._watches.items()]
 
     def missing(self) -> dict[str, str]:
         """Why collections have not been seen in full yet, by their names; for people."""
@@ -77,6 +89,14 @@ class Watches:
 
     def _count_restart(self, reason: str) -> None:
         self._telemetry.watch_restarts.labels(reason).inc()
+
+
+async def _run(watch: Watch[Any], first: Watch[Any] | None) -> None:
+    if first:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HEAD_START):
+                await first.synced.wait()
+    await watch.run()
 
 
 class _All(Generic[T]):
