@@ -3,15 +3,15 @@
 # uv leaves a lock a virtual environment in the folder for temporary files, and others leave theirs: here, not in the system's.
 export TMPDIR := $(CURDIR)/.venv/tmp
 TOX = .venv/bin/tox run --quiet
-# Two at a time, each shown when it ends; the node tier is alone, because real pods want the whole machine.
-SIDE_BY_SIDE = .venv/bin/tox run-parallel --quiet --parallel 2 --parallel-no-spinner
+# Three at a time, each shown when it ends: the tests of a tier wait for most of their time. The longest is the first.
+SIDE_BY_SIDE = .venv/bin/tox run-parallel --quiet --parallel 3 --parallel-no-spinner
 
 .PHONY: demo test lab lab-down format pack clean
 demo: .venv/ready          ## watch a TFJob hang beside Istio's sidecar, then complete
 	@$(TOX) -e demo
 test: .venv/ready          ## lint, types, unit, cluster and node tiers
-	@rm -rf test-results; $(TOX) -e lab -- build || exit; $(SIDE_BY_SIDE) -e lint,static,integration-collect,unit,cluster; s=$$?; \
-	$(TOX) -e node || s=$$?; .venv/bin/python tests/summary.py test-results; exit $$s
+	@rm -rf test-results; $(TOX) -e lab -- build || exit; $(SIDE_BY_SIDE) -e node,cluster,unit,lint,static,integration-collect; s=$$?; \
+	.venv/bin/python tests/summary.py test-results; exit $$s
 lab: .venv/ready           ## leave a cluster running and print its kubeconfig
 	@$(TOX) -e lab -- up --level node
 lab-down: .venv/ready      ## end it, leaving nothing behind

@@ -13,7 +13,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
 
 import lab
-from lab.fixtures import await_account
+from lab.fixtures import await_account, vacate
 from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
 from lab.workload import Workload
@@ -57,7 +57,7 @@ def stage(
     await_account(client, name)
     workload.select(name)
     yield Scene(client, kubelet, name, name)
-    client.delete(Namespace, name)
+    vacate(client, name)
 
 
 def metric(workload: Workload, series: str) -> float:

@@ -17,19 +17,19 @@ def until(
     ignoring: tuple[type[Exception], ...] = (),
     every: float = 0.05,
 ) -> T:
-    """Call `check` every so many seconds until it returns something true; returns that.
+    """Call `check` every so often until it returns something true; returns that.
 
     Args:
         check: looks at the world; what it returns, when false, is "not yet".
         timeout: seconds after which to give up; ten times what a run was measured to take.
         what: what is awaited, for the message: "pod payments/train to finish".
         ignoring: exceptions of `check` that mean "not yet" as well.
-        every: seconds between two looks.
+        every: seconds between two looks, to begin with.
 
     Raises:
         TimeoutError: naming `what` and the last value or exception.
     """
-    end = time.monotonic() + timeout
+    begin = time.monotonic()
     while True:
         try:
             last: object = check()
@@ -37,6 +37,8 @@ def until(
                 return last  # pyright: ignore[reportReturnType] - true, so not None
         except ignoring as error:
             last = error
-        if time.monotonic() > end:
+        waited = time.monotonic() - begin
+        if waited > timeout:
             raise TimeoutError(f"waited {timeout:g} s for {what}; last seen: {last!r}")
-        time.sleep(every)
+        # Looking costs those that are looked at, too: what takes long is looked at less often.
+        time.sleep(min(max(every, waited / 20), 0.5))

@@ -18,7 +18,7 @@ def driven(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         async def bounded() -> None:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(200):
                 await test(*args, **kwargs)
 
         asyncio.run(bounded())
@@ -26,7 +26,7 @@ def driven(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
     return run
 
 
-async def until(check: Callable[[], T], what: str, *, within: float = 10.0) -> T:
+async def until(check: Callable[[], T], what: str, *, within: float = 60.0) -> T:
     """Wait until ``check`` returns something true; returns that.
 
     Raises:

@@ -28,8 +28,8 @@ BACKLOG = 1024
 """Connections. The API server opens one for each review above 25 at once, in bursts."""
 
 TOGETHER = 16
-"""Answers that wait for each other at most. A client that sleeps has to be woken for an answer, which
-costs as much as a tenth of a review; for those that follow at once it is awake."""
+"""Answers that wait for each other at most. To wake a client that sleeps is half of what sending
+costs; the answers that follow at once find it awake."""
 
 
 class Webhook:
