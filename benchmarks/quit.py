@@ -183,6 +183,11 @@ class _Bench:
         self._workload.await_ready()
         self._await_watched(size)
         ready = time.time() - began
+        lab.until(
+            lambda: self._workload.get("/readyz")[1].strip() == "ok",
+            timeout=sizes.limit,
+            what="the lists that nobody waits for",
+        )
         listed = usage(pid)
         # What is measured is that nothing happens for so long.
         idle = _during(pid, lambda: time.sleep(sizes.idle))
