@@ -3,8 +3,8 @@
 # uv leaves a lock a virtual environment in the folder for temporary files, and others leave theirs: here, not in the system's.
 export TMPDIR := $(CURDIR)/.venv/tmp
 TOX = .venv/bin/tox run --quiet
-# Three at a time, each shown when it ends: the tests of a tier wait for most of their time. The longest is the first.
-SIDE_BY_SIDE = .venv/bin/tox run-parallel --quiet --parallel 3 --parallel-no-spinner
+# Two at a time, each shown when it ends. The node tier, which is the longest and mostly waits, is the first.
+SIDE_BY_SIDE = .venv/bin/tox run-parallel --quiet --parallel 2 --parallel-no-spinner
 
 .PHONY: demo test lab lab-down format pack clean
 demo: .venv/ready          ## watch a TFJob hang beside Istio's sidecar, then complete

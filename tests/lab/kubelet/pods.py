@@ -187,11 +187,12 @@ class Pods:
         try:
             await self._api.request(method, path, body, content_type=content_type)
         except RefusedError as error:
-            # A later pod of the same name that has no node yet is none of ours: NodeRestriction
-            # says so (403) before anybody compares UIDs (409).
-            if error.code not in (403, 404, 409):
+            # A later pod of the same name is none of ours. NodeRestriction says so (403) of one
+            # without a node yet, before anybody compares UIDs (409); of one that came between
+            # these two looks, validation does (422: the UID is immutable).
+            if error.code not in (403, 404, 409, 422):
                 raise
-            if error.code == 403 and await self._exists(record):
+            if error.code in (403, 422) and await self._exists(record):
                 raise
 
     async def _exists(self, record: Record) -> bool:
