@@ -40,5 +40,6 @@ def until(
         waited = time.monotonic() - begin
         if waited > timeout:
             raise TimeoutError(f"waited {timeout:g} s for {what}; last seen: {last!r}")
-        # Looking costs those that are looked at, too: what takes long is looked at less often.
-        time.sleep(min(max(every, waited / 20), 0.5))
+        # Looking costs those that are looked at, too: what takes long is looked at less often, and
+        # seen late by a twentieth of the time that it took, half a second at most.
+        time.sleep(max(every, min(waited / 20, 0.5)))

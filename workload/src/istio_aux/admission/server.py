@@ -188,9 +188,9 @@ class Webhook:
         telemetry.flush()
 
     def _send(self) -> None:
-        for connection in self._unsent:
+        unsent, self._unsent = self._unsent, []
+        for connection in unsent:
             connection.send()
-        self._unsent.clear()
 
     def _review(self, path: bytes, body: bytes) -> review.Answer:
         try:
