@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
 import json
 import logging
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from istio_aux.admission.limits import DEFAULTS
@@ -81,6 +83,29 @@ async def test_the_log_has_the_reviews_of_one_go_when_they_are_answered(tmp_path
                     assert (await client.answer()).status == 200
                 lines = [json.loads(line) for line in path.read_bytes().splitlines()[before:]]
                 assert [line["event"] for line in lines] == ["review"] * count
+
+
+class Output(io.RawIOBase):
+    """A log that nobody keeps; whoever is to get mail has it, or not, when lines are written."""
+
+    def __init__(self, client: Client) -> None:
+        self.client, self.late = client, list[bool]()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, lines: Any) -> int:
+        self.late.append(self.client.has_mail)
+        return len(lines)
+
+
+@driven
+async def test_the_log_has_a_review_before_its_client_has_the_answer(tmp_path: Path) -> None:
+    async with serving(tmp_path) as hook, hook.client() as client:
+        await client.ask(post(review()))
+        with logging_to(Output(client)) as output:
+            await client.ask(post(review()))
+            assert output.late == [False]
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"request": {}}', b"\xff\xfe", b"[" * 9999])

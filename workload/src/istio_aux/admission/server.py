@@ -185,9 +185,10 @@ class Webhook:
     def _end_turn(self) -> None:
         self._turn_ends = None
         self._send()
-        telemetry.flush()
 
     def _send(self) -> None:
+        """Log lines first: what a client was told is in the log by then."""
+        telemetry.flush()
         unsent, self._unsent = self._unsent, []
         for connection in unsent:
             connection.send()
