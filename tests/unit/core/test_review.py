@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import json
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import jsonpatch
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from istio_aux.core import review, start
 from istio_aux.core.policy import Start
@@ -55,6 +56,11 @@ def response(body: bytes, uid: str = "705ab4f5") -> dict[str, Any]:
     assert found["allowed"] is True
     assert ("patch" in found) == ("patchType" in found)
     return found
+
+
+def compact(found: dict[str, Any]) -> bytes:
+    """As the API server writes it: no space between what has a meaning."""
+    return json.dumps(found, separators=(",", ":")).encode()
 
 
 def answer(found: dict[str, Any]) -> review.Answer:
@@ -256,6 +262,32 @@ def test_no_body_breaks_it(body: bytes) -> None:
         except review.Malformed:
             continue
         response(result.body, result.uid)
+
+
+NAMES = st.sampled_from(["managedFields", "spec", "f:spec", "labels", 'k:{"a":[1]}'])
+TEXTS = st.sampled_from(["", "]", 'a]},"spec":{', ',"managedFields":[', "]}},\\"])
+
+
+@example(["name", "managedFields"], "", [{"labels": {"a": []}, "spec": {}}])
+@given(
+    st.permutations(["name", "annotations", "managedFields", "ownerReferences"]),
+    TEXTS,
+    st.lists(st.recursive(
+        TEXTS,
+        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(NAMES, inner, max_size=3),
+    ), max_size=3),
+)  # fmt: skip
+def test_managed_fields_change_nothing_wherever_they_stand(
+    order: list[str], text: str, fields: list[Any]
+) -> None:
+    """Also where the document looks, for a while, as if they ended elsewhere."""
+    found = request()
+    members = {"annotations": {"a": text}, "managedFields": fields, "name": text}
+    found["request"]["object"]["metadata"] = {key: members.get(key, []) for key in order}
+    found["request"]["object"]["spec"]["hostNetwork"] = True
+    bare = copy.deepcopy(found)
+    del bare["request"]["object"]["metadata"]["managedFields"]
+    assert review.decode(compact(found)) == review.decode(compact(bare))
 
 
 @pytest.mark.parametrize("record", ["inject-classic.json", "inject-kube-system.json"])
