@@ -40,8 +40,8 @@ from benchmarks.numbers import percentile
 from benchmarks.webhooks import Webhooks
 
 WHOLE = Sizes(
-    rounds=5, seconds=0.8, scheduled=2.5, warm=5,
-    blocks=5, creations=20, troubled=20, patience=True,
+    rounds=24, seconds=0.3, scheduled=0.8, warm=2,
+    blocks=1, creations=20, troubled=20, patience=True,
 )  # fmt: skip
 QUICK = Sizes(
     rounds=1, seconds=0.03, scheduled=0.1, warm=1,

@@ -96,10 +96,15 @@ class Output(io.BytesIO):
             self.late.append(self.client.has_mail)
 
 
+@pytest.mark.parametrize("draining", [False, True])
 @driven
-async def test_the_log_has_a_review_before_its_client_has_the_answer(tmp_path: Path) -> None:
+async def test_the_log_has_a_review_before_its_client_has_the_answer(
+    draining: bool, tmp_path: Path
+) -> None:
     async with serving(tmp_path) as hook, hook.client() as client:
         await client.ask(post(review()))
+        if draining:
+            hook.webhook.drain()
         with logging_to(Output(client)) as output:
             await client.ask(post(review()))
             assert output.late == [False]

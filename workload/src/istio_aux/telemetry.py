@@ -246,22 +246,21 @@ class JsonLines(logging.Handler):
         self._stream.flush()
 
 
-def often(logger: logging.Logger, event: str, message: str, facts: dict[str, object]) -> bool:
-    """Log what happens often, at level info; returns whether the line awaits the next `flush`.
+def often(logger: logging.Logger, event: str, message: str, facts: dict[str, object]) -> None:
+    """Log what happens often, at level info; the system has the line after the next `flush`.
 
     It is ``logger.info(message, extra={"event": event, **facts})``. But a record knows where in the
     code it was made, in which thread and process: that costs several times the line itself, and our
     own handler writes nothing of it.
     """
     if not logger.isEnabledFor(logging.INFO):
-        return False
+        return
     handlers = logging.root.handlers
     if len(handlers) == 1 and isinstance(handlers[0], JsonLines):
         with suppress(Exception):  # Logging's own way deals with it.
             handlers[0].write(time.time(), "info", event, message, facts)
-            return True
+            return
     logger.info(message, extra={"event": event, **facts})
-    return False
 
 
 def flush() -> None:

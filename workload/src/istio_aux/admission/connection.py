@@ -35,8 +35,8 @@ class Owner(http1.Desk, Protocol):
         """Let a connection go that `admit` took; it is closed."""
         ...
 
-    def send_soon(self, connection: Connection) -> None:
-        """Call `Connection.send` before anything else is read from it."""
+    def hand_out(self, connection: Connection, *, at_once: bool) -> None:
+        """Call `Connection.send` now, or before anything else is read from it."""
         ...
 
 
@@ -85,11 +85,13 @@ class Connection(asyncio.BufferedProtocol):
             return
         try:
             self._tls.receive(_BUFFER[:nbytes])
-            while not self._http.over and (plaintext := self._tls.read()) is not None:
+            for plaintext in self._tls.read():
                 if plaintext:
                     self._http.receive(plaintext)
                 else:
                     self._http.end()
+                if self._http.over:
+                    break
         except ssl.SSLError as error:
             self._broken(error)
         else:
@@ -158,8 +160,8 @@ class Connection(asyncio.BufferedProtocol):
         except ssl.SSLError as error:
             self._broken(error)
             return
-        if answered and not self._http.over:
-            self._owner.send_soon(self)
+        if answered:
+            self._owner.hand_out(self, at_once=self._http.over is not None)
         else:
             self.send()
         if self._http.over:

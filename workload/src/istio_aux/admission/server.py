@@ -143,13 +143,13 @@ class Webhook:
         if not self._connections:
             self._none.set()
 
-    def send_soon(self, connection: Connection) -> None:
-        """Have a connection send its answers, together with others of this turn of the loop."""
+    def hand_out(self, connection: Connection, *, at_once: bool) -> None:
+        """Have a connection send its answers, with others of this turn of the loop or at once."""
         self._unsent.append(connection)
-        if len(self._unsent) >= TOGETHER:
+        if at_once or len(self._unsent) >= TOGETHER:
             self._send()
-        else:
-            self._soon()
+        elif not self._turn_ends:
+            self._turn_ends = asyncio.get_running_loop().call_soon(self._end_turn)
 
     def answer(self, path: bytes, body: bytes) -> tuple[HTTPStatus, bytes]:
         """Answer one AdmissionReview for what its path says, count it and log it in one line."""
@@ -167,8 +167,7 @@ class Webhook:
         }  # fmt: skip
         if answer.warnings:
             facts["warnings"] = answer.warnings
-        if telemetry.often(_log, "review", answer.pod, facts):
-            self._soon()
+        telemetry.often(_log, "review", answer.pod, facts)
         return HTTPStatus.OK, answer.body
 
     def refuse(self, refusal: Refusal) -> None:
@@ -176,11 +175,6 @@ class Webhook:
         self._reviews[refusal.outcome].inc()
         facts = {"outcome": refusal.outcome, "status": refusal.status.value}
         _log.warning("%s", refusal, extra={"event": "review", **facts})
-
-    def _soon(self) -> None:
-        """Have answers and log lines handed out when this turn of the loop is over."""
-        if not self._turn_ends:
-            self._turn_ends = asyncio.get_running_loop().call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
         self._turn_ends = None

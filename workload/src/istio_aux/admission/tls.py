@@ -7,6 +7,7 @@ the handshake is over (docs/decisions/0004).
 from __future__ import annotations
 
 import ssl
+from collections.abc import Iterator
 from contextlib import suppress
 
 RECORD = 16 << 10
@@ -38,15 +39,15 @@ class Channel:
                 return
             self.established = True
 
-    def read(self) -> bytes | None:
-        """Return the next record's plaintext; None if more must come first, b"" at the end."""
+    def read(self) -> Iterator[bytes]:
+        """Yield the plaintext of each record that is complete; b"" at the end of all."""
         # An exception costs more than decrypting a record does: ask first.
-        if not self._in.pending:
-            return None
-        try:
-            return self._ssl.read(RECORD)
-        except ssl.SSLWantReadError:
-            return None
+        while self._in.pending:
+            try:
+                record = self._ssl.read(RECORD)
+            except ssl.SSLWantReadError:
+                return
+            yield record
 
     def write(self, plaintext: bytes) -> None:
         """Encrypt; `outgoing` has the result."""

@@ -7,7 +7,6 @@ allows the pod: an admission helper must never be the reason why a pod is refuse
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from enum import StrEnum
 
 import msgspec
@@ -195,8 +194,10 @@ def _read(body: bytes) -> _Review:
     start = body.find(_MANAGED_FIELDS)
     end = body.find(b"]", start) + 1
     if start >= 0 and body.startswith(_SPEC, end):
-        with suppress(msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        try:
             return _review_decoder.decode(body[:start] + body[end:])
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            pass  # The whole body may be right, and if not, the error is to tell of it.
     return _review_decoder.decode(body)
 
 

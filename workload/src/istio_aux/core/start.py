@@ -89,15 +89,16 @@ def _reasons_to_leave_alone(pod: NewPod, wish: StartMode | None, mode: StartMode
         yield f'annotation {START}: "off"'
     if wish is None and mode is StartMode.OFF:
         yield "start-mode: off"
+    annotations, labels = pod.annotations, pod.labels
     if pod.spec.host_network:
         yield "hostNetwork: Istio gives it no sidecar"
-    if MIRROR in pod.annotations:
+    if MIRROR in annotations:
         yield "the pod mirrors a static pod"
     # istio inject.go injectRequired: the label, if there is one, beats the annotation.
-    if pod.labels.get(INJECT, pod.annotations.get(INJECT)) == "false":
-        source = "label" if INJECT in pod.labels else "annotation"
+    if labels.get(INJECT, annotations.get(INJECT)) == "false":
+        source = "label" if INJECT in labels else "annotation"
         yield f'{source} {INJECT}: "false"'
-    if pod.labels.get(DATAPLANE) == "ambient":
+    if labels.get(DATAPLANE) == "ambient":
         yield f'label {DATAPLANE}: "ambient"'
     if pod.metadata is NO_METADATA:
         yield "the object has no metadata"
