@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
-from . import action, relation, secret, unit
+from . import action, relation, secret, texts, unit
 from .arguments import Call, Tool
 from .context import Context, ToolError
 
@@ -44,7 +43,7 @@ def main(name: str, arguments: list[str]) -> int:
         answer = tool.run(context, tool.parse(arguments))
         context.save()
         if answer is not None:
-            print(answer if name in PLAIN else json.dumps(answer))
+            print(answer if name in PLAIN else texts.dumps(answer))
     except ToolError as failure:
         status, error = 1, f"ERROR {failure}"
         print(error, file=sys.stderr)

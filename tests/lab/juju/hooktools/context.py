@@ -7,8 +7,9 @@ hook succeeds.
 
 from __future__ import annotations
 
-import json
 import os
+
+from . import texts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,16 +66,16 @@ class Context:
         """Write the working copy back; the agent decides what becomes of it."""
         draft = f"{self.folder}/state.json.new"
         with open(draft, "w", encoding="utf-8") as file:  # noqa: PTH123 - see _read
-            json.dump(self.state, file)
+            file.write(texts.dumps(self.state))
         os.rename(draft, f"{self.folder}/state.json")  # noqa: PTH104 - see _read
 
     def trace(self, call: dict[str, Any]) -> None:
         """Append a call to the hook's trace."""
-        line = json.dumps(call)
+        line = texts.dumps(call)
         with open(f"{self.folder}/trace.jsonl", "a", encoding="utf-8") as file:  # noqa: PTH123 - see _read
             file.write(line + "\n")
 
     def _read(self, name: str) -> Any:
         # pathlib takes as long to import as the rest of a tool takes to run.
         with open(f"{self.folder}/{name}", encoding="utf-8") as file:  # noqa: PTH123 - see above
-            return json.load(file)
+            return texts.loads(file.read())

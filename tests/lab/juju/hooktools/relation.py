@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
+from . import texts
 from .arguments import Call, Tool
 from .context import Context, ToolError
 
@@ -57,7 +57,7 @@ def relation_set(context: Context, call: Call) -> None:
     if owner == context.app and not context.is_leader:
         raise ToolError("cannot write relation settings: permission denied")
     databag = relation["data"].setdefault(owner, {})
-    for key, value in json.load(sys.stdin).items():
+    for key, value in texts.loads(sys.stdin.read()).items():
         if not isinstance(value, str):
             raise ToolError(f"{key}: {value!r}: expected a string")
         if value:
