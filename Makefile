@@ -3,7 +3,7 @@
 # uv leaves a lock a virtual environment in the folder for temporary files, and others leave theirs: here, not in the system's.
 export TMPDIR := $(CURDIR)/.venv/tmp
 TOX = .venv/bin/tox run --quiet
-# Two at a time, each shown when it ends. The node tier, which is the longest and mostly waits, is the first.
+# Two at a time, each shown when it ends; the node tier is the longest, so it is the first.
 SIDE_BY_SIDE = .venv/bin/tox run-parallel --quiet --parallel 2 --parallel-no-spinner
 
 .PHONY: demo test lab lab-down format pack clean
