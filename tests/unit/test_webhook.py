@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import io
 import json
 import logging
@@ -108,6 +109,26 @@ async def test_the_log_has_a_review_before_its_client_has_the_answer(
         with logging_to(Output(client)) as output:
             await client.ask(post(review()))
             assert output.late == [False]
+
+
+class Full(io.BytesIO):
+    """A log on a disk that is full for a while."""
+
+    full = True
+
+    def flush(self) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@driven
+async def test_a_log_that_cannot_be_written_holds_no_answer_back(tmp_path: Path) -> None:
+    with logging_to(Full()) as log:
+        async with serving(tmp_path) as hook, asyncio.timeout(DEFAULTS.idle / 2):
+            answer = await hook.ask(post(review()))
+        log.full = False
+        assert answer.status == 200
+        assert json.loads(log.getvalue().splitlines()[0])["event"] == "review"
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"request": {}}', b"\xff\xfe", b"[" * 9999])

@@ -264,9 +264,10 @@ def often(logger: logging.Logger, event: str, message: str, facts: dict[str, obj
 
 
 def flush() -> None:
-    """Let the system have all lines."""
+    """Let the system have all lines; those that it does not take stay for the next time."""
     for handler in logging.root.handlers:
-        handler.flush()
+        with suppress(OSError, ValueError):  # A full disk or a closed pipe ends no review.
+            handler.flush()
 
 
 @lru_cache(maxsize=2)
