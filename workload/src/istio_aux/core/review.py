@@ -184,18 +184,18 @@ def decode(body: bytes) -> Request:
 def _read(body: bytes) -> _Review:
     """Decode without ``metadata.managedFields`` where that is sure to change nothing else.
 
-    They are up to half of a review, and passing over them would be as much of its decoding.
+    They are up to half of a review, and passing over them is as much of its decoding.
 
-    In JSON a quote with a comma before it can only open a string here: if it closed one, no letter
-    could follow. So both finds are outside of strings. The first bracket that closes is then the
-    list's own, or that of a list within it; but then less is taken out of what opens than of what
-    closes, and the rest is no JSON.
+    In JSON both quotes behind commas open a string: if they closed one, no letter could follow. So
+    what is found is outside of strings. The first bracket that closes is the list's own, or that of
+    a list within it; but then more is cut of what opens than of what closes, and the rest is no
+    JSON.
     """
-    start = body.find(_MANAGED_FIELDS)
-    end = body.find(b"]", start) + 1
-    if start >= 0 and body.startswith(_SPEC, end):
+    begin = body.find(_MANAGED_FIELDS)
+    end = body.find(b"]", begin) + 1
+    if begin >= 0 and body.startswith(_SPEC, end):
         try:
-            return _review_decoder.decode(body[:start] + body[end:])
+            return _review_decoder.decode(body[:begin] + body[end:])
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             pass  # The whole body may be right, and if not, the error is to tell of it.
     return _review_decoder.decode(body)
