@@ -40,6 +40,7 @@ def until(
         waited = time.monotonic() - begin
         if waited > timeout:
             raise TimeoutError(f"waited {timeout:g} s for {what}; last seen: {last!r}")
-        # Looking costs those that are looked at, too: what takes long is looked at less often, and
-        # seen late by a twentieth of the time that it took, half a second at most.
+        # A sleep, because nothing announces what is awaited here. Looking costs those that are
+        # looked at, too: what takes long is looked at less often, and seen late by a twentieth of
+        # the time that it took, half a second at most; never more often than asked for.
         time.sleep(max(every, min(waited / 20, 0.5)))

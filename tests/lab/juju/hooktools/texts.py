@@ -1,6 +1,6 @@
-"""JSON by CPython's own speedups: ``json`` imports ``re``, which takes as long as the tool itself.
+"""JSON by CPython's own speedups.
 
-Half a hook's time goes into starting these programs.
+The module ``json`` imports ``re``, and that takes as long as the tool itself.
 """
 
 from __future__ import annotations
