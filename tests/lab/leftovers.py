@@ -25,8 +25,9 @@ def processes(name: str) -> list[int]:
     """The pids of the cluster's processes, of those that this user may see."""
     mark = f"{guardian.MARK}={name}".encode()
     pids: list[int] = []
-    for environ in Path("/proc").glob("[0-9]*/environ"):
+    # Not `*/environ`: `glob` looks whether each is there, and raises for a process that ends then.
+    for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if mark in environ.read_bytes().split(b"\0"):
-                pids.append(int(environ.parent.name))
+            if mark in (process / "environ").read_bytes().split(b"\0"):
+                pids.append(int(process.name))
     return pids

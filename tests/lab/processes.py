@@ -228,12 +228,12 @@ class Tree:
         if not self.isolated:
             return pid
         inside = Path(f"/proc/{self.pid}/ns/pid").readlink()
-        for status in Path("/proc").glob("[0-9]*/status"):
+        for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                if (status.parent / "ns/pid").readlink() == inside:
-                    _, _, line = status.read_text().partition("NSpid:")
+                if (process / "ns/pid").readlink() == inside:
+                    _, _, line = (process / "status").read_text().partition("NSpid:")
                     if int(line.split("\n")[0].split()[-1]) == pid:
-                        return int(status.parent.name)
+                        return int(process.name)
         raise ProcessLookupError(f"{self.name}: no process {pid} inside")
 
     def _read(self) -> None:

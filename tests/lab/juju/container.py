@@ -162,5 +162,9 @@ class Container:
 
 def _children(pid: int) -> list[int]:
     """Return the pids of a process's children, whichever of its threads started them."""
-    tasks = Path("/proc", str(pid), "task").glob("*/children")
-    return [int(child) for task in tasks for child in task.read_text().split()]
+    children: list[int] = []
+    for thread in Path("/proc", str(pid), "task").glob("*"):
+        # A thread that ends in between has left its children to another one.
+        with contextlib.suppress(OSError):
+            children += map(int, (thread / "children").read_text().split())
+    return children
