@@ -7,7 +7,6 @@ only that no check of it has failed yet.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 import httpx2
 from lightkube import Client
@@ -15,11 +14,9 @@ from lightkube.models.discovery_v1 import Endpoint
 from lightkube.resources.discovery_v1 import EndpointSlice
 
 import cluster
+import probe
 from cluster import Problem
 from workload import STATUS_PORT
-
-# The workload answers from memory; what takes longer than this is not well.
-_TIMEOUT: Final = 2.0
 
 
 def missing(
@@ -46,8 +43,7 @@ def missing(
         return units
     if not units:
         return Problem(f"waiting for a ready endpoint of Service {app}", wake=True)
-    # A proxy of the model is for what is far away.
-    with httpx2.Client(timeout=_TIMEOUT, transport=transport, trust_env=False) as asking:
+    with probe.connect(transport) as asking:
         for unit, addresses in sorted(units.items()):
             refusals = [_ask(asking, address) for address in addresses]
             # In a cluster of two families, one address is enough.

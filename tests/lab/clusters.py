@@ -103,6 +103,7 @@ class Cluster:
         self.kubeconfig = kubeconfig.with_certificate(
             tree.state / "kubeconfig", self.server, self.ca, user="admin", pair=self._files.admin
         )
+        self._config = KubeConfig.from_file(self.kubeconfig)
 
     def start(self, *, held: bool = False) -> None:
         """Start every component and return when pods can be made.
@@ -161,8 +162,7 @@ class Cluster:
 
     def client(self) -> lightkube.Client:
         """A client with all rights, closed with the cluster."""
-        config = KubeConfig.from_file(self.kubeconfig)
-        client = lightkube.Client(config, trust_env=False, field_manager="lab")
+        client = lightkube.Client(self._config, trust_env=False, field_manager="lab")
         self._clients.append(client)
         return client
 

@@ -28,6 +28,7 @@ import applications
 import certificates
 import lab
 import manifests
+import probe
 from lab import meshed
 
 PROGRAM = Path(sys.executable).with_name("istio-aux")
@@ -258,7 +259,8 @@ class Workload:
         """What the status port answers: HTTP status and body; (0, reason) when nobody does."""
         url = f"http://{self.cluster.host}:{self.status_port}{path}"
         try:
-            answer = httpx2.get(url, timeout=5, trust_env=False)
+            with probe.connect() as client:
+                answer = client.get(url, timeout=5)
         except httpx2.HTTPError as error:
             return 0, str(error)
         return answer.status_code, answer.text

@@ -15,6 +15,7 @@ from lightkube import Client
 from ops import testing
 
 import cluster
+import probe
 import readiness
 import workload
 from charm import IstioAuxCharm
@@ -104,7 +105,7 @@ def test_a_unit_that_does_not_answer_is_named_with_its_address(
 def test_a_unit_that_hangs_is_not_waited_for_long(
     client: Client, api: ApiServer, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readiness, "_TIMEOUT", 0.1)
+    monkeypatch.setattr(probe, "_TIMEOUT", 0.1)
     api.endpoints = [endpoint("istio-aux-0", "127.0.0.2")]
 
     with socket.create_server(("127.0.0.2", port)):
