@@ -79,7 +79,7 @@ def tree() -> Iterator[Tree]:
 def test_a_process_tells_its_exit_status_and_keeps_its_output(tree: Tree):
     process = tree.spawn("speaker", ["sh", "-c", "echo $WORD; exit 3"], env={"WORD": "hello"})
 
-    assert process.wait(10) == 3
+    assert process.wait(30) == 3
     assert not process.running
     assert process.log.read_text() == "hello\n"
 
@@ -103,4 +103,4 @@ def test_a_failing_run_names_its_last_line_and_its_log(tree: Tree):
     with pytest.raises(
         ChildProcessError, match=r"trial: exit status 7: out of luck \(.*trial\.log"
     ):
-        tree.run("trial", ["sh", "-c", "echo out of luck >&2; exit 7"], timeout=10)
+        tree.run("trial", ["sh", "-c", "echo out of luck >&2; exit 7"], timeout=30)

@@ -39,7 +39,7 @@ def test_what_was_stored_survives_a_killed_api_server(cluster: lab.Cluster, name
 def test_an_api_server_that_ended_is_named_with_its_log(cluster: lab.Cluster):
     server = cluster.process("kube-apiserver")
     server.kill()
-    server.wait(10)
+    server.wait(30)
 
     with pytest.raises(ChildProcessError, match=r"kube-apiserver ended: .*kube-apiserver\.log"):
         cluster.await_api()
@@ -105,4 +105,4 @@ def test_a_spawned_process_is_reached_as_a_webhook_by_its_service(
         lab.until(denied, timeout=60, what="the webhook to be asked", every=0.2)
         client.delete(ValidatingWebhookConfiguration, f"{namespace}-hook")
     hook.kill()
-    assert hook.wait(10) == -signal.SIGKILL
+    assert hook.wait(30) == -signal.SIGKILL

@@ -147,7 +147,7 @@ def test_it_ends_at_once_on_a_second_sigterm(stage: Scene, mortal: Workload):
 
     mortal.process.kill(signal.SIGTERM)
 
-    assert mortal.process.wait(5) == 1
+    assert mortal.process.wait(30) == 1
 
 
 def log(workload: Workload) -> str:

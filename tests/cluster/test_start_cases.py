@@ -107,8 +107,7 @@ def _called(cluster: lab.Cluster, requests: set[str]) -> set[str]:
     """Those requests, by their audit IDs, for which a webhook was called."""
 
     def find() -> dict[str, dict[str, Any]] | None:
-        lines = cluster.audit.read_text().splitlines()
-        events = (json.loads(line) for line in lines if line.endswith("}"))
+        events = creation.audited(cluster)
         found = {event["auditID"]: event.get("annotations", {}) for event in events}
         return found if requests <= found.keys() else None
 

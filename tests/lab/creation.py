@@ -11,6 +11,7 @@ import json
 import ssl
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -62,13 +63,19 @@ class Creation:
     def audit(self, cluster: Cluster) -> dict[str, str]:
         """The annotations of its event in the audit log, once there. Raises TimeoutError."""
 
-        def find() -> dict[str, Any] | None:
-            lines = cluster.audit.read_text().splitlines()
-            # Without its end, the last line may be half of one.
-            return next((json.loads(x) for x in lines if self.audit_id in x and x[-1] == "}"), None)
-
-        event = until(find, timeout=30, what=f"audit event {self.audit_id} in {cluster.audit}")
+        event = until(
+            lambda: next(audited(cluster, about=self.audit_id), None),
+            timeout=30,
+            what=f"audit event {self.audit_id} in {cluster.audit}",
+        )
         return event.get("annotations", {})
+
+
+def audited(cluster: Cluster, *, about: str = "") -> Iterator[dict[str, Any]]:
+    """The events in the audit log so far, those whose text has `about` in it."""
+    # Without its end, the last line may be half of one.
+    whole, _, _ = cluster.audit.read_text().rpartition("\n")
+    return (json.loads(line) for line in whole.splitlines() if about in line)
 
 
 def create(

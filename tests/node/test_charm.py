@@ -27,7 +27,7 @@ from lightkube.resources.core_v1 import Namespace, Pod
 
 CONTAINER = "istio-aux"
 # Pebble starts a killed workload again after 0.2 s, and its check is up within a second.
-SOON = 60
+SOON = 100
 # A check of level ready fails after two periods of 3 s and a timeout of 2 s.
 HANG = 100
 

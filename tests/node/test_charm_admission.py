@@ -26,7 +26,7 @@ PeerAuthentication = create_namespaced_resource(
     "security.istio.io", "v1", "PeerAuthentication", "peerauthentications"
 )
 # Measured: the API server follows a change of either form within 1 s.
-SOON = 30
+SOON = 100
 
 
 def pod(namespace: str) -> Pod:

@@ -22,7 +22,7 @@ from lightkube.resources.core_v1 import Namespace
 
 CONTAINER = "istio-aux"
 # The workload is up within a second of its start, and its check within two periods of 3 s.
-SOON = 60
+SOON = 100
 
 
 @dataclass(frozen=True)
