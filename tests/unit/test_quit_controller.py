@@ -106,7 +106,8 @@ async def test_there_is_a_bound_on_what_runs_at_once() -> None:
             nonlocal at_once, most
             at_once += 1
             most = max(most, at_once)
-            await asyncio.sleep(0.02)
+            await until(lambda: most >= 3, "three run at once")
+            await asyncio.sleep(0.05)  # For a fourth.
             at_once -= 1
             await freeing(world)(socket, namespace, pod)
 
