@@ -99,7 +99,7 @@ def _containers(dice: Random) -> list[dict[str, Any]] | None:
             name=name,
             image="x",
             restartPolicy=dice.choice(["Always", None]),
-            lifecycle=dice.choice(_LIFECYCLES),
+            lifecycle=copy.deepcopy(dice.choice(_LIFECYCLES)),
             env=[{"name": f"V{n}", "value": "x" * 30} for n in range(dice.randint(0, 30))],
         )
         for name in names
