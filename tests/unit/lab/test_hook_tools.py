@@ -9,7 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from lab.juju import hooks
+from lab.juju.hooktools import texts
 from lab.juju.store import Store, application, unit
 from ops import hookcmds
 from ops.hookcmds import Port
@@ -230,3 +233,14 @@ def test_an_unknown_flag_is_an_error(hook: Hook) -> None:
         1,
         "ERROR flag provided but not defined: --yaml\n",
     )
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+        lambda each: st.lists(each) | st.dictionaries(st.text(), each),
+    )
+)
+def test_the_tools_read_and_write_json_as_the_library_does(value: object):
+    assert texts.dumps(value) == json.dumps(value)
+    assert texts.loads(f"{json.dumps(value, indent=1)}\n") == value
