@@ -32,7 +32,6 @@ PAIRS = tuple(itertools.product(reversed(FORMS), StartMode))
 # Measured on 2 busy cores: in force after 1 s.
 IN_FORCE = 30.0
 PATIENT = '"timeoutSeconds": 30'
-AT_ONCE = 32
 
 
 def name(form: str, mode: str) -> str:
@@ -67,8 +66,7 @@ def create(cluster: lab.Cluster, *what: tuple[Case, str], dry_run: bool = True) 
         assert pod.metadata
         pod.metadata.namespace = name(form, case.mode)
         pods.append(pod)
-    groups = (pods[i : i + AT_ONCE] for i in range(0, len(pods), AT_ONCE))
-    return [made for group in groups for made in creation.create(cluster, *group, dry_run=dry_run)]
+    return creation.create(cluster, *pods, dry_run=dry_run)
 
 
 def became(made: Creation) -> Outcome:

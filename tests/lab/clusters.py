@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+import httpx2
 import lightkube
 from lightkube import KubeConfig
 from lightkube.models.authentication_v1 import TokenRequestSpec
@@ -162,7 +163,11 @@ class Cluster:
 
     def client(self) -> lightkube.Client:
         """A client with all rights, closed with the cluster."""
-        client = lightkube.Client(self._config, trust_env=False, field_manager="lab")
+        # What answers late on a busy machine is not broken.
+        patience = httpx2.Timeout(START)
+        client = lightkube.Client(
+            self._config, trust_env=False, field_manager="lab", timeout=patience
+        )
         self._clients.append(client)
         return client
 

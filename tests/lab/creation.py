@@ -25,7 +25,8 @@ from lab.waiting import until
 # Seconds. The API server itself gives a creation 34 s, and the machine may be very busy.
 ANSWER = 120.0
 _JSON = {"Content-Type": "application/json"}
-# Creations at once. More wait for their turn: a rate that is too high for the machine gets lower.
+# Creations at once. More wait for their turn: a rate that is too high for the machine gets lower,
+# and an API server that has half a core still answers others.
 AT_ONCE = 32
 LATE = 0.2  # seconds
 
@@ -81,7 +82,7 @@ def audited(cluster: Cluster, *, about: str = "") -> Iterator[dict[str, Any]]:
 def create(
     cluster: Cluster, *pods: Pod, dry_run: bool = False, in_turn: bool = False
 ) -> list[Creation]:
-    """Create pods as an administrator, all at once, or on one connection in turn.
+    """Create pods as an administrator, `AT_ONCE` at a time, or on one connection in turn.
 
     Returns how each went, in their order.
     """
@@ -89,7 +90,7 @@ def create(
     requests = [_request(cluster, pod) for pod in pods]
 
     async def run() -> list[Creation]:
-        async with _session(cluster) as session:
+        async with _session(cluster, connections=AT_ONCE) as session:
             posts = [_post(session, url + query, body) for url, body in requests]
             if in_turn:
                 return [await post for post in posts]
@@ -162,11 +163,12 @@ class Stream:
                 await asyncio.sleep(due - time.monotonic())  # The rate is the point.
 
 
-def _session(cluster: Cluster) -> aiohttp.ClientSession:
+def _session(cluster: Cluster, connections: int = 0) -> aiohttp.ClientSession:
+    """A client as an administrator, with no more than so many connections; 0 is without bound."""
     pair = cluster.issue("creator", "creator", organizations=["system:masters"])
     context = ssl.create_default_context(cafile=cluster.ca)
     context.load_cert_chain(pair.certificate, pair.key)
-    connector = aiohttp.TCPConnector(ssl=context, limit=0)
+    connector = aiohttp.TCPConnector(ssl=context, limit=connections)
     return aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(ANSWER))
 
 
