@@ -12,6 +12,7 @@ from typing import Any
 
 import lab
 import lab.tools
+from lab import ports
 from lab.workload import Workload
 
 from benchmarks.admission_numbers import CONTROLLER, LEAN, OURS
@@ -68,7 +69,7 @@ def running(cluster: lab.Cluster, workload: Workload, folder: Path) -> Generator
     processes = {OURS: (workload.process, f"{cluster.host}:{workload.webhook_port}")}
     with contextlib.ExitStack() as stack:
         for name, program in YARDSTICKS.items():
-            address = f"{cluster.host}:{_free_port()}"
+            address = f"{cluster.host}:{ports.reserve()}"
             argv = [lab.tools.path(program), address, certificate, key]
             # One core, so one thread of Go code: it asks only when it starts.
             process = cluster.spawn(program, argv, env={"GOMAXPROCS": "1"})
@@ -103,8 +104,3 @@ def _listens(process: lab.Process, address: str) -> bool:
     with contextlib.suppress(ConnectionError), socket.create_connection((host, int(port))):
         return True
     return False
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return taken.getsockname()[1]

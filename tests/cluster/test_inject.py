@@ -7,7 +7,6 @@ Juju labels them.
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Iterator
 from typing import Literal
 
@@ -16,7 +15,7 @@ import lab.istio
 import lightkube
 import pytest
 from istio_aux.core.start import INJECT, STARTED_WITH
-from lab import creation, meshed
+from lab import creation, meshed, ports
 from lab.creation import Creation
 from lab.fixtures import await_account
 from lab.inject_cases import CASES, MODELS, Case, model
@@ -224,9 +223,7 @@ def test_pods_come_while_the_workload_is_down(
     cluster: lab.Cluster, client: lightkube.Client, workload: Workload, namespace: str
 ):
     """They have no label then, which repair is for."""
-    with socket.create_server((cluster.host, 0)) as nobody:
-        port = nobody.getsockname()[1]
-    cluster.publish(workload.model, "nobody", manifests.WEBHOOK_PORT, port)
+    cluster.publish(workload.model, "nobody", manifests.WEBHOOK_PORT, ports.reserve())
     asked = (Applications(namespace, None),)
     values = manifests.Values("nobody", workload.model, ca_bundle="", inject=asked)
     (configuration,) = objects(values, "inject-nobody")

@@ -7,7 +7,6 @@ waits for is generous, for machines that do something else meanwhile.
 from __future__ import annotations
 
 import base64
-import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import lab
 import lab.istio
 import pytest
+from lab import ports
 from lab.certificates import Authority
 from lab.fixtures import await_account
 from lab.istio import webhooks
@@ -129,9 +129,8 @@ def foreign(folder: Path) -> str:
 
 def closed_port(istio: lab.istio.Istio) -> None:
     """Lead the Service where nobody listens."""
-    with socket.create_server((istio.cluster.host, 0)) as server:
-        port = server.getsockname()[1]
-    istio.cluster.publish(istio.namespace, webhooks.service(istio.revision), 443, port)
+    service = webhooks.service(istio.revision)
+    istio.cluster.publish(istio.namespace, service, 443, ports.reserve())
 
 
 def die(istio: lab.istio.Istio) -> None:
@@ -212,8 +211,7 @@ def test_where_it_cannot_be_reached_a_dry_run_shows_what_it_does(
         found = client.get(EndpointSlice, service, namespace=live.namespace)
         assert found.metadata
         found.metadata.managedFields = found.metadata.resourceVersion = None
-        with socket.create_server((live.cluster.host, 0)) as server:
-            dead = EndpointPort(name="https-webhook", port=server.getsockname()[1], protocol="TCP")
+        dead = EndpointPort(name="https-webhook", port=ports.reserve(), protocol="TCP")
         found.ports = [*(found.ports or ()), dead]
         client.apply(found)
 

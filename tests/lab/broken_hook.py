@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
 
 import manifests
+from lab import ports
 from lab.clusters import Cluster
 from lab.hooks import Answer, Hooks, http_response, patching, review
 
@@ -50,11 +51,10 @@ def broken_hooks(cluster: Cluster, ways: Sequence[str] = WAYS) -> Iterator[Hooks
     answering = {f"broken-{way}": answers[way] for way in ways if way not in UNREACHABLE}
     with (
         Hooks(cluster, MODEL, answering) as hooks,
-        _nobody() as refused,
         _full() as blackholed,
         cluster.client() as client,
     ):
-        for way, port in zip(UNREACHABLE, (refused, blackholed), strict=True):
+        for way, port in zip(UNREACHABLE, (ports.reserve(), blackholed), strict=True):
             cluster.publish(MODEL, f"broken-{way}", manifests.WEBHOOK_PORT, port)
         for way in ways:
             for resource in manifests.render_webhook(_values(way, cluster.ca.read_text())):
@@ -72,14 +72,6 @@ def _values(way: str, ca: str) -> manifests.Values:
 
 def _remove_what_is_not_there(pod: object) -> list[dict[str, str]]:
     return [{"op": "remove", "path": "/metadata/annotations/nothing-of-that-name"}]
-
-
-@contextlib.contextmanager
-def _nobody() -> Iterator[int]:
-    """A port of 127.0.0.1 that is taken, but refuses connections."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield taken.getsockname()[1]
 
 
 @contextlib.contextmanager

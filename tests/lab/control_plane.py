@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import random
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab import kubeconfig
+from lab import kubeconfig, ports
 from lab.certificates import Authority, KeyPair, signing_key
 
 SERVICES = "10.96.0.0/16"
@@ -36,8 +34,8 @@ class Endpoints:
 
 
 def on_loopback() -> Endpoints:
-    """Endpoints on free ports of 127.0.0.1, which no endpoint of a Service may have."""
-    port, etcd, etcd_peer = _free_ports(3)
+    """Endpoints on ports of 127.0.0.1, which no endpoint of a Service may have."""
+    port, etcd, etcd_peer = ports.reserve(), ports.reserve(), ports.reserve()
     return Endpoints("127.0.0.1", "127.0.0.1", "127.0.0.1", port, etcd, etcd_peer, "none")
 
 
@@ -160,18 +158,3 @@ def _component(endpoints: Endpoints, files: Credentials, name: str) -> Path:
     return kubeconfig.with_certificate(
         files.folder / f"{name}.kubeconfig", endpoints.server, ca, user=f"system:{name}", pair=pair
     )
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody has now, below those that the kernel gives to outgoing connections."""
-    found: list[int] = []
-    while len(found) < count:
-        port = random.randrange(20000, 32000)
-        with socket.socket() as candidate:
-            try:
-                candidate.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if port not in found:
-            found.append(port)
-    return found

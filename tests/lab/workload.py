@@ -10,7 +10,6 @@ import copy
 import datetime
 import json
 import signal
-import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,7 +28,7 @@ import certificates
 import lab
 import manifests
 import probe
-from lab import meshed
+from lab import meshed, ports
 
 PROGRAM = Path(sys.executable).with_name("istio-aux")
 # Measured on 2 busy cores: ready 1.5 s after its start, gone 1.1 s after SIGTERM.
@@ -77,7 +76,7 @@ class Workload:
     def _place(self, unit: str, folder: Path) -> None:
         """Give this process a name, a folder and ports of its own."""
         self.unit = unit
-        self.webhook_port, self.status_port = _free_ports(2)
+        self.webhook_port, self.status_port = ports.reserve(), ports.reserve()
         self._folder = folder
         self._process: lab.Process | None = None
         self._settings = {
@@ -162,11 +161,14 @@ class Workload:
         self._process = self.cluster.spawn(self.unit, self.argv)
 
     def await_ready(self, timeout: float = READY) -> None:
-        """Return when the program says that it is ready. Raises TimeoutError, naming its log."""
+        """Return when the program says that it is ready.
+
+        Raises:
+            TimeoutError: it does not; ChildProcessError: it ended. Both name its log.
+        """
 
         def ready() -> bool:
-            if not self.process.running:
-                raise ChildProcessError(f"{self.unit} ended; log: {self.process.log}")
+            self.process.check()
             return self.get("/readyz")[0] == 200
 
         lab.until(ready, timeout=timeout, what=f"{self.unit} to be ready ({self.process.log})")
@@ -264,13 +266,3 @@ class Workload:
         except httpx2.HTTPError as error:
             return 0, str(error)
         return answer.status_code, answer.text
-
-
-def _free_ports(count: int) -> list[int]:
-    """TCP ports that nobody listens on at 127.0.0.1, all different."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [s.getsockname()[1] for s in sockets]
-    finally:
-        for s in sockets:
-            s.close()

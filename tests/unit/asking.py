@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -49,9 +48,3 @@ class Asking:
 async def asking() -> AsyncGenerator[Asking]:
     async with Cluster() as api, Client(api.access()) as client:
         yield Asking(api, client)
-
-
-def free_port() -> int:
-    """A port where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]

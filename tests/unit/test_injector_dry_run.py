@@ -9,7 +9,8 @@ import pytest
 from aiohttp import web
 from istio_aux.core.policy import Capability
 from istio_aux.core.webhooks import ClientConfig
-from unit.asking import NOWHERE, asking, free_port
+from lab import ports
+from unit.asking import NOWHERE, asking
 from unit.asynchronous import driven
 from unit.injecting import Istiod
 from unit.store import refusal
@@ -31,7 +32,7 @@ async def test_one_that_cannot_be_reached_is_asked_by_a_dry_run(
         target = Istiod(tmp_path).target
         who.api.dry_run = inject
 
-        found = await who.ask(target, *((free_port(),) if known else ()))
+        found = await who.ask(target, *((ports.reserve(),) if known else ()))
 
         assert (found.probe.injected, found.probe.native) == (True, Capability.NATIVE)
         assert found.connection is None
@@ -57,7 +58,7 @@ async def test_what_the_api_server_says_of_a_dry_run_is_told(
     """That it does not let us ask says nothing of the injector."""
     async with asking() as who:
         who.api.dry_run = lambda _pod: answer
-        port = free_port()
+        port = ports.reserve()
 
         found = await who.ask(Istiod(tmp_path).target, port)
 
@@ -69,7 +70,7 @@ async def test_what_the_api_server_says_of_a_dry_run_is_told(
 @driven
 async def test_without_a_namespace_for_a_dry_run_nothing_is_known(tmp_path: Path) -> None:
     async with asking() as who:
-        found = await who.ask(Istiod(tmp_path).target, free_port(), about=NOWHERE)
+        found = await who.ask(Istiod(tmp_path).target, ports.reserve(), about=NOWHERE)
 
         assert (found.probe.injected, found.probe.asked) == (False, False)
         assert who.api.requests == []

@@ -12,8 +12,9 @@ import pytest
 from istio_aux.core.endpoints import Address
 from istio_aux.core.policy import Capability
 from istio_aux.injector import exchange
+from lab import ports
 from lab.certificates import Authority
-from unit.asking import PLAIN, asking, free_port
+from unit.asking import PLAIN, asking
 from unit.asynchronous import driven, until
 from unit.injecting import HOST, Istiod, Talk, http, saying, sidecar_for, silence
 from unit.test_injector_trust import encoded
@@ -42,7 +43,7 @@ async def test_no_token_of_ours_is_sent_and_no_proxy_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY"):
-        monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
+        monkeypatch.setenv(name, f"http://127.0.0.1:{ports.reserve()}")
     async with asking() as who, Istiod(tmp_path) as istiod:
         assert (await who.ask(istiod.target, istiod.port)).probe.injected
 
@@ -188,7 +189,7 @@ async def test_one_replica_that_injects_is_enough(tmp_path: Path) -> None:
         istiod.talk = after_both_were_asked
         begun = time.monotonic()
 
-        found = await who.ask(istiod.target, free_port(), mute.port, istiod.port)
+        found = await who.ask(istiod.target, ports.reserve(), mute.port, istiod.port)
 
         assert found.probe.injected
         assert time.monotonic() - begun < exchange.DEADLINE
@@ -216,7 +217,7 @@ async def test_no_connection_is_left_to_those_that_are_not_needed(tmp_path: Path
 async def test_where_no_replica_injects_it_says_what_each_of_them_did(tmp_path: Path) -> None:
     async with asking() as who, Istiod(tmp_path) as istiod:
         istiod.talk = saying(http(b"", "503 Service Unavailable"))
-        dead = free_port()
+        dead = ports.reserve()
 
         found = await who.ask(istiod.target, dead, istiod.port)
 

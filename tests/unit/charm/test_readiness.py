@@ -11,6 +11,7 @@ from threading import Thread
 
 import httpx2
 import pytest
+from lab import ports
 from lightkube import Client
 from ops import testing
 
@@ -32,8 +33,7 @@ WEBHOOK = "MutatingWebhookConfiguration"
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> int:
     """The status port, one that nobody has at any local address."""
-    with socket.create_server(("0.0.0.0", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = ports.reserve()
     monkeypatch.setattr(readiness, "STATUS_PORT", port)
     return port
 

@@ -1,0 +1,34 @@
+"""TCP ports that are one harness's alone, from the moment it has them until it ends."""
+
+from __future__ import annotations
+
+import random
+import socket
+
+RANGE = range(20_000, 30_000)
+"""Below the ports of Services (30000) and those that Linux gives to connections (32768)."""
+
+
+def reserve() -> int:
+    """A port on which nobody listens, and on which only who is told of it will.
+
+    To look for a free port and to release it again leaves it to whoever is faster: a program takes
+    a second to start, while others open servers and connections by the hundred. So the port stays
+    bound, at all addresses, by a socket that never listens. It refuses connections, as a
+    free one does; programs listen beside it with SO_REUSEADDR, which servers in Python and Go set.
+
+    Raises:
+        OSError: all of `RANGE` is taken.
+    """
+    for port in random.sample(RANGE, len(RANGE)):
+        taken = socket.socket()
+        try:
+            taken.bind(("", port))
+        except OSError:
+            taken.close()
+            continue
+        # After binding it: before, it would bind beside a port that another harness has reserved.
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.detach()  # Only the end of this process closes it.
+        return port
+    raise OSError(f"no TCP port is free from {RANGE.start} to {RANGE.stop - 1}")
