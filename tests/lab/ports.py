@@ -14,8 +14,8 @@ def reserve() -> int:
 
     To look for a free port and to release it again leaves it to whoever is faster: a program takes
     a second to start, while others open servers and connections by the hundred. So the port stays
-    bound, at all addresses, by a socket that never listens. It refuses connections, as a
-    free one does; programs listen beside it with SO_REUSEADDR, which servers in Python and Go set.
+    bound, at all addresses, by a socket that never listens. It refuses connections, as a free one
+    does; programs listen beside it with SO_REUSEADDR, which servers in Python and Go set.
 
     Raises:
         OSError: all of `RANGE` is taken.

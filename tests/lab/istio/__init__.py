@@ -24,7 +24,7 @@ from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfigur
 from lightkube.resources.core_v1 import ConfigMap, Namespace, Pod, Service
 from lightkube.resources.discovery_v1 import EndpointSlice
 
-from lab import images
+from lab import images, ports
 from lab.istio import webhooks
 from lab.istio.sidecar import PROXY, Template
 from lab.waiting import until
@@ -40,11 +40,12 @@ LIVE = 100
 
 @dataclasses.dataclass(frozen=True)
 class Istio:
-    """An installed stand-in."""
+    """An installed stand-in, whose process listens on `port` whenever it runs."""
 
     cluster: Cluster
     namespace: str
     revision: str
+    port: int
     process: Process
     configurations: tuple[str, ...]
 
@@ -68,21 +69,21 @@ class Istio:
         service = webhooks.service(self.revision)
         self.cluster.publish(self.namespace, service, 443, self.port, ready=ready)
 
-    @property
-    def port(self) -> int:
-        """Where the process listens."""
-        return int((_folder(self.cluster, self.namespace, self.revision) / "port").read_text())
-
     def start(self) -> None:
         """Start its process again, which has a new CA then; returns when it serves."""
+        self.process.start()
+        self.await_serving()
+
+    def await_serving(self) -> None:
+        """Return when its process takes connections."""
 
         def serves() -> bool:
+            self.process.check()
             with socket.create_connection((self.cluster.host, self.port)):
                 return True
 
-        self.process.start()
-        serving = f"the injector to serve again ({self.process.log})"
-        until(serves, timeout=LIVE, what=serving, ignoring=(ConnectionError,))
+        serving = f"the injector to serve ({self.process.log})"
+        until(serves, timeout=LIVE, what=serving, ignoring=(ConnectionRefusedError,))
 
     def configure(self) -> None:
         """Make what `istioctl install` makes for the API server to read, without a caBundle."""
@@ -165,7 +166,8 @@ def install(
         proxy_ready_delay: seconds between the start of a proxy and its readiness.
 
     Raises:
-        TimeoutError: the injector does not start or does not get live; the message names its log.
+        TimeoutError: the injector does not start or does not get live; ChildProcessError: it ended.
+            Both messages name its log.
     """
     if cluster.level == "node":
         cluster.load(images.proxyv2())
@@ -173,9 +175,7 @@ def install(
     template = Template(
         namespace, images.PROXYV2, native, proxy_ready_delay, revision, lifecycle, cni
     )
-    state = _folder(cluster, namespace, revision)
-    port = state / "port"
-    port.unlink(missing_ok=True)
+    port = ports.reserve()
     with cluster.client() as client:
         client.apply(Namespace(metadata=ObjectMeta(name=namespace)))
     process = cluster.spawn(
@@ -184,18 +184,17 @@ def install(
             *(sys.executable, "-m", "lab.istio.injector"),
             *("--kubeconfig", cluster.kubeconfig),
             *("--template", json.dumps(dataclasses.asdict(template))),
-            *("--state", state),
-            *("--port-file", port),
+            *("--state", _folder(cluster, namespace, revision)),
             *("--address", cluster.host),
+            *("--port", str(port)),
             *("--ca-delay", str(ca_delay)),
         ],
         env={"PYTHONPATH": str(Path(__file__).parents[2])},
     )
-    serving = f"the injector to serve ({process.log})"
-    until(lambda: _read(port), timeout=LIVE, what=serving)
     documents = webhooks.configurations(namespace, revision, configuration)
     names = tuple(document["metadata"]["name"] for document in documents)
-    istio = Istio(cluster, namespace, revision, process, names)
+    istio = Istio(cluster, namespace, revision, port, process, names)
+    istio.await_serving()
     istio.serve()
     istio.configure()
     if not ca_delay:
@@ -205,7 +204,3 @@ def install(
 
 def _folder(cluster: Cluster, namespace: str, revision: str) -> Path:
     return cluster.state / f"{webhooks.service(revision)}-{namespace}"
-
-
-def _read(port: Path) -> str:
-    return port.read_text() if port.exists() else ""

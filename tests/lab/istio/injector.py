@@ -123,23 +123,12 @@ async def serve(arguments: argparse.Namespace) -> None:
     await runner.setup()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(pair.certificate, pair.key)
-    # Started again, it serves where its Service already leads.
-    port = _last_port(arguments.port_file)
-    await web.TCPSite(runner, arguments.address, port, ssl_context=context).start()
-    _say_port(arguments.port_file, runner.addresses[0][1])
+    await web.TCPSite(runner, arguments.address, arguments.port, ssl_context=context).start()
+    log.info("serving on port %d", arguments.port)
     async with asyncio.TaskGroup() as loops:
         loops.create_task(injector.follow(Namespace, injector.write_root))
         await asyncio.sleep(arguments.ca_delay)
         loops.create_task(injector.follow(MutatingWebhookConfiguration, injector.write_ca))
-
-
-def _last_port(file: Path) -> int:
-    return int(file.read_text()) if file.exists() else 0
-
-
-def _say_port(file: Path, port: int) -> None:
-    log.info("serving on port %d", port)
-    file.write_text(str(port))
 
 
 def _template(text: str) -> sidecar.Template:
@@ -154,10 +143,8 @@ def main() -> None:
         "--template", type=_template, required=True, help="lab.istio.sidecar.Template as JSON"
     )
     parser.add_argument("--state", type=Path, required=True, help="folder for certificates")
-    parser.add_argument(
-        "--port-file", type=Path, required=True, help="says its port when it serves"
-    )
     parser.add_argument("--address", required=True, help="the address to serve on")
+    parser.add_argument("--port", type=int, required=True, help="the TCP port to serve on")
     parser.add_argument("--ca-delay", type=float, default=0, help="seconds before it writes its CA")
     arguments = parser.parse_args()
     logging.basicConfig(
