@@ -239,6 +239,7 @@ def test_an_unknown_flag_is_an_error(hook: Hook) -> None:
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
         lambda each: st.lists(each) | st.dictionaries(st.text(), each),
+        max_leaves=10,
     )
 )
 def test_the_tools_read_and_write_json_as_the_library_does(value: object):
