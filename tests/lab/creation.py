@@ -90,7 +90,7 @@ def create(
     requests = [_request(cluster, pod) for pod in pods]
 
     async def run() -> list[Creation]:
-        async with _session(cluster, connections=AT_ONCE) as session:
+        async with _session(cluster) as session:
             posts = [_post(session, url + query, body) for url, body in requests]
             if in_turn:
                 return [await post for post in posts]
@@ -163,12 +163,12 @@ class Stream:
                 await asyncio.sleep(due - time.monotonic())  # The rate is the point.
 
 
-def _session(cluster: Cluster, connections: int = 0) -> aiohttp.ClientSession:
-    """A client as an administrator, with no more than so many connections; 0 is without bound."""
+def _session(cluster: Cluster) -> aiohttp.ClientSession:
+    """A client as an administrator, with no more than `AT_ONCE` connections."""
     pair = cluster.issue("creator", "creator", organizations=["system:masters"])
     context = ssl.create_default_context(cafile=cluster.ca)
     context.load_cert_chain(pair.certificate, pair.key)
-    connector = aiohttp.TCPConnector(ssl=context, limit=connections)
+    connector = aiohttp.TCPConnector(ssl=context, limit=AT_ONCE)
     return aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(ANSWER))
 
 
