@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,11 +75,8 @@ def running(cluster: lab.Cluster, workload: Workload, folder: Path) -> Generator
             stack.callback(process.kill)
             processes[name] = (process, address)
         for process, address in processes.values():
-            lab.until(
-                lambda process=process, address=address: _listens(process, address),
-                timeout=READY,
-                what=f"{process.name} to listen ({process.log})",
-            )
+            _, _, port = address.rpartition(":")
+            ports.await_listener(process, cluster.host, int(port), timeout=READY)
             pin([process.pid], cores[:1])
         generator = stack.enter_context(started("bench-load"))
         pin([generator.pid], cores[-1:])
@@ -96,11 +92,3 @@ def pin(pids: Iterable[int], cores: Iterable[int]) -> None:
         for thread in Path(f"/proc/{pid}/task").glob("*"):
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(int(thread.name), cores)
-
-
-def _listens(process: lab.Process, address: str) -> bool:
-    process.check()
-    host, _, port = address.rpartition(":")
-    with contextlib.suppress(ConnectionError), socket.create_connection((host, int(port))):
-        return True
-    return False

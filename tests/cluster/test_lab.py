@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import secrets
 import signal
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import lab
 import lightkube
 import pytest
+from lab import creation, meshed, ports
 from lightkube import KubeConfig
 from lightkube.models.admissionregistration_v1 import (
     RuleWithOperations,
@@ -45,6 +47,24 @@ def test_an_api_server_that_ended_is_named_with_its_log(cluster: lab.Cluster):
         cluster.await_api()
     server.start()
     cluster.await_api()
+
+
+def test_the_time_of_a_creation_is_without_its_wait_for_a_turn(
+    cluster: lab.Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(creation, "AT_ONCE", 1)
+
+    made = creation.create(cluster, *(meshed.nameless(namespace) for _ in range(5)))
+
+    for one, other in itertools.pairwise(sorted(made, key=lambda each: each.began)):
+        assert other.began >= one.began + one.seconds
+
+
+def test_a_program_that_ends_before_it_listens_is_named_with_its_last_words(cluster: lab.Cluster):
+    program = cluster.spawn("short", [sys.executable, "-c", "print('no configuration')"])
+
+    with pytest.raises(ChildProcessError, match=r"short ended: no configuration \(.*short\.log"):
+        ports.await_listener(program, cluster.host, ports.reserve(), timeout=30)
 
 
 def test_an_image_for_a_cluster_without_pods_is_refused(cluster: lab.Cluster, tmp_path: Path):

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import random
 import socket
+from typing import TYPE_CHECKING
+
+from lab.waiting import until
+
+if TYPE_CHECKING:
+    from lab import Process
 
 RANGE = range(20_000, 30_000)
 """Below the ports of Services (30000) and those that Linux gives to connections (32768)."""
@@ -32,3 +38,19 @@ def reserve() -> int:
         taken.detach()  # Only the end of this process closes it.
         return port
     raise OSError(f"no TCP port is free from {RANGE.start} to {RANGE.stop - 1}")
+
+
+def await_listener(process: Process, host: str, port: int, *, timeout: float) -> None:
+    """Return when a process takes connections on the port that it was told of.
+
+    Raises:
+        ChildProcessError: it ended; TimeoutError: it does not listen. Both name its log.
+    """
+
+    def listens() -> bool:
+        process.check()
+        with socket.create_connection((host, port)):
+            return True
+
+    what = f"{process.name} to listen ({process.log})"
+    until(listens, timeout=timeout, what=what, ignoring=(ConnectionError,))

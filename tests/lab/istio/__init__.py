@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
-import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -72,18 +71,7 @@ class Istio:
     def start(self) -> None:
         """Start its process again, which has a new CA then; returns when it serves."""
         self.process.start()
-        self.await_serving()
-
-    def await_serving(self) -> None:
-        """Return when its process takes connections."""
-
-        def serves() -> bool:
-            self.process.check()
-            with socket.create_connection((self.cluster.host, self.port)):
-                return True
-
-        serving = f"the injector to serve ({self.process.log})"
-        until(serves, timeout=LIVE, what=serving, ignoring=(ConnectionRefusedError,))
+        ports.await_listener(self.process, self.cluster.host, self.port, timeout=LIVE)
 
     def configure(self) -> None:
         """Make what `istioctl install` makes for the API server to read, without a caBundle."""
@@ -191,10 +179,10 @@ def install(
         ],
         env={"PYTHONPATH": str(Path(__file__).parents[2])},
     )
+    ports.await_listener(process, cluster.host, port, timeout=LIVE)
     documents = webhooks.configurations(namespace, revision, configuration)
     names = tuple(document["metadata"]["name"] for document in documents)
     istio = Istio(cluster, namespace, revision, port, process, names)
-    istio.await_serving()
     istio.serve()
     istio.configure()
     if not ca_delay:
