@@ -126,6 +126,11 @@ def test_what_may_be_misread_stays_and_is_reported(text: str, why: str) -> None:
     assert why in (merge.warning or "")
 
 
+def test_a_question_in_a_comment_is_no_mark_of_a_key() -> None:
+    text = "# why?\na: b\n"
+    assert hold(text).text == f"{text}{HOLD}: true\n"
+
+
 def test_a_long_text_is_merged_as_well() -> None:
     """It is only not remembered."""
     text = "".join(f"a{number}: b\n" for number in range(1000))

@@ -7,7 +7,6 @@ is used only when parsing it shows the old mapping plus that key.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
@@ -30,8 +29,6 @@ _LINE = f"{HOLD}: true"
 _FLOW_ENTRY = f'"{HOLD}": true'
 """With quotes, so that JSON stays JSON."""
 _BOM = "\ufeff"
-_EXPLICIT = re.compile(r"(?<![^\r\n]).*(?P<mark>\?)[ \t]*(?:[\r\n]\s*)?\Z")
-"""The line up to the mark of an explicit key: its column is that of the mapping."""
 
 
 class Merge(Struct, frozen=True):
@@ -125,8 +122,12 @@ def _candidates(text: str, events: list[yaml.Event]) -> Iterator[str]:
         yield f"{text[:cut]}{_FLOW_ENTRY}{comma}{gap}{text[cut:]}"
         return
     cut, indent = first.start_mark.index, first.start_mark.column
-    if explicit := _EXPLICIT.search(text, 0, cut):
-        cut, indent = explicit.start("mark"), explicit.start("mark") - explicit.start()
+    before = text[:cut].rstrip()
+    line = max(before.rfind("\n"), before.rfind("\r")) + 1
+    if before.endswith("?") and "#" not in before[line:]:
+        # The mark of an explicit key: its column is that of the mapping.
+        cut = len(before) - 1
+        indent = cut - line
     yield _with_line(text, indent)
     # At the end, a line may fall into a block scalar or a second document; at the top it cannot.
     yield f"{text[:cut]}{_LINE}{_line_end(text)}{' ' * indent}{text[cut:]}"

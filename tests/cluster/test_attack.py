@@ -1,0 +1,115 @@
+"""Attacks by who may create pods, or reach a port: each costs the attacker alone.
+
+While one goes on, pods of another namespace are created. In the end every one of them was created,
+and changed; the leader is the same process, and its Lease has not changed hands.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import lab
+import lightkube
+import pytest
+from lab import creation, meshed
+from lab.creation import Stream
+from lab.kubelet import ScriptedKubelet
+from lab.scene import Scene
+from lab.served import end, program, stage
+from lab.workload import Workload
+from lightkube.resources.coordination_v1 import Lease
+
+# Creations a second. The API server opens a connection for each review above 25 at once.
+RATE = 25
+HELD = b"holdApplicationUntilProxyStarts"
+CONFIG = "proxy.istio.io/config"
+
+Bystanders = Callable[[], AbstractContextManager[Stream]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Leadership:
+    """Who leads, how often that has changed, and since when it has been so."""
+
+    holder: str | None
+    transitions: int | None
+    since: object
+
+
+@pytest.fixture(scope="module")
+def attacked(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workload]:
+    """The process under attack: it leads, and answers all reviews.
+
+    Its heir answers none, but would lead as soon as the Lease is not renewed in time.
+    """
+    lease = {"lease": "attacked/attacked"}
+    with program(cluster, tmp_path_factory.mktemp("attacked"), "attacked", lease) as leader:
+        lab.until(lambda: leader.status().get("leader"), timeout=30, what="it to lead")
+        heir = leader.replica("attacked-1")
+        heir.start()
+        heir.await_ready()
+        leader.publish()
+        yield leader
+        leader.withdraw()
+        end(heir)
+
+
+@pytest.fixture(scope="module")
+def victims(
+    client: lightkube.Client, kubelet: ScriptedKubelet, attacked: Workload
+) -> Iterator[Scene]:
+    """A namespace that is served, and attacks nobody."""
+    with stage(client, kubelet, attacked) as scene:
+        attacked.await_admission(scene.namespace)
+        yield scene
+
+
+@pytest.fixture(scope="module")
+def attackers(
+    client: lightkube.Client, kubelet: ScriptedKubelet, attacked: Workload
+) -> Iterator[Scene]:
+    """Another one that is served, in which the attacker may create pods."""
+    with stage(client, kubelet, attacked) as scene:
+        attacked.await_admission(scene.namespace)
+        yield scene
+
+
+@pytest.fixture
+def bystanders(cluster: lab.Cluster, attacked: Workload, victims: Scene) -> Bystanders:
+    """``with bystanders() as pods:`` creates pods beside the attack in its block, and judges."""
+
+    @contextmanager
+    def beside() -> Iterator[Stream]:
+        before = leadership(victims.client)
+        nameless = meshed.nameless(victims.namespace, sidecar=None)
+        with Stream(cluster, nameless, rate=RATE) as pods:
+            pods.await_more(RATE)
+            yield pods
+            pods.await_more(RATE)
+        assert [made.body for made in pods.creations if made.status != 201] == []
+        unchanged = [made for made in pods.creations if HELD not in made.body]
+        assert len(unchanged) == 0, f"{len(unchanged)} of {len(pods.creations)} are unchanged"
+        attacked.process.check()
+        assert leadership(victims.client) == before
+        assert attacked.status()["leader"]
+
+    return beside
+
+
+def leadership(client: lightkube.Client) -> Leadership:
+    spec = client.get(Lease, "attacked", namespace="attacked").spec
+    assert spec
+    return Leadership(spec.holderIdentity, spec.leaseTransitions, spec.acquireTime)
+
+
+def test_a_text_that_is_slow_to_read_delays_no_other_pod(
+    cluster: lab.Cluster, attackers: Scene, bystanders: Bystanders
+):
+    """Anybody who may create pods may have this one reviewed as often as they like."""
+    slow = ("#?" + "\r" * 20) * 700 + "#\na: b"
+    pod = meshed.nameless(attackers.namespace, sidecar=None, annotations={CONFIG: slow})
+
+    with bystanders():
+        creation.create(cluster, *[pod] * 30, dry_run=True)
