@@ -10,9 +10,9 @@ takes to run pods, in namespaces of its own.
 from lab import models
 from lab.clusters import Cluster, Level, cluster
 from lab.processes import Process
-from lab.waiting import until
+from lab.waiting import ending, until
 
-__all__ = ["Cluster", "Level", "Process", "cluster", "until"]
+__all__ = ["Cluster", "Level", "Process", "cluster", "ending", "until"]
 
 # Here, because whoever starts a thread has imported this package before.
 models.learn()

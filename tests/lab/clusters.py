@@ -23,7 +23,7 @@ from lightkube.resources.discovery_v1 import EndpointSlice
 from lab import cache, control_plane, images, kubeconfig, node, sweep, tools
 from lab.certificates import KeyPair
 from lab.processes import Process, Tree
-from lab.waiting import until
+from lab.waiting import ending, until
 
 Level = Literal["api", "node"]
 
@@ -57,9 +57,10 @@ def cluster(level: Level = "api", *, held: bool = False) -> Iterator[Cluster]:
         yield made
         keep_logs = made.keep_logs
     finally:
-        if made:
-            made.close_clients()
-        tree.close(keep_logs=keep_logs)
+        with ending(f"cluster {tree.name}"):
+            if made:
+                made.close_clients()
+            tree.close(keep_logs=keep_logs)
         if keep_logs:
             cache.say(f"{tree.name}: its logs are in {tree.logs}")
 

@@ -44,12 +44,13 @@ def vacate(client: lightkube.Client, namespace: str) -> None:
     controller asks for every resource there is. But many pods are its affair, because the API
     server deletes a collection while its client waits.
     """
-    if len(list(client.list(Pod, namespace=namespace))) > MANY:
-        client.delete(Namespace, namespace)
-        return
-    client.patch(Namespace, namespace, {"metadata": {"labels": None}})
-    client.deletecollection(Job, namespace=namespace, cascade=CascadeType.BACKGROUND)
-    client.deletecollection(Pod, namespace=namespace)
+    with lab.ending(f"namespace {namespace}"):
+        if len(list(client.list(Pod, namespace=namespace))) > MANY:
+            client.delete(Namespace, namespace)
+            return
+        client.patch(Namespace, namespace, {"metadata": {"labels": None}})
+        client.deletecollection(Job, namespace=namespace, cascade=CascadeType.BACKGROUND)
+        client.deletecollection(Pod, namespace=namespace)
 
 
 def await_account(client: lightkube.Client, namespace: str) -> None:

@@ -13,6 +13,8 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
+from lab.waiting import ending
+
 PATIENCE = 10.0  # seconds for its thread to start or to end, which takes milliseconds
 
 
@@ -44,9 +46,10 @@ class Relay:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._life.result(PATIENCE)
-        self._executor.shutdown()
+        with ending("relay"):
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._life.result(PATIENCE)
+            self._executor.shutdown()
 
     @property
     def server(self) -> str:

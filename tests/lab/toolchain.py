@@ -54,6 +54,11 @@ def version(folder: Path) -> str:
     return _run([str(go()), "env", "GOVERSION"], cwd=folder)
 
 
+def module_cache() -> str:
+    """The folder of the modules that `go` has downloaded, newer releases of itself among them."""
+    return _run([str(go()), "env", "GOMODCACHE"], cwd=Path("/"))
+
+
 def _version(program: str) -> tuple[int, ...]:
     text = _run([program, "env", "GOVERSION"], cwd=Path("/"))
     match = re.match(r"go(\d+)\.(\d+)", text)

@@ -1,10 +1,13 @@
-"""The one way to await a state of the world that nothing announces."""
+"""The one way to await a state of the world that nothing announces, and the one way to end."""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
+
+from lab import cache
 
 T = TypeVar("T")
 
@@ -44,3 +47,15 @@ def until(
         # looked at, too: what takes long is looked at less often, and seen late by a twentieth of
         # the time that it took, half a second at most; never more often than asked for.
         time.sleep(max(every, min(waited / 20, 0.5)))
+
+
+@contextlib.contextmanager
+def ending(what: str) -> Iterator[None]:
+    """Run the end of a part of the lab; if it fails, say so on stderr and go on.
+
+    A run that went well stays good, and one that failed keeps its own error.
+    """
+    try:
+        yield
+    except Exception as error:
+        cache.say(f"{what} did not end well: {type(error).__name__}: {error}")

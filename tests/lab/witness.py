@@ -21,7 +21,7 @@ from lightkube import codecs
 from lightkube.resources.admissionregistration_v1 import ValidatingWebhookConfiguration
 
 from lab import kubeconfig
-from lab.waiting import until
+from lab.waiting import ending, until
 
 if TYPE_CHECKING:
     from lab.clusters import Cluster
@@ -126,7 +126,8 @@ def _configured(cluster: Cluster, port: int) -> Iterator[None]:
     with cluster.client() as client:
         client.create(codecs.from_dict(document))
         yield
-        client.delete(ValidatingWebhookConfiguration, NAME)
+        with ending(NAME):
+            client.delete(ValidatingWebhookConfiguration, NAME)
 
 
 def _handler(seen: Witness) -> type[BaseHTTPRequestHandler]:

@@ -92,10 +92,12 @@ class ScriptedKubelet:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if not self._life.done():
+        if self._life.done():
+            self._life.result()  # It failed while it was needed.
+        with lab.ending(f"scripted kubelet {self._name}"):
             self._loop.call_soon_threadsafe(self._stop.set)
-        self._life.result(PATIENCE)
-        self._executor.shutdown()
+            self._life.result(PATIENCE)
+            self._executor.shutdown()
 
     @property
     def execs(self) -> list[Exec]:

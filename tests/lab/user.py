@@ -1,0 +1,88 @@
+"""Programs run as most people run them: by a user who is not root, with a home of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab import cache, toolchain
+
+TESTS = Path(__file__).resolve().parents[1]
+# No account of a distribution has this id.
+ID = "64123"
+# Reads the checkout, its environment, the interpreter and the built programs.
+READING = "import demo, istio_aux; from lab import tools; tools.missing()"
+
+
+@dataclass(frozen=True)
+class User:
+    """Somebody who is not root; `home` is theirs alone.
+
+    Attributes:
+        home: the user's folder, beside which they may write nothing.
+        becoming: the words before a command that make it theirs; none, if nobody here is root.
+        environment: what their programs are told.
+    """
+
+    home: Path
+    becoming: Sequence[str]
+    environment: Mapping[str, str]
+
+    def python(self, *argv: str, **more: str) -> subprocess.CompletedProcess[str]:
+        """Run the running interpreter from the user's home; keywords extend the environment."""
+        return subprocess.run(
+            [*self.becoming, sys.executable, *argv],
+            cwd=self.home,
+            env={**self.environment, **more},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+@contextlib.contextmanager
+def user() -> Iterator[User]:
+    """A user without root who reads this checkout and the lab's programs, and writes to neither.
+
+    Where checkout or interpreter lie in a folder of root's, they get the right to read everything,
+    and nothing else that a user has not.
+    """
+    # Not in the caller's folder for temporary files, which others may not enter.
+    with tempfile.TemporaryDirectory(prefix="lab-user-", dir="/tmp") as place:
+        home = Path(place)
+        made = User(home, (), _environment(home))
+        if os.geteuid() == 0:
+            for path in (home, *home.rglob("*")):
+                os.chown(path, int(ID), int(ID), follow_symlinks=False)
+            ids = ("setpriv", "--reuid", ID, "--regid", ID, "--clear-groups")
+            reading = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
+            made = User(home, ids, made.environment)
+            if made.python("-c", READING).returncode:
+                made = User(home, (*ids, *reading), made.environment)
+        yield made
+
+
+def _environment(home: Path) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if k in {"PATH", "LANG", "TERM"} or k[:2] == "GO"}
+    built = home / "cache/istio-aux/lab"
+    for name in ("tools", "go"):
+        (built / name).mkdir(parents=True)
+        # One by one: beside what is built already lie the user's own locks.
+        for entry in cache.folder(name).iterdir():
+            if entry.is_dir():
+                (built / name / entry.name).symlink_to(entry)
+    return {
+        **kept,
+        "HOME": str(home),
+        "XDG_CACHE_HOME": str(home / "cache"),
+        # A go.mod may ask for a newer Go, which lies there.
+        "GOMODCACHE": toolchain.module_cache(),
+        "PYTHONPATH": str(TESTS),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
