@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -182,6 +183,60 @@ async def test_a_deletion_that_is_refused_is_shown_and_tried_again() -> None:
         (lost,) = world.controller.lost()
         assert lost.reason.endswith("; not deleted: 403 Forbidden: pods is forbidden")
         assert world.controller.stuck() == []
+        world.api.faults.clear()
+        await until(lambda: gone(world), "it is deleted")
+
+
+@driven
+async def test_a_pod_is_deleted_once_what_kept_it_from_that_is_over() -> None:
+    """It was reported before: the level counts, not the change."""
+    async with cluster(limits=SOON, policy=DELETE) as world:
+        await torn(world, annotations={"istio-aux.io/quit-grace": "soon"})
+        await until(lambda: world.reasons() == ["ProxyLost"], "it is reported")
+        assert not gone(world)
+        await torn(world)
+        await until(lambda: gone(world), "it is deleted")
+        await until(lambda: len(world.api.events) == 2, "both Events are there")
+    assert world.reasons() == ["ProxyLost", "DeadProxyPodDeleted"]
+
+
+@driven
+async def test_a_report_on_an_older_state_of_a_pod_does_not_put_off_its_deletion() -> None:
+    """The API server answers with what it has cached; the watch has told of a newer state."""
+    async with cluster(limits=SOON, policy=DELETE) as world:
+        await torn(world, annotations={"istio-aux.io/quit-grace": "soon"})
+        older = deepcopy(world.api.get("pods", "training", "job"))
+
+        async def stale(request: web.Request) -> web.StreamResponse | None:
+            if (request.method, request.path) != ("GET", POD):
+                return None
+            await torn(world)
+            await until(lambda: "not deleted" not in world.controller.lost()[0].reason, "told")
+            return web.json_response(older)
+
+        world.api.faults.append(stale)
+        await until(lambda: gone(world), "it is deleted")
+
+
+@driven
+async def test_a_deletion_that_ended_in_a_server_error_may_have_happened() -> None:
+    async with cluster(limits=SOON, policy=DELETE) as world:
+
+        async def fail(request: web.Request) -> web.StreamResponse | None:
+            if request.method != "DELETE":
+                return None
+            world.api.faults.append(fail)
+            return refusal(504, "Timeout", "request did not complete")
+
+        world.api.faults.append(fail)
+        await torn(world)
+        await until(lambda: f"DELETE {POD}" in world.api.requests, "it is tried")
+        (lost,) = await until(
+            lambda: [pod for pod in world.controller.lost() if "504" in pod.reason], "it is shown"
+        )
+        assert lost.reason.endswith(
+            "; not known whether it was deleted: 504 Timeout: request did not complete"
+        )
         world.api.faults.clear()
         await until(lambda: gone(world), "it is deleted")
 

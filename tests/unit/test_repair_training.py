@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
+from aiohttp import web
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Repair as Policy
 from istio_aux.kube.backoff import Backoff
@@ -19,6 +20,7 @@ from unit.core.mesh import ENABLED
 from unit.core.training import document
 from unit.core.unmeshed import RESTART, WITH_JOBS
 from unit.repairing import PACE, World, mesh
+from unit.store import refusal
 from unit.training import FAST, Kubeflow
 
 
@@ -26,6 +28,15 @@ class Injected(Kubeflow):
     """The same, where all pods but the first two get a sidecar."""
 
     injects = True
+    answered = True
+    """Whether who changes a Job is told so, instead of a timeout."""
+
+    async def _patch(self, request: web.Request, job: dict[str, Any]) -> web.Response:
+        answer = await super()._patch(request, job)
+        if self.answered:
+            return answer
+        self.answered = True
+        return refusal(504, "Timeout", "request did not complete within requested timeout")
 
     async def put(self, resource: str, body: dict[str, Any]) -> dict[str, Any]:
         if resource == "pods" and self.injects and self._made > 2:
@@ -33,14 +44,14 @@ class Injected(Kubeflow):
         return await super().put(resource, body)
 
 
-def run(test: Any, policy: Policy, *, injects: bool) -> None:
+def run(test: Any, policy: Policy, *, injects: bool, answered: bool = True) -> None:
     """Run a test beside a repair controller in a cluster with a TFJob of two pods."""
 
     @driven
     async def drive() -> None:
         telemetry = Telemetry()
         async with Injected() as api, Client(api.access()) as client:
-            api.injects = injects
+            api.injects, api.answered = injects, answered
             await api.put("tfjobs", document("Running"))
             await api.operate()
             events, spaces = Events(client, "host"), {"training": dict(ENABLED)}
@@ -89,6 +100,17 @@ def test_a_training_job_whose_new_pods_have_no_sidecar_either_is_not_suspended_a
         assert world.restarts("suspended") == 1
 
     run(stopped, WITH_JOBS, injects=False)
+
+
+def test_a_suspension_that_ended_in_a_server_error_is_awaited() -> None:
+    """It may have happened, and nobody has refused it."""
+
+    async def awaited(world: World) -> None:
+        await until(lambda: world.restarts("resumed") == 1, "it is suspended, and resumed")
+        await until(lambda: not world.unmeshed, "all are meshed")
+        assert (world.restarts("failed"), world.restarts("refused")) == (1, 0)
+
+    run(awaited, WITH_JOBS, injects=True, answered=False)
 
 
 @pytest.mark.parametrize("injects", [True, False])

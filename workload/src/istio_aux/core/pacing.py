@@ -33,9 +33,9 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """Controllers with a restart under way, in the whole cluster."""
     patience: float = 600.0
     """For a replacement: as long as a Deployment's progressDeadlineSeconds by default."""
-    doubt: float = 60.0
-    """After which a pod that is still there was not evicted, whatever became of the request: for so
-    long the API server works on one (kube-apiserver --request-timeout)."""
+    doubt: float = 90.0
+    """After which a pod that is still there was not evicted, whatever became of the request: for
+    60 s the API server works on one (kube-apiserver --request-timeout), and a watch may lag."""
     first_retry: float = 1.0
     """After a refused eviction: a budget's status lags a moment behind a pod that is Ready. Where
     the API server wants more peace it says so (Retry-After)."""

@@ -38,3 +38,12 @@ class ApiError(KubeError):
         self.code = code
         self.reason = reason
         self.retry_after = retry_after
+
+    @property
+    def unknown(self) -> bool:
+        """Whether a change that was asked for may have been made all the same.
+
+        The API server answers 504 while the request may still be on its way to etcd, and any other
+        server error may come after the change.
+        """
+        return self.code >= 500

@@ -91,7 +91,7 @@ class Quitting:
                 return Superseded(reason=self._ledger.why_not(record))
             if self._ledger.mode is QuitMode.DRY_RUN:
                 self._narrator.rehearsed(record)
-                record.settled = True
+                record.settle(decision)
                 return None
             work.rung = rung = decision.rungs[work.attempts % len(decision.rungs)]
             work.attempts += 1

@@ -20,6 +20,8 @@ from istio_aux.quit.places import Places
 from istio_aux.quit.reading import path, read
 from istio_aux.quit.record import Record, Work
 
+_OLDER = "the API server answered with an older state of the pod"
+
 
 class DeadProxies:
     """The errand ``report``. A class because all pods share its places."""
@@ -48,25 +50,27 @@ class DeadProxies:
             if self._ledger.due(record) != work.errand:
                 return True
             if not isinstance(decision, Report):
-                work.failure = "the API server answered with an older state of the pod"
+                work.failure = _OLDER
                 return False
             self._narrator.lost(record)
             if not decision.delete or self._ledger.mode is not QuitMode.ON:
-                record.settled = True
-                return True
-            return await self._delete(record, work, pod)
+                record.settle(decision)
+                work.failure = "" if record.settled else _OLDER
+                return record.settled
+            return await self._delete(record, work, pod, decision)
 
     async def drop(self, record: Record, work: Work) -> None:
         """Nothing is left to say: the pod is gone, or its proxy is not dead any more."""
 
-    async def _delete(self, record: Record, work: Work, pod: Pod) -> bool:
+    async def _delete(self, record: Record, work: Work, pod: Pod, decision: Report) -> bool:
         try:
             await self._client.delete(path(record), preconditions(pod))
         except ApiError as error:
             if error.code == 404:
                 record.left = True
                 return True
-            work.failure = f"not deleted: {error}"
+            outcome = "not known whether it was deleted" if error.unknown else "not deleted"
+            work.failure = f"{outcome}: {error}"
             # 409: the pod is not what was decided on any more, so it is read and decided on again.
             if error.code != 409:
                 self._narrator.not_deleted()
@@ -74,7 +78,7 @@ class DeadProxies:
         except KubeError:
             self._narrator.not_deleted()
             raise
-        record.settled = True
+        record.settle(decision)
         self._narrator.deleted(record)
         return True
 

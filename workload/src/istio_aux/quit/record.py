@@ -76,7 +76,8 @@ class Record:
         version: resourceVersion of the pod that was decided on.
         left: the watch does not show the pod any more.
         told: whether the newest decision was told.
-        settled: whether all that the verdict asks for was done.
+        delete: whether the newest decision asks for the pod's deletion.
+        settled: whether all that the newest decision asks for was done.
         announced: reasons of the Events that a pod gets once.
         alarm: rings when the pod has been blocked for long.
         work: set while there is something to do; there is never more than one.
@@ -91,6 +92,7 @@ class Record:
     version: int = 0
     left: bool = False
     told: bool = True
+    delete: bool = False
     settled: bool = False
     announced: tuple[str, ...] = ()
     alarm: asyncio.TimerHandle | None = None
@@ -108,8 +110,10 @@ class Record:
         verdict = verdict_of(decision)
         if (verdict, decision.reason) != (self.verdict, self.reason):
             self.told = False
-        if verdict != self.verdict:
+        delete = deletes(decision)
+        if (verdict, delete) != (self.verdict, self.delete):
             self.settled = False
+        self.delete = delete
         # Ten thousand pods have a handful of reasons between them.
         self.verdict, self.reason = verdict, sys.intern(decision.reason)
         self.until = decision.until if isinstance(decision, Wait) else None
@@ -117,6 +121,11 @@ class Record:
         self.blocked_by = tuple(sys.intern(name) for name in by)
         self.blocked_since = (self.blocked_since or now) if by else None
         self.version = _version(pod)
+
+    def settle(self, decision: Action) -> None:
+        """All that ``decision`` asks for was done; the newest one may ask for something else."""
+        if (verdict_of(decision), deletes(decision)) == (self.verdict, self.delete):
+            self.settled = True
 
     def first(self, event: str) -> bool:
         """Whether the pod has not had this Event yet; from now on it has."""
@@ -166,6 +175,11 @@ def verdict_of(decision: Action) -> Verdict:
             return "quit"
         case Report():
             return "report"
+
+
+def deletes(decision: Action) -> bool:
+    """Whether the decision asks for the pod's deletion."""
+    return isinstance(decision, Report) and decision.delete
 
 
 def _version(pod: Pod) -> int:

@@ -30,17 +30,20 @@ class Refused(msgspec.Struct, frozen=True):
     asked: float = 0.0
 
 
+_SEVERAL = "more than one PodDisruptionBudget"
+"""In the message of the only 500 that says that nothing was evicted; it has no reason."""
+
 Outcome = Evicted | Superseded | Refused
 
 
 async def evict(client: Client, pod: Key, restart: Restart) -> Outcome:
     """Evict ``pod`` if it still is what ``restart`` was decided on.
 
-    429 means that a PodDisruptionBudget does not allow it now, and 500 that several budgets cover
-    the pod; in a namespace that is terminated, or without the right, it is 403.
+    429 means that a PodDisruptionBudget does not allow it now; in a namespace that is terminated,
+    or without the right, it is 403.
 
     Raises:
-        KubeError: there was no answer, and it is not known what became of the pod.
+        KubeError: no answer, or a server error: it is not known what became of the pod.
     """
     path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/eviction"
     try:
@@ -48,6 +51,8 @@ async def evict(client: Client, pod: Key, restart: Restart) -> Outcome:
     except ApiError as error:
         if error.code in {404, 409}:
             return Superseded(str(error))
+        if error.unknown and _SEVERAL not in str(error):
+            raise
         return Refused(str(error), error.retry_after or 0.0)
     return Evicted()
 

@@ -208,13 +208,15 @@ class Restarts:
         return action
 
     async def _send(self, record: Record, restart: Restart) -> Outcome:
-        """Evict the pod, or have its Job suspended. Raises KubeError: there was no answer."""
+        """Evict the pod, or have its Job suspended. Raises KubeError: the outcome is unknown."""
         if restart.way is Way.EVICT:
             return await evict(self._client, record.key, restart)
         assert record.case
         try:
             answer = await self._suspensions.restart(record.case.pod)
         except ApiError as error:
+            if error.unknown:
+                raise
             return Refused(str(error), error.retry_after or 0.0)
         return Evicted() if isinstance(answer, Begun) else Refused(answer.reason)
 
