@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import lab
@@ -26,8 +27,10 @@ __all__ = [
 
 @pytest.fixture(scope="session", autouse=True)
 def machine() -> None:
-    """The tests of this tier are skipped, with the reason, where the machine cannot run pods."""
+    """Where the machine cannot run pods, this tier is skipped with the reason; in CI it fails."""
     if reason := node.unavailable():
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"CI is true, and the node tier cannot run: {reason}", pytrace=False)
         pytest.skip(reason)
 
 

@@ -28,6 +28,8 @@ QUIET = 120
 REQUEST, QUIT = ("pilot-agent", "request"), ("POST", "quitquitquit")
 # Jobs of the CronJob that are looked at: with the second, the first has not been in its way.
 RUNS = 2
+# All but the Job whose controller deletes the pod that has used up its tries.
+LEAVING_PODS = [workload for workload in PARADE if workload.codes]
 
 
 @dataclass(frozen=True)
@@ -136,14 +138,14 @@ def test_nobody_can_tell_from_its_end_that_it_had_a_sidecar(
     assert beside == without
 
 
-@pytest.mark.parametrize("workload", PARADE, ids=lambda workload: workload.name)
+@pytest.mark.parametrize("workload", LEAVING_PODS, ids=lambda workload: workload.name)
 def test_every_proxy_ended_with_0_in_its_first_run(parade: Parade, workload: Workload) -> None:
     """T20: the proxy never fails, and never starts again unless the whole pod does."""
     pods = parade.meshed.pods(workload)
     proxies = outcome.proxies(pods)
 
     restarts = 1 if workload.everything_restarts else 0
-    assert {(proxy.exit_code, proxy.restarts) for proxy in proxies} <= {(0, restarts)}
+    assert {(proxy.exit_code, proxy.restarts) for proxy in proxies} == {(0, restarts)}
     assert len(proxies) == len(pods)
 
 

@@ -27,6 +27,10 @@ from lab.race import ASKING, EARLY, ELSEWHERE, LATE, MODEL, SOON, UNMESHED, Seen
 from lightkube import Client
 
 NOTICE = "istio-aux-pebble-custom-notice"
+# Measured beside other work on 2 cores: 0.2 s. Juju's own update-status, which tells as well, comes after minutes.
+PROMPT = 30.0
+# Seconds until istiod writes its CA by itself: the tests do, so that they know when.
+NEVER = 3600.0
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +78,7 @@ class Told:
 
     Attributes:
         by: the dispatch after which the asking charm was told that Istio injects.
-        seconds: when it began, after the first pod was seen to be injected.
+        seconds: from the change that lets the API server trust istiod to that dispatch's begin.
         unmeshed: what the action `list-unmeshed` answers.
         explained: what the action `explain` answers about one of those pods.
         seen: how things were then, with another charm deployed.
@@ -92,13 +96,15 @@ def told(world: World, before: Seen, cluster: lab.Cluster) -> Told:
     """Istio is installed, and one more charm deployed; istio-aux is to report only."""
     history = world.istio_aux.leader.history
     known = len(history)
-    lab.istio.install(cluster, proxy_ready_delay=0.5)
-    live = time.time()
+    istio = lab.istio.install(cluster, ca_delay=NEVER, proxy_ready_delay=0.5)
+    begun = time.time()
+    istio.trust(istio.bundle)
 
     def answered() -> bool:
         return world.look().answer["live"] == "true"
 
     lab.until(answered, timeout=SOON, what="istio-aux to answer that Istio injects")
+    istio.await_live()
     by = [outcome for outcome in history[known:] if "relation-set" in outcome.tools][-1]
     pods.run_application(cluster, MODEL, LATE)
     world.await_pods(f"{LATE}-0")
@@ -106,15 +112,16 @@ def told(world: World, before: Seen, cluster: lab.Cluster) -> Told:
     unmeshed = world.istio_aux.action("list-unmeshed").results
     explained = world.istio_aux.action("explain", pod=f"{MODEL}/{EARLY[0]}-0").results
     seen = world.await_answer(live="true", meshed="false")
-    return Told(by, by.began - live, unmeshed["results"], explained["results"], seen)
+    return Told(by, by.began - begun, unmeshed["results"], explained["results"], seen)
 
 
 def test_a_notice_of_the_workload_wakes_the_charm_once_istio_is_live(
     told: Told, record_testsuite_property: Callable[[str, object], None]
 ) -> None:
-    record_testsuite_property("seconds from live to dispatch", round(told.seconds, 2))
+    record_testsuite_property("seconds from trust in istiod to dispatch", round(told.seconds, 2))
     assert told.by.event == NOTICE
     assert told.by.environment["JUJU_NOTICE_KEY"] == "istio-aux.io/changed"
+    assert 0 < told.seconds < PROMPT
 
 
 def test_reporting_tells_who_has_no_sidecar_and_touches_nobody(before: Seen, told: Told) -> None:
