@@ -27,7 +27,7 @@ from lab.race import ASKING, EARLY, ELSEWHERE, LATE, MODEL, SOON, UNMESHED, Seen
 from lightkube import Client
 
 NOTICE = "istio-aux-pebble-custom-notice"
-# Measured beside other work on 2 cores: 0.2 s. Juju's own update-status, which tells as well, comes after minutes.
+# Measured beside other work on 2 cores: 0.2 s. Juju's update-status comes after minutes.
 PROMPT = 30.0
 # Seconds until istiod writes its CA by itself: the tests do, so that they know when.
 NEVER = 3600.0
