@@ -145,11 +145,17 @@ class ApiServer(Store):
                 return answer
         return await self._route(request)
 
+    def _event(self, event: Object) -> web.Response:
+        name = event["metadata"]["name"]
+        if name in [known["metadata"]["name"] for known in self.events]:
+            return refusal(409, "AlreadyExists", f'events "{name}" already exists')
+        self.events.append(event)
+        return web.json_response({}, status=201)
+
     async def _route(self, request: web.Request) -> web.StreamResponse:
         match request.path.strip("/").split("/"):
             case ["apis", "events.k8s.io", "v1", *_]:
-                self.events.append(await request.json())
-                return web.json_response({}, status=201)
+                return self._event(await request.json())
             case ["api", "v1", "namespaces", namespace, "pods", pod, *subresource]:
                 return await self._pod(request, namespace, pod, *subresource)
             case ["api", "v1", "namespaces", namespace, "pods"]:

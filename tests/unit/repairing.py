@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import web
+from istio_aux.core.injection import hooks_of
 from istio_aux.core.liveness import Injector, State
 from istio_aux.core.mesh import Mesh
 from istio_aux.core.pacing import Pace
@@ -22,7 +23,7 @@ from istio_aux.telemetry import Telemetry
 from unit import podverbs
 from unit.apiserver import ApiServer
 from unit.asynchronous import background, until
-from unit.core.mesh import DEFAULT, ENABLED, HOOKS, POLICIES
+from unit.core.mesh import DEFAULT, ENABLED, HOOKS, POLICIES, renamed
 from unit.core.pods import RUNNING
 from unit.core.unmeshed import REPLICAS, RESTART, raw
 from unit.store import refusal
@@ -32,10 +33,11 @@ SIDECAR = {"main": RUNNING, "istio-proxy": RUNNING}
 BARE = {"main": RUNNING}
 
 
-def mesh(state: State = State.LIVE, *, known: bool = True) -> Mesh:
-    """What is known of an Istio with the configurations of a real one."""
-    injector = Injector(state=state, why="so", configuration=DEFAULT, revision="default")
-    return Mesh(injectors=(injector,), hooks=HOOKS, policies=POLICIES, known=known)
+def mesh(state: State = State.LIVE, *, known: bool = True, named: str = DEFAULT) -> Mesh:
+    """What is known of an Istio with the configurations of a real one, or one of that name."""
+    injector = Injector(state=state, why="so", configuration=named, revision="default")
+    hooks = HOOKS if named == DEFAULT else hooks_of([renamed(DEFAULT, named)])
+    return Mesh(injectors=(injector,), hooks=hooks, policies=POLICIES, known=known)
 
 
 class Cluster(ApiServer):
@@ -174,10 +176,30 @@ async def cluster(
     listed: asyncio.Event | None = None,
     **options: Any,
 ) -> AsyncGenerator[World]:
+    """A cluster with a repair controller at work in it; see `at_work`."""
+    async with (
+        Cluster() as api,
+        at_work(
+            api, policy=policy, leading=leading, known=known, listed=listed, **options
+        ) as world,
+    ):
+        yield world
+
+
+@asynccontextmanager
+async def at_work(
+    api: Cluster,
+    *,
+    policy: Policy = RESTART,
+    leading: bool = True,
+    known: Mesh | None = None,
+    listed: asyncio.Event | None = None,
+    **options: Any,
+) -> AsyncGenerator[World]:
     """A repair controller with its watch, as `serve` runs it."""
     telemetry = Telemetry()
     options = {"pace": PACE, **options}
-    async with Cluster() as api, Client(api.access()) as client:
+    async with Client(api.access()) as client:
         events = Events(client, "host")
         namespaces = {"shop": dict(ENABLED)}
         repair = Repair(client, namespaces, telemetry, events, policy=policy, **options)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -54,6 +56,48 @@ async def test_each_event_has_a_name_of_its_own() -> None:
             tell(recorder)
         await until(lambda: len(api.events) == 20, "all are there")
     assert len({event["metadata"]["name"] for event in api.events}) == 20
+
+
+@driven
+async def test_an_event_that_a_pod_has_once_is_the_same_whoever_sends_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Across restarts and leaders: that it is there already is no trouble."""
+    other = Key("training", "job", "u-2")
+    async with ApiServer() as api:
+        for note in ("first", "second"):
+            async with recording(api) as recorder:
+                for pod in (POD, other):
+                    recorder.emit(
+                        pod, "Warning", reason="NoSidecar", action="Report", note=note, once=True
+                    )
+                tell(recorder, f"after the {note}")
+                await until(functools.partial(noted, api, f"after the {note}"), "all are sent")
+    assert [event["note"] for event in api.events] == [
+        "first", "first", "after the first", "after the second",
+    ]  # fmt: skip
+    assert not [record for record in caplog.records if record.name == events.__name__]
+
+
+def noted(api: ApiServer, note: str) -> bool:
+    """Whether there is an Event with this note."""
+    return note in [event["note"] for event in api.events]
+
+
+@driven
+async def test_the_name_of_an_event_is_one_that_the_api_server_takes() -> None:
+    """A pod's may be as long as an Event's, and end in a dash where it is cut."""
+    pod = Key("training", f"{'a-' * 126}a", "u-1")
+    async with ApiServer() as api, recording(api) as recorder:
+        for once in (True, False):
+            recorder.emit(pod, "Warning", reason="NoSidecar", action="Report", note="so", once=once)
+        await until(lambda: len(api.events) == 2, "both are there")
+    for event in api.events:
+        name = event["metadata"]["name"]
+        assert len(name) <= 253
+        assert re.fullmatch(
+            r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", name
+        )
 
 
 @driven

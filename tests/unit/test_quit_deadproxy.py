@@ -9,10 +9,10 @@ import pytest
 from aiohttp import web
 from istio_aux.core.policy import DeadProxy, Policy, QuitMode
 from msgspec.structs import replace
-from unit.apiserver import refusal
+from unit.apiserver import ApiServer, refusal
 from unit.asynchronous import driven, until
 from unit.core.pods import RUNNING, exited, waiting
-from unit.quitting import ENDED, FAST, World, cluster
+from unit.quitting import ENDED, FAST, World, at_work, cluster
 
 DELETE = Policy(dead_proxy=DeadProxy.DELETE)
 JOB = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "j-1", "controller": True}
@@ -69,6 +69,22 @@ async def test_a_dead_proxy_is_told_once_whatever_else_changes() -> None:
         await world.ended("exited")
         assert world.reasons().count("ProxyLost") == 1
         assert world.count('istio_aux_dead_proxies_total{action="reported"}') == 1
+
+
+@driven
+async def test_a_dead_proxy_is_told_once_whoever_leads() -> None:
+    async with ApiServer() as api:
+        for process in ("first", "second"):
+            async with at_work(api, limits=SOON) as world:
+                await torn(world)
+                await world.pod(process, main=RUNNING, proxy=ENDED, owners=[JOB])
+                await until(lambda: process in about(api), "what came later is told")  # noqa: B023
+        assert about(api) == ["first", "job", "second"]
+
+
+def about(api: ApiServer) -> list[str]:
+    """Pods with Events, sorted."""
+    return sorted(event["regarding"]["name"] for event in api.events)
 
 
 @driven

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
 from istio_aux.core.liveness import State
 from unit.asynchronous import driven, until
-from unit.core.mesh import INJECT
+from unit.core.mesh import DEFAULT, INJECT, ORIGINAL
 from unit.core.pods import RUNNING
 from unit.core.unmeshed import REPORT, STATEFUL
-from unit.repairing import BARE, SIDECAR, cluster, mesh
+from unit.repairing import BARE, SIDECAR, Cluster, World, at_work, cluster, mesh
 
 
 @driven
@@ -32,6 +34,43 @@ async def test_report_tells_of_each_unmeshed_pod_once_and_touches_none() -> None
         assert world.api.evictions == []
         found = world.repair.unmeshed(1)[0]
         assert (found.name, found.owner) == ("web-a", "ReplicaSet/web")
+
+
+@driven
+async def test_a_pod_has_one_event_while_istio_is_installed_and_whoever_leads() -> None:
+    """`istioctl install` moves the webhooks to a configuration of another name."""
+    async with Cluster() as api:
+        for marker in ("first-process", "second-process"):
+            async with at_work(api, policy=REPORT, known=mesh(State.NO_ENDPOINT)) as world:
+                await world.pod("web")
+                await until(lambda: "web" in world.unmeshed, "it is found")
+                for name in (DEFAULT, ORIGINAL, DEFAULT):
+                    await rename(world, name)
+                await world.pod(marker)
+                await until(functools.partial(has_been_told, world, marker), "what came later is")
+        assert [name for name, _ in world.events("NoSidecar")].count("web") == 1
+
+
+async def rename(world: World, configuration: str) -> None:
+    """Istio's webhooks are in a configuration of this name from now on."""
+    world.repair.look(mesh(named=configuration))
+    await until(lambda: f" of {configuration} " in world.unmeshed["web"], "that is seen")
+
+
+def has_been_told(world: World, pod: str) -> bool:
+    return pod in [name for name, _ in world.events("NoSidecar")]
+
+
+@driven
+async def test_a_pod_is_unmeshed_since_it_was_created_and_the_oldest_is_shown_first() -> None:
+    """Injection happens at creation only; which process saw it first does not matter."""
+    async with cluster(policy=REPORT) as world:
+        await world.pod("young", created="2026-11-21T08:16:29Z")
+        await world.pod("old", created="2026-11-20T08:16:29Z")
+        await world.pod("older", created="2026-11-19T08:16:29Z")
+        await world.found("young", "old", "older")
+        shown = [(pod.name, f"{pod.since:%d %H:%M:%S}") for pod in world.repair.unmeshed(2)]
+        assert shown == [("older", "19 08:16:29"), ("old", "20 08:16:29")]
 
 
 @driven

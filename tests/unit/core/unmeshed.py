@@ -38,6 +38,7 @@ def raw(
     owner_uid: str = "owner-1",
     restart: str = "Always",
     ready: bool = True,
+    created: str | None = None,
     **fields: Any,
 ) -> dict[str, Any]:
     """The pod as JSON; see `unit.core.pods.document` for the other fields."""
@@ -51,6 +52,8 @@ def raw(
     found["metadata"] |= {
         "name": name, "namespace": namespace, "uid": uid, "resourceVersion": version,
     }  # fmt: skip
+    if created is not None:
+        found["metadata"]["creationTimestamp"] = created
     for reference in found["metadata"].get("ownerReferences", []):
         reference |= {"name": "web", "uid": owner_uid}
     return found

@@ -17,7 +17,7 @@ from istio_aux.core import repair
 from istio_aux.core.applications import Applications
 from istio_aux.core.injection import Expectation
 from istio_aux.core.namespace import Namespace
-from istio_aux.core.pod import PROXY, Metadata, Pod
+from istio_aux.core.pod import PROXY, Pod
 from istio_aux.core.policy import Policy, Repair
 from istio_aux.core.selectors import Selector
 from istio_aux.injector.survey import survey
@@ -94,18 +94,6 @@ class Audit(msgspec.Struct, frozen=True):
     gaps: tuple[str, ...] = ()
 
 
-class CreatedMetadata(Metadata, frozen=True):
-    """``metadata`` with the time at which the pod was created, which no controller needs."""
-
-    creation_timestamp: datetime | None = None
-
-
-class CreatedPod(Pod, frozen=True):
-    """A pod with it."""
-
-    metadata: CreatedMetadata = CreatedMetadata()
-
-
 async def look(
     access: Access,
     scope: Scope,
@@ -132,7 +120,7 @@ async def look(
         mesh = await survey(client)
         gaps += mesh.gaps
         seen, unknown = set[str](), dict[str, int]()
-        async for page in Lister(client, path, CreatedPod).pages({"fieldSelector": FIELDS}):
+        async for page in Lister(client, path, Pod).pages({"fieldSelector": FIELDS}):
             for pod in page.items or ():
                 namespace = pod.metadata.namespace
                 # A list that had to be begun again shows pods twice.
@@ -180,7 +168,7 @@ def judge(pod: Pod, policy: Policy, now: datetime | None) -> Finding | None:
     )
 
 
-def _unmeshed(pod: CreatedPod, expectation: Expectation, reason: str) -> Finding:
+def _unmeshed(pod: Pod, expectation: Expectation, reason: str) -> Finding:
     return Finding(
         namespace=pod.metadata.namespace,
         name=pod.metadata.name,

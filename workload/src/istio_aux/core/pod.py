@@ -49,6 +49,7 @@ class Metadata(NewMetadata, frozen=True):
 
     uid: str = ""
     resource_version: str = ""
+    creation_timestamp: datetime | None = None
     deletion_timestamp: datetime | None = None
     owner_references: tuple[OwnerReference, ...] | None = None
 

@@ -8,6 +8,7 @@ API server refuses them. Nothing ever waits for one.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import time
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import KubeError
+from istio_aux.kube.errors import ApiError, KubeError
 from istio_aux.kube.resources import Key
 
 _log = logging.getLogger(__name__)
@@ -58,9 +59,12 @@ class Events:
         action: str,
         note: str,
         mass: bool = False,
+        once: bool = False,
     ) -> None:
         """Queue an Event about ``pod``; ``reason`` and ``action`` are UpperCamelCase words.
 
+        A pod has one Event of a ``reason`` that is told ``once``, whichever process sends it; the
+        first one stays, until the API server drops it (after an hour, unless it is told otherwise).
         Warnings overtake others, and all overtake those that come in masses (``mass``), such as one
         for each pod of a cluster; among the same kind the order is kept.
         """
@@ -74,7 +78,7 @@ class Events:
             "kind": "Event",
             "metadata": {
                 "namespace": pod.namespace,
-                "name": f"{pod.name[:230]}.{time.time_ns():x}",
+                "name": _name(pod, reason if once else str(time.time_ns())),
             },
             "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             "reportingController": CONTROLLER,
@@ -113,7 +117,18 @@ class Events:
             await self._client.post(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", body)
             self._refused = ""
         except KubeError as error:
+            if isinstance(error, ApiError) and error.reason == "AlreadyExists":
+                return
             # One line for each new trouble: a missing permission would otherwise fill the log.
             if str(error) != self._refused:
                 self._refused = str(error)
                 _log.warning("Event not sent: %s", error, extra={"event": "event-refused"})
+
+
+def _name(pod: Key, what: str) -> str:
+    """The name of an Event: the same for the same pod and the same ``what``.
+
+    At most 253 characters that are a DNS subdomain, as all names are.
+    """
+    digest = hashlib.blake2b(f"{pod.uid} {what}".encode(), digest_size=8).hexdigest()
+    return f"{pod.name[:236].rstrip('-.')}.{digest}"

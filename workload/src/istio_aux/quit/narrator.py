@@ -45,7 +45,7 @@ class Narrator:
         """A pod that was read again would now be told to quit, were this no dry run."""
         if record.first("ProxyQuitDryRun"):
             note = f"{record.reason}; a dry run leaves {PROXY} running"
-            self._event(record, "Normal", "ProxyQuitDryRun", note)
+            self._event(record, "Normal", "ProxyQuitDryRun", note, once=True)
 
     def attempts(self, record: Record, work: Work, rung: Rung) -> None:
         """The proxy is about to be told to exit."""
@@ -92,7 +92,7 @@ class Narrator:
         """A second look confirms that the proxy is dead and a payload container is not."""
         if record.first("ProxyLost"):
             self._telemetry.dead_proxies.labels("reported").inc()
-            self._event(record, "Warning", "ProxyLost", record.reason)
+            self._event(record, "Warning", "ProxyLost", record.reason, once=True)
 
     def deleted(self, record: Record) -> None:
         """The pod with the dead proxy is deleted."""
@@ -114,7 +114,7 @@ class Narrator:
                 f"{PROXY} is kept by {by}: {record.reason}; annotation {IGNORE_CONTAINERS} names"
                 " containers that nobody has to wait for"
             )
-            self._event(record, "Normal", "ProxyQuitBlocked", note)
+            self._event(record, "Normal", "ProxyQuitBlocked", note, once=True)
 
     def _exited(self, record: Record, outcome: ProxyExit, reason: str) -> None:
         if outcome.after_payload is not None:
@@ -125,10 +125,16 @@ class Narrator:
         self._event(record, kind, "ProxyQuit", note)
 
     def _event(
-        self, record: Record, kind: Literal["Normal", "Warning"], reason: str, note: str
+        self,
+        record: Record,
+        kind: Literal["Normal", "Warning"],
+        reason: str,
+        note: str,
+        *,
+        once: bool = False,
     ) -> None:
         if not self.quiet:
-            self._events.emit(record.key, kind, reason=reason, action="Quit", note=note)
+            self._events.emit(record.key, kind, reason=reason, action="Quit", note=note, once=once)
 
     def _say(self, level: int, event: str, record: Record, **facts: object) -> None:
         namespace, name, uid = record.key

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from itertools import islice
 
 from istio_aux.core.applications import Applications
 from istio_aux.core.mesh import Mesh
@@ -137,9 +136,9 @@ class Repair:
         return len(self._ledger.unknown)
 
     def unmeshed(self, limit: int | None = None) -> list[Unmeshed]:
-        """Pods that should have a sidecar and have none, those found first at the beginning."""
-        found = (_unmeshed(record) for record in self._ledger.unmeshed.values())
-        return list(islice((pod for pod in found if pod), limit))
+        """Pods that should have a sidecar and have none, the oldest first."""
+        oldest = sorted(self._ledger.unmeshed.values(), key=_age)[:limit]
+        return [pod for pod in map(_unmeshed, oldest) if pod]
 
     def applications(self) -> list[ApplicationMesh]:
         """What is to be said of each application that asks for sidecars by name."""
@@ -187,6 +186,11 @@ def _decisive(mesh: Mesh) -> object:
     """What decisions depend on: not why an injector is as it is."""
     live = {injector.configuration for injector in mesh.injectors if injector.live}
     return mesh.known, mesh.hooks, mesh.policies, live
+
+
+def _age(record: Record) -> tuple[float, Key]:
+    since = record.case.since if record.case else None
+    return (since.timestamp() if since else 0.0), record.key
 
 
 def _unmeshed(record: Record) -> Unmeshed | None:

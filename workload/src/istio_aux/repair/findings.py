@@ -16,7 +16,7 @@ class Unmeshed(msgspec.Struct, frozen=True):
     Attributes:
         owner: kind and name of its controller, ``StatefulSet/web``; empty for a bare pod.
         reason: why it should have one, and why it is not restarted.
-        since: when that was first seen.
+        since: when it was created, for a sidecar comes at no other time.
     """
 
     namespace: str

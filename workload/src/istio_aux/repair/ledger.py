@@ -35,7 +35,7 @@ class Ledger:
         changed: is called when pacing sees another pod of a controller than before, or none.
         mesh: what is known of Istio's injectors.
         applications: those that ask for sidecars.
-        unmeshed: records of unmeshed pods, in the order in which they were found.
+        unmeshed: records of unmeshed pods.
         unknown: keys of pods of which it is not known whether they should have a sidecar.
     """
 
@@ -102,7 +102,8 @@ class Ledger:
         case.action = action = self._decide(case.pod, record.owner)
         record.member = pacing.member(case.pod, action)
         if case.unmeshed:
-            case.since = case.since or self._clock()
+            # A sidecar comes at the creation of a pod, or never.
+            case.since = case.since or case.pod.metadata.creation_timestamp or self._clock()
             self.unmeshed[record.key] = record
         else:
             case.since = None

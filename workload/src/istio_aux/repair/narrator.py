@@ -37,12 +37,17 @@ class Narrator:
 
     def reported(self, record: Record, case: Case, why: str) -> None:
         """The pod has no sidecar and is not restarted, and ``why``."""
-        if not self.quiet and case.first(why):
+        if self.quiet:
+            return
+        if case.first(why):
             self._say(logging.WARNING, "unmeshed", record.key, reason=why)
+        if not case.announced:
+            case.announced = True
             # A cluster may be full of such pods, and the few that something happens to come first.
             self._events.emit(
-                record.key, "Warning", reason="NoSidecar", action="Report", note=why, mass=True
-            )
+                record.key, "Warning",
+                reason="NoSidecar", action="Report", note=why, mass=True, once=True,
+            )  # fmt: skip
 
     def restarted(self, record: Record, restart: Restart) -> None:
         """The pod is on its way out, or its Job is suspended."""

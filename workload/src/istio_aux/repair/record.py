@@ -22,7 +22,7 @@ NEW = Course()
 """Nothing was done about the pods of a controller."""
 
 _TOLD = 8
-"""Notes of one pod that are remembered; refusals may have many texts."""
+"""Reasons of one pod that are remembered; refusals may have many texts."""
 
 _UNSEEN = Member(name="", uid="", mesh=Mesh.UNKNOWN)
 
@@ -37,14 +37,16 @@ class Case:
     Attributes:
         pod: reduced to what decides.
         action: the newest decision.
-        since: when it was first found to be unmeshed; None: it is not.
-        told: notes of the last Events that it had.
+        since: since when it is unmeshed; None: it is not.
+        told: reasons that were logged last.
+        announced: whether its Event was sent.
     """
 
     pod: Pod
     action: Action
     since: datetime | None = None
     told: tuple[str, ...] = ()
+    announced: bool = False
 
     @property
     def unmeshed(self) -> bool:
@@ -53,11 +55,11 @@ class Case:
             isinstance(self.action, Report) and self.action.unmeshed
         )
 
-    def first(self, note: str) -> bool:
-        """Whether the pod has had no Event with this note lately; from now on it has."""
-        if note in self.told:
+    def first(self, reason: str) -> bool:
+        """Whether this reason has not been logged lately; from now on it has."""
+        if reason in self.told:
             return False
-        self.told = (*self.told, note)[-_TOLD:]
+        self.told = (*self.told, reason)[-_TOLD:]
         return True
 
 
