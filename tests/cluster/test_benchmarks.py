@@ -22,6 +22,7 @@ def test_the_quit_benchmark_measures_and_keeps_table_numbers_and_plot(
     numbers = json.loads((tmp_path / "quit.json").read_text())
     assert len(numbers["freed"]["ended"]) == quitting.QUICK.start
     assert len(numbers["latency"]["from-sent"]) == quitting.QUICK.steady
+    assert numbers["verdicts"]
     assert all(verdict["measured"] for verdict in numbers["verdicts"])
 
 
@@ -35,6 +36,8 @@ def test_the_admission_benchmark_measures_and_keeps_table_numbers_and_plot(
     kept = sorted(file.name for file in tmp_path.iterdir())
     assert kept == ["admission.json", "admission.md", "admission.svg"]
     numbers = json.loads((tmp_path / "admission.json").read_text())
+    assert numbers["loads"]
     assert all(one["rounds"][0]["reviews"] for one in numbers["loads"])
     assert {len(one["milliseconds"]) for one in numbers["creations"]} == {admission.QUICK.creations}
+    assert numbers["verdicts"]
     assert all(verdict["measured"] for verdict in numbers["verdicts"])

@@ -73,6 +73,7 @@ async def test_no_pod_is_evicted_before_a_new_one_would_get_its_sidecar() -> Non
         world.api.injects = True
         await until(lambda: said(world).meshed, "it is meshed")
         assert world.api.evictions == ["other", "web-0"]
+        assert world.api.rehearsals
         assert all(pod["metadata"]["labels"] == WEB for pod in world.api.rehearsals)
 
 

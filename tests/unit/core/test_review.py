@@ -295,5 +295,6 @@ def test_a_recorded_request_is_answered(record: str) -> None:
     """What an API server, or somebody in its name, sent to a real istiod."""
     found = json.loads((RECORDS / record).read_text())["request"]
     sent = response(answer(found).body, found["request"]["uid"])
-    for op in json.loads(base64.b64decode(sent["patch"])):
-        assert op["path"].startswith("/metadata/annotations")
+    ops = json.loads(base64.b64decode(sent["patch"]))
+    assert ops
+    assert all(op["path"].startswith("/metadata/annotations") for op in ops)

@@ -81,7 +81,9 @@ def test_the_drawing_has_a_light_and_a_dark_form(drawing: ET.Element) -> None:
 
 def test_nothing_is_drawn_outside_the_drawing(drawing: ET.Element) -> None:
     left, top, width, height = map(float, drawing.attrib["viewBox"].split())
-    for rect in drawing.iter(f"{SVG}rect"):
+    drawn = list(drawing.iter(f"{SVG}rect"))
+    assert drawn
+    for rect in drawn:
         x, y = float(rect.attrib["x"]), float(rect.attrib["y"])
         assert left <= x
         assert x + float(rect.attrib["width"]) <= left + width
