@@ -25,7 +25,7 @@ def charm(request: pytest.FixtureRequest) -> Path:
     """The packed charm."""
     path = request.config.getoption("--charm")
     if not path:
-        pytest.skip("no charm: set CHARM_PATH or pass --charm")
+        pytest.fail("no charm: set CHARM_PATH or pass --charm", pytrace=False)
     return Path(path).resolve()
 
 
@@ -34,7 +34,7 @@ def image(request: pytest.FixtureRequest) -> str:
     """The workload's image, where the cluster can pull it."""
     reference = request.config.getoption("--image")
     if not reference:
-        pytest.skip("no image of the workload: pass --image")
+        pytest.fail("no image of the workload: pass --image", pytrace=False)
     return reference
 
 

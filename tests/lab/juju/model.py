@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from lab import Cluster
+from lab import Cluster, ending
 
 from . import kubernetes, table
 from .agent import Agent
@@ -48,7 +48,8 @@ class Model:
 
     def __exit__(self, *_: object) -> None:
         """Stop everything; objects stay in the cluster."""
-        self.close()
+        with ending(f"model {self.name}"):
+            self.close()
 
     def close(self) -> None:
         """End the agent, then the units' containers; safe to repeat."""
