@@ -15,7 +15,7 @@ import lightkube
 import pytest
 from lab import creation, meshed
 from lab.creation import Stream
-from lab.kubelet import ScriptedKubelet
+from lab.kubelet import ScriptedKubelet, Via
 from lab.scene import Scene
 from lab.served import end, program, stage
 from lab.workload import Workload
@@ -25,6 +25,9 @@ from lightkube.resources.coordination_v1 import Lease
 RATE = 25
 HELD = b"holdApplicationUntilProxyStarts"
 CONFIG = "proxy.istio.io/config"
+STATUS_PORT = "status.sidecar.istio.io/port"
+# Proxies that babble at once.
+MANY = 4
 
 Bystanders = Callable[[], AbstractContextManager[Stream]]
 
@@ -113,3 +116,29 @@ def test_a_text_that_is_slow_to_read_delays_no_other_pod(
 
     with bystanders():
         creation.create(cluster, *[pod] * 30, dry_run=True)
+
+
+@pytest.mark.parametrize(
+    ("way", "annotations"), [("exec", {}), ("port-forward", {STATUS_PORT: "15520"})]
+)
+def test_an_agent_that_sends_single_bytes_without_end_stalls_nobody(
+    attackers: Scene, attacked: Workload, bystanders: Bystanders, way: Via,
+    annotations: dict[str, str],
+):  # fmt: skip
+    """What answers in a pod is the pod's own program. The others' proxies quit all the same."""
+    pods = [attackers.start(f"{way}-{n}", annotations=annotations) for n in range(MANY)]
+    honest = attackers.start(f"{way}-honest")
+    for pod in pods:
+        attackers.kubelet.misbehave(pod, "babble", via=way)
+
+    with bystanders():
+        for pod in pods:
+            attackers.kubelet.finish(pod, "main")
+        for pod in pods:
+            lab.until(
+                lambda pod=pod: attackers.kubelet.execs_of(pod), timeout=30, what="it to babble"
+            )
+        attackers.kubelet.finish(honest, "main")
+        attackers.await_phase(honest, "Succeeded")
+        for pod in pods:  # There is another way, and it is taken.
+            attackers.await_phase(pod, "Succeeded", timeout=60)

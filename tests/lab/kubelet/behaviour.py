@@ -18,6 +18,7 @@ Misbehaviour = Literal[
     "lie",
     "not-found",
     "unavailable",
+    "babble",
 ]
 
 
@@ -29,13 +30,14 @@ class Behaviour:
     """How the stream of an exec or a port-forward goes on, and how the proxy ends, if it does.
 
     ``stream``: ``answer`` completes it; ``hang`` opens it and says nothing; ``cut`` closes it
-    without a status; ``reset`` drops the connection; ``refuse`` answers 503 before the upgrade.
+    without a status; ``reset`` drops the connection; ``refuse`` answers 503 before the upgrade;
+    ``babble`` sends single bytes, as fast as they are taken, until the connection is closed.
     ``answer``: what an exec is answered; None: what pilot-agent really answers.
     ``response``: the same of a forwarded port, as HTTP; empty: nothing listens there.
     ``proxy_exit``: the exit code with which istio-proxy ends, None: it runs on.
     """
 
-    stream: Literal["answer", "hang", "cut", "reset", "refuse"] = "answer"
+    stream: Literal["answer", "hang", "cut", "reset", "refuse", "babble"] = "answer"
     answer: Answer | None = None
     response: bytes | None = None
     proxy_exit: int | None = None
@@ -56,4 +58,5 @@ MISBEHAVIOURS: dict[Misbehaviour, Behaviour] = {
     "lie": Behaviour(answer=Answer(stdout="OK"), response=agent.OK),
     "not-found": Behaviour(answer=Answer(stdout="\n"), response=agent.NOT_FOUND),
     "unavailable": Behaviour(stream="refuse"),
+    "babble": Behaviour(stream="babble"),
 }

@@ -27,7 +27,11 @@ from lab.kubelet.record import PROXY, Record
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 CUT = 10.0  # seconds for the loop to close what was cut, which takes milliseconds
+DATA = b"\x00"
 STDOUT, STDERR, ERROR = b"\x01", b"\x02", b"\x03"
+ENDLESS = ("hang", "babble")
+BURST = 500
+"""Frames of who babbles, between which everything else has its turn."""
 SOCKETS = web.AppKey("sockets", set[TransportSocket])
 
 
@@ -120,14 +124,14 @@ async def _exec(node: Node, request: web.Request) -> web.StreamResponse:
         return web.Response(status=500, text=refusal)
 
     answer = behaviour.answer or _answer(record, container, command)
-    if behaviour.stream != "hang":
+    if behaviour.stream not in ENDLESS:
         # What was started runs to its end, whether or not anybody is still there to hear of it.
         _end_proxy(node, record, behaviour, quits=answer.quits)
     socket = web.WebSocketResponse(protocols=PROTOCOLS, compress=False, timeout=1.0)
     await socket.prepare(request)
     await socket.send_bytes(STDOUT if request.query.get("output") else STDERR)
-    if behaviour.stream == "hang":
-        await _until_closed(socket)
+    if behaviour.stream in ENDLESS:
+        await _never_end(socket, behaviour, STDOUT)
         return socket
     if behaviour.stream == "answer":
         if answer.stdout and request.query.get("output"):
@@ -165,8 +169,8 @@ async def _forward(node: Node, request: web.Request) -> web.StreamResponse:
     else:
         return socket
     node.note(record, PROXY, tuple(head.split(b"\r\n")[0].decode().split()[:2]), "port-forward")
-    if behaviour.stream == "hang":
-        await _until_closed(socket)
+    if behaviour.stream in ENDLESS:
+        await _never_end(socket, behaviour, DATA)
         return socket
     listens = _not_running(record, PROXY) is None
     response = agent.respond(head, port, record.status_port) if listens else None
@@ -234,6 +238,12 @@ async def _finish(
         await socket.close()
 
 
-async def _until_closed(socket: web.WebSocketResponse) -> None:
+async def _never_end(socket: web.WebSocketResponse, behaviour: Behaviour, channel: bytes) -> None:
+    """Hang or babble until the other side has closed."""
+    with contextlib.suppress(ConnectionError):
+        while behaviour.stream == "babble":
+            for _ in range(BURST):
+                await socket.send_bytes(channel + b"x")
+            await asyncio.sleep(0)
     async for _ in socket:
         pass

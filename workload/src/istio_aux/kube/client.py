@@ -154,7 +154,7 @@ class Client:
     async def websocket(
         self, path: str, params: Params, protocols: Sequence[str]
     ) -> AsyncGenerator[ClientWebSocketResponse]:
-        """Upgrade a GET to a WebSocket; on leaving, the peer has a second to close its half."""
+        """Upgrade a GET to a WebSocket; on leaving, the connection is closed without a wait."""
         with _errors():
             async with self._open.ws_connect(
                 self._access.server + path,
@@ -165,9 +165,12 @@ class Client:
                 compress=0,
                 max_msg_size=1 << 20,
                 server_hostname=self._access.server_hostname,
-                timeout=aiohttp.ClientWSTimeout(ws_close=1.0),  # pyright: ignore[reportCallIssue]  (attrs)
             ) as socket:
-                yield socket
+                try:
+                    yield socket
+                finally:
+                    # Its own `close` reads on for as long as the peer sends, and yields to nobody.
+                    socket._response.close()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
     @property
     def _open(self) -> aiohttp.ClientSession:

@@ -24,6 +24,7 @@ PREFIX = 2
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})(?: [^\r\n]*)?\r?\n")
 _LENGTH = re.compile(rb"\ncontent-length:[ \t]*([0-9]{1,6})[ \t]*\r?\n", re.IGNORECASE)
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
+_LONGEST_END = len(b"\r\n\r\n")
 
 
 class Channel(IntEnum):
@@ -59,6 +60,19 @@ class ForwardChannels(Channels):
 
     def __init__(self) -> None:
         super().__init__(Channel)
+        self._searched = PREFIX
+        self._wanted: int | None = None  # Bytes of the whole answer, once its head is complete.
+
+    def feed(self, frame: bytes) -> None:
+        """Take one binary message. What was searched for the end of the head is not again."""
+        super().feed(frame)
+        answer = self._heard[Channel.DATA]
+        if self._wanted is None and len(answer) > self._searched:
+            end = _HEAD_END.search(answer, max(PREFIX, self._searched - _LONGEST_END))
+            self._searched = len(answer)
+            if end:
+                length = _LENGTH.search(answer, PREFIX, end.end())
+                self._wanted = end.end() + int(length[1]) if length else OUTPUT
 
     @property
     def finished(self) -> bool:
@@ -66,14 +80,10 @@ class ForwardChannels(Channels):
 
         An answer that names no length ends with its connection.
         """
-        if len(self.heard(Channel.ERROR)) > PREFIX:
+        if len(self._heard[Channel.ERROR]) > PREFIX:
             return True
-        answer = self.heard(Channel.DATA)[PREFIX:]
-        if not (end := _HEAD_END.search(answer)):
-            return False
-        length = _LENGTH.search(answer, 0, end.end())
-        wanted = end.end() + int(length[1]) if length else OUTPUT
-        return len(answer) >= min(wanted, OUTPUT - PREFIX)
+        wanted = self._wanted
+        return wanted is not None and len(self._heard[Channel.DATA]) >= min(wanted, OUTPUT)
 
     def result(self, silence: Silence | None = None) -> ForwardResult:
         """Make the result of what arrived; ``silence`` says why no more will."""

@@ -24,6 +24,12 @@ PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 OUTPUT = 64 << 10
 """Bytes kept of each channel; the rest is dropped."""
 
+FRAMES, BYTES = 4096, 4 << 20
+"""How much one conversation may say. What is behind the API server may be the pod's own program,
+which sends as fast as it can; a quit says a few hundred bytes in a few frames."""
+AT_ONCE = 64
+"""Frames after which everything else has its turn: those that are there already are no wait."""
+
 SAID = 300
 """Characters of what the other side said that a line for a person has room for."""
 
@@ -46,7 +52,7 @@ class Channels:
         raise NotImplementedError
 
     def heard(self, channel: int) -> bytes:
-        """What arrived on a channel, at most `OUTPUT` bytes."""
+        """What arrived on a channel, at most `OUTPUT` bytes; a copy, so not for each frame."""
         return bytes(self._heard[channel])
 
 
@@ -105,7 +111,7 @@ class ExecChannels(Channels):
     @property
     def finished(self) -> bool:
         """Whether the server has told how the command ended; nothing follows that."""
-        return bool(self.heard(Channel.ERROR))
+        return bool(self._heard[Channel.ERROR])
 
     def result(self, silence: Silence | None = None) -> ExecResult:
         """Make the result of what arrived; ``silence`` says why no more will."""
@@ -130,7 +136,7 @@ def _verdict(body: bytes) -> tuple[int | None, str | None]:
         return 0, None
     causes = (status.details.causes if status.details else None) or ()
     code = next((cause.message for cause in causes if cause.reason == "ExitCode"), "")
-    if code.isascii() and code.isdigit():
+    if code.isascii() and code.isdigit() and len(code) <= len("255"):
         return int(code), status.message or None
     return None, status.message or "the server gave no reason"
 
@@ -176,17 +182,27 @@ async def converse(
             async with client.websocket(path, params, protocols) as socket:
                 if say:
                     await socket.send_bytes(say)
-                while not channels.finished:
-                    message = await socket.receive()
-                    if message.type is aiohttp.WSMsgType.BINARY:
-                        channels.feed(message.data)
-                    elif message.type is not aiohttp.WSMsgType.TEXT:
-                        # 1006 is what a connection that was cut looks like.
-                        return Silence(f"closed without a status ({socket.close_code})")
+                return await _listen(socket, channels)
     except TimeoutError:
         return Silence(f"timed out after {deadline:g} s")
     except KubeError as error:
         return Silence(str(error), unsent=isinstance(error, ApiError) and error.code < 500)
+
+
+async def _listen(socket: aiohttp.ClientWebSocketResponse, channels: Channels) -> Silence | None:
+    frames = size = 0
+    while not channels.finished:
+        message = await socket.receive()
+        if message.type is aiohttp.WSMsgType.BINARY:
+            channels.feed(message.data)
+        elif message.type is not aiohttp.WSMsgType.TEXT:
+            # 1006 is what a connection that was cut looks like.
+            return Silence(f"closed without a status ({socket.close_code})")
+        frames, size = frames + 1, size + len(message.data)
+        if frames > FRAMES or size > BYTES:
+            return Silence(f"gave up on what never ends: {frames} frames, {size} bytes")
+        if frames % AT_ONCE == 0:
+            await asyncio.sleep(0)
     return None
 
 
