@@ -201,7 +201,7 @@ async def test_an_agent_that_sends_on_and_on_is_left(first: bytes, said: str) ->
             await socket.send_bytes(DATA + first)
             while True:
                 await asyncio.sleep(0)
-                for _ in range(FRAMES // 32):
+                for _frame in range(FRAMES // 32):
                     await socket.send_bytes(DATA + b"x")
         except ConnectionError:
             left.set()
