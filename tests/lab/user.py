@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lab import cache, toolchain
@@ -52,6 +52,9 @@ def user() -> Iterator[User]:
 
     Where checkout or interpreter lie in a folder of root's, they get the right to read everything,
     and nothing else that a user has not.
+
+    Raises:
+        PermissionError: this root may not give that right, as in a container without it.
     """
     # Not in the caller's folder for temporary files, which others may not enter.
     with tempfile.TemporaryDirectory(prefix="lab-user-", dir="/tmp") as place:
@@ -61,11 +64,19 @@ def user() -> Iterator[User]:
             for path in (home, *home.rglob("*")):
                 os.chown(path, int(ID), int(ID), follow_symlinks=False)
             ids = ("setpriv", "--reuid", ID, "--regid", ID, "--clear-groups")
-            reading = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
-            made = User(home, ids, made.environment)
-            if made.python("-c", READING).returncode:
-                made = User(home, (*ids, *reading), made.environment)
+            right = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
+            made = next(filter(_reads, (_as(made, *ids), _as(made, *ids, *right))), None)
+            if made is None:
+                raise PermissionError(f"user id {ID} may not read what the lab needs")
         yield made
+
+
+def _as(user: User, *becoming: str) -> User:
+    return replace(user, becoming=becoming)
+
+
+def _reads(user: User) -> bool:
+    return user.python("-c", READING).returncode == 0
 
 
 def _environment(home: Path) -> dict[str, str]:
