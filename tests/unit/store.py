@@ -78,6 +78,15 @@ class Store:
         self._version += 1
         self.oldest = self._version
 
+    def go_back(self, version: int) -> None:
+        """Store nothing, at an older version, as after a restore of etcd.
+
+        Like the real one, a watch that is ahead of it says nothing until versions have caught up.
+        """
+        self._version = version
+        self._objects.clear()
+        self._history.clear()
+
     def get(self, resource: str, namespace: str, name: str) -> Object | None:
         return self._objects.get((resource, namespace, name))
 

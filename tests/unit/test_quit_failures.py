@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -274,6 +274,21 @@ async def test_what_is_older_than_what_is_known_is_not_believed() -> None:
         await world.pod("marker")
         await world.ended("exited")
         assert "GET /api/v1/namespaces/training/pods/job" not in world.api.requests
+
+
+@driven
+async def test_a_pod_whose_version_went_back_is_not_frozen() -> None:
+    """A restored etcd counts on from an old version; a watch that lags does so for a moment."""
+    now = datetime.now(UTC)
+    async with cluster(clock=lambda: now) as world:
+        body = document({"istio-proxy": RUNNING, "main": RUNNING})
+        body["metadata"].update(name="job", uid="job", resourceVersion="1000000")
+        world.controller.apply(pods.decode(json.dumps(body).encode()))
+        now += timedelta(minutes=1)
+        finished = document({"istio-proxy": RUNNING, "main": exited(0)})
+        finished["metadata"].update(name="job", uid="job")
+        await world.api.put("pods", finished)
+        await world.ended("exited")
 
 
 @driven

@@ -257,3 +257,133 @@ async def test_a_line_over_8_mib_costs_a_new_list_and_no_more() -> None:
         await api.put("pods", pod("huge", annotations={"note": "x" * (9 << 20)}))
         await until(lambda: seen.names == {"huge"}, "it is there")
         assert "connection" in seen.restarts
+
+
+@driven
+async def test_an_object_of_a_list_that_had_to_begin_again_does_not_live_on() -> None:
+    """Its deletion came after the first page and before the list that replaced it."""
+
+    async def expired(request: web.Request) -> web.StreamResponse | None:
+        if "continue" not in request.query:
+            return None
+        await api.remove("pods", "training", "pod-000")
+        return refusal(410, "Expired", "The provided continue parameter is too old")
+
+    seen = Seen()
+    async with paging() as api:
+        for number in range(101):
+            await api.put("pods", pod(f"pod-{number:03}"))
+        api.faults.append(expired)
+        async with watching(api, seen) as watch:
+            await watch.synced.wait()
+            assert seen.names == {f"pod-{number:03}" for number in range(1, 101)}
+
+
+@driven
+async def test_a_page_that_is_throttled_is_asked_for_again_without_those_before_it() -> None:
+    async def throttled(request: web.Request) -> web.StreamResponse | None:
+        if "continue" not in request.query:
+            return None
+        return refusal(429, "TooManyRequests", "later", headers={"Retry-After": "1"})
+
+    seen = Seen()
+    async with paging() as api:
+        for number in range(101):
+            await api.put("pods", pod(f"pod-{number:03}"))
+        api.faults.append(throttled)
+        async with watching(api, seen) as watch:
+            await watch.synced.wait()
+            assert len(seen.names) == 101
+            assert lists(api) == 3, "one page, the next, and the next again"
+
+
+@pytest.mark.parametrize("code", [429, 502, 503])
+@driven
+async def test_a_watch_that_is_turned_away_is_asked_for_again_without_a_list(code: int) -> None:
+    """A list is the most that a busy server can be asked for, and nothing has been missed."""
+    seen = Seen()
+    async with paging() as api:
+        busy = refusal(code, "Busy", "later", headers={"Retry-After": "0"})
+        api.faults.append(on_watch(lambda _: answered(busy)))
+        async with watching(api, seen):
+            await api.put("pods", pod("a"))
+            await until(lambda: seen.names == {"a"}, "it is there")
+            await until(lambda: len(follows(api)) == 2, "the second watch is open")
+            assert lists(api) == 1
+
+
+@driven
+async def test_an_api_server_that_was_away_is_not_asked_for_all_again() -> None:
+    seen = Seen()
+    async with paging() as api, watching(api, seen) as watch:
+        await until(lambda: api.watches, "the watch is open")
+        await api.put("pods", pod("a"))
+        await until(lambda: seen.names == {"a"}, "a is there")
+        await api.stop()
+        await until(lambda: watch.trouble, "the server is missed")
+        await api.put("pods", pod("b"))
+        await api.start()
+        await until(lambda: seen.names == {"a", "b"}, "both are there")
+        assert lists(api) == 1
+
+
+class Steps(Backoff):
+    """Remembers how long was waited after each failure."""
+
+    def __init__(self, first: float, longest: float) -> None:
+        super().__init__(first, longest)
+        self.steps = list[float]()
+
+    def next(self) -> float:
+        self.steps.append(super().next())
+        return self.steps[-1]
+
+
+@driven
+async def test_a_complete_list_ends_the_count_of_failures() -> None:
+    async def away(_request: web.Request) -> web.Response:
+        return refusal(500, "InternalError", "etcd is away")
+
+    steps, seen = Steps(0.01, 1.0), Seen()
+    async with paging() as api:
+        api.faults += [on_list(away) for _ in range(5)]
+        async with watching(api, seen, backoff=steps) as watch:
+            await watch.synced.wait()
+            assert steps.steps[-1] >= 0.08, "the fifth failure in a row"
+            await until(lambda: api.watches, "the watch is open")
+            api.faults.append(on_list(away))
+            failures = len(steps.steps)
+            await api.forget_history()
+            await api.cut()
+            await until(lambda: lists(api) >= 8, "it is listed again")
+            assert max(steps.steps[failures:]) <= 0.02
+
+
+@driven
+async def test_relists_of_those_who_began_together_come_at_different_times() -> None:
+    asked = set[str]()
+    for _ in range(5):
+        async with paging() as api, watching(api, Seen(), stream=1e9, relist=1e6):
+            await until(lambda api=api: api.watches, "the watch is open")
+            asked |= {query["timeoutSeconds"] for query in follows(api)}
+    assert len(asked) > 1, "a stream is asked for until the next list"
+
+
+@driven
+async def test_after_versions_have_gone_back_everything_is_told_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As after a restore of etcd: an object may have its old version and another content."""
+    seen = Seen()
+    async with paging() as api, watching(api, seen, silence=0.5):
+        await until(lambda: api.watches, "the watch is open")
+        await api.put("pods", pod("a"))
+        await api.put("pods", pod("b"))
+        await until(lambda: seen.names == {"a", "b"}, "both are there")
+        api.go_back(1)
+        await api.put("pods", pod("c", phase="Pending", uid="c"))
+        await api.cut()
+        await until(lambda: seen.names == {"c"}, "only the restored is there")
+        await api.put("pods", pod("c", phase="Running", uid="c"))
+        await until(lambda: "Running" in seen.phases.values(), "what comes then is told, too")
+    assert "went back" in caplog.text

@@ -22,6 +22,8 @@ from unit.watching import (
     watching,
 )
 
+THROTTLED = line("ERROR", status(429, "TooManyRequests", "later", details={"retryAfterSeconds": 1}))
+
 END = line(
     "BOOKMARK",
     {"metadata": {"resourceVersion": "50", "annotations": {"k8s.io/initial-events-end": "true"}}},
@@ -184,3 +186,53 @@ async def test_a_stream_goes_on_from_the_version_at_which_all_was_told() -> None
         async with watching(api, seen):
             await until(lambda: follows(api), "the next watch is open")
             assert follows(api)[0]["resourceVersion"] == "50"
+
+
+@driven
+async def test_after_one_bad_end_lists_are_streamed_again_from_the_next_relist_on() -> None:
+    async def ends(request: web.Request) -> web.StreamResponse:
+        return await stream(request)
+
+    seen = Seen()
+    async with ApiServer() as api:
+        api.faults.append(on_streamed_list(ends))
+        async with watching(api, seen, relist=1):
+            await until(lambda: lists(api), "it is listed in pages")
+            await until(lambda: streamed_lists(api) == 2, "it is streamed again")
+
+
+@driven
+async def test_a_stream_that_goes_silent_before_all_was_told_leads_to_a_list_in_pages() -> None:
+    """An etcd that never says how far it is: another stream would be as silent."""
+
+    async def silent(request: web.Request) -> web.StreamResponse:
+        api.faults.append(on_streamed_list(silent))
+        response = await stream(request, line("ADDED", pod("a", resourceVersion="9", uid="a")))
+        await asyncio.sleep(60)
+        return response
+
+    seen = Seen()
+    async with ApiServer() as api:
+        await api.put("pods", pod("b"))
+        api.faults.append(on_streamed_list(silent))
+        async with watching(api, seen, silence=0.3) as watch:
+            await watch.synced.wait()
+            assert seen.names == {"b"}
+            assert streamed_lists(api) == 1
+
+
+@driven
+async def test_a_stream_that_is_throttled_before_all_was_told_waits_as_told() -> None:
+    """A list in pages would be more work for a server that asks for less."""
+
+    async def throttled(request: web.Request) -> web.StreamResponse:
+        return await stream(request, THROTTLED)
+
+    seen = Seen()
+    async with ApiServer() as api:
+        api.faults.append(on_streamed_list(throttled))
+        began = asyncio.get_running_loop().time()
+        async with watching(api, seen) as watch:
+            await watch.synced.wait()
+            assert (lists(api), streamed_lists(api)) == (0, 2)
+            assert asyncio.get_running_loop().time() - began >= 1

@@ -74,6 +74,7 @@ class Closed(StrEnum):
 
 WATCH_REASONS = (
     "ended", "relist", "expired", "silent", "connection", "throttled", "server-error", "refused",
+    "went-back",
 )  # fmt: skip
 """Why a watch started again; the first two are a matter of course."""
 

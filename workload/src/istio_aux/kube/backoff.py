@@ -23,3 +23,8 @@ class Backoff:
     def reset(self) -> None:
         """Forget the failures: something succeeded."""
         self._failures = 0
+
+
+def jittered(seconds: float, part: float = 0.1) -> float:
+    """Return ``seconds``, more or less ``part`` of them: what began together drifts apart."""
+    return seconds * random.uniform(1 - part, 1 + part)  # noqa: S311  (as above)

@@ -18,7 +18,7 @@ from aiohttp.client_ws import ClientWebSocketResponse
 from aiohttp.http_exceptions import LineTooLong
 
 from istio_aux.kube.access import Access
-from istio_aux.kube.errors import ApiError, SilentError, UnreachableError
+from istio_aux.kube.errors import ApiError, NoConnectionError, SilentError, UnreachableError
 
 Params = Mapping[str, str] | Sequence[tuple[str, str]]
 
@@ -238,5 +238,7 @@ def _errors() -> Generator[None]:
         yield
     except aiohttp.SocketTimeoutError as error:
         raise SilentError("the connection went silent") from error
+    except aiohttp.ClientConnectorError as error:
+        raise NoConnectionError(str(error)) from error
     except (aiohttp.ClientError, ConnectionError, ssl.SSLError) as error:
         raise UnreachableError(str(error) or type(error).__name__) from error

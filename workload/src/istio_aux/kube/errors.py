@@ -1,9 +1,13 @@
 """What can go wrong between us and the API server, as exceptions whose text is one clear line.
 
-Only exception types may live here. Whoever catches one decides by its type and code, never by text.
+Only exception types, and what to read of them, may live here. Decide by type and code of one, never
+by its text.
 """
 
 from __future__ import annotations
+
+LONGEST_WAIT = 300.0
+"""Seconds. The API server asks for 1 to 10; a proxy in between must not stop us for a day."""
 
 
 class KubeError(Exception):
@@ -18,6 +22,10 @@ class UnreachableError(KubeError):
     """No complete answer: refused, reset, cut in the middle, or TLS failed. May pass by itself."""
 
 
+class NoConnectionError(UnreachableError):
+    """No connection to the API server could be made, so that it has heard nothing."""
+
+
 class SilentError(UnreachableError):
     """The connection stands, but not one byte came for as long as a healthy one may be quiet."""
 
@@ -28,7 +36,7 @@ class ApiError(KubeError):
     Attributes:
         code: HTTP status, or the code in a Status that came inside a watch stream.
         reason: machine-readable reason such as ``NotFound``; empty when unknown.
-        retry_after: seconds that the server asks us to wait, or None.
+        retry_after: seconds that the server asks us to wait, at most `LONGEST_WAIT`, or None.
     """
 
     def __init__(
@@ -37,7 +45,9 @@ class ApiError(KubeError):
         super().__init__(f"{code} {reason}: {message}" if reason else f"{code}: {message}")
         self.code = code
         self.reason = reason
-        self.retry_after = retry_after
+        self.retry_after: float | None = None
+        if retry_after is not None and retry_after >= 0:  # Which NaN is not.
+            self.retry_after = min(retry_after, LONGEST_WAIT)
 
     @property
     def unknown(self) -> bool:
@@ -47,3 +57,8 @@ class ApiError(KubeError):
         server error may come after the change.
         """
         return self.code >= 500
+
+
+def asked(error: Exception) -> float:
+    """Return the seconds that the API server asks us to wait after ``error``; 0: it does not."""
+    return (error.retry_after or 0.0) if isinstance(error, ApiError) else 0.0

@@ -5,8 +5,9 @@ Only that may live here. An object that cannot be read costs itself only, not it
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Generic, TypeVar
 
 import msgspec
@@ -20,6 +21,9 @@ _log = logging.getLogger(__name__)
 PAGE = 100
 """Objects in a page. client-go's pager asks for 500, of which the body alone is 7 MB, held twice;
 smaller pages cost no more CPU."""
+
+PATIENCE = 10
+"""How often one list waits as it is told to (429); client-go tries a request as often."""
 
 Item = TypeVar("Item")
 
@@ -51,20 +55,34 @@ class Lister(Generic[T]):
         self._page = msgspec.json.Decoder(Page[kind])
         self._one = msgspec.json.Decoder(kind)
 
-    async def pages(self, selection: Mapping[str, str]) -> AsyncGenerator[Page[T]]:
-        """Yield all pages; objects may come twice when the list had to be begun again.
+    async def pages(
+        self, selection: Mapping[str, str], again: Callable[[], None] = lambda: None
+    ) -> AsyncGenerator[Page[T]]:
+        """Yield all pages.
+
+        ``again`` is called when the list has to begin again: then the pages before count for
+        nothing, and objects may come twice.
 
         Raises:
             KubeError: a page could not be had; those before it are no complete list.
         """
         params = {**selection, "limit": str(self._limit)}
+        throttled = 0
         while True:
             try:
                 page = self._decode(await self._client.get(self._path, params))
             except ApiError as error:
-                if error.code != 410 or "continue" not in params:
+                if "continue" not in params:
+                    raise
+                if error.code == 429 and error.retry_after is not None and throttled < PATIENCE:
+                    # To begin again would cost the server all pages that came before.
+                    throttled += 1
+                    await asyncio.sleep(error.retry_after)
+                    continue
+                if error.code != 410:
                     raise
                 # The snapshot that the pages come from has expired; one large page cannot.
+                again()
                 page = self._decode(await self._client.get(self._path, selection))
             yield page
             if not page.metadata.next:

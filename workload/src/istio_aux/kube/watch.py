@@ -9,16 +9,23 @@ can, the list is the beginning of the watch (KEP-3157), one object at a time on 
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
-import random
 import time
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from typing import Generic, Protocol, TypeVar
 
-from istio_aux.kube.backoff import Backoff
+from istio_aux.kube.backoff import Backoff, jittered
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import ApiError, KubeError, SilentError, UnreachableError
+from istio_aux.kube.errors import (
+    ApiError,
+    KubeError,
+    NoConnectionError,
+    SilentError,
+    UnreachableError,
+    asked,
+)
 from istio_aux.kube.lines import Lines
 from istio_aux.kube.lists import Lister
 from istio_aux.kube.resources import Key, Resource, T, key_of
@@ -32,7 +39,8 @@ STREAM = 300.0
 """Seconds (more or less a tenth) that the server is asked to keep one stream open."""
 
 RELIST = 600.0
-"""Seconds between full lists: the bound on what a watch that lies can cost."""
+"""Seconds (more or less a tenth) between full lists: the bound on what a watch that lies can cost.
+Also for how long lists come in pages after a streaming list that failed."""
 
 BATCH = 50
 """Objects that are delivered at a stretch, so that reviews need not wait for a whole list."""
@@ -56,7 +64,11 @@ class Handler(Protocol[T_contra]):
 
 
 class _NoStreamError(KubeError):
-    """The server has no streaming lists, or cannot complete one."""
+    """The server has no streaming lists, or could not complete this one."""
+
+
+class _WentBackError(KubeError):
+    """A version is older than one before it: the server's storage was restored."""
 
 
 class Watch(Generic[T]):
@@ -103,10 +115,13 @@ class Watch(Generic[T]):
         self._selection = dict(selection or {})
         self._restarted = restarted
         self._silence, self._stream, self._relist = silence, stream, relist
-        self._backoff = backoff or Backoff(first=0.25, longest=30.0)
+        # Apart, so that a watch that fails whenever its list was complete is not asked for lists
+        # without a pause.
+        self._listing = backoff or Backoff(first=0.25, longest=30.0)
+        self._watching = copy.copy(self._listing)
         self._lister = Lister(client, path, kind)
         self._lines = Lines(kind)
-        self._streams = True  # Until the server shows that it has none.
+        self._streams = True  # Whether the next list is to be a streaming one.
         self._version = ""
         self._known: dict[Key, str] = {}
         self._missing: set[Key] | None = None
@@ -114,35 +129,43 @@ class Watch(Generic[T]):
     async def run(self) -> None:
         """Keep in step until cancelled. Raises only what the handler raises."""
         while True:
+            backoff = self._listing
             try:
-                until = time.monotonic() + self._relist
+                until = time.monotonic() + jittered(self._relist)
                 if self._streams:
                     await self._follow(until, initial=True)
                 else:
                     await self._list()
+                backoff = self._watching
                 while time.monotonic() < until:
                     await self._follow(until)
+                # A server without streaming lists may have been replaced by one that has them.
+                self._streams = True
                 self._restarted("relist")
             except _NoStreamError as error:
                 self._streams = False
                 _log.info("watch %s: lists in pages: %s", self._path, error,
                           extra={"event": "watch", "reason": "no-streams"})  # fmt: skip
             except KubeError as error:
-                reason = _reason(error)
-                self._restarted(reason)
+                reason = self._note(error)
                 self.refused |= reason == "refused"
-                # A version that is too old is a matter of course; anything else is trouble.
-                log = _log.info if reason == "expired" else _log.warning
-                self.trouble = None if reason == "expired" else f"{self._path}: {error}"
-                log("watch %s: %s", self._path, error, extra={"event": "watch", "reason": reason})
-                asked = error.retry_after if isinstance(error, ApiError) else None
-                await asyncio.sleep(max(self._backoff.next(), asked or 0.0))
+                await asyncio.sleep(max(backoff.next(), asked(error)))
+
+    def _note(self, error: KubeError) -> str:
+        """Tell of an error that ended a list or a stream; returns its kind."""
+        reason = _reason(error)
+        self._restarted(reason)
+        # A version that is too old is a matter of course; anything else is trouble.
+        log = _log.info if reason == "expired" else _log.warning
+        self.trouble = None if reason == "expired" else f"{self._path}: {error}"
+        log("watch %s: %s", self._path, error, extra={"event": "watch", "reason": reason})
+        return reason
 
     async def _list(self) -> None:
         """Read the whole collection; deliver what is new or other, and what has vanished."""
-        self._missing = set(self._known)
+        self._begin()
         version = ""
-        async for page in self._lister.pages(self._selection):
+        async for page in self._lister.pages(self._selection, self._begin):
             version = page.metadata.resource_version
             for number, resource in enumerate(page.items or ()):
                 self._apply(resource)
@@ -150,22 +173,34 @@ class Watch(Generic[T]):
                     await asyncio.sleep(0)
         self._complete(version)
 
+    def _begin(self) -> None:
+        """A list begins: what is known and does not come in it is gone."""
+        self._missing = set(self._known)
+
     def _complete(self, version: str) -> None:
-        """All that there is has been told: what was known and did not come is gone."""
+        """A list is complete: what was known and did not come is gone."""
         for key in self._missing or ():
             self._delete(key)
         self._missing = None
-        self._version = version
+        before, self._version = self._version, version
         self.trouble = None
+        self._listing.reset()
         self.synced.set()
+        if _older(version, before):
+            raise self._went_back(version, before)
+
+    def _went_back(self, version: str, before: str) -> _WentBackError:
+        """Let the next list tell everything: an old version may have another content now."""
+        self._known = dict.fromkeys(self._known, "")
+        self._version = ""
+        return _WentBackError(f"versions went back from {before} to {version}: a restored etcd?")
 
     async def _follow(self, until: float, *, initial: bool = False) -> None:
         """Watch until the stream ends in order, or raise `KubeError`.
 
-        The stream begins at the known version, or with all that is there if ``initial``.
+        The stream begins at the known version, or with the whole collection if ``initial``.
         """
-        jitter = random.uniform(0.9, 1.1)  # noqa: S311  (spreads load, guards nothing)
-        seconds = max(1, round(min(jitter * self._stream, until - time.monotonic())))
+        seconds = max(1, round(min(jittered(self._stream), until - time.monotonic())))
         params = {
             **self._selection,
             "watch": "true",
@@ -173,7 +208,9 @@ class Watch(Generic[T]):
             **(INITIAL if initial else {"resourceVersion": self._version}),
             "timeoutSeconds": str(seconds),
         }
-        self._missing = set(self._known) if initial else None
+        self._missing = None
+        if initial:
+            self._begin()
         opened, version = time.monotonic(), self._version
         try:
             # The server ends the stream; one that does not must not put off the next list.
@@ -181,22 +218,32 @@ class Watch(Generic[T]):
                 await self._read(params)
         except TimeoutError:
             pass
-        except UnreachableError as error:
-            if self._missing is not None or self._version == version:
-                raise
-            # The stream brought us on, and its last version is good: that costs less than a list.
-            self._restarted(_reason(error))
-            await asyncio.sleep(self._backoff.next())
-            return
-        except ApiError as error:
-            if self._missing is not None and error.code in {400, 422}:
+        except KubeError as error:
+            if self._missing is not None and _refuses_streams(error):
                 raise _NoStreamError(str(error)) from error
-            raise
+            if self._missing is not None or not self._resumable(error, version):
+                raise
+            # The version is good: to go on from it costs less than a list.
+            self._note(error)
+            await asyncio.sleep(max(self._watching.next(), asked(error)))
+            return
         if self._missing is not None:
             raise _NoStreamError("the stream ended before all was told")
         if self._version == version and time.monotonic() - opened < 1.0:
             raise UnreachableError("the stream ended as soon as it began")
         self._restarted("ended")
+
+    def _resumable(self, error: KubeError, version: str) -> bool:
+        """Whether a stream that began at ``version`` can be taken up again after ``error``.
+
+        As client-go does: where nothing was asked, and where the server turned it away for being
+        busy. A stream that broke without having brought us on may be broken by its version.
+        """
+        if isinstance(error, NoConnectionError):
+            return True
+        if isinstance(error, ApiError):
+            return error.code in {429, 502, 503}
+        return isinstance(error, UnreachableError) and self._version != version
 
     async def _read(self, params: Mapping[str, str]) -> None:
         lines = self._client.watch(self._path, params, silence=self._silence)
@@ -213,8 +260,8 @@ class Watch(Generic[T]):
         try:
             event = self._lines.decode(line)
         except ApiError as error:
-            if self._missing is not None:  # Such as an etcd that cannot say how far it is.
-                raise _NoStreamError(str(error)) from error
+            if self._missing is not None and _reason(error) not in {"expired", "throttled"}:
+                raise _NoStreamError(str(error)) from error  # Such as an etcd of long ago.
             raise
         if event.resource is None:
             if event.type != "BOOKMARK":
@@ -225,9 +272,12 @@ class Watch(Generic[T]):
         elif event.type == "DELETED":
             self._delete(key_of(event.resource))
         if self._missing is None:
-            self._version = event.metadata.resource_version or self._version
-            self._backoff.reset()
+            before = self._version
+            self._version = event.metadata.resource_version or before
+            self._watching.reset()
             self.trouble = None
+            if _older(self._version, before):
+                raise self._went_back(self._version, before)
         elif event.ends_initial:
             # Before it, events come in no order: only this version is one to go on from.
             self._complete(event.metadata.resource_version)
@@ -245,8 +295,22 @@ class Watch(Generic[T]):
             self._handler.delete(key)
 
 
+def _refuses_streams(error: KubeError) -> bool:
+    """Whether another streaming list would end as this one: refused, or without a word."""
+    return isinstance(error, SilentError) or (
+        isinstance(error, ApiError) and error.code in {400, 422}
+    )
+
+
+def _older(version: str, before: str) -> bool:
+    """Whether a resourceVersion came before another one; they are integers (KEP-5504)."""
+    return version.isdecimal() and before.isdecimal() and int(version) < int(before)
+
+
 def _reason(error: KubeError) -> str:
     """The metric's label for an error: few values, whatever the server says."""
+    if isinstance(error, _WentBackError):
+        return "went-back"
     if isinstance(error, SilentError):
         return "silent"
     if not isinstance(error, ApiError):

@@ -77,7 +77,7 @@ class Ledger:
         """
         now = self.clock()
         decision = quitting.decide(pod, self._policy, now)
-        if not record.outdates(pod):
+        if not record.outdates(pod, now):
             record.take(pod, decision, now)
             if record.work and record.work.attempts:
                 record.work.exit = proxy_exit(pod)

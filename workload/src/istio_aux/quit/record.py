@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal
 
 from istio_aux.core.ladder import Rung
@@ -17,6 +17,10 @@ from istio_aux.quit.proof import ProxyExit
 
 STUCK_AFTER = 3
 """Failures after which a pod is called stuck. The first may come too early for the agent."""
+
+LAG = timedelta(seconds=30)
+"""For how long a watch may show what is older than a GET; usually that is milliseconds. Later the
+versions themselves have gone back: a restored etcd counts on from an old one."""
 
 Verdict = Literal["ignore", "wait", "quit", "report"]
 
@@ -74,6 +78,7 @@ class Record:
         blocked_by: payload containers that keep the proxy although another one is finished.
         blocked_since: when there first were any.
         version: resourceVersion of the pod that was decided on.
+        seen: when that was decided.
         left: the watch does not show the pod any more.
         told: whether the newest decision was told.
         delete: whether the newest decision asks for the pod's deletion.
@@ -90,6 +95,7 @@ class Record:
     blocked_by: tuple[str, ...] = ()
     blocked_since: datetime | None = None
     version: int = 0
+    seen: datetime | None = None
     left: bool = False
     told: bool = True
     delete: bool = False
@@ -98,12 +104,13 @@ class Record:
     alarm: asyncio.TimerHandle | None = None
     work: Work | None = None
 
-    def outdates(self, pod: Pod) -> bool:
-        """Whether a newer pod than this one was decided on: a watch may lag behind a GET.
+    def outdates(self, pod: Pod, now: datetime) -> bool:
+        """Whether a newer pod than this one was just decided on: a watch may lag behind a GET.
 
         resourceVersions compare as integers (KEP-5504); one that is no integer is always new.
         """
-        return _version(pod) < self.version
+        just = self.seen is not None and now - self.seen < LAG
+        return just and _version(pod) < self.version
 
     def take(self, pod: Pod, decision: Action, now: datetime) -> None:
         """Adopt a decision made on ``pod`` at a time."""
@@ -120,7 +127,7 @@ class Record:
         by = decision.blocked_by if isinstance(decision, Wait) else ()
         self.blocked_by = tuple(sys.intern(name) for name in by)
         self.blocked_since = (self.blocked_since or now) if by else None
-        self.version = _version(pod)
+        self.version, self.seen = _version(pod), now
 
     def settle(self, decision: Action) -> None:
         """All that ``decision`` asks for was done; the newest one may ask for something else."""
