@@ -28,12 +28,12 @@ def lines(path: Path) -> int:
     return len(path.read_text().splitlines())
 
 
-def test_no_python_file_outgrows_three_hundred_lines() -> None:
-    """A file that grows is split by rule."""
+def test_no_file_outgrows_five_hundred_lines() -> None:
+    """80 to 400 lines are usual; what is longer is usually two things."""
     assert {
         str(path.relative_to(ROOT)): lines(path)
         for path in tracked("*.py", "*.go")
-        if lines(path) > 300
+        if lines(path) > 500
     } == {}
 
 
