@@ -24,6 +24,7 @@ import permissions
 import probe
 import revisions
 import status
+import suspended
 import workload
 from cluster import Problem
 from inputs import Inputs, observe
@@ -44,6 +45,7 @@ class IstioAuxCharm(ops.CharmBase):
     # Where HTTP goes, None for the network; tests put servers of their own here.
     kubernetes_transport: httpx2.BaseTransport | None = None
     workload_transport: httpx2.BaseTransport | None = None
+    patience = suspended.Patience()
 
     def __init__(self, framework: ops.Framework) -> None:
         super().__init__(framework)
@@ -98,6 +100,7 @@ class IstioAuxCharm(ops.CharmBase):
     def _act(self, client: Client, observed: Inputs) -> Problem | None:
         inputs = admission.resolve(client, observed)
         inputs = inputs if isinstance(inputs, Problem) else revisions.resolve(client, inputs)
+        inputs = inputs if isinstance(inputs, Problem) else suspended.resolve(client, inputs)
         if isinstance(inputs, Problem):
             return inputs
         if inputs.leader:
@@ -111,8 +114,7 @@ class IstioAuxCharm(ops.CharmBase):
         # namespaces, has to be true before it starts with new settings, or its first quits would be
         # refused; the policy has to be there before the webhook leaves pods to it; the API server
         # has to trust a new authority before any unit serves what it signed; and it may send
-        # reviews only once somebody answers them. (The units that do not lead cannot wait for the
-        # leader so; their quits are tried again.)
+        # reviews only once somebody answers them. (Units that do not lead try their quits again.)
         return (
             objects.ensure(client, inputs)
             or self._keep_authority(observed, inputs)
@@ -180,11 +182,9 @@ class IstioAuxCharm(ops.CharmBase):
         # Leadership says nothing here: only the last unit may take down what all units share.
         if self.app.planned_units() > 0:
             return
+        workload.stop(self._container)
         with cluster.connect(self.kubernetes_transport) as client:
-            labels = manifests.labels(self.app.name, self.model.name)
-            lease = manifests.lease(self.app.name)
-            cluster.delete_owned(client, labels, self.model.name, lease)
-            injectionlabels.take_back(client, self.model.name, self.app.name)
+            objects.remove(client, self.app.name, self.model.name, self.patience)
 
     def _on_collect_unit_status(self, event: ops.CollectStatusEvent) -> None:
         # An event that looked at nothing, such as an action or a unit that leaves, has no news.

@@ -38,6 +38,7 @@ class Inputs:
         control_planes: what each relation with Istio tells, one entry for each that there is.
         asked: what charms ask for over the relation `sidecar`.
         revisions: of Istio; the leader asks the cluster before it goes by it.
+        jobs_suspended: a Job is suspended although `restart-jobs` is off; the leader asks.
     """
 
     app: str
@@ -52,6 +53,7 @@ class Inputs:
     control_planes: tuple[ControlPlane, ...] = ()
     asked: tuple[sidecar.Asked, ...] = ()
     revisions: tuple[str, ...] = ()
+    jobs_suspended: bool = False
 
     def applications(self) -> tuple[Applications, ...]:
         """Return whose pods are to get a sidecar: those of the option and of the relations."""
@@ -83,8 +85,8 @@ class Inputs:
             admission=self.admission,
             inject=self.applications(),
             repairs=self.config.race_policy == "restart",
-            # Whatever the policy is now, jobs that were suspended under it have to be resumed.
-            repairs_jobs=self.config.restart_jobs,
+            # Whatever the options are now, Jobs that were suspended before have to be resumed.
+            repairs_jobs=self.config.restart_jobs or self.jobs_suspended,
             revisions=self.revisions,
         )
 

@@ -71,8 +71,8 @@ class Values:
         dry_runs: the workload may create pods that are never stored. Only where the API server
             knows ValidatingAdmissionPolicies: without one, it could create any pod.
         repairs: it may evict pods that missed their sidecar.
-        repairs_jobs: it may suspend and resume training jobs, also to resume what it suspended
-            when it still had `repairs`.
+        repairs_jobs: it may suspend and resume Jobs, also to resume what it suspended when it
+            still had `repairs`.
     """
 
     app: str

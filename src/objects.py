@@ -14,8 +14,10 @@ from lightkube import Client
 from lightkube.resources.admissionregistration_v1 import ValidatingAdmissionPolicy
 
 import cluster
+import injectionlabels
 import manifests
 import readiness
+import suspended
 from cluster import Problem
 from inputs import Inputs
 
@@ -42,6 +44,20 @@ def ensure(client: Client, inputs: Inputs) -> Problem | None:
     if isinstance(present, Problem):
         return present
     return cluster.apply(client, webhook, manager=inputs.app) if present else None
+
+
+def remove(client: Client, app: str, model: str, patience: suspended.Patience) -> None:
+    """Take back all that the application has made or changed, and resume the Jobs it suspended.
+
+    Raises:
+        httpx2.HTTPError: the API server fails; Juju tries the hook again.
+    """
+    # Before the rights go, so that the workload does it should this end half-way; and after, for
+    # until then the workload of another unit may have suspended one more.
+    suspended.resume(client, patience)
+    cluster.delete_owned(client, manifests.labels(app, model), model, manifests.lease(app))
+    suspended.resume(client, patience)
+    injectionlabels.take_back(client, model, app)
 
 
 def complete(

@@ -75,7 +75,7 @@ class Probe:
         unmeshed: those pods, the oldest first, at most 500.
         unmeshed_total: how many of them there are.
         unmeshed_unknown: how many pods have none of which that is not known.
-        suspended_jobs: how many Jobs are suspended until their pods without one are gone.
+        suspended_jobs: `namespace/name` of Jobs that are suspended until their pods are gone.
         applications: those that ask for sidecars by name.
         version: of the workload, or nothing.
     """
@@ -94,7 +94,7 @@ class Probe:
     unmeshed: tuple[Unmeshed, ...] = ()
     unmeshed_total: int = 0
     unmeshed_unknown: int = 0
-    suspended_jobs: int = 0
+    suspended_jobs: tuple[str, ...] = ()
     applications: tuple[Application, ...] = ()
     version: str = ""
 
@@ -150,7 +150,9 @@ def _decode(body: bytes) -> Probe:
         ),
         unmeshed_total=status.get("unmeshed-total", 0),
         unmeshed_unknown=status.get("unmeshed-unknown", 0),
-        suspended_jobs=len(status.get("suspended-jobs", ())),
+        suspended_jobs=tuple(
+            f"{job['namespace']}/{job['name']}" for job in status.get("suspended-jobs", ())
+        ),
         applications=tuple(map(_application, status.get("applications", ()))),
         version=status["version"],
     )

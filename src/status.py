@@ -106,9 +106,10 @@ def _working(inputs: Inputs, probe: Probe | None, labels: Sequence[str]) -> ops.
         "lost their proxy": probe.lost_pods,
         "blocked": probe.blocked_pods,
         "without sidecar": probe.unmeshed_total,
-        "suspended for their sidecar": probe.suspended_jobs,
     }
     facts += [f"{count} {what}" for what, count in counts.items() if count]
+    if probe.suspended_jobs:
+        facts.append(f"suspended for their sidecar: {_some(probe.suspended_jobs)}")
     if labels:
         facts.append(f"inject-namespaces: {_some(labels)}")
     # Who relates it with Istio wants its sidecars; without, they may not be there on purpose.

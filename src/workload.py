@@ -226,6 +226,15 @@ def run(container: ops.Container, wanted: ops.pebble.LayerDict) -> bool:
     return True
 
 
+def stop(container: ops.Container) -> None:
+    """Stop the service if it can be reached: it begins nothing more."""
+    try:
+        if container.can_connect() and is_planned(container):
+            container.stop(SERVICE)
+    except (ops.pebble.ConnectionError, ops.pebble.ChangeError) as error:
+        logger.warning("service %s: not stopped: %s", SERVICE, error)
+
+
 def is_planned(container: ops.Container) -> bool:
     """Tell whether Pebble knows the service."""
     return SERVICE in container.get_services()

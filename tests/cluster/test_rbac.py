@@ -38,7 +38,7 @@ ACTING = {
 }
 DELETING = {("", "pods", "delete")}
 REPAIRING = {("", "pods/eviction", "create"), ("batch", "jobs", "get")}
-SUSPENDING = {
+SUSPENDING = {("batch", "jobs", "get list patch")} | {
     ("kubeflow.org", f"{kind}jobs", "get list patch")
     for kind in ("jax", "mpi", "paddle", "pytorch", "tf", "xgboost")
 }
@@ -71,6 +71,7 @@ DANGEROUS = [
     ("list", "configmaps", ""),
     ("get", "services", ""),
     ("get", "jobs", "batch"),
+    ("patch", "jobs", "batch"),
     ("patch", "tfjobs", "kubeflow.org"),
     ("patch", "namespaces", ""),
     ("create", "serviceaccounts/token", ""),

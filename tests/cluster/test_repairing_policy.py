@@ -34,27 +34,20 @@ Definition = create_global_resource(
     "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions"
 )
 XGBoostJob = create_namespaced_resource("kubeflow.org", "v1", "XGBoostJob", "xgboostjobs")
-JOBS = f"/apis/kubeflow.org/v1/namespaces/{MODEL}/xgboostjobs"
+Job = create_namespaced_resource("batch", "v1", "Job", "jobs")
+JOBS = {
+    "batch": f"/apis/batch/v1/namespaces/{MODEL}/jobs",
+    "training": f"/apis/kubeflow.org/v1/namespaces/{MODEL}/xgboostjobs",
+}
 # The operator's own has a schema of 10,000 lines, about which the policy assumes nothing.
+SCHEMA = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
 DEFINITION = {
     "metadata": {"name": "xgboostjobs.kubeflow.org"},
     "spec": {
         "group": "kubeflow.org",
         "names": {"kind": "XGBoostJob", "plural": "xgboostjobs", "singular": "xgboostjob"},
         "scope": "Namespaced",
-        "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "x-kubernetes-preserve-unknown-fields": True,
-                    }
-                },
-            }
-        ],
+        "versions": [{"name": "v1", "served": True, "storage": True, "schema": SCHEMA}],
     },
 }
 
@@ -146,106 +139,141 @@ def test_nothing_is_evicted_where_istio_injects_nothing(account: Account):
 
 
 @pytest.fixture(scope="module")
-def jobs(client: lightkube.Client, account: Account) -> Iterator[dict[str, str]]:
-    """Training jobs by what they are: one that runs, one that we suspended, one that was before."""
+def jobs(client: lightkube.Client, account: Account) -> Iterator[dict[str, dict[str, str]]]:
+    """Jobs of both kinds: one that runs, one that we suspended, one that was suspended before."""
     client.apply(Definition.from_dict(DEFINITION), field_manager="lab")
     ours, theirs = {jobrules.SUSPENDED: "sidecar"}, {"team": "a"}
     made = {
-        "running": (theirs, {"cleanPodPolicy": "None"}),
+        "running": (theirs, {}),
         "ours": (theirs | ours, {"suspend": True}),
         "resumed": (theirs | ours, {"suspend": False}),
         "suspended": (theirs, {"suspend": True}),
     }
-    for name, (notes, policy) in made.items():
-        own = {"annotations": notes, "labels": {"team": "a"}}
-        metadata = {"name": name, "namespace": MODEL, **own}
-        spec = {"runPolicy": policy, "xgbReplicaSpecs": {"Worker": {"replicas": 1}}}
-        job = XGBoostJob.from_dict({"metadata": metadata, "spec": spec})
+    for name, (marks, suspend) in made.items():
+        metadata = {"name": name, "namespace": MODEL, "annotations": marks, "labels": marks}
+        policy = {"cleanPodPolicy": "None", **suspend}
+        training = {"runPolicy": policy, "xgbReplicaSpecs": {"Worker": {"replicas": 1}}}
+        template = meshed.pod(MODEL, "none", sidecar=None).to_dict()["spec"]
+        # It makes no pod, and some of the tests count pods.
+        batch = {"parallelism": 0, "template": {"spec": template}, **suspend}
+        client.create(Job.from_dict({"metadata": metadata, "spec": batch}))
         lab.until(
-            lambda job=job: client.create(job),
+            lambda metadata=metadata, training=training: client.create(
+                XGBoostJob.from_dict({"metadata": metadata, "spec": training})
+            ),
             timeout=IN_FORCE,
             what="the kind to be served",
             ignoring=(httpx2.HTTPStatusError,),
         )
-    lab.until(
-        lambda: "403" in account.patch(f"{JOBS}/running", {"metadata": {"labels": {"a": "b"}}}),
-        timeout=IN_FORCE,
-        what="the policy to know the kind",
-    )
-    yield {name: f"{JOBS}/{name}" for name in made}
+    paths = {kind: {name: f"{path}/{name}" for name in made} for kind, path in JOBS.items()}
+    for kind in paths.values():
+        lab.until(
+            lambda path=kind["running"]: (
+                "403" in account.patch(path, {"metadata": {"labels": {"a": "b"}}})
+            ),
+            timeout=IN_FORCE,
+            what="the policy to know the kind",
+        )
+    yield paths
     client.delete(Definition, DEFINITION["metadata"]["name"])
 
 
 def change(
-    suspend: bool | None, *, annotation: str | bool | None = False, **more: Any
+    kind: str, suspend: bool | None, *, mark: str | bool | None = False, **more: Any
 ) -> dict[str, Any]:
-    """A merge patch; an annotation of False says nothing about it."""
-    metadata = {} if annotation is False else {"annotations": {jobrules.SUSPENDED: annotation}}
-    spec = {"runPolicy": {"suspend": suspend}}
-    return {"metadata": metadata | more.pop("metadata", {}), "spec": spec | more.pop("spec", {})}
+    """A merge patch, with more of metadata and spec; a mark of False says nothing about it."""
+    metadata: dict[str, Any] = {}
+    if mark is not False:
+        metadata = {field: {jobrules.SUSPENDED: mark} for field in ("labels", "annotations")}
+    extra = more.get("metadata", {})
+    metadata |= {
+        field: {**metadata.get(field, {}), **extra[field]}
+        if isinstance(extra[field], dict)
+        else extra[field]
+        for field in extra
+    }
+    spec = {"suspend": suspend} if kind == "batch" else {"runPolicy": {"suspend": suspend}}
+    return {"metadata": metadata, "spec": spec | more.get("spec", {})}
 
 
+BOTH = pytest.mark.parametrize("kind", ["batch", "training"])
+
+
+@BOTH
 @pytest.mark.parametrize(
     ("job", "what"),
     [
-        ("running", change(True, annotation="sidecar")),
-        ("ours", change(False, annotation=None)),
-        ("ours", change(None, annotation=None)),
-        ("ours", {"metadata": {"annotations": {jobrules.SUSPENDED: "again"}}}),
-        ("resumed", {"metadata": {"annotations": {jobrules.SUSPENDED: None}}}),
+        ("running", (True, "sidecar")),
+        ("ours", (False, None)),
+        ("ours", (None, None)),
+        ("ours", (True, "again")),
+        ("resumed", (False, None)),
     ],
-    ids=str,
 )
-def test_a_training_job_may_be_suspended_and_resumed(
-    account: Account, jobs: dict[str, str], job: str, what: dict[str, Any]
+def test_a_job_may_be_suspended_and_resumed(
+    account: Account, jobs: dict[str, dict[str, str]], kind: str, job: str, what: tuple[Any, Any]
 ):
-    assert account.patch(jobs[job], what) == ""
+    assert account.patch(jobs[kind][job], change(kind, what[0], mark=what[1])) == ""
 
 
+@BOTH
 @pytest.mark.parametrize(
     ("job", "what"),
     [
-        ("running", change(True)),
-        ("running", change(False, annotation="sidecar")),
-        ("ours", change(False)),
-        ("ours", change(True, annotation=None)),
-        ("suspended", change(False)),
-        ("suspended", change(None)),
+        ("running", (True, False)),
+        ("running", (False, "sidecar")),
+        ("ours", (False, False)),
+        ("ours", (True, None)),
+        ("suspended", (False, False)),
+        ("suspended", (None, False)),
     ],
-    ids=str,
 )
 def test_what_somebody_else_suspended_is_not_resumed_and_nothing_is_suspended_unmarked(
-    account: Account, jobs: dict[str, str], job: str, what: dict[str, Any]
+    account: Account, jobs: dict[str, dict[str, str]], kind: str, job: str, what: tuple[Any, Any]
 ):
-    refusal = account.patch(jobs[job], what)
+    refusal = account.patch(jobs[kind][job], change(kind, what[0], mark=what[1]))
 
     assert refusal.startswith("403: ")
-    assert f"suspends with annotation {jobrules.SUSPENDED}, and resumes" in refusal
+    assert f"suspends with label {jobrules.SUSPENDED}, and resumes" in refusal
+
+
+METADATA = [
+    {"labels": {"team": "b"}},
+    {"labels": {"team": None}},
+    {"labels": {"kueue.x-k8s.io/queue-name": "mine"}},
+    {"finalizers": ["a.test/b"]},
+    {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "1"}]},
+    {"annotations": {"team": "b"}},
+    {"annotations": {"team": None}},
+]
 
 
 @pytest.mark.parametrize(
-    "more",
+    ("kind", "more"),
     [
-        {"spec": {"xgbReplicaSpecs": {"Worker": {"replicas": 2}}}},
-        {"spec": {"xgbReplicaSpecs": None}},
-        {"spec": {"added": "x"}},
-        {"spec": {"runPolicy": {"suspend": True, "cleanPodPolicy": "All"}}},
-        {"spec": {"runPolicy": {"suspend": True, "cleanPodPolicy": None}}},
-        {"spec": {"runPolicy": {"suspend": True, "ttlSecondsAfterFinished": 1}}},
-        {"metadata": {"labels": {"team": "b"}}},
-        {"metadata": {"finalizers": ["a.test/b"]}},
-        {"metadata": {"annotations": {jobrules.SUSPENDED: "sidecar", "team": "b"}}},
-        {"metadata": {"annotations": {jobrules.SUSPENDED: "sidecar", "team": None}}},
+        *(("batch", {"metadata": more}) for more in METADATA),
+        *(("training", {"metadata": more}) for more in METADATA),
+        ("batch", {"spec": {"parallelism": 1}}),
+        ("batch", {"spec": {"backoffLimit": 0}}),
+        ("batch", {"spec": {"activeDeadlineSeconds": 1}}),
+        ("batch", {"spec": {"ttlSecondsAfterFinished": 1}}),
+        ("training", {"spec": {"xgbReplicaSpecs": {"Worker": {"replicas": 2}}}}),
+        ("training", {"spec": {"xgbReplicaSpecs": None}}),
+        ("training", {"spec": {"added": "x"}}),
+        ("training", {"spec": {"suspend": True}}),
+        ("training", {"spec": {"runPolicy": {"suspend": True, "cleanPodPolicy": "All"}}}),
+        ("training", {"spec": {"runPolicy": {"suspend": True, "cleanPodPolicy": None}}}),
+        ("training", {"spec": {"runPolicy": {"suspend": True, "ttlSecondsAfterFinished": 1}}}),
     ],
     ids=str,
-)
-def test_nothing_else_of_a_training_job_is_changed(
-    account: Account, jobs: dict[str, str], more: dict[str, Any]
+)  # fmt: skip
+def test_nothing_else_of_a_job_is_changed(
+    account: Account, jobs: dict[str, dict[str, str]], kind: str, more: dict[str, Any]
 ):
-    refusal = account.patch(jobs["running"], change(True, annotation="sidecar", **more))
+    refusal = account.patch(jobs[kind]["running"], change(kind, True, mark="sidecar", **more))
 
     assert refusal.startswith("403: ")
-    assert f"changes spec.runPolicy.suspend and annotation {jobrules.SUSPENDED} only" in refusal
+    assert f"changes suspend and label and annotation {jobrules.SUSPENDED} only" in refusal
 
 
 @pytest.mark.parametrize("policy", ["istio-aux", "istio-aux-jobs"])
@@ -263,7 +291,10 @@ def test_the_api_server_has_no_doubts_about_the_expressions(
     assert status.typeChecking.expressionWarnings is None
 
 
-def test_nobody_else_is_touched(somebody: Account, pod: Pod, jobs: dict[str, str]):
-    assert somebody.create(meshed.pod(MODEL, "somebodys", sidecar=None)) == ""
+@BOTH
+def test_nobody_else_is_touched(
+    somebody: Account, pod: Pod, jobs: dict[str, dict[str, str]], kind: str
+):
+    assert somebody.create(meshed.pod(MODEL, f"somebodys-{kind}", sidecar=None)) == ""
     assert somebody.evict(pod) == ""
-    assert somebody.patch(jobs["suspended"], change(False)) == ""
+    assert somebody.patch(jobs[kind]["suspended"], change(kind, False)) == ""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from aiohttp import web
+from istio_aux.core.suspension import MARK
 from istio_aux.repair.suspension import Refused
 from unit.asynchronous import driven, until
 from unit.store import refusal
@@ -68,6 +70,46 @@ async def test_who_ends_leaves_the_rest_to_who_leads_next() -> None:
         assert world.api.suspended
         assert world.api.marked
         world.process()
+        await world.resumed()
+
+
+@driven
+async def test_a_bound_that_began_under_an_earlier_leader_ends_under_the_next() -> None:
+    """Its pods do not go; the Job is resumed, and its owner is told."""
+    async with kubeflow() as world:
+        await world.suspended()
+        begun = datetime.now(UTC) - timedelta(seconds=700)
+        await world.api.change({}, annotations={MARK: f"{begun:%Y-%m-%dT%H:%M:%SZ} so"})
+        process = world.process()
+        await world.resumed()
+        await world.counted("failed")
+        (event,) = await until(lambda: world.api.events, "an Event")
+        assert (event["type"], event["reason"]) == ("Warning", "ResumedWithoutRestart")
+        assert event["regarding"]["kind"] == "TFJob"
+        assert event["regarding"]["name"] == "mnist"
+        assert event["note"].startswith("TFJob mnist: it was suspended for too long, and 2 of its")
+        await until(lambda: not process.under_way(), "nothing is under way")
+
+
+@driven
+async def test_suspended_jobs_are_counted_while_they_are() -> None:
+    async with kubeflow() as world:
+        await world.suspended()
+        process = world.process()
+        await until(lambda: world.gauge("istio_aux_suspended_jobs") == 1, "it is counted")
+        await world.api.end()
+        await until(lambda: world.gauge("istio_aux_suspended_jobs") == 0, "it is not any more")
+        assert not process.under_way()
+
+
+@driven
+async def test_a_job_is_resumed_once_the_right_to_list_jobs_is_given_back() -> None:
+    """Without `restart-jobs` the charm grants it as soon as it finds such a Job."""
+    async with kubeflow() as world:
+        await world.suspended()
+        await world.api.end()
+        await forbid(world)
+        world.process(allowed=False, search=0.02)
         await world.resumed()
 
 

@@ -102,7 +102,7 @@ class Kubeflow(ApiServer):
 
     @property
     def marked(self) -> bool:
-        return MARK in self.job["metadata"]["annotations"]
+        return MARK in self.job["metadata"]["labels"]
 
     async def change(self, policy: dict[str, Any], **metadata: Any) -> None:
         """What somebody else does to the Job."""
@@ -188,7 +188,10 @@ class World:
         await until(lambda: self.restarts(outcome) == 1, f"one Job {outcome}")
 
     def restarts(self, outcome: str) -> float:
-        series = f'istio_aux_sidecar_restarts_total{{outcome="{outcome}"}}'
+        return self.gauge(f'istio_aux_sidecar_restarts_total{{outcome="{outcome}"}}')
+
+    def gauge(self, series: str) -> float:
+        """The value of a metric."""
         lines = self.telemetry.render().decode().splitlines()
         [line] = [line for line in lines if line.startswith(series)]
         return float(line.split()[-1])

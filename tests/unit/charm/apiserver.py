@@ -17,6 +17,16 @@ def jwt(uid: str, issued: float, expires: float) -> str:
     return f"e30.{base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip('=')}.sig"
 
 
+def _merged(target: Any, patch: Any) -> Any:
+    """RFC 7386."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        result[key] = _merged(result.get(key), value)
+    return {key: value for key, value in result.items() if value is not None}
+
+
 def endpoint(pod: str, address: str, *, ready: bool | None = True) -> dict[str, Any]:
     """One endpoint of an EndpointSlice."""
     target = {"kind": "Pod", "name": pod}
@@ -32,7 +42,9 @@ class ApiServer:
     `moments` are the kinds that it had after each request. Of namespaces it keeps who applied what;
     somebody's webhook lets nobody change the `guarded` ones.
     `endpoints` are those of the application's Service. So many questions about permissions as
-    `ignorant` says are refused at first, as by an API server that knows no roles yet.
+    `ignorant` says are refused at first, as by an API server that knows no roles yet; so many merge
+    patches as `conflicts` says find an object that has changed. Collections that are in `raw` are
+    answered with that.
     """
 
     def __init__(self) -> None:
@@ -46,6 +58,8 @@ class ApiServer:
         self.endpoints = [endpoint("istio-aux-0", "10.1.0.10")]
         self.guarded: set[str] = set()
         self.ignorant = 0
+        self.raw: dict[str, bytes] = {}
+        self.conflicts = 0
         self._count = 0
         self._managed: dict[tuple[str, str], set[tuple[str, str]]] = {}
 
@@ -92,9 +106,12 @@ class ApiServer:
         present = self.objects.get(path.removesuffix("/token"))
         match request.method:
             case "PATCH":
-                assert request.headers["content-type"] == "application/apply-patch+yaml"
                 namespace = self._resource(path) == "namespaces"
                 apply = self._apply_to_namespace if namespace else self._apply
+                if request.headers["content-type"] == "application/merge-patch+json":
+                    apply = self._merge
+                else:
+                    assert request.headers["content-type"] == "application/apply-patch+yaml"
                 return apply(request, path, body)
             case "GET" if path.rpartition("/")[2] in self._plurals():
                 return self._list(request, path)
@@ -111,14 +128,35 @@ class ApiServer:
         return httpx2.Response(200, json=present)
 
     def _list(self, request: httpx2.Request, path: str) -> httpx2.Response:
+        if path in self.raw:
+            return httpx2.Response(200, content=self.raw[path])
         selector = request.url.params.get("labelSelector")
         wanted = set(selector.split(",")) if selector else set[str]()
         found = [
             o
             for at, o in (self.objects | self._slices()).items()
-            if at.rpartition("/")[0] == path and wanted <= self._selectable(o)
+            if path in self._collections(at) and wanted <= self._selectable(o)
         ]
         return httpx2.Response(200, json={"items": found, "metadata": {}})
+
+    @staticmethod
+    def _collections(path: str) -> set[str]:
+        """The collections that the object is in: of its namespace, and of all."""
+        own = path.rpartition("/")[0]
+        before, inside, after = own.partition("/namespaces/")
+        return {own, f"{before}/{after.rpartition('/')[2]}"} if inside else {own}
+
+    def _merge(self, _: httpx2.Request, path: str, body: dict[str, Any]) -> httpx2.Response:
+        present = self.objects.get(path)
+        if present is None:
+            return self._status(404, "NotFound", f"{path} not found")
+        for field in ("uid", "resourceVersion"):
+            assert body["metadata"][field] == present["metadata"][field]
+        if self.conflicts:
+            self.conflicts -= 1
+            return self._status(409, "Conflict", "the object has been modified")
+        self.objects[path] = _merged(present, body)
+        return httpx2.Response(200, json=self.objects[path])
 
     def _apply(self, request: httpx2.Request, path: str, body: dict[str, Any]) -> httpx2.Response:
         assert request.url.params["force"] == "true"
@@ -188,17 +226,25 @@ class ApiServer:
             "clusterrolebindings",
             "clusterroles",
             "endpointslices",
+            "jaxjobs",
+            "jobs",
             "leases",
+            "mpijobs",
             "mutatingadmissionpolicies",
             "mutatingadmissionpolicybindings",
             "mutatingwebhookconfigurations",
             "namespaces",
+            "paddlejobs",
+            "pods",
+            "pytorchjobs",
             "peerauthentications",
             "rolebindings",
             "roles",
             "serviceaccounts",
+            "tfjobs",
             "validatingadmissionpolicies",
             "validatingadmissionpolicybindings",
+            "xgboostjobs",
         }
 
     @staticmethod

@@ -12,6 +12,7 @@ import yaml
 from ops import testing
 
 import certificates
+import suspended
 import workload
 from charm import IstioAuxCharm
 
@@ -122,6 +123,7 @@ def ctx(
     class Charm(IstioAuxCharm):
         kubernetes_transport = httpx2.MockTransport(api.answer)
         workload_transport = httpx2.MockTransport(process.answer)
+        patience = suspended.Patience(settle=0.05, longest=0.5, pause=0.02)
 
     context: testing.Context[IstioAuxCharm] = testing.Context(
         Charm,

@@ -163,12 +163,13 @@ def test_an_image_that_knows_no_injectors_is_not_waited_for(
 def test_pods_without_a_sidecar_are_counted_and_jobs_that_were_suspended_for_it(
     ctx: Context, settled: testing.State, process: Workload
 ) -> None:
-    process.unmeshed_total, process.suspended = 612, [{}]
+    process.unmeshed_total = 612
+    process.suspended = [{"namespace": "a", "kind": "TFJob", "name": "mnist"}]
 
     out = ctx.run(ctx.on.update_status(), settled)
 
     assert out.unit_status == testing.ActiveStatus(
-        f"{WELL}; 612 without sidecar; 1 suspended for their sidecar"
+        f"{WELL}; 612 without sidecar; suspended for their sidecar: a/mnist"
     )
 
 

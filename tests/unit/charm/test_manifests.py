@@ -126,7 +126,7 @@ DELETES = {("pods", "delete")}
 EVICTS = {("pods/eviction", "create"), ("jobs", "get")}
 SUSPENDS = {
     (f"{kind}jobs", verb)
-    for kind in ("jax", "mpi", "paddle", "pytorch", "tf", "xgboost")
+    for kind in ("", "jax", "mpi", "paddle", "pytorch", "tf", "xgboost")
     for verb in ("get", "list", "patch")
 }
 

@@ -69,7 +69,7 @@ def test_every_word_of_the_workload_is_understood() -> None:
         unmeshed=(probe.Unmeshed(**pod, since=NOW),),
         unmeshed_total=612,
         unmeshed_unknown=3,
-        suspended_jobs=1,
+        suspended_jobs=("a/mnist",),
         applications=(Application("a", "app", **mesh),),  # pyright: ignore[reportArgumentType]  likewise
         version="1.2.3",
     )

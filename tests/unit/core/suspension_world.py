@@ -6,6 +6,7 @@ and the end of a pod up to `LAG` seconds late, and it may be away.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from random import Random
 
 from istio_aux.core import suspension
@@ -16,6 +17,7 @@ from unit.core.training import job, pod
 
 PATIENCE = Patience()
 LAG = 1.5
+START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 
 
 class World:
@@ -33,6 +35,7 @@ class World:
         self._away = False
         self._followed: float | None = None
         self._gone: float | None = None
+        self._since = START
         self.job = job("Running")
         self.by_others = False
 
@@ -62,7 +65,7 @@ class World:
             self._followed = self._gone = None
             victim = next(iter(self._pods.values()), None)
             if victim and self._random.random() < 0.3:
-                decision = suspension.begin(self.job, victim)
+                decision = suspension.begin(self.job, victim, self._time)
                 if isinstance(decision, Suspend):
                     self._write(decision)
             return
@@ -70,7 +73,7 @@ class World:
         left = list(self._pods.values())
         self._gone = None if left else self._now if self._gone is None else self._gone
         decision = suspension.follow(
-            self.job, left, patience=PATIENCE,
+            self.job, left, patience=PATIENCE, now=self._time, since=self._since,
             waited=self._now - self._followed,
             gone=self._now - (self._now if self._gone is None else self._gone),
         )  # fmt: skip
@@ -83,6 +86,10 @@ class World:
             self._write(decision)
         else:
             assert isinstance(decision, Wait)
+
+    @property
+    def _time(self) -> datetime:
+        return START + timedelta(seconds=self._now)
 
     def calm_down(self) -> None:
         """From now on all do what they are to do, and nobody interferes."""
@@ -116,14 +123,16 @@ class World:
 
     def _write(self, action: Suspend | Resume | Release) -> None:
         assert suspension.patch(self.job, action)
+        if isinstance(action, Suspend):
+            self._since = action.now
         self._mark(isinstance(action, Suspend))
         if not isinstance(action, Release):
             self._switch(suspend=isinstance(action, Suspend))
             self.by_others = False
 
     def _mark(self, marked: bool) -> None:
-        notes = {suspension.MARK: suspension.SIDECAR} if marked else {}
-        metadata = structs.replace(self.job.metadata, annotations=notes)
+        labels = {suspension.MARK: suspension.SIDECAR} if marked else {}
+        metadata = structs.replace(self.job.metadata, labels=labels)
         self.job = structs.replace(self.job, metadata=metadata)
 
     def _switch(self, *, suspend: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
@@ -22,17 +23,35 @@ from istio_aux.core.suspension import (
     Suspend,
     Wait,
 )
+from msgspec import structs
 from unit.core.suspension_world import World
 from unit.core.training import job, pod, pods, suspended
 
 PATIENCE = Patience()
 LONG = PATIENCE.doubt
+NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
 
 
 def follow(
-    job: Job, left: Sequence[Pod] = (), *, waited: float = 5.0, gone: float = LONG
+    job: Job,
+    left: Sequence[Pod] = (),
+    *,
+    waited: float = 5.0,
+    gone: float = LONG,
+    since: float = 5.0,
 ) -> Wait | Resume | Release | Leave:
-    return suspension.follow(job, left, waited=waited, gone=gone, patience=PATIENCE)
+    """What is next; all numbers are seconds until ``NOW``."""
+    return suspension.follow(
+        job, left, patience=PATIENCE,
+        now=NOW, since=NOW - timedelta(seconds=since), waited=waited, gone=gone,
+    )  # fmt: skip
+
+
+SEEN = NOW + timedelta(minutes=5)
+NOTE = (
+    "2026-11-21T09:00:00Z istio-aux suspended this job until its pods are gone, and resumes it"
+    " then. If istio-aux is no longer installed, set suspend to false."
+)
 
 
 def row(sentence: str, *values: Any) -> Any:
@@ -50,7 +69,7 @@ def row(sentence: str, *values: Any) -> Any:
     ],
 )
 def test_a_job_is_suspended(found: Job) -> None:
-    assert isinstance(suspension.begin(found, pod()), Suspend)
+    assert isinstance(suspension.begin(found, pod(), NOW), Suspend)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +110,7 @@ def test_a_job_is_suspended(found: Job) -> None:
     ],
 )  # fmt: skip
 def test_a_job_is_left_alone(found: Job, its: Pod, because: str) -> None:
-    assert suspension.begin(found, its) == Leave(reason=because)
+    assert suspension.begin(found, its, NOW) == Leave(reason=because)
 
 
 def test_a_suspended_job_is_resumed_once_its_pods_are_gone() -> None:
@@ -129,10 +148,56 @@ def test_a_job_whose_operator_is_not_at_work_is_resumed(left: Sequence[Pod]) -> 
     assert isinstance(follow(found, left, waited=LONG - 1), Wait)
 
 
-def test_a_job_with_a_pod_on_its_way_out_is_not_resumed_however_long_it_takes() -> None:
-    found = job("Running", marked=True, policy={"suspend": True})
-    left = [*pods("a"), *pods("b", deleting=True)]
-    assert isinstance(follow(found, left, waited=1e6), Wait)
+def ending(seconds: float) -> Sequence[Pod]:
+    """A pod that is being deleted, whose grace period ends so many seconds after ``NOW``."""
+    (found,) = pods("a", deleting=True)
+    metadata = structs.replace(found.metadata, deletion_timestamp=NOW + timedelta(seconds=seconds))
+    return [structs.replace(found, metadata=metadata)]
+
+
+@pytest.mark.parametrize(
+    ("since", "left"),
+    [
+        row("by a pod whose node is lost", 630, ending(-600)),
+        row("by a pod with a grace period of half an hour", 2400, ending(-600)),
+        row("by a pod that never has to end", 3600 + 600, ending(1e9)),
+        row("by pods that the operator noticed and did not delete", 600, pods("a")),
+    ],
+)
+def test_no_job_is_kept_suspended_longer_than_its_bound(since: float, left: Sequence[Pod]) -> None:
+    assert follow(suspended(), left, since=since) == Resume(
+        reason="it was suspended for too long, and 1 of its pods are still there: a", in_vain=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("since", "left"),
+    [
+        row("a pod whose grace period ended a while ago", 629, ending(-599)),
+        row("a pod with a grace period of an hour", 3600, ending(0)),
+        row("pods that are not deleted yet", 599, pods("a")),
+    ],
+)
+def test_a_job_waits_for_its_pods_until_then(since: float, left: Sequence[Pod]) -> None:
+    assert isinstance(follow(suspended(), left, since=since), Wait)
+
+
+@pytest.mark.parametrize(
+    ("note", "since"),
+    [
+        row("its annotation says when", NOTE, NOW),
+        row("there is no annotation", None, SEEN),
+        row("the annotation says something else", "tomorrow", SEEN),
+        row("it names a day that there is not", "2026-02-31T09:00:00Z", SEEN),
+        row("it names a time to come", "2036-11-21T09:00:00Z", SEEN),
+    ],
+)
+def test_when_a_job_was_suspended_is_known_to_the_next_leader(
+    note: str | None, since: datetime
+) -> None:
+    """Anybody may write the annotation: it only makes the bound come sooner."""
+    notes = {} if note is None else {MARK: note}
+    assert suspension.since(suspended(annotations=notes), SEEN) == since
 
 
 def test_a_job_that_finished_meanwhile_does_not_stay_suspended() -> None:
@@ -144,8 +209,11 @@ def test_a_job_that_somebody_else_resumed_loses_our_mark_only() -> None:
     decision = follow(found, pods("a"))
     assert isinstance(decision, Release)
     assert suspension.patch(found, decision) == {
-        "metadata": {"uid": "job-1", "resourceVersion": "7", "annotations": {MARK: None}}
-    }
+        "metadata": {
+            "uid": "job-1", "resourceVersion": "7",
+            "labels": {MARK: None}, "annotations": {MARK: None},
+        }
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -160,16 +228,22 @@ def test_a_suspended_job_is_left_alone(found: Job) -> None:
 
 
 @pytest.mark.parametrize(
-    ("action", "suspend", "mark"),
-    [(Suspend(reason=""), True, SIDECAR), (Resume(reason=""), False, None)],
+    ("action", "suspend", "mark", "note"),
+    [
+        (Suspend(reason="", now=NOW), True, SIDECAR, NOTE),
+        (Resume(reason=""), False, None, None),
+    ],
 )
 def test_mark_and_suspension_change_in_one_write_to_what_was_read(
-    action: Suspend | Resume, suspend: bool, mark: str | None
+    action: Suspend | Resume, suspend: bool, mark: str | None, note: str | None
 ) -> None:
     assert suspension.patch(job(), action) == {
-        "metadata": {"uid": "job-1", "resourceVersion": "7", "annotations": {MARK: mark}},
+        "metadata": {
+            "uid": "job-1", "resourceVersion": "7",
+            "labels": {MARK: mark}, "annotations": {MARK: note},
+        },
         "spec": {"runPolicy": {"suspend": suspend}},
-    }
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("left", [pods("a", owner_uid="job-0"), pods("a", owner=None)])

@@ -96,7 +96,8 @@ def digest(status: Status) -> bytes:
         status.injector_live,
         status.selected_namespaces,
         [len(pods) for pods in (status.stuck_pods, status.blocked_pods, status.lost_pods)],
-        (status.unmeshed_total, status.unmeshed_unknown, len(status.suspended_jobs)),
+        (status.unmeshed_total, status.unmeshed_unknown),
+        [(job.namespace, job.kind, job.name) for job in status.suspended_jobs],
         [(pod.namespace, pod.name, pod.reason) for pod in status.unmeshed_pods],
         status.applications,
     )

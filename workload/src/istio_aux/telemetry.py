@@ -132,6 +132,10 @@ class Telemetry:
             "istio_aux_sidecar_restarts", "Restarts of pods for their sidecar, by what became of"
             " them.", ["outcome"], registry=registry,
         )  # fmt: skip
+        self.suspended_jobs = Gauge(
+            "istio_aux_suspended_jobs", "Jobs that are suspended until their pods are gone.",
+            registry=registry,
+        )  # fmt: skip
         self.leader = Gauge(
             "istio_aux_leader", "Whether this process is the one that acts.", registry=registry
         )

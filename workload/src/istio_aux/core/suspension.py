@@ -1,6 +1,6 @@
-"""How a Job of the training operator gets new pods: suspended until all are gone, then resumed.
+"""How a Job gets new pods without a failure: suspended until all are gone, then resumed.
 
-Only the decision may live here; whoever acts on it reads the Job and its pods again each time.
+Only the decision may live here; who acts on it reads the Job and its pods again each time.
 
 Theory of operation (kubeflow/training-operator 1.9 pkg/controller.v1/common/job.go ReconcileJobs).
 While a Job that is not finished says ``suspend``, its operator deletes all its pods, succeeded ones
@@ -10,12 +10,15 @@ way out then counts as failed (pkg/core/status.go UpdateJobReplicaStatuses), and
 it; so a Job is resumed when all its pods are gone, and the operator has had time to notice.
 
 What we suspended carries our mark from the same write on, and a Job with the mark is ours to
-resume: whoever leads next finds it. A Job that is suspended without the mark is somebody else's.
+resume: the next leader finds it. A Job that is suspended without the mark is somebody else's. No
+Job stays suspended longer than `Patience` says, whatever becomes of its pods.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
@@ -23,9 +26,12 @@ from istio_aux.core import ownership
 from istio_aux.core.pod import Condition, Metadata, Pod, Struct
 
 MARK = "istio-aux.io/suspended-for"
-"""Annotation of a Job that we suspended, and will resume."""
+"""Label of a Job that we suspended and will resume. An annotation of the same name says since when,
+and what to do if nobody resumes it."""
 SIDECAR = "sidecar"
-"""Its value."""
+"""Value of the label."""
+_SINCE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
+"""What the annotation begins with."""
 JOB_NAME = "training.kubeflow.org/job-name"
 """Label of a pod, by which its operator finds it (1.9 common_types.go JobNameLabel)."""
 
@@ -66,7 +72,7 @@ class Job(Struct, frozen=True):
     @property
     def marked(self) -> bool:
         """Whether it says that we suspended it."""
-        return MARK in (self.metadata.annotations or {})
+        return MARK in (self.metadata.labels or {})
 
     @property
     def run_policy(self) -> RunPolicy:
@@ -86,7 +92,9 @@ class Decision(Struct, frozen=True, tag_field="action"):
 
 
 class Suspend(Decision, frozen=True, tag="suspend"):
-    """Suspend the Job, and mark it."""
+    """Suspend the Job, and mark it with the time ``now``."""
+
+    now: datetime
 
 
 class Wait(Decision, frozen=True, tag="wait"):
@@ -125,13 +133,30 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
     on two connections, and must not see the first before the second."""
     doubt: float = 60.0
     """After which an operator that has done nothing is not at work."""
+    longest: float = 600.0
+    """How long a Job stays suspended at most, not counting the grace period of its pods."""
+    grace: float = 3600.0
+    """How much of that grace period is waited for: a checkpoint may take many minutes."""
 
 
-def begin(job: Job, pod: Pod) -> Suspend | Leave:
-    """Decide whether ``job`` is to be suspended so that ``pod``, which it controls, gets anew."""
+def begin(job: Job, pod: Pod, now: datetime) -> Suspend | Leave:
+    """Decide whether ``job`` is to be suspended so that ``pod``, which it controls, is replaced."""
     if reason := next(_not_ours(job, pod), None):
         return Leave(reason=reason)
-    return Suspend(reason="all its pods are made anew, so that they get their sidecar")
+    return Suspend(reason="all its pods are replaced, so that they get their sidecar", now=now)
+
+
+def since(job: Job, first_seen: datetime) -> datetime:
+    """When the Job was suspended, as its annotation says.
+
+    Anybody may have written that: it is ``first_seen``, when this process first saw it suspended,
+    if the annotation says nothing, or something later.
+    """
+    found = _SINCE.match((job.metadata.annotations or {}).get(MARK, ""))
+    try:
+        return min(datetime.fromisoformat(found[0]), first_seen) if found else first_seen
+    except ValueError:  # Such as the 31st of February.
+        return first_seen
 
 
 def own(job: Job, pods: Iterable[Pod]) -> list[Pod]:
@@ -140,18 +165,28 @@ def own(job: Job, pods: Iterable[Pod]) -> list[Pod]:
 
 
 def follow(
-    job: Job, left: Sequence[Pod], *, waited: float, gone: float, patience: Patience
+    job: Job,
+    left: Sequence[Pod],
+    *,
+    now: datetime,
+    since: datetime,
+    waited: float,
+    gone: float,
+    patience: Patience,
 ) -> Wait | Resume | Release | Leave:
-    """Decide what is next for a Job that was suspended, by us or by who led before.
+    """Decide what is next for a Job that was suspended, by us or by an earlier leader.
 
     Args:
         job: the Job, read before its pods were.
         left: its own pods, in any phase, deleted or not.
+        now: the time of day.
+        since: when it was suspended.
         waited: seconds since this process first saw it suspended.
         gone: seconds since this process first found none of its pods.
         patience: the bounds.
     """
-    return next(_steps(job, left, waited, gone, patience))
+    overdue = now >= _deadline(left, since, patience)
+    return next(_steps(job, left, waited, gone, patience, overdue=overdue))
 
 
 def patch(job: Job, action: Suspend | Resume | Release) -> Mapping[str, object]:
@@ -164,7 +199,8 @@ def patch(job: Job, action: Suspend | Resume | Release) -> Mapping[str, object]:
         "metadata": {
             "uid": job.metadata.uid,
             "resourceVersion": job.metadata.resource_version,
-            "annotations": {MARK: SIDECAR if suspend else None},
+            "labels": {MARK: SIDECAR if suspend else None},
+            "annotations": {MARK: _note(action.now) if isinstance(action, Suspend) else None},
         }
     }
     if not isinstance(action, Release):
@@ -172,8 +208,32 @@ def patch(job: Job, action: Suspend | Resume | Release) -> Mapping[str, object]:
     return body
 
 
+def _note(now: datetime) -> str:
+    """What the annotation says to people, beginning with the time."""
+    return (
+        f"{now.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ} istio-aux suspended this job until its pods are"
+        " gone, and resumes it then. If istio-aux is no longer installed, set suspend to false."
+    )
+
+
+def _deadline(left: Sequence[Pod], since: datetime, patience: Patience) -> datetime:
+    """When the Job is resumed whatever its pods do.
+
+    A deletionTimestamp is the end of the pod's grace period, which the pod's author chose.
+    """
+    ends = [end for pod in left if (end := pod.metadata.deletion_timestamp)]
+    waited_for = min(max((since, *ends)), since + timedelta(seconds=patience.grace))
+    return waited_for + timedelta(seconds=patience.longest)
+
+
 def _steps(
-    job: Job, left: Sequence[Pod], waited: float, gone: float, patience: Patience
+    job: Job,
+    left: Sequence[Pod],
+    waited: float,
+    gone: float,
+    patience: Patience,
+    *,
+    overdue: bool,
 ) -> Iterator[Wait | Resume | Release | Leave]:
     """What there is to do; the first counts, and the last one is always there."""
     if not job.marked:
@@ -191,7 +251,10 @@ def _steps(
         yield Resume(reason=why, in_vain=True)
     if left:
         names = ", ".join(sorted(pod.metadata.name for pod in left)[:3])
-        yield Wait(reason=f"{len(left)} of its pods are still there: {names}", pod=left[0])
+        there = f"{len(left)} of its pods are still there: {names}"
+        if overdue:
+            yield Resume(reason=f"it was suspended for too long, and {there}", in_vain=True)
+        yield Wait(reason=there, pod=left[0])
     if not seen:
         yield Wait(reason="its operator has not noticed yet that it is suspended")
     if gone < patience.settle:

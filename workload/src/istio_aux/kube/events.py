@@ -52,7 +52,7 @@ class Events:
 
     def emit(
         self,
-        pod: Key,
+        about: Key,
         kind: Literal["Normal", "Warning"],
         *,
         reason: str,
@@ -60,8 +60,11 @@ class Events:
         note: str,
         mass: bool = False,
         once: bool = False,
+        regarding: tuple[str, str] = ("v1", "Pod"),
     ) -> None:
-        """Queue an Event about ``pod``; ``reason`` and ``action`` are UpperCamelCase words.
+        """Queue an Event about an object; ``reason`` and ``action`` are UpperCamelCase words.
+
+        ``regarding`` is the object's apiVersion and kind.
 
         A pod has one Event of a ``reason`` that is told ``once``, whichever process sends it; the
         first one stays, until the API server drops it (after an hour, unless it is told otherwise).
@@ -70,15 +73,15 @@ class Events:
         """
         rank = 2 if mass else int(kind == "Normal")
         if self._queue.qsize() >= (2 * WAITING, WAITING, WAITING // 2)[rank]:
-            _log.debug("%s: Event %s dropped", pod, reason, extra={"event": "event-dropped"})
+            _log.debug("%s: Event %s dropped", about, reason, extra={"event": "event-dropped"})
             return
         now = datetime.now(UTC)
         event = {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
             "metadata": {
-                "namespace": pod.namespace,
-                "name": _name(pod, reason if once else str(time.time_ns())),
+                "namespace": about.namespace,
+                "name": _name(about, reason if once else str(time.time_ns())),
             },
             "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             "reportingController": CONTROLLER,
@@ -88,16 +91,16 @@ class Events:
             "action": action,
             "note": note.encode()[:NOTE].decode(errors="ignore"),
             "regarding": {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "namespace": pod.namespace,
-                "name": pod.name,
-                "uid": pod.uid,
+                "apiVersion": regarding[0],
+                "kind": regarding[1],
+                "namespace": about.namespace,
+                "name": about.name,
+                "uid": about.uid,
             },
         }
         self._emitted += 1
         body = msgspec.json.encode(event)
-        self._queue.put_nowait((rank, self._emitted, pod.namespace, body))
+        self._queue.put_nowait((rank, self._emitted, about.namespace, body))
 
     async def run(self) -> None:
         """Send what is queued until cancelled."""

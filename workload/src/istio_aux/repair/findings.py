@@ -52,7 +52,7 @@ class Suspended(msgspec.Struct, frozen=True):
     """A Job that was suspended for the sake of its pods, and will be resumed.
 
     Attributes:
-        since: when this process first saw it suspended.
+        since: when it was suspended.
         reason: what is waited for.
     """
 

@@ -1,8 +1,7 @@
-"""Suspend Jobs of the training operator, and resume each of them when its pods are gone.
+"""Suspend Jobs, and resume each of them when its pods are gone, or at the latest when it must be.
 
 Only the effects may live here; `core.suspension` decides. Nothing is stored but the mark on the Job
-itself: whoever leads next finds it there, and does what is left to do. Each Job that is suspended
-has one task, which looks at it again and again.
+itself: the next leader finds it there. Each Job that is suspended has one task.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, KubeError
 from istio_aux.kube.events import Events
+from istio_aux.kube.resources import Key as ObjectKey
 from istio_aux.kube.resources import key_of
 from istio_aux.repair.findings import Suspended
 from istio_aux.repair.trainingjobs import Key, TrainingJobs
@@ -59,9 +59,10 @@ class Refused(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Case:
-    """One suspended Job."""
+    """One suspended Job; it was first ``seen`` when the monotonic clock said ``begun``."""
 
     key: Key
+    seen: datetime
     since: datetime
     begun: float
     reason: str = "it was just suspended"
@@ -97,6 +98,7 @@ class Suspensions:
         self._finder: asyncio.Task[None] | None = None
         self._leading = False
         self._stopping = asyncio.Event()
+        telemetry.suspended_jobs.set_function(lambda: len(self._cases))
 
     def lead(self, leading: bool) -> None:
         """Become the one that acts, or be so no longer: then nothing more is done."""
@@ -111,10 +113,7 @@ class Suspensions:
             self._cases.clear()
 
     async def stop(self, patience: float) -> None:
-        """Start nothing more; give requests ``patience`` seconds to end, then drop them.
-
-        Jobs that wait for their pods stay suspended, until somebody leads who resumes them.
-        """
+        """Start nothing more, give requests ``patience`` seconds; the next leader resumes Jobs."""
         self._stopping.set()
         if tasks := self._tasks():
             _, late = await asyncio.wait(tasks, timeout=patience)
@@ -125,13 +124,10 @@ class Suspensions:
     def under_way(self) -> list[Suspended]:
         """Jobs that are suspended now, the oldest first; only who leads knows any."""
         cases = sorted(self._cases.values(), key=lambda case: case.since)
-        return [
-            Suspended(case.key.namespace, case.key.kind, case.key.name, case.since, case.reason)
-            for case in cases
-        ]
+        return [Suspended(*case.key[:3], case.since, case.reason) for case in cases]
 
     async def restart(self, pod: Pod) -> Begun | Refused:
-        """Have all pods of the Job that controls ``pod`` made anew; asked twice, it is done once.
+        """Have all pods of the Job that controls ``pod`` replaced; asked twice, it is done once.
 
         Raises:
             KubeError: there was no answer. Should the Job be suspended all the same, it is resumed.
@@ -150,7 +146,7 @@ class Suspensions:
         return await self._suspend(key, job, pod)
 
     async def _suspend(self, key: Key, job: Job, pod: Pod) -> Begun | Refused:
-        decision = suspension.begin(job, pod)
+        decision = suspension.begin(job, pod, datetime.now(UTC))
         if isinstance(decision, Leave):
             return Refused(f"its {key.kind} is not suspended: {decision.reason}")
         if why := await self._jobs.protected(await self._jobs.pods(key, job)):
@@ -176,7 +172,8 @@ class Suspensions:
     def _adopt(self, key: Key) -> _Case:
         """See to it that somebody looks after a Job that is suspended."""
         if (case := self._cases.get(key)) is None:
-            case = _Case(key, datetime.now(UTC), time.monotonic())
+            now = datetime.now(UTC)
+            case = _Case(key, now, now, time.monotonic())
             if self._acts():
                 self._cases[key] = case
                 case.task = asyncio.create_task(self._see_to(case), name=f"resume {key}")
@@ -192,19 +189,18 @@ class Suspensions:
         return [task for task in tasks if task and not task.done()]
 
     async def _find(self) -> None:
-        """Find the Jobs that were suspended by who led before, now and again."""
+        """Find the Jobs that an earlier leader suspended, now and again."""
         backoff = Backoff(self._limits.first_retry, self._limits.last_retry)
         while self._acts():
             try:
                 async for key in self._jobs.marked():
                     self._adopt(key)
             except KubeError as error:
-                if not self._allowed and isinstance(error, ApiError) and error.code == 403:
-                    # As usual: nobody gave the right, for none was ever to be suspended.
-                    _log.debug("Jobs: %s", error, extra={"event": "suspended-jobs"})
-                    return
-                _log.warning("Jobs: %s", error, extra={"event": "suspended-jobs"})
-                await self._rest(backoff.next())
+                # Without `restart-jobs` the right comes and goes with suspended Jobs.
+                usual = not self._allowed and isinstance(error, ApiError) and error.code == 403
+                level = logging.DEBUG if usual else logging.WARNING
+                _log.log(level, "Jobs: %s", error, extra={"event": "suspended-jobs"})
+                await self._rest(self._limits.search if usual else backoff.next())
             else:
                 await self._rest(self._limits.search)
 
@@ -237,11 +233,10 @@ class Suspensions:
         left = await self._jobs.pods(case.key, job)
         now = time.monotonic()
         case.gone = None if left else case.gone or now
+        case.since = suspension.since(job, case.seen)
         decision = suspension.follow(
-            job, left,
-            waited=now - case.begun,
-            gone=now - (case.gone or now),
-            patience=self._limits.patience,
+            job, left, now=datetime.now(UTC), since=case.since, patience=self._limits.patience,
+            waited=now - case.begun, gone=now - (case.gone or now),
         )  # fmt: skip
         match decision:
             case Wait():
@@ -259,7 +254,17 @@ class Suspensions:
                 self._telemetry.sidecar_restarts.labels(outcome).inc()
                 level = logging.WARNING if decision.in_vain else logging.INFO
                 self._say(level, "job-resumed", case.key, decision.reason)
+                if decision.in_vain:
+                    self._warn(case.key, decision.reason)
         return True
+
+    def _warn(self, key: Key, why: str) -> None:
+        """Record on the Job itself, whose pods may be gone, that it was resumed too early."""
+        job, note = ObjectKey(key.namespace, key.name, key.uid), f"{key.kind} {key.name}: {why}"
+        self._events.emit(
+            job, "Warning", reason="ResumedWithoutRestart", action="Resume", note=note,
+            regarding=(ownership.TRAINING, key.kind),
+        )  # fmt: skip
 
     def _complain(self, case: _Case, decision: Wait, now: float) -> None:
         """Tell once of pods that do not go: their Job does nothing until they do."""

@@ -123,7 +123,7 @@ class TrainingJobs:
             if not ownership.resumable(owner) or "/" in resource.name:
                 continue
             lister = Lister(self._client, f"{_GROUP}/{resource.name}", Job)
-            async with aclosing(lister.pages({})) as pages:
+            async with aclosing(lister.pages({"labelSelector": suspension.MARK})) as pages:
                 async for page in pages:
                     for job in page.items or ():
                         if job.marked:
