@@ -16,12 +16,12 @@ import actions
 import admission
 import authority
 import cluster
-import credentials
 import injectionlabels
 import manifests
 import objects
 import permissions
 import probe
+import provision
 import revisions
 import status
 import suspended
@@ -57,6 +57,7 @@ class IstioAuxCharm(ops.CharmBase):
         self._serves = False
         self._starting = False
         self._labels: tuple[str, ...] = ()
+        self._unapplied = ""
         related = [self.on[module.ENDPOINT] for module in (istio_pilot, istio_metadata, sidecar)]
         for event in (
             self.on.install,
@@ -90,7 +91,11 @@ class IstioAuxCharm(ops.CharmBase):
             istio_pilot.publish_versions(self.model)
         needed = permissions.needed(observed.model, leader=observed.leader)
         with cluster.connect(self.kubernetes_transport) as client:
-            self._problem = permissions.missing(client, needed) or self._act(client, observed)
+            self._problem = permissions.missing(client, needed)
+            if self._problem:
+                self._look()
+            else:
+                self._problem = self._act(client, observed)
         sidecar.answer(self, observed.asked, None if self._starting else self._answer)
         if self._problem:
             logger.warning("%s", self._problem.reason)
@@ -102,52 +107,41 @@ class IstioAuxCharm(ops.CharmBase):
         inputs = inputs if isinstance(inputs, Problem) else revisions.resolve(client, inputs)
         inputs = inputs if isinstance(inputs, Problem) else suspended.resolve(client, inputs)
         if isinstance(inputs, Problem):
-            return inputs
-        if inputs.leader:
-            # Without valid options the webhook cannot be told of a new authority: the old one has
-            # half of its life left for them to be mended.
-            renew_at = inputs.now if inputs.config else None
-            chosen = authority.choose(inputs.authority, inputs.app, inputs.model, renew_at=renew_at)
-            inputs = dataclasses.replace(inputs, authority=chosen)
-        self._inputs = inputs
-        # The order matters: the workload's token needs its account; what it may do, and in which
-        # namespaces, has to be true before it starts with new settings, or its first quits would be
-        # refused; the policy has to be there before the webhook leaves pods to it; the API server
-        # has to trust a new authority before any unit serves what it signed; and it may send
-        # reviews only once somebody answers them. (Units that do not lead try their quits again.)
-        return (
-            objects.ensure(client, inputs)
-            or self._keep_authority(observed, inputs)
-            or self._ensure_workload(client, inputs)
-            or (objects.complete(client, inputs, self.workload_transport) if self._serves else None)
-            or self._label_namespaces(client, inputs)
-        )
-
-    def _ensure_workload(self, client: Client, inputs: Inputs) -> Problem | None:
-        if not inputs.container_ready or inputs.authority is None:
-            return None
-        try:
-            present = workload.read(self._container)
-            access = credentials.access(client, present, inputs)
-            if isinstance(access, Problem):
-                return access
-            leaf = credentials.leaf(present, inputs, inputs.authority)
-            names = inputs.names()
-            wanted = workload.files(inputs.config, names, access, leaf, inputs.applications())
-            workload.write(self._container, present, wanted)
-            if inputs.config:
-                workload.run(self._container, workload.layer(inputs.config, names))
-            if workload.is_planned(self._container):
-                self._look()
-        except ops.pebble.ConnectionError as error:
-            # The container went away under our hands; pebble-ready comes when it is back.
-            return Problem(f"container {workload.CONTAINER}: {error}")
-        return None
+            problem, inputs = inputs, observed
+        else:
+            self._inputs = inputs = inputs.renewed()
+            # The order matters. Rights and policies come before the settings that need them, or the
+            # first quits are refused. The API server trusts a new authority before a unit serves
+            # what it signed. It sends reviews only once somebody answers them. (Other units cannot
+            # wait for the leader so; their quits are tried again.)
+            problem = objects.ensure(client, inputs)
+        if problem:
+            inputs = dataclasses.replace(inputs, authority=observed.authority)
+        elif inputs.leader and inputs.authority:
+            authority.keep(self.model, observed.authority, inputs.authority)
+        hindrance = provision.ensure(client, self._container, inputs, granted=not problem)
+        self._look()
+        problem = problem or hindrance
+        if self._serves and not problem:
+            problem = objects.complete(client, inputs, self.workload_transport)
+        # Webhooks of others may refuse these: so they come last, and stop nothing.
+        self._unapplied = objects.admit_api_server(client, inputs, self.kubernetes_transport)
+        live = bool(self._answer and self._answer.live)
+        labels = injectionlabels.ensure(client, inputs, live=live)
+        if isinstance(labels, Problem):
+            return problem or labels
+        self._labels = labels
+        return problem
 
     def _look(self) -> None:
         """Ask the workload how it is, and see to it that the charm learns of its getting ready."""
+        try:
+            if not self._container.can_connect() or not workload.is_planned(self._container):
+                return
+            check_is_up = workload.check_is_up(self._container)
+        except ops.pebble.ConnectionError:
+            return
         self._answer = probe.ask(workload.STATUS_URL, self.workload_transport)
-        check_is_up = workload.check_is_up(self._container)
         self._serves = self._answer.ready and check_is_up
         self._starting = check_is_up and not self._answer.ready
         if self._answer.version:
@@ -160,17 +154,6 @@ class IstioAuxCharm(ops.CharmBase):
 
     def _wake(self) -> None:
         self._container.pebble.notify(ops.pebble.NoticeType.CUSTOM, _NOTICE)
-
-    def _label_namespaces(self, client: Client, inputs: Inputs) -> Problem | None:
-        said = injectionlabels.ensure(client, inputs, live=bool(self._answer and self._answer.live))
-        if isinstance(said, Problem):
-            return said
-        self._labels = said
-        return None
-
-    def _keep_authority(self, observed: Inputs, inputs: Inputs) -> None:
-        if inputs.leader and inputs.authority:
-            authority.keep(self.model, observed.authority, inputs.authority)
 
     def _on_secret_remove(self, event: ops.SecretRemoveEvent) -> None:
         # Every unit has moved on from this revision of the authority.
@@ -190,7 +173,8 @@ class IstioAuxCharm(ops.CharmBase):
         # An event that looked at nothing, such as an action or a unit that leaves, has no news.
         if self._inputs or self._problem:
             inputs = self._inputs or observe(self)
-            event.add_status(status.of_unit(inputs, self._problem, self._answer, self._labels))
+            notes = (self._labels, self._unapplied)
+            event.add_status(status.of_unit(inputs, self._problem, self._answer, *notes))
 
 
 if __name__ == "__main__":

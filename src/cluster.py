@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,9 @@ TOKEN_LIFE_SECONDS: Final = 24 * 60 * 60
 # the server's own fault.
 _PASSING: Final = frozenset({404, 405, 409, 429, 500, 502, 503, 504})
 _REFUSALS: Final = frozenset({401, 403})
+# What admission says of an object that a rule of somebody else forbids (apiserver
+# plugin/webhook/errors, plugin/policy/validating). The code is the rule's choice.
+_DENIED: Final = re.compile(r"denied (the )?request")
 
 T = TypeVar("T")
 
@@ -56,9 +60,15 @@ class Problem:
     wake: bool = False
 
 
-def connect(transport: httpx2.BaseTransport | None = None) -> Client:
-    """Return a client with the credentials of the charm's own pod; `transport` is for tests."""
-    return Client(config=KubeConfig.from_env(), transport=transport)
+def connect(transport: httpx2.BaseTransport | None = None, patience: float = 10.0) -> Client:
+    """Return a client with the credentials of the charm's own pod.
+
+    Args:
+        transport: for tests.
+        patience: seconds to wait for an answer.
+    """
+    timeout = httpx2.Timeout(patience)
+    return Client(config=KubeConfig.from_env(), transport=transport, timeout=timeout)
 
 
 def endpoint(client: Client) -> tuple[str, str]:
@@ -104,6 +114,29 @@ def serves(
     It is asked for the owned objects of that kind: `labels` are theirs.
     """
     return attempt(kind.__name__, lambda: _labelled(client, kind, labels, model) is not None)
+
+
+def differs(client: Client, wanted: AnyResource, model: str) -> bool | Problem:
+    """Tell whether an object of the namespace `model` is missing, or not as `wanted`.
+
+    Its labels and its spec are compared.
+    """
+    kind: type[Any] = type(wanted)
+
+    def look() -> bool:
+        try:
+            found = _as_dict(client.get(kind, _name(wanted), namespace=model))
+        except httpx2.HTTPStatusError as error:
+            if error.response.status_code != 404:
+                raise
+            return True
+        goal = _as_dict(wanted)
+        labels: dict[str, str] = found["metadata"].get("labels", {})
+        return found.get("spec") != goal["spec"] or not (
+            goal["metadata"]["labels"].items() <= labels.items()
+        )
+
+    return attempt(f"{wanted.kind} {_name(wanted)}", look)
 
 
 def any_exists(client: Client, resources: Iterable[AnyResource]) -> bool | Problem:
@@ -198,9 +231,10 @@ def attempt(what: str, action: Callable[[], T]) -> T | Problem:
         code = error.response.status_code
         # What is not of the API server itself brings a second line of advice along.
         reason = f"{what}: {str(error).partition(chr(10))[0]}"
-        if code in _REFUSALS:
+        denied = _DENIED.search(reason)
+        if code in _REFUSALS and not denied:
             return Problem(reason, refused=True)
-        if code in _PASSING:
+        if code in _PASSING or denied:
             return Problem(reason)
         raise
     except httpx2.TransportError as error:
@@ -218,6 +252,10 @@ def _labelled(
         if kinds.is_not_served(kind, error):
             return None
         raise
+
+
+def _as_dict(resource: AnyResource) -> dict[str, Any]:
+    return resource.to_dict()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  lightkube's untyped maps
 
 
 def _name(resource: AnyResource) -> str:

@@ -8,9 +8,10 @@ finds again the namespaces that it labelled. Nothing here makes or deletes a nam
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Final
 
+import httpx2
 from lightkube import ApiError, Client
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
@@ -51,8 +52,13 @@ def ensure(client: Client, inputs: Inputs, *, live: bool) -> tuple[str, ...] | P
 
     def act() -> tuple[str, ...]:
         present = {namespace.name: namespace for namespace in listed(client, Namespace)}
-        _take_back(client, present.values(), owner, keep=wanted)
         trouble = [
+            (name, f"label not taken back: {why}")
+            for name, namespace in present.items()
+            if _is_stray(namespace, owner, wanted)
+            and (why := _refusal(client, namespace, owner, {}, {}))
+        ]
+        trouble += [
             (name, _label(client, present[name], owner, live) if name in present else "not found")
             for name in wanted
         ]
@@ -64,7 +70,10 @@ def ensure(client: Client, inputs: Inputs, *, live: bool) -> tuple[str, ...] | P
 def take_back(client: Client, model: str, app: str) -> None:
     """Take back every label that the application set; a refusal comes too late to be mended."""
     try:
-        _take_back(client, listed(client, Namespace), f"{model}/{app}")
+        for namespace in listed(client, Namespace):
+            if _is_stray(namespace, f"{model}/{app}"):
+                _apply(client, namespace, f"{model}/{app}", {}, {})
+                logger.info("Namespace %s: label %s taken back", namespace.name, INJECTION)
     except ApiError as error:
         if error.response.status_code not in {401, 403, 404}:
             raise
@@ -83,24 +92,33 @@ def _label(client: Client, namespace: Found, owner: str, live: bool) -> str:
         return "" if labels[INJECTION] == ENABLED else f"has {INJECTION}={labels[INJECTION]}"
     if not live:
         return "waits until Istio injects"
-    try:
-        _apply(client, namespace, owner, {INJECTION: ENABLED}, {ANNOTATION: owner})
-    except ApiError as error:
-        # Somebody was faster, with the label or the namespace, or has rules that forbid it.
-        if error.response.status_code not in {403, 404, 409, 422}:
-            raise
-        return str(error).partition("\n")[0]
+    if why := _refusal(client, namespace, owner, {INJECTION: ENABLED}, {ANNOTATION: owner}):
+        return why
     logger.info("Namespace %s: labelled %s=%s", namespace.name, INJECTION, ENABLED)
     return ""
 
 
-def _take_back(
-    client: Client, present: Iterable[Found], owner: str, keep: Collection[str] = ()
-) -> None:
-    for namespace in present:
-        if namespace.annotations.get(ANNOTATION) == owner and namespace.name not in keep:
-            _apply(client, namespace, owner, {}, {})
-            logger.info("Namespace %s: label %s taken back", namespace.name, INJECTION)
+def _is_stray(namespace: Found, owner: str, keep: Collection[str] = ()) -> bool:
+    return namespace.annotations.get(ANNOTATION) == owner and namespace.name not in keep
+
+
+def _refusal(
+    client: Client,
+    namespace: Found,
+    owner: str,
+    labels: dict[str, str],
+    annotations: dict[str, str],
+) -> str:
+    """`_apply`; return why it was refused, or nothing.
+
+    Somebody was faster, with the label or the namespace, or has rules that forbid it, or a webhook
+    that does not answer. That is no reason to leave out the other namespaces.
+    """
+    try:
+        _apply(client, namespace, owner, labels, annotations)
+    except httpx2.HTTPStatusError as error:
+        return str(error).partition("\n")[0]
+    return ""
 
 
 def _apply(

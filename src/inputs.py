@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
@@ -54,6 +55,16 @@ class Inputs:
     asked: tuple[sidecar.Asked, ...] = ()
     revisions: tuple[str, ...] = ()
     jobs_suspended: bool = False
+
+    def renewed(self) -> Inputs:
+        """Return the same with the authority from now on; only the leader makes a new one."""
+        if not self.leader:
+            return self
+        # Without valid options the webhook cannot be told of a new authority: the old one has half
+        # of its life left for them to be mended.
+        renew_at = self.now if self.config else None
+        chosen = authority.choose(self.authority, self.app, self.model, renew_at=renew_at)
+        return dataclasses.replace(self, authority=chosen)
 
     def applications(self) -> tuple[Applications, ...]:
         """Return whose pods are to get a sidecar: those of the option and of the relations."""

@@ -212,8 +212,8 @@ def render(values: Values) -> list[AnyResource]:
     return (
         render_access(values)
         + render_start_policy(values)
-        + render_mesh(values)
         + render_webhook(values)
+        + render_mesh(values)
     )
 
 

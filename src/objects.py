@@ -3,11 +3,16 @@
 The API server learns of each object by itself, within a second and in any order: that a form was
 written does not mean that it applies. So the webhook leaves to the policy only what the policy has
 changed, and the policy goes only once the webhook has been there for an event.
+
+Objects of kinds that somebody else's webhook validates come after everything else: while that
+webhook has no endpoint, the API server refuses them.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
+from typing import Final
 
 import httpx2
 from lightkube import Client
@@ -21,6 +26,12 @@ import suspended
 from cluster import Problem
 from inputs import Inputs
 
+# Seconds for the API server to ask Istio's validator. An istiod that hangs takes the 10 of its
+# configuration (istio-discovery chart validatingwebhookconfiguration.yaml has the default).
+_PATIENCE: Final = 3.0
+
+logger = logging.getLogger(__name__)
+
 
 def ensure(client: Client, inputs: Inputs) -> Problem | None:
     """Make what needs no workload; bring the webhook configuration up to date if there is one."""
@@ -32,11 +43,7 @@ def ensure(client: Client, inputs: Inputs) -> Problem | None:
     if isinstance(narrowed, Problem):
         return narrowed
     values = dataclasses.replace(values, dry_runs=narrowed)
-    standing = (
-        manifests.render_access(values)
-        + manifests.render_start_policy(values)
-        + manifests.render_mesh(values)
-    )
+    standing = manifests.render_access(values) + manifests.render_start_policy(values)
     webhook = manifests.render_webhook(values)
     if problem := cluster.apply(client, standing, manager=inputs.app):
         return problem
@@ -83,3 +90,40 @@ def complete(
         )
     labels = manifests.labels(inputs.app, inputs.model)
     return cluster.prune(client, labels, inputs.model, keep=manifests.render(values))
+
+
+def admit_api_server(
+    client: Client, inputs: Inputs, transport: httpx2.BaseTransport | None = None
+) -> str:
+    """Let the API server through to a workload that is in the mesh itself.
+
+    Istio's validator is asked about the object, and refuses it for as long as istiod is away. So it
+    is written only when it differs. The next event tries again; the workload's notice is one when
+    the injector is live again.
+
+    Args:
+        client: of the API server.
+        inputs: the leader's; with others, and without valid options, nothing is done.
+        transport: where the write goes, None for the network.
+
+    Returns:
+        Which object could not be applied and why, one line; nothing where all is well.
+    """
+    values = inputs.values()
+    if values is None:
+        return ""
+    for wanted in manifests.render_mesh(values):
+        differs = cluster.differs(client, wanted, inputs.model)
+        if differs is False:
+            continue
+        if isinstance(differs, Problem):
+            return differs.reason
+        try:
+            with cluster.connect(transport, patience=_PATIENCE) as hasty:
+                problem = cluster.apply(hasty, [wanted], manager=inputs.app)
+        except httpx2.HTTPStatusError as error:
+            problem = Problem(f"{wanted.kind} {inputs.app}: {str(error).partition(chr(10))[0]}")
+        if problem:
+            logger.warning("%s: not applied", problem.reason)
+            return problem.reason
+    return ""

@@ -22,7 +22,11 @@ _LONGEST_LIST: Final = 3
 
 
 def of_unit(
-    inputs: Inputs, problem: Problem | None, probe: Probe | None, labels: Sequence[str] = ()
+    inputs: Inputs,
+    problem: Problem | None,
+    probe: Probe | None,
+    labels: Sequence[str] = (),
+    unapplied: str = "",
 ) -> ops.StatusBase:
     """Return the unit's status.
 
@@ -31,6 +35,7 @@ def of_unit(
         problem: what stood in the way of its work in the cluster, None when nothing did.
         probe: what the workload said about itself, None when it was not set up far enough to ask.
         labels: what is to be said of the namespaces that the charm labels.
+        unapplied: which object a webhook of somebody else keeps from being applied, and why.
     """
     return (
         _options(inputs)
@@ -40,7 +45,7 @@ def of_unit(
         or _cluster(problem)
         or _authority(inputs)
         or _workload(probe)
-        or _working(inputs, probe, labels)
+        or _working(inputs, probe, labels, unapplied)
     )
 
 
@@ -86,7 +91,9 @@ def _workload(probe: Probe | None) -> ops.StatusBase | None:
     return None if probe.ready else ops.WaitingStatus(f"workload: {probe.missing}")
 
 
-def _working(inputs: Inputs, probe: Probe | None, labels: Sequence[str]) -> ops.StatusBase:
+def _working(
+    inputs: Inputs, probe: Probe | None, labels: Sequence[str], unapplied: str
+) -> ops.StatusBase:
     # The others have spoken already unless there are options and the workload is ready.
     assert inputs.config is not None
     assert probe is not None
@@ -112,6 +119,8 @@ def _working(inputs: Inputs, probe: Probe | None, labels: Sequence[str]) -> ops.
         facts.append(f"suspended for their sidecar: {_some(probe.suspended_jobs)}")
     if labels:
         facts.append(f"inject-namespaces: {_some(labels)}")
+    if unapplied:
+        facts.append(f"not applied: {unapplied}")
     # Who relates it with Istio wants its sidecars; without, they may not be there on purpose.
     if inputs.control_planes and probe.watches_injectors and not probe.live:
         return ops.WaitingStatus("; ".join(["waiting for Istio", *facts]))

@@ -37,8 +37,10 @@ class ApiServer:
     """Keeps objects by URL path, as far as the charm needs it: apply, get, list, delete, tokens.
 
     It refuses `denied` permissions (written as "verb resource"), both when asked for by a
-    SelfSubjectAccessReview and when used; it fails at `broken` ones, written likewise, and answers
-    `failures` first. It does not serve kinds whose plural is `unknown`, as older versions do not.
+    SelfSubjectAccessReview and when used; it fails at `broken` ones, written likewise, has for
+    others one of `answers`, whose keys may name an object too ("verb resource name"), and answers
+    `failures` first. `patience` is how many seconds the client gave each request. It does not serve
+    kinds whose plural is `unknown`, as older versions do not.
     `moments` are the kinds that it had after each request. Of namespaces it keeps who applied what;
     somebody's webhook lets nobody change the `guarded` ones.
     `endpoints` are those of the application's Service. So many questions about permissions as
@@ -54,7 +56,9 @@ class ApiServer:
         self.denied: set[str] = set()
         self.broken: set[str] = set()
         self.unknown: set[str] = set()
+        self.answers: dict[str, httpx2.Response | httpx2.TransportError] = {}
         self.failures: list[httpx2.Response | httpx2.TransportError] = []
+        self.patience: dict[str, float] = {}
         self.endpoints = [endpoint("istio-aux-0", "10.1.0.10")]
         self.guarded: set[str] = set()
         self.ignorant = 0
@@ -77,14 +81,17 @@ class ApiServer:
     def answer(self, request: httpx2.Request) -> httpx2.Response:
         path, body = request.url.path, json.loads(request.content or b"{}")
         self.calls.append(f"{request.method} {path}")
+        self.patience[self.calls[-1]] = request.extensions["timeout"]["read"]
         if "selfsubjectaccessreviews" in path:
             return self._review(body)
-        if self.failures:
-            failure = self.failures.pop(0)
-            if isinstance(failure, httpx2.TransportError):
-                raise failure
-            return failure
         verb, resource = self._verb(request), self._resource(path)
+        name = path.rpartition("/")[2]
+        answer = self.failures.pop(0) if self.failures else None
+        answer = answer or self.answers.get(f"{verb} {resource} {name}")
+        if answer := answer or self.answers.get(f"{verb} {resource}"):
+            if isinstance(answer, httpx2.TransportError):
+                raise answer
+            return answer
         if resource in self.unknown:
             return httpx2.Response(404, text="404 page not found\n")
         if not self._allows(verb=verb, resource=resource):
