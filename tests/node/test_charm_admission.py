@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import lab
+import lab.istio
 import lab.juju
 import pytest
 from lab import creation, meshed
 from lab.creation import Creation
 from lab.deployed import owned
 from lab.fixtures import await_account
-from lightkube import ApiError, Client, codecs
+from lightkube import ApiError, Client
 from lightkube.generic_resource import create_namespaced_resource
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, Pod
@@ -119,45 +120,10 @@ def test_no_pod_is_made_unchanged_while_webhook_and_policy_take_turns(turns: Tur
     assert {started_with(made) for made in turns.made} == {"hold"}
 
 
-ISTIOS_KIND = """
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata:
-  name: peerauthentications.security.istio.io
-spec:
-  group: security.istio.io
-  scope: Namespaced
-  names: {kind: PeerAuthentication, plural: peerauthentications}
-  versions:
-  - name: v1
-    served: true
-    storage: true
-    schema:
-      openAPIV3Schema:
-        type: object
-        properties:
-          spec:
-            type: object
-            properties:
-              selector:
-                type: object
-                properties:
-                  matchLabels: {type: object, additionalProperties: {type: string}}
-              portLevelMtls:
-                type: object
-                additionalProperties:
-                  type: object
-                  properties:
-                    mode: {type: string, enum: [UNSET, DISABLE, PERMISSIVE, STRICT]}
-"""
-
-
 def test_once_istio_is_there_its_mutual_tls_is_waived_for_the_webhook_only(
-    client: Client, istio_aux: lab.juju.App
+    client: Client, istio: lab.istio.Istio, istio_aux: lab.juju.App
 ) -> None:
     """T36: the API server is in no mesh."""
-    [kind] = codecs.load_all_yaml(ISTIOS_KIND)
-    client.apply(kind, field_manager="lab")
 
     def waived() -> Any:
         istio_aux.run("update-status")

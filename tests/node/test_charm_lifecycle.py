@@ -73,6 +73,18 @@ def test_without_trust_it_is_blocked_until_trust_is_granted(client: Client, apps
     assert owned(client, app) == set()
 
 
+def test_an_application_that_was_removed_can_be_deployed_again(
+    client: Client, charm: Path, apps: Apps
+) -> None:
+    model, name = apps.untrusted.model, apps.untrusted.name
+    assert name not in model.apps
+    again = model.deploy(charm, trust=True)
+    again.settle()
+    assert again.status()[0] == "active", again.status()
+    again.remove()
+    assert owned(client, again) == set()
+
+
 def test_the_webhook_configuration_waits_for_the_workload(client: Client, apps: Apps) -> None:
     app = apps.gated
     app.settle()
@@ -109,8 +121,11 @@ def test_every_unit_serves_and_only_the_last_takes_the_objects_away(
     app.settle()
     assert [unit.ready() for unit in app.units] == [True, True]
     assert serving(client, app) == {unit.address for unit in app.units}
+    workload = app.units[0].containers[CONTAINER].service_pid("istio-aux")
+    assert workload
     app.remove_unit(0)
     app.settle()
+    assert not Path("/proc", str(workload)).exists()
     assert app.leader.name == "istio-aux/1"
     assert app.status()[0] == "active", app.status()
     assert has_webhook(client, app)

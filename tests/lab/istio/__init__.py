@@ -1,9 +1,9 @@
-"""Stand-in for an installed Istio: the injector, its webhook configurations and the proxy image.
+"""Stand-in for an installed Istio: istiod, its webhook configurations and the proxy image.
 
 It emulates what a Job sees of Istio 1.28.10 installed by `istioctl install`: which pods are
 injected, how (classic, hold, native), when the webhooks become live, how a sidecar starts and ends.
-It does not: have a data plane configuration, mutual TLS, routing, gateways, tags other than
-default, a CNI plugin, or istiod's other webhooks.
+It has PeerAuthentications, which nobody can write while istiod is away. It does not: have a data
+plane configuration, mutual TLS, routing, gateways, tags other than default, or a CNI plugin.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from lightkube import ApiError, codecs
 from lightkube.models.core_v1 import Container, PodSpec
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
+from lightkube.resources.admissionregistration_v1 import (
+    MutatingWebhookConfiguration,
+    ValidatingWebhookConfiguration,
+)
 from lightkube.resources.core_v1 import ConfigMap, Namespace, Pod, Service
 from lightkube.resources.discovery_v1 import EndpointSlice
 
 from lab import images, ports
-from lab.istio import webhooks
+from lab.istio import validation, webhooks
 from lab.istio.sidecar import PROXY, Template
 from lab.waiting import until
 
@@ -78,8 +81,10 @@ class Istio:
         name, *_ = self.configurations
         found = webhooks.configurations(self.namespace, self.revision, name)
         policy = webhooks.config_map(self.namespace, self.revision)
+        validators = validation.configurations(self.namespace, self.revision)
+        kind = validation.PEER_AUTHENTICATION
         with self.cluster.client() as client:
-            for document in (policy, *found):
+            for document in (kind, policy, *validators, *found):
                 client.apply(codecs.from_dict(document), force=True)
 
     def await_live(self, timeout: float = LIVE) -> None:
@@ -92,7 +97,7 @@ class Istio:
         until(self._injects, timeout=timeout, what=what, ignoring=(ApiError,))
 
     def remove(self, timeout: float = LIVE) -> None:
-        """Remove the configurations, the Service and the injector; its namespace stays.
+        """Remove the configurations, the Service and the injector; namespace and CRD stay.
 
         Raises:
             TimeoutError: the API server still calls the injector after `timeout` seconds.
@@ -101,6 +106,8 @@ class Istio:
             for name in self.configurations:
                 client.delete(MutatingWebhookConfiguration, name)
             # The API server learns of it a moment later, and until then wants an answer.
+            for document in validation.configurations(self.namespace, self.revision):
+                client.delete(ValidatingWebhookConfiguration, document["metadata"]["name"])
             gone = "the API server to forget Istio's injector"
             until(lambda: not self._injects(), timeout=timeout, what=gone, ignoring=(ApiError,))
             service = webhooks.service(self.revision)

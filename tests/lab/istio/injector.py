@@ -1,4 +1,4 @@
-"""Stand-in for istiod: answers /inject, writes its CA into webhooks and into every namespace.
+"""Stand-in for istiod: answers /inject and /validate, writes its CA into webhooks and namespaces.
 
     python -m lab.istio.injector --kubeconfig FILE --template JSON ...
 
@@ -24,11 +24,14 @@ from aiohttp import web
 from lightkube import AsyncClient, KubeConfig
 from lightkube.core.exceptions import ApiError
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
+from lightkube.resources.admissionregistration_v1 import (
+    MutatingWebhookConfiguration,
+    ValidatingWebhookConfiguration,
+)
 from lightkube.resources.core_v1 import ConfigMap, Namespace, Node
 
 from lab.certificates import Authority
-from lab.istio import decision, sidecar, webhooks
+from lab.istio import decision, sidecar, validation, webhooks
 
 log = logging.getLogger("istiod")
 ROOT_CERTIFICATE = "istio-ca-root-cert"
@@ -76,6 +79,25 @@ class Injector:
         await self._client.replace(configuration)
         log.info("%s: wrote the caBundle", metadata.name)
 
+    async def validate(self, request: web.Request) -> web.Response:
+        """Answer an AdmissionReview of an object of Istio's own."""
+        return web.json_response(validation.answer(json.loads(await request.read())))
+
+    async def enforce(self, configuration: ValidatingWebhookConfiguration) -> None:
+        """Make a configuration of this revision trust this istiod, and need it from now on."""
+        metadata = cast("ObjectMeta", configuration.metadata)
+        if (metadata.labels or {}).get("istio.io/rev") != self._template.revision:
+            return
+        bundle = base64.b64encode(self._ca.encode()).decode()
+        wanted = (bundle, "Fail")
+        found = configuration.webhooks or []
+        if all((w.clientConfig.caBundle, w.failurePolicy) == wanted for w in found):
+            return
+        for webhook in found:
+            webhook.clientConfig.caBundle, webhook.failurePolicy = wanted
+        await self._client.replace(configuration)
+        log.info("%s: wrote the caBundle, and failurePolicy Fail", metadata.name)
+
     async def write_root(self, namespace: Namespace) -> None:
         """Give a namespace the ConfigMap that the sidecars of its pods mount."""
         metadata = cast("ObjectMeta", namespace.metadata)
@@ -119,6 +141,7 @@ async def serve(arguments: argparse.Namespace) -> None:
     injector = Injector(client, template, authority.pair.certificate.read_text())
     application = web.Application(client_max_size=7 << 20)
     application.router.add_post("/inject", injector.inject)
+    application.router.add_post(validation.PATH, injector.validate)
     runner = web.AppRunner(application, access_log=None, keepalive_timeout=90)
     await runner.setup()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -129,6 +152,7 @@ async def serve(arguments: argparse.Namespace) -> None:
         loops.create_task(injector.follow(Namespace, injector.write_root))
         await asyncio.sleep(arguments.ca_delay)
         loops.create_task(injector.follow(MutatingWebhookConfiguration, injector.write_ca))
+        loops.create_task(injector.follow(ValidatingWebhookConfiguration, injector.enforce))
 
 
 def _template(text: str) -> sidecar.Template:

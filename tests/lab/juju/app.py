@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,6 +65,8 @@ class App:
         model, agent = self.model, self.model.agent
         name = f"{self.name}/{next(self._numbers)}"
         folder = model.folder / name.replace("/", "-")
+        # That of a unit of the same name, of an application that was removed.
+        shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         if model.cluster.level == "node":
             namespace, address = network.create(model.cluster, folder, next(_INDICES))
@@ -222,6 +225,10 @@ class App:
             del state["applications"][self.name]
             for relation, _ in relations:
                 del state["relations"][str(relation["id"])]
+            secrets = state["secrets"]
+            state["secrets"] = {
+                k: s for k, s in secrets.items() if s["owner"].partition("/")[0] != self.name
+            }
         self._objects.delete()
 
     def publish(self, state: State) -> None:

@@ -118,6 +118,9 @@ def _become(
     """Return the lines that move into the root and become the program."""
     variables = [f"{name}={value}" for name, value in environment.items()]
     identity = ["setpriv", f"--reuid={user.uid}", f"--regid={user.gid}", "--clear-groups"]
+    # The kernel forgets what unshare's --kill-child asked for when the user changes
+    # (prctl PR_SET_PDEATHSIG).
+    identity.append("--pdeathsig=KILL")
     return [
         "pivot_root . .",
         "umount -l .",

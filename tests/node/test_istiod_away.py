@@ -1,0 +1,98 @@
+"""istiod goes, the unit restarts, Jobs finish; and the charm catches up when istiod is back.
+
+Nobody can write a PeerAuthentication meanwhile: Istio's validator has `failurePolicy: Fail`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import lab
+import lab.istio
+import lab.juju
+import pytest
+from lab import images
+from lab.deployed import await_selected
+from lightkube import ApiError, Client
+from lightkube.generic_resource import create_namespaced_resource
+from lightkube.models.core_v1 import Container, PodSpec
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Pod
+
+PeerAuthentication = create_namespaced_resource(
+    "security.istio.io", "v1", "PeerAuthentication", "peerauthentications"
+)
+# Measured: the pod is over 6 s after the unit restarted.
+SOON = 200
+
+
+@pytest.fixture
+def running(client: Client, namespace: str, istio: lab.istio.Istio, istio_aux: lab.juju.App) -> str:
+    """A meshed pod whose payload runs until the file `/tmp/end` is there."""
+    await_selected(client, namespace)
+    main = Container(
+        name="main",
+        image=images.BUSYBOX,
+        command=["sh", "-c", "while [ ! -e /tmp/end ]; do sleep 0.2; done"],
+    )
+    spec = PodSpec(containers=[main], restartPolicy="Never", terminationGracePeriodSeconds=1)
+    client.create(Pod(metadata=ObjectMeta(name="train", namespace=namespace), spec=spec))
+
+    def ready() -> bool:
+        status = client.get(Pod, "train", namespace=namespace).status
+        found = (status and status.containerStatuses) or []
+        return len(found) == 2 and all(container.ready for container in found)
+
+    lab.until(ready, timeout=SOON, what="the pod to run beside its proxy")
+    return namespace
+
+
+@pytest.fixture
+def away(client: Client, running: str, istio: lab.istio.Istio) -> Iterator[lab.istio.Istio]:
+    """Istio, whose istiod is gone; it comes back afterwards at the latest."""
+    istio.serve(ready=False)
+    istio.process.kill()
+    istio.process.wait(SOON)
+    yield istio
+    if not istio.process.running:
+        istio.start()
+    istio.serve()
+    istio.await_live()
+
+
+def test_jobs_finish_although_the_unit_restarts_while_istiod_is_away(
+    client: Client, running: str, away: lab.istio.Istio, istio_aux: lab.juju.App
+) -> None:
+    model = istio_aux.model.name
+    client.delete(PeerAuthentication, istio_aux.name, namespace=model)
+    container = istio_aux.leader.containers["istio-aux"]
+    workload = container.service_pid("istio-aux")
+
+    container.process.restart()
+    lab.until(
+        lambda: container.service_pid("istio-aux") not in (None, workload),
+        timeout=SOON,
+        what="the workload to run again",
+        ignoring=(OSError, IndexError),
+    )
+    command = ["touch", "/tmp/end"]
+    client.exec("train", namespace=running, container="main", command=command, raise_on_error=True)
+
+    def succeeded() -> bool:
+        status = client.get(Pod, "train", namespace=running).status
+        return bool(status) and status.phase == "Succeeded"
+
+    lab.until(succeeded, timeout=SOON, what="the pod to succeed")
+    istio_aux.settle()
+    assert "not applied: PeerAuthentication" in istio_aux.status()[1]
+
+    away.start()
+    away.serve()
+    lab.until(
+        lambda: client.get(PeerAuthentication, istio_aux.name, namespace=model),
+        timeout=SOON,
+        what="the charm to catch up, without an event but the workload's notice",
+        ignoring=(ApiError,),
+    )
+    istio_aux.settle()
+    assert istio_aux.status()[0] == "active", istio_aux.status()
