@@ -18,7 +18,7 @@ from typing import Self
 from aiohttp import web
 from istio_aux.kube.access import Access
 from unit import podverbs
-from unit.selection import Object
+from unit.selection import Object, text
 from unit.store import Store, refusal
 from unit.tls import certificate
 
@@ -177,7 +177,9 @@ class ApiServer(Store):
         if request.method == "PUT":
             return await self.replace(request, "leases", namespace, name)
         found = self.get("leases", namespace, name)
-        return web.json_response(found) if found else refusal(404, "NotFound", name)
+        if not found:
+            return refusal(404, "NotFound", name)
+        return web.json_response(found, dumps=text)
 
     async def _pod(
         self, request: web.Request, namespace: str, pod: str, subresource: str = ""
@@ -193,7 +195,7 @@ class ApiServer(Store):
             if unmet := podverbs.conflict(await request.json(), found):
                 return refusal(409, "Conflict", unmet)
             await self.remove("pods", namespace, pod)
-        return web.json_response(found)
+        return web.json_response(found, dumps=text)
 
     async def _exec(self, request: web.Request, namespace: str, pod: str) -> web.StreamResponse:
         socket = web.WebSocketResponse(protocols=("v5.channel.k8s.io", "v4.channel.k8s.io"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from copy import deepcopy
 from typing import Any
 
@@ -11,9 +12,30 @@ from istio_aux.core import selectors
 
 Object = dict[str, Any]
 
+_NESTED = re.compile(r'"nested (\d+) levels deep"')
+
+
+def nested(levels: int) -> str:
+    """A value that goes over the wire as objects within objects; json cannot encode them."""
+    return f"nested {levels} levels deep"
+
+
+def managed(levels: int) -> list[Object]:
+    """``metadata.managedFields`` as deep as that, which the API server stores."""
+    return [{"manager": "tenant", "operation": "Apply", "fieldsV1": nested(levels)}]
+
+
+def text(body: Object) -> str:
+    """An object as JSON."""
+
+    def deep(found: re.Match[str]) -> str:
+        return '{"f:a":' * int(found[1]) + "{}" + "}" * int(found[1])
+
+    return _NESTED.sub(deep, json.dumps(body))
+
 
 def line(kind: str, body: Object) -> bytes:
-    return json.dumps({"type": kind, "object": body}).encode() + b"\n"
+    return text({"type": kind, "object": body}).encode() + b"\n"
 
 
 def event(

@@ -9,7 +9,7 @@ import asyncio
 from copy import deepcopy
 
 from aiohttp import web
-from unit.selection import Object, event, line, selected
+from unit.selection import Object, event, line, selected, text
 
 HISTORY = 1000
 """Events that a watch may still begin at; the real one keeps at least 75 s of them."""
@@ -110,7 +110,8 @@ class Store:
         meta = {"resourceVersion": str(self._version)}
         if start + limit < len(found):
             meta["continue"] = str(start + limit)
-        return web.json_response({"metadata": meta, "items": found[start : start + limit]})
+        page = {"metadata": meta, "items": found[start : start + limit]}
+        return web.json_response(page, dumps=text)
 
     async def replace(
         self, request: web.Request, resource: str, namespace: str, name: str
@@ -122,7 +123,7 @@ class Store:
         version = body["metadata"].get("resourceVersion")
         if version not in (None, old["metadata"]["resourceVersion"]):
             return refusal(409, "Conflict", "the object has been modified")
-        return web.json_response(await self.put(resource, body))
+        return web.json_response(await self.put(resource, body), dumps=text)
 
     async def _create(
         self, request: web.Request, resource: str, namespace: str
@@ -131,7 +132,7 @@ class Store:
         name = body["metadata"]["name"]
         if self.get(resource, namespace, name):
             return refusal(409, "AlreadyExists", f'{resource} "{name}" already exists')
-        return web.json_response(await self.put(resource, body), status=201)
+        return web.json_response(await self.put(resource, body), status=201, dumps=text)
 
     def _there(self, request: web.Request, resource: str, namespace: str) -> list[Object]:
         keys = sorted(key for key in self._objects if key[0] == resource)

@@ -19,7 +19,7 @@ def pod(name: str) -> dict[str, Any]:
 async def names(api: ApiServer) -> list[str]:
     async with Client(api.access()) as client:
         lister = Lister(client, "/api/v1/pods", Pod, page=2)
-        return [item.metadata.name async for page in lister.pages({}) for item in page.items or ()]
+        return [item.metadata.name async for page in lister.pages({}) for item in page.items]
 
 
 @driven

@@ -12,10 +12,12 @@ from pathlib import Path
 import aiohttp
 import pytest
 from aiohttp import web
+from istio_aux.app import endless_task
 from istio_aux.parts import identity
 from unit.apiserver import ApiServer
-from unit.asynchronous import driven, until
+from unit.asynchronous import background, driven, until
 from unit.core.pods import RUNNING, exited
+from unit.selection import managed
 from unit.served import config, finished_pod, freeing, run, serving
 
 
@@ -249,3 +251,50 @@ def test_a_process_is_the_same_candidate_again_where_only_it_can_listen() -> Non
     assert identity(8443) == identity(8443)
     assert identity(8443) != identity(8444)
     assert identity(0) != identity(0)
+
+
+@driven
+async def test_pods_that_cannot_be_read_cost_themselves_only(tmp_path: Path) -> None:
+    """Also those of a namespace that is not selected, and also after a restart."""
+    async with ApiServer() as api:
+        api.on_exec = freeing(api)
+        deep = {"name": "deep", "namespace": "other", "managedFields": managed(9000)}
+        odd = {"name": "odd", "namespace": "other"}
+        running = {"spec": {"restartPolicy": "Never"}, "status": {"phase": "Running"}}
+        await api.put("pods", {"metadata": deep, **running})
+        await api.put("pods", {"metadata": odd, **running, "spec": {"containers": "none"}})
+        for life in ("first", "second"):
+            async with serving(tmp_path, api) as served:
+                await served.ready()
+                await finished_pod(api, f"job-{life}")
+                await until(lambda served=served: served.events("quit"), "the pod is freed")
+                status = await served.status()
+                assert status["unreadable-total"] == 1
+                why = "Expected `array | null`, got `str` - at `$.spec.containers`"
+                assert status["unreadable-objects"] == [
+                    {"path": "/api/v1/pods", "namespace": "other", "name": "odd", "reason": why}
+                ]
+                metrics = (await served.ask("/metrics"))[1]
+                assert "istio_aux_unreadable_objects 1.0" in metrics
+                assert "istio_aux_internal_errors_total 0.0" in metrics
+
+
+@driven
+async def test_what_is_to_run_for_ever_survives_errors_that_nobody_foresaw() -> None:
+    """Each is told, and the next attempt comes later and later."""
+    told: list[str] = []
+    lives: list[float] = []
+
+    async def work() -> None:
+        lives.append(asyncio.get_running_loop().time())
+        if len(lives) == 1:
+            raise RecursionError("too deep")
+        if len(lives) > 2:
+            await asyncio.sleep(60)
+
+    def failed(name: str, error: BaseException | None) -> None:
+        told.append(f"{name}: {error!r}")
+
+    async with background(endless_task("watch", work, failed, (0.02, 0.1))):
+        await until(lambda: len(lives) == 3, "it runs again")
+    assert told == ["watch: RecursionError('too deep')", "watch: None"]

@@ -31,7 +31,9 @@ BEFORE = Status(
     called_before_us=(), injectors=[INJECTOR], injector_live=True, watched_pods=3,
     selected_namespaces=["shop"], stuck_pods=[STUCK], blocked_pods=[], lost_pods=[],
     race=RacePolicy.REPORT, unmeshed_pods=[POD], unmeshed_total=1, unmeshed_unknown=0,
-    suspended_jobs=[], applications=[APPLICATION], quits_total=7, leader=True, lease_holder="me",
+    suspended_jobs=[], applications=[APPLICATION], unreadable_objects=[], unreadable_total=0,
+    quits_total=7, leader=True,
+    lease_holder="me",
     quit=QuitMode.ON,
 )  # fmt: skip
 
@@ -63,6 +65,7 @@ def test_what_the_charm_shows_wakes_it(change: dict[str, Any]) -> None:
     "change",
     [
         {"quits_total": 8, "watched_pods": 4},
+        {"unreadable_total": 1},
         {"stuck_pods": [replace(STUCK, attempts=4)]},
         {"injectors": [replace(INJECTOR, since=LATER)]},
         {"unmeshed_pods": [replace(POD, since=LATER)]},

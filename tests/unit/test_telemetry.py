@@ -150,6 +150,7 @@ def test_what_is_below_the_level_is_not_logged(log: io.BytesIO) -> None:
         'istio_aux_injectors{state="no-endpoint"}',
         'istio_aux_injector_probes_total{outcome="refused",way="dry-run"}',
         "istio_aux_unmeshed_pods",
+        "istio_aux_unreadable_objects",
         'istio_aux_sidecar_restarts_total{outcome="evicted"}',
         'istio_aux_watch_restarts_total{reason="expired"}',
         'istio_aux_admission_reviews_total{outcome="hold"}',

@@ -47,8 +47,8 @@ async def test_an_object_that_trips_one_who_is_told_stops_nobody() -> None:
         first, second = Seen(trips="bad"), Seen()
         watches = Watches(client, telemetry)
         watches.add("namespaces", "/api/v1/namespaces", Namespace, first, second)
-        (work,) = watches.work()
-        async with background(work):
+        (work,) = watches.work().values()
+        async with background(work()):
             await until(lambda: watches.ready, "all is seen")
             assert (first.names, second.names) == ({"good"}, {"bad", "good"})
             await api.remove("namespaces", "", "bad")
@@ -75,7 +75,7 @@ async def test_what_comes_after_another_collection_is_listed_once_that_is_known(
         watches = Watches(client, Telemetry())
         first = watches.add("namespaces", "/api/v1/namespaces", Namespace, Seen())
         watches.add("pods", "/api/v1/pods", Namespace, Seen(), after=first)
-        one, two = watches.work()
+        one, two = (work() for work in watches.work().values())
         async with background(one), background(two):
             await until(lambda: watches.ready, "all is seen")
     assert set(known) == {True}
@@ -98,6 +98,6 @@ async def test_a_collection_does_not_wait_for_ever_for_one_that_nobody_may_see(
         watches = Watches(client, Telemetry())
         first = watches.add("namespaces", "/api/v1/namespaces", Namespace, Seen())
         second = watches.add("pods", "/api/v1/pods", Namespace, Seen(), after=first)
-        one, two = watches.work()
+        one, two = (work() for work in watches.work().values())
         async with background(one), background(two):
             await until(second.synced.is_set, "pods are seen")

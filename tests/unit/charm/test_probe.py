@@ -44,6 +44,8 @@ def test_every_word_of_the_workload_is_understood() -> None:
         unmeshed_unknown=3,
         suspended_jobs=[Suspended("a", "TFJob", "mnist", NOW, "pods")],
         applications=[ApplicationMesh("a", "app", **mesh)],  # pyright: ignore[reportArgumentType]  of several types
+        unreadable_objects=[],
+        unreadable_total=0,
         quits_total=0,
         leader=True,
         lease_holder="",

@@ -14,8 +14,10 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
@@ -23,6 +25,7 @@ from istio_aux import settings as configuration
 from istio_aux import status, telemetry
 from istio_aux.admission.certificate import Certificate, CertificateError
 from istio_aux.kube import access
+from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.errors import AccessError
 from istio_aux.parts import Parts
 from istio_aux.settings import Settings
@@ -38,6 +41,9 @@ LINGER = 2.0
 second or so later that this process is no endpoint any more, and go on using connections that are
 open (kubernetes#127335). With `IN_FLIGHT` it fits into the 5 s that Pebble leaves a service by
 itself; the charm's layer leaves it 10 s (kill-delay)."""
+
+TRIPPED = (1.0, 30.0)
+"""Seconds until a part that ended goes on, at first and at most."""
 
 
 def serve(config: Path, kubeconfig: Path | None = None) -> int:
@@ -95,15 +101,30 @@ class _Service:
         _log.info("stopped", extra={"event": "stopped"})
 
     async def _work(self, stop: asyncio.Event) -> None:
-        """Run the endless parts until ``stop``; an error in one of them ends all."""
+        """Run the endless parts until ``stop``."""
+        asyncio.get_running_loop().set_exception_handler(self._callback_failed)
+        works = {**self._parts.work(), "certificate": self._certificate.follow}
         async with asyncio.TaskGroup() as group:
             endless = [
-                group.create_task(work)
-                for work in (*self._parts.work(), self._certificate.follow())
+                group.create_task(endless_task(name, work, self._failed), name=name)
+                for name, work in works.items()
             ]
             await stop.wait()
             for task in endless:
                 task.cancel()
+
+    def _failed(self, what: str, error: BaseException | None) -> None:
+        """An error that nobody foresaw: the process serves admission, and must not end by it."""
+        self._parts.telemetry.internal_errors.inc()
+        _log.error("%s: %r", what, error, exc_info=error, extra={"event": "internal-error"})
+
+    def _callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """The same of an error in a callback or in a task whose result nobody reads."""
+        error = context.get("exception")
+        if error is None or isinstance(error, OSError):  # A connection's own, such as a reset.
+            loop.default_exception_handler(context)
+        else:
+            self._failed(str(context.get("message", "callback")), error)
 
     def _signals(self) -> asyncio.Event:
         stop = asyncio.Event()
@@ -118,6 +139,34 @@ class _Service:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, on_signal)
         return stop
+
+
+async def endless_task(
+    name: str,
+    work: Callable[[], Coroutine[Any, Any, None]],
+    failed: Callable[[str, BaseException | None], None],
+    pauses: tuple[float, float] = TRIPPED,
+) -> None:
+    """Run ``work`` until cancelled, and again whenever it ends, by itself or by an error.
+
+    Args:
+        name: of the work, for people.
+        work: makes the coroutine.
+        failed: is called with the name and the error, or None.
+        pauses: seconds before ``work`` runs again, at first and at most.
+    """
+    backoff = Backoff(*pauses)
+    clock = asyncio.get_running_loop().time
+    while True:
+        began, error = clock(), None
+        try:
+            await work()
+        except Exception as caught:
+            error = caught
+        failed(name, error)
+        if clock() - began > 2 * pauses[1]:
+            backoff.reset()
+        await asyncio.sleep(backoff.next())
 
 
 async def _listen(stack: AsyncExitStack, application: web.Application, address: Address) -> str:

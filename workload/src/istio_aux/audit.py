@@ -6,8 +6,9 @@ result looks is the business of `audit_table`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Literal
 
 import msgspec
@@ -25,6 +26,8 @@ from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError
 from istio_aux.kube.lists import Lister
+from istio_aux.kube.reader import Reader
+from istio_aux.kube.resources import Key
 from istio_aux.quit.controller import PODS
 from istio_aux.repair.controller import FIELDS
 
@@ -33,6 +36,9 @@ State = Literal["stuck", "blocked", "lost", "unmeshed"]
 _NAMESPACES = "/api/v1/namespaces"
 _REPORT = Repair()
 """That unmeshed pods are looked for, and nothing is done about them."""
+NAMED = 3
+"""Pods that cannot be read and are named; the others are counted."""
+_namespace = Reader(Namespace, "namespace")
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -83,7 +89,8 @@ class Audit(msgspec.Struct, frozen=True):
     """What was found among how many pods, and in how many namespaces if they were selected.
 
     Attributes:
-        unknown: how many pods have no sidecar while it is not known whether they should have one.
+        unknown: how many pods have no sidecar while it is not known whether they should have one,
+            or cannot be read.
         gaps: why that is not known, one line each.
     """
 
@@ -119,9 +126,12 @@ async def look(
             return Audit([], 0, 0)
         mesh = await survey(client)
         gaps += mesh.gaps
-        seen, unknown = set[str](), dict[str, int]()
+        seen, unknown, unreadable = set[str](), dict[str, int](), dict[Key, str]()
         async for page in Lister(client, path, Pod).pages({"fieldSelector": FIELDS}):
-            for pod in page.items or ():
+            for lost in page.unreadable:
+                if not selects or lost.key.namespace in labels:
+                    unreadable[lost.key] = f"cannot read pod {lost}"
+            for pod in page.items:
                 namespace = pod.metadata.namespace
                 # A list that had to be begun again shows pods twice.
                 if (selects and namespace not in labels) or pod.metadata.uid in seen:
@@ -144,9 +154,15 @@ async def look(
         findings,
         len(seen),
         len(labels) if selects else None,
-        sum(unknown.values()),
-        (*unknown, *gaps) if unknown else (),
+        sum(unknown.values()) + len(unreadable),
+        (*_first(unreadable.values()), *unknown, *(gaps if unknown else ())),
     )
+
+
+def _first(gaps: Collection[str]) -> Iterator[str]:
+    yield from islice(gaps, NAMED)
+    if len(gaps) > NAMED:
+        yield f"and {len(gaps) - NAMED} more"
 
 
 def judge(pod: Pod, policy: Policy, now: datetime | None) -> Finding | None:
@@ -201,14 +217,14 @@ async def _namespaces(
             return await _labels(client, {}), ()
         # Who has rights in one namespace may read it, and may not list any.
         body = await client.get(f"{_NAMESPACES}/{scope.namespace}")
-        return {scope.namespace: msgspec.json.decode(body, type=Namespace).labels}, ()
+        return {scope.namespace: _namespace.read(body).labels}, ()
     except ApiError as error:
         return {}, (f"{_NAMESPACES}: {error}",)
 
 
 async def _labels(client: Client, params: Mapping[str, str]) -> dict[str, Mapping[str, str]]:
     pages = Lister(client, _NAMESPACES, Namespace).pages(params)
-    return {item.metadata.name: item.labels async for page in pages for item in page.items or ()}
+    return {item.metadata.name: item.labels async for page in pages for item in page.items}
 
 
 def _state(decision: quitting.Action) -> tuple[State | None, tuple[str, ...]]:

@@ -13,21 +13,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-import msgspec
-
 from istio_aux import audit as auditing
 from istio_aux import audit_table, explanation, terminal
-from istio_aux.core import pod as pods
+from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Policy
 from istio_aux.kube import access as accesses
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import AccessError, ApiError, KubeError
+from istio_aux.kube.errors import AccessError, ApiError, KubeError, UnreadableError
+from istio_aux.kube.reader import Reader
 
 UNANSWERED = 1
 """Exit status when the API server refused or did not answer."""
 UNUSABLE = 2
 """Exit status when the credentials cannot be used."""
+
+_pod = Reader(Pod, "pod")
 
 
 def audit(
@@ -83,8 +84,8 @@ def explain(
                 where = own or namespace or access.namespace
                 path = f"/api/v1/namespaces/{where}/pods/{name}"
                 try:
-                    pod = pods.decode(await client.get(path))
-                except (ApiError, msgspec.MsgspecError) as error:
+                    pod = _pod.read(await client.get(path))
+                except (ApiError, UnreadableError) as error:
                     _complain(f"{where}/{name}: {error}")
                     status = UNANSWERED
                     continue

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import secrets
 import socket
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -118,20 +118,20 @@ class Parts:
             self._repair.listed = pods.synced
         return watches
 
-    def work(self) -> list[Coroutine[Any, Any, None]]:
-        """Begin, on the loop; returns what has to run for as long as the process does."""
+    def work(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """Begin, on the loop; returns what has to run for as long as the process does, by name."""
         self._lead(self._lease is None)
-        works = [
-            *self._watches.work(),
-            self._events.run(),
-            self._watcher.run(),
-            self._repair.run(),
-            self._applications.follow(),
-        ]
+        works = {
+            **self._watches.work(),
+            "events": self._events.run,
+            "injectors": self._watcher.run,
+            "repair": self._repair.run,
+            "applications": self._applications.follow,
+        }
         if self._lease:
-            works.append(self._lease.run())
+            works["lease"] = self._lease.run
         if self._settings.pebble_socket:
-            works.append(Notices(self._settings.pebble_socket, self._digest).run())
+            works["notices"] = Notices(self._settings.pebble_socket, self._digest).run
         return works
 
     async def hand_over(self, patience: float) -> None:
@@ -147,7 +147,7 @@ class Parts:
         before = self._order.called_before if self._order and "order" not in missing else None
         if not self.listening:
             missing["webhook"] = "not listening"
-        mesh = self._watcher.mesh
+        mesh, unreadable = self._watcher.mesh, self._watches.unreadable()
         return status.Status(
             ready=self.listening and self._watches.ready,
             missing=[f"{name}: {what}" for name, what in missing.items()],
@@ -167,6 +167,8 @@ class Parts:
             unmeshed_unknown=self._repair.unknown,
             suspended_jobs=self._repair.suspended(),
             applications=self._repair.applications(),
+            unreadable_objects=unreadable[: status.UNREADABLE],
+            unreadable_total=len(unreadable),
             quits_total=self.telemetry.quits_total,
             leader=self._leads,
             lease_holder=self._lease.holder if self._lease else "",

@@ -17,9 +17,13 @@ from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
 from istio_aux.injector.findings import InjectorStatus
 from istio_aux.quit.findings import Blocked, Lost, Stuck
 from istio_aux.repair.findings import ApplicationMesh, Suspended, Unmeshed
+from istio_aux.watches import UnreadableObject
 
 UNMESHED = 500
 """How many pods without a sidecar are shown by name; after an outage it may be all there are."""
+
+UNREADABLE = 20
+"""How many objects that cannot be read are shown by name."""
 
 METRICS = "text/plain; version=1.0.0; charset=utf-8; escaping=underscores"
 
@@ -49,6 +53,8 @@ class Status(msgspec.Struct, frozen=True, rename="kebab"):
             one.
         suspended_jobs: which wait for their pods to go; only who leads knows any.
         applications: those that ask for sidecars by name.
+        unreadable_objects: that are there but cannot be read, at most `UNREADABLE`.
+        unreadable_total: how many of them there are.
         quits_total: proxies that this process saw exit after it told them to.
         leader: whether this process is the one that acts.
         lease_holder: identity of the one that acts, empty if unknown or without election.
@@ -74,6 +80,8 @@ class Status(msgspec.Struct, frozen=True, rename="kebab"):
     unmeshed_unknown: int
     suspended_jobs: list[Suspended]
     applications: list[ApplicationMesh]
+    unreadable_objects: list[UnreadableObject]
+    unreadable_total: int
     quits_total: int
     leader: bool
     lease_holder: str

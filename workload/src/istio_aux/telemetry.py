@@ -176,6 +176,10 @@ class Telemetry:
             "istio_aux_internal_errors", "Errors that nobody foresaw; each has a traceback in the"
             " log.", registry=registry,
         )  # fmt: skip
+        self.unreadable_objects = Gauge(
+            "istio_aux_unreadable_objects", "Objects of the API that are there but cannot be read.",
+            registry=registry,
+        )  # fmt: skip
         # A series that is there from the start, at zero, is what rate() and alerts can see rise.
         for outcome, rung in product(QUIT_OUTCOMES, (NO_RUNG, *Rung)):
             self.quits.labels(outcome, rung)

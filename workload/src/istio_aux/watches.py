@@ -6,11 +6,14 @@ Only that may live here: what the objects mean is for those who are told of them
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from enum import Enum, auto
 from typing import Any, Generic
+
+import msgspec
 
 from istio_aux.kube.client import Client
 from istio_aux.kube.resources import Key, T, key_of
@@ -21,6 +24,22 @@ _log = logging.getLogger(__name__)
 
 HEAD_START = 10.0
 """Seconds that a collection waits at most for the one that it comes after."""
+
+
+class UnreadableObject(msgspec.Struct, frozen=True):
+    """An object that cannot be read: what was known of it before still counts.
+
+    Attributes:
+        path: of its collection.
+        namespace: empty for an object without one.
+        name: empty if not even that can be read.
+        reason: why.
+    """
+
+    path: str
+    namespace: str
+    name: str
+    reason: str
 
 
 class Need(Enum):
@@ -41,6 +60,7 @@ class Watches:
         self._client, self._telemetry = client, telemetry
         self._watches: dict[str, tuple[Watch[Any], Need]] = {}
         self._firsts: dict[str, Watch[Any]] = {}
+        telemetry.unreadable_objects.set_function(lambda: len(self.unreadable()))
 
     def add(
         self,
@@ -65,9 +85,27 @@ class Watches:
             self._firsts[name] = after
         return watch
 
-    def work(self) -> list[Coroutine[Any, Any, None]]:
-        """What has to run for as long as the process does."""
-        return [_run(watch, self._firsts.get(name)) for name, (watch, _) in self._watches.items()]
+    def work(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """What has to run for as long as the process does, by name."""
+        return {
+            f"watch {name}": functools.partial(_run, watch, self._firsts.get(name))
+            for name, (watch, _) in self._watches.items()
+        }
+
+    def unreadable(self) -> list[UnreadableObject]:
+        """Objects that are there but cannot be read; each once, also where several watches see it.
+
+        Each watch remembers a bounded number of them.
+        """
+        found = {
+            (watch.path, key): why
+            for watch, _ in self._watches.values()
+            for key, why in watch.unreadable.items()
+        }
+        return [
+            UnreadableObject(path, key.namespace, key.name, why)
+            for (path, key), why in found.items()
+        ]
 
     def missing(self) -> dict[str, str]:
         """Why collections have not been seen in full yet, by their names; for people."""

@@ -6,6 +6,7 @@ allows the pod: an admission helper must never be the reason why a pod is refuse
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from enum import StrEnum
 
@@ -14,6 +15,7 @@ import msgspec
 from istio_aux.core import label, patch, start
 from istio_aux.core.pod import NewPod, Struct
 from istio_aux.core.policy import Start
+from istio_aux.core.shallow import shallow
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
@@ -109,6 +111,21 @@ _SPEC = b'},"spec":{'
 """What the API server writes before and behind the list: it comes last in an object's metadata
 (apimachinery ObjectMeta), and the spec is next."""
 
+_LONGEST_KEY = 63 + 1 + 253 + 1
+"""Characters of namespace/name and a mark; no name has been validated when a review comes."""
+
+_MOST = 50_000
+"""Values of a review that cannot be decoded as it is: more would take over 10 ms."""
+
+_UNREADABLE = (ValueError, RecursionError)
+"""What decoding raises: no JSON, not of the wanted form, no UTF-8, or nested too deep."""
+
+_HEAD = re.compile(
+    rb'\{"kind":"AdmissionReview","apiVersion":"admission\.k8s\.io/v1",'
+    rb'"request":\{"uid":"([0-9a-f-]{36})"'
+)
+"""How the API server begins a review; more of one that is no JSON for us cannot be read."""
+
 _OUTCOMES = {outcome.value: outcome for outcome in Outcome}
 """Calling the class would take as long as the rest of the counting."""
 _review_decoder = msgspec.json.Decoder(_Review)
@@ -145,7 +162,7 @@ def _reviewed(body: bytes, plan_for: Callable[[NewPod], start.Plan]) -> Answer:
     if request.namespace and not name.startswith(f"{request.namespace}/"):
         name = f"{request.namespace}/{name}"
     plan = _plan(request, plan_for)
-    return _answer(request.uid, name, plan, _outcome(plan))
+    return _answer(request.uid, _line(name, _LONGEST_KEY), plan, _outcome(plan))
 
 
 def leave(body: bytes, why: Malformed) -> Answer:
@@ -169,7 +186,7 @@ def decode(body: bytes) -> Request:
     """
     try:
         review = _read(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise Malformed(f"malformed AdmissionReview: {error}", _uid(body)) from error
     request = review.request
     if (review.api_version, review.kind) != (API_VERSION, KIND):
@@ -190,15 +207,20 @@ def _read(body: bytes) -> _Review:
     what is found is outside of strings. The first bracket that closes is the list's own, or that of
     a list within it; but then more is cut of what opens than of what closes, and the rest is no
     JSON.
+
+    A body that is nested deeper than can be decoded is cut in another way (`shallow`).
     """
     begin = body.find(_MANAGED_FIELDS)
     end = body.find(b"]", begin) + 1
     if begin >= 0 and body.startswith(_SPEC, end):
         try:
             return _review_decoder.decode(body[:begin] + body[end:])
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        except _UNREADABLE:
             pass  # The whole body may be right, and if not, the error is to tell of it.
-    return _review_decoder.decode(body)
+    try:
+        return _review_decoder.decode(body)
+    except RecursionError:
+        return _review_decoder.decode(shallow(body, most=_MOST))
 
 
 def _plan(request: Request, plan_for: Callable[[NewPod], start.Plan]) -> start.Plan:
@@ -241,10 +263,10 @@ def _answer(uid: str, name: str, plan: start.Plan, outcome: Outcome) -> Answer:
     return Answer(body=body, uid=uid, pod=name, outcome=outcome, reason=reason, warnings=warnings)
 
 
-def _line(text: str) -> str:
+def _line(text: str, longest: int = _MAX_LINE) -> str:
     """``text`` as one short line; parts of it are the user's."""
-    if len(text) > _MAX_LINE or not text.isprintable():
-        text = "".join(char if char.isprintable() else " " for char in text[:_MAX_LINE])
+    if len(text) > longest or not text.isprintable():
+        text = "".join(char if char.isprintable() else " " for char in text[:longest])
     return text
 
 
@@ -252,6 +274,7 @@ def _uid(body: bytes) -> str:
     """Read the uid of a review whose rest cannot be decoded; empty when there is none."""
     try:
         envelope = _envelope_decoder.decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return ""
+    except _UNREADABLE:
+        head = _HEAD.match(body)
+        return head[1].decode() if head else ""
     return envelope.request.uid if envelope.request else ""

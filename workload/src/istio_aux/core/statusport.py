@@ -51,7 +51,7 @@ def _configured(proxy: Container) -> int | None:
         if variable.name == "PROXY_CONFIG" and variable.value and "statusPort" in variable.value:
             try:
                 port = msgspec.json.decode(variable.value, type=_ProxyConfig).status_port
-            except msgspec.DecodeError:  # Then the proxy cannot have started either.
+            except (ValueError, RecursionError):  # Then the proxy cannot have started either.
                 return None
             return port if port is not None and _is_port(port) else None
     return None

@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 
-import msgspec
-
 from istio_aux.core import injectionpolicy
 from istio_aux.core.injectionpolicy import InjectionPolicy
 from istio_aux.core.pod import Struct
 from istio_aux.core.webhooks import ControlPlane
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, KubeError
+from istio_aux.kube.reader import Reader
 
 _log = logging.getLogger(__name__)
 
@@ -25,6 +24,9 @@ DEADLINE = 3.0
 
 class _ConfigMap(Struct, frozen=True):
     data: dict[str, str] | None = None
+
+
+_config_map = Reader(_ConfigMap, "ConfigMap")
 
 
 async def read(
@@ -43,13 +45,13 @@ async def read(
     path = f"/api/v1/namespaces/{plane.namespace}/configmaps/{plane.config_map}"
     try:
         async with asyncio.timeout(DEADLINE):
-            found = msgspec.json.decode(await client.get(path), type=_ConfigMap)
+            found = _config_map.read(await client.get(path))
         return injectionpolicy.read((found.data or {})[injectionpolicy.KEY])
     except ApiError as error:
         why, policy = str(error), known if error.code >= 500 or error.code == 429 else None
     except (KubeError, TimeoutError) as error:
         why, policy = str(error) or "no answer in time", known
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, RecursionError) as error:
         why, policy = f"no injection policy: {error}", known
     # It is asked again and again: what is the matter is worth a line to who looks for it.
     _log.debug("%s: %s", path, why, extra={"event": "policy", "revision": plane.revision})

@@ -51,16 +51,18 @@ async def survey(client: Client) -> Survey:
     """
     try:
         pages = Lister(client, CONFIGURATIONS, Configuration).pages({})
-        found = [item async for page in pages for item in page.items or ()]
+        read = [page async for page in pages]
     except ApiError as error:
         return Survey(gaps=(f"{CONFIGURATIONS}: {error}",))
+    gaps = [f"cannot read configuration {found}" for page in read for found in page.unreadable]
+    if gaps:  # It may be Istio's.
+        return Survey(gaps=tuple(gaps))
     # A list that had to be begun again shows objects twice.
-    hooks = hooks_of({item.metadata.name: item for item in found}.values())
-    read: dict[ControlPlane, InjectionPolicy] = {}
-    gaps: list[str] = []
+    hooks = hooks_of({item.metadata.name: item for page in read for item in page.items}.values())
+    policy_of: dict[ControlPlane, InjectionPolicy] = {}
     for plane in sorted({hook.control_plane for hook in hooks if hook.control_plane.namespace}):
         if policy := await policies.read(client, plane, None):
-            read[plane] = policy
+            policy_of[plane] = policy
         else:
             gaps.append(f"no policy in ConfigMap {plane.namespace}/{plane.config_map}")
-    return Survey(hooks=hooks, policies=read, gaps=tuple(gaps))
+    return Survey(hooks=hooks, policies=policy_of, gaps=tuple(gaps))

@@ -18,7 +18,14 @@ from aiohttp.client_ws import ClientWebSocketResponse
 from aiohttp.http_exceptions import LineTooLong
 
 from istio_aux.kube.access import Access
-from istio_aux.kube.errors import ApiError, NoConnectionError, SilentError, UnreachableError
+from istio_aux.kube.errors import (
+    ApiError,
+    NoConnectionError,
+    SilentError,
+    UnreachableError,
+    UnreadableError,
+)
+from istio_aux.kube.reader import Reader
 
 Params = Mapping[str, str] | Sequence[tuple[str, str]]
 
@@ -64,7 +71,7 @@ class Status(msgspec.Struct, frozen=True, rename="camel"):
         )
 
 
-_status = msgspec.json.Decoder(Status)
+_status = Reader(Status, "Status")
 
 
 class Client:
@@ -225,8 +232,8 @@ def _error(response: aiohttp.ClientResponse, body: bytes) -> ApiError:
     asked = response.headers.get("Retry-After", "")
     retry_after = float(asked) if asked.isascii() and asked.isdigit() else None
     try:
-        return _status.decode(body).error(code=response.status, retry_after=retry_after)
-    except msgspec.DecodeError:  # A proxy in between answers in plain text or HTML.
+        return _status.read(body).error(code=response.status, retry_after=retry_after)
+    except UnreadableError:  # A proxy in between answers in plain text or HTML.
         text = " ".join(body[:200].decode(errors="replace").split())
         return ApiError(response.status, text or "no message", retry_after=retry_after)
 

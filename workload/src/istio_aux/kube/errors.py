@@ -30,6 +30,10 @@ class SilentError(UnreachableError):
     """The connection stands, but not one byte came for as long as a healthy one may be quiet."""
 
 
+class UnreadableError(UnreachableError):
+    """The answer is complete, but cannot be read. Nothing is known of the object by it."""
+
+
 class ApiError(KubeError):
     """The API server answered with an error: its Status, or what could be made of its answer.
 

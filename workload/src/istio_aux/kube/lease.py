@@ -20,7 +20,8 @@ import msgspec
 
 from istio_aux.core.election import Observation, Record, Renew, Take, Wait, decide
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import ApiError, KubeError, UnreachableError
+from istio_aux.kube.errors import ApiError, KubeError
+from istio_aux.kube.reader import Reader
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ class _Lease(msgspec.Struct, frozen=True):
     spec: Record = Record()
 
 
-_decoder = msgspec.json.Decoder(_Lease)
+_lease = Reader(_Lease, "Lease")
 
 
 class Lease:
@@ -94,7 +95,19 @@ class Lease:
         return self._seen.holder if self._seen.exists else ""
 
     async def run(self) -> None:
-        """Try to lead, and go on leading, until cancelled. Raises only what ``changed`` raises."""
+        """Try to lead, and go on leading, until cancelled.
+
+        Raises:
+            Exception: an error that nobody foresaw; this process has stopped leading.
+        """
+        try:
+            await self._run()
+        except Exception:
+            if self.held:
+                self._lead(held=False, why="internal error")
+            raise
+
+    async def _run(self) -> None:
         while True:
             pause = self._retry * random.uniform(1.0, 1.2)  # noqa: S311  (spreads load)
             try:
@@ -205,10 +218,7 @@ class Lease:
 
     def _take(self, body: bytes) -> None:
         """Adopt what the API server says the Lease is."""
-        try:
-            lease = _decoder.decode(body)
-        except msgspec.DecodeError as error:
-            raise UnreachableError(f"the answer is no Lease: {error}") from error
+        lease = _lease.read(body)
         self._metadata = msgspec.Raw(bytes(lease.metadata))
         self._seen = self._seen.then(lease.spec, _now())
 

@@ -12,7 +12,8 @@ import msgspec
 from istio_aux.core.pod import Metadata
 from istio_aux.kube.client import Status
 from istio_aux.kube.errors import UnreachableError
-from istio_aux.kube.resources import Marked, T
+from istio_aux.kube.reader import brief, cut
+from istio_aux.kube.resources import Marked, T, identity
 
 INITIAL_END = "k8s.io/initial-events-end"
 """Annotation of the bookmark after which a streaming list is complete (KEP-3157)."""
@@ -25,9 +26,10 @@ class _Event(msgspec.Struct, Generic[Item], frozen=True):
     object: Item
 
 
+_any_event = msgspec.json.Decoder(_Event[object])
+_error = msgspec.json.Decoder(_Event[Status])
+_marked = msgspec.json.Decoder(_Event[Marked])
 _raw_event = msgspec.json.Decoder(_Event[msgspec.Raw])
-_status = msgspec.json.Decoder(Status)
-_marked = msgspec.json.Decoder(Marked)
 
 
 class Line(msgspec.Struct, Generic[Item], frozen=True):
@@ -35,13 +37,15 @@ class Line(msgspec.Struct, Generic[Item], frozen=True):
 
     Attributes:
         type: ``ADDED``, ``MODIFIED``, ``DELETED`` or ``BOOKMARK``.
-        metadata: of the object.
-        resource: the object, None for a bookmark and for an object that is not of our kind.
+        metadata: of the object; of one that cannot be read what could be, which may be nothing.
+        resource: the object, None for a bookmark and for an object that cannot be read.
+        why: the reason why the object cannot be read, or empty.
     """
 
     type: str
     metadata: Metadata
     resource: Item | None = None
+    why: str = ""
 
     @property
     def ends_initial(self) -> bool:
@@ -56,8 +60,9 @@ class Lines(Generic[T]):
     def __init__(self, kind: type[T]) -> None:
         """Prepare to decode objects to structs of ``kind``."""
         self._event = msgspec.json.Decoder(_Event[kind])
+        self._object = msgspec.json.Decoder(kind)
 
-    def decode(self, line: bytes) -> Line[T]:
+    async def decode(self, line: bytes) -> Line[T]:
         """Decode one line.
 
         Raises:
@@ -66,22 +71,36 @@ class Lines(Generic[T]):
         """
         try:
             event = self._event.decode(line)
-        except msgspec.ValidationError:
-            return self._unusual(line)
-        except msgspec.DecodeError as error:
-            raise UnreachableError("the stream was cut within an event") from error
+        except Exception:  # Whatever it was, `_unusual` finds out whom it costs.
+            return await self._unusual(line)
         if event.type == "ERROR":
-            raise _status.decode(_raw_event.decode(line).object).error()
+            raise _error.decode(line).object.error()
         resource = None if event.type == "BOOKMARK" else event.object
         return Line(event.type, event.object.metadata, resource)
 
-    @staticmethod
-    def _unusual(line: bytes) -> Line[T]:
+    async def _unusual(self, line: bytes) -> Line[T]:
         """A line whose object is not of our kind: a Status, a bookmark, or a surprise."""
+        if not line.endswith(b"\n"):
+            raise UnreachableError("the stream was cut within an event")
+        text = await cut(line)
         try:
-            event = _raw_event.decode(line)
-            if event.type == "ERROR":
-                raise _status.decode(event.object).error()
-            return Line(event.type, _marked.decode(event.object).metadata)
-        except msgspec.ValidationError as error:
-            raise UnreachableError(f"the stream brought no event: {error}") from error
+            kind = _any_event.decode(await cut(text, 1)).type
+            if kind == "ERROR":
+                raise _error.decode(text).object.error()
+            if kind == "BOOKMARK":
+                return Line(kind, _marked.decode(text).object.metadata)
+        except ValueError as error:
+            raise UnreachableError(f"the stream brought no event: {brief(error)}") from error
+        try:
+            resource = self._object.decode(_raw_event.decode(text).object)
+        except Exception as error:
+            return Line(kind, await _identity(text), why=brief(error))
+        return Line(kind, resource.metadata, resource)
+
+
+async def _identity(text: bytes) -> Metadata:
+    """What can be read of the metadata of the object in a line."""
+    try:
+        return identity(_raw_event.decode(await cut(text, 3)).object)
+    except ValueError:
+        return Metadata()

@@ -6,17 +6,15 @@ Only that may live here. An object that cannot be read costs itself only, not it
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Generic, TypeVar
 
 import msgspec
 
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import ApiError, UnreachableError
-from istio_aux.kube.resources import Marked, T, key_of
-
-_log = logging.getLogger(__name__)
+from istio_aux.kube.errors import ApiError, UnreadableError
+from istio_aux.kube.reader import brief, cut
+from istio_aux.kube.resources import Key, Marked, T, identity, key_of
 
 PAGE = 100
 """Objects in a page. client-go's pager asks for 500, of which the body alone is 7 MB, held twice;
@@ -35,15 +33,35 @@ class ListMeta(msgspec.Struct, frozen=True, rename="camel"):
     next: str = msgspec.field(name="continue", default="")
 
 
-class Page(msgspec.Struct, Generic[Item], frozen=True):
-    """A page of a list."""
+class Unreadable(msgspec.Struct, frozen=True):
+    """An object that is there, but cannot be read.
 
+    Attributes:
+        key: which; what cannot be read of it is empty.
+        why: in one line.
+    """
+
+    key: Key
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.key if self.key.name else 'an object without a readable name'}: {self.why}"
+
+
+class _List(msgspec.Struct, Generic[Item], frozen=True):
     metadata: ListMeta
     items: list[Item] | None = None
 
 
-_raw_page = msgspec.json.Decoder(Page[msgspec.Raw])
-_marked = msgspec.json.Decoder(Marked)
+class Page(msgspec.Struct, Generic[Item], frozen=True):
+    """A page of a list; ``unreadable`` are those that the API server lists beside the items."""
+
+    metadata: ListMeta
+    items: list[Item]
+    unreadable: tuple[Unreadable, ...] = ()
+
+
+_raw_list = msgspec.json.Decoder(_List[msgspec.Raw])
 
 
 class Lister(Generic[T]):
@@ -52,7 +70,7 @@ class Lister(Generic[T]):
     def __init__(self, client: Client, path: str, kind: type[T], *, page: int = PAGE) -> None:
         """Prepare to list ``path`` into structs of ``kind``, ``page`` objects at a time."""
         self._client, self._path, self._limit = client, path, page
-        self._page = msgspec.json.Decoder(Page[kind])
+        self._page = msgspec.json.Decoder(_List[kind])
         self._one = msgspec.json.Decoder(kind)
 
     async def pages(
@@ -70,7 +88,7 @@ class Lister(Generic[T]):
         throttled = 0
         while True:
             try:
-                page = self._decode(await self._client.get(self._path, params))
+                page = await self._decode(await self._client.get(self._path, params))
             except ApiError as error:
                 if "continue" not in params:
                     raise
@@ -83,28 +101,26 @@ class Lister(Generic[T]):
                     raise
                 # The snapshot that the pages come from has expired; one large page cannot.
                 again()
-                page = self._decode(await self._client.get(self._path, selection))
+                page = await self._decode(await self._client.get(self._path, selection))
             yield page
             if not page.metadata.next:
                 return
             params["continue"] = page.metadata.next
 
-    def _decode(self, body: bytes) -> Page[T]:
+    async def _decode(self, body: bytes) -> Page[T]:
         try:
-            return self._page.decode(body)
-        except msgspec.DecodeError:
-            pass
+            page = self._page.decode(body)
+            return Page(page.metadata, page.items or [])
+        except Exception:  # Whatever it was, here it is found out whom it costs.
+            text = await cut(body)
         try:
-            page = _raw_page.decode(body)
-        except msgspec.DecodeError as error:
-            raise UnreachableError(f"the answer is no list: {error}") from error
-        return Page(page.metadata, [item for raw in page.items or () for item in self._read(raw)])
-
-    def _read(self, raw: msgspec.Raw) -> list[T]:
-        """The object in a list of one, or an empty list and a line in the log."""
-        try:
-            return [self._one.decode(raw)]
-        except msgspec.ValidationError as error:
-            name = str(key_of(_marked.decode(raw)))
-            _log.error("%s: %s: %s", self._path, name, error, extra={"event": "malformed"})
-            return []
+            raw_page = _raw_list.decode(text)
+        except Exception as error:
+            raise UnreadableError(f"the answer is no list: {brief(error)}") from error
+        items, unreadable = list[T](), list[Unreadable]()
+        for raw in raw_page.items or ():
+            try:
+                items.append(self._one.decode(raw))
+            except Exception as error:
+                unreadable.append(Unreadable(key_of(Marked(identity(raw))), brief(error)))
+        return Page(raw_page.metadata, items, tuple(unreadable))

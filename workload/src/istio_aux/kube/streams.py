@@ -130,7 +130,7 @@ def _verdict(body: bytes) -> tuple[int | None, str | None]:
     """Exit code and message of the Status on the error channel (remotecommand v4)."""
     try:
         status = msgspec.json.decode(body, type=Status)
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):
         return None, body.decode(errors="replace")
     if status.status == "Success":
         return 0, None

@@ -27,7 +27,7 @@ from istio_aux.kube.errors import (
     asked,
 )
 from istio_aux.kube.lines import Lines
-from istio_aux.kube.lists import Lister
+from istio_aux.kube.lists import Lister, Unreadable
 from istio_aux.kube.resources import Key, Resource, T, key_of
 
 _log = logging.getLogger(__name__)
@@ -47,6 +47,9 @@ BATCH = 50
 
 INITIAL = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
 """What makes a watch begin with all that is there, as new as a list would have it."""
+
+UNREADABLE = 1000
+"""Objects that cannot be read and are remembered, and named in the log; no more are."""
 
 T_contra = TypeVar("T_contra", bound=Resource, contravariant=True)
 
@@ -77,7 +80,10 @@ class Watch(Generic[T]):
     Attributes:
         synced: set after the first complete list, and never cleared.
         refused: whether the server has ever said no, as it does where a right is missing.
+        path: of the collection.
         trouble: what the last attempt failed with, in one line; None while all is well.
+        unreadable: why objects that are there cannot be read, at most `UNREADABLE` of them. What
+            was known of them before stays.
     """
 
     def __init__(
@@ -111,7 +117,8 @@ class Watch(Generic[T]):
         self.synced = asyncio.Event()
         self.refused = False
         self.trouble: str | None = None
-        self._client, self._path, self._handler = client, path, handler
+        self.unreadable: dict[Key, str] = {}
+        self._client, self.path, self._handler = client, path, handler
         self._selection = dict(selection or {})
         self._restarted = restarted
         self._silence, self._stream, self._relist = silence, stream, relist
@@ -144,7 +151,7 @@ class Watch(Generic[T]):
                 self._restarted("relist")
             except _NoStreamError as error:
                 self._streams = False
-                _log.info("watch %s: lists in pages: %s", self._path, error,
+                _log.info("watch %s: lists in pages: %s", self.path, error,
                           extra={"event": "watch", "reason": "no-streams"})  # fmt: skip
             except KubeError as error:
                 reason = self._note(error)
@@ -157,8 +164,8 @@ class Watch(Generic[T]):
         self._restarted(reason)
         # A version that is too old is a matter of course; anything else is trouble.
         log = _log.info if reason == "expired" else _log.warning
-        self.trouble = None if reason == "expired" else f"{self._path}: {error}"
-        log("watch %s: %s", self._path, error, extra={"event": "watch", "reason": reason})
+        self.trouble = None if reason == "expired" else f"{self.path}: {error}"
+        log("watch %s: %s", self.path, error, extra={"event": "watch", "reason": reason})
         return reason
 
     async def _list(self) -> None:
@@ -167,7 +174,9 @@ class Watch(Generic[T]):
         version = ""
         async for page in self._lister.pages(self._selection, self._begin):
             version = page.metadata.resource_version
-            for number, resource in enumerate(page.items or ()):
+            for found in page.unreadable:
+                self._spare(found)
+            for number, resource in enumerate(page.items):
                 self._apply(resource)
                 if number % BATCH == 0:
                     await asyncio.sleep(0)
@@ -175,7 +184,7 @@ class Watch(Generic[T]):
 
     def _begin(self) -> None:
         """A list begins: what is known and does not come in it is gone."""
-        self._missing = set(self._known)
+        self._missing = {*self._known, *self.unreadable}
 
     def _complete(self, version: str) -> None:
         """A list is complete: what was known and did not come is gone."""
@@ -246,31 +255,29 @@ class Watch(Generic[T]):
         return isinstance(error, UnreachableError) and self._version != version
 
     async def _read(self, params: Mapping[str, str]) -> None:
-        lines = self._client.watch(self._path, params, silence=self._silence)
+        lines = self._client.watch(self.path, params, silence=self._silence)
         number = 0
         async with aclosing(lines):
             async for line in lines:
-                self._take(line)
+                await self._take(line)
                 number += 1
                 if number % BATCH == 0:
                     await asyncio.sleep(0)
 
-    def _take(self, line: bytes) -> None:
+    async def _take(self, line: bytes) -> None:
         """Act on one line of the stream."""
         try:
-            event = self._lines.decode(line)
+            event = await self._lines.decode(line)
         except ApiError as error:
             if self._missing is not None and _reason(error) not in {"expired", "throttled"}:
                 raise _NoStreamError(str(error)) from error  # Such as an etcd of long ago.
             raise
-        if event.resource is None:
-            if event.type != "BOOKMARK":
-                name = str(Key(event.metadata.namespace, event.metadata.name, ""))
-                _log.error("%s: %s: cannot be read", self._path, name, extra={"event": "malformed"})
-        elif event.type in {"ADDED", "MODIFIED"}:
+        if event.type == "DELETED":
+            self._delete(key_of(event))
+        elif event.why:
+            self._spare(Unreadable(key_of(event), event.why))
+        elif event.resource is not None and event.type in {"ADDED", "MODIFIED"}:
             self._apply(event.resource)
-        elif event.type == "DELETED":
-            self._delete(key_of(event.resource))
         if self._missing is None:
             before = self._version
             self._version = event.metadata.resource_version or before
@@ -286,11 +293,29 @@ class Watch(Generic[T]):
         key, version = key_of(resource), resource.metadata.resource_version
         if self._missing is not None:
             self._missing.discard(key)
+        if self.unreadable:
+            self.unreadable.pop(key, None)
         if self._known.get(key) != version:
             self._known[key] = version
             self._handler.apply(resource)
 
+    def _spare(self, found: Unreadable) -> None:
+        """An object is there that cannot be read: what is known of it stays as it is."""
+        key = found.key
+        if self._missing is not None:
+            if key.uid:
+                self._missing.discard(key)
+            else:  # It may be any of those that did not come yet.
+                self._missing = {k for k in self._missing if key.name and k[:2] != key[:2]}
+        if key not in self.unreadable and len(self.unreadable) < UNREADABLE:
+            _log.error(
+                "%s: cannot read %s", self.path, found,
+                extra={"event": "unreadable", "object": str(key), "uid": key.uid},
+            )  # fmt: skip
+            self.unreadable[key] = found.why
+
     def _delete(self, key: Key) -> None:
+        self.unreadable.pop(key, None)
         if self._known.pop(key, None) is not None:
             self._handler.delete(key)
 

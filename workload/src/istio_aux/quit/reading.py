@@ -5,13 +5,13 @@ Only the reading may live here.
 
 from __future__ import annotations
 
-import msgspec
-
-from istio_aux.core import pod as pods
 from istio_aux.core.pod import Pod
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import ApiError, UnreachableError
+from istio_aux.kube.errors import ApiError
+from istio_aux.kube.reader import Reader
 from istio_aux.quit.record import Record
+
+_pod = Reader(Pod, "pod")
 
 
 async def read(client: Client, record: Record) -> Pod | None:
@@ -21,14 +21,11 @@ async def read(client: Client, record: Record) -> Pod | None:
         KubeError: the API server refused, or gave no pod.
     """
     try:
-        body = await client.get(path(record))
-        pod = pods.decode(body)
+        pod = _pod.read(await client.get(path(record)))
     except ApiError as error:
         if error.code != 404:
             raise
         pod = None
-    except msgspec.DecodeError as error:
-        raise UnreachableError(f"the answer is no pod: {error}") from error
     if pod is None or pod.metadata.uid != record.key.uid:
         record.left = True
         return None

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
-import msgspec
-
 from istio_aux.core.pod import Condition, OwnerReference, Struct
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import ApiError, UnreachableError
+from istio_aux.kube.errors import ApiError
+from istio_aux.kube.reader import Reader
 
 _OVER = frozenset({"Complete", "Failed", "SuccessCriteriaMet", "FailureTarget"})
 """Conditions of a Job after which its controller makes no pod (k8s@1.36 job_controller.go
@@ -32,7 +31,7 @@ class _Job(Struct, frozen=True):
     status: _Status = _Status()
 
 
-_decoder = msgspec.json.Decoder(_Job)
+_job = Reader(_Job, "Job")
 
 
 def is_batch(owner: OwnerReference) -> bool:
@@ -48,13 +47,11 @@ async def finished(client: Client, namespace: str, owner: OwnerReference) -> boo
     """
     try:
         path = f"/apis/{owner.api_version}/namespaces/{namespace}/jobs/{owner.name}"
-        job = _decoder.decode(await client.get(path))
+        job = _job.read(await client.get(path))
     except ApiError as error:
         if error.code != 404:
             raise
         return True
-    except msgspec.DecodeError as error:
-        raise UnreachableError(f"the answer is no Job: {error}") from error
     if job.metadata.uid != owner.uid or job.metadata.deletion_timestamp is not None:
         return True
     return any(c.type in _OVER and c.status == "True" for c in job.status.conditions or ())

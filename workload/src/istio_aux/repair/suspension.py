@@ -201,6 +201,10 @@ class Suspensions:
                 level = logging.DEBUG if usual else logging.WARNING
                 _log.log(level, "Jobs: %s", error, extra={"event": "suspended-jobs"})
                 await self._rest(self._limits.search if usual else backoff.next())
+            except Exception:  # Without the search, a suspended Job might never be resumed.
+                self._telemetry.internal_errors.inc()
+                _log.exception("suspended Jobs", extra={"event": "internal-error"})
+                await self._rest(backoff.next())
             else:
                 await self._rest(self._limits.search)
 

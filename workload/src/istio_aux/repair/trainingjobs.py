@@ -15,8 +15,9 @@ from istio_aux.core import ownership, suspension
 from istio_aux.core.pod import Metadata, OwnerReference, Pod
 from istio_aux.core.suspension import Job, Release, Resume, Suspend
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import ApiError, UnreachableError
+from istio_aux.kube.errors import ApiError, UnreadableError
 from istio_aux.kube.lists import Lister
+from istio_aux.kube.reader import Reader
 
 _GROUP = f"/apis/{ownership.TRAINING}"
 
@@ -63,8 +64,8 @@ class _Resources(msgspec.Struct, frozen=True):
     resources: tuple[_Resource, ...] | None = None
 
 
-_job = msgspec.json.Decoder(Job)
-_resources = msgspec.json.Decoder(_Resources)
+_job = Reader(Job, "training job")
+_resources = Reader(_Resources, "list of resources")
 
 
 class TrainingJobs:
@@ -77,13 +78,11 @@ class TrainingJobs:
     async def read(self, key: Key) -> Job | None:
         """The Job; None when it is gone or its name is another's."""
         try:
-            job = _job.decode(await self._client.get(key.path))
+            job = _job.read(await self._client.get(key.path))
         except ApiError as error:
             if error.code != 404:
                 raise
             return None
-        except msgspec.DecodeError as error:
-            raise UnreachableError(f"the answer is no {key.kind}: {error}") from error
         return job if job.metadata.uid == key.uid else None
 
     async def pods(self, key: Key, job: Job) -> list[Pod]:
@@ -91,7 +90,11 @@ class TrainingJobs:
         lister = Lister(self._client, f"/api/v1/namespaces/{key.namespace}/pods", Pod)
         selector = {"labelSelector": f"{suspension.JOB_NAME}={key.name}"}
         async with aclosing(lister.pages(selector)) as pages:
-            found = [pod async for page in pages for pod in page.items or ()]
+            found = list[Pod]()
+            async for page in pages:
+                if page.unreadable:  # It may be one of the Job's that is still there.
+                    raise UnreadableError(f"cannot read {page.unreadable[0]}")
+                found += page.items
         return suspension.own(job, found)
 
     async def protected(self, pods: Iterable[Pod]) -> str | None:
@@ -125,17 +128,17 @@ class TrainingJobs:
             lister = Lister(self._client, f"{_GROUP}/{resource.name}", Job)
             async with aclosing(lister.pages({"labelSelector": suspension.MARK})) as pages:
                 async for page in pages:
-                    for job in page.items or ():
+                    for found in page.unreadable:  # Whoever looks after it tells of it.
+                        yield Key(found.key.namespace, resource.kind, found.key.name, found.key.uid)
+                    for job in page.items:
                         if job.marked:
                             meta = job.metadata
                             yield Key(meta.namespace, resource.kind, meta.name, meta.uid)
 
     async def _served(self) -> tuple[_Resource, ...]:
         try:
-            return _resources.decode(await self._client.get(_GROUP)).resources or ()
+            return _resources.read(await self._client.get(_GROUP)).resources or ()
         except ApiError as error:
             if error.code != 404:
                 raise
             return ()  # There is no training operator.
-        except msgspec.DecodeError as error:
-            raise UnreachableError(f"the answer is no list of resources: {error}") from error
