@@ -103,7 +103,7 @@ class IstioAuxCharm(ops.CharmBase):
                 self._wake()
 
     def _act(self, client: Client, observed: Inputs) -> Problem | None:
-        inputs = admission.resolve(client, observed)
+        inputs = admission.resolve(client, observed, self.workload_transport)
         inputs = inputs if isinstance(inputs, Problem) else revisions.resolve(client, inputs)
         inputs = inputs if isinstance(inputs, Problem) else suspended.resolve(client, inputs)
         if isinstance(inputs, Problem):

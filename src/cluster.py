@@ -139,6 +139,13 @@ def differs(client: Client, wanted: AnyResource, model: str) -> bool | Problem:
     return attempt(f"{wanted.kind} {_name(wanted)}", look)
 
 
+def owned(
+    client: Client, kind: type[Any], labels: Mapping[str, str], model: str
+) -> list[AnyResource] | Problem | None:
+    """Return the objects of `kind` with `labels`, None where the API server does not know it."""
+    return attempt(kind.__name__, lambda: _labelled(client, kind, labels, model))
+
+
 def any_exists(client: Client, resources: Iterable[AnyResource]) -> bool | Problem:
     """Tell whether one of `resources`, none of which has a namespace, is there."""
 

@@ -36,6 +36,7 @@ class Inputs:
         container_ready: Pebble answers in the workload's container.
         authority: what signs the webhook's certificates, None while there is none.
         admission: who changes new pods; the leader asks the cluster before it goes by it.
+        capability: what cluster and Istio can do for their start; the leader asks its workload.
         control_planes: what each relation with Istio tells, one entry for each that there is.
         asked: what charms ask for over the relation `sidecar`.
         revisions: of Istio; the leader asks the cluster before it goes by it.
@@ -51,6 +52,7 @@ class Inputs:
     container_ready: bool
     authority: Authority | None = field(repr=False)
     admission: Literal["webhook", "policy"] = "webhook"
+    capability: Literal["native", "classic", "unknown"] = "unknown"
     control_planes: tuple[ControlPlane, ...] = ()
     asked: tuple[sidecar.Asked, ...] = ()
     revisions: tuple[str, ...] = ()
@@ -94,6 +96,7 @@ class Inputs:
             deletes=self.config.dead_proxy == "delete",
             start_mode=self.config.start_mode,
             admission=self.admission,
+            capability=self.capability,
             inject=self.applications(),
             repairs=self.config.race_policy == "restart",
             # Whatever the options are now, Jobs that were suspended before have to be resumed.

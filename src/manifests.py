@@ -38,6 +38,10 @@ QUIT_COMMANDS: Final = (
     ("pilot-agent", "request", *_QUIT),
 )
 
+# Annotation of the start policy: the capability that it was rendered for, by which the next leader
+# knows it. What is not known yet changes nothing.
+CAPABILITY: Final = "istio-aux.io/capability"
+
 _ENVIRONMENT: Final = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
     undefined=jinja2.StrictUndefined,
@@ -64,6 +68,7 @@ class Values:
         acts: the workload may quit proxies.
         deletes: it may also delete pods that lost theirs; without `acts` it may not.
         start_mode: how pods get their start order, as the workload's setting of that name has it.
+        capability: what cluster and Istio can do, as the workload found out: `auto` goes by it.
         admission: who changes pods: the webhook, or a policy inside the API server, which leaves
             to the webhook what it cannot change safely.
         inject: applications whose pods are to ask for a sidecar, one entry for each model.
@@ -83,6 +88,7 @@ class Values:
     acts: bool = True
     deletes: bool = False
     start_mode: Literal["auto", "native", "hold", "off"] = "auto"
+    capability: Literal["native", "classic", "unknown"] = "unknown"
     admission: Literal["webhook", "policy"] = "webhook"
     inject: tuple[Applications, ...] = ()
     revisions: tuple[str, ...] = ()
@@ -177,7 +183,8 @@ def render_start_policy(values: Values) -> list[AnyResource]:
         values.app,
         values.model,
         conditions=startrules.policy_conditions(values.start_mode),
-        variables=startrules.variables(values.start_mode),
+        variables=startrules.variables(values.start_mode, values.capability),
+        annotations={CAPABILITY: values.capability},
         **_admission(values),
     )
 
@@ -190,7 +197,7 @@ def render_webhook(values: Values) -> list[AnyResource]:
         "name": "start.istio-aux.io",
         "path": "/mutate",
         "matches": admission.pop("matches"),
-        "conditions": startrules.webhook_conditions(mode),
+        "conditions": startrules.webhook_conditions(mode, values.capability),
     }
     return _render(
         "webhook.yaml.j2",

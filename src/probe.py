@@ -6,7 +6,7 @@ import json
 import ssl
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import httpx2
 
@@ -70,6 +70,9 @@ class Probe:
         called_before_us: names of Istio's webhook configurations that the API server calls first.
         injectors: of Istio; none while they are not known.
         live: at least one of them injects; None while that is not known.
+        capability: what cluster and Istio can do for the start of pods; None while that is not
+            known yet, or nobody injects, or nobody looks.
+        capability_why: what makes it so, one line.
         watches_injectors: the workload looks for injectors, as images older than the charm do not.
         race: what becomes of pods that should have a sidecar and have none, or nothing.
         unmeshed: those pods, the oldest first, at most 500.
@@ -89,6 +92,8 @@ class Probe:
     called_before_us: tuple[str, ...] = ()
     injectors: tuple[Injector, ...] = ()
     live: bool | None = None
+    capability: Literal["native", "classic", "unknown"] | None = None
+    capability_why: str = ""
     watches_injectors: bool = False
     race: str = ""
     unmeshed: tuple[Unmeshed, ...] = ()
@@ -142,6 +147,9 @@ def _decode(body: bytes) -> Probe:
             for i in status.get("injectors", ())
         ),
         live=status.get("injector-live"),
+        # It gives no reason for what it does not know yet.
+        capability=status["capability"] if status.get("capability-why") else None,
+        capability_why=status.get("capability-why", ""),
         watches_injectors="injectors" in status,
         race=status.get("race", ""),
         unmeshed=tuple(

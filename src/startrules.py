@@ -24,6 +24,9 @@ DATAPLANE: Final = "istio.io/dataplane-mode"
 # Istio's own name for the container (istio inject.go ProxyContainerName).
 PROXY: Final = "istio-proxy"
 MODES: Final = ("auto", "native", "hold", "off")
+# Of the workload's `core/policy.py`: what cluster and Istio can do.
+NATIVE: Final = "native"
+UNKNOWN: Final = "unknown"
 
 # What annotations may have in all (apimachinery ValidateAnnotationsSize), less what is added but
 # for the text. For a pod that gets nearer to it, the webhook counts.
@@ -79,7 +82,7 @@ def policy_conditions(mode: str) -> list[dict[str, str]]:
     return [{"name": n, "expression": e} for n, e in {**_ALWAYS, **wanted}.items()]
 
 
-def webhook_conditions(mode: str | None) -> list[dict[str, str]]:
+def webhook_conditions(mode: str | None, capability: str = UNKNOWN) -> list[dict[str, str]]:
     """Return the webhook's `matchConditions`.
 
     Args:
@@ -87,6 +90,7 @@ def webhook_conditions(mode: str | None) -> list[dict[str, str]]:
             for pods that still are not as they should be, or whose author is to be warned. It goes
             by the pod, not by what once was done to it: of a policy that is new, not every API
             server knows yet.
+        capability: as for `variables`.
     """
     if mode is None:
         return [{"name": n, "expression": e} for n, e in _ALWAYS.items()]
@@ -97,8 +101,8 @@ def webhook_conditions(mode: str | None) -> list[dict[str, str]]:
         # Injected otherwise, or so that the payload may not be held back.
         f" || ('{INJECTED}' in {mine} && ({_outdone(mine)} || {_HAS_PROXY}"
         f" && !({_FIRST}.name == '{PROXY}' && has({_FIRST}.lifecycle))))"
-        f" || ({_native(mine, mode)} && {mine}[?'{NATIVE_SIDECAR}'].orValue('true') == 'true'"
-        f" ? !('{NATIVE_SIDECAR}' in {mine})"
+        f" || ({_native(mine, mode, capability)} && !('{NATIVE_SIDECAR}' in {mine}) ? true :"
+        f" {_has_native(mine, _native(mine, mode, capability), capability)} ? false"
         f" : ![{mine}[?'{CONFIG}'].orValue('')].exists(text, {celmerge.settled('text')}))"
     )
     # A comprehension over one element is how CEL gives a value a name.
@@ -106,8 +110,14 @@ def webhook_conditions(mode: str | None) -> list[dict[str, str]]:
     return [*policy_conditions(mode), {"name": "left-by-the-policy", "expression": left}]
 
 
-def variables(mode: str) -> dict[str, str]:
-    """Return the policy's `variables`; the last, `changes`, are the annotations to be written."""
+def variables(mode: str, capability: str = UNKNOWN) -> dict[str, str]:
+    """Return the policy's `variables`; the last, `changes`, are the annotations to be written.
+
+    Args:
+        mode: the start mode.
+        capability: what cluster and Istio can do: native, classic or unknown. CEL cannot ask for
+            it, so that the policy is rendered again when it changes.
+    """
     annotations, text, merged = "variables.annotations", "variables.text", "variables.merged"
     size = f"{annotations}.map(k, size(bytes(k)) + size(bytes({annotations}[k]))).sum()"
     many = f"size({annotations}) > {_MANY} || {size} + size({merged}) > {_FULL}"
@@ -116,7 +126,7 @@ def variables(mode: str) -> dict[str, str]:
         "annotations": f"{_ANNOTATIONS}.orValue({{}})",
         "text": f"{annotations}[?'{CONFIG}'].orValue('')",
         "merged": celmerge.merged(text),
-        "native": _native(annotations, mode),
+        "native": _native(annotations, mode, capability),
         "off": f"{_mode(annotations, mode)} == 'off'",
         "outdone": _outdone(annotations),
         "changes": (
@@ -126,7 +136,7 @@ def variables(mode: str) -> dict[str, str]:
             # A text that CEL does not know may say no to hold, or be one that Istio refuses.
             f" variables.native && !('{NATIVE_SIDECAR}' in {annotations})"
             f" ? ({merged} == '' ? {{}} : {native}) :"
-            f" variables.native && {annotations}['{NATIVE_SIDECAR}'] == 'true' ? {{}} :"
+            f" {_has_native(annotations, 'variables.native', capability)} ? {{}} :"
             f" {merged} == '' ? {{}} : {{'{CONFIG}': {merged}, '{STARTED_WITH}': 'hold'}}"
         ),
     }
@@ -138,11 +148,18 @@ def _mode(annotations: str, mode: str) -> str:
     return f"({own} in {json.dumps(MODES)} ? {own} : '{mode}')"
 
 
-def _native(annotations: str, mode: str) -> str:
+def _native(annotations: str, mode: str, capability: str) -> str:
     """Native is for pods that end, unless an author asks for it for the pod at hand."""
     asked = f"{annotations}[?'{START}'] == optional.of('native')"
     ends = f"(object.spec.restartPolicy != 'Always' || {asked})"
-    return f"({_mode(annotations, mode)} == 'native' && {ends})"
+    modes = ["native", "auto"] if capability == NATIVE else ["native"]
+    return f"({_mode(annotations, mode)} in {json.dumps(modes)} && {ends})"
+
+
+def _has_native(annotations: str, native: str, capability: str) -> str:
+    """The author has asked Istio for it, which is left as it is where it can be had."""
+    asked = f"{annotations}[?'{NATIVE_SIDECAR}'].orValue('') == 'true'"
+    return asked if capability == NATIVE else f"{native} && {asked}"
 
 
 def _outdone(annotations: str) -> str:

@@ -101,6 +101,8 @@ def _working(
     facts = [f"{count} namespace{'' if count == 1 else 's'} selected", *_mesh(inputs, probe)]
     if inputs.config.start_mode != "auto":
         facts.append(f"start: {inputs.config.start_mode}")
+    elif probe.capability not in {"native", None}:
+        facts.append(f"pods are held, not native: {probe.capability_why}")
     # A policy comes before all webhooks; only the leader knows whether there is one. A sidecar that
     # is there already can be moved first and waited for, which is what a hold does.
     if probe.called_before_us and inputs.leader and inputs.admission == "webhook":

@@ -23,7 +23,7 @@ HOOKS = {"preStop": {"exec": {"command": ["sleep", "5"]}}}
 # Revisions of Istio by what keeps hold from having an effect.
 REVISIONS: dict[str, dict[str, Any]] = {
     "lifecycle": {"lifecycle": HOOKS},
-    "native": {"native": "true"},
+    "native": {"native": "default"},
 }
 
 

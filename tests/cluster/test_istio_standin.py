@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import lab
 import lab.istio
 import pytest
@@ -12,6 +14,14 @@ from lightkube.resources.core_v1 import ConfigMap, Namespace, Pod
 
 HOLD = {"proxy.istio.io/config": "holdApplicationUntilProxyStarts: true"}
 NATIVE = {"sidecar.istio.io/nativeSidecar": "true"}
+
+
+@pytest.fixture(scope="module")
+def istio(cluster: lab.Cluster) -> Iterator[lab.istio.Istio]:
+    """One that makes native sidecars for pods that ask for them."""
+    istio = lab.istio.install(cluster, native="on request")
+    yield istio
+    istio.remove()
 
 
 @pytest.fixture

@@ -116,7 +116,7 @@ def test_without_istiod_pods_are_refused_until_it_is_back(
 def test_istio_in_another_namespace_is_named_for_it(
     cluster: lab.Cluster, meshed: str, install: Install
 ) -> None:
-    istio = install("mesh-root", native="auto")
+    istio = install("mesh-root", native="default")
 
     await_containers(cluster, meshed, ["istio-init", "istio-proxy", "main"])
     assert istio.configurations[0] == "istio-revision-tag-default-mesh-root"

@@ -24,6 +24,8 @@ ALWAYS = {
     # Dry runs: `test_repairing_policy.py`.
     ("", "pods", "create"),
     ("", "namespaces", "get list watch"),
+    # Versions of kubelets, which below 1.32 are not known otherwise: `core/native.py`.
+    ("", "nodes", "list"),
     # By name: see below.
     ("", "configmaps", "get"),
     ("admissionregistration.k8s.io", "mutatingwebhookconfigurations", "list watch"),
@@ -81,6 +83,8 @@ DANGEROUS = [
     ("delete", "validatingadmissionpolicybindings", "admissionregistration.k8s.io"),
     ("impersonate", "users", ""),
     ("get", "nodes/proxy", ""),
+    ("get", "nodes", ""),
+    ("patch", "nodes", ""),
     ("patch", "deployments", "apps"),
     ("delete", "jobs", "batch"),
     ("update", "mutatingwebhookconfigurations", "admissionregistration.k8s.io"),

@@ -9,14 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import lab
+import lab.istio
 import lightkube
 import pytest
-from istio_aux.core.policy import StartMode
+from istio_aux.core.policy import Capability, StartMode
 from istio_aux.core.start import START, STARTED_WITH
-from lab import creation
+from lab import creation, start_cases
 from lab.creation import Creation
 from lab.fixtures import await_account
-from lab.start_cases import CASES, Case, Outcome, outcome
+from lab.start_cases import Case, Outcome, outcome
 from lab.workload import Workload
 from lightkube.codecs import AnyResource, from_dict
 from lightkube.models.meta_v1 import ObjectMeta
@@ -28,25 +29,36 @@ FORM: Final = "lab.test/form"
 # `unseen`: both, of which the API server has not seen the policy yet.
 FORMS = ("webhook", "policy", "both", "unseen")
 # Those last that are awaited: the API server learns of objects in the order in which they are made.
-PAIRS = tuple(itertools.product(reversed(FORMS), StartMode))
+# To a policy it is the same whether native cannot be had or is not known (`test_manifests.py`).
+CASES = [case for case in start_cases.CASES if case.capability is not Capability.CLASSIC]
+SETTINGS = tuple(dict.fromkeys((case.mode, case.capability) for case in CASES))
+PAIRS = tuple(itertools.product(reversed(FORMS), SETTINGS))
+# Namespaces of the Istio that a workload looks at, by what can be had; one of them has none.
+ROOTS = {Capability.NATIVE: "start-istio", Capability.UNKNOWN: "start-nowhere"}
 # Measured on 2 busy cores: in force after 1 s.
 IN_FORCE = 30.0
 PATIENT = '"timeoutSeconds": 30'
 
 
-def name(form: str, mode: str) -> str:
-    """The namespace in which a form is in force with that start mode."""
-    return f"start-{mode}-by-{form}"
+Setting = tuple[StartMode, Capability]
 
 
-def objects(workload: Workload, form: str, mode: StartMode) -> list[AnyResource]:
+def name(form: str, setting: Setting) -> str:
+    """The namespace in which a form is in force with that start mode and capability."""
+    mode, capability = setting
+    return f"start-{mode}-{capability}-by-{form}"
+
+
+def objects(workload: Workload, form: str, setting: Setting) -> list[AnyResource]:
     """What the charm makes for a form, under a name of its own."""
+    mode, capability = setting
     values = manifests.Values(
         workload.name,
         workload.model,
-        namespace_selector={"matchLabels": {FORM: name(form, mode)}},
+        namespace_selector={"matchLabels": {FORM: name(form, setting)}},
         ca_bundle=workload.authority.certificate,
         start_mode=mode.value,
+        capability=capability.value,
         admission="webhook" if form == "webhook" else "policy",
     )
     policy = [] if form == "unseen" else manifests.render_start_policy(values)
@@ -54,7 +66,7 @@ def objects(workload: Workload, form: str, mode: StartMode) -> list[AnyResource]
     found = json.dumps([resource.to_dict() for resource in policy + webhook])
     ours = manifests.webhook_configuration(workload.name, workload.model)
     # Nothing here is about time, and the machine may be busy.
-    found = found.replace(ours, name(form, mode)).replace('"timeoutSeconds": 3', PATIENT)
+    found = found.replace(ours, name(form, setting)).replace('"timeoutSeconds": 3', PATIENT)
     return [from_dict(each) for each in json.loads(found)]
 
 
@@ -64,7 +76,7 @@ def create(cluster: lab.Cluster, *what: tuple[Case, str], dry_run: bool = True) 
         pod = Pod.from_dict(case.pod)
         assert isinstance(pod, Pod)
         assert pod.metadata
-        pod.metadata.namespace = name(form, case.mode)
+        pod.metadata.namespace = name(form, (case.mode, case.capability))
         pods.append(pod)
     return creation.create(cluster, *pods, dry_run=dry_run)
 
@@ -121,16 +133,18 @@ def _called(cluster: lab.Cluster, requests: set[str]) -> set[str]:
 def table(
     cluster: lab.Cluster, client: lightkube.Client, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Table]:
-    workloads = {
-        mode: Workload(
-            cluster,
-            tmp_path_factory.mktemp(mode),
-            name=f"start-{mode}",
-            model=f"start-{mode}",
-            more={"start-mode": mode.value, "quit": "off"},
-        )
-        for mode in StartMode
-    }
+    def served(setting: Setting) -> Workload:
+        mode, capability = setting
+        name = f"start-{mode}-{capability}"
+        root = {"root-namespace": ROOTS[capability]}
+        more = {"start-mode": mode.value, "quit": "off", **root}
+        return Workload(cluster, tmp_path_factory.mktemp(name), name=name, model=name, more=more)
+
+    workloads = {setting: served(setting) for setting in SETTINGS}
+
+    def install() -> lab.istio.Istio:
+        root = ROOTS[Capability.NATIVE]
+        return lab.istio.install(cluster, root, revision=root, native="on request")
 
     def begin(workload: Workload) -> None:
         workload.deploy()
@@ -138,35 +152,38 @@ def table(
         workload.enlist()
 
     with ThreadPoolExecutor() as pool:
+        istio = pool.submit(install)
         begun = pool.map(begin, workloads.values())
-        made = [each for form, mode in PAIRS for each in objects(workloads[mode], form, mode)]
-        for form, mode in PAIRS:
-            label = {FORM: name(form, mode)}
-            client.create(Namespace(metadata=ObjectMeta(name=name(form, mode), labels=label)))
+        made = [each for form, by in PAIRS for each in objects(workloads[by], form, by)]
+        for form, by in PAIRS:
+            label = {FORM: name(form, by)}
+            client.create(Namespace(metadata=ObjectMeta(name=name(form, by), labels=label)))
         for resource in made:
             client.apply(resource, field_manager="lab")
-        for form, mode in PAIRS:
-            await_account(client, name(form, mode))
+        for form, by in PAIRS:
+            await_account(client, name(form, by))
         list(begun)
-    for workload in workloads.values():
+    for (_, capability), workload in workloads.items():
         workload.await_ready()
+        workload.await_capability(capability)
     await_in_force(cluster)
     yield Table(cluster)
     for resource in made:
         assert resource.metadata
         client.delete(type(resource), str(resource.metadata.name))
-    for form, mode in PAIRS:
-        client.delete(Namespace, name(form, mode))
+    for form, by in PAIRS:
+        client.delete(Namespace, name(form, by))
     for workload in workloads.values():
         workload.process.kill()
         workload.process.wait(30)
+    istio.result().remove()
 
 
 def await_in_force(cluster: lab.Cluster) -> None:
     """Return when the API server knows of all forms."""
     probes = [
-        (Case(name="probe", mode=mode, annotations={START: "hold"}), form)
-        for form, mode in PAIRS
+        (Case(name="probe", mode=mode, capability=capability, annotations={START: "hold"}), form)
+        for form, (mode, capability) in PAIRS
         if form in {"policy", "webhook"}
     ]
     lab.until(

@@ -51,9 +51,9 @@ def policy(
         name="policy", model="policy", selector=selector, admission="policy",
     )  # fmt: skip
     with ThreadPoolExecutor() as pool:
-        default = pool.submit(lambda: lab.istio.install(cluster))
+        default = pool.submit(lambda: lab.istio.install(cluster, native="on request"))
         other = pool.submit(
-            lambda: lab.istio.install(cluster, "istio-native", native="true", revision="native")
+            lambda: lab.istio.install(cluster, "istio-native", native="default", revision="native")
         )
         absent.deploy()
         for name, labels in NAMESPACES.items():

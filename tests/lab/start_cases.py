@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from istio_aux.core.policy import StartMode
+from istio_aux.core.policy import Capability, StartMode
 from istio_aux.core.proxyconfig import ANNOTATION as CONFIG
 from istio_aux.core.proxyconfig import HOLD
 from istio_aux.core.start import DATAPLANE, INJECT, MIRROR, NATIVE_SIDECAR, START, STARTED_WITH
@@ -35,6 +35,7 @@ class Case:
 
     Attributes:
         mode: the start mode that the admin has set.
+        capability: what cluster and Istio can do.
         spec: fields of the pod's spec, in place of one container and `restartPolicy: Never`.
         added: annotations that it gets, or whose values are replaced.
         containers: what its containers are to be, if not as they were.
@@ -45,6 +46,7 @@ class Case:
 
     name: str
     mode: StartMode = StartMode.AUTO
+    capability: Capability = Capability.UNKNOWN
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
     spec: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -195,6 +197,42 @@ MODES = [
          annotations={START: ""}, warns="expected auto, native, hold or off"),
 ]  # fmt: skip
 
+CAN, CANNOT = Capability.NATIVE, Capability.CLASSIC
+CAPABILITIES = [
+    Case(name="auto makes native what ends, where it can be had", capability=CAN, added=NATIVE),
+    Case(name="auto makes native what starts again when it fails, where it can be had",
+         capability=CAN, spec={"restartPolicy": "OnFailure"}, added=NATIVE),
+    Case(name="auto holds a pod that runs on, where native can be had", capability=CAN, spec=ALWAYS,
+         added=HELD),
+    Case(name="auto holds where native cannot be had", capability=CANNOT, added=HELD),
+    Case(name="auto keeps a text, where native can be had", capability=CAN,
+         annotations={CONFIG: "concurrency: 2"}, added=NATIVE),
+    Case(name="auto by annotation, where native can be had", capability=CAN, mode=StartMode.HOLD,
+         annotations={START: "auto"}, added=NATIVE),
+    Case(name="hold holds, where native can be had", capability=CAN, mode=StartMode.HOLD,
+         added=HELD),
+    Case(name="hold by annotation, where native can be had", capability=CAN,
+         annotations={START: "hold"}, added=HELD),
+    Case(name="a start that does not exist, where native can be had", capability=CAN,
+         annotations={START: "later"}, added=NATIVE, warns="expected auto, native, hold or off"),
+    Case(name="an author who says no to hold does not get native, where it can be had",
+         capability=CAN, annotations={CONFIG: f"{HOLD}: false"},
+         left_to_webhook="a word on hold has to be read"),
+    Case(name="an author who refuses native is held, where it can be had", capability=CAN,
+         annotations={NATIVE_SIDECAR: "false"}, added=HELD),
+    Case(name="an author who wants native has it, where it can be had", capability=CAN,
+         annotations={NATIVE_SIDECAR: "true"}),
+    Case(name="an author who wants native has it for a pod that runs on, where it can be had",
+         capability=CAN, annotations={NATIVE_SIDECAR: "true"}, spec=ALWAYS),
+    Case(name="an author who wants native has it in mode hold, where it can be had", capability=CAN,
+         mode=StartMode.HOLD, annotations={NATIVE_SIDECAR: "true"}),
+    Case(name="an author who wants native is held where it cannot be had", capability=CANNOT,
+         annotations={NATIVE_SIDECAR: "true"}, added=HELD),
+    Case(name="injected without hold, where native can be had", capability=CAN,
+         annotations=BY_HAND, spec={"containers": [MAIN, PROXY]}, added=HELD,
+         containers=[HOLDING, MAIN], left_to_webhook="containers are to be moved"),
+]  # fmt: skip
+
 INJECTED_PODS = [
     Case(
         name="injected by hand, without hold",
@@ -255,6 +293,7 @@ COPIES = [
 CASES = [
     *OPT_OUTS,
     *MODES,
+    *CAPABILITIES,
     *TEXTS,
     *INJECTED_PODS,
     *COPIES,

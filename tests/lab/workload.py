@@ -173,6 +173,18 @@ class Workload:
 
         lab.until(ready, timeout=timeout, what=f"{self.unit} to be ready ({self.process.log})")
 
+    def await_capability(self, capability: str, timeout: float = READY) -> None:
+        """Return when the program says that cluster and Istio can do this.
+
+        Raises:
+            TimeoutError: it does not.
+        """
+        lab.until(
+            lambda: self.status().get("capability") == capability,
+            timeout=timeout,
+            what=f"{self.unit} to say {capability} ({self.process.log})",
+        )
+
     def status(self) -> dict[str, Any]:
         """What ``/status`` says; empty when nobody answers."""
         code, body = self.get("/status")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import dataclasses
 import json
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -14,6 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
 
+import jsonpatch
 import msgspec
 from aiohttp import web
 from istio_aux.core.namespace import Namespace
@@ -46,17 +48,37 @@ def http(body: bytes, status: str = "200 OK", *headers: str) -> bytes:
     return "\r\n".join((f"HTTP/1.1 {status}", *length, *headers, "", "")).encode() + body
 
 
-def sidecar_for(review: bytes, *, native: bool = False) -> bytes:
+def sidecar_for(review: bytes, *, native: sidecar.World = "never") -> bytes:
     """What istiod answers."""
-    answer, _ = decision.answer(json.loads(review), TEMPLATE, native=native)
-    return json.dumps(answer).encode()
+    return json.dumps(_answer(json.loads(review), native)).encode()
+
+
+def _answer(review: dict[str, Any], native: sidecar.World) -> dict[str, Any]:
+    template = dataclasses.replace(TEMPLATE, native=native)
+    answer, _ = decision.answer(review, template, native=native == "default")
+    return answer
+
+
+def chain(
+    native: sidecar.World, *later: Callable[[dict[str, Any]], web.Response | None]
+) -> Callable[[dict[str, Any]], web.Response]:
+    """What a dry run answers: istiod, and webhooks after it that change the pod or refuse it."""
+
+    def create(pod: dict[str, Any]) -> web.Response:
+        request = {"uid": "1", "namespace": pod["metadata"]["namespace"], "object": pod}
+        answer = _answer({"request": request}, native)["response"]
+        made = jsonpatch.apply_patch(pod, json.loads(base64.b64decode(answer["patch"])))
+        refusals = (refused for webhook in later if (refused := webhook(made)))
+        return next(refusals, None) or web.json_response(made, status=201)
+
+    return create
 
 
 class Istiod:
     """The server, for as long as the ``async with`` lasts.
 
     Attributes:
-        native: whether it makes native sidecars.
+        native: when it makes native sidecars.
         talk: answers a request's body, if not with a sidecar.
         heads: of all requests that came.
         connections: those that are open.
@@ -69,7 +91,7 @@ class Istiod:
         pair = self.authority.issue("istiod", "istiod", hosts=[host])
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._tls.load_cert_chain(pair.certificate, pair.key)
-        self.native = False
+        self.native: sidecar.World = "never"
         self.talk: Talk = self._inject
         self.heads: list[str] = []
         self.connections: set[asyncio.StreamWriter] = set()
@@ -149,15 +171,23 @@ class Cluster(ApiServer):
     Attributes:
         dry_run: answers a dry run of a pod's creation.
         dry_runs: the pods of all dry runs.
+        version: of Kubernetes, as `/version` has it.
+        kubelets: versions of the nodes' kubelets.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.dry_runs: list[dict[str, Any]] = []
         self.dry_run: Callable[[dict[str, Any]], web.Response] = web.json_response
+        self.version = "v1.36.3"
+        self.kubelets: list[str] = []
 
     async def _route(self, request: web.Request) -> web.StreamResponse:
         match request.path.strip("/").split("/"):
+            case ["version"]:
+                return web.json_response({"gitVersion": self.version})
+            case ["api", "v1", "nodes"]:
+                return web.json_response({"metadata": {}, "items": self._nodes()})
             case ["apis", "discovery.k8s.io", "v1", "namespaces", namespace, "endpointslices"]:
                 return await self.collection(request, "endpointslices", namespace)
             case ["api", "v1", "namespaces", namespace, "configmaps", name]:
@@ -167,6 +197,12 @@ class Cluster(ApiServer):
                 self.dry_runs.append(await request.json())
                 return self.dry_run(self.dry_runs[-1])
         return await super()._route(request)
+
+    def _nodes(self) -> list[dict[str, Any]]:
+        return [
+            {"metadata": {"name": f"node-{n}"}, "status": {"nodeInfo": {"kubeletVersion": version}}}
+            for n, version in enumerate(self.kubelets)
+        ]
 
     async def configure(
         self,

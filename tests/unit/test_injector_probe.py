@@ -14,6 +14,7 @@ from istio_aux.core.policy import Capability
 from istio_aux.injector import exchange
 from lab import ports
 from lab.certificates import Authority
+from lab.istio import World
 from unit.asking import PLAIN, asking
 from unit.asynchronous import driven, until
 from unit.injecting import HOST, Istiod, Talk, http, saying, sidecar_for, silence
@@ -21,18 +22,26 @@ from unit.test_injector_trust import encoded
 from unit.tls import certificate
 
 
-@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize(
+    ("native", "found_out"),
+    [
+        ("default", Capability.NATIVE),
+        ("on request", Capability.NATIVE),
+        ("never", Capability.CLASSIC),
+    ],
+)
 @driven
 async def test_an_injector_that_gives_a_sidecar_is_live_and_says_which(
-    native: bool, tmp_path: Path
+    native: World, found_out: Capability, tmp_path: Path
 ) -> None:
+    """It is asked for a native one."""
     async with asking() as who, Istiod(tmp_path) as istiod:
         istiod.native = native
 
         found = await who.ask(istiod.target, istiod.port)
 
         assert found.probe.injected
-        assert found.probe.native is (Capability.NATIVE if native else Capability.CLASSIC)
+        assert found.probe.native is found_out
         assert found.connection
         assert who.counted() == {("direct", "injected"): 1}
         assert who.api.dry_runs == []

@@ -14,7 +14,7 @@ from istio_aux.injector import exchange
 from istio_aux.injector.watcher import Watcher
 from istio_aux.telemetry import Telemetry
 from unit.asynchronous import driven, until
-from unit.injecting import ENABLED, Cluster, Istiod, http, saying, silence, watching
+from unit.injecting import ENABLED, Cluster, Istiod, chain, http, saying, silence, watching
 from unit.store import refusal
 from unit.test_injector_trust import encoded, valid
 
@@ -74,11 +74,12 @@ async def test_a_killed_istiod_is_noticed_by_its_connection_and_one_that_is_back
         await istiod.stop()
         found = await told(watcher, State.REFUSED)
         await istiod.start()
-        istiod.native = True
-        again = await told(watcher, State.LIVE)
+        istiod.native = "on request"
+        api.dry_run = chain("on request")
+        await until(lambda: watcher.mesh.capability is Capability.NATIVE, "it is native")
 
         assert "failed calling webhook" in found.why
-        assert (found.native, again.native) == (Capability.UNKNOWN, Capability.NATIVE)
+        assert found.native is Capability.UNKNOWN
 
 
 @driven
@@ -117,13 +118,15 @@ async def test_an_istiod_that_moves_is_live_all_the_time(tmp_path: Path) -> None
         Istiod(tmp_path / "new") as new,
         watching(api) as watcher,
     ):
+        await api.put("namespaces", {"metadata": {"name": "meshed", "labels": ENABLED}})
         both = [each.authority.pair.certificate.read_bytes() for each in (old, new)]
         bundle = encoded(*both)
         await api.configure(bundle=bundle)
         await api.publish(old.port)
         await told(watcher, State.LIVE)
         watcher.changed = lambda: states.append(injector(watcher).state)
-        new.native = True
+        new.native = "on request"
+        api.dry_run = chain("on request")
 
         await api.publish(new.port)
 

@@ -15,7 +15,7 @@ from istio_aux.injector.order import CONFIGURATIONS
 from istio_aux.notices import KEY
 from unit.asynchronous import driven, until
 from unit.core.pods import RUNNING, document
-from unit.injecting import ENABLED, Cluster, Istiod
+from unit.injecting import ENABLED, Cluster, Istiod, chain
 from unit.pebble import Pebble
 from unit.served import Served, serving
 from unit.store import refusal
@@ -87,15 +87,18 @@ async def test_pods_are_started_natively_once_the_injector_has_shown_that_it_can
         "request": {"uid": "1", "operation": "CREATE", "object": document({"main": RUNNING})},
     }
     async with Cluster() as api, Istiod(tmp_path) as istiod:
-        istiod.native = True
+        istiod.native = "on request"
+        api.dry_run = chain("on request")
         await fill(api)
         async with serving(tmp_path, api) as served:
             said = await status(served, lambda now: now["injector-live"] is False)
             assert said["capability"] == "unknown"
             await api.configure(bundle=istiod.bundle)
             await api.publish(istiod.port)
-            said = await status(served, lambda now: now["injector-live"] is True)
-            assert said["capability"] == "native"
+            said = await status(served, lambda now: now["capability"] == "native")
+            assert said["capability-why"] == (
+                "istio-sidecar-injector: sidecars are native on request"
+            )
             trust = ssl.create_default_context(cafile=str(served.crt))
             url = f"https://{served.addresses['webhook']}/mutate"
             post = {"json": review, "ssl": trust}

@@ -46,6 +46,7 @@ BEFORE = Status(
         {"injectors": []},
         {"injector_live": None},
         {"capability": Capability.CLASSIC},
+        {"capability_why": "a webhook drops restartPolicy"},
         {"called_before_us": ("aaa",)},
         {"selected_namespaces": []},
         {"stuck_pods": []},

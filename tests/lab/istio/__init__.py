@@ -14,7 +14,7 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from lightkube import ApiError, codecs
 from lightkube.models.core_v1 import Container, PodSpec
@@ -28,13 +28,13 @@ from lightkube.resources.discovery_v1 import EndpointSlice
 
 from lab import images, ports
 from lab.istio import validation, webhooks
-from lab.istio.sidecar import PROXY, Template
+from lab.istio.sidecar import PROXY, Template, World
 from lab.waiting import until
 
 if TYPE_CHECKING:
     from lab import Cluster, Process
 
-__all__ = ["PROXY", "Istio", "install"]
+__all__ = ["PROXY", "Istio", "World", "install"]
 
 # Measured on 2 cores: 1 s until the injector is live, 10 s with six builds and test runs beside it.
 LIVE = 100
@@ -50,6 +50,7 @@ class Istio:
     port: int
     process: Process
     configurations: tuple[str, ...]
+    template: Template
 
     @property
     def bundle(self) -> str:
@@ -75,6 +76,15 @@ class Istio:
         """Start its process again, which has a new CA then; returns when it serves."""
         self.process.start()
         ports.await_listener(self.process, self.cluster.host, self.port, timeout=LIVE)
+
+    def become(self, native: World) -> None:
+        """Go on as another Istio, as after an upgrade; returns when that one is live."""
+        template = dataclasses.replace(self.template, native=native)
+        _write(_folder(self.cluster, self.namespace, self.revision), template)
+        self.process.kill()
+        self.process.wait(LIVE)
+        self.start()
+        self.await_live()
 
     def configure(self) -> None:
         """Make what `istioctl install` makes for the API server to read, without a caBundle."""
@@ -141,7 +151,7 @@ def install(
     ca_delay: float = 0.0,
     configuration: str | None = None,
     revision: str = webhooks.DEFAULT,
-    native: Literal["true", "false", "auto"] = "false",
+    native: World = "never",
     lifecycle: Mapping[str, Any] | None = None,
     cni: bool = False,
     proxy_ready_delay: float = 0.0,
@@ -156,7 +166,7 @@ def install(
         configuration: the name of the configuration that does the work, if not Istio's own.
         revision: of several Istios in a cluster, which; namespaces and pods ask for any but the
             default one by the label `istio.io/rev`.
-        native: istiod's ENABLE_NATIVE_SIDECARS; a pod's annotation beats it.
+        native: when its sidecars are native; by default never, for tests of hold and quit.
         lifecycle, cni: as in `lab.istio.sidecar.Template`.
         proxy_ready_delay: seconds between the start of a proxy and its readiness.
 
@@ -171,6 +181,7 @@ def install(
         namespace, images.PROXYV2, native, proxy_ready_delay, revision, lifecycle, cni
     )
     port = ports.reserve()
+    _write(_folder(cluster, namespace, revision), template)
     with cluster.client() as client:
         client.apply(Namespace(metadata=ObjectMeta(name=namespace)))
     process = cluster.spawn(
@@ -178,7 +189,6 @@ def install(
         [
             *(sys.executable, "-m", "lab.istio.injector"),
             *("--kubeconfig", cluster.kubeconfig),
-            *("--template", json.dumps(dataclasses.asdict(template))),
             *("--state", _folder(cluster, namespace, revision)),
             *("--address", cluster.host),
             *("--port", str(port)),
@@ -189,12 +199,17 @@ def install(
     ports.await_listener(process, cluster.host, port, timeout=LIVE)
     documents = webhooks.configurations(namespace, revision, configuration)
     names = tuple(document["metadata"]["name"] for document in documents)
-    istio = Istio(cluster, namespace, revision, port, process, names)
+    istio = Istio(cluster, namespace, revision, port, process, names, template)
     istio.serve()
     istio.configure()
     if not ca_delay:
         istio.await_live()
     return istio
+
+
+def _write(folder: Path, template: Template) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "template.json").write_text(json.dumps(dataclasses.asdict(template)))
 
 
 def _folder(cluster: Cluster, namespace: str, revision: str) -> Path:

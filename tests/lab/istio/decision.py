@@ -23,14 +23,15 @@ def answer(
     Args:
         review: an AdmissionReview v1 with a request.
         template: the installation's settings.
-        native: whether sidecars are native where the pod does not say.
+        native: whether sidecars are native where the pod does not say (`native_by_default`).
     """
     request = review["request"]
     pod, namespace = request["object"], request.get("namespace", "")
     response: dict[str, Any] = {"uid": request["uid"], "allowed": True}
     reason = why_not(pod, namespace)
     if reason is None:
-        native = sidecar.is_native(pod["metadata"].get("annotations") or {}, native)
+        if template.native != "never":
+            native = sidecar.is_native(pod["metadata"].get("annotations") or {}, native)
         try:
             injected = sidecar.inject(pod, namespace, template, native=native)
         except proxyconfig.InvalidConfigError as error:
@@ -66,12 +67,12 @@ def why_not(pod: Mapping[str, Any], namespace: str) -> str | None:
     return None
 
 
-def native_by_default(setting: str, kubelets: Iterable[str]) -> bool:
-    """What ENABLE_NATIVE_SIDECARS means for the kubelets' versions (istio DetectNativeSidecar).
+def native_by_default(world: sidecar.World, kubelets: Iterable[str]) -> bool:
+    """Whether sidecars are native for pods that do not ask (istio DetectNativeSidecar).
 
-    `auto` is native when every kubelet is 1.33 or later; no kubelet at all counts as new ones.
+    They are when every kubelet is 1.33 or later; no kubelet at all counts as new ones.
     """
-    if setting != "auto":
-        return setting == "true"
+    if world != "default":
+        return False
     versions = (re.match(r"v1\.(\d+)", kubelet) for kubelet in kubelets)
     return all(match is not None and int(match[1]) >= 33 for match in versions)

@@ -1,6 +1,8 @@
 """Stand-in for istiod: answers /inject and /validate, writes its CA into webhooks and namespaces.
 
-    python -m lab.istio.injector --kubeconfig FILE --template JSON ...
+    python -m lab.istio.injector --kubeconfig FILE --state FOLDER ...
+
+It reads its installation's settings from `template.json` in that folder.
 
 It does not: configure proxies (no xDS), sign certificates, read Istio's own resources, know other
 templates than `sidecar`, nor merge a sidecar that the user wrote into the pod.
@@ -60,7 +62,7 @@ class Injector:
         return web.json_response(response)
 
     async def _kubelets(self) -> list[str]:
-        if self._template.native != "auto":
+        if self._template.native != "default":
             return []
         nodes = [node async for node in self._client.list(Node)]
         return [cast("Any", node.status).nodeInfo.kubeletVersion for node in nodes]
@@ -133,7 +135,7 @@ class Injector:
 async def serve(arguments: argparse.Namespace) -> None:
     """Run until the process is ended."""
     authority = Authority(arguments.state, "root")
-    template: sidecar.Template = arguments.template
+    template = sidecar.Template(**json.loads((arguments.state / "template.json").read_text()))
     host = f"{webhooks.service(template.revision)}.{template.namespace}.svc"
     pair = authority.issue("istiod", "istiod", hosts=[host])
     kubeconfig = KubeConfig.from_file(arguments.kubeconfig)
@@ -155,18 +157,16 @@ async def serve(arguments: argparse.Namespace) -> None:
         loops.create_task(injector.follow(ValidatingWebhookConfiguration, injector.enforce))
 
 
-def _template(text: str) -> sidecar.Template:
-    return sidecar.Template(**json.loads(text))
-
-
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="stand-in for istiod's sidecar injector")
     parser.add_argument("--kubeconfig", type=Path, required=True)
     parser.add_argument(
-        "--template", type=_template, required=True, help="lab.istio.sidecar.Template as JSON"
+        "--state",
+        type=Path,
+        required=True,
+        help="folder for certificates, with a lab.istio.sidecar.Template in template.json",
     )
-    parser.add_argument("--state", type=Path, required=True, help="folder for certificates")
     parser.add_argument("--address", required=True, help="the address to serve on")
     parser.add_argument("--port", type=int, required=True, help="the TCP port to serve on")
     parser.add_argument("--ca-delay", type=float, default=0, help="seconds before it writes its CA")
@@ -175,7 +175,6 @@ def main() -> None:
         level=logging.INFO, stream=sys.stdout, format="%(asctime)s %(levelname)s %(message)s"
     )
     logging.getLogger("httpx2").setLevel(logging.WARNING)
-    arguments.state.mkdir(parents=True, exist_ok=True)
     asyncio.run(serve(arguments))
 
 

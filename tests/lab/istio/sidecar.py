@@ -19,6 +19,11 @@ STATUS_PORT_ANNOTATION = "status.sidecar.istio.io/port"
 STATUS_ANNOTATION = "sidecar.istio.io/status"
 LOG_LEVEL = "--log_output_level=default:info"
 
+World = Literal["default", "on request", "never"]
+"""When sidecars are native: by default, as with Istio 1.27 or later where every kubelet is 1.33 or
+later; only for pods that ask for it, as with Istio 1.24 or later elsewhere (or with
+ENABLE_NATIVE_SIDECARS=false); or never, as with Istio 1.23, which does not know the annotation."""
+
 
 @dataclass(frozen=True)
 class Template:
@@ -27,7 +32,7 @@ class Template:
     Attributes:
         namespace: where istiod is.
         image: the proxy's.
-        native: ENABLE_NATIVE_SIDECARS.
+        native: which Istio it is in that respect.
         ready_delay: the stand-in's own: seconds until a proxy is ready.
         revision: which Istio it is.
         lifecycle: the Helm value `global.proxy.lifecycle`; what the template would put there is
@@ -37,7 +42,7 @@ class Template:
 
     namespace: str
     image: str
-    native: Literal["true", "false", "auto"] = "false"
+    native: World = "on request"
     ready_delay: float = 0.0
     revision: str = "default"
     lifecycle: Mapping[str, Any] | None = None

@@ -46,6 +46,8 @@ class Workload:
         self.called_before: list[str] | None = []
         self.injectors: list[dict[str, str]] = [injector()]
         self.injects: bool | None = True
+        # What it says of `capability`, and why.
+        self.capability: tuple[str, str] = ("native", "istio: sidecars are native on request")
         self.race = "report"
         self.unmeshed: list[dict[str, str]] = []
         self.unmeshed_total = 0
@@ -70,6 +72,8 @@ class Workload:
             "called-before-us": self.called_before,
             "injectors": self.injectors,
             "injector-live": self.injects,
+            "capability": self.capability[0],
+            "capability-why": self.capability[1],
             "race": self.race,
             "unmeshed-pods": self.unmeshed,
             "unmeshed-total": self.unmeshed_total,

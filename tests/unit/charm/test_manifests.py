@@ -116,6 +116,7 @@ def rights(values: Values) -> set[tuple[str, str]]:
 READS = {
     *((resource, verb) for resource in ("pods", "namespaces") for verb in ("get", "list", "watch")),
     *(("mutatingwebhookconfigurations", verb) for verb in ("list", "watch")),
+    ("nodes", "list"),
     *(("endpointslices", verb) for verb in ("list", "watch")),
     ("configmaps", "get"),
     ("events", "create"),
@@ -266,6 +267,20 @@ def test_both_forms_fail_alike(failure_policy: Literal["Ignore", "Fail"]) -> Non
 
 
 def test_the_policy_goes_by_the_name_of_the_webhook_configuration() -> None:
-    policy, configuration = by_policy()
+    policy, configuration = by_policy(capability="native")
 
+    assert policy["metadata"].pop("annotations") == {"istio-aux.io/capability": "native"}
     assert policy["metadata"] == configuration["metadata"]
+
+
+@pytest.mark.parametrize("mode", ["auto", "native", "hold", "off"])
+def test_rules_are_the_same_whether_native_cannot_be_had_or_is_not_known(
+    mode: Literal["auto", "native", "hold", "off"],
+) -> None:
+    """The cluster tier's table leaves the one out for the other."""
+    (cannot, webhook), (unknown, same) = (
+        by_policy(start_mode=mode, capability=capability) for capability in ("classic", "unknown")
+    )
+
+    assert cannot["spec"] == unknown["spec"]
+    assert webhook == same

@@ -17,6 +17,7 @@ from istio_aux.core.liveness import (
     State,
     evaluate,
 )
+from istio_aux.core.native import NativeCheck
 from istio_aux.core.policy import Capability
 from istio_aux.core.webhooks import ClientConfig, Configuration
 from unit.core.mesh import DEFAULT, ORIGINAL, REVISED, REVISION, each_webhook, edited, recorded
@@ -29,6 +30,7 @@ FUTURE = Certificate(NOW + timedelta(hours=1), NOW + YEAR)
 READY: dict[str, Any] = {"addresses": ["10.1.0.7"], "conditions": {"ready": True}}
 GONE: dict[str, Any] = {"addresses": ["10.1.0.7"], "conditions": {"ready": False}}
 INJECTS = Probe(injected=True, native=Capability.NATIVE)
+WORKS = NativeCheck(Capability.NATIVE, "sidecars are native on request")
 EXPIRED = "its caBundle expired at 2026-11-21 11:00:00 UTC"
 SOON = "its caBundle is not valid before 2026-11-21 13:00:00 UTC"
 
@@ -59,6 +61,7 @@ BUNDLE = target(ACTIVE).ca_bundle or ""
 LIVE = Facts(
     slices=(endpoints("istiod", READY), endpoints("istiod-1-30-3", READY)),
     certificates={BUNDLE: (VALID,)},
+    checks={target(ACTIVE): WORKS},
     probes={target(ACTIVE): INJECTS, target(OTHER): INJECTS},
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,11 +15,13 @@ from istio_aux.core import pod as pods
 from istio_aux.core.injection import expected, hooks_of
 from istio_aux.core.injectionpolicy import InjectionPolicy
 from istio_aux.core.liveness import Probe, targets
+from istio_aux.core.native import of_dry_run
 from istio_aux.core.policy import Capability, Start
-from istio_aux.core.probing import Question, answered, created, question
+from istio_aux.core.probing import Question, answered, created, question, questions
+from istio_aux.core.selectors import parse
 from istio_aux.core.start import plan
 from istio_aux.core.webhooks import ClientConfig, Configuration
-from lab.istio import decision
+from lab.istio import World, decision
 from unit.core.mesh import DEFAULT, ORIGINAL, REVISED, each_webhook, edited, recorded
 from unit.injecting import TEMPLATE
 
@@ -118,6 +121,19 @@ def test_namespaces_that_may_refuse_the_sidecar_itself_come_last() -> None:
     assert asked(target(DEFAULT), {"a": restricted}).namespace == "a"
 
 
+def test_native_sidecars_are_tried_first_where_they_will_be_asked_for() -> None:
+    """A webhook after Istio's may be called in some namespaces only."""
+    namespaces = {"a": ENABLED, "b": {**ENABLED, "team": "x"}, "c": {}}
+    hooks = hooks_of(ALL)
+    names = targets(ALL)[target(DEFAULT)]
+
+    found = [q.namespace for q in questions(names, hooks, namespaces, parse("team=x"))]
+
+    assert found[0] == "b"
+    assert set(found) == {"a", "b", "c"}
+    assert question(target(DEFAULT), names, hooks, namespaces).namespace != "b"
+
+
 @pytest.mark.parametrize("name", ["kube-system", ""])
 def test_an_istiod_in_a_namespace_that_it_ignores_is_asked_about_another(name: str) -> None:
     service = {"namespace": name, "name": "istiod"} if name else None
@@ -165,18 +181,37 @@ def test_a_refusal_of_a_real_istiod_is_told_in_one_line() -> None:
     assert "\n" not in probe.why
 
 
-@pytest.mark.parametrize("native", [True, False])
-def test_the_stand_in_answers_the_question_as_it_would_the_api_server(native: bool) -> None:
+@pytest.mark.parametrize(
+    ("world", "wanted"),
+    [
+        ("default", Capability.NATIVE),
+        ("on request", Capability.NATIVE),
+        ("never", Capability.CLASSIC),
+    ],
+)
+def test_the_stand_in_answers_the_question_as_it_would_the_api_server(
+    world: World, wanted: Capability
+) -> None:
     asks = Question("plain", {"istio.io/rev": "default"})
     review = json.loads(asks.review("7"))
+    template = dataclasses.replace(TEMPLATE, native=world)
 
-    response, _ = decision.answer(review, TEMPLATE, native=native)
+    response, _ = decision.answer(review, template, native=world == "default")
 
-    wanted = Capability.NATIVE if native else Capability.CLASSIC
     assert answered(json.dumps(response).encode(), "7") == Probe(injected=True, native=wanted)
     patch = base64.b64decode(response["response"]["patch"])
-    pod = jsonpatch.apply_patch(json.loads(asks.body()), json.loads(patch))
-    assert created(json.dumps(pod).encode()) == Probe(injected=True, native=wanted)
+    pod = jsonpatch.apply_patch(json.loads(asks.body(native=True)), json.loads(patch))
+    assert created(json.dumps(pod).encode()) == Probe(injected=True)
+    assert of_dry_run(json.dumps(pod).encode()).capability is wanted
+
+
+@pytest.mark.parametrize(("native", "asked"), [(None, None), (True, "true"), (False, "false")])
+def test_a_dry_run_asks_for_a_native_sidecar_only_where_that_is_the_question(
+    native: bool | None, asked: str | None
+) -> None:
+    pod = json.loads(Question("plain", {}).body(native=native))
+
+    assert pod["metadata"]["annotations"].get("sidecar.istio.io/nativeSidecar") == asked
 
 
 def response(**fields: Any) -> bytes:

@@ -16,7 +16,8 @@ def test_a_pod_becomes_what_the_table_says(case: Case) -> None:
     """T32 and T35, and all the rest that both forms of admission have in common."""
     made = copy.deepcopy(case.pod)
 
-    plan = start.plan(pod.decode(msgspec.json.encode(made)), Start(mode=case.mode))
+    how = Start(mode=case.mode, capability=case.capability)
+    plan = start.plan(pod.decode(msgspec.json.encode(made)), how)
     patch.apply(plan.ops, made)
 
     annotations = made["metadata"].get("annotations", {})

@@ -245,35 +245,6 @@ def test_a_date_in_the_config_stays_what_the_user_wrote() -> None:
     assert config == {"proxyMetadata": {"SINCE": "2026-01-02"}}
 
 
-@pytest.mark.parametrize(
-    ("setting", "kubelets", "expected"),
-    [
-        ("true", ["v1.20.0"], True),
-        ("false", ["v1.36.3"], False),
-        ("auto", [], True),
-        ("auto", ["v1.33.0", "v1.36.3"], True),
-        ("auto", ["v1.32.9", "v1.36.3"], False),
-        ("auto", ["v0.0.0-master"], False),
-    ],
-)
-def test_auto_is_native_once_every_kubelet_is_new_enough(
-    setting: str, kubelets: list[str], expected: bool
-) -> None:
-    assert decision.native_by_default(setting, kubelets) is expected
-
-
-@pytest.mark.parametrize(
-    ("wish", "default", "expected"),
-    [(None, True, True), (None, False, False), ("false", True, False), ("1", False, True)],
-)
-def test_the_annotation_decides_over_the_installation(
-    wish: str | None, default: bool, expected: bool
-) -> None:
-    annotations = {sidecar.NATIVE_ANNOTATION: wish} if wish else {}
-
-    assert sidecar.is_native(annotations, default) is expected
-
-
 DOCUMENTS = st.recursive(
     st.none() | st.booleans() | st.text(max_size=3),
     lambda inner: (

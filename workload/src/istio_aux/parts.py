@@ -69,8 +69,9 @@ class Parts:
             leading=False,
         )  # fmt: skip
         self._watcher = Watcher(
-            self.client, self._namespaces, self.telemetry, root=settings.root_namespace
-        )
+            self.client, self._namespaces, self.telemetry,
+            root=settings.root_namespace, selector=settings.namespace_selector,
+        )  # fmt: skip
         self._repair = repairing.Repair(
             self.client, self._namespaces, self.telemetry, self._events,
             policy=Repair(
@@ -153,6 +154,7 @@ class Parts:
             missing=[f"{name}: {what}" for name, what in missing.items()],
             start_mode=self._start.mode,
             capability=self._start.capability,
+            capability_why=mesh.capability_why,
             called_before_us=before,
             injectors=self._watcher.shown(),
             injector_live=mesh.any_live,

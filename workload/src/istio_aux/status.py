@@ -36,7 +36,8 @@ class Status(msgspec.Struct, frozen=True, rename="kebab"):
         missing: what stands in the way of ready, in lines for a person; what nobody's
             reviews wait for is said, but does not.
         start_mode: ``auto``, ``native``, ``hold`` or ``off``.
-        capability: what cluster and Istio can do, ``unknown`` until that has been found out.
+        capability: what cluster and Istio can do, ``unknown`` where that cannot be found out.
+        capability_why: what makes it so; empty until it has been found out.
         called_before_us: those of Istio's webhook configurations that sort before ours; None where
             that is not known: not to be checked, not allowed, or not listed yet.
         injectors: Istio's, sorted by configuration; empty until it is known.
@@ -86,6 +87,7 @@ class Status(msgspec.Struct, frozen=True, rename="kebab"):
     leader: bool
     lease_holder: str
     quit: QuitMode
+    capability_why: str = ""
     version: str = version("istio-aux")
 
 
@@ -96,7 +98,7 @@ def digest(status: Status) -> bytes:
     """
     shown = (
         status.called_before_us,
-        status.capability,
+        (status.capability, status.capability_why),
         [
             (found.configuration, found.revision, found.state, found.why)
             for found in status.injectors

@@ -15,6 +15,7 @@ from enum import StrEnum
 import msgspec
 
 from istio_aux.core.endpoints import EndpointSlice, Service
+from istio_aux.core.native import NOT_CHECKED, NativeCheck, least, never
 from istio_aux.core.pod import Struct
 from istio_aux.core.policy import Capability
 from istio_aux.core.webhooks import ClientConfig, Configuration, Webhook
@@ -57,7 +58,8 @@ class Probe(msgspec.Struct, frozen=True):
     Attributes:
         injected: whether it answered with a sidecar.
         why: what happened instead, one line; for people.
-        native: whether the sidecar was a native one.
+        native: whether a pod that asked for a native sidecar was given one; unknown after a dry
+            run, which did not ask.
         asked: whether the injector has heard the question; if not, nothing is known of it.
     """
 
@@ -74,6 +76,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         slices: EndpointSlices of the webhooks' Services; others do no harm.
         certificates: of each caBundle, by its base64 text; a missing or empty one is unreadable.
         probes: the newest of each endpoint; a new caBundle makes another endpoint of it.
+        checks: of native sidecars, the newest of each endpoint, as far as there are.
         unseen: Services whose slices cannot be read: of them only the probe can tell.
     """
 
@@ -81,6 +84,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     unseen: frozenset[Service] = frozenset()
     certificates: Mapping[str, Sequence[Certificate]] = {}
     probes: Mapping[ClientConfig, Probe] = {}
+    checks: Mapping[ClientConfig, NativeCheck] = {}
 
 
 class Injector(Struct, frozen=True):
@@ -90,7 +94,8 @@ class Injector(Struct, frozen=True):
         why: what makes it so; one line, for people.
         configuration: name of the configuration, empty when there is none.
         revision: of Istio, empty when there is no configuration.
-        native: what its sidecars are; unknown unless it is live.
+        native: what the sidecars of pods are that ask for native ones; unknown unless it is live.
+        native_why: what makes it so, one line; empty while that has not been found out.
         until: the first moment at which time alone may change the state, if it can; ask again then.
     """
 
@@ -99,6 +104,7 @@ class Injector(Struct, frozen=True):
     configuration: str = ""
     revision: str = ""
     native: Capability = Capability.UNKNOWN
+    native_why: str = ""
     until: datetime | None = None
 
     @property
@@ -161,20 +167,17 @@ def askable(target: ClientConfig, facts: Facts, now: datetime) -> bool:
     return _check(target, seen, now).state is State.NOT_PROBED
 
 
-def capability(injectors: Iterable[Injector]) -> Capability:
-    """What a new pod's sidecar would be, whichever of the injectors selects it.
+def capability(injectors: Iterable[Injector]) -> NativeCheck:
+    """What the sidecar of a new pod that asks for a native one would be, whoever selects the pod.
 
-    Only live ones count: the others make no sidecar at all now.
+    Only live injectors count: the others make no sidecar at all now. A reason names the one that
+    decides; it is empty while there is something to be found out still.
     """
-    return _least(injector.native for injector in injectors if injector.live)
-
-
-def _least(natives: Iterable[Capability]) -> Capability:
-    found = set(natives)
-    for answer in (Capability.CLASSIC, Capability.UNKNOWN):
-        if answer in found:
-            return answer
-    return Capability.NATIVE if found else Capability.UNKNOWN
+    return least(
+        NativeCheck(each.native, each.native_why and f"{each.configuration}: {each.native_why}")
+        for each in injectors
+        if each.live
+    )
 
 
 class _Checked(msgspec.Struct, frozen=True):
@@ -182,7 +185,7 @@ class _Checked(msgspec.Struct, frozen=True):
 
     state: State
     why: str
-    native: Capability = Capability.UNKNOWN
+    native: NativeCheck = NOT_CHECKED
     until: datetime | None = None
 
 
@@ -212,12 +215,14 @@ def _of(configuration: Configuration, checked: Sequence[_Checked]) -> Injector:
     """Webhooks of one configuration may lead to several endpoints: the worst of them counts."""
     worst = min(checked, key=lambda found: _ORDER[found.state])
     live = worst.state is State.LIVE
+    native = least(found.native for found in checked) if live else NOT_CHECKED
     return Injector(
         state=worst.state,
         why=worst.why,
         configuration=configuration.metadata.name,
         revision=configuration.revision,
-        native=_least(found.native for found in checked) if live else Capability.UNKNOWN,
+        native=native.capability,
+        native_why=native.why,
         until=min((found.until for found in checked if found.until), default=None),
     )
 
@@ -235,8 +240,14 @@ def _check(target: ClientConfig, facts: Facts, now: datetime) -> _Checked:
     elif not probe.injected:
         state, why = State.REFUSED, probe.why
     else:
-        return _Checked(State.LIVE, "it injects", probe.native, trust.until)
+        return _Checked(State.LIVE, "it injects", _native(target, facts, probe), trust.until)
     return _Checked(state, why, until=trust.until)
+
+
+def _native(target: ClientConfig, facts: Facts, probe: Probe) -> NativeCheck:
+    if probe.native is Capability.CLASSIC:
+        return never()
+    return facts.checks.get(target, NOT_CHECKED)
 
 
 def _trust(

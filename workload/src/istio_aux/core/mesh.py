@@ -33,8 +33,13 @@ class Mesh(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def capability(self) -> Capability:
-        """What a new pod's sidecar would be (`liveness.capability`)."""
-        return liveness.capability(self.injectors)
+        """What the sidecar of a new pod would be that asks for a native one."""
+        return liveness.capability(self.injectors).capability
+
+    @property
+    def capability_why(self) -> str:
+        """What makes it so, one line; empty while that has not been found out."""
+        return liveness.capability(self.injectors).why
 
     @property
     def any_live(self) -> bool | None:

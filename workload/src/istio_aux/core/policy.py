@@ -11,11 +11,12 @@ class Capability(StrEnum):
     """What cluster and Istio can do for start order; it decides between the two ways to start."""
 
     NATIVE = "native"
-    """Istio >=1.24 and every kubelet >=1.29: the sidecar can be an init container that keeps on."""
+    """A pod that asks for it gets a sidecar that is an init container and restarts always: Istio is
+    1.24 or later, every kubelet 1.29 or later, and no other webhook or policy is in the way."""
     CLASSIC = "classic"
     """Only `holdApplicationUntilProxyStarts` is safe to ask for."""
     UNKNOWN = "unknown"
-    """Nobody has told yet. It is never guessed: until then only hold is asked for."""
+    """It has not been found out, or cannot be. It is never guessed: only hold is asked for then."""
 
 
 class StartMode(StrEnum):

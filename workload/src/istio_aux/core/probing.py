@@ -3,6 +3,10 @@
 Only the question and the meaning of its answers may live here; somebody else asks. The pod looks
 like one of a Job, because that is whose start depends on native sidecars, and asks for a sidecar by
 the annotation that beats istiod's policy and that no webhook's selector sees. It is never created.
+
+The injector itself is asked for a native sidecar: Istio 1.24 to 1.28 makes them on request only
+where a kubelet is older than 1.33. A dry run that is to show whether it injects at all does not ask
+for one, because what a later webhook has against native sidecars says nothing of the injector.
 """
 
 from __future__ import annotations
@@ -18,17 +22,34 @@ from istio_aux.core.liveness import Probe
 from istio_aux.core.pod import PROXY, Struct
 from istio_aux.core.policy import Capability
 from istio_aux.core.selectors import Operator, Selector
-from istio_aux.core.start import INJECT, START
+from istio_aux.core.start import INJECT, NATIVE_SIDECAR, START
 from istio_aux.core.webhooks import ClientConfig
 
 NAME = "istio-aux-probe-"
 """How the name of the pod begins; nobody makes the rest of it."""
+
+_SMALL = {"cpu": "1m", "memory": "4Mi"}
+CONTAINER = {
+    "name": "main",
+    "image": "registry.k8s.io/pause:3.10",
+    "resources": {"requests": _SMALL, "limits": _SMALL},
+    "securityContext": {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "runAsNonRoot": True,
+        "runAsUser": 65535,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    },
+}
+"""A payload that hardly any policy or quota has anything against."""
 
 _ENFORCED = "pod-security.kubernetes.io/enforce"
 """Label of a namespace that may refuse what Istio's own init container needs."""
 
 _UNREADABLE = (ValueError, RecursionError)
 """What decoding raises for bytes that are no JSON, not of the wanted form, or nested too deep."""
+
+_NONE = "it gives a pod that asks for one no sidecar"
 
 _SAID = 300
 """Characters of what another program said that a line for a person has room for."""
@@ -52,11 +73,12 @@ class Question(Struct, frozen=True):
         """Where a dry run of the pod's creation is posted to."""
         return f"/api/v1/namespaces/{self.namespace}/pods?dryRun=All"
 
-    def body(self) -> bytes:
-        """The pod, as JSON."""
-        return msgspec.json.encode(self._pod())
+    def body(self, *, native: bool | None = None) -> bytes:
+        """The pod, as JSON; ``native`` is what it asks for, None if it asks for nothing."""
+        return msgspec.json.encode(self._pod(native))
 
-    def _pod(self) -> dict[str, Any]:
+    def _pod(self, native: bool | None) -> dict[str, Any]:
+        asked = {} if native is None else {NATIVE_SIDECAR: "true" if native else "false"}
         return {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -65,12 +87,12 @@ class Question(Struct, frozen=True):
                 "namespace": self.namespace,
                 "labels": self.labels,
                 # What our own admission would ask for is no answer of the injector's.
-                "annotations": {INJECT: "true", START: "off"},
+                "annotations": {INJECT: "true", START: "off", **asked},
             },
             "spec": {
                 "restartPolicy": "Never",
                 "automountServiceAccountToken": False,
-                "containers": [{"name": "main", "image": "registry.k8s.io/pause:3.10"}],
+                "containers": [CONTAINER],
             },
         }
 
@@ -87,7 +109,7 @@ class Question(Struct, frozen=True):
             "namespace": self.namespace,
             "operation": "CREATE",
             "userInfo": {},
-            "object": self._pod(),
+            "object": self._pod(native=True),
             "oldObject": None,
             "dryRun": True,
             "options": {"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1"},
@@ -110,23 +132,48 @@ def question(
         hooks: all there are.
         namespaces: their labels by their names.
     """
+    if found := next(questions(names, hooks, namespaces), None):
+        return found
+    home = target.service.namespace if target.service else ""
+    selected = (_selected_by(hook.pods) for hook in _mine(names, hooks))
+    labels = next(filter(None, selected), dict[str, str]())
+    return Question("default" if home in {"", *IGNORED} else home, labels)
+
+
+def questions(
+    names: Collection[tuple[str, str]],
+    hooks: Sequence[Hook],
+    namespaces: Mapping[str, Mapping[str, str]],
+    preferred: Selector | None = None,
+) -> Iterator[Question]:
+    """Yield pods that the API server would ask the injector of `names` about, the best first.
+
+    Args:
+        names: as for `question`.
+        hooks: all there are.
+        namespaces: their labels by their names.
+        preferred: selects those that come first; None: none does.
+    """
+    mine = _mine(names, hooks)
+    first = [n for n in namespaces if preferred and preferred.matches(namespaces[n])]
+    chosen = {name: namespaces[name] for name in first}
+    others = {name: labels for name, labels in namespaces.items() if name not in chosen}
+    for some in filter(None, (chosen, others)):
+        for hook in mine:
+            labels = _selected_by(hook.pods)
+            if labels is None:
+                continue
+            for namespace in _best_first(some):
+                if hook.namespaces.matches(some[namespace]) and all(
+                    other in mine for other in hooks if _matches(other, some[namespace], labels)
+                ):
+                    yield Question(namespace, labels, selected=True)
+
+
+def _mine(names: Collection[tuple[str, str]], hooks: Sequence[Hook]) -> list[Hook]:
     mine = [hook for hook in hooks if (hook.configuration, hook.webhook) in names]
     # matchConditions, which nobody evaluates here, may except the pod.
-    mine.sort(key=lambda hook: bool(hook.unclear))
-    home = target.service.namespace if target.service else ""
-    fallback = Question("default" if home in {"", *IGNORED} else home, {})
-    for hook in mine:
-        labels = _selected_by(hook.pods)
-        if labels is None:
-            continue
-        if not fallback.labels:
-            fallback = Question(fallback.namespace, labels)
-        for namespace in _best_first(namespaces):
-            if hook.namespaces.matches(namespaces[namespace]) and all(
-                other in mine for other in hooks if _matches(other, namespaces[namespace], labels)
-            ):
-                return Question(namespace, labels, selected=True)
-    return fallback
+    return sorted(mine, key=lambda hook: bool(hook.unclear))
 
 
 def _matches(hook: Hook, namespace: Mapping[str, str], labels: Mapping[str, str]) -> bool:
@@ -195,19 +242,14 @@ def answered(body: bytes, uid: str) -> Probe:
 
 
 def created(body: bytes) -> Probe:
-    """Say what the API server's answer to a dry run shows."""
+    """Say what the API server's answer to a dry run shows; it did not ask for a native sidecar."""
     try:
         pod = pods.decode(body)
     except _UNREADABLE as error:
         return refusal(f"the dry run answered no pod: {error}")
-    return _given(
-        (kind, container.name)
-        for kind, containers in (
-            ("containers", pod.containers),
-            ("initContainers", pod.init_containers),
-        )
-        for container in containers
-    )
+    if any(container.name == PROXY for container in (*pod.containers, *pod.init_containers)):
+        return Probe(injected=True)
+    return refusal(_NONE)
 
 
 def refusal(why: str, *, asked: bool = True) -> Probe:
@@ -218,7 +260,7 @@ def refusal(why: str, *, asked: bool = True) -> Probe:
 def _given(containers: Iterator[tuple[str, str]]) -> Probe:
     kinds = {kind for kind, name in containers if name == PROXY}
     if not kinds:
-        return refusal("it gives a pod that asks for one no sidecar")
+        return refusal(_NONE)
     native = Capability.NATIVE if "initContainers" in kinds else Capability.CLASSIC
     return Probe(injected=True, native=native)
 

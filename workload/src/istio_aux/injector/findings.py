@@ -18,6 +18,8 @@ class InjectorStatus(msgspec.Struct, frozen=True):
 
     Attributes:
         since: when this process first saw it in this state.
+        native: what pods get that ask for a native sidecar.
+        native_why: what makes it so; empty while that has not been found out.
     """
 
     configuration: str
@@ -26,3 +28,4 @@ class InjectorStatus(msgspec.Struct, frozen=True):
     why: str
     since: datetime
     native: Capability
+    native_why: str = ""

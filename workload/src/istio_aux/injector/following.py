@@ -10,17 +10,21 @@ import asyncio
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from istio_aux.core import liveness
 from istio_aux.core.endpoints import Address, Service
 from istio_aux.core.injection import Hook, hooks_of
 from istio_aux.core.injectionpolicy import InjectionPolicy
 from istio_aux.core.liveness import Certificate, Facts
-from istio_aux.core.probing import question
+from istio_aux.core.native import NativeCheck
+from istio_aux.core.policy import Capability
+from istio_aux.core.probing import question, questions
+from istio_aux.core.selectors import Selector
 from istio_aux.core.webhooks import ClientConfig, Configuration, ControlPlane
-from istio_aux.injector import policies, trust
+from istio_aux.injector import native, policies, trust
 from istio_aux.injector.inquiry import Inquiry, Rhythm
+from istio_aux.injector.native import NativeProbe
 from istio_aux.injector.probe import Found, Prober
 from istio_aux.injector.slices import Slices
 from istio_aux.kube.client import Client
@@ -29,7 +33,14 @@ from istio_aux.telemetry import Telemetry
 PORT = "https-webhook"
 """What istiod's Service calls the port of its webhook (istio service.yaml)."""
 
-T = TypeVar("T", Service, ClientConfig)
+
+class _Check(NamedTuple):
+    """Beside the inquiry of an injector: whether it can make native sidecars."""
+
+    target: ClientConfig
+
+
+T = TypeVar("T", Service, ClientConfig, _Check)
 
 
 class Following:
@@ -47,6 +58,7 @@ class Following:
         telemetry: Telemetry,
         *,
         root: str | None,
+        selector: Selector | None,
         rhythm: Rhythm,
         news: Callable[[], None],
     ) -> None:
@@ -55,10 +67,12 @@ class Following:
         self.policies: dict[ControlPlane, InjectionPolicy] = {}
         self._client, self._namespaces, self._telemetry = client, namespaces, telemetry
         self._root, self._rhythm, self._news = root, rhythm, news
+        self._selector = selector
         self._prober = Prober(client, telemetry)
         self._targets: Mapping[ClientConfig, Sequence[tuple[str, str]]] = {}
         self._slices: dict[Service, Slices] = {}
         self._inquiries: dict[ClientConfig, Inquiry] = {}
+        self._natives: dict[_Check, NativeProbe] = {}
         self._certificates: dict[str, Sequence[Certificate]] = {}
         self._tasks: dict[object, asyncio.Task[None]] = {}
 
@@ -66,7 +80,8 @@ class Following:
     def due(self) -> list[asyncio.Event]:
         """Set once what is under way, and to be known soon, is known."""
         listed = [slices.listed for slices in self._slices.values()]
-        return listed + [inquiry.settled for inquiry in self._inquiries.values()]
+        asked = [inquiry.settled for inquiry in self._inquiries.values()]
+        return listed + asked + [probe.settled for probe in self._natives.values()]
 
     @property
     def unlisted(self) -> frozenset[Service]:
@@ -97,15 +112,26 @@ class Following:
             slices = Slices(self._client, service, self._news, self._count_restart)
             self._slices[service] = slices
             self._start(service, slices.run())
+        checked = {_Check(target) for target in self._targets}
+        self._drop(self._natives, self._natives.keys() - checked)
         for target in self._targets.keys() - self._inquiries.keys():
             ask = functools.partial(self._ask, target)
             name = str(_service(target) or target.url)
             inquiry = Inquiry(name, ask, self._news, self._telemetry, self._rhythm)
             self._inquiries[target] = inquiry
             self._start(target, inquiry.run())
+        for key in checked - self._natives.keys():
+            check = functools.partial(self._check_native, key.target)
+            name = f"native sidecars of {_service(key.target) or key.target.url}"
+            probe = NativeProbe(name, check, self._news, self._telemetry, self._rhythm)
+            self._natives[key] = probe
+            self._start(key, probe.run())
         facts = self.facts()
         for target, inquiry in self._inquiries.items():
             inquiry.look(self._addresses(target, facts, now))
+        for key, probe in self._natives.items():
+            # Which webhooks there are is what the answer depends on.
+            probe.look(configurations if _may_be_native(self._inquiries[key.target]) else None)
 
     def facts(self) -> Facts:
         """All that is known now."""
@@ -118,6 +144,7 @@ class Following:
                 for target, inquiry in self._inquiries.items()
                 if inquiry.probe
             },
+            checks={key.target: probe.found for key, probe in self._natives.items() if probe.found},
         )
 
     def asked(self, facts: Facts, now: datetime) -> bool:
@@ -133,7 +160,7 @@ class Following:
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    def _start(self, key: Service | ClientConfig, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, key: Service | ClientConfig | _Check, work: Coroutine[Any, Any, None]) -> None:
         task = self._tasks[key] = asyncio.create_task(work)
         task.add_done_callback(lambda _task: self._news())
 
@@ -171,6 +198,12 @@ class Following:
             raise
         return found
 
+    async def _check_native(self, target: ClientConfig) -> NativeCheck:
+        names = self._targets.get(target, ())
+        # What a webhook does to pods may depend on the namespace: those of our own come first.
+        asked = questions(names, self.hooks, self._namespaces, self._selector)
+        return await native.check(self._client, asked)
+
     async def _read_policies(self, names: Sequence[tuple[str, str]]) -> None:
         """Read those of the istiods that answer these webhooks; hardly ever are they several."""
         hooks = (hook for hook in self.hooks if (hook.configuration, hook.webhook) in names)
@@ -183,6 +216,11 @@ class Following:
 
     def _count_restart(self, reason: str) -> None:
         self._telemetry.watch_restarts.labels(reason).inc()
+
+
+def _may_be_native(inquiry: Inquiry) -> bool:
+    probe = inquiry.probe
+    return probe is not None and probe.injected and probe.native is not Capability.CLASSIC
 
 
 def _service(target: ClientConfig) -> Service | None:

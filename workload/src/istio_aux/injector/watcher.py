@@ -15,6 +15,8 @@ from datetime import UTC, datetime
 from istio_aux.core import liveness
 from istio_aux.core.liveness import Injector, State
 from istio_aux.core.mesh import Mesh
+from istio_aux.core.policy import Capability
+from istio_aux.core.selectors import Selector
 from istio_aux.core.webhooks import Configuration
 from istio_aux.injector.findings import InjectorStatus
 from istio_aux.injector.following import Following
@@ -52,6 +54,7 @@ class Watcher:
         telemetry: Telemetry,
         *,
         root: str | None = None,
+        selector: Selector | None = None,
         rhythm: Rhythm = RHYTHM,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
@@ -62,6 +65,7 @@ class Watcher:
             namespaces: labels of all of them by name, kept in step by somebody else.
             telemetry: where states and answers are counted.
             root: the namespace of the only control plane that matters; None for all of them.
+            selector: of the namespaces in which native sidecars will be asked for.
             rhythm: how often injectors are asked.
             changed: see the attribute.
         """
@@ -72,10 +76,12 @@ class Watcher:
         self._telemetry, self._root, self._rhythm = telemetry, root, rhythm
         self._configurations: dict[Key, Configuration] = {}
         self._following = Following(
-            client, namespaces, telemetry, root=root, rhythm=rhythm, news=self._news.set
-        )
+            client, namespaces, telemetry,
+            root=root, selector=selector, rhythm=rhythm, news=self._news.set,
+        )  # fmt: skip
         self._since: dict[str, tuple[State, datetime]] = {}
         self._logged: dict[str, State] = {}
+        self._told: tuple[Capability, str] | None = None
 
     def apply(self, resource: Configuration) -> None:
         """A configuration exists and looks like this."""
@@ -97,6 +103,7 @@ class Watcher:
                 why=found.why,
                 since=self._since[found.configuration][1],
                 native=found.native,
+                native_why=found.native_why,
             )
             for found in (self.mesh.injectors if self.mesh.known else ())
         ]
@@ -175,6 +182,18 @@ class Watcher:
                 if self._logged.get(found.configuration) is not found.state:
                     _report(found)
             self._logged = states
+            self._report_capability()
+
+    def _report_capability(self) -> None:
+        """Log what pods get that ask for a native sidecar, when that changes and is known."""
+        told = self.mesh.capability, self.mesh.capability_why
+        if told[1] and told != self._told:
+            self._told = told
+            _log.log(
+                logging.WARNING if told[0] is Capability.UNKNOWN else logging.INFO,
+                "start: %s: %s", *told,
+                extra={"event": "capability", "capability": told[0], "why": told[1]},
+            )  # fmt: skip
 
 
 def _report(found: Injector) -> None:

@@ -27,20 +27,7 @@ async def why_not(client: Client, pod: Pod) -> str | None:
 
 
 def _like(pod: Pod) -> bytes:
-    """A pod with the same labels that hardly any policy or quota has anything against."""
-    small = {"cpu": "1m", "memory": "4Mi"}
-    container = {
-        "name": "main",
-        "image": "registry.k8s.io/pause:3.10",
-        "resources": {"requests": small, "limits": small},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "runAsNonRoot": True,
-            "runAsUser": 65535,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-    }
+    """A pod with the same labels."""
     return msgspec.json.encode(
         {
             "apiVersion": "v1",
@@ -51,6 +38,6 @@ def _like(pod: Pod) -> bytes:
                 # Of our admission only the label matters here.
                 "annotations": {START: "off"},
             },
-            "spec": {"automountServiceAccountToken": False, "containers": [container]},
+            "spec": {"automountServiceAccountToken": False, "containers": [probing.CONTAINER]},
         }
     )

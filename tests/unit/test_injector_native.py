@@ -1,0 +1,266 @@
+"""Whether sidecars can be native on request, found out through the whole chain of webhooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from istio_aux.core.mesh import Mesh
+from istio_aux.core.policy import Capability
+from istio_aux.core.probing import Question
+from istio_aux.core.selectors import parse
+from istio_aux.injector import native
+from istio_aux.injector.watcher import Watcher
+from istio_aux.kube.client import Client
+from istio_aux.kube.errors import ApiError
+from lab.istio import World
+from unit.asynchronous import driven, until
+from unit.injecting import ENABLED, QUICK, Cluster, Istiod, chain, watching
+from unit.store import refusal
+
+N, C, U = Capability.NATIVE, Capability.CLASSIC, Capability.UNKNOWN
+ON_REQUEST: World = "on request"
+Later = Callable[[dict[str, Any]], web.Response | None]
+
+
+def drops(pod: dict[str, Any]) -> web.Response | None:
+    """A webhook after Istio's that knows init containers only as they were before 1.28."""
+    for container in pod["spec"].get("initContainers", []):
+        container.pop("restartPolicy", None)
+    return None
+
+
+def drops_and_is_refused(pod: dict[str, Any]) -> web.Response | None:
+    """The same, as the API server then takes it: such a container may have no probes and hooks."""
+    if not is_native(pod):
+        return None
+    why = "spec.initContainers[1].startupProbe: Forbidden: may not be set for init containers"
+    return refusal(422, "Invalid", f'Pod "istio-aux-probe-" is invalid: {why}')
+
+
+def denies(pod: dict[str, Any]) -> web.Response | None:
+    """A policy that refuses native sidecars."""
+    return refusal(403, "Forbidden", "denied by policy: no sidecars") if is_native(pod) else None
+
+
+def trips(pod: dict[str, Any]) -> web.Response | None:
+    """A webhook whose patch does not apply to native sidecars."""
+    return refusal(500, "InternalError", "add operation does not apply") if is_native(pod) else None
+
+
+def unsupported(_pod: dict[str, Any]) -> web.Response:
+    """A webhook with side effects."""
+    return refusal(400, "BadRequest", 'admission webhook "x" does not support dry run')
+
+
+def forbidden(_pod: dict[str, Any]) -> web.Response:
+    """The account may create no pods, as on Kubernetes before 1.30."""
+    return refusal(403, "Forbidden", 'pods is forbidden: cannot create resource "pods"')
+
+
+def is_native(pod: dict[str, Any]) -> bool:
+    return "istio-proxy" in {c["name"] for c in pod["spec"].get("initContainers", [])}
+
+
+def asked_in(*namespaces: str) -> list[Question]:
+    return [Question(name, {}, selected=True) for name in namespaces]
+
+
+@pytest.mark.parametrize(
+    ("world", "later", "capability", "why"),
+    [
+        ("default", (), N, "native on request"),
+        ("on request", (), N, "native on request"),
+        ("never", (), C, "Istio makes no native sidecars"),
+        ("on request", (drops,), C, "a webhook after Istio's drops restartPolicy"),
+        ("default", (drops,), C, "a webhook after Istio's drops restartPolicy"),
+        ("on request", (drops_and_is_refused,), C, "startupProbe: Forbidden"),
+        ("default", (drops_and_is_refused,), C, "startupProbe: Forbidden"),
+        ("on request", (denies,), C, "denied by policy: no sidecars"),
+        ("on request", (trips,), C, "add operation does not apply"),
+        ("on request", (unsupported,), U, "does not support dry run"),
+        ("on request", (forbidden,), U, "cannot create resource"),
+    ],
+)
+@driven
+async def test_the_whole_chain_of_webhooks_decides(
+    world: World, later: tuple[Later, ...], capability: Capability, why: str
+) -> None:
+    async with Cluster() as api, Client(api.access()) as client:
+        api.dry_run = chain(world, *later)
+
+        found = await native.check(client, asked_in("team"))
+
+    assert found.capability is capability
+    assert why in found.why
+
+
+@pytest.mark.parametrize(
+    ("version", "kubelets", "capability"),
+    [
+        ("v1.36.3", [], N),
+        ("v1.32.2", ["v1.20.0"], N),
+        ("v1.31.4", ["v1.29.0", "v1.31.4"], N),
+        ("v1.31.4", ["v1.31.4", "v1.28.2"], C),
+        ("v1.31.4", [], U),
+        ("v1.28.9", ["v1.28.9"], C),
+    ],
+)
+@driven
+async def test_below_1_32_the_nodes_are_looked_at(
+    version: str, kubelets: list[str], capability: Capability
+) -> None:
+    async with Cluster() as api, Client(api.access()) as client:
+        api.version, api.kubelets = version, kubelets
+        api.dry_run = chain(ON_REQUEST)
+
+        assert (await native.check(client, asked_in("team"))).capability is capability
+
+        looked = "GET /api/v1/nodes" in api.requests
+        assert looked is (version == "v1.31.4")
+
+
+@driven
+async def test_where_nodes_may_not_be_listed_nothing_is_known() -> None:
+    async def refuse(request: web.Request) -> web.Response | None:
+        nodes = request.path == "/api/v1/nodes"
+        return refusal(403, "Forbidden", "nodes is forbidden") if nodes else None
+
+    async with Cluster() as api, Client(api.access()) as client:
+        api.version = "v1.30.1"
+        api.faults.append(refuse)
+
+        found = await native.check(client, asked_in("team"))
+
+    assert found.capability is U
+    assert "nodes is forbidden" in found.why
+
+
+@driven
+async def test_a_namespace_that_refuses_any_pod_shows_nothing_and_the_next_one_is_asked() -> None:
+    def quota(pod: dict[str, Any]) -> web.Response | None:
+        full = pod["metadata"]["namespace"] == "full"
+        return refusal(403, "Forbidden", "exceeded quota: pods") if full else None
+
+    async with Cluster() as api, Client(api.access()) as client:
+        api.dry_run = chain(ON_REQUEST, quota)
+
+        assert (await native.check(client, asked_in("full", "team"))).capability is N
+        only = await native.check(client, asked_in("full"))
+
+    assert only.capability is U
+    assert "no dry run is possible in namespace full: 403 Forbidden: exceeded quota" in only.why
+
+
+@driven
+async def test_without_a_namespace_nothing_is_known() -> None:
+    async with Cluster() as api, Client(api.access()) as client:
+        found = await native.check(client, [])
+
+    assert found.capability is U
+    assert "there is no namespace" in found.why
+
+
+@pytest.mark.parametrize("code", [429, 401])
+@driven
+async def test_that_the_api_server_lets_nobody_ask_now_is_no_answer(code: int) -> None:
+    async with Cluster() as api, Client(api.access()) as client:
+        api.dry_run = lambda _pod: refusal(code, "", "later")
+
+        with pytest.raises(ApiError):
+            await native.check(client, asked_in("team"))
+
+
+async def live(api: Cluster, istiod: Istiod) -> None:
+    """Let there be an Istio that makes native sidecars on request, and a namespace for it."""
+    istiod.native = ON_REQUEST
+    await api.put("namespaces", {"metadata": {"name": "meshed", "labels": ENABLED}})
+    await api.configure(bundle=istiod.bundle)
+    await api.publish(istiod.port)
+
+
+def known(watcher: Watcher) -> tuple[Capability, str]:
+    mesh: Mesh = watcher.mesh
+    return mesh.capability, mesh.capability_why
+
+
+@driven
+async def test_istio_is_native_on_request_although_it_is_not_unasked(tmp_path: Path) -> None:
+    """Istio 1.24 to 1.28 with kubelets older than 1.33: what native-first is for."""
+    seen: list[tuple[bool | None, Capability, str]] = []
+    async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api) as watcher:
+        api.dry_run = chain(ON_REQUEST)
+        watcher.changed = lambda: seen.append((watcher.mesh.any_live, *known(watcher)))
+        await live(api, istiod)
+
+        await until(lambda: watcher.mesh.capability is N, "it is native")
+
+        why = "istio-sidecar-injector: sidecars are native on request"
+        assert known(watcher) == (N, why)
+        # That it injects and that it is native are told together.
+        assert [each for each in seen if each[0]] == [(True, N, why)]
+        asked = [pod["metadata"]["annotations"] for pod in api.dry_runs]
+        assert {each["sidecar.istio.io/nativeSidecar"] for each in asked} == {"true"}
+
+
+@driven
+async def test_a_webhook_that_comes_and_goes_is_noticed(tmp_path: Path) -> None:
+    """By the watch of all configurations; nobody would ask again within this test."""
+    other = {"metadata": {"name": "old-defaulter"}, "webhooks": [{"name": "x.example.com"}]}
+    async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api) as watcher:
+        api.dry_run = chain(ON_REQUEST)
+        await live(api, istiod)
+        await until(lambda: watcher.mesh.capability is N, "it is native")
+        seen: list[Capability] = []
+        watcher.changed = lambda: seen.append(watcher.mesh.capability)
+
+        api.dry_run = chain(ON_REQUEST, drops)
+        await api.put("mutatingwebhookconfigurations", other)
+        await until(lambda: watcher.mesh.capability is C, "it is classic")
+        assert watcher.mesh.any_live is True
+        api.dry_run = chain(ON_REQUEST)
+        await api.remove("mutatingwebhookconfigurations", "", "old-defaulter")
+        await until(lambda: watcher.mesh.capability is N, "it is native again")
+
+        assert U not in seen
+
+
+@driven
+async def test_an_api_server_that_gives_no_answer_changes_nothing_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Cluster() as api, Istiod(tmp_path) as istiod:
+        often = type(QUICK)(live=0.05, other=0.05)
+        async with watching(api, rhythm=often) as watcher:
+            api.dry_run = chain(ON_REQUEST)
+            await live(api, istiod)
+            await until(lambda: watcher.mesh.capability is N, "it is native")
+
+            api.dry_run = lambda _pod: refusal(429, "TooManyRequests", "later")
+            before = len(api.dry_runs)
+            await until(lambda: len(api.dry_runs) > before + 3, "it was asked again")
+            assert watcher.mesh.capability is N
+
+            monkeypatch.setattr(native, "KEPT", 0.0)
+            await until(lambda: watcher.mesh.capability is U, "it is not known any more")
+            assert "429 TooManyRequests: later" in watcher.mesh.capability_why
+
+
+@driven
+async def test_our_own_namespaces_are_tried_first(tmp_path: Path) -> None:
+    async with (
+        Cluster() as api,
+        Istiod(tmp_path) as istiod,
+        watching(api, selector=parse("team=x")) as watcher,
+    ):
+        api.dry_run = chain(ON_REQUEST)
+        labels = {**ENABLED, "team": "x"}
+        await api.put("namespaces", {"metadata": {"name": "ours", "labels": labels}})
+        await live(api, istiod)
+
+        await until(lambda: watcher.mesh.capability is N, "it is native")
+
+        assert {pod["metadata"]["namespace"] for pod in api.dry_runs} == {"ours"}
