@@ -23,14 +23,27 @@ LEASE = ("leases", "istio-aux", "istio-aux")
 
 
 class Candidate:
-    """A process that would lead; ``told`` is what it was told, ``leaders`` all who lead now."""
+    """A process that would lead; ``told`` is what it was told, ``leaders`` all who lead now.
+
+    Attributes:
+        leaves: the text that it leaves to the next one, the last one recalled if that is empty.
+        recalled: all that it was told of others' texts.
+    """
 
     def __init__(
         self, client: Client, name: str, leaders: set[str], times: dict[str, float]
     ) -> None:
         self.name, self.told, self._leaders = name, list[bool](), leaders
-        self.lease = Lease(client, "istio-aux", "istio-aux", name, changed=self._changed, **times)
+        self.leaves, self.recalled = "", list[str]()
+        self.lease = Lease(
+            client, "istio-aux", "istio-aux", name,
+            changed=self._changed, checkpoint=self._checkpoint, recall=self.recalled.append,
+            **times,
+        )  # fmt: skip
         self.task: asyncio.Task[None]
+
+    def _checkpoint(self) -> str:
+        return self.leaves or "".join(self.recalled[-1:])
 
     def _changed(self, leads: bool) -> None:
         self.told.append(leads)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from istio_aux.core.checkpoint import Since
 from istio_aux.core.liveness import Injector, State
 from istio_aux.core.policy import Capability
 from istio_aux.injector import exchange
@@ -57,6 +58,39 @@ async def test_an_injector_is_told_as_it_comes_and_goes(tmp_path: Path) -> None:
         await told(watcher, State.LIVE)
         await api.remove("mutatingwebhookconfigurations", "", NAME)
         await told(watcher, State.ABSENT)
+
+
+@driven
+async def test_an_injector_is_live_since_it_was_seen_to_be_whoever_says_so(tmp_path: Path) -> None:
+    """A process begins with what the last one left, and believes it only of the same state."""
+    then = datetime.datetime(2026, 11, 20, 8, 0, tzinfo=datetime.UTC)
+
+    def since(watcher: Watcher) -> datetime.datetime:
+        (shown,) = watcher.shown()
+        return shown.since
+
+    async with Cluster() as api, Istiod(tmp_path) as istiod:
+        await api.configure(bundle=istiod.bundle)
+        await api.publish(istiod.port)
+        async with watching(api) as watcher:
+            watcher.recall({NAME: Since(State.LIVE, then)})
+            assert watcher.since == {NAME: Since(State.LIVE, then)}, "it is left to the next one"
+            await told(watcher, State.LIVE)
+            assert since(watcher) == then
+            left = watcher.since
+            await api.publish(istiod.port, ready=False)
+            await told(watcher, State.NO_ENDPOINT)
+            await api.publish(istiod.port)
+            await told(watcher, State.LIVE)
+            assert since(watcher) > then, "what it sees itself counts"
+            watcher.recall({NAME: Since(State.REFUSED, then), "other": Since(State.LIVE, then)})
+            assert since(watcher) > then
+            watcher.recall(left)
+            assert since(watcher) == then, "all units say what the leader says"
+        async with watching(api) as watcher:
+            watcher.recall({NAME: Since(State.REFUSED, then)})
+            await told(watcher, State.LIVE)
+            assert since(watcher) > then
 
 
 @driven

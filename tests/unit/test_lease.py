@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from aiohttp import web
+from istio_aux.core.checkpoint import ANNOTATION
 from istio_aux.kube.lease import Lease
 from unit.apiserver import ApiServer
 from unit.asynchronous import driven, until
@@ -50,6 +51,29 @@ async def test_of_two_that_write_the_first_lease_at_once_one_leads_without_ado(
             assert sum("POST" in request for request in api.requests) == 2
             assert {one.lease.holder} == {two.lease.holder} == leaders
     assert [line for line in caplog.records if line.levelname == "WARNING"] == []
+
+
+@driven
+async def test_what_the_holder_leaves_is_recalled_before_the_next_one_leads() -> None:
+    """Also while it follows; what others wrote into the Lease's metadata stays."""
+    async with ApiServer() as api, leader_and_other(api) as (one, two):
+        one.leaves = "first"
+        await until(lambda: two.recalled[-1:] == ["first"], "who follows is told", within=30)
+        lease = api.get(*LEASE)
+        assert lease
+        lease["metadata"] |= {"labels": {"more": "so"}}
+        lease["metadata"]["annotations"]["theirs"] = "too"
+        await api.put("leases", lease)
+        one.leaves = "last"
+        await until(lambda: two.recalled[-1:] == ["last"], "it is told again", within=30)
+        before = len(two.recalled)
+        one.task.cancel()
+        await one.lease.release()
+        await two.leads()
+        assert set(two.recalled[before:]) == {"last"}, "who has none of its own loses nothing"
+        metadata = (api.get(*LEASE) or {})["metadata"]
+        assert metadata["labels"] == {"more": "so"}
+        assert metadata["annotations"] == {"theirs": "too", ANNOTATION: "last"}
 
 
 @driven
@@ -230,8 +254,10 @@ async def test_labels_on_the_lease_stay() -> None:
     [
         (refusal(403, "Forbidden", "leases is forbidden"),
          "lease istio-aux/istio-aux: 403 Forbidden: leases is forbidden"),
-        (web.json_response({"metadata": 7, "spec": {"leaseDurationSeconds": "long"}}),
+        (web.json_response({"metadata": {}, "spec": {"leaseDurationSeconds": "long"}}),
          "lease istio-aux/istio-aux: the answer is no Lease: Expected `int | null`, got `str`"),
+        (web.json_response({"metadata": {"annotations": {"a": 7}}}),
+         "lease istio-aux/istio-aux: the answer is no Lease: Expected `str`, got `int`"),
     ],
 )  # fmt: skip
 @driven

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+from datetime import UTC, datetime, timedelta
 
+import pytest
+from istio_aux.core.applications import parse
 from istio_aux.core.liveness import State
 from unit.asynchronous import driven, until
 from unit.core.mesh import DEFAULT, INJECT, ORIGINAL
@@ -170,11 +173,83 @@ async def test_a_replacement_without_a_sidecar_stops_the_loop_and_says_why() -> 
         assert world.api.evictions == ["web-0"]
         assert world.restarts("stopped") == 1
 
-        world.api.injects = True
-        world.repair.look(mesh(State.NO_ENDPOINT))
-        world.repair.look(mesh())
+
+@pytest.mark.parametrize("what", ["injector", "namespace", "applications", "leader"])
+def test_what_did_not_help_is_not_tried_again_when_something_else_changes(what: str) -> None:
+    """A flap of the injector, for example; each such attempt would cost a pod."""
+
+    @driven
+    async def check() -> None:
+        async with cluster() as world:
+            await hopeless(world)
+            match what:
+                case "injector":
+                    world.repair.look(mesh(State.NO_ENDPOINT))
+                    await until(lambda: "not live" in world.unmeshed["web-0"], "it is away")
+                    world.repair.look(mesh())
+                case "namespace":
+                    await world.relabel("shop", {"istio-injection": "disabled"})
+                    await world.found()
+                    await world.relabel("shop", {"istio-injection": "enabled", "more": "so"})
+                case "applications":
+                    world.repair.ask(parse("shop/other")[0])
+                case _:
+                    world.repair.lead(False)
+                    world.repair.lead(True)
+            await world.pod("marker", owner_uid="another")
+            await until(lambda: "marker" in world.api.evictions, "other controllers go on")
+            assert world.api.evictions == ["web-0", "marker"]
+            await until(lambda: "no sidecar either" in world.unmeshed["web-0"], "it says why")
+
+    check()
+
+
+async def hopeless(world: World) -> None:
+    """A StatefulSet whose new pod has no sidecar either."""
+    world.api.injects = False
+    await world.pod("web-0", owner=STATEFUL)
+    await until(lambda: world.restarts("stopped") == 1, "it is given up")
+    world.api.injects = True
+
+
+@driven
+async def test_what_did_not_help_is_not_tried_by_the_next_process() -> None:
+    """It is told once, and forgotten after a day."""
+    now = datetime.now(UTC)
+    async with Cluster() as api:
+        async with at_work(api) as world:
+            await hopeless(world)
+            await until(lambda: world.events("RestartStopped"), "the owner is told")
+            left = world.repair.failed
+        async with at_work(api, leading=False, clock=lambda: now) as world:
+            world.repair.failed = left
+            world.repair.lead(True)
+            await until(lambda: "no sidecar either" in world.unmeshed.get("web-0", ""), "so")
+            await world.pod("marker", owner_uid="another")
+            await until(lambda: "marker" in api.evictions, "other controllers go on")
+            assert api.evictions == ["web-0", "marker"]
+            assert world.restarts("stopped") == 0
+            assert world.repair.failed == left
+
+            now += timedelta(days=1, minutes=1)
+            assert world.repair.failed == {}
+            world.repair.look(mesh(State.NO_ENDPOINT))
+            world.repair.look(mesh())
+            await world.pod("web-1", owner=STATEFUL)
+            await until(lambda: "web-1" in api.evictions, "it is tried again")
+        assert len(world.events("RestartStopped")) == 1
+
+
+@driven
+async def test_what_did_not_help_is_tried_again_once_another_pod_has_its_sidecar() -> None:
+    """Somebody found out why, and made one."""
+    async with cluster() as world:
+        await hopeless(world)
+        later = datetime.now(UTC) + timedelta(seconds=5)
+        await world.pod("web-1", SIDECAR, owner=STATEFUL, created=f"{later:%Y-%m-%dT%H:%M:%SZ}")
         await world.found()
-        assert world.api.evictions == ["web-0", "web-1", "web-0"]
+        assert world.api.evictions == ["web-0", "web-0"]
+        assert world.repair.failed == {}
 
 
 @driven

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from istio_aux.core.pacing import (
@@ -17,6 +18,7 @@ from istio_aux.core.pacing import (
     seen,
     step,
 )
+from msgspec import structs
 
 PACE = Pace(at_once=2, patience=600.0, doubt=60.0, first_retry=10.0, last_retry=300.0)
 
@@ -41,20 +43,22 @@ def meshed(name: str, uid: str = "", **more: Any) -> Member:
 
 def going(pod: Member) -> Member:
     """The same pod on its way out."""
-    return Member(
-        name=pod.name, uid=pod.uid, mesh=Mesh.UNWANTED, deleting=True, ordinal=pod.ordinal
-    )
+    return structs.replace(pod, mesh=_going(pod), ready=False, deleting=True, restart=False)
+
+
+def _going(pod: Member) -> Mesh:
+    return Mesh.MESHED if pod.mesh is Mesh.MESHED else Mesh.UNWANTED
 
 
 class Story:
     """What happens to one controller. A class because it remembers."""
 
-    def __init__(self, *members: Member) -> None:
-        self.members, self.course, self.now = members, Course(), 1000.0
+    def __init__(self, *members: Member, at: float = math.inf) -> None:
+        self.members, self.course, self.now, self.at = members, Course(), 1000.0, at
 
     @property
     def next(self) -> Step:
-        return step(Group(self.members, self.course), self.now, PACE)
+        return step(Group(self.members, self.course, self.at), self.now, PACE)
 
     def evict(self) -> str:
         """Do what is next; returns the name of the pod."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from istio_aux.core.pacing import (
     Mesh,
     Next,
     Stop,
+    failed,
     member,
     refused,
     superseded,
@@ -62,6 +64,37 @@ def test_a_replacement_without_a_sidecar_stops_the_loop() -> None:
     assert stopped == Stop(reason=reason)
     assert story.see(bare("b"), meshed("d")) == Stop(reason=reason)
     assert story.see(bare("b"), meshed("d"), after=1e6) == Stop(reason=reason)
+
+
+def test_a_later_pod_with_a_sidecar_shows_that_a_restart_helps_again() -> None:
+    """Whoever made it; one that was there before shows nothing, nor does one on its way out."""
+    story = Story(bare("a"), bare("b"), meshed("old", created=5.0))
+    story.evict()
+    pods = (bare("b"), bare("c", created=10.0), meshed("old", created=5.0))
+    stopped = story.see(*pods)
+    assert isinstance(stopped, Stop)
+    assert story.see(*pods, meshed("as-old", created=10.0)) == stopped
+    assert story.see(*pods, going(meshed("new", created=11.0))) == stopped
+    story.see(*pods, meshed("new", created=11.0))
+    assert story.evict() == "b"
+
+
+def test_what_did_not_help_is_not_tried_by_the_next_leader() -> None:
+    """It knows when the pod was made that showed it, and nothing else."""
+    story = Story(bare("b"), bare("c", created=10.0), meshed("old", created=5.0))
+    story.course = failed(Course(), datetime(1970, 1, 1, 0, 0, 10, tzinfo=UTC))
+    reason = "a pod made at 1970-01-01 00:00:10Z, after another was evicted, has no sidecar either"
+    assert story.see(*story.members) == Stop(reason=reason)
+    assert isinstance(story.see(*story.members, meshed("new", created=11.0)), Next)
+
+
+def test_who_leads_next_waits_for_a_replacement_that_is_not_ready() -> None:
+    """Nothing is known of the restart that it comes from; as long as one waits for any other."""
+    story = Story(bare("b"), meshed("c", ready=False, created=5000.0), at=5010.0)
+    assert story.next == Hold(reason="c has its sidecar and is not Ready yet", until=1590.0)
+    assert isinstance(story.see(bare("b"), meshed("c", created=5000.0)), Next)
+    story = Story(bare("b"), meshed("c", ready=False, created=5000.0), at=5600.0)
+    assert story.evict() == "b"
 
 
 def test_a_new_course_gives_a_stopped_controller_another_try() -> None:

@@ -15,6 +15,8 @@ from typing import Any
 
 from istio_aux import status
 from istio_aux.admission.server import Webhook
+from istio_aux.core import checkpoint
+from istio_aux.core.checkpoint import Checkpoint
 from istio_aux.core.namespace import Namespace
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Policy, QuitMode, RacePolicy, Repair, Start
@@ -85,7 +87,14 @@ class Parts:
         self._applications = ApplicationsFile(settings.applications, self._repair.ask)
         self._watches = self._watch()
         name, lease = identity(settings.webhook_address.port), settings.lease
-        self._lease = Lease(self.client, *lease, name, changed=self._lead) if lease else None
+        self._lease = (
+            Lease(
+                self.client, *lease, name,
+                changed=self._lead, checkpoint=self._checkpoint, recall=self._recall,
+            )
+            if lease
+            else None
+        )  # fmt: skip
         self._lead(False)
 
     def _watch(self) -> Watches:
@@ -184,6 +193,15 @@ class Parts:
         mesh = self._watcher.mesh
         self._start = Start(mode=self._settings.start_mode, capability=mesh.capability)
         self._repair.look(mesh)
+
+    def _checkpoint(self) -> str:
+        """What the next leader must know, and the next process is to know."""
+        return Checkpoint(self._repair.failed, self._watcher.since).text()
+
+    def _recall(self, text: str) -> None:
+        found = checkpoint.read(text)
+        self._repair.failed = found.failed
+        self._watcher.recall(found.injectors)
 
     def _lead(self, leads: bool) -> None:
         self._leads = leads

@@ -7,8 +7,8 @@ the last one's replacement is Ready with a sidecar: a restart that does not help
 Theory of operation. For each controller whoever acts keeps a `Course`: what was done, and what
 came of it. It calls `begun` right before an eviction is sent, `refused` or `superseded` when
 nothing was evicted, and `seen` with the controller's pods whenever it looks. An eviction without
-an answer needs no call: `seen` finds out. Times are seconds of one steady clock. A course that is
-thrown away, because the injector changed or another process leads, gives a new try.
+an answer needs no call: `seen` finds out. Times are seconds of one steady clock, but for the
+creation of pods. Of a course, the next leader needs only that a restart did not help: `failed`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from enum import StrEnum
 
 import msgspec
@@ -40,6 +41,9 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """After a refused eviction: a budget's status lags a moment behind a pod that is Ready. Where
     the API server wants more peace it says so (Retry-After)."""
     last_retry: float = 300.0
+    memory: float = 86400.0
+    """For a restart that did not help; then one more is tried. A later pod of the controller that
+    has its sidecar ends it at once."""
     second_look: float = 1.0
     """After a pod had changed since it was chosen; a watch lags milliseconds behind."""
 
@@ -66,6 +70,7 @@ class Member(Struct, frozen=True):
         deleting: whether it is on its way out.
         restart: whether `repair.decide` wants it restarted.
         ordinal: its place in its StatefulSet; None in others.
+        created: when, by the clock of the API server, in seconds since 1970; 0 if it is not known.
     """
 
     name: str
@@ -75,6 +80,7 @@ class Member(Struct, frozen=True):
     deleting: bool = False
     restart: bool = False
     ordinal: int | None = None
+    created: float = 0.0
 
 
 class Victim(Struct, frozen=True):
@@ -91,6 +97,7 @@ class Course(Struct, frozen=True):
     Attributes:
         victim: the pod whose replacement is awaited.
         stopped: why nothing more is done, empty if it goes on.
+        failed: when the pod was created that shows it, as `Member` has it.
         refusals: evictions in a row that were refused.
         refusal: why the last one was.
         retry_at: when the next eviction may be tried.
@@ -99,6 +106,7 @@ class Course(Struct, frozen=True):
 
     victim: Victim | None = None
     stopped: str = ""
+    failed: float = 0.0
     refusals: int = 0
     refusal: str = ""
     retry_at: float = 0.0
@@ -106,10 +114,14 @@ class Course(Struct, frozen=True):
 
 
 class Group(Struct, frozen=True):
-    """The pods of one controller, all of them, meshed or not, and their course so far."""
+    """The pods of one controller, all of them, meshed or not, and their course so far.
+
+    ``at`` is the time of day, as `Member.created` has it.
+    """
 
     members: tuple[Member, ...]
     course: Course = Course()
+    at: float = math.inf
 
 
 class Step(Struct, frozen=True, tag_field="step"):
@@ -142,6 +154,7 @@ def member(pod: Pod, action: Action) -> Member:
     """See a pod as pacing does, with what `repair.decide` says about it."""
     meshed = has_sidecar(pod)
     deleting = pod.metadata.deletion_timestamp is not None
+    created = pod.metadata.creation_timestamp
     return Member(
         name=pod.metadata.name,
         uid=pod.metadata.uid,
@@ -150,6 +163,7 @@ def member(pod: Pod, action: Action) -> Member:
         deleting=deleting,
         restart=isinstance(action, Restart),
         ordinal=ownership.ordinal(pod),
+        created=created.timestamp() if created else 0.0,
     )
 
 
@@ -192,7 +206,7 @@ def step(group: Group, now: float, pace: Pace) -> Step:
         return Hold(
             reason=f"not restarted: {course.refusal}; tried again later", until=course.retry_at
         )
-    return _choose(group.members, possible)
+    return _coming(group, now, pace) or _choose(group.members, possible)
 
 
 def begun(group: Group, pod: Member, now: float) -> Course:
@@ -223,11 +237,18 @@ def superseded(course: Course, why: str, now: float, pace: Pace) -> Course:
     return structs.replace(course, victim=None, refusal=why, retry_at=now + pace.second_look)
 
 
+def failed(course: Course, created: datetime) -> Course:
+    """What the next leader knows once a pod, ``created`` after a restart, has no sidecar either."""
+    why = f"a pod made at {created:%Y-%m-%d %H:%M:%S}Z, after another was evicted, has no sidecar"
+    return Course(stopped=f"{why} either", failed=created.timestamp(), served=course.served)
+
+
 def seen(group: Group, now: float, pace: Pace) -> Course:
     """What is known of the pod that was evicted, and of its replacement, after another look."""
     course, victim = group.course, group.course.victim
     if victim is None:
-        return course
+        helps = course.stopped and any(_later(pod, course) for pod in group.members)
+        return Course(served=course.served) if helps else course
     for pod in group.members:
         if pod.uid == victim.pod.uid:
             if pod.deleting or now < victim.since + pace.doubt:
@@ -237,7 +258,7 @@ def seen(group: Group, now: float, pace: Pace) -> Course:
     for pod in replacements:
         if pod.mesh is Mesh.UNMESHED:
             why = f"{pod.name}, made after {victim.pod.name} was evicted, has no sidecar either"
-            return Course(stopped=why, served=course.served)
+            return Course(stopped=why, failed=pod.created, served=course.served)
     if any(pod.ready and pod.mesh in {Mesh.MESHED, Mesh.UNWANTED} for pod in replacements):
         return Course(served=course.served)
     return course
@@ -263,6 +284,25 @@ def _mesh(action: Action) -> Mesh:
 def _under_way(course: Course, now: float, pace: Pace) -> bool:
     victim = course.victim
     return victim is not None and now < victim.since + pace.patience
+
+
+def _coming(group: Group, now: float, pace: Pace) -> Hold | None:
+    """Wait for a pod that may be in place of one that another process has restarted.
+
+    As long as for any replacement: what keeps it from being Ready may have nothing to do with it.
+    """
+    young = group.at - pace.patience
+    for pod in group.members:
+        awaited = pod.mesh is Mesh.MESHED and not (pod.ready or pod.deleting)
+        if awaited and pod.created > young:
+            reason = f"{pod.name} has its sidecar and is not Ready yet"
+            return Hold(reason=reason, until=now + pod.created - young)
+    return None
+
+
+def _later(pod: Member, course: Course) -> bool:
+    """Whether the pod shows that a restart helps after all."""
+    return pod.mesh is Mesh.MESHED and not pod.deleting and pod.created > course.failed
 
 
 def _choose(members: Sequence[Member], possible: Sequence[Member]) -> Next | Hold:

@@ -17,7 +17,7 @@ class InjectorStatus(msgspec.Struct, frozen=True):
     """One of Istio's webhook configurations and the istiod behind it (`liveness.Injector`).
 
     Attributes:
-        since: when this process first saw it in this state.
+        since: when it was first seen in this state, by the leader of that time.
         native: what pods get that ask for a native sidecar.
         native_why: what makes it so; empty while that has not been found out.
     """

@@ -13,6 +13,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from istio_aux.core import liveness
+from istio_aux.core.checkpoint import Since
 from istio_aux.core.liveness import Injector, State
 from istio_aux.core.mesh import Mesh
 from istio_aux.core.policy import Capability
@@ -79,7 +80,8 @@ class Watcher:
             client, namespaces, telemetry,
             root=root, selector=selector, rhythm=rhythm, news=self._news.set,
         )  # fmt: skip
-        self._since: dict[str, tuple[State, datetime]] = {}
+        self._since: dict[str, Since] = {}
+        self._recalled: Mapping[str, Since] = {}
         self._logged: dict[str, State] = {}
         self._told: tuple[Capability, str] | None = None
 
@@ -101,12 +103,27 @@ class Watcher:
                 revision=found.revision,
                 state=found.state,
                 why=found.why,
-                since=self._since[found.configuration][1],
+                since=self._since[found.configuration].since,
                 native=found.native,
                 native_why=found.native_why,
             )
             for found in (self.mesh.injectors if self.mesh.known else ())
         ]
+
+    @property
+    def since(self) -> Mapping[str, Since]:
+        """Since when injectors are in their states, by configuration, or what `recall` was told."""
+        return self._since if self.mesh.known else self._recalled
+
+    def recall(self, since: Mapping[str, Since]) -> None:
+        """Take what who leads, or led last, says of that; what is known better stays."""
+        if not self.mesh.known:
+            self._recalled = since
+            return
+        for name, known in self._since.items():
+            told = since.get(name)
+            if told and told.state is known.state:
+                self._since[name] = told
 
     async def run(self) -> None:
         """Follow and tell until cancelled. It raises nothing; an error is counted and logged."""
@@ -171,10 +188,14 @@ class Watcher:
         """Keep since when injectors are in their states; log and count these."""
         injectors = self.mesh.injectors
         states = {found.configuration: found.state for found in injectors}
-        self._since = {
-            name: known if (known := self._since.get(name)) and known[0] is state else (state, now)
-            for name, state in states.items()
-        }
+        if self.mesh.known:
+            # What was recalled counts for the first look only: later ones see changes themselves.
+            before, self._recalled = self._since or self._recalled, {}
+            self._since = {
+                name: known if (known := before.get(name)) and known.state is state
+                else Since(state, now)
+                for name, state in states.items()
+            }  # fmt: skip
         for state in State:
             self._telemetry.injectors.labels(state).set(list(states.values()).count(state))
         if self.mesh.known:

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from istio_aux.core.checkpoint import ANNOTATION
 from istio_aux.core.election import Observation, Record, Renew, Take, Wait, decide
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, KubeError
@@ -33,13 +34,24 @@ RELEASE = 1.0
 
 
 class _Lease(msgspec.Struct, frozen=True):
-    """``metadata`` stays as it came: it has the version, and labels that are not ours to drop."""
+    """``metadata`` stays as it came, but for one annotation: the rest is not ours to drop."""
 
-    metadata: msgspec.Raw
+    metadata: dict[str, msgspec.Raw]
     spec: Record = Record()
 
 
+class _Metadata(msgspec.Struct, frozen=True):
+    annotations: dict[str, str] | None = None
+
+
+class _Annotated(msgspec.Struct, frozen=True):
+    """The same, for what is read of ``metadata``."""
+
+    metadata: _Metadata
+
+
 _lease = Reader(_Lease, "Lease")
+_annotated = Reader(_Annotated, "Lease")
 
 
 class Lease:
@@ -58,6 +70,8 @@ class Lease:
         identity: str,
         *,
         changed: Callable[[bool], None],
+        checkpoint: Callable[[], str] = lambda: "",
+        recall: Callable[[str], None] = lambda _checkpoint: None,
         duration: float = DURATION,
         deadline: float = DEADLINE,
         retry: float = RETRY,
@@ -71,6 +85,9 @@ class Lease:
             identity: of this process; no other, earlier ones included, may have the same.
             changed: is called with True when this process begins to lead and with False when it
                 must stop.
+            checkpoint: gives the text that the holder leaves to the next one, with each renewal.
+            recall: is called with the text that the Lease has, also an empty one, whenever it is
+                read while this process does not lead, and before it begins to.
             duration: seconds that the others wait for a renewal.
             deadline: seconds without a renewal after which this process stops leading.
             retry: seconds between looks at the Lease.
@@ -80,12 +97,13 @@ class Lease:
         self.held = False
         self._name, self._identity = f"{namespace}/{name}", identity
         self._client, self._changed = client, changed
+        self._checkpoint, self._recall = checkpoint, recall
         self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._path = f"{self._collection}/{name}"
-        self._new = msgspec.Raw(msgspec.json.encode({"namespace": namespace, "name": name}))
+        self._new = {"namespace": _raw(namespace), "name": _raw(name)}
         self._duration, self._deadline, self._retry = duration, deadline, retry
         self._seen = Observation()
-        self._metadata = self._new
+        self._metadata, self._annotations = self._new, dict[str, str]()
         self._renewed = 0.0
         self._trouble = ""
 
@@ -195,6 +213,8 @@ class Lease:
     async def _write(self, record: Record) -> None:
         """Store a record in place of the one that was seen; `ApiError` 409: there is another."""
         metadata = self._metadata if self._seen.exists else self._new
+        annotations = {**self._annotations, ANNOTATION: self._checkpoint()}
+        metadata = {**metadata, "annotations": _raw(annotations)}
         body = msgspec.json.encode(
             {
                 "apiVersion": "coordination.k8s.io/v1",
@@ -218,9 +238,11 @@ class Lease:
 
     def _take(self, body: bytes) -> None:
         """Adopt what the API server says the Lease is."""
-        lease = _lease.read(body)
-        self._metadata = msgspec.Raw(bytes(lease.metadata))
+        lease, metadata = _lease.read(body), _annotated.read(body).metadata
+        self._metadata, self._annotations = lease.metadata, metadata.annotations or {}
         self._seen = self._seen.then(lease.spec, _now())
+        if not self.held:
+            self._recall(self._annotations.get(ANNOTATION, ""))
 
     def _lead(self, *, held: bool, why: str) -> None:
         self.held = held
@@ -236,6 +258,10 @@ class Lease:
         if trouble != self._trouble:
             self._trouble = trouble
             _log.warning("lease %s: %s", self._name, trouble, extra={"event": "lease-refused"})
+
+
+def _raw(value: object) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(value))
 
 
 def _now() -> float:

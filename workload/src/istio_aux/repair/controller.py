@@ -2,7 +2,7 @@
 
 Only the events may live here: a pod, a namespace, the injectors, the applications that ask, or who
 leads is different. `ledger` keeps what is right for each pod, `restarts` acts on it. Nothing is
-stored; a new process finds the same pods in the cluster.
+stored but `Repair.failed`; a new process finds the same pods in the cluster.
 
 Every process watches and decides; only who leads restarts pods, tells their owners and shows them
 in metrics.
@@ -76,7 +76,9 @@ class Repair:
             client, telemetry, events,
             allowed=policy.race is RacePolicy.RESTART and policy.restart_jobs,
         )  # fmt: skip
-        self._restarts = Restarts(client, self._ledger, narrator, self._suspensions, pace or Pace())
+        self._restarts = Restarts(
+            client, self._ledger, narrator, self._suspensions, pace=pace or Pace(), clock=clock
+        )
         self._off, self._running = policy.race is RacePolicy.OFF, False
         self.listed = asyncio.Event()
         restarts, unmeshed = self._restarts, self._ledger.unmeshed
@@ -119,6 +121,15 @@ class Repair:
             self._suspensions.lead(leading)
         self._ledger.doubt()
         self._restarts.woken.set()
+
+    @property
+    def failed(self) -> Mapping[str, datetime]:
+        """What the next leader must know, and must be told before it leads: `Restarts.failed`."""
+        return self._restarts.failed
+
+    @failed.setter
+    def failed(self, failed: Mapping[str, datetime]) -> None:
+        self._restarts.failed = failed
 
     @property
     def watched(self) -> int:
@@ -176,9 +187,8 @@ class Repair:
         await asyncio.gather(self._restarts.stop(patience), self._suspensions.stop(patience))
 
     def _doubt(self, namespace: str | None = None) -> None:
-        """Decide again on the pods of a namespace, or on all, and try again what did not help."""
+        """Decide again on the pods of a namespace, or on all."""
         self._ledger.doubt(namespace)
-        self._restarts.again(namespace)
         self._restarts.woken.set()
 
 

@@ -109,18 +109,15 @@ class Owner:
     def __str__(self) -> str:
         return f"{self.reference.kind}/{self.reference.name}"
 
-    def within(self, namespace: str | None) -> bool:
-        """Whether it has pods, in a namespace or in any."""
-        return any(namespace in {None, record.key.namespace} for record in self.records[:1])
-
     @property
     def idle(self) -> bool:
         """Whether nothing was done about its pods that has to be remembered."""
         return self.course.victim is None and not self.course.stopped
 
-    def group(self) -> Group:
-        """The controller as pacing sees it."""
-        return Group(tuple(record.member for record in self.records), self.course)
+    def group(self, at: datetime) -> Group:
+        """The controller as pacing sees it at this time of day."""
+        members = tuple(record.member for record in self.records)
+        return Group(members, self.course, at.timestamp())
 
 
 def application_of(pod: Pod) -> str:

@@ -8,8 +8,11 @@ of it the watch shows. Only who leads does any of this; who follows remembers no
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 
 from istio_aux.core import pacing
+from istio_aux.core.checkpoint import FAILED
 from istio_aux.core.pacing import Course, Done, Hold, Next, Pace, Stop
 from istio_aux.core.repair import Restart, Way
 from istio_aux.kube.client import Client
@@ -38,14 +41,17 @@ class Restarts:
         ledger: Ledger,
         narrator: Narrator,
         suspensions: Suspensions,
+        *,
         pace: Pace,
+        clock: Callable[[], datetime],
     ) -> None:
         """Prepare; it listens to the ledger's changes."""
         ledger.changed = self.touch
         self._client, self._ledger, self._narrator = client, ledger, narrator
-        self._suspensions, self._pace = suspensions, pace
+        self._suspensions, self._pace, self._clock = suspensions, pace, clock
         self.leading = self.stopping = False
         self.woken = asyncio.Event()
+        self._failed: dict[str, datetime] = {}
         self._changed: dict[Owner, None] = {}
         self._followed: dict[Owner, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -56,7 +62,7 @@ class Restarts:
             self._look_at(owner)
 
     def lead(self, leading: bool) -> None:
-        """Begin with nothing, or forget everything."""
+        """Begin with nothing but what is `failed`, or forget everything else."""
         self.leading = leading
         self._changed.clear()
         for owner in list(self._followed):
@@ -65,12 +71,17 @@ class Restarts:
             if record.owner:
                 self.touch(record.owner, record)
 
-    def again(self, namespace: str | None = None) -> None:
-        """Give controllers another try that were given up, of a namespace or all of them."""
-        for owner in self._followed:
-            if isinstance(owner.step, Stop) and owner.within(namespace):
-                owner.course = Course(served=owner.course.served)
-                self._look_at(owner)
+    @property
+    def failed(self) -> dict[str, datetime]:
+        """Controllers, by UID, whose new pod had no sidecar either, and when that was.
+
+        There are never more than `FAILED`. Set it before `lead`, to what the last leader knew.
+        """
+        return {uid: at for uid, at in self._failed.items() if self._forgotten_in(at) > 0}
+
+    @failed.setter
+    def failed(self, failed: Mapping[str, datetime]) -> None:
+        self._failed = dict(failed)
 
     async def settle(self) -> None:
         """Look at all controllers that are different, and then begin what is due."""
@@ -106,15 +117,49 @@ class Restarts:
         now, before = _now(), owner.step
         # Only the old course knows which pods were there when the restart began.
         known = owner.course.victim.known if owner.course.victim else frozenset[str]()
-        owner.course = pacing.seen(owner.group(), now, self._pace)
-        owner.step = step = pacing.step(owner.group(), now, self._pace)
+        recalled = self._recall(owner)
+        at = self._clock()
+        owner.course = pacing.seen(owner.group(at), now, self._pace)
+        self._remember(owner)
+        owner.step = step = pacing.step(owner.group(at), now, self._pace)
         if isinstance(step, Done) or self._is_gone(owner, now):
             self._leave(owner)
             return
         self._followed[owner] = None
         self._wait(owner, now)
-        if isinstance(step, Stop) and not isinstance(before, Stop):
+        if isinstance(step, Stop) and not isinstance(before, Stop) and not recalled:
             self._narrator.stopped(owner, known, step.reason)
+
+    def _recall(self, owner: Owner) -> bool:
+        """Let a restart that did not help count for as long as it is to be remembered.
+
+        Returns whether it is known from before: then it was told.
+        """
+        uid, course = owner.reference.uid, owner.course
+        if (at := self._failed.get(uid)) is None:
+            return False
+        if self._forgotten_in(at) <= 0:
+            del self._failed[uid]
+            owner.course = Course(served=course.served)
+            return False
+        if not course.stopped:
+            owner.course = pacing.failed(course, at)
+        return True
+
+    def _remember(self, owner: Owner) -> None:
+        uid, course = owner.reference.uid, owner.course
+        if not course.stopped:
+            self._failed.pop(uid, None)
+        elif uid not in self._failed:
+            # By whichever clock is ahead: one that is a day off must not end the memory at once.
+            created = datetime.fromtimestamp(course.failed, UTC)
+            self._failed[uid] = max(created, self._clock())
+            while len(self._failed) > FAILED:
+                del self._failed[min(self._failed, key=lambda each: self._failed[each])]
+
+    def _forgotten_in(self, at: datetime) -> float:
+        """In how many seconds a restart that did not help is forgotten."""
+        return self._pace.memory - (self._clock() - at).total_seconds()
 
     def _is_gone(self, owner: Owner, now: float) -> bool:
         """Whether the controller has had no pod for so long that it is not there any more."""
@@ -134,6 +179,8 @@ class Restarts:
         """Look again when time alone may change what is next."""
         self._quiet(owner)
         until = owner.step.until if isinstance(owner.step, Hold) else None
+        if until is None and (at := self._failed.get(owner.reference.uid)):
+            until = now + self._forgotten_in(at)
         if until is None and not owner.records:
             until = self._gone_at(owner)
         if until is not None:
@@ -160,7 +207,7 @@ class Restarts:
             assert isinstance(owner.step, Next)
             pod = owner.step.pod
             record = next(record for record in owner.records if record.key.uid == pod.uid)
-            owner.course = pacing.begun(owner.group(), pod, now)
+            owner.course = pacing.begun(owner.group(self._clock()), pod, now)
             owner.task = asyncio.create_task(self._restart(owner, record), name=f"restart {owner}")
             self._tasks.add(owner.task)
             owner.task.add_done_callback(self._tasks.discard)
@@ -204,7 +251,7 @@ class Restarts:
         action = self._ledger.judge(record, record.case)
         if not isinstance(action, Restart):
             return Superseded(action.reason)
-        owner.course = pacing.begun(owner.group(), record.member, _now())
+        owner.course = pacing.begun(owner.group(self._clock()), record.member, _now())
         return action
 
     async def _send(self, record: Record, restart: Restart) -> Outcome:
