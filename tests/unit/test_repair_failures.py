@@ -55,7 +55,7 @@ def test_a_refused_eviction_is_shown_and_tried_again(code: int, reason: str, mes
 async def test_the_peace_that_the_api_server_asks_for_is_kept() -> None:
     """Retry-After; another controller's pods do not wait for it."""
     async with cluster() as world:
-        world.api.answers = [budget(**{"Retry-After": "600"})]
+        world.api.answers = [budget(**{"Retry-After": "280"})]
         await world.pod("web")
         await until(lambda: world.restarts("refused") == 1, "it is refused")
         for name in ("a", "b"):
@@ -64,7 +64,7 @@ async def test_the_peace_that_the_api_server_asks_for_is_kept() -> None:
         assert world.api.evictions == ["web", "a", "b"]
         followed = {owner.reference.uid: owner for owner in world.repair._restarts._followed}
         waiting = followed["owner-1"]
-        assert waiting.course.retry_at > asyncio.get_running_loop().time() + 500
+        assert waiting.course.retry_at > asyncio.get_running_loop().time() + 200
 
 
 @driven
@@ -234,7 +234,7 @@ async def refuse_job(world: World) -> None:
 @driven
 async def test_replacements_that_never_come_do_not_keep_others_waiting() -> None:
     """No node has room for them, for example; what became of it is told."""
-    async with cluster(pace=replace(PACE, patience=0.3, doubt=0.1)) as world:
+    async with cluster(pace=replace(PACE, patience=1.0, doubt=0.8)) as world:
         world.api.replaces = False
         for number in range(4):
             await world.pod(f"web-{number}", owner_uid=f"owner-{number}")
