@@ -1,7 +1,7 @@
 """What the workload says of Istio's injector, at a real API server and the stand-in for Istio.
 
-Each test says how long it took from a change until it was told. It should be below 2 s; what a test
-waits for is generous, for machines that do something else meanwhile.
+Each test says how long it took until a change was told, from before the change was made. That is
+below 2 s on a machine that does nothing else; `PROMPT` is for those that do.
 """
 
 from __future__ import annotations
@@ -30,7 +30,13 @@ from unit.tls import certificate
 
 ACTIVE = "istio-revision-tag-default"
 CANARY = "istio-sidecar-injector-canary"
+# Ten times what is usual. An injector that is live is asked again after 27 s at the earliest: what
+# is told sooner was noticed at once, as ARCHITECTURE says.
+PROMPT = 20.0
 SOON = 30.0
+
+
+SETTINGS = {"quit": "off", "lease": "watching/watching"}
 
 
 class Injectors:
@@ -46,25 +52,34 @@ class Injectors:
         return next((each for each in found if each["configuration"] == configuration), {})
 
     def await_state(self, state: str, configuration: str = ACTIVE, **more: str) -> dict[str, Any]:
-        """What it says as soon as that is the state; the time counts from the call on."""
+        """What it says as soon as that is the state."""
         wanted = {"state": state, **more}
-        begun = time.monotonic()
         lab.until(
             lambda: wanted.items() <= self.one(configuration).items(),
             timeout=SOON,
             what=f"{configuration or 'no injector'} to be {wanted}",
             every=0.02,
         )
-        seconds = f"{time.monotonic() - begun:.2f}"
-        self._note(f"seconds until {state}", seconds)
-        print(f"{state:>14} told after {seconds} s")
         return self.one(configuration)
+
+    def await_change(
+        self, change: Callable[[], object], state: str, configuration: str = ACTIVE, **more: str
+    ) -> dict[str, Any]:
+        """Make a change that leads to the state: it has to be told promptly."""
+        begun = time.monotonic()
+        change()
+        found = self.await_state(state, configuration, **more)
+        seconds = time.monotonic() - begun
+        self._note(f"seconds until {state}", f"{seconds:.2f}")
+        print(f"{state:>14} told after {seconds:.2f} s")
+        assert seconds < PROMPT
+        return found
 
 
 @pytest.fixture(scope="module")
 def workload(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workload]:
     """The program under its own ServiceAccount, with nothing but a watch on Istio to do."""
-    workload = declared(cluster, tmp_path_factory.mktemp("watching"), "watching", {"quit": "off"})
+    workload = declared(cluster, tmp_path_factory.mktemp("watching"), "watching", SETTINGS)
     workload.revisions = ("canary",)
     workload.deploy()
     workload.start()
@@ -106,10 +121,13 @@ def live(istiod: lab.istio.Istio, injectors: Injectors) -> lab.istio.Istio:
     """The same with all that it needs, and told to be live."""
     if not istiod.process.running:
         istiod.start()
-    istiod.configure()
-    istiod.serve()
-    istiod.trust(istiod.bundle)
-    injectors.await_state("live")
+
+    def complete() -> None:
+        istiod.configure()
+        istiod.serve()
+        istiod.trust(istiod.bundle)
+
+    injectors.await_change(complete, "live")
     return istiod
 
 
@@ -181,9 +199,8 @@ def test_it_says_what_is_wrong_with_an_injector_and_when_that_is_over(
 ) -> None:
     """T40: `live` brings it back before the next test, and says how long that took."""
     change, state, why = CHANGES[what]
-    change(live, tmp_path)
 
-    found = injectors.await_state(state)
+    found = injectors.await_change(lambda: change(live, tmp_path), state)
 
     assert why in found["why"]
     status = injectors.workload.status()
@@ -193,11 +210,24 @@ def test_it_says_what_is_wrong_with_an_injector_and_when_that_is_over(
 def test_it_is_absent_again_without_its_configurations(
     live: lab.istio.Istio, injectors: Injectors
 ) -> None:
-    with live.cluster.client() as client:
-        for name in live.configurations:
-            client.delete(MutatingWebhookConfiguration, name)
+    def remove() -> None:
+        with live.cluster.client() as client:
+            for name in live.configurations:
+                client.delete(MutatingWebhookConfiguration, name)
 
-    injectors.await_state("absent", "")
+    injectors.await_change(remove, "absent", "")
+
+
+def test_a_process_that_is_started_again_knows_since_when_an_injector_is_live(
+    live: lab.istio.Istio, injectors: Injectors, workload: Workload
+) -> None:
+    """After a change of any option, for example: it is in the Lease."""
+    since = injectors.one()["since"]
+    lab.until(lambda: workload.status().get("leader"), timeout=SOON, what="the workload to lead")
+    workload.stop()
+    workload.start()
+    workload.await_ready()
+    assert injectors.await_state("live")["since"] == since
 
 
 def test_where_it_cannot_be_reached_a_dry_run_shows_what_it_does(
@@ -231,9 +261,8 @@ def test_it_follows_a_tag_to_another_revision(
     """The new istiod makes native sidecars. As long as both are called, that is safe for none."""
     assert injectors.workload.status()["capability"] == "classic"
     canary = lab.istio.install(cluster, revision="canary", native="on request")
-    try:
-        injectors.await_state("live", CANARY, native="native", revision="canary")
-        assert injectors.workload.status()["capability"] == "classic"
+
+    def move() -> None:
         with cluster.client() as client:
             tag = client.get(MutatingWebhookConfiguration, ACTIVE)
             assert tag.metadata
@@ -244,7 +273,11 @@ def test_it_follows_a_tag_to_another_revision(
                 webhook.clientConfig.caBundle = None
             client.replace(tag)
 
-        injectors.await_state("live", revision="canary", native="native")
+    try:
+        injectors.await_state("live", CANARY, native="native", revision="canary")
+        assert injectors.workload.status()["capability"] == "classic"
+
+        injectors.await_change(move, "live", revision="canary", native="native")
 
         assert injectors.workload.status()["capability"] == "native"
     finally:
