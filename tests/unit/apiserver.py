@@ -67,6 +67,7 @@ class ApiServer(Store):
         self.tokens: list[str] = []
         self._stack = AsyncExitStack()
         self._port = 0
+        self._clients: Path | None = None
 
     async def __aenter__(self) -> Self:
         self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
@@ -86,11 +87,24 @@ class ApiServer(Store):
         await self._runner.setup()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(*self._pair)
+        if self._clients:
+            context.load_verify_locations(self._clients)
+            context.verify_mode = ssl.CERT_REQUIRED
         site = web.TCPSite(
             self._runner, "127.0.0.1", self._port, ssl_context=context, reuse_address=True
         )
         await site.start()
         self._port = self._runner.addresses[0][1]
+
+    def demand(self, authority: Path) -> None:
+        """Serve only clients with a certificate from this authority, from the next start on."""
+        self._clients = authority
+
+    async def present(self, certificate: Path, key: Path) -> None:
+        """Listen with another certificate from now on."""
+        await self.stop()
+        self._pair = certificate, key
+        await self.start()
 
     async def stop(self) -> None:
         """Drop every connection and stop listening; what is stored stays."""

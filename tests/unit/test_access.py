@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from istio_aux.kube import access
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import AccessError
+from istio_aux.kube.errors import AccessError, UnreachableError
 from unit.apiserver import ApiServer
 from unit.asynchronous import driven
-from unit.tls import certificate
+from unit.tls import certificate, plain_authority
 
 
 def kubeconfig(
@@ -128,14 +128,25 @@ def test_the_variable_kubeconfig_is_looked_at_when_no_file_is_given(tmp_path: Pa
         ({"current-context": "there"}, 'current-context: "there": expected one of: here'),
         ({"context": {"cluster": "d"}}, 'context here: no cluster "d"'),
         ({"cluster": {"server": "api"}}, 'cluster c: server: "api": expected an https URL'),
-        ({"cluster": {"server": 7}}, "Expected `str`, got `int` - at `$.clusters[0].cluster"),
+        ({"cluster": {"server": 7}}, "cluster c: Expected `str`, got `int` - at `$.server`"),
+        ({"context": {"user": "v"}}, 'context here: no user "v"'),
+        ({"user": {"as": "admin"}}, "user u: as is not supported"),
+        ({"user": {"as-uid": "7"}}, "user u: as-uid is not supported"),
+        ({"user": {"as-groups": ["a"]}}, "user u: as-groups is not supported"),
+        ({"user": {"as-user-extra": {"a": ["b"]}}}, "user u: as-user-extra is not supported"),
+        ({"user": {"username": "me"}}, "user u: username is not supported"),
+        ({"user": {"password": "x"}}, "user u: password is not supported"),
+        ({"user": {"auth-provider": {"name": "oidc"}}}, "user u: auth-provider is not supported"),
+        ({"user": {"impersonate": "me"}}, "user u: impersonate is not supported"),
+        ({"user": {"client-certificate": "a.crt"}}, "user u: client-certificate without client-k"),
+        ({"user": {"client-key-data": "YQ=="}}, "user u: client-key without client-certificate"),
         ({"cluster": {"proxy-url": "http://p"}}, "cluster c: proxy-url is not supported"),
         ({"cluster": {"certificate-authority": "no.crt"}}, "no.crt: No such file"),
         ({"cluster": {"certificate-authority-data": "?"}}, "certificate-authority-data: not base"),
         ({"cluster": {"certificate-authority-data": "YQ=="}}, "no certificate authority in PEM"),
-        ({"user": {"exec": {"command": "gcloud"}}}, "user u: exec, auth-provider and username"),
         ({"user": {"tokenFile": "none"}}, "none: no token to read"),
-        ({"clusters": None}, "no kubeconfig: Expected `array`"),
+        ({"clusters": None}, 'context here: no cluster "c"'),
+        ({"clusters": 7}, "no kubeconfig: Expected `array | null`"),
     ],
 )
 def test_a_kubeconfig_that_cannot_be_used_is_refused_in_one_line(
@@ -146,6 +157,165 @@ def test_a_kubeconfig_that_cannot_be_used_is_refused_in_one_line(
     assert complaint in str(caught.value)
     assert str(tmp_path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_what_changes_nothing_is_no_reason_to_refuse_a_kubeconfig(tmp_path: Path) -> None:
+    path = kubeconfig(
+        tmp_path,
+        cluster={"extensions": [{"name": "minikube"}], "disable-compression": True},
+        user={"token": "abc", "as": "", "as-groups": None, "extensions": []},
+        preferences={},
+    )
+    assert access.load(path).token() == "abc"
+
+
+def test_only_the_user_and_the_cluster_of_the_context_have_to_be_understood(tmp_path: Path) -> None:
+    path = kubeconfig(
+        tmp_path,
+        users=[{"name": "other", "user": {"as": "admin"}}, {"name": "u", "user": {"token": "abc"}}],
+    )
+    assert access.load(path).token() == "abc"
+
+
+def test_a_token_file_wins_over_a_token_as_long_as_it_can_be_read(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("from the file")
+    user = {"token": "written down", "tokenFile": "token"}
+    assert access.load(kubeconfig(tmp_path, user=user)).token() == "from the file"
+
+
+def test_relative_paths_start_at_the_folder_of_the_name_that_was_given(tmp_path: Path) -> None:
+    """As kubectl has it: a link to a file elsewhere does not move them."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "token").write_text("here")
+    path = kubeconfig(tmp_path / "elsewhere", user={"tokenFile": "token"})
+    link = tmp_path / "config"
+    link.symlink_to(path)
+    assert access.load(link).token() == "here"
+
+
+def test_certificate_and_key_may_come_in_different_forms(tmp_path: Path) -> None:
+    crt, key = certificate(tmp_path)
+    user = {"client-certificate-data": encoded(crt), "client-key": key.name}
+    assert access.load(kubeconfig(tmp_path, user=user)).token() is None
+
+
+def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(tmp_path: Path) -> None:
+    crt, key = certificate(tmp_path, password="secret")
+    user = {"client-certificate": str(crt), "client-key": str(key)}
+    with pytest.raises(AccessError, match="client certificate"):
+        access.load(kubeconfig(tmp_path, user=user))
+
+
+def part(folder: Path, **parts: Any) -> Path:
+    """A file that has some of what makes a kubeconfig."""
+    folder.mkdir()
+    path = folder / "config"
+    path.write_text(json.dumps(parts))
+    return path
+
+
+def test_of_several_kubeconfigs_the_first_that_says_something_wins(tmp_path: Path) -> None:
+    """As kubectl merges them (client-go clientcmd loader.go)."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    first = part(
+        one,
+        contexts=[{"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "one"}}],
+        users=[{"name": "u", "user": {"tokenFile": "token"}}],
+    )
+    (one / "token").write_text("one")
+    second = part(
+        two,
+        contexts=[{"name": "here", "context": {"cluster": "d", "user": "v", "namespace": "two"}}],
+        clusters=[{"name": "c", "cluster": {"server": "https://two:6443"}}],
+        users=[{"name": "u", "user": {"token": "two"}}],
+        **{"current-context": "here"},
+    )
+    third = part(tmp_path / "three", **{"current-context": "there"})
+    variable = f"{first}:{tmp_path / 'absent'}::{second}:{third}"
+    found = access.find(None, {"KUBECONFIG": variable})
+    assert (found.namespace, found.server) == ("one", "https://two:6443")
+    assert found.token() == "one"
+
+
+def test_kubeconfigs_of_which_none_is_there_are_named(tmp_path: Path) -> None:
+    with pytest.raises(AccessError, match=r"KUBECONFIG: no such file: .*/a, .*/b"):
+        access.find(None, {"KUBECONFIG": f"{tmp_path}/a:{tmp_path}/b"})
+
+
+@driven
+async def test_a_new_authority_is_trusted_and_the_old_one_is_not_once_its_file_changed(
+    tmp_path: Path,
+) -> None:
+    """A cluster's CA is rotated; nothing has to be started again for it."""
+    ca = tmp_path / "ca.crt"
+    other, _ = certificate(tmp_path, stem="other")
+    async with ApiServer() as api:
+        ca.write_bytes(other.read_bytes())
+        cluster = {"server": api.url, "certificate-authority": "ca.crt"}
+        async with Client(access.load(kubeconfig(tmp_path, cluster=cluster))) as client:
+            with pytest.raises(UnreachableError, match="certificate verify failed"):
+                await client.get("/api/v1/pods")
+            ca.write_bytes(api.ca.read_bytes() + b"\n")
+            assert b"items" in await client.get("/api/v1/pods")
+            ca.write_bytes(other.read_bytes() + b"\n\n")
+            with pytest.raises(UnreachableError, match="certificate verify failed"):
+                await client.get("/api/v1/pods")
+
+
+@driven
+async def test_a_kubeconfig_that_changes_is_followed_and_a_broken_one_is_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with ApiServer() as old, ApiServer() as new:
+        (folder := tmp_path / "new").mkdir()
+        path = old.kubeconfig(tmp_path)
+        async with Client(access.load(path)) as client:
+            await client.get("/api/v1/pods")
+            path.write_text("{")
+            await client.get("/api/v1/pods")
+            await client.get("/api/v1/pods")
+            assert (len(old.requests), len(new.requests)) == (3, 0)
+            new.kubeconfig(folder).replace(path)
+            await client.get("/api/v1/pods")
+            assert (len(old.requests), len(new.requests)) == (3, 1)
+    assert caplog.text.count("no kubeconfig") == 1
+
+
+@driven
+async def test_the_authority_that_a_pod_has_mounted_is_followed(tmp_path: Path) -> None:
+    other, _ = certificate(tmp_path, stem="other")
+    (tmp_path / "token").write_text("mounted")
+    (tmp_path / "namespace").write_text("istio-aux")
+    async with ApiServer() as api:
+        (tmp_path / "ca.crt").write_bytes(other.read_bytes())
+        host, port = api.url.removeprefix("https://").split(":")
+        environ = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
+        async with Client(access.in_cluster(environ, tmp_path)) as client:
+            with pytest.raises(UnreachableError, match="certificate verify failed"):
+                await client.get("/api/v1/pods")
+            (tmp_path / "ca.crt").write_bytes(api.ca.read_bytes() + b"\n")
+            assert b"items" in await client.get("/api/v1/pods")
+
+
+def as_on_python_3_13(*args: Any, _made: Any = ssl.create_default_context, **kwargs: Any) -> Any:
+    """From 3.13 on a context is strict about RFC 5280 unless told otherwise."""
+    context = _made(*args, **kwargs)
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    return context
+
+
+@driven
+async def test_an_authority_without_key_usage_and_key_identifiers_is_trusted_on_every_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Go, and so kubectl, asks for neither; home-made clusters have such authorities."""
+    monkeypatch.setattr(ssl, "create_default_context", as_on_python_3_13)
+    ca = plain_authority(tmp_path)
+    async with ApiServer() as api:
+        path = kubeconfig(tmp_path, cluster={"server": api.url, "certificate-authority": str(ca)})
+        await api.present(tmp_path / "leaf.crt", tmp_path / "leaf.key")
+        async with Client(access.load(path)) as client:
+            assert b"items" in await client.get("/api/v1/pods")
 
 
 @pytest.mark.parametrize("text", ["", "{", "just text"])

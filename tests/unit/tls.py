@@ -47,3 +47,43 @@ def certificate(
         )
     )
     return paths
+
+
+def plain_authority(folder: Path) -> Path:
+    """Write an authority that has hardly an extension, and ``leaf.crt`` and ``leaf.key`` from it.
+
+    Returns the path of the authority's certificate.
+    """
+    now = datetime.datetime.now(datetime.UTC)
+    authority, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    issuer, subject = (
+        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in ("plain", "leaf")
+    )
+    lasting = (
+        x509.CertificateBuilder()
+        .issuer_name(issuer)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+    )
+    ca = (
+        lasting.subject_name(issuer)
+        .public_key(authority.public_key())
+        .serial_number(x509.random_serial_number())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=False)
+        .sign(authority, hashes.SHA256())
+    )
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    leaf = (
+        lasting.subject_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .sign(authority, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    (folder / "leaf.crt").write_bytes(leaf.public_bytes(pem))
+    (folder / "leaf.key").write_bytes(
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    (path := folder / "plain.crt").write_bytes(ca.public_bytes(pem))
+    return path

@@ -1,25 +1,31 @@
-"""Where the API server is and how to prove who we are: a kubeconfig, or a pod's service account.
+"""Where the API server is and how to prove who we are: kubeconfigs, or a pod's service account.
 
-Only the reading of credentials may live here; no request is made. A kubeconfig of which we do not
-understand a part is refused with the name of that part, because leaving it out would connect
+Only the reading of credentials may live here; no request is made. What a kubeconfig says in files
+is read again when these change. A kubeconfig with a part that changes how to connect, or as whom,
+and that is not understood is refused with the name of that part: to leave it out would connect
 differently from kubectl.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
+import logging
 import os
 import ssl
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import yaml
 
+from istio_aux.kube import execplugin
 from istio_aux.kube.errors import AccessError
+from istio_aux.kube.execplugin import Plugin
+
+_log = logging.getLogger(__name__)
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where the kubelet mounts a pod's token and the cluster's CA."""
@@ -27,7 +33,7 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 @dataclass(frozen=True)
 class Access:
-    """All that a client needs to know.
+    """All that a client needs to know, as it is at one time.
 
     Attributes:
         server: base URL of the API server, without a slash at the end.
@@ -36,6 +42,8 @@ class Access:
         token: gives the bearer token that is valid now, or None.
         server_hostname: name to expect in the server's certificate, when it is not the URL's.
         namespace: the context's namespace.
+        renewed: gives what is valid now in place of all this; None: this stays valid.
+        refused: is to be called when the API server does not accept who we are (401).
     """
 
     server: str
@@ -43,9 +51,19 @@ class Access:
     token: Callable[[], str | None]
     server_hostname: str | None = None
     namespace: str = "default"
+    renewed: Callable[[], Awaitable[Access]] | None = None
+    refused: Callable[[], None] = lambda: None
+
+    async def current(self) -> Access:
+        """The access that is valid now.
+
+        Raises:
+            AccessError: a credential plugin gave none.
+        """
+        return self if self.renewed is None else await self.renewed()
 
 
-class _Struct(msgspec.Struct, frozen=True, rename="kebab"):
+class _Struct(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
     """kubeconfig spells its keys in kebab-case, with exceptions that are named."""
 
 
@@ -55,7 +73,8 @@ class _Cluster(_Struct, frozen=True):
     certificate_authority_data: str | None = None
     insecure_skip_tls_verify: bool = False
     tls_server_name: str | None = None
-    proxy_url: str | None = None
+    disable_compression: bool = False
+    extensions: object = None
 
 
 class _User(_Struct, frozen=True):
@@ -65,37 +84,45 @@ class _User(_Struct, frozen=True):
     client_certificate_data: str | None = None
     client_key: str | None = None
     client_key_data: str | None = None
-    exec: object = None
-    auth_provider: object = None
-    username: str | None = None
+    exec: dict[str, object] | None = None
+    extensions: object = None
 
 
 class _Context(_Struct, frozen=True):
     cluster: str
     user: str = ""
     namespace: str | None = None
+    extensions: object = None
 
 
-class _NamedCluster(_Struct, frozen=True):
+class _Named(msgspec.Struct, frozen=True):
+    """One of the entries; what it says counts only for the one that the context names."""
+
     name: str
-    cluster: _Cluster
+    cluster: dict[str, object] | None = None
+    user: dict[str, object] | None = None
+    context: dict[str, object] | None = None
 
 
-class _NamedUser(_Struct, frozen=True):
-    name: str
-    user: _User | None = None
+class _File(msgspec.Struct, frozen=True, rename="kebab"):
+    current_context: str | None = None
+    clusters: tuple[_Named, ...] | None = None
+    contexts: tuple[_Named, ...] | None = None
+    users: tuple[_Named, ...] | None = None
 
 
-class _NamedContext(_Struct, frozen=True):
-    name: str
-    context: _Context
+class _Entry(NamedTuple):
+    """What a file says under a name, without what it says nothing about."""
+
+    path: Path
+    value: dict[str, object]
+
+    def beside(self, name: str) -> Path:
+        """A file that is named there, relative to the folder of the kubeconfig."""
+        return self.path.absolute().parent / name
 
 
-class _Kubeconfig(_Struct, frozen=True):
-    current_context: str
-    clusters: tuple[_NamedCluster, ...]
-    contexts: tuple[_NamedContext, ...]
-    users: tuple[_NamedUser, ...] | None = None
+_S = TypeVar("_S", bound=_Struct)
 
 
 def find(kubeconfig: Path | None, environ: Mapping[str, str] = os.environ) -> Access:
@@ -106,8 +133,10 @@ def find(kubeconfig: Path | None, environ: Mapping[str, str] = os.environ) -> Ac
     """
     if kubeconfig is not None:
         return load(kubeconfig)
-    if named := environ.get("KUBECONFIG"):
-        return load(Path(named))
+    if named := [Path(part) for part in environ.get("KUBECONFIG", "").split(os.pathsep) if part]:
+        if not any(path.exists() for path in named):
+            raise AccessError(f"KUBECONFIG: no such file: {', '.join(map(str, named))}")
+        return load(*named)
     usual = Path.home() / ".kube" / "config"
     return load(usual) if usual.exists() else in_cluster(environ)
 
@@ -124,127 +153,301 @@ def in_cluster(environ: Mapping[str, str], mount: Path = SERVICE_ACCOUNT) -> Acc
             "no kubeconfig, and KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set:"
             " name a file with --kubeconfig"
         )
-    host = f"[{host}]" if ":" in host else host
-    return Access(
-        server=f"https://{host}:{port}",
-        tls=_trust(mount / "ca.crt", _read(mount / "ca.crt")),
-        token=_TokenFile(mount / "token"),
-        namespace=_read(mount / "namespace").decode().strip(),
-    )
+    server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    authority = mount / "ca.crt"
+
+    def make() -> _Made:
+        access = Access(
+            server=server,
+            tls=_context(authority, _read(authority)),
+            token=_TokenFile(mount / "token"),
+            namespace=_read(mount / "namespace").decode().strip(),
+        )
+        return _Made(access, (authority,))
+
+    return _Source(make).first
 
 
-def load(path: Path) -> Access:
-    """Read the current context of a kubeconfig; relative paths in it start at its own folder.
+def load(*paths: Path) -> Access:
+    """Read the current context of a kubeconfig, or of several as one.
+
+    Of several the first that sets something wins, and those that are not there are passed over, as
+    with kubectl (client-go clientcmd loader.go). Relative paths in a file start at its own folder.
 
     Raises:
         AccessError: one line that names the file, the part and what is wrong with it.
     """
+    return _Source(lambda: _load(paths)).first
+
+
+class _Made(NamedTuple):
+    """An access, the files it comes from, and who is to be asked for what it lacks.
+
+    Attributes:
+        context: makes a TLS context that presents a certificate and key, both in PEM.
+    """
+
+    access: Access
+    files: tuple[Path, ...]
+    plugin: Plugin | None = None
+    context: Callable[[bytes, bytes], ssl.SSLContext] | None = None
+
+
+class _Source:
+    """Keeps an access valid: makes it again when its files change, asks the plugin if there is one.
+
+    Files that cannot be used, such as those that are just being written, leave the last access in
+    force.
+    """
+
+    def __init__(self, make: Callable[[], _Made]) -> None:
+        self._make = make
+        self._made = make()
+        self._stamps = _stamps(self._made.files)
+        self._credential: execplugin.Credential | None = None
+        self._with_credential: Access | None = None
+
+    @property
+    def first(self) -> Access:
+        """The access as it is now; it leads to those that come later."""
+        return replace(self._made.access, renewed=self._current, refused=self._refused)
+
+    async def _current(self) -> Access:
+        stamps = _stamps(self._made.files)
+        if stamps != self._stamps:
+            self._stamps = stamps
+            try:
+                self._made = self._make()
+                self._stamps = _stamps(self._made.files)
+                self._credential = None
+                _log.info("credentials read again", extra={"event": "access"})
+            except AccessError as error:
+                _log.warning("%s; the last ones stay", error, extra={"event": "access"})
+        made = self._made
+        if made.plugin is None:
+            return made.access
+        credential = await made.plugin.credential()
+        if self._with_credential is None or credential is not self._credential:
+            self._with_credential = _with(made, credential)
+            self._credential = credential
+        return self._with_credential
+
+    def _refused(self) -> None:
+        if self._made.plugin:
+            self._made.plugin.forget()
+
+
+def _with(made: _Made, credential: execplugin.Credential) -> Access:
+    """The access with what a plugin gave."""
+    token, pair = credential.token, credential.certificate
+    tls = made.context(*pair) if pair and made.context else made.access.tls
+    return replace(made.access, tls=tls, token=lambda: token)
+
+
+def _stamps(files: Iterable[Path]) -> list[tuple[int, int, int] | None]:
+    """What differs when one of the files was written or replaced; None: it is not there."""
+    return [_stamp(path) for path in files]
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
     try:
-        config = msgspec.convert(yaml.safe_load(_read(path)), _Kubeconfig)
-    except (yaml.YAMLError, msgspec.ValidationError) as error:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+
+def _load(paths: Sequence[Path]) -> _Made:
+    named = ", ".join(map(str, paths))
+    files = [(path, _file(path)) for path in paths if len(paths) == 1 or path.exists()]
+    name = next((file.current_context for _, file in files if file.current_context), "")
+    contexts = _entries((path, file.contexts, "context") for path, file in files)
+    if name not in contexts:
+        known = ", ".join(contexts) or "none"
+        raise AccessError(f'{named}: current-context: "{name}": expected one of: {known}')
+    context = _understood(contexts[name], f"context {name}", _Context)
+    clusters = _entries((path, file.clusters, "cluster") for path, file in files)
+    users = _entries((path, file.users, "user") for path, file in files)
+    if context.cluster not in clusters:
+        raise AccessError(f'{named}: context {name}: no cluster "{context.cluster}"')
+    if context.user and context.user not in users:
+        raise AccessError(f'{named}: context {name}: no user "{context.user}"')
+    entry = users.get(context.user) or _Entry(paths[0], {})
+    made = _made(clusters[context.cluster], context, entry)
+    access = replace(made.access, namespace=context.namespace or "default")
+    return made._replace(access=access, files=(*paths, *made.files))
+
+
+def _file(path: Path) -> _File:
+    try:
+        return msgspec.convert(yaml.safe_load(_read(path)), _File)
+    except (yaml.YAMLError, msgspec.ValidationError, RecursionError, UnicodeDecodeError) as error:
         raise AccessError(f"{path}: no kubeconfig: {' '.join(str(error).split())}") from error
-    name = config.current_context
-    context = next((item.context for item in config.contexts if item.name == name), None)
-    if context is None:
-        known = ", ".join(item.name for item in config.contexts) or "none"
-        raise AccessError(f'{path}: current-context: "{name}": expected one of: {known}')
-    cluster = next((c.cluster for c in config.clusters if c.name == context.cluster), None)
-    if cluster is None:
-        raise AccessError(f'{path}: context {name}: no cluster "{context.cluster}"')
-    user = next((u.user for u in config.users or () if u.name == context.user), None) or _User()
-    if cluster.proxy_url:
-        raise AccessError(f"{path}: cluster {context.cluster}: proxy-url is not supported")
-    if user.exec or user.auth_provider or user.username:
-        raise AccessError(
-            f"{path}: user {context.user}: exec, auth-provider and username are not supported;"
-            " expected token, tokenFile or client-certificate"
-        )
+
+
+def _entries(files: Iterable[tuple[Path, Sequence[_Named] | None, str]]) -> dict[str, _Entry]:
+    """All entries of a kind by their names; the first of a name wins, whole."""
+    found: dict[str, _Entry] = {}
+    for path, entries, kind in files:
+        for entry in entries or ():
+            value: dict[str, object] = getattr(entry, kind) or {}
+            # What says nothing is left out: others write `as: ""` and `token: null`.
+            said = {key: item for key, item in value.items() if item not in (None, "", [], {})}
+            found.setdefault(entry.name, _Entry(path, said))
+    return found
+
+
+def _understood(entry: _Entry, what: str, kind: type[_S]) -> _S:
+    known = {field.encode_name for field in msgspec.structs.fields(kind)}
+    for key in entry.value:
+        if key not in known:
+            raise AccessError(f"{entry.path}: {what}: {key} is not supported")
+    try:
+        return msgspec.convert(entry.value, kind)
+    except msgspec.ValidationError as error:
+        raise AccessError(f"{entry.path}: {what}: {error}") from error
+
+
+def _made(of_cluster: _Entry, context: _Context, of_user: _Entry) -> _Made:
+    """Make the access of a cluster and a user."""
+    where = f"cluster {context.cluster}"
+    cluster = _understood(of_cluster, where, _Cluster)
     if not cluster.server.startswith(("https://", "http://")):
         raise AccessError(
-            f'{path}: cluster {context.cluster}: server: "{cluster.server}": expected an https URL'
+            f'{of_cluster.path}: {where}: server: "{cluster.server}": expected an https URL'
         )
-    folder = path.resolve().parent
-    return Access(
-        server=cluster.server.rstrip("/"),
-        tls=_tls(path, folder, cluster, user),
-        token=_token(folder, user),
-        server_hostname=cluster.tls_server_name,
-        namespace=context.namespace or "default",
-    )
-
-
-def _tls(path: Path, folder: Path, cluster: _Cluster, user: _User) -> ssl.SSLContext:
+    source, bundle = of_cluster.path, None
+    files: list[Path] = []
     if cluster.certificate_authority_data:
-        bundle = _decoded(path, "certificate-authority-data", cluster.certificate_authority_data)
-        context = _trust(path, bundle)
+        key = "certificate-authority-data"
+        bundle = _decoded(source, key, cluster.certificate_authority_data)
     elif cluster.certificate_authority:
-        file = folder / cluster.certificate_authority
-        context = _trust(file, _read(file))
-    else:
-        context = ssl.create_default_context()
-    if cluster.insecure_skip_tls_verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    certificate, key = user.client_certificate_data, user.client_key_data
-    if certificate and key:
-        chain = _decoded(path, "client-certificate-data", certificate)
-        secret = _decoded(path, "client-key-data", key)
-        # OpenSSL takes a client certificate from a file only; this one is readable for us alone.
-        with tempfile.NamedTemporaryFile() as pair:
-            pair.write(chain + b"\n" + secret)
-            pair.flush()
-            _present(context, path, Path(pair.name), None)
-    elif user.client_certificate and user.client_key:
-        _present(context, path, folder / user.client_certificate, folder / user.client_key)
+        source = of_cluster.beside(cluster.certificate_authority)
+        files.append(source)
+        bundle = _read(source)
+
+    def presenting(certificate: bytes = b"", key: bytes = b"") -> ssl.SSLContext:
+        tls = _context(source, bundle)
+        if cluster.insecure_skip_tls_verify:
+            tls.check_hostname = False
+            tls.verify_mode = ssl.CERT_NONE
+        if certificate:
+            _present(tls, of_user.path, certificate, key)
+        return tls
+
+    who = f"{of_user.path}: user {context.user}"
+    user = _understood(of_user, f"user {context.user}", _User)
+    pair, of_pair = _pair(of_user, who, user)
+    token = _token(of_user, user)
+    access = Access(
+        server=cluster.server.rstrip("/"),
+        tls=presenting(*pair),
+        token=token or (lambda: None),
+        server_hostname=cluster.tls_server_name,
+    )
+    made = _Made(access, (*files, *of_pair), context=presenting)
+    if user.exec is None or token or pair:  # As in client-go: who has something asks nobody.
+        return made
+    told = _told(of_cluster, bundle)
+    return made._replace(plugin=execplugin.understood(user.exec, who, of_user.beside(""), told))
+
+
+def _told(cluster: _Entry, bundle: bytes | None) -> dict[str, object]:
+    """What a plugin may be told of the cluster (client.authentication.k8s.io/v1 Cluster)."""
+    kept = ("server", "tls-server-name", "insecure-skip-tls-verify", "disable-compression")
+    told = {key: cluster.value[key] for key in kept if key in cluster.value}
+    if bundle is not None:
+        told["certificate-authority-data"] = base64.b64encode(bundle).decode()
+    extensions: Any = cluster.value.get("extensions") or ()
+    for item in extensions:
+        if item.get("name") == execplugin.EXTENSION:
+            told["config"] = item.get("extension")
+    return told
+
+
+def _pair(
+    entry: _Entry, who: str, user: _User
+) -> tuple[tuple[bytes, bytes] | tuple[()], list[Path]]:
+    """Client certificate and key, and the files they come from; nothing if there is none."""
+    files: list[Path] = []
+
+    def read(data: str | None, name: str | None, key: str) -> bytes:
+        if data:
+            return _decoded(entry.path, key, data)
+        if not name:
+            return b""
+        files.append(entry.beside(name))
+        return _read(files[-1])
+
+    certified = user.client_certificate_data or user.client_certificate
+    keyed = user.client_key_data or user.client_key
+    if bool(certified) != bool(keyed):
+        # To leave it out would connect as nobody.
+        lone, lacks = ("certificate", "key") if certified else ("key", "certificate")
+        raise AccessError(f"{who}: client-{lone} without client-{lacks}")
+    if not certified:
+        return (), files
+    certificate = read(
+        user.client_certificate_data, user.client_certificate, "client-certificate-data"
+    )
+    return (certificate, read(user.client_key_data, user.client_key, "client-key-data")), files
+
+
+def _context(source: Path, bundle: bytes | None) -> ssl.SSLContext:
+    """Trust the authorities in PEM, or those of the system, as Go does.
+
+    Go asks for neither key usage nor key identifiers in an authority, which Python does from 3.13
+    on, and takes each certificate of the bundle for an anchor.
+    """
+    try:
+        context = ssl.create_default_context(cadata=bundle.decode() if bundle is not None else None)
+    except (ssl.SSLError, UnicodeDecodeError, ValueError) as error:
+        raise AccessError(f"{source}: no certificate authority in PEM form: {error}") from error
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return context
 
 
-def _trust(source: Path, bundle: bytes) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cadata=bundle.decode())
-    except (ssl.SSLError, UnicodeDecodeError) as error:
-        raise AccessError(f"{source}: no certificate authority in PEM form: {error}") from error
+def _present(context: ssl.SSLContext, source: Path, certificate: bytes, key: bytes) -> None:
+    # OpenSSL takes a client certificate from a file only; this one is readable for us alone.
+    with tempfile.NamedTemporaryFile() as pair:
+        pair.write(certificate + b"\n" + key)
+        pair.flush()
+        try:
+            # Without a password OpenSSL would ask for one on the terminal.
+            context.load_cert_chain(pair.name, password="")
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError.
+            raise AccessError(f"{source}: client certificate: {error}") from error
 
 
-def _present(context: ssl.SSLContext, source: Path, certificate: Path, key: Path | None) -> None:
-    try:
-        context.load_cert_chain(certificate, key)
-    except OSError as error:  # ssl.SSLError is one, too.
-        raise AccessError(f"{source}: client certificate: {error}") from error
-
-
-def _token(folder: Path, user: _User) -> Callable[[], str | None]:
-    if user.token:
-        token = user.token
-        return lambda: token
+def _token(entry: _Entry, user: _User) -> Callable[[], str | None] | None:
     if user.token_file:
-        return _TokenFile(folder / user.token_file)
-    return lambda: None
+        return _TokenFile(entry.beside(user.token_file), user.token)
+    if token := user.token:
+        return lambda: token
+    return None
 
 
 class _TokenFile:
     """Gives the token in a file, read again when the file changes: tokens live for an hour or so.
 
-    A class because it remembers what it read. A file that is missing for a moment, while it is
-    replaced, leaves the last token in force.
+    A file that is missing for a moment, while it is replaced, leaves the last token in force.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, token: str | None = None) -> None:
+        self._path, self._token = path, token
         self._seen: tuple[int, int, int] | None = None
-        self._token: str | None = None
         if self() is None:
             raise AccessError(f"{path}: no token to read")
 
     def __call__(self) -> str | None:
-        try:
-            stat = self._path.stat()
-            seen = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
-            if seen != self._seen:
+        seen = _stamp(self._path)
+        if seen is not None and seen != self._seen:
+            try:
                 self._token = self._path.read_text().strip() or self._token
                 self._seen = seen
-        except OSError:
-            return self._token
+            except (OSError, UnicodeDecodeError):
+                return self._token
         return self._token
 
 
@@ -258,5 +461,5 @@ def _read(path: Path) -> bytes:
 def _decoded(path: Path, key: str, value: str) -> bytes:
     try:
         return base64.b64decode(value, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         raise AccessError(f"{path}: {key}: not base64: {error}") from error

@@ -86,7 +86,7 @@ class Client:
         self._session = aiohttp.ClientSession(
             # Whoever uses the client bounds its own concurrency; a common limit would let watches
             # and hung execs keep a GET waiting.
-            connector=aiohttp.TCPConnector(ssl=self._access.tls, limit=0),
+            connector=aiohttp.TCPConnector(limit=0),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": "istio-aux", "Accept": "application/json"},
             middlewares=(self._middleware,),
@@ -162,16 +162,18 @@ class Client:
         self, path: str, params: Params, protocols: Sequence[str]
     ) -> AsyncGenerator[ClientWebSocketResponse]:
         """Upgrade a GET to a WebSocket; on leaving, the connection is closed without a wait."""
-        with _errors():
+        access = await self._access.current()
+        with _errors(self._access):
             async with self._open.ws_connect(
-                self._access.server + path,
+                access.server + path,
                 # The kubelet names no type that its streams have, and refuses any other with 406.
-                headers={"Accept": "*/*"},
+                headers={"Accept": "*/*", **_proof(access)},
                 protocols=protocols,
                 params=params,
                 compress=0,
                 max_msg_size=1 << 20,
-                server_hostname=self._access.server_hostname,
+                ssl=access.tls,
+                server_hostname=access.server_hostname,
             ) as socket:
                 try:
                     yield socket
@@ -195,14 +197,18 @@ class Client:
         kind: str = "application/json",
         patience: aiohttp.ClientTimeout | None = None,
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
-        with _errors():
+        access = await self._access.current()
+        headers = {"Content-Type": kind} if body is not None else {}
+        with _errors(self._access):
             async with self._open.request(
                 method,
-                self._access.server + path,
+                access.server + path,
                 params=params,
                 data=body,
-                headers={"Content-Type": kind} if body is not None else None,
-                server_hostname=self._access.server_hostname,
+                headers={**headers, **_proof(access)},
+                # Another context has connections of its own.
+                ssl=access.tls,
+                server_hostname=access.server_hostname,
                 timeout=patience or _timeout(read=READ_TIMEOUT),
             ) as response:
                 yield response
@@ -210,13 +216,11 @@ class Client:
     async def _middleware(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        """Add the token of this moment, and turn an error answer into what it says.
+        """Turn an error answer into what it says.
 
         It stands here, below the verbs, because a WebSocket's refused handshake loses its body
         further up.
         """
-        if token := self._access.token():
-            request.headers["Authorization"] = f"Bearer {token}"
         response = await handler(request)
         if response.status >= 300:  # Also a redirect, which would carry our token elsewhere.
             async with response:
@@ -238,11 +242,21 @@ def _error(response: aiohttp.ClientResponse, body: bytes) -> ApiError:
         return ApiError(response.status, text or "no message", retry_after=retry_after)
 
 
+def _proof(access: Access) -> dict[str, str]:
+    """The header with the token of this moment."""
+    token = access.token()
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
 @contextmanager
-def _errors() -> Generator[None]:
+def _errors(access: Access) -> Generator[None]:
     """Translate what aiohttp raises; TimeoutError passes, because it is the caller's own."""
     try:
         yield
+    except ApiError as error:
+        if error.code == 401:
+            access.refused()
+        raise
     except aiohttp.SocketTimeoutError as error:
         raise SilentError("the connection went silent") from error
     except aiohttp.ClientConnectorError as error:

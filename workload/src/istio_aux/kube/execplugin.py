@@ -1,0 +1,255 @@
+"""Ask a program for credentials, as a kubeconfig's ``exec`` says (client.authentication.k8s.io).
+
+The program is one that the user's own kubeconfig names, and runs as the user. It gets a bounded
+time, and of what it says a bounded amount is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from istio_aux.kube.errors import AccessError
+
+GROUP = "client.authentication.k8s.io"
+VERSIONS = (f"{GROUP}/v1", f"{GROUP}/v1beta1")
+EXTENSION = f"{GROUP}/exec"
+"""Name of the extension of a cluster that plugins are told."""
+
+DEADLINE = 60.0
+"""Seconds that a program has for its answer."""
+
+LOGIN = 300.0
+"""The same where a person may have to log in."""
+
+OUTPUT = 1 << 20
+"""Bytes of the answer."""
+
+AGAIN = 10.0
+"""Seconds for which a failure stands: all who wait for credentials would run the program again."""
+
+_SAID = 200
+
+
+class Variable(msgspec.Struct, frozen=True):
+    """One environment variable."""
+
+    name: str
+    value: str = ""
+
+
+class Spec(msgspec.Struct, frozen=True, rename="camel"):
+    """``exec`` of a user in a kubeconfig (client-go clientcmd/api/v1 ExecConfig)."""
+
+    command: str = ""
+    api_version: str = ""
+    args: tuple[str, ...] | None = None
+    env: tuple[Variable, ...] | None = None
+    install_hint: str = ""
+    provide_cluster_info: bool = False
+    interactive_mode: str = ""
+
+
+class Credential(msgspec.Struct, frozen=True):
+    """What a program gave: a token, or a client certificate and key in PEM, or both."""
+
+    token: str | None
+    certificate: tuple[bytes, bytes] | None
+    expires: datetime | None
+
+
+class _Status(msgspec.Struct, frozen=True, rename="camel"):
+    token: str | None = None
+    client_certificate_data: str | None = None
+    client_key_data: str | None = None
+    expiration_timestamp: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+
+
+class _ExecCredential(msgspec.Struct, frozen=True, rename="camel"):
+    api_version: str = ""
+    kind: str = ""
+    status: _Status = _Status()
+
+
+def understood(
+    spec: Mapping[str, object], who: str, folder: Path, cluster: Mapping[str, object]
+) -> Plugin:
+    """Check what a kubeconfig says of a program.
+
+    Args:
+        spec: the value of ``exec``.
+        who: file and user, for people.
+        folder: of the kubeconfig; a command with a slash is relative to it.
+        cluster: what the program is told of the cluster, if it is to be told.
+
+    Raises:
+        AccessError: it cannot be run as it should be.
+    """
+    where = f"{who}: exec"
+    known = {field.encode_name for field in msgspec.structs.fields(Spec)}
+    for key in spec:
+        if key not in known:
+            raise AccessError(f"{where}: {key} is not supported")
+    try:
+        said = {key: item for key, item in spec.items() if item is not None}
+        found = msgspec.convert(said, Spec)
+    except msgspec.ValidationError as error:
+        raise AccessError(f"{where}: {error}") from error
+    if found.api_version not in VERSIONS:
+        expected = " or ".join(VERSIONS)
+        raise AccessError(f'{where}: apiVersion: "{found.api_version}": expected {expected}')
+    if not found.command:
+        raise AccessError(f"{where}: command: expected the name of a program")
+    mode = found.interactive_mode or ("" if found.api_version == VERSIONS[0] else "IfAvailable")
+    if mode not in {"Never", "IfAvailable", "Always"}:
+        raise AccessError(f"{where}: interactiveMode: expected Never, IfAvailable or Always")
+    terminal = sys.stdin is not None and sys.stdin.isatty()  # pyright: ignore[reportUnnecessaryComparison]
+    if mode == "Always" and not terminal:
+        raise AccessError(f"{where}: interactiveMode: Always: standard input is no terminal")
+    command = str(folder / found.command) if os.sep in found.command else found.command
+    found = msgspec.structs.replace(found, command=command)
+    return Plugin(found, who, cluster, interactive=terminal and mode != "Never")
+
+
+class Plugin:
+    """One program, and the credential that it gave last."""
+
+    def __init__(
+        self, spec: Spec, who: str, cluster: Mapping[str, object], *, interactive: bool
+    ) -> None:
+        """Prepare; nothing is run before `credential`."""
+        self._spec, self._name, self._interactive = spec, f"{who}: {spec.command}", interactive
+        info: dict[str, object] = {"interactive": interactive}
+        if spec.provide_cluster_info:
+            info["cluster"] = cluster
+        self._info = msgspec.json.encode(
+            {"apiVersion": spec.api_version, "kind": "ExecCredential", "spec": info}
+        ).decode()
+        self._turn = asyncio.Lock()
+        self._last: Credential | None = None
+        self._failure: tuple[float, AccessError] | None = None
+
+    async def credential(self) -> Credential:
+        """The credential that is valid now; without an end it is so until it is refused.
+
+        Raises:
+            AccessError: the program gave none.
+        """
+        async with self._turn:
+            last = self._last
+            if last and (last.expires is None or datetime.now(UTC) < last.expires):
+                return last
+            now = asyncio.get_running_loop().time()
+            if self._failure and now < self._failure[0] + AGAIN:
+                raise self._failure[1]
+            try:
+                self._last = self._credential(await self._run())
+            except AccessError as error:
+                self._failure = asyncio.get_running_loop().time(), error
+                raise
+            self._failure = None
+            return self._last
+
+    def forget(self) -> None:
+        """The API server refused the last credential."""
+        self._last = None
+
+    async def _run(self) -> bytes:
+        """Run the program; returns what it answered."""
+        spec, quiet = self._spec, not self._interactive
+        variables = {item.name: item.value for item in spec.env or ()}
+        try:
+            process = await asyncio.create_subprocess_exec(
+                spec.command,
+                *(spec.args or ()),
+                stdin=asyncio.subprocess.DEVNULL if quiet else None,
+                stdout=asyncio.subprocess.PIPE,
+                # A person who is to log in has to read how.
+                stderr=asyncio.subprocess.PIPE if quiet else None,
+                env={**os.environ, **variables, "KUBERNETES_EXEC_INFO": self._info},
+                # With a group of its own all that it starts ends with it.
+                start_new_session=quiet,
+            )
+        except (OSError, ValueError) as error:
+            hint = f"; {' '.join(spec.install_hint.split())}" if spec.install_hint else ""
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            raise AccessError(f"{self._name}: {why or error}{hint}") from error
+        seconds = DEADLINE if quiet else LOGIN
+        complaining = asyncio.create_task(_tail(process.stderr))
+        said, code = b"", 0
+        try:
+            async with asyncio.timeout(seconds):
+                answer = await _read(process.stdout, OUTPUT + 1)
+                if len(answer) <= OUTPUT:
+                    said, code = await complaining, await process.wait()
+        except TimeoutError as error:
+            raise AccessError(f"{self._name}: no answer within {seconds:g} s") from error
+        finally:
+            complaining.cancel()
+            await asyncio.gather(complaining, return_exceptions=True)
+            await _end(process, group=quiet)
+        if len(answer) > OUTPUT:
+            raise AccessError(f"{self._name}: an answer of over {OUTPUT} bytes")
+        if code != 0:
+            words = " ".join(said.decode(errors="replace").split())[-_SAID:]
+            raise AccessError(f"{self._name}: exit status {code}" + (f": {words}" if words else ""))
+        return answer
+
+    def _credential(self, answer: bytes) -> Credential:
+        try:
+            found = msgspec.json.decode(answer, type=_ExecCredential)
+        except (ValueError, RecursionError) as error:
+            raise AccessError(f"{self._name}: no ExecCredential: {error}") from error
+        if (found.kind, found.api_version) != ("ExecCredential", self._spec.api_version):
+            raise AccessError(f"{self._name}: expected ExecCredential {self._spec.api_version}")
+        status = found.status
+        certificate, key = status.client_certificate_data, status.client_key_data
+        if bool(certificate) != bool(key):
+            raise AccessError(
+                f"{self._name}: expected both or none of clientCertificateData and clientKeyData"
+            )
+        if not (status.token or certificate):
+            raise AccessError(f"{self._name}: neither token nor client certificate")
+        pair = (certificate.encode(), key.encode()) if certificate and key else None
+        return Credential(status.token or None, pair, status.expiration_timestamp)
+
+
+async def _end(process: asyncio.subprocess.Process, *, group: bool) -> None:
+    """End a program, with all of its group; who has left that may keep its pipes for a moment."""
+    with suppress(ProcessLookupError, PermissionError):
+        if group:
+            os.killpg(process.pid, signal.SIGKILL)
+        elif process.returncode is None:
+            process.kill()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(1):
+            # asyncio waits for the end of pipes, too, and reads none that is full.
+            for stream in (process.stdout, process.stderr):
+                while stream and await stream.read(OUTPUT):
+                    pass
+            await process.wait()
+
+
+async def _read(stream: asyncio.StreamReader | None, most: int) -> bytes:
+    """Read to the end, or to so many bytes."""
+    found = bytearray()
+    while stream and len(found) < most and (part := await stream.read(most - len(found))):
+        found += part
+    return bytes(found)
+
+
+async def _tail(stream: asyncio.StreamReader | None) -> bytes:
+    """Read to the end; returns the last of it."""
+    found = b""
+    while stream and (part := await stream.read(OUTPUT)):
+        found = (found + part)[-_SAID * 4 :]
+    return found
