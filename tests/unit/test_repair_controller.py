@@ -281,3 +281,16 @@ async def test_a_pod_that_gets_its_sidecar_by_hand_is_left_alone() -> None:
         await world.pod("marker", SIDECAR)
         await world.known(2)
         assert world.api.evictions == []
+
+
+@driven
+async def test_an_owner_is_one_of_its_namespace_whatever_uid_others_claim() -> None:
+    """Nobody checks that the UID in a pod's owner reference is that of its own namespace."""
+    async with cluster() as world:
+        world.api.replaces = False
+        world.namespaces["other"] = world.namespaces["shop"]
+        await world.pod("web", owner_uid="the-same")
+        await world.pod("claims", namespace="other", owner_uid="the-same")
+        await until(
+            lambda: set(world.api.evictions) == {"web", "claims"}, "neither waits for the other"
+        )

@@ -48,4 +48,4 @@ def test_what_is_left_is_bounded_and_of_controllers_it_is_the_newest() -> None:
 
 def test_a_uid_that_no_api_server_gave_is_not_left() -> None:
     """A Lease that is too large could not be renewed."""
-    assert Checkpoint({"u" * 65: NOW, "u" * 64: NOW}).text().count(":00.250000Z") == 1
+    assert Checkpoint({"u" * 129: NOW, "u" * 128: NOW}).text().count(":00.250000Z") == 1

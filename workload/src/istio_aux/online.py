@@ -18,9 +18,16 @@ from istio_aux import audit_table, explanation, terminal
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Policy
 from istio_aux.kube import access as accesses
+from istio_aux.kube import paths
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import AccessError, ApiError, KubeError, UnreadableError
+from istio_aux.kube.errors import (
+    AccessError,
+    ApiError,
+    InvalidNameError,
+    KubeError,
+    UnreadableError,
+)
 from istio_aux.kube.reader import Reader
 
 UNANSWERED = 1
@@ -82,10 +89,9 @@ def explain(
         async with Client(access) as client:
             for own, name in names:
                 where = own or namespace or access.namespace
-                path = f"/api/v1/namespaces/{where}/pods/{name}"
                 try:
-                    pod = _pod.read(await client.get(path))
-                except (ApiError, UnreadableError) as error:
+                    pod = _pod.read(await client.get(paths.pod(where, name)))
+                except (ApiError, InvalidNameError, UnreadableError) as error:
                     _complain(f"{where}/{name}: {error}")
                     status = UNANSWERED
                     continue

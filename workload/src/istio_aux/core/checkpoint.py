@@ -17,15 +17,15 @@ from istio_aux.core.liveness import State
 ANNOTATION = "istio-aux.io/checkpoint"
 
 FAILED = 100
-"""Controllers that are remembered, those that failed last: 6 KiB, in a Lease that is written every
+"""Controllers that are remembered, those that failed last: 8 KiB, in a Lease that is written every
 2 s."""
 
 INJECTORS = 20
 """Webhook configurations that are remembered; a cluster has one for each revision and tag."""
 
-UID = 64
-"""Characters of a UID that is remembered: the API server's have 36, those in an ownerReference of a
-pod are the author's."""
+OWNER = 128
+"""Characters of a controller's namespace and UID that are remembered: the API server's UIDs have
+36, those in an ownerReference of a pod are the author's."""
 
 LONGEST = 64 * 1024
 """Characters of a text that is read. What this process writes is shorter."""
@@ -44,7 +44,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """What is remembered.
 
     Attributes:
-        failed: controllers, by UID, whose new pod had no sidecar either, and when that was created.
+        failed: controllers, by namespace/UID, whose new pod had no sidecar either, and when that
+            was created.
         injectors: of Istio, by the name of the configuration.
     """
 
@@ -53,7 +54,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
     def text(self) -> str:
         """As `read` reads it."""
-        failed = [(uid, at) for uid, at in self.failed.items() if len(uid) <= UID]
+        failed = [(key, at) for key, at in self.failed.items() if len(key) <= OWNER]
         newest = sorted(failed, key=lambda item: item[1], reverse=True)[:FAILED]
         known = sorted(self.injectors.items())[:INJECTORS]
         return msgspec.json.encode(Checkpoint(dict(newest), dict(known))).decode()

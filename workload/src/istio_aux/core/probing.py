@@ -68,11 +68,6 @@ class Question(Struct, frozen=True):
     labels: dict[str, str]
     selected: bool = False
 
-    @property
-    def path(self) -> str:
-        """Where a dry run of the pod's creation is posted to."""
-        return f"/api/v1/namespaces/{self.namespace}/pods?dryRun=All"
-
     def body(self, *, native: bool | None = None) -> bytes:
         """The pod, as JSON; ``native`` is what it asks for, None if it asks for nothing."""
         return msgspec.json.encode(self._pod(native))

@@ -27,7 +27,9 @@ from istio_aux.injector.inquiry import Inquiry, Rhythm
 from istio_aux.injector.native import NativeProbe
 from istio_aux.injector.probe import Found, Prober
 from istio_aux.injector.slices import Slices
+from istio_aux.kube import paths
 from istio_aux.kube.client import Client
+from istio_aux.kube.errors import InvalidNameError
 from istio_aux.telemetry import Telemetry
 
 PORT = "https-webhook"
@@ -224,5 +226,12 @@ def _may_be_native(inquiry: Inquiry) -> bool:
 
 
 def _service(target: ClientConfig) -> Service | None:
-    service = target.service
-    return Service(service.namespace, service.name) if service else None
+    """The Service to follow, if there can be one: the API server checks no such name."""
+    if not target.service:
+        return None
+    try:
+        return Service(
+            paths.namespace_name(target.service.namespace), paths.object_name(target.service.name)
+        )
+    except InvalidNameError:
+        return None

@@ -20,11 +20,15 @@ from istio_aux.core.pod import Metadata, Struct
 from istio_aux.core.probing import Question
 from istio_aux.injector.inquiry import Rhythm
 from istio_aux.injector.probe import DRY_RUN
-from istio_aux.kube.client import Client
-from istio_aux.kube.errors import ApiError, KubeError
+from istio_aux.kube import paths
+from istio_aux.kube.client import DRY_RUN_ALL, Client
+from istio_aux.kube.errors import ApiError, KubeError, UnreadableError
+from istio_aux.kube.lists import Lister
 from istio_aux.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
+
+NODES = paths.collection("v1", "nodes")
 
 KEPT = 300.0
 """Seconds that an answer stays while the API server gives no other one."""
@@ -50,15 +54,6 @@ class _NodeStatus(Struct, frozen=True):
 class _Node(Struct, frozen=True):
     metadata: Metadata = Metadata()
     status: _NodeStatus = _NodeStatus()
-
-
-class _ListMetadata(msgspec.Struct, frozen=True):
-    next: str = msgspec.field(default="", name="continue")
-
-
-class _Nodes(msgspec.Struct, frozen=True):
-    metadata: _ListMetadata = _ListMetadata()
-    items: tuple[_Node, ...] = ()
 
 
 async def check(client: Client, questions: Iterable[Question]) -> NativeCheck:
@@ -90,22 +85,18 @@ async def _of_nodes(client: Client) -> NativeCheck | None:
         if _passes(error):
             raise
         return native.unknown(f"nodes: {error}")
-    except (ValueError, RecursionError) as error:
+    except UnreadableError as error:
         return native.unknown(f"nodes: {error}")
 
 
 async def _kubelets(client: Client) -> Mapping[str, str]:
     """Versions by node."""
     found: dict[str, str] = {}
-    page = ""
-    while True:
-        params = {"limit": "500", **({"continue": page} if page else {})}
-        nodes = msgspec.json.decode(await client.get("/api/v1/nodes", params), type=_Nodes)
-        for node in nodes.items:
-            found[node.metadata.name] = node.status.node_info.kubelet_version
-        page = nodes.metadata.next
-        if not page:
-            return found
+    async for page in Lister(client, NODES, _Node, page=500).pages({}):
+        if page.unreadable:
+            raise UnreadableError(f"cannot read {page.unreadable[0]}")
+        found |= {node.metadata.name: node.status.node_info.kubelet_version for node in page.items}
+    return found
 
 
 async def _of_dry_runs(client: Client, questions: Iterable[Question]) -> NativeCheck:
@@ -136,7 +127,8 @@ async def _of_dry_runs(client: Client, questions: Iterable[Question]) -> NativeC
 
 async def _create(client: Client, question: Question, *, native: bool) -> bytes:
     async with asyncio.timeout(DRY_RUN):
-        return await client.post(question.path, question.body(native=native))
+        path = paths.collection("v1", "pods", question.namespace)
+        return await client.post(path, question.body(native=native), DRY_RUN_ALL)
 
 
 def _passes(error: ApiError) -> bool:

@@ -9,12 +9,15 @@ import logging
 
 from istio_aux.core.order import sorted_before
 from istio_aux.core.webhooks import Configuration
+from istio_aux.kube import paths
 from istio_aux.kube.resources import Key, key_of
 from istio_aux.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
 
-CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+CONFIGURATIONS = paths.collection(
+    "admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations"
+)
 
 
 class Order:

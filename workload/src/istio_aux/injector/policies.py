@@ -12,6 +12,7 @@ from istio_aux.core import injectionpolicy
 from istio_aux.core.injectionpolicy import InjectionPolicy
 from istio_aux.core.pod import Struct
 from istio_aux.core.webhooks import ControlPlane
+from istio_aux.kube import paths
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, KubeError
 from istio_aux.kube.reader import Reader
@@ -42,8 +43,9 @@ async def read(
     """
     if not plane.namespace:
         return None
-    path = f"/api/v1/namespaces/{plane.namespace}/configmaps/{plane.config_map}"
+    path = ""
     try:
+        path = paths.named("v1", "configmaps", plane.namespace, plane.config_map)
         async with asyncio.timeout(DEADLINE):
             found = _config_map.read(await client.get(path))
         return injectionpolicy.read((found.data or {})[injectionpolicy.KEY])

@@ -20,7 +20,8 @@ from istio_aux.core.probing import Question, answered, created, refusal
 from istio_aux.core.webhooks import ClientConfig
 from istio_aux.injector import exchange, trust
 from istio_aux.injector.exchange import Answer, BrokenError, Connection, UnreachableError
-from istio_aux.kube.client import Client
+from istio_aux.kube import paths
+from istio_aux.kube.client import DRY_RUN_ALL, Client
 from istio_aux.kube.errors import ApiError, KubeError
 from istio_aux.telemetry import Telemetry
 
@@ -119,7 +120,8 @@ class Prober:
             return refusal(f"{direct}; {said}", asked=False)
         try:
             async with asyncio.timeout(DRY_RUN):
-                return created(await self._client.post(question.path, question.body()))
+                path = paths.collection("v1", "pods", question.namespace)
+                return created(await self._client.post(path, question.body(), DRY_RUN_ALL))
         except ApiError as error:
             return refusal(f"{error} (a dry run; {direct})", asked=error.code not in _OUR_FAULT)
         except (KubeError, TimeoutError) as error:

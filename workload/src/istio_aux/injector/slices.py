@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable
 
 from istio_aux.core.endpoints import SERVICE, Address, EndpointSlice, Service
+from istio_aux.kube import paths
 from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.client import Client
 from istio_aux.kube.resources import Key, key_of
@@ -30,10 +31,10 @@ class Slices:
         self._changed = changed
         self._watch = Watch(
             client,
-            f"/apis/discovery.k8s.io/v1/namespaces/{service.namespace}/endpointslices",
+            paths.collection("discovery.k8s.io/v1", "endpointslices", service.namespace),
             EndpointSlice,
             self,
-            selection={"labelSelector": f"{SERVICE}={service.name}"},
+            selection={"labelSelector": f"{SERVICE}={paths.object_name(service.name)}"},
             restarted=restarted,
             backoff=Backoff(first=0.25, longest=5.0),
         )

@@ -29,6 +29,9 @@ from istio_aux.kube.reader import Reader
 
 Params = Mapping[str, str] | Sequence[tuple[str, str]]
 
+DRY_RUN_ALL = {"dryRun": "All"}
+"""Parameters of a request that is to change nothing."""
+
 CONNECT_TIMEOUT = 10.0
 """Seconds for TCP and TLS; client-go's transport gives a TLS handshake as long."""
 
@@ -110,9 +113,9 @@ class Client:
         async with self._request("GET", path, params) as response:
             return await response.read()
 
-    async def post(self, path: str, body: bytes) -> bytes:
+    async def post(self, path: str, body: bytes, params: Params = ()) -> bytes:
         """Create an object from JSON; returns it as it was stored."""
-        async with self._request("POST", path, (), body=body) as response:
+        async with self._request("POST", path, params, body=body) as response:
             return await response.read()
 
     async def put(self, path: str, body: bytes) -> bytes:

@@ -18,6 +18,10 @@ class AccessError(KubeError):
     """A kubeconfig or a service account's files cannot be used; trying again does not help."""
 
 
+class InvalidNameError(KubeError):
+    """No object of the API can have that name; nothing was asked."""
+
+
 class UnreachableError(KubeError):
     """No complete answer: refused, reset, cut in the middle, or TLS failed. May pass by itself."""
 

@@ -16,6 +16,7 @@ from typing import Literal
 
 import msgspec
 
+from istio_aux.kube import paths
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, KubeError
 from istio_aux.kube.resources import Key
@@ -117,7 +118,8 @@ class Events:
 
     async def _send(self, namespace: str, body: bytes) -> None:
         try:
-            await self._client.post(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", body)
+            path = paths.collection("events.k8s.io/v1", "events", namespace)
+            await self._client.post(path, body)
             self._refused = ""
         except KubeError as error:
             if isinstance(error, ApiError) and error.reason == "AlreadyExists":

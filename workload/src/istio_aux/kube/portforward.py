@@ -12,8 +12,9 @@ from enum import IntEnum
 
 import msgspec
 
+from istio_aux.kube import paths
 from istio_aux.kube.client import Client
-from istio_aux.kube.streams import OUTPUT, Channels, Silence, converse, one_line, subresource
+from istio_aux.kube.streams import OUTPUT, Channels, Silence, converse, one_line
 
 PROTOCOLS = ("v4.channel.k8s.io",)
 """Port-forward has no other over a WebSocket (kubelet cri-streaming portforward/websocket.go)."""
@@ -121,7 +122,7 @@ async def request(
     channels = ForwardChannels()
     silence = await converse(
         client,
-        subresource(pod, "portforward"),
+        paths.pod(*pod, "portforward"),
         channels,
         deadline,
         params=[("ports", str(port))],

@@ -15,6 +15,7 @@ from enum import IntEnum
 import aiohttp
 import msgspec
 
+from istio_aux.kube import paths
 from istio_aux.kube.client import Client, Params, Status
 from istio_aux.kube.errors import ApiError, KubeError
 
@@ -152,14 +153,9 @@ async def execute(
     params = [("container", container), ("stdout", "true"), ("stderr", "true")]
     params += [("command", word) for word in command]
     channels = ExecChannels()
-    path = subresource(pod, "exec")
+    path = paths.pod(*pod, "exec")
     silence = await converse(client, path, channels, deadline, params=params, protocols=PROTOCOLS)
     return channels.result(silence)
-
-
-def subresource(pod: tuple[str, str], name: str) -> str:
-    """The path of a subresource of ``pod`` (namespace, name)."""
-    return f"/api/v1/namespaces/{pod[0]}/pods/{pod[1]}/{name}"
 
 
 async def converse(

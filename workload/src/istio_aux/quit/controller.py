@@ -16,6 +16,7 @@ from typing import Protocol
 
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Policy, QuitMode
+from istio_aux.kube import paths
 from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, KubeError, UnreachableError
@@ -32,7 +33,7 @@ from istio_aux.quit.record import Errand, Record, Work
 from istio_aux.quit.selection import Selection
 from istio_aux.telemetry import Telemetry
 
-PODS = "/api/v1/pods"
+PODS = paths.collection("v1", "pods")
 FIELDS = "status.phase=Running,spec.restartPolicy!=Always"
 """Field selector under which pods are watched: the server drops whatever can need no quit."""
 

@@ -6,6 +6,7 @@ Only the reading may live here.
 from __future__ import annotations
 
 from istio_aux.core.pod import Pod
+from istio_aux.kube import paths
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError
 from istio_aux.kube.reader import Reader
@@ -34,4 +35,4 @@ async def read(client: Client, record: Record) -> Pod | None:
 
 def path(record: Record) -> str:
     """Where the API server has the pod, and any other that has its name."""
-    return f"/api/v1/namespaces/{record.key.namespace}/pods/{record.key.name}"
+    return paths.pod(record.key.namespace, record.key.name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from istio_aux.core.repair import Restart
+from istio_aux.kube import paths
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError
 from istio_aux.kube.resources import Key
@@ -45,7 +46,7 @@ async def evict(client: Client, pod: Key, restart: Restart) -> Outcome:
     Raises:
         KubeError: no answer, or a server error: it is not known what became of the pod.
     """
-    path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/eviction"
+    path = paths.pod(pod.namespace, pod.name, "eviction")
     try:
         await client.post(path, _eviction(pod, restart))
     except ApiError as error:

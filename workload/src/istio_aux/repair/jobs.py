@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from istio_aux.core.pod import Condition, OwnerReference, Struct
+from istio_aux.kube import paths
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError
 from istio_aux.kube.reader import Reader
@@ -46,7 +47,7 @@ async def finished(client: Client, namespace: str, owner: OwnerReference) -> boo
         KubeError: the API server refused, or gave no Job.
     """
     try:
-        path = f"/apis/{owner.api_version}/namespaces/{namespace}/jobs/{owner.name}"
+        path = paths.named(owner.api_version, "jobs", namespace, owner.name)
         job = _job.read(await client.get(path))
     except ApiError as error:
         if error.code != 404:

@@ -20,7 +20,7 @@ from istio_aux.core.pod import NewPod, Pod
 from istio_aux.core.policy import Repair
 from istio_aux.kube.resources import Key, key_of
 from istio_aux.repair.narrator import Narrator
-from istio_aux.repair.record import Case, Owner, Record, application_of, reduced
+from istio_aux.repair.record import Case, Owner, Record, application_of, owner_key, reduced
 
 BATCH = 50
 """Pods that are decided on at a stretch, so that reviews need not wait for all of them."""
@@ -149,7 +149,7 @@ class Ledger:
     def forget(self, owner: Owner) -> None:
         """Nothing has to be remembered of a controller without pods."""
         if not owner.records:
-            self._owners.pop(owner.reference.uid, None)
+            self._owners.pop(owner.key, None)
 
     def _decide(self, pod: Pod, owner: Owner | None) -> repair.Action:
         """Decide on a pod.
@@ -168,12 +168,12 @@ class Ledger:
         record = self._records.get(key)
         if record is None:
             record = self._records[key] = Record(key)
-        uid = reference.uid if reference else ""
-        if uid != (record.owner.reference.uid if record.owner else ""):
+        owned = owner_key(key.namespace, reference) if reference and reference.uid else ""
+        if owned != (record.owner.key if record.owner else ""):
             self._part(record)
-            if reference is not None and uid:
-                if (owner := self._owners.get(uid)) is None:
-                    owner = self._owners[uid] = Owner(reference)
+            if reference is not None and owned:
+                if (owner := self._owners.get(owned)) is None:
+                    owner = self._owners[owned] = Owner(key.namespace, reference)
                 owner.records.append(record)
                 record.owner = owner
         return record

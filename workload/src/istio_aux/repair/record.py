@@ -89,7 +89,8 @@ class Owner:
     """One controller of pods.
 
     Attributes:
-        reference: which.
+        namespace: of its pods, and of itself.
+        reference: which. Nobody checks that the UID in it is that of an object of the namespace.
         records: its pods.
         finished: whether it is known to be over, if it is a Job.
         course: what was done about its pods, and what came of it.
@@ -98,6 +99,7 @@ class Owner:
         task: who restarts one of its pods.
     """
 
+    namespace: str
     reference: OwnerReference
     records: list[Record] = field(default_factory=list[Record])
     finished: bool = False
@@ -110,6 +112,11 @@ class Owner:
         return f"{self.reference.kind}/{self.reference.name}"
 
     @property
+    def key(self) -> str:
+        """Which controller, for good."""
+        return owner_key(self.namespace, self.reference)
+
+    @property
     def idle(self) -> bool:
         """Whether nothing was done about its pods that has to be remembered."""
         return self.course.victim is None and not self.course.stopped
@@ -118,6 +125,11 @@ class Owner:
         """The controller as pacing sees it at this time of day."""
         members = tuple(record.member for record in self.records)
         return Group(members, self.course, at.timestamp())
+
+
+def owner_key(namespace: str, reference: OwnerReference) -> str:
+    """What tells a controller from all others: its UID, among the objects of its namespace."""
+    return f"{namespace}/{reference.uid}"
 
 
 def application_of(pod: Pod) -> str:

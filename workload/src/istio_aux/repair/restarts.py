@@ -73,11 +73,11 @@ class Restarts:
 
     @property
     def failed(self) -> dict[str, datetime]:
-        """Controllers, by UID, whose new pod had no sidecar either, and when that was.
+        """Controllers, by `Owner.key`, whose new pod had no sidecar either, and when that was.
 
         There are never more than `FAILED`. Set it before `lead`, to what the last leader knew.
         """
-        return {uid: at for uid, at in self._failed.items() if self._forgotten_in(at) > 0}
+        return {key: at for key, at in self._failed.items() if self._forgotten_in(at) > 0}
 
     @failed.setter
     def failed(self, failed: Mapping[str, datetime]) -> None:
@@ -135,11 +135,11 @@ class Restarts:
 
         Returns whether it is known from before: then it was told.
         """
-        uid, course = owner.reference.uid, owner.course
-        if (at := self._failed.get(uid)) is None:
+        key, course = owner.key, owner.course
+        if (at := self._failed.get(key)) is None:
             return False
         if self._forgotten_in(at) <= 0:
-            del self._failed[uid]
+            del self._failed[key]
             owner.course = Course(served=course.served)
             return False
         if not course.stopped:
@@ -147,13 +147,13 @@ class Restarts:
         return True
 
     def _remember(self, owner: Owner) -> None:
-        uid, course = owner.reference.uid, owner.course
+        key, course = owner.key, owner.course
         if not course.stopped:
-            self._failed.pop(uid, None)
-        elif uid not in self._failed:
+            self._failed.pop(key, None)
+        elif key not in self._failed:
             # By whichever clock is ahead: one that is a day off must not end the memory at once.
             created = datetime.fromtimestamp(course.failed, UTC)
-            self._failed[uid] = max(created, self._clock())
+            self._failed[key] = max(created, self._clock())
             while len(self._failed) > FAILED:
                 del self._failed[min(self._failed, key=lambda each: self._failed[each])]
 
@@ -179,7 +179,7 @@ class Restarts:
         """Look again when time alone may change what is next."""
         self._quiet(owner)
         until = owner.step.until if isinstance(owner.step, Hold) else None
-        if until is None and (at := self._failed.get(owner.reference.uid)):
+        if until is None and (at := self._failed.get(owner.key)):
             until = now + self._forgotten_in(at)
         if until is None and not owner.records:
             until = self._gone_at(owner)
@@ -196,14 +196,14 @@ class Restarts:
         """Begin what is due."""
         now = _now()
         waiting = {
-            owner.reference.uid: owner
+            owner.key: owner
             for owner in self._followed
             if isinstance(owner.step, Next) and owner.task is None
         }
         under_way = [owner.course for owner in self._followed if owner.course.victim]
-        courses = {uid: owner.course for uid, owner in waiting.items()}
-        for uid in pacing.due(courses, under_way, now, self._pace):
-            owner = waiting[uid]
+        courses = {key: owner.course for key, owner in waiting.items()}
+        for key in pacing.due(courses, under_way, now, self._pace):
+            owner = waiting[key]
             assert isinstance(owner.step, Next)
             pod = owner.step.pod
             record = next(record for record in owner.records if record.key.uid == pod.uid)

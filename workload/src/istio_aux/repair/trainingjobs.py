@@ -14,7 +14,8 @@ import msgspec
 from istio_aux.core import ownership, suspension
 from istio_aux.core.pod import Metadata, OwnerReference, Pod
 from istio_aux.core.suspension import Job, Release, Resume, Suspend
-from istio_aux.kube.client import Client
+from istio_aux.kube import paths
+from istio_aux.kube.client import DRY_RUN_ALL, Client
 from istio_aux.kube.errors import ApiError, UnreadableError
 from istio_aux.kube.lists import Lister
 from istio_aux.kube.reader import Reader
@@ -36,7 +37,7 @@ class Key(NamedTuple):
     @property
     def path(self) -> str:
         """Where the API server has it; all plurals are formed like that (1.9 manifests/base)."""
-        return f"{_GROUP}/namespaces/{self.namespace}/{self.kind.lower()}s/{self.name}"
+        return paths.named(ownership.TRAINING, f"{self.kind.lower()}s", self.namespace, self.name)
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -87,8 +88,8 @@ class TrainingJobs:
 
     async def pods(self, key: Key, job: Job) -> list[Pod]:
         """The Job's own pods, in any phase, deleted or not."""
-        lister = Lister(self._client, f"/api/v1/namespaces/{key.namespace}/pods", Pod)
-        selector = {"labelSelector": f"{suspension.JOB_NAME}={key.name}"}
+        lister = Lister(self._client, paths.collection("v1", "pods", key.namespace), Pod)
+        selector = {"labelSelector": f"{suspension.JOB_NAME}={paths.object_name(key.name)}"}
         async with aclosing(lister.pages(selector)) as pages:
             found = list[Pod]()
             async for page in pages:
@@ -105,9 +106,9 @@ class TrainingJobs:
         """
         for pod in pods:
             meta = pod.metadata
-            path = f"/api/v1/namespaces/{meta.namespace}/pods/{meta.name}/eviction?dryRun=All"
+            path = paths.pod(meta.namespace, meta.name, "eviction")
             try:
-                await self._client.post(path, _rehearsal(meta))
+                await self._client.post(path, _rehearsal(meta), DRY_RUN_ALL)
             except ApiError as error:
                 if error.code != 404:
                     return f"{meta.name}: {error}"
@@ -125,7 +126,7 @@ class TrainingJobs:
             # A subresource has a slash in its name.
             if not ownership.resumable(owner) or "/" in resource.name:
                 continue
-            lister = Lister(self._client, f"{_GROUP}/{resource.name}", Job)
+            lister = Lister(self._client, paths.collection(ownership.TRAINING, resource.name), Job)
             async with aclosing(lister.pages({"labelSelector": suspension.MARK})) as pages:
                 async for page in pages:
                     for found in page.unreadable:  # Whoever looks after it tells of it.
