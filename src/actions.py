@@ -60,10 +60,13 @@ class Actions(ops.Object):
         if not container.can_connect():
             event.fail(f"container {workload.CONTAINER}: Pebble does not answer")
             return
+        results: dict[str, str] = {}
         command = ["istio-aux", "explain", "--output", "text", "--kubeconfig", workload.KUBECONFIG]
         try:
             options = config.load(self._charm.config, self._charm.model.name)
             command += ["--ignore-containers", ",".join(options.ignore_containers)]
+            answer = probe.ask(workload.STATUS_URL, self._transport)
+            results["new-pods"] = _start(options.start_mode, answer)
         except config.InvalidOptionError as error:
             # The workload still runs with the last valid ones, which nobody knows any more.
             event.log(f"without the options, of which some are not valid: {error}")
@@ -75,12 +78,20 @@ class Actions(ops.Object):
         except (ops.pebble.Error, TimeoutError) as error:
             event.fail(f"container {workload.CONTAINER}: {error}")
         else:
-            event.set_results({"explanation": text.strip()})
+            event.set_results({"explanation": text.strip(), **results})
 
 
 def _line(pod: Unmeshed) -> str:
     since = f"since {pod.since:%Y-%m-%d %H:%M}Z"
     return f"{pod.namespace}/{pod.name} {pod.owner or 'no owner'} {since}: {pod.reason}"
+
+
+def _start(mode: str, answer: Probe) -> str:
+    """Return how new pods that end are started, and what makes it so."""
+    if mode != "auto":
+        return f"start-mode: {mode}"
+    how = "native" if answer.capability == "native" else "held, not native"
+    return f"{how}; {answer.capability_why or 'not known yet whether Istio can do more'}"
 
 
 def _unknown(answer: Probe) -> str:

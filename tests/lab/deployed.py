@@ -34,6 +34,7 @@ from lab import images
 ROOT = Path(__file__).resolve().parents[2]
 # The labels of a namespace that Istio injects and the charm looks after.
 SELECTED = {"io.datastrophic/istio-aux": "enabled", "istio-injection": "enabled"}
+REQUESTED = "requested"
 # Measured: Istio and the charm know of a new namespace within 1 s, 10 s on busy cores.
 SOON = 100
 
@@ -86,6 +87,16 @@ def istio_aux(cluster: lab.Cluster, installing: Installing, charm: Path) -> Iter
 def istio(installing: Installing) -> Iterator[lab.istio.Istio]:
     """The stand-in for Istio, and the image of the payloads beside its sidecars."""
     istio = installing.istio.result()
+    yield istio
+    istio.remove()
+
+
+@pytest.fixture(scope="session")
+def requested(cluster: lab.Cluster, istio: lab.istio.Istio) -> Iterator[lab.istio.Istio]:
+    """Another revision, which makes native sidecars on request: the other one never does."""
+    istio = lab.istio.install(
+        cluster, revision=REQUESTED, native="on request", proxy_ready_delay=1.5
+    )
     yield istio
     istio.remove()
 

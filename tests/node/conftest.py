@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import lab
 import pytest
 from lab import node
-from lab.deployed import charm, client, installing, istio, istio_aux, model, trainer
+from lab.deployed import charm, client, installing, istio, istio_aux, model, requested, trainer
 from lab.fixtures import namespace, pytest_runtest_makereport, running
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "model",
     "namespace",
     "pytest_runtest_makereport",
+    "requested",
     "trainer",
 ]
 

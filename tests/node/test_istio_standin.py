@@ -48,11 +48,11 @@ PODS = {
 
 
 @pytest.fixture(scope="module")
-def meshed(cluster: lab.Cluster, istio: lab.istio.Istio) -> Iterator[str]:
+def meshed(cluster: lab.Cluster, requested: lab.istio.Istio) -> Iterator[str]:
     """A namespace that Istio injects, with all of `PODS`."""
     name = f"meshed-{secrets.token_hex(3)}"
     with cluster.client() as client:
-        labels = {"istio-injection": "enabled"}
+        labels = {"istio.io/rev": requested.revision}
         client.create(Namespace(metadata=ObjectMeta(name=name, labels=labels)))
         await_account(client, name)
         lab.until(

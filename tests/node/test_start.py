@@ -17,6 +17,7 @@ import lab
 import lab.istio
 import pytest
 from lab import served, workloads
+from lab.deployed import REQUESTED
 from lab.fixtures import await_account
 from lab.meshed import PROXY
 from lab.workload import Workload
@@ -40,7 +41,7 @@ TALK_AT_ONCE = container(f"{TALK}; code=$?; {WHEN}; exit $code")
 INIT = {"initContainers": [{**TALK_AT_ONCE, "name": "fetch"}]}
 
 # Namespaces, by what becomes of their pods: their labels.
-INJECTED = {"istio-injection": "enabled"}
+INJECTED = {"istio.io/rev": REQUESTED}
 PLACES = {
     "unselected": INJECTED,
     "webhook": {**INJECTED, "lab.test/start-webhook": "yes"},
@@ -105,7 +106,8 @@ def admission(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) ->
     def workload(place: str, mode: str = "auto", **more: Any) -> Workload:
         name = f"start-{place}"
         # A proxy that is told to quit may never get ready.
-        more |= {"more": {"quit": "off", "start-mode": mode}}
+        # Here nobody finds out what Istio can do: `test_native.py`.
+        more |= {"more": {"quit": "off", "start-mode": mode, "root-namespace": "nowhere"}}
         selector = f"lab.test/{name}=yes"
         return Workload(cluster, folder / name, name=name, model="start", selector=selector, **more)
 
@@ -134,7 +136,9 @@ def admission(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(scope="module")
-def places(client: Client, istio: lab.istio.Istio, admission: None) -> Iterator[Mapping[str, str]]:
+def places(
+    client: Client, requested: lab.istio.Istio, admission: None
+) -> Iterator[Mapping[str, str]]:
     """The namespaces of `PLACES`, by what becomes of their pods; and that is so already."""
     names = {place: f"{place}-{secrets.token_hex(3)}" for place in PLACES}
     for place, name in names.items():

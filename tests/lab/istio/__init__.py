@@ -79,8 +79,11 @@ class Istio:
 
     def become(self, native: World) -> None:
         """Go on as another Istio, as after an upgrade; returns when that one is live."""
+        folder = _folder(self.cluster, self.namespace, self.revision)
         template = dataclasses.replace(self.template, native=native)
-        _write(_folder(self.cluster, self.namespace, self.revision), template)
+        if _read(folder) == template:
+            return
+        _write(folder, template)
         self.process.kill()
         self.process.wait(LIVE)
         self.start()
@@ -210,6 +213,10 @@ def install(
 def _write(folder: Path, template: Template) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "template.json").write_text(json.dumps(dataclasses.asdict(template)))
+
+
+def _read(folder: Path) -> Template:
+    return Template(**json.loads((folder / "template.json").read_text()))
 
 
 def _folder(cluster: Cluster, namespace: str, revision: str) -> Path:

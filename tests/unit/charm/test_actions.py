@@ -104,13 +104,43 @@ def test_a_pod_is_explained_by_the_workload_with_its_credentials_and_the_options
 
     ctx.run(ctx.on.action("explain", params={"pod": "team-a/web-0"}), state)
 
-    assert ctx.action_results == {"explanation": "team-a/web-0: wait: main runs"}
+    assert ctx.action_results == {
+        "explanation": "team-a/web-0: wait: main runs",
+        "new-pods": "native; istio: sidecars are native on request",
+    }
     (call,) = ctx.exec_history["istio-aux"]
     understood = cli._parser().parse_args(call.command[1:])
     assert understood.pods == [("team-a", "web-0")]
     assert str(understood.kubeconfig) == workload.KUBECONFIG
     assert understood.ignore_containers == {"vault-agent"}
     assert understood.output == "text"
+
+
+@pytest.mark.parametrize(
+    ("mode", "capability", "said"),
+    [
+        ("auto", ("native", "istio: on request"), "native; istio: on request"),
+        ("auto", ("classic", "istio: 422"), "held, not native; istio: 422"),
+        ("auto", ("unknown", "istio: 403"), "held, not native; istio: 403"),
+        ("auto", ("unknown", ""), "held, not native; not known yet whether Istio can do more"),
+        ("hold", ("native", "istio: on request"), "start-mode: hold"),
+    ],
+)
+def test_an_explanation_says_how_new_pods_are_started_and_why(
+    ctx: Context,
+    settled: testing.State,
+    process: Workload,
+    *,
+    mode: str,
+    capability: tuple[str, str],
+    said: str,
+) -> None:
+    process.capability = capability
+    state = dataclasses.replace(explaining(settled, stdout="well"), config={"start-mode": mode})
+
+    ctx.run(ctx.on.action("explain", params={"pod": "team-a/web-0"}), state)
+
+    assert (ctx.action_results or {})["new-pods"] == said
 
 
 @pytest.mark.parametrize(
