@@ -13,6 +13,7 @@ import lab
 import lab.istio
 import lightkube
 import pytest
+from lab import meshed
 from lab.fixtures import await_account
 from lab.hooks import PORT, Hooks, patching
 from lab.istio import PROXY
@@ -22,7 +23,7 @@ from lab.workload import Workload
 from lightkube import ApiError, codecs
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
-from lightkube.resources.core_v1 import Namespace, Pod
+from lightkube.resources.core_v1 import Namespace
 
 # The revision, and its namespace: other modules' Istios are nobody's business here.
 ISTIO = "native-istio"
@@ -108,12 +109,7 @@ def later(cluster: lab.Cluster, client: lightkube.Client) -> Iterator[None]:
 
 def started(client: lightkube.Client) -> tuple[str | None, bool]:
     """With what a Job's pod is started, and whether its sidecar is native."""
-    pod = Pod.from_dict(
-        {
-            "metadata": {"generateName": "train-", "namespace": OURS},
-            "spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "x"}]},
-        }
-    )
+    pod = meshed.nameless(OURS, sidecar=None)
     made = client.create(pod, dry_run=True)
     assert made.spec
     native = PROXY in {container.name for container in made.spec.initContainers or []}
