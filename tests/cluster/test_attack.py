@@ -7,12 +7,15 @@ and changed; the leader is the same process, and its Lease has not changed hands
 from __future__ import annotations
 
 import dataclasses
+import resource
+import socket
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import lab
 import lightkube
 import pytest
+from istio_aux.serving import raise_descriptors
 from lab import creation, meshed
 from lab.creation import Stream
 from lab.kubelet import ScriptedKubelet, Via
@@ -28,6 +31,9 @@ CONFIG = "proxy.istio.io/config"
 STATUS_PORT = "status.sidecar.istio.io/port"
 # Proxies that babble at once.
 MANY = 4
+# Connections: many times what either port has room for.
+SILENT = 8300
+DESCRIPTORS = 8192
 
 Bystanders = Callable[[], AbstractContextManager[Stream]]
 
@@ -49,6 +55,8 @@ def attacked(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) -> 
     """
     lease = {"lease": "attacked/attacked"}
     with program(cluster, tmp_path_factory.mktemp("attacked"), "attacked", lease) as leader:
+        # As many as many a container has, and fewer than who attacks it.
+        resource.prlimit(leader.process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
         lab.until(lambda: leader.status().get("leader"), timeout=30, what="it to lead")
         heir = leader.replica("attacked-1")
         heir.start()
@@ -142,3 +150,33 @@ def test_an_agent_that_sends_single_bytes_without_end_stalls_nobody(
         attackers.await_phase(honest, "Succeeded")
         for pod in pods:  # There is another way, and it is taken.
             attackers.await_phase(pod, "Succeeded", timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("port", "address"),
+    [
+        pytest.param("webhook", "127.0.0.1", id="webhook, from the API server's address"),
+        pytest.param("webhook", "127.0.0.2", id="webhook, from another address"),
+        pytest.param("status", "127.0.0.1", id="status"),
+    ],
+)
+def test_connections_that_say_nothing_shut_no_door(
+    cluster: lab.Cluster, attacked: Workload, victims: Scene, bystanders: Bystanders,
+    *, port: str, address: str,
+):  # fmt: skip
+    """Also from the API server's own address, as where all clients' addresses are translated."""
+    raise_descriptors()
+    where = (cluster.host, attacked.webhook_port if port == "webhook" else attacked.status_port)
+    # More at once than the API server has connections.
+    burst = [meshed.nameless(victims.namespace, sidecar=None)] * 60
+
+    with bystanders(), ExitStack() as stack:
+        for _ in range(SILENT):
+            stack.enter_context(socket.create_connection(where, 30, (address, 0)))
+        made = creation.create(cluster, *burst, dry_run=True)
+        alive = attacked.get("/livez")
+
+    assert [one.body for one in made if HELD not in one.body] == []
+    assert alive == (200, "ok\n")
+    log = attacked.process.log.read_text()
+    assert "Traceback" not in log

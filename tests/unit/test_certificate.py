@@ -17,9 +17,10 @@ from unit.tls import certificate
 @asynccontextmanager
 async def serving(served: Certificate) -> AsyncGenerator[int]:
     async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await writer.start_tls(served.context())
         writer.close()
 
-    server = await asyncio.start_server(hang_up, "127.0.0.1", 0, ssl=served.context)
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
     async with server:
         yield server.sockets[0].getsockname()[1]
 
@@ -157,7 +158,7 @@ async def test_tls_1_2_is_the_least_that_is_spoken(tmp_path: Path) -> None:
     served = Certificate(*certificate(tmp_path))
     async with serving(served) as port:
         await shown(port, maximum_version=ssl.TLSVersion.TLSv1_2)
-    assert served.context.minimum_version is ssl.TLSVersion.TLSv1_2
+    assert served.context().minimum_version is ssl.TLSVersion.TLSv1_2
 
 
 def test_a_pair_that_cannot_be_loaded_at_the_start_is_named(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ async def test_the_end_does_not_wait_longer_than_it_is_told(tmp_path: Path) -> N
 async def test_a_port_that_is_taken_is_an_os_error(tmp_path: Path) -> None:
     async with serving(tmp_path) as hook:
         with pytest.raises(OSError, match="address already in use"):
-            await hook.webhook.listen("127.0.0.1", hook.port, hook.trust)
+            await hook.webhook.listen("127.0.0.1", hook.port, lambda: hook.trust)
 
 
 @driven

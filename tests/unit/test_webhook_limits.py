@@ -4,28 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import io
+import json
 import resource
 import socket
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
 from istio_aux.admission.http1 import Conversation
 from istio_aux.admission.limits import DEFAULTS, UNCOUNTED
+from istio_aux.telemetry import Bounded
 from unit.asynchronous import driven, until
 from unit.descriptors import descriptors
 from unit.hooked import JSON, Bare, Hook, post, review, serving
+from unit.logged import logging_to
 
 BEGUN = f"POST /mutate HTTP/1.1\r\nHost: x\r\n{JSON}\r\nContent-Length: 900000\r\n\r\n".encode()
 ORDINARY = BEGUN.replace(b"900000", b"25000")
 SHORT = 0.2
 
 
-def raw(hook: Hook) -> socket.socket:
-    """TCP without TLS."""
-    connection = socket.create_connection(("127.0.0.1", hook.port))
+def raw(hook: Hook, address: str = "127.0.0.1") -> socket.socket:
+    """TCP without TLS, from an address."""
+    connection = socket.create_connection(("127.0.0.1", hook.port), source_address=(address, 0))
     connection.setblocking(False)
     return connection
+
+
+def is_open(connection: socket.socket) -> bool:
+    """Whether the server has not ended it."""
+    try:
+        return connection.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except ConnectionError:
+        return False
 
 
 @driven
@@ -130,12 +145,15 @@ async def test_the_connection_idle_longest_makes_room(tmp_path: Path) -> None:
 
 
 @driven
-async def test_without_room_and_idle_connections_a_new_one_is_refused(tmp_path: Path) -> None:
+async def test_without_idle_connections_the_request_that_takes_longest_makes_room(
+    tmp_path: Path,
+) -> None:
     async with serving(tmp_path, connections=1) as hook, hook.client() as client:
         await client.send(BEGUN)
         await until(lambda: hook.connections, "it is there")
-        with raw(hook) as connection:
-            assert await asyncio.get_running_loop().sock_recv(connection, 1) == b""
+        assert (await hook.ask(post(review()))).status == 200
+        assert (await client.answer()).status == 503
+        assert await client.closed()
         assert hook.ended("limit") == 1
 
 
@@ -143,31 +161,98 @@ async def test_without_room_and_idle_connections_a_new_one_is_refused(tmp_path: 
     ("limit", "descriptors"), [(4, 1 << 20), (4, resource.RLIM_INFINITY), (99, 8)]
 )
 @driven
-async def test_connections_that_never_shake_hands_get_half_of_the_room(
+async def test_of_connections_that_say_nothing_the_oldest_makes_room(
     limit: int, descriptors: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the descriptors that the process may have, half are left to the rest of it."""
+    """And none that has spoken. Most of the descriptors are left to the rest of the process."""
     monkeypatch.setattr(resource, "getrlimit", lambda _: (descriptors, descriptors))
-    async with serving(tmp_path, connections=limit) as hook:
-        connections = [raw(hook) for _ in range(50)]
-        await until(lambda: hook.ended("limit") == 48, "the others are refused")
-        assert hook.connections == 2
-        for connection in connections:
-            connection.close()
-        await until(lambda: hook.connections == 0, "all are gone")
+    async with serving(tmp_path, connections=limit) as hook, hook.client() as spoken:
+        await spoken.ask(post(review()))
+        silent = [raw(hook) for _ in range(50)]
+        await until(lambda: hook.ended("limit") == 48, "the others are gone")
+        assert [is_open(one) for one in silent] == [False] * 48 + [True] * 2
         assert (await hook.ask(post(review()))).status == 200
+        assert (await spoken.ask(post(review()))).status == 200
+        for one in silent:
+            one.close()
+
+
+@driven
+async def test_an_address_with_few_connections_loses_none_to_one_with_many(tmp_path: Path) -> None:
+    async with serving(tmp_path, connections=8) as hook:
+        with ExitStack() as stack:
+            few = stack.enter_context(raw(hook))
+            await asyncio.sleep(0)
+            many = [stack.enter_context(raw(hook, "127.0.0.2")) for _ in range(50)]
+            await until(lambda: hook.ended("limit") == 47, "as many go as are too many")
+            assert is_open(few)
+            assert sum(is_open(one) for one in many) == 3
+
+
+@driven
+async def test_a_stranger_who_has_begun_to_speak_outlives_those_who_have_not(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path, connections=4) as hook:
+        with ExitStack() as stack:
+            hello = stack.enter_context(raw(hook))
+            hello.send(b"\x16")
+            await until(lambda: hook.connections == 1, "it is heard")
+            for _ in range(20):
+                stack.enter_context(raw(hook))
+            await until(lambda: hook.ended("limit") == 19, "as many go as are too many")
+            assert is_open(hello)
+
+
+@driven
+async def test_silence_is_given_up(tmp_path: Path) -> None:
+    async with serving(tmp_path, handshake=SHORT) as hook:
+        with raw(hook) as silent:
+            await until(lambda: hook.ended("handshake") == 1, "it is given up")
+            assert not is_open(silent)
+
+
+@driven
+async def test_without_a_descriptor_the_log_is_bounded_and_others_come_later(
+    tmp_path: Path,
+) -> None:
+    """asyncio itself would write a traceback for each connection that waits."""
+    async with serving(tmp_path) as hook:
+        with ExitStack() as stack:
+            log = stack.enter_context(logging_to(io.BytesIO()))
+            waiting = [stack.enter_context(socket.socket()) for _ in range(200)]
+            stack.enter_context(exhausted_descriptors())
+            for one in waiting:
+                one.connect(("127.0.0.1", hook.port))
+            await until(log.getvalue, "it is told")
+            told = [json.loads(line) for line in log.getvalue().splitlines()]
+        assert told[0]["message"].startswith("no connection: [Errno 24]")
+        assert len(told) <= Bounded.LINES
+        assert not any("traceback" in line for line in told)
+        assert (await hook.ask(post(review()))).status == 200
+
+
+@contextmanager
+def exhausted_descriptors() -> Iterator[None]:
+    """This process may have no further descriptor for a while."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket() as highest:
+        limit = highest.fileno()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @driven
 async def test_a_burst_leaves_no_more_connections_than_there_may_be(tmp_path: Path) -> None:
     async with serving(tmp_path, connections=4) as hook:
         with ExitStack() as stack:
-            for _ in range(4):
+            for _ in range(20):
                 client = stack.enter_context(closing(Bare(hook.port, hook.trust)))
                 await client.shake_hands()
-            await until(lambda: hook.connections == 4, "they are there")
-            connections = [stack.enter_context(raw(hook)) for _ in range(20)]
-            await until(lambda: hook.ended("limit") == len(connections), "as many go as came")
+            await until(lambda: hook.ended("limit") == 16, "as many go as are too many")
             assert hook.connections == 4
 
 

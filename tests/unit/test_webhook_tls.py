@@ -63,6 +63,27 @@ async def test_tls_1_2_and_1_3_are_spoken(version: ssl.TLSVersion, tmp_path: Pat
 
 
 @driven
+async def test_a_name_that_is_not_ascii_is_served_like_any_other(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Python's own callback for names writes a traceback for it."""
+    async with serving(tmp_path) as hook:
+        hook.trust.check_hostname = False
+        # Nine bytes of a name become others of which the last is not ASCII.
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = hook.trust.wrap_bio(incoming, outgoing, server_hostname="localhost")
+        with pytest.raises(ssl.SSLWantReadError):
+            tls.do_handshake()
+        hello = outgoing.read().replace(b"localhost", b"localhos\xff")
+        client = Client(*await asyncio.open_connection("127.0.0.1", hook.port))
+        await client.send(hello)
+        assert (await client._reader.readexactly(1)) == b"\x16"
+        await client.close()
+        await until(lambda: hook.connections == 0, "it is gone")
+    assert capfd.readouterr().err == ""
+
+
+@driven
 async def test_a_client_that_does_not_trust_the_certificate_is_told_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -28,6 +28,7 @@ from istio_aux.kube import access
 from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.errors import AccessError
 from istio_aux.parts import Parts
+from istio_aux.serving import Door, OneRequest, raise_descriptors, room
 from istio_aux.settings import Settings
 from istio_aux.values import Address
 
@@ -45,6 +46,10 @@ itself; the charm's layer leaves it 10 s (kill-delay)."""
 TRIPPED = (1.0, 30.0)
 """Seconds until a part that ended goes on, at first and at most."""
 
+STATUS, STATUS_PATIENCE = 256, 10.0
+"""Connections to the status port, and the seconds that one may take from its begin to its end.
+Probes, Pebble, Prometheus and the charm make a few at once, and take milliseconds."""
+
 
 def serve(config: Path, kubeconfig: Path | None = None) -> int:
     """Run webhook and controllers until a signal comes; returns the exit status.
@@ -61,6 +66,7 @@ def serve(config: Path, kubeconfig: Path | None = None) -> int:
         print(error, file=sys.stderr)  # noqa: T201  (logging is not set up before settings are)
         return 2
     telemetry.log_to(level=settings.log_level)
+    raise_descriptors()
     try:
         asyncio.run(_Service(settings, credentials, certificate).run())
     except OSError as error:
@@ -171,9 +177,13 @@ async def endless_task(
 
 async def _listen(stack: AsyncExitStack, application: web.Application, address: Address) -> str:
     """Serve the status port; returns where, with the port that the system chose if it may."""
-    runner = web.AppRunner(application, access_log=None, shutdown_timeout=IN_FLIGHT)
+    runner = web.AppRunner(application, shutdown_timeout=IN_FLIGHT)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    await web.TCPSite(runner, address.host or None, address.port, reuse_address=True).start()
-    host, port = runner.addresses[0][:2]
-    return str(Address(host, port))
+    server = runner.server
+    assert server, "it is there after setup"
+    door = Door(lambda guest: OneRequest(server, guest), room(STATUS, share=8), STATUS_PATIENCE)
+    where = await door.listen(address.host, address.port)
+    stack.push_async_callback(door.empty, 0)
+    stack.callback(door.close)
+    return str(Address(*where))

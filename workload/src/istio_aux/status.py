@@ -132,7 +132,11 @@ def application(status: Callable[[], Status], metrics: Callable[[], bytes]) -> w
     async def show_metrics(_request: web.Request) -> web.Response:
         return web.Response(body=metrics(), headers={"Content-Type": METRICS})
 
+    async def last(_request: web.Request, response: web.StreamResponse) -> None:
+        response.force_close()  # One request a connection: see `serving.OneRequest`.
+
     application = web.Application()
+    application.on_response_prepare.append(last)
     application.router.add_get("/livez", livez)
     application.router.add_get("/readyz", readyz)
     application.router.add_get("/status", show_status)

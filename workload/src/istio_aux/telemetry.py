@@ -255,6 +255,33 @@ class JsonLines(logging.Handler):
         self._stream.flush()
 
 
+class Bounded(logging.Filter):
+    """At most `LINES` lines a minute from each place in the code that outsiders can make log.
+
+    The first line of a later minute has their number in ``suppressed``. A class because it counts.
+    """
+
+    LINES = 20
+    _OUTSIDERS = ("asyncio", "aiohttp", "istio_aux.admission", "istio_aux.serving")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._minutes: dict[tuple[str, int], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is to be written."""
+        if record.levelno < logging.WARNING or not record.name.startswith(self._OUTSIDERS):
+            return True
+        place = (record.name, record.lineno)
+        began, count = self._minutes.get(place, (record.created, 0))
+        if record.created - began >= 60:
+            if count > self.LINES:
+                record.suppressed = count - self.LINES
+            began, count = record.created, 0
+        self._minutes[place] = (began, count + 1)
+        return count < self.LINES
+
+
 def often(logger: logging.Logger, event: str, message: str, facts: dict[str, object]) -> None:
     """Log what happens often, at level info; the system has the line after the next `flush`.
 
@@ -288,6 +315,7 @@ def _second(seconds: int) -> str:
 def log_to(stream: BinaryIO | None = None, level: str = "info") -> None:
     """Send all logging to ``stream``, or standard output, as JSON lines, from ``level`` on."""
     handler = JsonLines(stream or sys.stdout.buffer)
+    handler.addFilter(Bounded())
     root = logging.getLogger()
     for other in root.handlers[:]:
         root.removeHandler(other)

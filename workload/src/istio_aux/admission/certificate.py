@@ -24,11 +24,7 @@ class CertificateError(Exception):
 
 
 class Certificate:
-    """A certificate and its key in files. A class because it remembers which contents it serves.
-
-    Attributes:
-        context: for the server; lives as long as it, whatever the files become.
-    """
+    """A certificate and its key in files. A class because it remembers which contents it serves."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
         """Load the pair.
@@ -39,8 +35,13 @@ class Certificate:
         self._files = (certificate, key)
         self._seen = self._look()
         self._current = self._load()
-        self.context = self._load()
-        self.context.sni_callback = self._choose
+
+    def context(self) -> ssl.SSLContext:
+        """For a handshake that begins now.
+
+        Not chosen by `sni_callback`: a name that is not ASCII makes it write a traceback.
+        """
+        return self._current
 
     def reload(self) -> bool:
         """Serve the files' present contents if they have changed and load; returns whether so."""
@@ -61,12 +62,6 @@ class Certificate:
         while True:
             await asyncio.sleep(interval)
             self.reload()
-
-    def _choose(
-        self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext
-    ) -> None:
-        # OpenSSL asks on every handshake, with a server name or without.
-        connection.context = self._current
 
     def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
         """What shows a change: also a link that leads elsewhere, as in a mounted Secret."""

@@ -16,6 +16,7 @@ from typing import Protocol, cast
 
 from istio_aux.admission import http1
 from istio_aux.admission.tls import Channel
+from istio_aux.serving import Guest
 from istio_aux.telemetry import Closed
 
 _log = logging.getLogger(__name__)
@@ -27,12 +28,16 @@ _BUFFER = memoryview(bytearray(64 << 10))
 class Owner(http1.Desk, Protocol):
     """Who holds all connections."""
 
-    def admit(self, connection: Connection) -> bool:
-        """Take a new connection, or have no room for it; returns which."""
+    def admit(self, connection: Connection) -> None:
+        """Take a connection whose handshake begins."""
+        ...
+
+    def welcome(self, connection: Connection) -> None:
+        """Count it among those whose handshake is over."""
         ...
 
     def forget(self, connection: Connection, why: Closed) -> None:
-        """Let a connection go that `admit` took; it is closed."""
+        """Let a connection go; it is closed."""
         ...
 
     def hand_out(self, connection: Connection, *, at_once: bool) -> None:
@@ -44,16 +49,18 @@ class Connection(asyncio.BufferedProtocol):
     """A connection. A class because asyncio calls back.
 
     Attributes:
+        address: the client's.
         deadline: when `expire` is due (monotonic, in seconds).
     """
 
-    def __init__(self, owner: Owner, context: ssl.SSLContext) -> None:
+    def __init__(self, owner: Owner, context: ssl.SSLContext, guest: Guest) -> None:
+        self.address, self._guest = guest.address, guest
         self.deadline = time.monotonic() + owner.limits.handshake
         self._owner, self._limits = owner, owner.limits
         self._tls = Channel(context)
         self._http = http1.Conversation(owner)
         self._closed: Closed | None = None
-        self._admitted = self._unread = False
+        self._welcome = self._unread = False
         self._rested: float | None = None  # When the client got its last answer.
         self._transport: asyncio.Transport
 
@@ -71,9 +78,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: the client has connected. TCP_NODELAY is set by asyncio."""
         self._transport = cast("asyncio.Transport", transport)
-        self._admitted = self._owner.admit(self)
-        if not self._admitted:
-            self._transport.abort()
+        self._guest.end = self.abort
+        self._owner.admit(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio names it
         """asyncio: where to read into."""
@@ -85,6 +91,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         try:
             self._tls.receive(_BUFFER[:nbytes])
+            if self._tls.established and not self._welcome:
+                self._welcome = True
+                self._guest.known()
+                self._owner.welcome(self)
             for plaintext in self._tls.read():
                 if plaintext:
                     self._http.receive(plaintext)
@@ -118,8 +128,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio names it
         """asyncio: it is closed."""
         self._http.release()
-        if self._admitted:
-            self._owner.forget(self, self._closed or Closed.PEER)
+        self._owner.forget(self, self._closed or Closed.PEER)
+        self._guest.gone()
 
     def expire(self) -> None:
         """Do what is due: the deadline has passed."""

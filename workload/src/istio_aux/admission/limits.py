@@ -24,7 +24,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What a request says beside its body: head, chunks' sizes, trailers. It may exceed this by
     what was read together with it, at most a TLS record."""
     connections: int = 2048
-    """The API server keeps 25 and opens one for each review above that, in bursts."""
+    """Whose handshake is over. The API server keeps 25 and opens one for each review above that, in
+    bursts. Half as many more may be on their way to that, or silent."""
     handshake: float = 10.0
     """As long as the API server waits for it (apimachinery util/net/http.go)."""
     request: float = 10.0

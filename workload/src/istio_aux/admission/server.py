@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import resource
 import ssl
 import time
 from collections.abc import Callable
@@ -20,12 +19,10 @@ from istio_aux.admission.http1 import Refusal
 from istio_aux.admission.limits import DEFAULTS, Budget, Limits
 from istio_aux.core import review
 from istio_aux.core.policy import Start
+from istio_aux.serving import Crowd, Door, room
 from istio_aux.telemetry import Closed, Telemetry
 
 _log = logging.getLogger(__name__)
-
-BACKLOG = 1024
-"""Connections. The API server opens one for each review above 25 at once, in bursts."""
 
 TOGETHER = 16
 """Answers that wait for each other at most. To wake a client that sleeps is half of what sending
@@ -51,33 +48,34 @@ class Webhook:
         # A lookup by label costs as much as the rest of the counting.
         self._reviews = metrics.reviews_by_outcome
         self._connections: set[Connection] = set()
-        self._none = asyncio.Event()
-        self._server: asyncio.Server | None = None
+        self._established = Crowd[Connection]()
+        self._door: Door | None = None
         self._room = 0
         self._unsent: list[Connection] = []
         self._turn_ends: asyncio.Handle | None = None
 
-    async def listen(self, host: str, port: int, context: ssl.SSLContext) -> tuple[str, int]:
+    async def listen(
+        self, host: str, port: int, context: Callable[[], ssl.SSLContext]
+    ) -> tuple[str, int]:
         """Serve at ``host`` (empty: every address) and ``port`` (0: any); returns where that is.
+
+        ``context`` tells, at any moment, what a handshake that begins is to be made with.
 
         Raises:
             OSError: the port cannot be had.
         """
-        loop = asyncio.get_running_loop()
-        self._room = self.limits.connections
-        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if descriptors != resource.RLIM_INFINITY:
-            # Watches, execs and files need some, too.
-            self._room = min(self._room, descriptors // 2)
-        self._server = await loop.create_server(
-            lambda: Connection(self, context),
-            host or None,
-            port,
-            backlog=BACKLOG,
-            reuse_address=True,
+        # Watches, execs and files need descriptors, too, and so does the status port.
+        self._room = room(self.limits.connections, share=2)
+        door = Door(
+            lambda guest: Connection(self, context(), guest),
+            room(self.limits.connections // 2, share=4),
+            self.limits.handshake,
+            lambda why: self._telemetry.closed_connections.labels(why).inc(),
         )
+        where = await door.listen(host, port)
+        self._door = door
         self._sweep()
-        return self._server.sockets[0].getsockname()[:2]
+        return where
 
     def drain(self) -> None:
         """Ask every client that gets an answer to come again elsewhere; go on serving all.
@@ -92,56 +90,45 @@ class Webhook:
         Args:
             patience: seconds after which all are ended.
         """
-        if self._server is None:
+        if self._door is None:
             return
         self.draining = True
-        # Connections that wait in the kernel would be reset. The loop takes them in its next turn.
-        for _ in range(2):
-            await asyncio.sleep(0)
-        self._server.close()
+        self._door.close()
         for connection in tuple(self._connections):
             if connection.idle:
                 connection.dismiss(Closed.DRAIN)
-        try:
-            async with asyncio.timeout(patience):
-                while self._connections:
-                    self._none.clear()
-                    await self._none.wait()
-        except TimeoutError:
-            for connection in tuple(self._connections):
-                connection.abort(Closed.DRAIN)
+        await self._door.empty(patience)
         self._timer.cancel()
-        await asyncio.sleep(0)  # asyncio tells of a closed connection one turn later.
 
-    def admit(self, connection: Connection) -> bool:
-        """Take a new connection; without room the idle one that would end next makes room.
+    def admit(self, connection: Connection) -> None:
+        """Take a connection whose handshake begins."""
+        self._connections.add(connection)
+        self._telemetry.connections.set(len(self._connections))
 
-        Those whose handshake is not over get half of the room: whoever opens many and never speaks
-        does not drive out the API servers'.
+    def welcome(self, connection: Connection) -> None:
+        """Take one whose handshake is over; without room another one makes room.
+
+        It is one of the address that has the most: the one that has been idle longest, or, if none
+        of them is idle, the one whose request has been arriving longest.
         """
-        strangers = sum(not other.established for other in self._connections)
-        idle = [other for other in self._connections if other.idle]
-        full = len(self._connections) >= self._room
-        if 2 * strangers >= self._room or (full and not idle):
-            self._telemetry.closed_connections.labels(Closed.LIMIT).inc()
-            return False
-        if full:
-            oldest = min(idle, key=lambda other: other.deadline)
+        self._established.add(connection)
+        if len(self._established) > self._room:
+            others = [one for one in self._established.most() if one is not connection]
+            oldest = min(others, key=lambda one: (not one.idle, one.deadline), default=connection)
             oldest.dismiss(Closed.LIMIT)
             oldest.abort(Closed.LIMIT)
             # asyncio tells of the end one turn later; until then others may want to come.
-            self._connections.discard(oldest)
-        self._connections.add(connection)
-        self._telemetry.connections.set(len(self._connections))
-        return True
+            self._let_go(oldest)
 
     def forget(self, connection: Connection, why: Closed) -> None:
         """Let a closed connection go."""
-        self._connections.discard(connection)
-        self._telemetry.connections.set(len(self._connections))
+        self._let_go(connection)
         self._telemetry.closed_connections.labels(why).inc()
-        if not self._connections:
-            self._none.set()
+
+    def _let_go(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self._established.discard(connection)
+        self._telemetry.connections.set(len(self._connections))
 
     def hand_out(self, connection: Connection, *, at_once: bool) -> None:
         """Have a connection send its answers, with others of this turn of the loop or at once."""
