@@ -27,6 +27,7 @@ async def test_a_success_that_the_status_does_not_show_is_none() -> None:
         await until(lambda: len(world.told) >= 3, "it is told again")
         (stuck,) = await until(world.controller.stuck, "it is called stuck")
         assert (stuck.namespace, stuck.name) == ("training", "job")
+        assert f"{stuck.since:%d %H:%M:%S}" == "21 08:16:29", "its payload's end, whoever leads"
         assert "exec: exit code 0: OK, but istio-proxy still runs" in stuck.reason
         assert world.count("istio_aux_stuck_pods") == 1
         world.api.on_exec = freeing(world)

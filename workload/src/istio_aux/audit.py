@@ -18,7 +18,7 @@ from istio_aux.core import repair
 from istio_aux.core.applications import Applications
 from istio_aux.core.injection import Expectation
 from istio_aux.core.namespace import Namespace
-from istio_aux.core.pod import PROXY, Pod
+from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Policy, Repair
 from istio_aux.core.selectors import Selector
 from istio_aux.injector.survey import survey
@@ -177,7 +177,7 @@ def judge(pod: Pod, policy: Policy, now: datetime | None) -> Finding | None:
         name=pod.metadata.name,
         uid=pod.metadata.uid,
         state=state,
-        since=_since(pod, state, decision.containers),
+        since=quitting.since(pod, decision),
         action=str(decision.__struct_config__.tag),
         reason=decision.reason,
         by=by,
@@ -238,19 +238,3 @@ def _state(decision: quitting.Action) -> tuple[State | None, tuple[str, ...]]:
             return "blocked", by
         case _:
             return None, ()
-
-
-def _since(
-    pod: Pod, state: State, containers: Mapping[str, quitting.ContainerVerdict]
-) -> datetime | None:
-    ended = [
-        ended.replace(tzinfo=ended.tzinfo or UTC)
-        for status in pod.statuses()
-        if (verdict := containers.get(status.name)) is not None
-        and (status.name == PROXY if state == "lost" else verdict.role == "payload")
-        and verdict.finished
-        and status.state is not None
-        and status.state.terminated is not None
-        and (ended := status.state.terminated.finished_at) is not None
-    ]
-    return max(ended, default=None)

@@ -128,6 +128,26 @@ def decide(pod: Pod, policy: Policy, now: datetime | None) -> Action:
     )
 
 
+def since(pod: Pod, decision: Action) -> datetime | None:
+    """Since when a pod is as the decision says, by its container statuses; None: it does not show.
+
+    Of a `Report` that is the end of its proxy, of all others that of its last finished payload
+    container. The time is the node's.
+    """
+    of_proxy = isinstance(decision, Report)
+    ended = [
+        ended.replace(tzinfo=ended.tzinfo or UTC)
+        for status in pod.statuses()
+        if (verdict := decision.containers.get(status.name)) is not None
+        and (status.name == PROXY if of_proxy else verdict.role == "payload")
+        and verdict.finished
+        and status.state is not None
+        and status.state.terminated is not None
+        and (ended := status.state.terminated.finished_at) is not None
+    ]
+    return max(ended, default=None)
+
+
 def _nothing_to_do(facts: _Facts) -> Iterator[str]:
     """Reasons to leave the pod alone whatever its payload does."""
     pod = facts.pod

@@ -171,7 +171,7 @@ class Controller:
         if record.work:
             record.work.changed.set()
         elif errand := self._ledger.due(record):
-            work = record.work = Work(errand, since=self._ledger.clock())
+            work = record.work = Work(errand, since=record.since or self._ledger.clock())
             work.task = asyncio.create_task(self._see_to(record, work), name=f"quit {record.key}")
             work.task.add_done_callback(lambda _task: self._finished(record))
         elif record.left:

@@ -11,7 +11,7 @@ import msgspec
 
 
 class Stuck(msgspec.Struct, frozen=True):
-    """A pod whose proxy withstands; ``since`` is when quitting began."""
+    """A pod whose proxy withstands; ``since`` is the end of its payload."""
 
     namespace: str
     name: str

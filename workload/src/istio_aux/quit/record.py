@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal
 
+from istio_aux.core import quit as quitting
 from istio_aux.core.ladder import Rung
 from istio_aux.core.pod import Pod
 from istio_aux.core.quit import Action, Ignore, Quit, Report, Wait
@@ -34,7 +35,7 @@ class Work:
 
     Attributes:
         errand: which.
-        since: when it was first found to be due.
+        since: since when the pod is as it is, or when that was first found.
         attempts: how often the proxy was told to exit.
         rung: how it was told last.
         failures: how often that, or reading the pod, was refused or had no effect.
@@ -74,6 +75,7 @@ class Record:
         key: which pod.
         verdict: the kind of the newest decision.
         reason: its reason, for people.
+        since: since when a pod whose proxy has to exit is so, if it says so.
         until: when a decision to wait should be made again, if it names a time.
         blocked_by: payload containers that keep the proxy although another one is finished.
         blocked_since: when there first were any.
@@ -91,6 +93,7 @@ class Record:
     key: Key
     verdict: Verdict = "ignore"
     reason: str = ""
+    since: datetime | None = None
     until: datetime | None = None
     blocked_by: tuple[str, ...] = ()
     blocked_since: datetime | None = None
@@ -124,6 +127,9 @@ class Record:
         # Ten thousand pods have a handful of reasons between them.
         self.verdict, self.reason = verdict, sys.intern(decision.reason)
         self.until = decision.until if isinstance(decision, Wait) else None
+        quits = verdict == "quit" or self.until is not None
+        ended = quitting.since(pod, decision) if quits else None
+        self.since = min(ended, now) if ended else None
         by = decision.blocked_by if isinstance(decision, Wait) else ()
         self.blocked_by = tuple(sys.intern(name) for name in by)
         self.blocked_since = (self.blocked_since or now) if by else None
