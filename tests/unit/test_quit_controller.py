@@ -151,15 +151,29 @@ async def test_a_proxy_that_does_not_exit_with_0_is_counted_apart() -> None:
         assert world.api.events[0]["type"] == "Warning"
 
 
+@pytest.mark.parametrize("behind", [-3600, 0, 3600], ids=["ahead", "right", "behind"])
 @driven
-async def test_a_grace_period_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
-    ended = datetime.now(UTC) + timedelta(seconds=0.5)
+async def test_a_grace_period_is_waited_for_whatever_clock_the_node_has(behind: float) -> None:
+    """It runs from the moment at which the payload was first seen to be finished."""
     async with cluster(policy=Policy(grace=0.5)) as world:
+        ended = datetime.now(UTC) - timedelta(seconds=behind)
+        begun = datetime.now(UTC)
         await world.pod("job", main=exited(0, at=ended.isoformat()))
-        await until(lambda: world.controller.watched == 1, "the pod is known")
         await world.ended("exited")
-        assert datetime.now(UTC) >= ended + timedelta(seconds=0.5)
+        assert datetime.now(UTC) >= begun + timedelta(seconds=0.5)
         assert world.told == ["job"]
+
+
+@driven
+async def test_a_grace_period_begins_again_when_the_payload_does() -> None:
+    async with cluster(policy=Policy(grace=0.5)) as world:
+        await world.pod("job")
+        await until(lambda: world.controller.watched == 1, "the pod is known")
+        await world.pod("job", main=RUNNING)
+        begun = datetime.now(UTC)
+        await world.pod("job")
+        await world.ended("exited")
+        assert datetime.now(UTC) >= begun + timedelta(seconds=0.5)
 
 
 @driven

@@ -212,6 +212,22 @@ def test_a_clock_that_is_ahead_does_not_hold_the_proxy_longer(at: str) -> None:
     assert decision.until == FINISHED_AT + timedelta(seconds=5)
 
 
+@pytest.mark.parametrize("at", ["2026-11-21T07:16:29Z", "2026-11-21T09:16:29Z", None])
+def test_no_clock_of_a_node_changes_a_grace_period_whose_begin_was_seen(at: str | None) -> None:
+    """Whether it is behind or ahead, and whether or not it tells a time."""
+    state = exited(0, at=at) if at else {"terminated": {"exitCode": 0}}
+    pod, policy = annotated({"main": state}), Policy(grace=5)
+
+    def decided(after: float) -> quitting.Action:
+        now = FINISHED_AT + timedelta(seconds=after)
+        return quitting.decide(pod, policy, now, seen=FINISHED_AT)
+
+    early = decided(4.9)
+    assert isinstance(early, quitting.Wait), early
+    assert early.until == FINISHED_AT + timedelta(seconds=5)
+    assert isinstance(decided(5), quitting.Quit)
+
+
 def test_an_exit_without_a_time_has_no_grace_period() -> None:
     """Nobody could say when it ends."""
     state: dict[str, Any] = {"terminated": {"exitCode": 0}}

@@ -94,13 +94,17 @@ class _Facts(Struct, frozen=True):
     """Why every container is about to start again, if so."""
 
 
-def decide(pod: Pod, policy: Policy, now: datetime | None) -> Action:
+def decide(
+    pod: Pod, policy: Policy, now: datetime | None, *, seen: datetime | None = None
+) -> Action:
     """Decide what to do about the proxy of ``pod``.
 
     Args:
         pod: the pod, as complete and as recent as the caller has it.
         policy: what the cluster admin set; annotations of the pod refine it.
         now: the present time with a zone; None: judge as if every grace period were over.
+        seen: when the caller first saw that every payload container was finished, by the same clock
+            as ``now``. None: the pod is seen once, and the times of its node must do.
 
     Returns:
         The first rule below that applies, in this order; it never raises.
@@ -115,7 +119,7 @@ def decide(pod: Pod, policy: Policy, now: datetime | None) -> Action:
         return Report(reason=reason, containers=facts.verdicts, proxy=PROXY, delete=delete)
     if reason := next(_still_needed(facts), None):
         return Wait(reason=reason, containers=facts.verdicts, blocked_by=_blockers(facts))
-    if until := _grace_ends(facts, policy, now):
+    if until := _grace_ends(facts, policy, now, seen):
         reason = f"every payload container is finished; the grace period ends at {until:%H:%M:%S}"
         return Wait(reason=reason, containers=facts.verdicts, until=until)
     port = status_port(pod)
@@ -221,12 +225,17 @@ def _blockers(facts: _Facts) -> tuple[str, ...]:
     return tuple(facts.unfinished) if any(verdict.finished for verdict in payload) else ()
 
 
-def _grace_ends(facts: _Facts, policy: Policy, now: datetime | None) -> datetime | None:
+def _grace_ends(
+    facts: _Facts, policy: Policy, now: datetime | None, seen: datetime | None
+) -> datetime | None:
     """When the pod's grace period ends, or the policy's, if that is still to come."""
     wish = facts.wishes.grace
     grace = min(policy.grace if wish is None else wish, LONGEST_GRACE)
     if now is None or grace <= 0:
         return None
+    if seen is not None:
+        until = min(seen, now) + timedelta(seconds=grace)
+        return until if until > now else None
     ends = [
         ended.replace(tzinfo=ended.tzinfo or UTC)
         for name, verdict in facts.verdicts.items()

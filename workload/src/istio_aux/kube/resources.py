@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from functools import lru_cache
 from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -63,7 +63,22 @@ def identity(body: bytes | msgspec.Raw) -> Metadata:
     return Metadata(name=name, namespace=namespace, uid=uid, resource_version=version)
 
 
+_LONGEST = 256
+"""Characters of a text that is worth sharing: a label's value has 63, its name 317 at most."""
+
+_same = lru_cache(maxsize=4096)(str)
+
+
+def shared(text: str) -> str:
+    """Return an equal text that others hold too, for what thousands of objects have in common.
+
+    Texts of tenants: those that nobody asks for any more are let go. What `sys.intern` holds stays
+    until the process ends on Python 3.12 before 3.12.7 (cpython#113993).
+    """
+    return _same(text) if len(text) <= _LONGEST else text
+
+
 def key_of(resource: Resource) -> Key:
     """The key of an object. Thousands of them have a handful of namespaces between them."""
     meta = resource.metadata
-    return Key(sys.intern(meta.namespace), meta.name, meta.uid)
+    return Key(shared(meta.namespace), meta.name, meta.uid)

@@ -7,14 +7,13 @@ mode and leadership say whether it is ours to do.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from istio_aux.core import quit as quitting
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Policy, QuitMode
-from istio_aux.kube.resources import Key
+from istio_aux.kube.resources import Key, shared
 from istio_aux.quit.findings import Blocked, Lost, Stuck
 from istio_aux.quit.narrator import Narrator
 from istio_aux.quit.proof import proxy_exit
@@ -62,7 +61,7 @@ class Ledger:
     def open(self, key: Key) -> Record:
         """The record of a pod, a new one when the pod is not known."""
         if (record := self._records.get(key)) is None:
-            key = Key(sys.intern(key.namespace), key.name, key.uid)
+            key = Key(shared(key.namespace), key.name, key.uid)
             record = self._records[key] = Record(key)
         return record
 
@@ -76,7 +75,7 @@ class Ledger:
         The decision that is returned is the one on ``pod``.
         """
         now = self.clock()
-        decision = quitting.decide(pod, self._policy, now)
+        decision = quitting.decide(pod, self._policy, now, seen=record.finished or now)
         if not record.outdates(pod, now):
             record.take(pod, decision, now)
             if record.work and record.work.attempts:

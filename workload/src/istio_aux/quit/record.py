@@ -12,7 +12,7 @@ from istio_aux.core import quit as quitting
 from istio_aux.core.ladder import Rung
 from istio_aux.core.pod import Pod
 from istio_aux.core.quit import Action, Ignore, Quit, Report, Wait
-from istio_aux.kube.resources import Key
+from istio_aux.kube.resources import Key, shared
 from istio_aux.quit.findings import Blocked, Lost, Stuck
 from istio_aux.quit.proof import ProxyExit
 
@@ -81,6 +81,7 @@ class Record:
         blocked_since: when there first were any.
         version: resourceVersion of the pod that was decided on.
         seen: when that was decided.
+        finished: when every payload container was first seen to be finished; None: not all are.
         left: the watch does not show the pod any more.
         told: whether the newest decision was told.
         delete: whether the newest decision asks for the pod's deletion.
@@ -99,6 +100,7 @@ class Record:
     blocked_since: datetime | None = None
     version: int = 0
     seen: datetime | None = None
+    finished: datetime | None = None
     left: bool = False
     told: bool = True
     delete: bool = False
@@ -125,13 +127,15 @@ class Record:
             self.settled = False
         self.delete = delete
         # Ten thousand pods have a handful of reasons between them.
-        self.verdict, self.reason = verdict, sys.intern(decision.reason)
+        self.verdict, self.reason = verdict, shared(decision.reason)
+        done = isinstance(decision, Quit) or (isinstance(decision, Wait) and decision.until)
+        self.finished = (self.finished or now) if done else None
         self.until = decision.until if isinstance(decision, Wait) else None
         quits = verdict == "quit" or self.until is not None
         ended = quitting.since(pod, decision) if quits else None
         self.since = min(ended, now) if ended else None
         by = decision.blocked_by if isinstance(decision, Wait) else ()
-        self.blocked_by = tuple(sys.intern(name) for name in by)
+        self.blocked_by = tuple(map(shared, by))
         self.blocked_since = (self.blocked_since or now) if by else None
         self.version, self.seen = _version(pod), now
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,7 +15,7 @@ from istio_aux.core.pacing import Course, Group, Member, Mesh, Step
 from istio_aux.core.pod import Container, OwnerReference, Pod, PodStatus
 from istio_aux.core.repair import Action, Report, Restart
 from istio_aux.core.start import INJECT, MIRROR
-from istio_aux.kube.resources import Key
+from istio_aux.kube.resources import Key, shared
 
 NEW = Course()
 """Nothing was done about the pods of a controller."""
@@ -134,13 +133,13 @@ def owner_key(namespace: str, reference: OwnerReference) -> str:
 
 def application_of(pod: Pod) -> str:
     """The name of the application that the pod belongs to, or nothing."""
-    return sys.intern(pod.labels.get(LABEL, ""))
+    return shared(pod.labels.get(LABEL, ""))
 
 
 def reduced(pod: Pod) -> Pod:
     """The pod without what decides nothing; only of a Job it matters what its containers did."""
     notes = {name: pod.annotations[name] for name in _READ if name in pod.annotations}
-    labels = {sys.intern(name): sys.intern(value) for name, value in pod.labels.items()}
+    labels = {shared(name): shared(value) for name, value in pod.labels.items()}
     owner = ownership.controller(pod)
     metadata = structs.replace(
         pod.metadata,
