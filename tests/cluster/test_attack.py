@@ -7,6 +7,7 @@ and changed; the leader is the same process, and its Lease has not changed hands
 from __future__ import annotations
 
 import dataclasses
+import json
 import resource
 import socket
 from collections.abc import Callable, Iterator
@@ -180,3 +181,44 @@ def test_connections_that_say_nothing_shut_no_door(
     assert alive == (200, "ok\n")
     log = attacked.process.log.read_text()
     assert "Traceback" not in log
+
+
+@pytest.fixture
+def outside(cluster: lab.Cluster, namespace: str) -> Iterator[str]:
+    """A namespace that is not selected; its pod ``deep`` is deleted in the end."""
+    yield namespace
+    creation.send(cluster, "DELETE", f"/api/v1/namespaces/{namespace}/pods/deep")
+
+
+@pytest.mark.parametrize("levels", [1500, 9000])
+def test_a_pod_that_is_nested_deeply_ends_nothing(
+    cluster: lab.Cluster, outside: str, attacked: Workload, victims: Scene,
+    bystanders: Bystanders, *, levels: int,
+):  # fmt: skip
+    """The API server stores it, and every unit meets it again when it starts."""
+    pods = f"/api/v1/namespaces/{outside}/pods"
+    body = meshed.pod(outside, "deep", sidecar=None).to_dict()
+    body["metadata"]["managedFields"] = [
+        {"manager": "attacker", "operation": "Update", "apiVersion": "v1",
+         "time": "2026-11-22T00:00:00Z", "fieldsType": "FieldsV1", "fieldsV1": "deep"},
+    ]  # fmt: skip
+    nested = b'{"f:a":' * levels + b"{}" + b"}" * levels
+
+    with bystanders():
+        status, made = creation.send(
+            cluster, "POST", pods, json.dumps(body).encode().replace(b'"deep"}]', nested + b"}]")
+        )
+        assert (status, nested in made) == (201, True), made[:1000]
+        status, made = creation.send(
+            cluster, "PATCH", f"{pods}/deep/status", b'{"status":{"phase":"Running"}}'
+        )
+        assert (status, nested in made) == (200, True), made[:1000]
+        honest = victims.start(f"beside-{levels}")
+        victims.kubelet.finish(honest, "main")
+        victims.await_phase(honest, "Succeeded")
+        late = attacked.replica(f"attacked-{levels}")
+        late.start()
+        late.await_ready()
+
+    assert late.status()["unreadable-objects"] == attacked.status()["unreadable-objects"] == []
+    end(late)

@@ -103,6 +103,25 @@ def create(
     return asyncio.run(run())
 
 
+def send(cluster: Cluster, method: str, path: str, body: bytes = b"{}") -> tuple[int, bytes]:
+    """Send an administrator's request of any bytes, and return the status and body of its answer.
+
+    For what no Python client can write or read, such as objects that are nested deeply.
+    """
+    kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+
+    async def run() -> tuple[int, bytes]:
+        async with (
+            _session(cluster) as session,
+            session.request(
+                method, f"{cluster.server}{path}", data=body, headers={"Content-Type": kind}
+            ) as answer,
+        ):
+            return answer.status, await answer.read()
+
+    return asyncio.run(run())
+
+
 class Stream:
     """Creates pods like this one, whose name must be generated, at a rate while it is open.
 
