@@ -1,0 +1,183 @@
+"""What the real Job controller makes of a pod that is evicted, and of a Job that is suspended.
+
+`core.batchjobs` follows this, and the table in the workload's README. The pods exit with 143, as
+most programs do when they are told to stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import lab
+import lightkube
+import pytest
+from lab import meshed
+from lab.fixtures import await_account
+from lab.kubelet import ScriptedKubelet
+from lightkube import ApiError
+from lightkube.models.batch_v1 import JobSpec
+from lightkube.models.core_v1 import PodTemplateSpec
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.batch_v1 import Job
+from lightkube.resources.core_v1 import Namespace, Pod, PodEviction
+from lightkube.types import PatchType
+
+NAME = "batch-jobs"
+# Measured on 2 busy cores: all of it is over after 6 s.
+SOON = 30.0
+
+DISRUPTED = {"onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+STOPPED = {"onExitCodes": {"operator": "In", "values": [143]}}
+
+
+def policy(action: str, on: Mapping[str, Any]) -> dict[str, Any]:
+    return {"podFailurePolicy": {"rules": [{"action": action, **on}]}}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One Job, what is done to it, how many failures its controller counts, and what it becomes.
+
+    ``seen`` is whether the pod stays until its controller has seen how it ended.
+    """
+
+    way: Literal["evict", "suspend"]
+    spec: Mapping[str, Any]
+    failed: int
+    becomes: Literal["Complete", "Failed"]
+    seen: bool = False
+
+
+INDEXED = {"completionMode": "Indexed", "backoffLimitPerIndex": 0}
+CASES = {
+    "evicted-at-its-limit": Case("evict", {"backoffLimit": 0}, 1, "Failed"),
+    "evicted-by-rule": Case(
+        "evict", {"backoffLimit": 9, **policy("FailJob", STOPPED)}, 1, "Failed"
+    ),
+    "evicted-index": Case("evict", INDEXED, 1, "Failed"),
+    "evicted-for-nothing": Case(
+        "evict", {"backoffLimit": 0, **policy("Ignore", DISRUPTED)}, 0, "Complete"
+    ),
+    "suspended-at-its-limit": Case("suspend", {"backoffLimit": 0}, 0, "Complete"),
+    "suspended-index": Case("suspend", INDEXED, 0, "Complete"),
+    "suspended-by-rule": Case("suspend", policy("FailJob", STOPPED), 0, "Failed", seen=True),
+}
+
+
+class Stage:
+    """All Jobs of `CASES`, which are dealt with at the same time."""
+
+    def __init__(self, client: lightkube.Client, kubelet: ScriptedKubelet) -> None:
+        self.client, self.kubelet = client, kubelet
+
+    def each(self, what: str, do: Callable[[str, Case], bool]) -> None:
+        """Do something to each Job, as often as it takes until it says that it is done."""
+        left = dict(CASES)
+
+        def done() -> bool:
+            for name, case in list(left.items()):
+                if do(name, case):
+                    del left[name]
+            return not left
+
+        try:
+            lab.until(done, timeout=SOON, what=what, ignoring=(ApiError,))
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}: { {n: self.job(n).status for n in left} }") from error
+
+    def job(self, name: str) -> Job:
+        return self.client.get(Job, name, namespace=NAME)
+
+    def conditions(self, name: str) -> set[str]:
+        status = self.job(name).status
+        return {c.type for c in (status and status.conditions) or [] if c.status == "True"}
+
+    def pods(self, name: str) -> list[Pod]:
+        labels = {"batch.kubernetes.io/job-name": name}
+        return list(self.client.list(Pod, namespace=NAME, labels=labels))
+
+    def create(self, name: str, case: Case) -> None:
+        template = PodTemplateSpec(spec=meshed.pod(NAME, name, sidecar=None).spec)
+        spec = JobSpec.from_dict({"completions": 1, "template": {}, **case.spec})
+        spec.template = template
+        self.client.create(Job(metadata=ObjectMeta(name=name, namespace=NAME), spec=spec))
+
+    def run(self, name: str, *, but: str = "") -> Pod | None:
+        """Run the Job's pod that is not the one of that UID, once there is one."""
+        found = [pod for pod in self.pods(name) if pod.metadata and pod.metadata.uid != but]
+        if not found:
+            return None
+        self.kubelet.run(found[0])
+        return found[0]
+
+    def disturb(self, name: str, case: Case, pod: Pod) -> None:
+        self.kubelet.linger(pod)
+        if case.way == "suspend":
+            self.suspend(name, suspend=True)
+        else:
+            assert pod.metadata and pod.metadata.name
+            eviction = PodEviction(metadata=ObjectMeta(name=pod.metadata.name, namespace=NAME))
+            self.client.create(eviction, pod.metadata.name)
+
+    def suspend(self, name: str, *, suspend: bool) -> None:
+        self.client.patch(
+            Job, name, {"spec": {"suspend": suspend}}, namespace=NAME, patch_type=PatchType.MERGE
+        )
+
+
+@pytest.fixture(scope="module")
+def played(client: lightkube.Client, kubelet: ScriptedKubelet) -> Stage:
+    """The Jobs once each has lost its first pod, and has failed or has completed."""
+    client.create(Namespace(metadata=ObjectMeta(name=NAME)))
+    await_account(client, NAME)
+    stage, first, second = Stage(client, kubelet), dict[str, Pod](), dict[str, Pod]()
+    for name, case in CASES.items():
+        stage.create(name, case)
+
+    def begin(name: str, case: Case) -> bool:
+        if pod := stage.run(name):
+            first[name] = pod
+            stage.disturb(name, case, pod)
+        return name in first
+
+    def stopped(name: str, _case: Case) -> bool:
+        pods = stage.pods(name)
+        if all(pod.metadata and pod.metadata.deletionTimestamp for pod in pods):
+            kubelet.finish(first[name], "main", exit_code=143)
+            return True
+        return False
+
+    def gone(name: str, case: Case) -> bool:
+        # A kubelet reports the phase, and then ends the pod: mostly before the controller looks.
+        if not case.seen or stage.conditions(name) - {"Suspended"}:
+            kubelet.release(first[name])
+            return True
+        return False
+
+    def again(name: str, case: Case) -> bool:
+        if case.way == "suspend" and not stage.pods(name) and name not in second:
+            stage.suspend(name, suspend=False)
+        if case.becomes in stage.conditions(name):
+            return True
+        meta = first[name].metadata
+        if name not in second and meta and (pod := stage.run(name, but=str(meta.uid))):
+            second[name] = pod
+            kubelet.finish(pod, "main")
+        return False
+
+    stage.each("the first pod runs", begin)
+    stage.each("it is stopped", stopped)
+    stage.each("it is gone", gone)
+    stage.each("the Job is over", again)
+    return stage
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_job_controller_counts_and_ends_as_the_table_says(played: Stage, name: str):
+    status = played.job(name).status
+
+    assert status
+    assert (status.failed or 0) == CASES[name].failed
+    assert CASES[name].becomes in played.conditions(name)
