@@ -17,8 +17,7 @@ from lab import meshed
 from lab.fixtures import await_account
 from lab.kubelet import ScriptedKubelet
 from lightkube import ApiError
-from lightkube.models.batch_v1 import JobSpec
-from lightkube.models.core_v1 import PodTemplateSpec
+from lightkube.codecs import from_dict
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Namespace, Pod, PodEviction
@@ -95,14 +94,15 @@ class Stage:
         return {c.type for c in (status and status.conditions) or [] if c.status == "True"}
 
     def pods(self, name: str) -> list[Pod]:
-        labels = {"batch.kubernetes.io/job-name": name}
+        labels: dict[str, Any] = {"batch.kubernetes.io/job-name": name}
         return list(self.client.list(Pod, namespace=NAME, labels=labels))
 
     def create(self, name: str, case: Case) -> None:
-        template = PodTemplateSpec(spec=meshed.pod(NAME, name, sidecar=None).spec)
-        spec = JobSpec.from_dict({"completions": 1, "template": {}, **case.spec})
-        spec.template = template
-        self.client.create(Job(metadata=ObjectMeta(name=name, namespace=NAME), spec=spec))
+        template = {"spec": meshed.pod(NAME, name, sidecar=None).to_dict()["spec"]}
+        spec = {"completions": 1, "template": template, **case.spec}
+        metadata = {"name": name, "namespace": NAME}
+        kind = {"apiVersion": "batch/v1", "kind": "Job"}
+        self.client.create(from_dict({**kind, "metadata": metadata, "spec": spec}))
 
     def run(self, name: str, *, but: str = "") -> Pod | None:
         """Run the Job's pod that is not the one of that UID, once there is one."""
@@ -117,7 +117,8 @@ class Stage:
         if case.way == "suspend":
             self.suspend(name, suspend=True)
         else:
-            assert pod.metadata and pod.metadata.name
+            assert pod.metadata
+            assert pod.metadata.name
             eviction = PodEviction(metadata=ObjectMeta(name=pod.metadata.name, namespace=NAME))
             self.client.create(eviction, pod.metadata.name)
 

@@ -18,6 +18,7 @@ import lab
 import lab.istio
 import lightkube
 import pytest
+from istio_aux.core.suspension import MARK
 from lab import crowd
 from lab.crowd import KINDS, Keeper, kind_of
 from lab.fixtures import await_account
@@ -28,6 +29,7 @@ from lab.workload import Workload
 from lightkube.codecs import from_dict
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
+from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Event, Namespace, Pod
 
 # Measured on 2 busy cores: an act is over after 10 s.
@@ -295,18 +297,28 @@ def test_a_replacement_without_a_sidecar_ends_the_restarts_of_its_controller(res
 
 
 def test_jobs_are_restarted_when_that_is_allowed(restarted: Scene, stage: Stage):
-    """One pod of the Job, whose controller takes 10 s to make a new one, for that is its pause
-    after a failure. Nobody knows the TFJob. Who was given up by another process is not tried again:
-    the Lease says so.
+    """The Job is suspended for both of its pods, and counts no failure. Nobody knows the TFJob. Who
+    was given up by another process is not tried again: the Lease says so.
     """
 
     def over(workload: Workload) -> bool:
-        series = 'istio_aux_sidecar_restarts_total{outcome="evicted"}'
+        series = 'istio_aux_sidecar_restarts_total{outcome="resumed"}'
         known = {kind_of(pod["name"]) for pod in workload.status().get("unmeshed-pods", [])}
-        return metric(workload, series) == 1 and "hopeless" in known and not stage.going()
+        over = metric(workload, series) == 1 and "hopeless" in known and not stage.going()
+        return over and len(stage.keeper.pods("batch")) == KINDS["batch"].count
 
     jobs = stage.play("jobs", over, {"race-policy": "restart", "restart-jobs": True})
-    assert jobs.gone() == {"batch": 1}
+    assert jobs.gone() == {"batch": 2}
+    assert jobs.evicted == 0
+    assert [crowd.sidecar(pod) for pod in stage.keeper.pods("batch")] == [True, True]
+    with stage.cluster.client() as client:
+        job = client.get(Job, "batch", namespace=stage.namespace)
+    assert job.status
+    assert not job.status.failed
+    assert job.spec
+    assert not job.spec.suspend
+    assert job.metadata
+    assert not job.metadata.labels or MARK not in job.metadata.labels
     reasons = {kind_of(pod["name"]): pod["reason"] for pod in jobs.status["unmeshed-pods"]}
     assert "its TFJob is gone" in reasons["training"]
     assert "after another was evicted, has no sidecar either" in reasons["hopeless"]

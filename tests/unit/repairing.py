@@ -29,6 +29,19 @@ from unit.core.unmeshed import REPLICAS, RESTART, raw
 from unit.store import refusal
 
 PACE = Pace(at_once=2, patience=20, doubt=0.3, first_retry=0.05, last_retry=0.1, second_look=0.05)
+# A batch Job that is not suspended, for its owner might not expect that.
+EVICTED_JOB: dict[str, Any] = {
+    "metadata": {
+        "uid": "owner-1",
+        "ownerReferences": [
+            {
+                "apiVersion": "sparks.test/v1", "kind": "SparkJob", "name": "a", "uid": "b",
+                "controller": True,
+            }
+        ],
+    },
+    "spec": {"backoffLimit": 6},
+}  # fmt: skip
 SIDECAR = {"main": RUNNING, "istio-proxy": RUNNING}
 BARE = {"main": RUNNING}
 
@@ -69,6 +82,8 @@ class Cluster(ApiServer):
                 return await self._evict(request, namespace, pod)
             case ["api", "v1", "namespaces", _, "pods"] if request.query.get("dryRun") == "All":
                 return await self._rehearse(request)
+            case ["apis", "batch", "v1", "jobs"]:
+                return await self.collection(request, "jobs", "")
             case ["apis", "batch", "v1", "namespaces", _, "jobs", name]:
                 job = self.jobs.get(name)
                 return web.json_response(job) if job else refusal(404, "NotFound", name)

@@ -12,7 +12,7 @@ from istio_aux.core.policy import Repair
 from msgspec.structs import replace
 from unit.asynchronous import driven, until
 from unit.core.unmeshed import JOB, WITH_JOBS
-from unit.repairing import PACE, SIDECAR, World, cluster
+from unit.repairing import EVICTED_JOB, PACE, SIDECAR, World, cluster
 from unit.store import refusal
 
 BUDGET = "Cannot evict pod as it would violate the pod's disruption budget."
@@ -210,7 +210,7 @@ def test_no_pod_of_a_job_that_is_over_is_evicted(job: dict[str, object] | None) 
 async def test_a_job_that_works_is_asked_before_each_of_its_pods_is_evicted() -> None:
     async with cluster(policy=WITH_JOBS) as world:
         world.api.jobs["web"] = {
-            "metadata": {"uid": "owner-1"},
+            **EVICTED_JOB,
             "status": {"conditions": [{"type": "Complete", "status": "False"}]},
         }
         await refuse_job(world)

@@ -8,7 +8,7 @@ from aiohttp import web
 from istio_aux.core.applications import parse
 from unit.asynchronous import driven, until
 from unit.core.unmeshed import JOB, REPORT, WITH_JOBS
-from unit.repairing import SIDECAR, cluster, mesh
+from unit.repairing import EVICTED_JOB, SIDECAR, cluster, mesh
 from unit.store import refusal
 
 
@@ -78,7 +78,7 @@ async def test_who_does_not_lead_any_more_begins_nothing() -> None:
         answer.set()
         await until(lambda: not restarts(), "the task is over")
         assert world.api.evictions == []
-        world.api.jobs["web"] = {"metadata": {"uid": "owner-1"}}
+        world.api.jobs["web"] = EVICTED_JOB
         world.repair.lead(True)
         await until(lambda: world.api.evictions == ["train"], "it leads again")
 
@@ -95,7 +95,7 @@ async def test_who_leads_again_waits_for_what_was_begun_before() -> None:
             await answer.wait()
             return refusal(503)
 
-        world.api.jobs["web"] = {"metadata": {"uid": "owner-1"}}
+        world.api.jobs["web"] = EVICTED_JOB
         world.api.faults.append(slow)
         await world.pod("train", owner=JOB, restart="Never")
         await asked.wait()

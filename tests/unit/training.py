@@ -48,6 +48,8 @@ class Kubeflow(ApiServer):
                 kinds = ("TFJob", "TFJob", "Notebook")
                 resources = [{"name": n, "kind": k} for n, k in zip(names, kinds, strict=True)]
                 return web.json_response({"resources": resources})
+            case ["apis", "batch", "v1", "jobs"]:
+                return await self.collection(request, "jobs", "")
             case ["apis", "kubeflow.org", "v1", "tfjobs"]:
                 return await self.collection(request, "tfjobs", "")
             case ["apis", "kubeflow.org", "v1", "namespaces", namespace, "tfjobs", name]:

@@ -11,7 +11,7 @@ from random import Random
 
 from istio_aux.core import suspension
 from istio_aux.core.pod import Condition
-from istio_aux.core.suspension import Patience, Release, Resume, Suspend, Wait
+from istio_aux.core.suspension import KINDS, Patience, Release, Resume, Suspend, Wait
 from msgspec import structs
 from unit.core.training import job, pod
 
@@ -122,7 +122,7 @@ class World:
                 return
 
     def _write(self, action: Suspend | Resume | Release) -> None:
-        assert suspension.patch(self.job, action)
+        assert suspension.patch(KINDS["TFJob"], self.job, action)
         if isinstance(action, Suspend):
             self._since = action.now
         self._mark(isinstance(action, Suspend))

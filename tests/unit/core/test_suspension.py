@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from istio_aux.core import suspension
 from istio_aux.core.pod import Pod
 from istio_aux.core.suspension import (
+    KINDS,
     MARK,
     SIDECAR,
     Job,
@@ -208,7 +209,7 @@ def test_a_job_that_somebody_else_resumed_loses_our_mark_only() -> None:
     found = suspended(policy={"suspend": False})
     decision = follow(found, pods("a"))
     assert isinstance(decision, Release)
-    assert suspension.patch(found, decision) == {
+    assert suspension.patch(KINDS["TFJob"], found, decision) == {
         "metadata": {
             "uid": "job-1", "resourceVersion": "7",
             "labels": {MARK: None}, "annotations": {MARK: None},
@@ -237,7 +238,7 @@ def test_a_suspended_job_is_left_alone(found: Job) -> None:
 def test_mark_and_suspension_change_in_one_write_to_what_was_read(
     action: Suspend | Resume, suspend: bool, mark: str | None, note: str | None
 ) -> None:
-    assert suspension.patch(job(), action) == {
+    assert suspension.patch(KINDS["TFJob"], job(), action) == {
         "metadata": {
             "uid": "job-1", "resourceVersion": "7",
             "labels": {MARK: mark}, "annotations": {MARK: note},

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import re
 
-from istio_aux.core.pod import OwnerReference, Pod
+from istio_aux.core.pod import Metadata, OwnerReference, Pod
 
-_JOBS = {
-    "batch": frozenset({"Job"}),
-    "kubeflow.org": frozenset(
-        {"JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob"}
-    ),
-}
+TRAINING_KINDS = frozenset({"JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob"})
+
+_JOBS = {"batch": frozenset({"Job"}), "kubeflow.org": TRAINING_KINDS}
 """Kinds, by API group, whose pods end, and whose controllers make a new pod when one of theirs is
 deleted, or fail (`fails_with`): kubernetes pkg/controller/job, kubeflow/training-operator
 pkg/controller.v1/common."""
@@ -26,6 +23,10 @@ _RESTARTING = frozenset({"JAXJob", "PaddleJob", "PyTorchJob"})
 
 TRAINING = "kubeflow.org/v1"
 """What the training operator serves; mpi-operator's kubeflow.org/v2beta1 is another matter."""
+
+KUEUE = "kueue.x-k8s.io/"
+"""Prefix of Kueue's labels: of a Job's ``queue-name``, and of ``podset`` on the pods of a Job that
+it manages without one. Whether such a Job is suspended is for Kueue to say."""
 
 _SERVICES = {
     "": frozenset({"ReplicationController"}),
@@ -38,14 +39,19 @@ _ORDINAL = re.compile(r".*-([0-9]+)")
 
 
 def controller(pod: Pod) -> OwnerReference | None:
-    """The one owner that controls the pod (metav1.GetControllerOf), or None."""
-    owners = [owner for owner in pod.metadata.owner_references or () if owner.controller]
+    """The one owner that controls the pod, or None."""
+    return controller_of(pod.metadata)
+
+
+def controller_of(metadata: Metadata) -> OwnerReference | None:
+    """The one owner that controls an object (metav1.GetControllerOf), or None."""
+    owners = [owner for owner in metadata.owner_references or () if owner.controller]
     return owners[0] if len(owners) == 1 else None
 
 
 def is_job(owner: OwnerReference) -> bool:
     """Whether the owner is a Job of a known kind: it is over when its pods are finished."""
-    return owner.kind in _JOBS.get(_group(owner), frozenset())
+    return owner.kind in _JOBS.get(group(owner), frozenset())
 
 
 def not_replaced(pod: Pod) -> str | None:
@@ -53,7 +59,7 @@ def not_replaced(pod: Pod) -> str | None:
     owner = controller(pod)
     if owner is None:
         return "the pod has no controller that would make a new one"
-    if is_job(owner) or owner.kind in _SERVICES.get(_group(owner), frozenset()):
+    if is_job(owner) or owner.kind in _SERVICES.get(group(owner), frozenset()):
         return None
     return f"its controller {owner.kind} ({owner.api_version}) is not known to make a new pod"
 
@@ -66,7 +72,7 @@ def fails_with(pod: Pod) -> str | None:
     (UpdateJobStatus of each). ``ExitCode`` among those cannot be told from ``Never`` by the pod.
     """
     owner = controller(pod)
-    if owner is None or _group(owner) != "kubeflow.org":
+    if owner is None or group(owner) != "kubeflow.org":
         return None
     if owner.kind in _RESTARTING and pod.restart_policy != "Never":
         return None
@@ -85,11 +91,12 @@ def resumable(owner: OwnerReference) -> bool:
 def ordinal(pod: Pod) -> int | None:
     """The place of a StatefulSet's pod, which is part of its name; None for all others."""
     owner = controller(pod)
-    if owner is None or (_group(owner), owner.kind) != ("apps", "StatefulSet"):
+    if owner is None or (group(owner), owner.kind) != ("apps", "StatefulSet"):
         return None
     found = _ORDINAL.fullmatch(pod.metadata.name)
     return int(found[1]) if found else None
 
 
-def _group(owner: OwnerReference) -> str:
+def group(owner: OwnerReference) -> str:
+    """The API group of the owner; empty for the core group."""
     return owner.api_version.rpartition("/")[0]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import StrEnum
 
-from istio_aux.core import completion, injected, injection, ownership
+from istio_aux.core import batchjobs, completion, injected, injection, ownership
 from istio_aux.core.applications import LABEL
 from istio_aux.core.pod import PROXY, OwnerReference, Pod, Struct
 from istio_aux.core.policy import RacePolicy, Repair
@@ -76,6 +76,8 @@ def decide(
     *,
     live: bool | None,
     owner_finished: bool | None = None,
+    job: batchjobs.Job | None = None,
+    meshed: bool = False,
 ) -> Action:
     """Decide what to do about ``pod``.
 
@@ -87,6 +89,8 @@ def decide(
         owner_finished: whether the pod's controller, if that is a Job, has succeeded or failed;
             None: not known. It is not asked for other controllers, nor for Jobs that would be
             suspended: whoever does that reads the Job.
+        job: the pod's controller as it was read, if that is a batch Job; None: not read yet.
+        meshed: whether another pod of the same controller has a sidecar.
 
     Returns:
         The first rule below that applies, in this order; it never raises.
@@ -102,15 +106,19 @@ def decide(
     if policy.race is not RacePolicy.RESTART:
         return Report(reason=found, unmeshed=True)
     owner = ownership.controller(pod)
+    batch = batchjobs.decide(job, pod, meshed=meshed) if job else None
     obstacle = next(_keeps_pod(pod, policy, live, owner_finished), None)
+    if obstacle is None and isinstance(batch, batchjobs.Spare):
+        obstacle = batch.reason
     if owner is None or obstacle is not None:
         return Report(reason=f"{found}; not restarted: {obstacle}", unmeshed=True)
+    suspends = ownership.resumable(owner) or isinstance(batch, batchjobs.Suspend)
     return Restart(
-        reason="; ".join((found, *_costs(owner))),
+        reason="; ".join((found, *_costs(owner, batch))),
         uid=pod.metadata.uid,
         resource_version=pod.metadata.resource_version,
         owner=owner,
-        way=Way.SUSPEND if ownership.resumable(owner) else Way.EVICT,
+        way=Way.SUSPEND if suspends else Way.EVICT,
     )
 
 
@@ -199,7 +207,7 @@ def _keeps_pod_of_job(
         yield "its containers are finished"
 
 
-def _costs(owner: OwnerReference) -> Iterator[str]:
+def _costs(owner: OwnerReference, batch: batchjobs.Decision | None) -> Iterator[str]:
     """What the admin who allowed it should know.
 
     The kubelet gives a pod that is deleted a phase first (status_manager.go), and that is what
@@ -210,7 +218,9 @@ def _costs(owner: OwnerReference) -> Iterator[str]:
     if ownership.resumable(owner):
         yield f"the {owner.kind} is suspended until all its pods are gone, and makes new ones"
     yield f"what it has done for the {owner.kind} is lost"
-    if owner.kind == "Job":
+    if batch:
+        yield batch.reason
+    elif owner.kind == "Job":
         yield (
             "its end counts for backoffLimit unless podFailurePolicy ignores DisruptionTarget,"
             " and as a success if its containers exit with 0 when they are told to stop"

@@ -2,12 +2,13 @@
 
 Only the decision may live here; who acts on it reads the Job and its pods again each time.
 
-Theory of operation (kubeflow/training-operator 1.9 pkg/controller.v1/common/job.go ReconcileJobs).
+Theory of operation of the training operator (1.9 pkg/controller.v1/common/job.go ReconcileJobs).
 While a Job that is not finished says ``suspend``, its operator deletes all its pods, succeeded ones
 as well, whatever cleanPodPolicy says, and counts no failure. Once it does not say so any more, the
 operator makes all pods anew, and ``startTime`` begins again. But a running pod that is still on its
 way out then counts as failed (pkg/core/status.go UpdateJobReplicaStatuses), and a TFJob fails with
-it; so a Job is resumed when all its pods are gone, and the operator has had time to notice.
+it; so a Job is resumed when all its pods are gone, and the operator has had time to notice. The
+controller of batch Jobs counts no failure either: see `batchjobs`.
 
 What we suspended carries our mark from the same write on, and a Job with the mark is ours to
 resume: the next leader finds it. A Job that is suspended without the mark is somebody else's. No
@@ -23,7 +24,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from istio_aux.core import ownership
-from istio_aux.core.pod import Condition, Metadata, Pod, Struct
+from istio_aux.core.pod import Condition, Metadata, OwnerReference, Pod, Struct
 
 MARK = "istio-aux.io/suspended-for"
 """Label of a Job that we suspended and will resume. An annotation of the same name says since when,
@@ -35,23 +36,64 @@ _SINCE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 JOB_NAME = "training.kubeflow.org/job-name"
 """Label of a pod, by which its operator finds it (1.9 common_types.go JobNameLabel)."""
 
-_KUEUE = "kueue.x-k8s.io/"
-"""Prefix of Kueue's labels: of a Job's ``queue-name``, and of ``podset`` on the pods of a Job that
-it manages without one. Whether such a Job is suspended is for Kueue to say."""
-_OPERATOR = "kubeflow.org/training-operator"
-"""``managedBy`` of Jobs that the operator deals with (1.9 common_types.go RunPolicy)."""
-_FINISHED = frozenset({"Succeeded", "Failed"})
+_FINISHED = frozenset({"Succeeded", "Failed", "Complete", "SuccessCriteriaMet", "FailureTarget"})
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of Job that can be suspended.
+
+    Attributes:
+        api_version: which version of its API is used.
+        kind: its name.
+        policy: the fields of its spec that lead to ``suspend`` and ``managedBy``.
+        job_name: label of its pods, by which they are found.
+        manager: ``managedBy`` of those that its own controller deals with.
+    """
+
+    api_version: str
+    kind: str
+    policy: tuple[str, ...]
+    job_name: str
+    manager: str
+
+
+_BATCH = Kind(
+    api_version="batch/v1",
+    kind="Job",
+    policy=(),
+    job_name="batch.kubernetes.io/job-name",
+    manager="kubernetes.io/job-controller",
+)
+_TRAINING = tuple(
+    Kind(
+        api_version=ownership.TRAINING,
+        kind=kind,
+        policy=("runPolicy",),
+        job_name=JOB_NAME,
+        # 1.9 common_types.go RunPolicy.
+        manager="kubeflow.org/training-operator",
+    )
+    for kind in sorted(ownership.TRAINING_KINDS)
+)
+KINDS: Mapping[str, Kind] = {kind.kind: kind for kind in (_BATCH, *_TRAINING)}
+"""All that can be suspended, by name."""
+
+
+def kind_of(owner: OwnerReference | None) -> Kind | None:
+    """The owner's kind, if it can be suspended."""
+    kind = KINDS.get(owner.kind) if owner else None
+    return kind if owner and kind and kind.api_version == owner.api_version else None
 
 
 class RunPolicy(Struct, frozen=True):
-    """``spec.runPolicy``, which all kinds have."""
+    """``spec.runPolicy``, which all kinds of the training operator have."""
 
     suspend: bool | None = None
     managed_by: str | None = None
 
 
-class Spec(Struct, frozen=True):
-    """``spec`` of a Job."""
+class Spec(RunPolicy, frozen=True):
+    """``spec`` of a Job: a batch Job has there what others have in ``runPolicy``."""
 
     run_policy: RunPolicy | None = None
 
@@ -63,7 +105,7 @@ class Status(Struct, frozen=True):
 
 
 class Job(Struct, frozen=True):
-    """A Job of ``kubeflow.org/v1``, of any kind, reduced to what is read here."""
+    """A Job of any kind, reduced to what is read here."""
 
     metadata: Metadata = Metadata()
     spec: Spec = Spec()
@@ -76,8 +118,8 @@ class Job(Struct, frozen=True):
 
     @property
     def run_policy(self) -> RunPolicy:
-        """``spec.runPolicy``, empty when absent or null."""
-        return self.spec.run_policy or RunPolicy()
+        """Where it says whether it is suspended, and by whom it is managed."""
+        return self.spec.run_policy or self.spec
 
     def is_(self, *conditions: str) -> bool:
         """Whether one of these conditions is true of it."""
@@ -189,7 +231,7 @@ def follow(
     return next(_steps(job, left, waited, gone, patience, overdue=overdue))
 
 
-def patch(job: Job, action: Suspend | Resume | Release) -> Mapping[str, object]:
+def patch(kind: Kind, job: Job, action: Suspend | Resume | Release) -> Mapping[str, object]:
     """What to merge into the Job, only as it was read: uid and resourceVersion are preconditions.
 
     Suspension and mark change in one write.
@@ -204,7 +246,10 @@ def patch(job: Job, action: Suspend | Resume | Release) -> Mapping[str, object]:
         }
     }
     if not isinstance(action, Release):
-        body["spec"] = {"runPolicy": {"suspend": suspend}}
+        spec: dict[str, object] = {"suspend": suspend}
+        for field in reversed(kind.policy):
+            spec = {field: spec}
+        body["spec"] = spec
     return body
 
 
@@ -264,8 +309,10 @@ def _steps(
 
 def _not_ours(job: Job, pod: Pod) -> Iterator[str]:
     """Reasons not to suspend a Job."""
-    if not _is_of(pod, job):
+    kind = kind_of(ownership.controller(pod))
+    if kind is None or not _is_of(pod, job):
         yield "it is not the Job that made the pod"
+        return
     if job.metadata.deletion_timestamp is not None:
         yield "it is being deleted"
     if job.is_(*_FINISHED):
@@ -273,13 +320,13 @@ def _not_ours(job: Job, pod: Pod) -> Iterator[str]:
     if job.run_policy.suspend:
         yield "somebody else has suspended it"
     for label in (*(job.metadata.labels or {}), *pod.labels):
-        if label.startswith(_KUEUE):
+        if label.startswith(ownership.KUEUE):
             yield f"Kueue says when it is suspended: label {label}"
-    if (manager := job.run_policy.managed_by or _OPERATOR) != _OPERATOR:
+    if (manager := job.run_policy.managed_by or kind.manager) != kind.manager:
         yield f"it is managed by {manager}"
-    if pod.labels.get(JOB_NAME) != job.metadata.name:
+    if pod.labels.get(kind.job_name) != job.metadata.name:
         # All of its pods are found by that label.
-        yield f"its pod has no label {JOB_NAME}: {job.metadata.name}"
+        yield f"its pod has no label {kind.job_name}: {job.metadata.name}"
 
 
 def _is_of(pod: Pod, job: Job) -> bool:

@@ -159,8 +159,11 @@ class Ledger:
         """
         expectation = self.expect(self.applications.judged(pod))
         live = self.mesh.live(expectation.configuration) if expectation.expected else None
-        finished = owner is not None and owner.finished
-        return repair.decide(pod, expectation, self._policy, live=live, owner_finished=finished)
+        return repair.decide(
+            pod, expectation, self._policy, live=live,
+            owner_finished=owner is not None and owner.finished,
+            job=owner.job if owner else None, meshed=owner is not None and owner.meshed,
+        )  # fmt: skip
 
     def _open(self, pod: Pod) -> Record:
         """The record of a pod, a new one when the pod is not known, with its owner of now."""

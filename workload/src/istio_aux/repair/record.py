@@ -9,7 +9,7 @@ from datetime import datetime
 
 from msgspec import structs
 
-from istio_aux.core import injected, ownership
+from istio_aux.core import batchjobs, injected, ownership
 from istio_aux.core.applications import LABEL
 from istio_aux.core.pacing import Course, Group, Member, Mesh, Step
 from istio_aux.core.pod import Container, OwnerReference, Pod, PodStatus
@@ -25,7 +25,7 @@ _TOLD = 8
 
 _UNSEEN = Member(name="", uid="", mesh=Mesh.UNKNOWN)
 
-_READ = (INJECT, injected.ANNOTATION, MIRROR)
+_READ = (INJECT, injected.ANNOTATION, MIRROR, batchjobs.INDEX_FAILURES)
 """Annotations that decide; others may be as long as the whole pod."""
 
 
@@ -91,7 +91,8 @@ class Owner:
         namespace: of its pods, and of itself.
         reference: which. Nobody checks that the UID in it is that of an object of the namespace.
         records: its pods.
-        finished: whether it is known to be over, if it is a Job.
+        finished: whether it is known to be over, if it is a batch Job.
+        job: the batch Job as it was read last, right before it was to be disturbed.
         course: what was done about its pods, and what came of it.
         step: what is next; None: none of its pods is to be restarted.
         timer: rings when time alone changes that.
@@ -102,6 +103,7 @@ class Owner:
     reference: OwnerReference
     records: list[Record] = field(default_factory=list[Record])
     finished: bool = False
+    job: batchjobs.Job | None = None
     course: Course = NEW
     step: Step | None = None
     timer: asyncio.TimerHandle | None = None
@@ -114,6 +116,11 @@ class Owner:
     def key(self) -> str:
         """Which controller, for good."""
         return owner_key(self.namespace, self.reference)
+
+    @property
+    def meshed(self) -> bool:
+        """Whether one of its pods has a sidecar."""
+        return any(record.member.mesh is Mesh.MESHED for record in self.records)
 
     @property
     def idle(self) -> bool:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
-from istio_aux.core import pacing
+from istio_aux.core import batchjobs, pacing
 from istio_aux.core.checkpoint import FAILED
 from istio_aux.core.pacing import Course, Done, Hold, Next, Pace, Stop
 from istio_aux.core.repair import Restart, Way
@@ -234,12 +234,13 @@ class Restarts:
     async def _decide(self, owner: Owner, record: Record) -> Restart | Superseded | Refused:
         """Decide again, with all that has to be read for it."""
         begun = owner.course.victim
-        if jobs.is_batch(owner.reference):
+        if batchjobs.is_batch(owner.reference):
             try:
                 namespace = record.key.namespace
-                owner.finished = await jobs.finished(self._client, namespace, owner.reference)
+                owner.job = await jobs.read(self._client, namespace, owner.reference)
             except KubeError as error:
                 return Refused(f"not known whether its Job is finished: {error}")
+            owner.finished = owner.job is None or batchjobs.over(owner.job)
         case = record.case
         if case and self._ledger.asks(case) and (why := await why_not(self._client, case.pod)):
             return Refused(why)

@@ -133,7 +133,7 @@ class Suspensions:
             KubeError: there was no answer. Should the Job be suspended all the same, it is resumed.
         """
         owner = ownership.controller(pod)
-        if owner is None or not ownership.resumable(owner):
+        if owner is None or suspension.kind_of(owner) is None:
             return Refused("its controller cannot be suspended")
         if not self._allowed or not self._acts():
             return Refused("this process may not suspend it")
@@ -267,7 +267,7 @@ class Suspensions:
         job, note = ObjectKey(key.namespace, key.name, key.uid), f"{key.kind} {key.name}: {why}"
         self._events.emit(
             job, "Warning", reason="ResumedWithoutRestart", action="Resume", note=note,
-            regarding=(ownership.TRAINING, key.kind),
+            regarding=(suspension.KINDS[key.kind].api_version, key.kind),
         )  # fmt: skip
 
     def _complain(self, case: _Case, decision: Wait, now: float) -> None:

@@ -1,4 +1,4 @@
-"""Read and change Jobs of the training operator (`kubeflow.org/v1`), and find those with our mark.
+"""Read and change Jobs that can be suspended, and find those with our mark.
 
 Only the requests and the reading of their answers may live here.
 """
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from istio_aux.core import ownership, suspension
-from istio_aux.core.pod import Metadata, OwnerReference, Pod
+from istio_aux.core.pod import Metadata, Pod
 from istio_aux.core.suspension import Job, Release, Resume, Suspend
 from istio_aux.kube import paths
 from istio_aux.kube.client import DRY_RUN_ALL, Client
@@ -37,7 +37,8 @@ class Key(NamedTuple):
     @property
     def path(self) -> str:
         """Where the API server has it; all plurals are formed like that (1.9 manifests/base)."""
-        return paths.named(ownership.TRAINING, f"{self.kind.lower()}s", self.namespace, self.name)
+        api = suspension.KINDS[self.kind].api_version
+        return paths.named(api, f"{self.kind.lower()}s", self.namespace, self.name)
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -89,7 +90,8 @@ class TrainingJobs:
     async def pods(self, key: Key, job: Job) -> list[Pod]:
         """The Job's own pods, in any phase, deleted or not."""
         lister = Lister(self._client, paths.collection("v1", "pods", key.namespace), Pod)
-        selector = {"labelSelector": f"{suspension.JOB_NAME}={paths.object_name(key.name)}"}
+        label = suspension.KINDS[key.kind].job_name
+        selector = {"labelSelector": f"{label}={paths.object_name(key.name)}"}
         async with aclosing(lister.pages(selector)) as pages:
             found = list[Pod]()
             async for page in pages:
@@ -116,17 +118,17 @@ class TrainingJobs:
 
     async def change(self, key: Key, job: Job, action: Suspend | Resume | Release) -> None:
         """Suspend, resume or release the Job, only as it was read."""
-        body = msgspec.json.encode(suspension.patch(job, action))
+        body = msgspec.json.encode(suspension.patch(suspension.KINDS[key.kind], job, action))
         await self._client.patch(key.path, body, _STRICT)
 
     async def marked(self) -> AsyncGenerator[Key]:
         """Yield all Jobs with our mark, of each kind that is served."""
-        for resource in await self._served():
-            owner = OwnerReference(api_version=ownership.TRAINING, kind=resource.kind)
+        for resource in (*await self._served(), _Resource("jobs", "Job")):
+            kind = suspension.KINDS.get(resource.kind)
             # A subresource has a slash in its name.
-            if not ownership.resumable(owner) or "/" in resource.name:
+            if kind is None or "/" in resource.name:
                 continue
-            lister = Lister(self._client, paths.collection(ownership.TRAINING, resource.name), Job)
+            lister = Lister(self._client, paths.collection(kind.api_version, resource.name), Job)
             async with aclosing(lister.pages({"labelSelector": suspension.MARK})) as pages:
                 async for page in pages:
                     for found in page.unreadable:  # Whoever looks after it tells of it.

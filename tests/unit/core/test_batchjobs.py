@@ -1,0 +1,162 @@
+"""How a pod of a batch Job is replaced: never where the Job fails with it, for nothing if possible.
+
+What the real Job controller does is in `tests/cluster/test_batch_jobs.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from istio_aux.core import batchjobs, repair
+from istio_aux.core.batchjobs import Evict, Job, Spare, Suspend
+from unit.core.unmeshed import WITH_JOBS, YES
+from unit.core.unmeshed import job as pod
+
+DISRUPTED = {"onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+STOPPED = {"onExitCodes": {"operator": "In", "values": [143]}}
+JOBSET = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "train"}
+TRAINJOB = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "name": "train"}
+CRONJOB = {"apiVersion": "batch/v1", "kind": "CronJob", "name": "nightly"}
+SPARKJOB = {"apiVersion": "sparks.test/v1", "kind": "SparkJob", "name": "spark"}
+
+
+def job(
+    owner: dict[str, str] | None = None,
+    status: dict[str, Any] | None = None,
+    labels: dict[str, str] | None = None,
+    **spec: Any,
+) -> Job:
+    """A Job that runs; a row says only what differs."""
+    owners = [{**owner, "uid": "owner", "controller": True}] if owner else []
+    metadata = {"uid": "owner-1", "ownerReferences": owners, "labels": labels or {}}
+    document = {"metadata": metadata, "spec": {"backoffLimit": 6, **spec}, "status": status or {}}
+    return msgspec.convert(document, Job)
+
+
+def rules(*found: tuple[str, dict[str, Any]]) -> dict[str, Any]:
+    return {"rules": [{"action": action, **on} for action, on in found]}
+
+
+def row(sentence: str, *values: Any) -> Any:
+    return pytest.param(*values, id=sentence)
+
+
+def ended(condition: str) -> dict[str, Any]:
+    return {"conditions": [{"type": condition, "status": "True"}]}
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        row("of its own", job()),
+        row("of a CronJob", job(CRONJOB)),
+        row("that has failed as often as it may", job(status={"failed": 6})),
+        row("that may not fail at all", job(backoffLimit=0)),
+        row("whose rules fail one index", job(podFailurePolicy=rules(("FailIndex", STOPPED)))),
+        row("that names its controller", job(managedBy="kubernetes.io/job-controller")),
+    ],
+)
+def test_a_job_is_suspended_for_that_costs_it_no_failure(found: Job) -> None:
+    assert isinstance(batchjobs.decide(found, pod(), meshed=False), Suspend)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        row("ignores disruptions", [("Ignore", DISRUPTED)]),
+        row(
+            "ignores them before it looks at exit codes",
+            [("Ignore", DISRUPTED), ("FailJob", STOPPED)],
+        ),
+    ],
+)
+def test_a_pod_is_evicted_where_that_counts_for_nothing(rule: Any) -> None:
+    """The others of its Job go on."""
+    found = job(backoffLimit=0, podFailurePolicy=rules(*rule))
+    decision = batchjobs.decide(found, pod(), meshed=False)
+    assert isinstance(decision, Evict)
+    assert decision.reason == "its end does not count: podFailurePolicy ignores DisruptionTarget"
+
+
+@pytest.mark.parametrize(
+    ("found", "meshed"),
+    [
+        row("with a pod that has its sidecar", job(), True),
+        row("of a controller that is not known", job(SPARKJOB), False),
+        row("of Kueue's", job(labels={"kueue.x-k8s.io/queue-name": "gpu"}), False),
+        row(
+            "that counts exit codes",
+            job(SPARKJOB, podFailurePolicy=rules(("Count", STOPPED))), False,
+        ),
+    ],
+)  # fmt: skip
+def test_a_pod_of_a_job_that_is_not_suspended_is_evicted_below_its_limit(
+    found: Job, meshed: bool
+) -> None:
+    decision = batchjobs.decide(found, pod(), meshed=meshed)
+    assert isinstance(decision, Evict)
+    assert decision.reason.startswith("its end counts as failure 1 of backoffLimit 6, and as")
+
+
+@pytest.mark.parametrize(
+    ("found", "because"),
+    [
+        row("at its limit", job(SPARKJOB, status={"failed": 6}),
+            "its Job would fail: 6 failures of backoffLimit 6"),
+        row("with failures that are not counted yet",
+            job(SPARKJOB, status={"failed": 4, "terminating": 1,
+                                  "uncountedTerminatedPods": {"failed": ["a"]}}),
+            "its Job would fail: 6 failures of backoffLimit 6"),
+        row("that may not fail at all", job(SPARKJOB, backoffLimit=0),
+            "its Job would fail: 0 failures of backoffLimit 0"),
+        row("whose limit is not known", job(SPARKJOB, backoffLimit=None),
+            "its Job would fail: 0 failures of backoffLimit 0"),
+        row("of a JobSet", job(JOBSET),
+            "its Job is part of JobSet train, which might fail or begin again"),
+        row("of a TrainJob", job(TRAINJOB),
+            "its Job is part of TrainJob train, which might fail or begin again"),
+        row("that is finished", job(status=ended("Complete")), "its Job is finished"),
+        row("that has failed", job(status=ended("FailureTarget")), "its Job is finished"),
+        row("that somebody suspended", job(suspend=True), "its Job is suspended"),
+        row("of another cluster", job(managedBy="kueue.x-k8s.io/multikueue"),
+            "its Job is managed by kueue.x-k8s.io/multikueue"),
+        row("that fails by exit code", job(podFailurePolicy=rules(("FailJob", STOPPED))),
+            "its Job might fail: podFailurePolicy says FailJob"),
+        row("that fails with a disruption", job(podFailurePolicy=rules(("FailJob", DISRUPTED))),
+            "its Job might fail: podFailurePolicy says FailJob"),
+        row("that fails by exit code before it ignores disruptions",
+            job(podFailurePolicy=rules(("FailJob", STOPPED), ("Ignore", DISRUPTED))),
+            "its Job might fail: podFailurePolicy says FailJob"),
+    ],
+)  # fmt: skip
+def test_no_pod_of_a_job_that_would_suffer_is_touched(found: Job, because: str) -> None:
+    assert batchjobs.decide(found, pod(), meshed=False) == Spare(reason=because)
+
+
+@pytest.mark.parametrize(
+    ("said", "way"), [("0", Evict), ("1", Evict), ("2", Spare), ("", Spare), ("many", Spare)]
+)
+def test_a_pod_whose_index_would_fail_is_not_evicted(said: str, way: type) -> None:
+    found = job(SPARKJOB, backoffLimit=2**31 - 1, backoffLimitPerIndex=2)
+    its = pod(annotations={batchjobs.INDEX_FAILURES: said})
+    assert isinstance(batchjobs.decide(found, its, meshed=False), way)
+
+
+@pytest.mark.parametrize(
+    ("found", "way"),
+    [(job(), repair.Way.SUSPEND), (job(SPARKJOB), repair.Way.EVICT), (None, repair.Way.EVICT)],
+    ids=["alone", "of somebody's", "not read yet"],
+)
+def test_the_decision_on_the_job_is_that_on_its_pod(found: Job | None, way: repair.Way) -> None:
+    action = repair.decide(pod(), YES, WITH_JOBS, live=True, owner_finished=False, job=found)
+    assert isinstance(action, repair.Restart)
+    assert action.way is way
+
+
+def test_a_pod_whose_job_would_suffer_is_reported() -> None:
+    action = repair.decide(pod(), YES, WITH_JOBS, live=True, owner_finished=False, job=job(JOBSET))
+    assert isinstance(action, repair.Report)
+    assert action.unmeshed
+    assert "; not restarted: its Job is part of JobSet train" in action.reason
