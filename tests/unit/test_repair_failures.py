@@ -222,6 +222,26 @@ async def test_a_job_that_works_is_asked_before_each_of_its_pods_is_evicted() ->
         assert world.restarts("refused") == 1
 
 
+@pytest.mark.parametrize(
+    ("owner", "failed", "because"),
+    [("JobSet", 0, "is part of JobSet a"), ("SparkJob", 6, "6 failures of backoffLimit 6")],
+)
+@driven
+async def test_no_pod_is_evicted_whose_job_would_suffer(
+    owner: str, failed: int, because: str
+) -> None:
+    async with cluster(policy=WITH_JOBS) as world:
+        (reference,) = EVICTED_JOB["metadata"]["ownerReferences"]
+        reference = {**reference, "kind": owner, "apiVersion": "jobset.x-k8s.io/v1alpha2"}
+        metadata = {**EVICTED_JOB["metadata"], "ownerReferences": [reference]}
+        status = {"failed": failed}
+        world.api.jobs["web"] = {**EVICTED_JOB, "metadata": metadata, "status": status}
+        await world.pod("train", owner=JOB, restart="Never")
+        await until(lambda: world.api.evictions or because in world.unmeshed.get("train", ""), "so")
+        assert world.api.evictions == []
+        assert world.restarts("suspended") == 0
+
+
 async def refuse_job(world: World) -> None:
     """The next question about a Job is refused."""
 
