@@ -1,0 +1,137 @@
+"""Let pods come and go before the controllers, and weigh what they leave behind.
+
+Watches, decoders and controllers are the program's own; the client is one whose API server tells of
+pods that nobody made. Each pod has names, labels and reasons that no other pod has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import ssl
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from istio_aux.core.pod import Pod
+from istio_aux.core.policy import Repair as RepairPolicy
+from istio_aux.kube.access import Access
+from istio_aux.kube.client import Client, Params
+from istio_aux.kube.events import Events
+from istio_aux.kube.watch import Watch
+from istio_aux.quit.controller import PODS, Controller
+from istio_aux.quit.selection import Selection
+from istio_aux.repair.controller import Repair
+from istio_aux.telemetry import Telemetry
+
+AT_ONCE = 200
+"""Pods that are there at a time."""
+
+_META = (
+    '"metadata":{"name":"job-%(n)d","namespace":"team-%(team)d","uid":"uid-%(n)d",'
+    '"resourceVersion":"%(version)d","labels":{"job-name":"job-%(n)d","run-%(n)d":"value-%(n)d"},'
+    '"ownerReferences":[{"apiVersion":"batch/v1","kind":"Job","name":"job-%(n)d",'
+    '"uid":"owner-%(n)d","controller":true}]}'
+)
+_RUNNING = '{"name":"%s","state":{"running":{}}}'
+_ENDED = '{"name":"%s","state":{"terminated":{"exitCode":0}}}'
+
+
+@dataclass(frozen=True)
+class Part:
+    """What was left after so many pods.
+
+    Attributes:
+        pods: how many have come and gone.
+        memory: resident, in MiB.
+        blocks: of Python's allocator.
+    """
+
+    pods: int
+    memory: float
+    blocks: int
+
+
+class Simulated(Client):
+    """A client whose watch tells of pods that come, change and go."""
+
+    def __init__(self, number: int, *, begin: int = 0) -> None:
+        super().__init__(Access("https://127.0.0.1:1", ssl.create_default_context(), lambda: ""))
+        self._numbers = range(begin, begin + number)
+        self.done = asyncio.Event()
+
+    async def watch(
+        self,
+        path: str,  # noqa: ARG002  (as `Client` has them)
+        params: Params,  # noqa: ARG002
+        *,
+        silence: float,  # noqa: ARG002
+    ) -> AsyncGenerator[bytes]:
+        """Tell of all pods, and then of nothing."""
+        version = 3 * self._numbers.start + 1
+        marks = '"annotations":{"k8s.io/initial-events-end":"true"}'
+        yield _line("BOOKMARK", f'"metadata":{{"resourceVersion":"{version}",{marks}}}')
+        for number in self._numbers:
+            version = 3 * number + 2
+            yield _pod("ADDED", number, version, main=_RUNNING)
+            yield _pod("MODIFIED", number, version + 1, main=_ENDED)
+            if (gone := number - AT_ONCE) >= self._numbers.start:
+                yield _pod("DELETED", gone, version + 2, main=_ENDED)
+        for gone in self._numbers[-AT_ONCE:]:
+            yield _pod("DELETED", gone, version + 2, main=_ENDED)
+        self.done.set()
+        await asyncio.Event().wait()
+
+
+def _line(kind: str, content: str) -> bytes:
+    return f'{{"type":"{kind}","object":{{{content}}}}}\n'.encode()
+
+
+def _pod(kind: str, number: int, version: int, *, main: str) -> bytes:
+    """A pod in which another container runs on; every second one has no sidecar."""
+    meta = _META % {"n": number, "team": number % 50, "version": version}
+    names = ["main", f"side-{number}", *(["istio-proxy"] if number % 2 else [])]
+    containers = ",".join(f'{{"name":"{name}","image":"app"}}' for name in names)
+    states = ",".join([main % names[0], *(_RUNNING % name for name in names[1:])])
+    spec = f'"spec":{{"restartPolicy":"Never","containers":[{containers}]}}'
+    status = f'"status":{{"phase":"Running","containerStatuses":[{states}]}}'
+    return _line(kind, f"{meta},{spec},{status}")
+
+
+async def play(
+    number: int, parts: int, show: Callable[[Part], None] = lambda _: None
+) -> list[Part]:
+    """Let ``number`` pods come and go, and weigh the process after each of so many ``parts``.
+
+    Raises:
+        AssertionError: a controller still knows a pod that is gone.
+    """
+    telemetry, client = Telemetry(), Simulated(0)
+    events = Events(client, "soak")
+    selection = Selection()
+    quit_ = Controller(client, selection, telemetry, events)
+    repair = Repair(client, {}, telemetry, events, policy=RepairPolicy())
+    weighed: list[Part] = []
+    share = number // parts
+    for part in range(parts):
+        for handler in (quit_, repair):
+            simulated = Simulated(share, begin=part * share)
+            watch = asyncio.create_task(Watch(simulated, PODS, Pod, handler).run())
+            await simulated.done.wait()
+            watch.cancel()
+            with suppress(asyncio.CancelledError):
+                await watch
+        assert (quit_.watched, repair.watched) == (0, 0), "pods that are gone are still known"
+        gc.collect()
+        weighed.append(Part((part + 1) * share, _memory(), sys.getallocatedblocks()))
+        show(weighed[-1])
+    await quit_.stop(0)
+    await repair.stop(0)
+    return weighed
+
+
+def _memory() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096 / (1 << 20)
