@@ -79,5 +79,5 @@ def test_no_other_file_makes_a_path() -> None:
 async def test_an_owner_that_cannot_be_is_not_asked_for(owner: OwnerReference) -> None:
     async with ApiServer() as api, Client(api.access()) as client:
         with pytest.raises(InvalidNameError):
-            await jobs.finished(client, "training", owner)
+            await jobs.read(client, "training", owner)
         assert api.requests == []
