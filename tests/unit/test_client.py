@@ -11,6 +11,7 @@ import threading
 
 import pytest
 from aiohttp import web
+from istio_aux.kube import client as kube_client
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, UnreachableError
 from unit.apiserver import ApiServer, refusal
@@ -154,3 +155,23 @@ async def test_connections_that_are_reset_as_they_start_do_no_lasting_harm() -> 
             assert b"items" in await client.get("/api/v1/pods")
     thread.join()
     listener.close()
+
+
+@driven
+async def test_an_answer_that_comes_byte_by_byte_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who waits for it holds one of few places."""
+    monkeypatch.setattr(kube_client, "REQUEST", 0.3)
+
+    async def drip(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(b" ")
+            await asyncio.sleep(0.05)
+
+    async with ApiServer() as api, Client(api.access()) as client:
+        api.faults.append(drip)
+        with pytest.raises(UnreachableError, match=r"no complete answer within 0\.3 s"):
+            await client.get("/api/v1/pods")

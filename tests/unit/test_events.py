@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import re
 from collections.abc import AsyncGenerator
@@ -164,3 +165,18 @@ async def test_a_refused_event_is_logged_once_and_the_next_is_sent(
         await until(lambda: api.events, "the third is there")
     logged = [r.getMessage() for r in caplog.records if r.name == events.__name__]
     assert logged == ["Event not sent: 403 Forbidden: events is forbidden"]
+
+
+@driven
+async def test_an_event_that_is_throttled_is_sent_when_the_api_server_says() -> None:
+    async def throttle(_request: web.Request) -> web.Response:
+        return refusal(429, "TooManyRequests", "slow down", headers={"Retry-After": "1"})
+
+    async with ApiServer() as api, recording(api) as recorder:
+        api.faults.append(throttle)
+        began = asyncio.get_running_loop().time()
+        tell(recorder, "first")
+        tell(recorder, "second")
+        await until(lambda: len(api.events) == 2, "both are there")
+        assert asyncio.get_running_loop().time() - began >= 1
+        assert [event["note"] for event in api.events] == ["first", "second"]

@@ -107,3 +107,19 @@ async def test_whom_the_system_trusts_is_for_the_api_server_to_say(tmp_path: Pat
 
         assert not found.probe.asked
         assert len(who.api.dry_runs) == 1
+
+
+@driven
+async def test_dry_runs_wait_for_as_long_as_the_api_server_asks(tmp_path: Path) -> None:
+    """An injector that is not live is asked every second."""
+    async with asking() as who:
+        target = Istiod(tmp_path).target
+        who.api.dry_run = lambda _pod: refusal(
+            429, "TooManyRequests", "slow down", headers={"Retry-After": "60"}
+        )
+        first = await who.ask(target)
+        second = await who.ask(target)
+        assert not first.probe.asked
+        assert not second.probe.asked
+        assert "slow down" in second.probe.why
+        assert len(who.api.dry_runs) == 1

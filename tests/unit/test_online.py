@@ -208,3 +208,20 @@ def objects(shown: Shown) -> list[dict[str, Any]]:
 
 def answers(shown: Shown) -> list[tuple[str, str]]:
     return [(item["name"], item["action"]) for item in objects(shown)]
+
+
+@pytest.mark.parametrize("command", [["audit"], ["explain", "training/job"]])
+@driven
+async def test_a_busy_api_server_is_waited_for(
+    command: list[str], run: Run, tmp_path: Path
+) -> None:
+    """As kubectl does."""
+
+    async def throttle(_request: web.Request) -> web.Response:
+        return refusal(429, "TooManyRequests", "slow down", headers={"Retry-After": "0"})
+
+    async with ApiServer() as api:
+        await put(api, "job", main=exited(0), istio_proxy=RUNNING)
+        api.faults += [throttle] * 3
+        shown = await ask(run, api, tmp_path, *command, columns=None)
+    assert (shown.status, shown.err) == (0, "")

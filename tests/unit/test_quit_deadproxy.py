@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from copy import deepcopy
 from typing import Any
 
@@ -273,3 +274,24 @@ async def test_no_pod_is_deleted_that_must_not_be(why: str) -> None:
         )
         assert not [line for line in world.api.requests if line.startswith("DELETE")]
         assert (len(world.api.events) == 1) is (why == "another namespace")
+
+
+@driven
+async def test_a_deletion_that_is_throttled_is_tried_again_when_the_api_server_says() -> None:
+    asked = list[float]()
+
+    async def throttle(request: web.Request) -> web.StreamResponse | None:
+        if request.method != "DELETE":
+            return None
+        asked.append(asyncio.get_running_loop().time())
+        return refusal(429, "TooManyRequests", "slow down", headers={"Retry-After": "1"})
+
+    async def look(request: web.Request) -> None:
+        if request.method == "DELETE":
+            asked.append(asyncio.get_running_loop().time())
+
+    async with cluster(limits=SOON, policy=DELETE) as world:
+        world.api.faults += [throttle, look]
+        await torn(world)
+        await until(lambda: len(asked) >= 2, "it is tried again")
+        assert asked[1] - asked[0] >= 1

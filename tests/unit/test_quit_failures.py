@@ -82,8 +82,8 @@ async def test_a_failed_attempt_is_made_again_until_it_succeeds() -> None:
 
 @driven
 async def test_hung_execs_keep_nobody_waiting() -> None:
-    """T18: more pods hang than attempts may run at once, and each of them for long."""
-    async with cluster(limits=Limits(deadline=50, at_once=2, slow=0.1)) as world:
+    """T18: more pods of a node hang than attempts may run at once, and each of them for long."""
+    async with cluster(limits=Limits(deadline=50, at_once=2)) as world:
 
         async def hang(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
             if pod.startswith("hung"):
@@ -92,9 +92,9 @@ async def test_hung_execs_keep_nobody_waiting() -> None:
 
         world.api.on_exec = hang
         for number in range(5):
-            await world.pod(f"hung-{number}")
-        await until(lambda: len(world.told) >= 2, "every place is taken")
-        await world.pod("healthy")
+            await world.pod(f"hung-{number}", spec={"nodeName": "hung"})
+        await until(lambda: world.told, "the first hangs")
+        await world.pod("healthy", spec={"nodeName": "healthy"})
         await world.ended("exited")
 
 
@@ -294,9 +294,7 @@ async def test_a_pod_whose_version_went_back_is_not_frozen() -> None:
 
 @driven
 async def test_retries_that_hang_keep_no_first_attempt_waiting() -> None:
-    limits = Limits(
-        deadline=50, doubt=0.01, first_retry=0.01, at_once=1, retries_at_once=1, slow=50
-    )
+    limits = Limits(deadline=50, doubt=0.01, first_retry=0.01, at_once=1, retries_at_once=1)
     async with cluster(limits=limits) as world:
 
         async def fail_then_hang(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
@@ -312,3 +310,56 @@ async def test_retries_that_hang_keep_no_first_attempt_waiting() -> None:
         await until(lambda: world.told == ["hung", "hung"], "the retry hangs")
         await world.pod("healthy")
         await world.ended("exited")
+
+
+@pytest.mark.parametrize("way", ["exec", "portforward"])
+@driven
+async def test_a_way_that_is_throttled_is_tried_again_when_the_api_server_says(way: str) -> None:
+    """The same way: nothing was sent, and nothing has failed."""
+    async with cluster() as world:
+        throttled = list[float]()
+
+        async def throttle(request: web.Request) -> web.Response | None:
+            if not request.path.endswith(f"/pods/job/{way}"):
+                return None
+            throttled.append(asyncio.get_running_loop().time())
+            return refusal(429, "TooManyRequests", "slow down", headers={"Retry-After": "1"})
+
+        async def fail(socket: web.WebSocketResponse, _namespace: str, _pod: str) -> None:
+            await socket.send_bytes(b'\x03{"status":"Failure","message":"container not found"}')
+
+        if way == "portforward":
+            world.api.on_exec = fail
+        world.api.faults.append(throttle)
+        await world.pod("job")
+        await world.ended("exited")
+        assert asyncio.get_running_loop().time() - throttled[0] >= 1
+        asked = [
+            path.rsplit("/", 1)[1]
+            for path in world.api.requests
+            if path.endswith(("exec", "forward"))
+        ]
+        assert asked == (["exec"] * 2 if way == "exec" else ["exec", "portforward", "portforward"])
+        assert not world.controller.stuck()
+
+
+@driven
+async def test_an_api_server_that_is_slow_has_no_more_requests_at_once_than_a_fast_one() -> None:
+    """However long they take: as long as one lasts, it counts."""
+    async with cluster(limits=Limits(at_once=4)) as world:
+        asked, go_on = list[str](), asyncio.Event()
+
+        async def slow(request: web.Request) -> web.Response | None:
+            if request.method == "GET" and "/pods/" in request.path:
+                asked.append(request.path)
+                await go_on.wait()
+            return None
+
+        world.api.faults.append(slow)
+        for number in range(12):
+            await world.pod(f"job-{number}", spec={"nodeName": f"node-{number}"})
+        await until(lambda: len(asked) == 4, "as many as there may be")
+        await asyncio.sleep(2.5)
+        assert len(asked) == 4
+        go_on.set()
+        await world.ended("exited", 12)

@@ -285,3 +285,24 @@ async def test_an_error_that_nobody_foresaw_ends_nothing(caplog: pytest.LogCaptu
         assert "Traceback" in caplog.text
         await world.relabel("shop", {})
         await world.found()
+
+
+@driven
+async def test_the_peace_that_is_asked_for_when_a_job_is_read_is_kept() -> None:
+    reads = list[float]()
+
+    async def throttle(request: web.Request) -> web.Response | None:
+        if "/jobs/" not in request.path:
+            return None
+        reads.append(asyncio.get_running_loop().time())
+        return refusal(429, "TooManyRequests", "slow down", headers={"Retry-After": "1"})
+
+    async def look(request: web.Request) -> None:
+        if "/jobs/" in request.path:
+            reads.append(asyncio.get_running_loop().time())
+
+    async with cluster(policy=WITH_JOBS) as world:
+        world.api.faults += [throttle, look]
+        await world.pod("job", owner=JOB, restart="Never")
+        await until(lambda: len(reads) >= 2, "it is read again")
+        assert reads[1] - reads[0] >= 1

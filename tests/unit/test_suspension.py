@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from aiohttp import web
 from istio_aux.core.suspension import Patience
@@ -188,3 +190,21 @@ async def test_a_job_is_resumed_however_often_that_is_refused_at_first() -> None
         world.api.faults += [refuse] * 5
         await until(lambda: "not you" in process.under_way()[0].reason, "the reason is shown")
         await world.resumed()
+
+
+@driven
+async def test_a_job_is_resumed_when_a_busy_api_server_says_so() -> None:
+    asked = list[float]()
+
+    async def throttle(request: web.Request) -> web.Response | None:
+        if request.method != "PATCH":
+            return None
+        asked.append(asyncio.get_running_loop().time())
+        return refusal(429, "TooManyRequests", "slow down", headers={"Retry-After": "1"})
+
+    async with kubeflow() as world:
+        process = world.process()
+        await world.restart(process)
+        world.api.faults.append(throttle)
+        await world.resumed()
+        assert asyncio.get_running_loop().time() - asked[0] >= 1

@@ -120,7 +120,7 @@ async def look(
     """
     findings, now = list[Finding](), datetime.now(UTC)
     path = PODS if scope.namespace is None else paths.collection("v1", "pods", scope.namespace)
-    async with Client(access) as client:
+    async with Client(access, patient=True) as client:
         labels, gaps = await _namespaces(client, scope)
         selects = bool(scope.selector.requirements)
         if selects and not labels:

@@ -86,7 +86,7 @@ def explain(
 
     async def work(access: Access) -> int:
         status = 0
-        async with Client(access) as client:
+        async with Client(access, patient=True) as client:
             for own, name in names:
                 where = own or namespace or access.namespace
                 try:

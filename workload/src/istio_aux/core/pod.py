@@ -121,6 +121,7 @@ class PodSpec(NewSpec, frozen=True):
 
     containers: tuple[Container, ...] | None = None
     init_containers: tuple[Container, ...] | None = None
+    node_name: str | None = None
 
 
 class Waiting(Struct, frozen=True):

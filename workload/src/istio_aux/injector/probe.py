@@ -8,6 +8,7 @@ The second way is a dry run, which makes no object, for where the network keeps 
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 import uuid
 from collections.abc import Sequence
@@ -21,8 +22,9 @@ from istio_aux.core.webhooks import ClientConfig
 from istio_aux.injector import exchange, trust
 from istio_aux.injector.exchange import Answer, BrokenError, Connection, UnreachableError
 from istio_aux.kube import paths
+from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.client import DRY_RUN_ALL, Client
-from istio_aux.kube.errors import ApiError, KubeError
+from istio_aux.kube.errors import ApiError, KubeError, asked
 from istio_aux.telemetry import Telemetry
 
 DRY_RUN = 12.0
@@ -60,6 +62,8 @@ class Prober:
 
     def __init__(self, client: Client, telemetry: Telemetry) -> None:
         self._client, self._telemetry = client, telemetry
+        self._busy: tuple[float, str] = -math.inf, ""
+        self._backoff = Backoff(1.0, 30.0)
 
     async def ask(
         self, target: ClientConfig, addresses: Sequence[Address], question: Question
@@ -118,15 +122,28 @@ class Prober:
         if not question.selected:
             said = "no namespace where a dry run would ask it and no other"
             return refusal(f"{direct}; {said}", asked=False)
+        until, busy = self._busy
+        if asyncio.get_running_loop().time() < until:
+            return refusal(f"{direct}; a dry run: {busy}", asked=False)
         try:
             async with asyncio.timeout(DRY_RUN):
                 path = paths.collection("v1", "pods", question.namespace)
-                return created(await self._client.post(path, question.body(), DRY_RUN_ALL))
+                answer = await self._client.post(path, question.body(), DRY_RUN_ALL)
         except ApiError as error:
+            if error.code in {429, 503, 504}:
+                self._rest(error)
             return refusal(f"{error} (a dry run; {direct})", asked=error.code not in _OUR_FAULT)
         except (KubeError, TimeoutError) as error:
+            self._rest(error)
             said = str(error) or f"no answer within {DRY_RUN:g} s"
             return refusal(f"{direct}; a dry run: {said}", asked=False)
+        self._backoff.reset()
+        return created(answer)
+
+    def _rest(self, error: Exception) -> None:
+        """Leave an API server that is busy, or away, in peace: injectors are asked every second."""
+        pause = max(self._backoff.next(), asked(error))
+        self._busy = asyncio.get_running_loop().time() + pause, str(error) or "no answer in time"
 
 
 def _outcome(probe: Probe) -> str:

@@ -6,6 +6,8 @@ when to ask again.
 
 from __future__ import annotations
 
+import asyncio
+import re
 import ssl
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -19,6 +21,7 @@ from aiohttp.http_exceptions import LineTooLong
 
 from istio_aux.kube.access import Access
 from istio_aux.kube.errors import (
+    LONGEST_WAIT,
     ApiError,
     NoConnectionError,
     SilentError,
@@ -37,6 +40,13 @@ CONNECT_TIMEOUT = 10.0
 
 READ_TIMEOUT = 30.0
 """Seconds without a byte after which an answer that is no watch is given up."""
+
+REQUEST = 90.0
+"""Seconds for a whole request that is no watch. The API server gives it 60 (--request-timeout); one
+of ours that lasted longer would hold one of few slots."""
+
+TRIES = 10
+"""How often a patient client waits as it is told to; client-go tries as often."""
 
 READ_BUFFER = 4 << 20
 """Bytes. aiohttp refuses a line longer than twice this; etcd stores objects up to 1.5 MiB."""
@@ -74,14 +84,22 @@ class Status(msgspec.Struct, frozen=True, rename="camel"):
         )
 
 
+_CONTEXT = re.compile(r" ssl:(?:\w+|<[^>]*>)")
+"""What aiohttp says of the TLS context: an address in memory."""
+
 _status = Reader(Status, "Status")
 
 
 class Client:
     """The API server, for as long as the ``async with`` lasts. Every verb raises `KubeError`."""
 
-    def __init__(self, access: Access) -> None:
-        self._access = access
+    def __init__(self, access: Access, *, patient: bool = False) -> None:
+        """Prepare.
+
+        ``patient``: a request that the API server has no time for (429) is made again when it says.
+        That is for those who ask once; who asks again anyway decides when by itself.
+        """
+        self._access, self._tries = access, TRIES if patient else 0
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -110,21 +128,18 @@ class Client:
 
     async def get(self, path: str, params: Params = ()) -> bytes:
         """Read one object, or one page of a list."""
-        async with self._request("GET", path, params) as response:
-            return await response.read()
+        return await self._ask("GET", path, params)
 
     async def post(self, path: str, body: bytes, params: Params = ()) -> bytes:
         """Create an object from JSON; returns it as it was stored."""
-        async with self._request("POST", path, params, body=body) as response:
-            return await response.read()
+        return await self._ask("POST", path, params, body=body)
 
     async def put(self, path: str, body: bytes) -> bytes:
         """Replace an object by JSON; returns it as it was stored.
 
         A ``metadata.resourceVersion`` in the body is a precondition: `ApiError` 409 if it is old.
         """
-        async with self._request("PUT", path, (), body=body) as response:
-            return await response.read()
+        return await self._ask("PUT", path, (), body=body)
 
     async def patch(self, path: str, body: bytes, params: Params = ()) -> bytes:
         """Merge JSON into an object (RFC 7386); returns it as it is stored then.
@@ -133,16 +148,14 @@ class Client:
         422 (a custom resource) or 409 if the object has others.
         """
         kind = "application/merge-patch+json"
-        async with self._request("PATCH", path, params, body=body, kind=kind) as response:
-            return await response.read()
+        return await self._ask("PATCH", path, params, body=body, kind=kind)
 
     async def delete(self, path: str, body: bytes) -> bytes:
         """Delete an object; ``body`` is a meta/v1 DeleteOptions in JSON, such as preconditions.
 
         Returns a Status, or the object while it is still terminating.
         """
-        async with self._request("DELETE", path, (), body=body) as response:
-            return await response.read()
+        return await self._ask("DELETE", path, (), body=body)
 
     async def watch(self, path: str, params: Params, *, silence: float) -> AsyncGenerator[bytes]:
         """Yield the lines of a watch until the server ends it.
@@ -189,6 +202,29 @@ class Client:
         assert self._session is not None, "the client is used outside its `async with`"
         return self._session
 
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        params: Params,
+        *,
+        body: bytes | None = None,
+        kind: str = "application/json",
+    ) -> bytes:
+        """Request and read the whole answer, within `REQUEST` seconds."""
+        await self._access.current()  # Before the clock runs: a person may have to log in.
+        bound = asyncio.timeout(REQUEST)
+        try:
+            async with (
+                bound,
+                self._request(method, path, params, body=body, kind=kind) as response,
+            ):
+                return await response.read()
+        except TimeoutError as error:
+            if bound.expired():
+                raise SilentError(f"no complete answer within {REQUEST:g} s") from error
+            raise  # The caller's own.
+
     @asynccontextmanager
     async def _request(
         self,
@@ -225,6 +261,12 @@ class Client:
         further up.
         """
         response = await handler(request)
+        for _ in range(self._tries):
+            if response.status != 429 or (pause := _retry_after(response)) is None:
+                break
+            response.release()
+            await asyncio.sleep(min(pause, LONGEST_WAIT))
+            response = await handler(request)
         if response.status >= 300:  # Also a redirect, which would carry our token elsewhere.
             async with response:
                 raise _error(response, await response.read())
@@ -235,9 +277,13 @@ def _timeout(*, read: float) -> aiohttp.ClientTimeout:
     return aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=read)
 
 
-def _error(response: aiohttp.ClientResponse, body: bytes) -> ApiError:
+def _retry_after(response: aiohttp.ClientResponse) -> float | None:
     asked = response.headers.get("Retry-After", "")
-    retry_after = float(asked) if asked.isascii() and asked.isdigit() else None
+    return float(asked) if asked.isascii() and asked.isdigit() else None
+
+
+def _error(response: aiohttp.ClientResponse, body: bytes) -> ApiError:
+    retry_after = _retry_after(response)
     try:
         return _status.read(body).error(code=response.status, retry_after=retry_after)
     except UnreadableError:  # A proxy in between answers in plain text or HTML.
@@ -263,6 +309,6 @@ def _errors(access: Access) -> Generator[None]:
     except aiohttp.SocketTimeoutError as error:
         raise SilentError("the connection went silent") from error
     except aiohttp.ClientConnectorError as error:
-        raise NoConnectionError(str(error)) from error
+        raise NoConnectionError(_CONTEXT.sub("", str(error))) from error
     except (aiohttp.ClientError, ConnectionError, ssl.SSLError) as error:
         raise UnreachableError(str(error) or type(error).__name__) from error

@@ -18,7 +18,7 @@ import msgspec
 
 from istio_aux.kube import paths
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import ApiError, KubeError
+from istio_aux.kube.errors import ApiError, KubeError, asked
 from istio_aux.kube.resources import Key
 
 _log = logging.getLogger(__name__)
@@ -119,7 +119,14 @@ class Events:
     async def _send(self, namespace: str, body: bytes) -> None:
         try:
             path = paths.collection("events.k8s.io/v1", "events", namespace)
-            await self._client.post(path, body)
+            try:
+                await self._client.post(path, body)
+            except ApiError as error:
+                if error.code != 429:
+                    raise
+                # All others wait as well, and are dropped when they are too many.
+                await asyncio.sleep(asked(error) or 1.0)
+                await self._client.post(path, body)
             self._refused = ""
         except KubeError as error:
             if isinstance(error, ApiError) and error.reason == "AlreadyExists":

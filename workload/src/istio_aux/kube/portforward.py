@@ -110,8 +110,11 @@ async def request(
 
     ``what`` is method and path, such as ``POST /quitquitquit``.
 
-    Whatever goes wrong on the way is in the result; it never raises for it. After ``deadline``
-    seconds the connection is dropped, and the request may or may not have arrived.
+    What goes wrong on the way is in the result. After ``deadline`` seconds the connection is
+    dropped, and the request may or may not have arrived.
+
+    Raises:
+        KubeError: the API server has no time now, or cannot be reached; nothing was sent.
     """
     head = (
         f"{what} HTTP/1.1\r\n"

@@ -1,7 +1,7 @@
 """Talk to a pod through the API server: channels over a WebSocket, and ``pods/exec`` on them.
 
 `Channels` is what exec and port-forward have in common, without a socket: frames in, bytes by
-channel out. `converse` is the only I/O; it never raises for what goes wrong on the way. `execute`
+channel out. `converse` is the only I/O; it raises only where nothing was sent. `execute`
 runs a command (kubernetes remotecommand v4/v5). The result says what was heard; whether the command
 had its effect, it cannot say.
 """
@@ -17,7 +17,7 @@ import msgspec
 
 from istio_aux.kube import paths
 from istio_aux.kube.client import Client, Params, Status
-from istio_aux.kube.errors import ApiError, KubeError
+from istio_aux.kube.errors import ApiError, KubeError, NoConnectionError
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 """Newest first; without stdin they are the same to us (semantics: v5 adds CLOSE)."""
@@ -147,8 +147,11 @@ async def execute(
 ) -> ExecResult:
     """Run ``command`` in a container of ``pod`` (namespace, name), without stdin.
 
-    Whatever goes wrong on the way is in the result; it never raises for it. After ``deadline``
-    seconds the connection is dropped, and the command may or may not have run.
+    What goes wrong on the way is in the result. After ``deadline`` seconds the connection is
+    dropped, and the command may or may not have run.
+
+    Raises:
+        KubeError: the API server has no time now, or cannot be reached; nothing was sent.
     """
     params = [("container", container), ("stdout", "true"), ("stderr", "true")]
     params += [("command", word) for word in command]
@@ -172,6 +175,9 @@ async def converse(
 
     Returns None once ``channels`` are finished, else why they never will be. After ``deadline``
     seconds, handshake included, the connection is dropped.
+
+    Raises:
+        KubeError: the API server has no time now, or cannot be reached; nothing was sent.
     """
     try:
         async with asyncio.timeout(deadline):
@@ -182,6 +188,9 @@ async def converse(
     except TimeoutError:
         return Silence(f"timed out after {deadline:g} s")
     except KubeError as error:
+        busy = isinstance(error, ApiError) and (error.code == 429 or error.retry_after is not None)
+        if busy or isinstance(error, NoConnectionError):
+            raise
         return Silence(str(error), unsent=isinstance(error, ApiError) and error.code < 500)
 
 

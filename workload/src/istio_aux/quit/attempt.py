@@ -45,14 +45,14 @@ class Quitting:
         """Prepare; see the module for what it does."""
         self._client, self._ledger = client, ledger
         self._narrator, self._limits = narrator, limits
-        self._first_attempts = Places(limits.at_once, limits.slow)
-        self._retries = Places(limits.retries_at_once, limits.slow)
+        self._first_attempts = Places(limits.at_once)
+        self._retries = Places(limits.retries_at_once)
 
     async def step(self, record: Record, work: Work) -> bool:
         """Make one attempt; returns whether nothing is to be done about the pod any more.
 
         Raises:
-            KubeError: the pod could not be read.
+            KubeError: the pod could not be read, or the API server turned the attempt away.
         """
         if outcome := await self._attempt(record, work):
             self._narrator.ended(record, work, outcome)
@@ -76,8 +76,7 @@ class Quitting:
 
     async def _attempt(self, record: Record, work: Work) -> Outcome | None:
         """Read, decide, tell the proxy to exit, and look; None: the proxy still has to exit."""
-        places = self._retries if work.failures else self._first_attempts
-        async with places.take():
+        async with self._places(work).take(record.node):
             if self._ledger.due(record) != work.errand:
                 return Superseded(reason=self._ledger.why_not(record))
             pod = await read(self._client, record)
@@ -93,10 +92,16 @@ class Quitting:
                 self._narrator.rehearsed(record)
                 record.settle(decision)
                 return None
+            before = work.rung
             work.rung = rung = decision.rungs[work.attempts % len(decision.rungs)]
             work.attempts += 1
             self._narrator.attempts(record, work, rung)
-            heard = await self._send(record, decision, rung)
+            try:
+                heard = await self._send(record, decision, rung)
+            except KubeError:
+                # Nothing was sent: it was no attempt, and the same rung is next.
+                work.attempts, work.rung = work.attempts - 1, before
+                raise
         if heard.sent:
             seconds = self._limits.confirm if heard.well else self._limits.doubt
             await self._ledger.rest(record, work, seconds)
@@ -106,8 +111,12 @@ class Quitting:
             work.hear(rung, heard.text + runs)
         return outcome
 
+    def _places(self, work: Work) -> Places:
+        """Retries have slots of their own."""
+        return self._retries if work.failures else self._first_attempts
+
     async def _send(self, record: Record, decision: quitting.Quit, rung: Rung) -> Heard:
-        """Tell the proxy to exit in one of the ways."""
+        """Tell the proxy to exit in one of the ways. Raises KubeError: nothing was sent."""
         pod, port = record.key[:2], decision.status_port
         if rung is Rung.PORT_FORWARD:
             answer = await portforward.request(
@@ -121,7 +130,8 @@ class Quitting:
 
     async def _judge(self, record: Record, work: Work) -> Outcome | None:
         """Read the pod and say what became of it; None: its proxy still has to exit."""
-        pod = await read(self._client, record)
+        async with self._places(work).take(record.node):
+            pod = await read(self._client, record)
         if pod is None:
             return Gone()
         decision = self._ledger.adopt(record, pod)

@@ -19,7 +19,7 @@ from istio_aux.core.policy import Policy, QuitMode
 from istio_aux.kube import paths
 from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import ApiError, KubeError, UnreachableError
+from istio_aux.kube.errors import ApiError, KubeError, UnreachableError, asked
 from istio_aux.kube.events import Events
 from istio_aux.kube.resources import Key, key_of
 from istio_aux.quit.attempt import Quitting
@@ -190,24 +190,24 @@ class Controller:
             if seconds := self._ledger.seconds(record):
                 await self._ledger.rest(record, work, seconds)
                 continue
-            backoff, asked = trying, 0.0
+            backoff, pause = trying, 0.0
             try:
                 if await performer.step(record, work):
                     return
                 work.failures += 1
             except KubeError as error:
-                backoff = reading
-                if isinstance(error, ApiError):
-                    asked = error.retry_after or 0.0
+                backoff, pause = reading, asked(error)
                 work.failure = str(error)
-                work.failures += not isinstance(error, UnreachableError)
+                # That nobody answers, or has no time, is no failure of the pod's.
+                busy = isinstance(error, ApiError) and error.code == 429
+                work.failures += not (busy or isinstance(error, UnreachableError))
             except Exception:  # The one place: a pod that trips us must not stop the others.
                 work.failure = "internal error, see the log"
                 work.failures += 1
                 self._narrator.tripped(record)
             if self._ledger.due(record) == work.errand:
                 self._narrator.failed(record, work)
-                await self._ledger.rest(record, work, max(backoff.next(), asked))
+                await self._ledger.rest(record, work, max(backoff.next(), pause))
         try:
             await performer.drop(record, work)
         except Exception:  # As above.

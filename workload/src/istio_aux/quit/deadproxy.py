@@ -6,6 +6,8 @@ says so, and only as it was when it was looked at: UID and resourceVersion are p
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 
 from istio_aux.core.pod import Pod
@@ -16,7 +18,6 @@ from istio_aux.kube.errors import ApiError, KubeError
 from istio_aux.quit.ledger import Ledger
 from istio_aux.quit.limits import Limits
 from istio_aux.quit.narrator import Narrator
-from istio_aux.quit.places import Places
 from istio_aux.quit.reading import path, read
 from istio_aux.quit.record import Record, Work
 
@@ -30,7 +31,7 @@ class DeadProxies:
         """Prepare; see the module for what it does."""
         self._client, self._ledger = client, ledger
         self._narrator, self._limits = narrator, limits
-        self._places = Places(limits.reports_at_once, limits.slow)
+        self._slots = asyncio.Semaphore(limits.reports_at_once)
 
     async def step(self, record: Record, work: Work) -> bool:
         """Look again, report, and delete if that is decided; returns whether that is done.
@@ -40,7 +41,7 @@ class DeadProxies:
         """
         if "ProxyLost" not in record.announced:
             await self._ledger.rest(record, work, self._limits.lost_after)
-        async with self._places.take():
+        async with self._slots:
             if self._ledger.due(record) != work.errand:
                 return True
             pod = await read(self._client, record)
@@ -74,6 +75,8 @@ class DeadProxies:
             # 409: the pod is not what was decided on any more, so it is read and decided on again.
             if error.code != 409:
                 self._narrator.not_deleted()
+            if error.retry_after is not None:
+                raise
             return False
         except KubeError:
             self._narrator.not_deleted()

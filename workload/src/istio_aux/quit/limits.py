@@ -26,9 +26,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Apart from the first ones, so that pods which fail again and again keep nobody waiting."""
     reports_at_once: int = 8
     """Pods with a dead proxy that are read again, or deleted."""
-    slow: float = 2.0
-    """After that an attempt counts as hung and gives its place to another: it costs a socket until
-    its deadline, no more, and a node that hangs every exec must not fill all places."""
     lost_after: float = 2.0
     """Between the report of a dead proxy and the look that confirms it: a payload that ends with
     its proxy is no loss, and the kubelet reports the two about a second apart."""

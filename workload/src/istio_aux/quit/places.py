@@ -1,37 +1,29 @@
-"""Bounded concurrency that those who hang cannot use up.
-
-Only the counting of places may live here.
-"""
+"""Slots for what may be under way at once, shared by nodes: one that hangs cannot take them all."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
+from weakref import WeakValueDictionary
 
 
 class Places:
-    """A number of places for things to be done at once. A class because it counts them."""
+    """So many slots, of which the pods of one node have a quarter at most.
 
-    def __init__(self, number: int, slow: float) -> None:
-        """Have ``number`` places; whoever holds one longer than ``slow`` seconds loses it."""
-        self._free, self._slow = asyncio.Semaphore(number), slow
+    A slot is held until the request has really ended, so that a slow API server never sees more of
+    them at once; deadlines bound that.
+    """
+
+    def __init__(self, number: int) -> None:
+        """Have ``number`` slots."""
+        self._free, self._share = asyncio.Semaphore(number), max(1, number // 4)
+        # A node is forgotten with the last of its pods that waits.
+        self._nodes = WeakValueDictionary[str, asyncio.Semaphore]()
 
     @asynccontextmanager
-    async def take(self) -> AsyncGenerator[None]:
-        """Hold a place as long as the body runs, at most ``slow`` seconds; the body goes on."""
-        await self._free.acquire()
-        held = True
-
-        def give_back() -> None:
-            nonlocal held
-            if held:
-                held = False
-                self._free.release()
-
-        slow = asyncio.get_running_loop().call_later(self._slow, give_back)
-        try:
+    async def take(self, node: str) -> AsyncGenerator[None]:
+        """Hold a slot for a pod of ``node``, empty if that is unknown, while the body runs."""
+        share = self._nodes.setdefault(node, asyncio.Semaphore(self._share)) if node else None
+        async with share or nullcontext(), self._free:
             yield
-        finally:
-            slow.cancel()
-            give_back()

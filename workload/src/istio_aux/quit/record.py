@@ -82,6 +82,7 @@ class Record:
         version: resourceVersion of the pod that was decided on.
         seen: when that was decided.
         finished: when every payload container was first seen to be finished; None: not all are.
+        node: where the pod is, while its proxy has to exit.
         left: the watch does not show the pod any more.
         told: whether the newest decision was told.
         delete: whether the newest decision asks for the pod's deletion.
@@ -101,6 +102,7 @@ class Record:
     version: int = 0
     seen: datetime | None = None
     finished: datetime | None = None
+    node: str = ""
     left: bool = False
     told: bool = True
     delete: bool = False
@@ -138,6 +140,7 @@ class Record:
         self.blocked_by = tuple(map(shared, by))
         self.blocked_since = (self.blocked_since or now) if by else None
         self.version, self.seen = _version(pod), now
+        self.node = (pod.spec.node_name or "") if verdict == "quit" else ""
 
     def settle(self, decision: Action) -> None:
         """All that ``decision`` asks for was done; the newest one may ask for something else."""

@@ -14,16 +14,16 @@ from istio_aux.core.pod import Pod
 from istio_aux.core.start import START
 from istio_aux.kube import paths
 from istio_aux.kube.client import DRY_RUN_ALL, Client
-from istio_aux.kube.errors import KubeError
 
 
 async def why_not(client: Client, pod: Pod) -> str | None:
-    """Say why a new pod with the labels of ``pod`` would get no sidecar; None: it would."""
-    try:
-        path = paths.collection("v1", "pods", pod.metadata.namespace)
-        found = probing.created(await client.post(path, _like(pod), DRY_RUN_ALL))
-    except KubeError as error:
-        return f"not known whether a new pod would get a sidecar: {error}"
+    """Say why a new pod with the labels of ``pod`` would get no sidecar; None: it would.
+
+    Raises:
+        KubeError: the API server refused, or did not answer.
+    """
+    path = paths.collection("v1", "pods", pod.metadata.namespace)
+    found = probing.created(await client.post(path, _like(pod), DRY_RUN_ALL))
     return None if found.injected else f"a new pod would get no sidecar: {found.why}"
 
 

@@ -14,9 +14,10 @@ from datetime import UTC, datetime
 from istio_aux.core import batchjobs, pacing
 from istio_aux.core.checkpoint import FAILED
 from istio_aux.core.pacing import Course, Done, Hold, Next, Pace, Stop
+from istio_aux.core.pod import Pod
 from istio_aux.core.repair import Restart, Way
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import ApiError, KubeError
+from istio_aux.kube.errors import ApiError, KubeError, asked
 from istio_aux.repair import jobs
 from istio_aux.repair.evict import Evicted, Outcome, Refused, Superseded, evict
 from istio_aux.repair.ledger import BATCH, Ledger
@@ -239,11 +240,11 @@ class Restarts:
                 namespace = record.key.namespace
                 owner.job = await jobs.read(self._client, namespace, owner.reference)
             except KubeError as error:
-                return Refused(f"not known whether its Job is finished: {error}")
+                return Refused(f"not known whether its Job is finished: {error}", asked(error))
             owner.finished = owner.job is None or batchjobs.over(owner.job)
         case = record.case
-        if case and self._ledger.asks(case) and (why := await why_not(self._client, case.pod)):
-            return Refused(why)
+        if case and self._ledger.asks(case) and (refused := await self._rehearse(case.pod)):
+            return refused
         # From here to the sending nothing is awaited: what is decided now still holds.
         if self.stopping or owner.course.victim is not begun:
             return Superseded("this process leads no more, or it took too long")
@@ -254,6 +255,15 @@ class Restarts:
             return Superseded(action.reason)
         owner.course = pacing.begun(owner.group(self._clock()), record.member, _now())
         return action
+
+    async def _rehearse(self, pod: Pod) -> Refused | None:
+        """Say why a new pod would get no sidecar, if so."""
+        try:
+            why = await why_not(self._client, pod)
+        except KubeError as error:
+            said = f"not known whether a new pod would get a sidecar: {error}"
+            return Refused(said, asked(error))
+        return Refused(why) if why else None
 
     async def _send(self, record: Record, restart: Restart) -> Outcome:
         """Evict the pod, or have its Job suspended. Raises KubeError: the outcome is unknown."""
@@ -280,9 +290,9 @@ class Restarts:
             case Superseded(reason=why):
                 self._narrator.superseded(record, why)
                 course = pacing.superseded(owner.course, why, _now(), self._pace)
-            case Refused(reason=why, asked=asked):
+            case Refused(reason=why, asked=peace):
                 self._narrator.refused(record, why)
-                course = pacing.refused(owner.course, why, _now(), self._pace, asked=asked)
+                course = pacing.refused(owner.course, why, _now(), self._pace, asked=peace)
         if owner.course.victim and owner.course.victim.pod.uid == record.key.uid:
             owner.course = course
 

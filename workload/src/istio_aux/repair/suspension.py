@@ -19,7 +19,7 @@ from istio_aux.core.pod import Pod
 from istio_aux.core.suspension import Job, Leave, Patience, Release, Resume, Wait
 from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import ApiError, KubeError
+from istio_aux.kube.errors import ApiError, KubeError, asked
 from istio_aux.kube.events import Events
 from istio_aux.kube.resources import Key as ObjectKey
 from istio_aux.kube.resources import key_of
@@ -200,7 +200,8 @@ class Suspensions:
                 usual = not self._allowed and isinstance(error, ApiError) and error.code == 403
                 level = logging.DEBUG if usual else logging.WARNING
                 _log.log(level, "Jobs: %s", error, extra={"event": "suspended-jobs"})
-                await self._rest(self._limits.search if usual else backoff.next())
+                wait = self._limits.search if usual else max(backoff.next(), asked(error))
+                await self._rest(wait)
             except Exception:  # Without the search, a suspended Job might never be resumed.
                 self._telemetry.internal_errors.inc()
                 _log.exception("suspended Jobs", extra={"event": "internal-error"})
@@ -219,7 +220,8 @@ class Suspensions:
                     return
                 backoff.reset()
             except KubeError as error:
-                pause, why = backoff.next(), f"it is still suspended: {_short(str(error))}"
+                pause = max(backoff.next(), asked(error))
+                why = f"it is still suspended: {_short(str(error))}"
                 if why != case.reason:
                     self._say(logging.WARNING, "job-not-resumed", case.key, why)
                 case.reason = why
