@@ -16,6 +16,8 @@ EXPECTED: Final = (
     " for all of another"
 )
 EVERY: Final = "*"
+# In the workload's file: every pod of a namespace.
+_ALL_PODS: Final = "**"
 
 # Istio injects nothing there, whatever the labels (istio inject.go IgnoredNamespaces, which has
 # Kubernetes' own and local-path-storage).
@@ -77,13 +79,19 @@ def union(applications: Iterable[Applications]) -> tuple[Applications, ...]:
     return tuple(Applications(model, names) for model, names in sorted(models.items()))
 
 
-def as_file(applications: Iterable[Applications]) -> str:
-    """Return the workload's applications file, which is never empty."""
-    lines = (
+def as_file(applications: Iterable[Applications], namespaces: Iterable[str] = ()) -> str:
+    """Return the workload's applications file, which is never empty.
+
+    Args:
+        applications: whose pods ask for a sidecar.
+        namespaces: all of whose pods have one by the namespace's label.
+    """
+    lines = [
         f"{asked.model}/{name}"
         for asked in applications
         for name in (asked.names if asked.names is not None else (EVERY,))
-    )
+    ]
+    lines += [f"{namespace}/{_ALL_PODS}" for namespace in namespaces]
     return "\n".join(["# Whose pods are to get a sidecar: model/application.", *lines, ""])
 
 

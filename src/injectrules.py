@@ -1,16 +1,17 @@
-"""Whose pods are to ask Istio for a sidecar: the webhooks that show them to the workload.
+"""Whose pods have their sidecar by us: the webhooks that show them to the workload.
 
-Pure. Which of the pods they show get the label is for the workload's `core/label.py`.
+Pure. They ask Istio for a sidecar, or their namespace does; and they start after it, whatever the
+option namespace-selector says. Which get the label is for the workload's `core/label.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import namespaces
 import startrules
-from applications import NEVER_INJECTED, Applications
+from applications import EVERY, NEVER_INJECTED, Applications
 
 # Juju gives it to all pods of an application (juju internal/provider/kubernetes/constants).
 APPLICATION: Final = "app.kubernetes.io/name"
@@ -48,7 +49,8 @@ def webhooks(app: str, model: str, asked: Iterable[Applications]) -> Iterator[di
                 "objectSelector": {
                     "matchExpressions": [
                         *chosen,
-                        _expression(startrules.INJECT, "DoesNotExist"),
+                        # Also those that ask themselves: they have to start after it too.
+                        _expression(startrules.INJECT, "NotIn", "false"),
                         _expression(startrules.DATAPLANE, "NotIn", "ambient"),
                         *_NOT_JUJUS,
                     ]
@@ -56,6 +58,35 @@ def webhooks(app: str, model: str, asked: Iterable[Applications]) -> Iterator[di
             },
             "conditions": startrules.webhook_conditions(None),
         }
+
+
+def namespaced(
+    app: str, injected: Sequence[str], conditions: Sequence[Mapping[str, str]]
+) -> Iterator[dict[str, Any]]:
+    """Return the webhook for pods of namespaces that we label, if there are any.
+
+    Args:
+        app: name of our application, whose own pods are not chosen.
+        injected: names of the namespaces.
+        conditions: `matchConditions` of the webhook for selected namespaces.
+    """
+    if injected:
+        named = _expression(namespaces.NAME_LABEL, "In", *injected)
+        yield {
+            "name": "injected.start.istio-aux.io",
+            "path": "/mutate",
+            "matches": startrules.matches(app, {"matchExpressions": [named]}),
+            "conditions": conditions,
+        }
+
+
+def injected(
+    asked: Iterable[Applications], every_pod_of: Iterable[str]
+) -> dict[str, tuple[str, ...]]:
+    """Return the applications by namespace, `*` for all pods: what the account may act on."""
+    found = {one.model: (EVERY,) if one.names is None else one.names for one in asked}
+    found |= dict.fromkeys(every_pod_of, (EVERY,))
+    return {name: names for name, names in found.items() if name not in NEVER_INJECTED}
 
 
 def _chosen(names: tuple[str, ...] | None, own: str | None) -> list[dict[str, Any]] | None:

@@ -98,6 +98,7 @@ class Inputs:
             admission=self.admission,
             capability=self.capability,
             inject=self.applications(),
+            inject_namespaces=self.config.inject_namespaces,
             repairs=self.config.race_policy == "restart",
             # Whatever the options are now, Jobs that were suspended before have to be resumed.
             repairs_jobs=self.config.restart_jobs or self.jobs_suspended,

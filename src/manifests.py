@@ -72,6 +72,7 @@ class Values:
         admission: who changes pods: the webhook, or a policy inside the API server, which leaves
             to the webhook what it cannot change safely.
         inject: applications whose pods are to ask for a sidecar, one entry for each model.
+        inject_namespaces: namespaces all of whose pods have one by the namespace's label.
         revisions: Istio's, whose injection policies the workload may read, beside the default's.
         dry_runs: the workload may create pods that are never stored. Only where the API server
             knows ValidatingAdmissionPolicies: without one, it could create any pod.
@@ -91,6 +92,7 @@ class Values:
     capability: Literal["native", "classic", "unknown"] = "unknown"
     admission: Literal["webhook", "policy"] = "webhook"
     inject: tuple[Applications, ...] = ()
+    inject_namespaces: tuple[str, ...] = ()
     revisions: tuple[str, ...] = ()
     dry_runs: bool = True
     repairs: bool = False
@@ -136,6 +138,8 @@ def render_access(values: Values) -> list[AnyResource]:
         values.model,
         user=user,
         never_injected=NEVER_INJECTED,
+        injected=json.dumps(injectrules.injected(values.inject, values.inject_namespaces)),
+        application=injectrules.APPLICATION,
         selected=namespaces.expression(
             _except_never_selected(values.namespace_selector), labels="variables.labels"
         ),
@@ -204,7 +208,11 @@ def render_webhook(values: Values) -> list[AnyResource]:
         values.app,
         values.model,
         ca_bundle=base64.b64encode(values.ca_bundle.encode()).decode(),
-        webhooks=[start, *injectrules.webhooks(values.app, values.model, values.inject)],
+        webhooks=[
+            start,
+            *injectrules.namespaced(values.app, values.inject_namespaces, start["conditions"]),
+            *injectrules.webhooks(values.app, values.model, values.inject),
+        ],
         **admission,
     )
 

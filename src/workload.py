@@ -139,7 +139,7 @@ def files(
     if config is None:
         return contents
     # The settings name the file, which has to be there before them.
-    contents[APPLICATIONS] = applications.as_file(injected)
+    contents[APPLICATIONS] = applications.as_file(injected, config.inject_namespaces)
     return {**contents, CONFIG: _yaml(settings(config, names))}
 
 

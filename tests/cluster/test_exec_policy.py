@@ -13,16 +13,17 @@ import lab
 import lightkube
 import pytest
 from lab import meshed
-from lab.accounts import QUIT, Account, administrator
+from lab.accounts import PODS, QUIT, Account, administrator
 from lab.kubelet import ScriptedKubelet
 from lab.workload import Workload
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, ServiceAccount
 
 import manifests
+from applications import Applications
 
 MODEL = "narrowed"
-CHOSEN, OTHER = "narrowed-chosen", "narrowed-other"
+CHOSEN, OTHER, INJECTED = "narrowed-chosen", "narrowed-other", "narrowed-injected"
 SELECTOR = "narrowed=chosen"
 # Measured on 2 busy cores: a policy is in force 0.4 s after it was made.
 IN_FORCE = 30.0
@@ -30,13 +31,18 @@ IN_FORCE = 30.0
 
 @pytest.fixture(scope="module")
 def pods(cluster: lab.Cluster, client: lightkube.Client, kubelet: ScriptedKubelet) -> None:
-    """In a chosen and in another namespace a pod with a proxy, and one without."""
-    for name, labels in {CHOSEN: {"narrowed": "chosen"}, OTHER: {"narrowed": "other"}}.items():
+    """In a chosen and in other namespaces a pod with a proxy, and one without."""
+    other = {"narrowed": "other"}
+    for name, labels in {CHOSEN: {"narrowed": "chosen"}, OTHER: other, INJECTED: other}.items():
         client.create(Namespace(metadata=ObjectMeta(name=name, labels=labels)))
         account = ServiceAccount(metadata=ObjectMeta(name="default", namespace=name))
         client.apply(account, field_manager="lab")
         kubelet.run(client.create(meshed.pod(name, "meshed")))
         kubelet.run(client.create(meshed.pod(name, "plain", sidecar=None)))
+    injected = meshed.pod(INJECTED, "web")
+    assert injected.metadata
+    injected.metadata.labels = {"app.kubernetes.io/name": "web"}
+    kubelet.run(client.create(injected))
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +54,11 @@ def account(
 ) -> Iterator[Account]:
     """The workload's own, once its policy is in force."""
     deployed = Workload(
-        cluster, tmp_path_factory.mktemp("narrowed"), model=MODEL, selector=SELECTOR
+        cluster,
+        tmp_path_factory.mktemp("narrowed"),
+        model=MODEL,
+        selector=SELECTOR,
+        inject=(Applications(INJECTED, ("web",)),),
     )
     deployed.deploy()
     account = administrator(cluster, MODEL, manifests.service_account(deployed.name))
@@ -145,6 +155,61 @@ def test_nothing_is_done_in_a_namespace_that_is_not_selected(account: Account, a
 
     assert refusal.startswith("403: ")
     assert "only in namespaces that the option namespace-selector matches" in refusal
+
+
+def test_where_an_application_is_injected_proxies_are_quit_though_it_is_not_selected(
+    account: Account,
+):
+    assert account.execute(f"{INJECTED}/web") == ""
+    assert account.connect("portforward", f"{INJECTED}/web", ports="15020") == ""
+    assert account.delete(f"{INJECTED}/web") == ""
+
+
+def test_where_an_application_is_injected_no_pod_of_another_is_deleted(account: Account):
+    refusal = account.delete(f"{INJECTED}/meshed")
+
+    assert refusal.startswith("403: ")
+    assert "deletes pods of injected applications only" in refusal
+
+
+@pytest.mark.parametrize("where", [CHOSEN, OTHER])
+def test_no_pod_is_reached_through_the_proxy_of_the_api_server(account: Account, where: str):
+    """It would reach any port of any pod by any HTTP request."""
+    refusal = account.connect("proxy", f"{where}/meshed")
+
+    assert refusal.startswith("403: ")
+    assert "denied request" in refusal
+
+
+@pytest.mark.parametrize("subresource", ["", "/ephemeralcontainers", "/status"])
+def test_no_pod_is_changed(account: Account, subresource: str):
+    """An ephemeral container runs any image beside the payload."""
+    change = {"metadata": {"labels": {"a": "b"}}}
+    if subresource == "/ephemeralcontainers":
+        change = {"spec": {"ephemeralContainers": [{"name": "intruder", "image": "none"}]}}
+
+    refusal = account.patch(f"{PODS.format(CHOSEN)}/meshed{subresource}", change)
+
+    assert refusal.startswith("403: ")
+    assert "never attaches, proxies or changes a pod" in refusal
+
+
+@pytest.mark.parametrize(
+    ("metadata", "may"),
+    [
+        ({"name": "istio-aux"}, True),
+        ({"name": "another-controller"}, False),
+        ({"generateName": "istio-aux"}, False),
+    ],
+    ids=["its own", "another", "a generated one"],
+)
+def test_of_all_leases_the_account_creates_its_own_only(
+    account: Account, metadata: dict[str, str], may: bool
+):
+    """Whoever makes another controller's Lease first keeps it from leading."""
+    refusal = account.create_lease(MODEL, metadata)
+
+    assert refusal == "" if may else "creates Lease istio-aux only" in refusal
 
 
 def test_nothing_is_done_in_kube_system_even_if_it_is_labelled(

@@ -64,6 +64,12 @@ class Account:
         path = PODS.format(pod.metadata.namespace)
         return _refusal(self._http.post(path, params=options, json=pod.to_dict()))
 
+    def create_lease(self, namespace: str, metadata: dict[str, str]) -> str:
+        """Create a Lease, as a dry run; returns as `connect` does."""
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
+        return _refusal(self._http.post(path, params={"dryRun": "All"}, json=lease))
+
     def evict(self, pod: Pod, *preconditions: str) -> str:
         """Ask for the eviction of a pod, which stays, if these fields of it are as they were."""
         assert pod.metadata

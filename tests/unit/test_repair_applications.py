@@ -196,7 +196,8 @@ async def test_the_file_is_followed(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert told == [web, nothing]
     first, second = (record.getMessage() for record in caplog.records)
     assert first.endswith(
-        'applications: line 2: "nonsense": expected model/app, or model/* for all of a model'
+        'applications: line 2: "nonsense": expected model/app, model/* for all its applications,'
+        " or namespace/** for all pods"
     )
     assert "Is a directory" in second
 

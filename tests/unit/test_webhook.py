@@ -39,7 +39,7 @@ async def test_the_path_says_what_a_pod_is_reviewed_for(tmp_path: Path) -> None:
         for kind in (JSON, f"{JSON}; charset=utf-8"):
             await client.ask(post(review(), kind=kind))
             answer = await client.ask(post(review(), path="/inject?timeout=3s", kind=kind))
-            (op,) = json.loads(base64.b64decode(answer.response["patch"]))
+            op, _ = json.loads(base64.b64decode(answer.response["patch"]))
             label = {"sidecar.istio.io/inject": "true"}
             assert (op["path"], op["value"]) == ("/metadata/labels", label)
     assert (hook.reviews("hold"), hook.reviews("labelled")) == (2, 2)

@@ -15,7 +15,7 @@ import kinds
 from charm import IstioAuxCharm
 
 from .apiserver import ApiServer
-from .conftest import WELL, Workload
+from .conftest import WELL, Files, Workload
 
 Context = testing.Context[IstioAuxCharm]
 
@@ -49,6 +49,21 @@ def test_the_namespaces_of_the_option_are_labelled_and_no_other(
     assert labels(api, "team-a") == OURS
     assert labels(api, "team-b") == {}
     assert out.unit_status == testing.ActiveStatus(WELL)
+
+
+def test_the_workload_and_its_policy_know_the_namespaces_of_the_option(
+    ctx: Context, named: testing.State, api: ApiServer, files: Files
+) -> None:
+    """Jobs there get a sidecar by us: they are started and quit by us."""
+    ctx.run(ctx.on.config_changed(), named)
+
+    assert files()["applications"].splitlines()[1:] == ["team-a/**"]
+    (injected,) = [
+        variable["expression"]
+        for variable in api.one("ValidatingAdmissionPolicy")["spec"]["variables"]
+        if variable["name"] == "injected"
+    ]
+    assert injected == '{"team-a": ["*"]}'
 
 
 @pytest.mark.parametrize("live", [False, None])

@@ -88,6 +88,35 @@ def test_what_could_match_nothing_is_left_out(asked: Applications) -> None:
     assert webhooks(asked) == []
 
 
+def test_a_pod_that_asks_itself_is_shown_too_and_one_that_declines_is_not() -> None:
+    """Both get or lack their sidecar by their own word, and the first has to start after it."""
+    (webhook,) = webhooks(Applications("team", None))
+
+    expressions = webhook["objectSelector"]["matchExpressions"]
+    [own] = [e for e in expressions if e["key"] == "sidecar.istio.io/inject"]
+    assert (own["operator"], own["values"]) == ("NotIn", ["false"])
+
+
+@pytest.mark.parametrize("admission", ["webhook", "policy"])
+def test_pods_of_namespaces_that_we_label_are_shown_whatever_is_selected(
+    admission: Literal["webhook", "policy"],
+) -> None:
+    values = Values(
+        "istio-aux", "kubeflow", admission=admission, inject_namespaces=("team-a", "team-b")
+    )
+    (configuration,) = manifests.render_webhook(values)
+    start, labelled = configuration.to_dict()["webhooks"]
+
+    assert labelled["name"] == "injected.start.istio-aux.io"
+    assert labelled["clientConfig"]["service"]["path"] == "/mutate"
+    assert labelled["matchConditions"] == start["matchConditions"]
+    assert labelled["namespaceSelector"]["matchExpressions"] == [
+        {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["team-a", "team-b"]},
+        {"key": "istio.io/dataplane-mode", "operator": "NotIn", "values": ["ambient"]},
+    ]
+    assert labelled["objectSelector"] == start["objectSelector"]
+
+
 def test_pods_that_juju_needs_are_left_out() -> None:
     (webhook,) = webhooks(Applications("kubeflow", None))
 

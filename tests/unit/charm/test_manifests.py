@@ -44,6 +44,7 @@ def test_objects_are_as_written_down() -> None:
         ca_bundle="PEM\n",
         deletes=True,
         inject=(Applications("kubeflow", None), Applications("team", ("a", "b"))),
+        inject_namespaces=("meshed",),
         revisions=("default", "1-28"),
         repairs=True,
         repairs_jobs=True,

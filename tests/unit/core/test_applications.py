@@ -30,7 +30,7 @@ def test_a_file_names_applications_and_whole_models() -> None:
 def test_an_entry_that_means_nothing_is_told_and_the_others_count(entry: str) -> None:
     found, problems = parse(f"shop/a\n{entry}\nshop/b")
     assert {each.name for each in found.named} == {"a", "b"}
-    expected = "expected model/app, or model/* for all of a model"
+    expected = "expected model/app, model/* for all its applications, or namespace/** for all pods"
     assert problems == (f'line 2: "{entry}": {expected}',)
 
 
@@ -58,6 +58,31 @@ def test_a_pod_asks_by_its_namespace_and_its_application(
     found, _ = parse(FILE)
     labels = {NAME: name} if name else {}
     assert found.asks(pod(labels, namespace=namespace)) is asks
+
+
+@pytest.mark.parametrize(
+    ("namespace", "name", "covered"),
+    [
+        ("shop", "web", True),
+        ("shop", "db", False),
+        ("bank", "web", True),
+        ("bank", "", False),
+        ("team", "web", True),
+        ("team", "", True),
+        ("other", "web", False),
+        ("kube-system", "web", False),
+    ],
+)
+def test_who_gets_a_sidecar_by_us_is_covered(namespace: str, name: str, covered: bool) -> None:
+    """Istio injects nothing into its ignored namespaces, whatever the file says."""
+    found, problems = parse(f"{FILE}\nteam/**\nkube-system/**")
+    assert problems == ()
+    assert found.covers(namespace, name) is covered
+
+
+def test_a_pod_of_a_namespace_that_is_injected_does_not_ask_by_label() -> None:
+    found, _ = parse("team/**")
+    assert not found.asks(pod({NAME: "web"}, namespace="team"))
 
 
 def test_a_pod_is_judged_as_admission_would_make_it() -> None:

@@ -6,7 +6,6 @@ import base64
 import contextlib
 import copy
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from istio_aux.core import review, start
-from istio_aux.core.policy import Start
+from istio_aux.core.policy import Capability, Start, StartMode
 from istio_aux.core.review import Outcome
 from unit.core.pods import document
 
@@ -107,23 +106,52 @@ def test_the_outcome_says_what_was_done(pod: dict[str, Any], outcome: Outcome) -
     assert answer(request(object=pod)).outcome is outcome
 
 
-def test_the_other_webhook_gives_pods_a_label() -> None:
-    """It has nothing to do with how they start."""
+@pytest.mark.parametrize(
+    ("capability", "annotation", "started_with"),
+    [
+        (Capability.UNKNOWN, "proxy.istio.io/config", "hold"),
+        (Capability.NATIVE, start.NATIVE_SIDECAR, "native"),
+    ],
+)
+def test_the_other_webhook_gives_pods_a_label_and_their_start(
+    capability: Capability, annotation: str, started_with: str
+) -> None:
+    """A pod that gets its sidecar by us, in whichever namespace, starts after it."""
     found = request()
-    result = review.answer_inject(json.dumps(found).encode())
+    result = review.answer_inject(json.dumps(found).encode(), Start(capability=capability))
     sent = response(result.body)
     pod = found["request"]["object"]
     after = jsonpatch.apply_patch(pod, base64.b64decode(sent["patch"]).decode())
-    assert after["metadata"].pop("labels") == {start.INJECT: "true"}
-    assert after["metadata"] == pod["metadata"]
-    assert sent["auditAnnotations"] == {"reason": 'added label sidecar.istio.io/inject: "true"'}
+    assert after["metadata"]["labels"] == {start.INJECT: "true"}
+    assert annotation in after["metadata"]["annotations"]
+    assert sent["auditAnnotations"]["started-with"] == started_with
+    assert sent["auditAnnotations"]["reason"].startswith(
+        'added label sidecar.istio.io/inject: "true"; '
+    )
     assert result.outcome is Outcome.LABELLED
+
+
+def test_the_other_webhook_gives_its_start_to_a_pod_that_asks_itself() -> None:
+    said = document({"main": None}, labels={start.INJECT: "true"})
+    result = review.answer_inject(json.dumps(request(object=said)).encode(), Start())
+    after = jsonpatch.apply_patch(said, base64.b64decode(response(result.body)["patch"]).decode())
+    assert after["metadata"]["annotations"][start.STARTED_WITH] == "hold"
+    assert after["metadata"]["labels"] == said["metadata"]["labels"]
+    assert result.outcome is Outcome.HOLD
+
+
+def test_the_other_webhook_gives_a_label_alone_where_start_is_off() -> None:
+    off = Start(mode=StartMode.OFF)
+    sent = response(review.answer_inject(json.dumps(request()).encode(), off).body)
+    (op,) = json.loads(base64.b64decode(sent["patch"]))
+    assert op["path"] == "/metadata/labels"
+    assert sent["auditAnnotations"] == {"reason": 'added label sidecar.istio.io/inject: "true"'}
 
 
 def test_the_other_webhook_leaves_alone_what_says_something_itself() -> None:
     """Nothing is done, and the audit log learns why."""
     said = document({"main": None}, annotations={start.INJECT: "false"})
-    result = review.answer_inject(json.dumps(request(object=said)).encode())
+    result = review.answer_inject(json.dumps(request(object=said)).encode(), Start())
     sent = response(result.body)
     assert sent.keys() == UNCHANGED
     assert sent["auditAnnotations"] == {"reason": 'annotation sidecar.istio.io/inject: "false"'}
@@ -263,9 +291,9 @@ PODS = st.dictionaries(st.sampled_from(["metadata", "spec", "status"]), ANYTHING
 @given(st.binary() | ANYTHING.map(msgspec.json.encode))
 def test_no_body_breaks_it(body: bytes) -> None:
     """There is an answer, or the one error that the server knows."""
-    for answered in (partial(review.answer, how=Start()), review.answer_inject):
+    for answer_to in (review.answer, review.answer_inject):
         with contextlib.suppress(review.Malformed):
-            answered(body)
+            answer_to(body, Start())
 
 
 @given(st.dictionaries(
@@ -274,8 +302,8 @@ def test_no_body_breaks_it(body: bytes) -> None:
 def test_whatever_a_review_is_about_it_is_answered(fields: dict[str, Any], about: Any) -> None:
     """Its uid is all that an answer needs."""
     body = msgspec.json.encode(request(**fields, object=about))
-    for answered in (partial(review.answer, how=Start()), review.answer_inject):
-        result = answered(body)
+    for answer_to in (review.answer, review.answer_inject):
+        result = answer_to(body, Start())
         response(result.body, result.uid)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from istio_aux import status
 from istio_aux.admission.server import Webhook
 from istio_aux.core import checkpoint
+from istio_aux.core.applications import Applications
 from istio_aux.core.checkpoint import Checkpoint
 from istio_aux.core.namespace import Namespace
 from istio_aux.core.pod import Pod
@@ -85,7 +86,7 @@ class Parts:
         )  # fmt: skip
         self._watcher.changed = self._mesh_changed
         self._namespaces.listen(self._repair.relabelled)
-        self._applications = ApplicationsFile(settings.applications, self._repair.ask)
+        self._applications = ApplicationsFile(settings.applications, self._ask)
         self._watches = self._watch()
         name, lease = identity(settings.webhook_address.port), settings.lease
         self._lease = (
@@ -203,6 +204,10 @@ class Parts:
         found = checkpoint.read(text)
         self._repair.failed = found.failed
         self._watcher.recall(found.injectors)
+
+    def _ask(self, applications: Applications) -> None:
+        self._selection.ask(applications)
+        self._repair.ask(applications)
 
     def _lead(self, leads: bool) -> None:
         self._leads = leads

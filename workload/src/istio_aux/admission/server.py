@@ -177,7 +177,7 @@ class Webhook:
     def _review(self, path: bytes, body: bytes) -> review.Answer:
         try:
             if path == INJECT:
-                return review.answer_inject(body)
+                return review.answer_inject(body, self._how())
             return review.answer(body, self._how())
         except review.Malformed:
             raise

@@ -1,7 +1,8 @@
-"""Applications whose pods are to have a sidecar because somebody asked for it by name.
+"""Applications and namespaces whose pods are to have a sidecar because somebody asked for it.
 
 Only the file that names them may live here, and what is meant by it: a pod of such an application
-is judged as admission would make it now. One entry a line, ``model/app`` or ``model/*``; ``#``
+is judged as admission would make it now. One entry a line: ``model/app``, ``model/*`` for all
+applications of a model, or ``namespace/**`` for all pods of a namespace that Istio injects; ``#``
 begins a comment.
 """
 
@@ -15,6 +16,7 @@ import msgspec
 from msgspec import structs
 
 from istio_aux.core import label
+from istio_aux.core.injection import IGNORED
 from istio_aux.core.pod import NewMetadata, NewPod, Pod
 from istio_aux.core.policy import Application
 from istio_aux.core.start import INJECT
@@ -24,6 +26,9 @@ LABEL = "app.kubernetes.io/name"
 
 EVERY = "*"
 """Stands for all applications of a model."""
+
+ALL_PODS = "**"
+"""Stands for all pods of a namespace."""
 
 # apimachinery pkg/util/validation: IsDNS1123Label. A model is a namespace.
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
@@ -35,10 +40,12 @@ class Applications(msgspec.Struct, frozen=True):
     Attributes:
         named: applications by name.
         models: namespaces all of whose applications ask.
+        namespaces: whose pods all get a sidecar by the namespace's label, which the charm sets.
     """
 
     named: frozenset[Application] = frozenset()
     models: frozenset[str] = frozenset()
+    namespaces: frozenset[str] = frozenset()
 
     def asks(self, pod: NewPod) -> bool:
         """Whether the pod belongs to an application that asks for sidecars."""
@@ -46,6 +53,23 @@ class Applications(msgspec.Struct, frozen=True):
         if name is None:
             return False
         return namespace in self.models or Application(namespace, name) in self.named
+
+    def covers(self, namespace: str, application: str) -> bool:
+        """Whether pods of an application have their sidecar by us.
+
+        ``application`` is the value of `LABEL`, empty where there is none. They start after their
+        proxy and have it quit, whatever namespaces are selected.
+        """
+        if namespace in IGNORED:
+            return False
+        return namespace in self.namespaces or (
+            bool(application)
+            and (namespace in self.models or Application(namespace, application) in self.named)
+        )
+
+    def places(self) -> frozenset[str]:
+        """Return the namespaces of all pods that are covered."""
+        return self.models | self.namespaces | {each.namespace for each in self.named}
 
     def judged(self, pod: Pod) -> Pod:
         """The pod as admission would make it now: with Istio's label if its application asks.
@@ -73,17 +97,25 @@ def parse(text: str) -> tuple[Applications, tuple[str, ...]]:
     """Read the file; returns who asks, and a line about each entry that means nothing."""
     named: set[Application] = set()
     models: set[str] = set()
+    namespaces: set[str] = set()
     problems: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
         entry = line.partition("#")[0].strip()
         model, slash, name = entry.partition("/")
         if not entry:
             continue
-        if not (slash and _NAME.fullmatch(model) and (name == EVERY or _NAME.fullmatch(name))):
-            expected = f"expected model/app, or model/{EVERY} for all of a model"
+        wild = name in {EVERY, ALL_PODS}
+        if not (slash and _NAME.fullmatch(model) and (wild or _NAME.fullmatch(name))):
+            expected = (
+                f"expected model/app, model/{EVERY} for all its applications,"
+                f" or namespace/{ALL_PODS} for all pods"
+            )
             problems.append(f"line {number}: {json.dumps(entry)}: {expected}")
         elif name == EVERY:
             models.add(model)
+        elif name == ALL_PODS:
+            namespaces.add(model)
         else:
             named.add(Application(model, name))
-    return Applications(frozenset(named), frozenset(models)), tuple(problems)
+    found = Applications(frozenset(named), frozenset(models), frozenset(namespaces))
+    return found, tuple(problems)

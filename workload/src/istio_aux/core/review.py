@@ -11,6 +11,7 @@ from collections.abc import Callable
 from enum import StrEnum
 
 import msgspec
+from msgspec import structs
 
 from istio_aux.core import label, patch, start
 from istio_aux.core.pod import NewPod, Struct
@@ -33,7 +34,7 @@ class Outcome(StrEnum):
     MOVED = "moved"
     """Hold, for a pod that Istio had injected already."""
     LABELLED = "labelled"
-    """The pod asks for a sidecar now."""
+    """The pod asks for a sidecar now, and starts after it if it is to."""
     UNCHANGED = "unchanged"
     MALFORMED = "malformed"
     """Allowed unseen, with a warning: of the request only its uid could be read."""
@@ -144,13 +145,24 @@ def answer(body: bytes, how: Start) -> Answer:
     return _reviewed(body, lambda pod: start.plan(pod, how))
 
 
-def answer_inject(body: bytes) -> Answer:
-    """Answer one AdmissionReview with what makes the pod ask for a sidecar.
+def answer_inject(body: bytes, how: Start) -> Answer:
+    """Answer one AdmissionReview with what gives the pod a sidecar, and makes it start after it.
 
     Raises:
         Malformed: as `answer`.
     """
-    return _reviewed(body, label.plan)
+    return _reviewed(body, lambda pod: _inject(pod, how))
+
+
+def _inject(pod: NewPod, how: Start) -> start.Plan:
+    """Plan the label, and the start of the pod that has it: no selector is asked about that."""
+    labelled, started = label.plan(pod), start.plan(pod, how)
+    if not started.ops:
+        return structs.replace(labelled, warnings=started.warnings)
+    if not labelled.ops:
+        return started
+    reason = f"{labelled.reason}; {started.reason}"
+    return structs.replace(started, ops=labelled.ops + started.ops, reason=reason)
 
 
 def _reviewed(body: bytes, plan_for: Callable[[NewPod], start.Plan]) -> Answer:
@@ -238,7 +250,7 @@ def _plan(request: Request, plan_for: Callable[[NewPod], start.Plan]) -> start.P
 def _outcome(plan: start.Plan) -> Outcome:
     if not plan.ops:
         return Outcome.UNCHANGED
-    if plan.started_with is None:
+    if plan.started_with is None or plan.ops[0].path.startswith("/metadata/labels"):
         return Outcome.LABELLED
     if isinstance(plan.ops[0], patch.Move):
         return Outcome.MOVED

@@ -95,7 +95,7 @@ class Ledger:
             self.leading
             and not self.stopping
             and self.mode is not QuitMode.OFF
-            and record.key.namespace in self._selection
+            and self._is_ours(record)
         )
 
     def due(self, record: Record) -> Errand | None:
@@ -125,8 +125,8 @@ class Ledger:
             return "this process is stopping"
         if not self.leading:
             return "another process leads"
-        if record.key.namespace not in self._selection:
-            return "the namespace is no longer selected"
+        if not self._is_ours(record):
+            return "the pod is no longer selected"
         return record.reason
 
     def stuck(self) -> list[Stuck]:
@@ -135,22 +135,23 @@ class Ledger:
         return sorted((pod for pod in found if pod), key=lambda pod: pod.since)
 
     def blocked(self) -> list[Blocked]:
-        """Pods of selected namespaces that a container keeps from completing, by name."""
+        """Selected pods that a container keeps from completing, by name."""
         found = (record.blocked() for record in self._selected())
         return sorted((pod for pod in found if pod), key=lambda pod: (pod.namespace, pod.name))
 
     def lost(self) -> list[Lost]:
-        """Pods of selected namespaces whose proxy is dead, by name."""
+        """Selected pods whose proxy is dead, by name."""
         found = (record.lost() for record in self._selected())
         return sorted((pod for pod in found if pod), key=lambda pod: (pod.namespace, pod.name))
 
     def would_quit(self) -> int:
-        """How many pods of selected namespaces only a dry run leaves waiting."""
+        """How many selected pods only a dry run leaves waiting."""
         if self.mode is not QuitMode.DRY_RUN:
             return 0
         return sum(record.verdict == "quit" and not record.left for record in self._selected())
 
     def _selected(self) -> Iterable[Record]:
-        return (
-            record for record in self._records.values() if record.key.namespace in self._selection
-        )
+        return (record for record in self._records.values() if self._is_ours(record))
+
+    def _is_ours(self, record: Record) -> bool:
+        return self._selection.covers(record.key.namespace, record.application)

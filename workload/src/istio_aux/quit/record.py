@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from istio_aux.core import quit as quitting
+from istio_aux.core.applications import LABEL
 from istio_aux.core.ladder import Rung
 from istio_aux.core.pod import Pod
 from istio_aux.core.quit import Action, Ignore, Quit, Report, Wait
@@ -73,6 +74,7 @@ class Record:
 
     Attributes:
         key: which pod.
+        application: whose it is, as its label says; empty if it is nobody's.
         verdict: the kind of the newest decision.
         reason: its reason, for people.
         since: since when a pod whose proxy has to exit is so, if it says so.
@@ -93,6 +95,7 @@ class Record:
     """
 
     key: Key
+    application: str = ""
     verdict: Verdict = "ignore"
     reason: str = ""
     since: datetime | None = None
@@ -141,6 +144,7 @@ class Record:
         self.blocked_since = (self.blocked_since or now) if by else None
         self.version, self.seen = _version(pod), now
         self.node = (pod.spec.node_name or "") if verdict == "quit" else ""
+        self.application = shared(pod.labels.get(LABEL, ""))
 
     def settle(self, decision: Action) -> None:
         """All that ``decision`` asks for was done; the newest one may ask for something else."""

@@ -1,32 +1,45 @@
-"""Which namespaces are selected now.
+"""Whose proxies are ours to quit: pods of selected namespaces, and those that we had injected.
 
-Only the set may live here; the API server evaluates the selector.
+Only these sets may live here; the API server evaluates the selector.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from istio_aux.core.applications import Applications
 from istio_aux.core.namespace import Namespace
 from istio_aux.kube.resources import Key
 
 
 class Selection:
-    """The names of the selected namespaces, fed by a watch that carries the selector.
+    """Selected namespaces, fed by a watch that carries the selector, and injected applications.
 
     A namespace that loses its label leaves the watch's selection and comes here as a deletion.
     """
 
     def __init__(self, changed: Callable[[str], None] = lambda _name: None) -> None:
-        """``changed`` is called with the name of each namespace that comes or goes."""
+        """``changed`` is called with the name of each namespace whose pods may be others now."""
         self._uids: dict[str, str] = {}
+        self._applications = Applications()
         self.changed = changed
 
     def __contains__(self, namespace: str) -> bool:
         return namespace in self._uids
 
+    def covers(self, namespace: str, application: str) -> bool:
+        """Whether pods of the application, empty for none, are ours to act on in the namespace."""
+        return namespace in self._uids or self._applications.covers(namespace, application)
+
+    def ask(self, applications: Applications) -> None:
+        """These are injected now, whatever namespaces are selected."""
+        before, self._applications = self._applications, applications
+        if applications != before:
+            for namespace in sorted(before.places() | applications.places()):
+                self.changed(namespace)
+
     def names(self) -> list[str]:
-        """All names, sorted."""
+        """Return the names of the selected namespaces, sorted."""
         return sorted(self._uids)
 
     def apply(self, resource: Namespace) -> None:

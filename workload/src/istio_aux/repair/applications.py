@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from istio_aux.core.applications import new_pod
+from istio_aux.core.applications import EVERY, new_pod
 from istio_aux.core.pacing import Mesh
 from istio_aux.core.policy import Application
 from istio_aux.repair.findings import ApplicationMesh
@@ -19,17 +19,24 @@ NAMED = 3
 
 
 def applications(ledger: Ledger, unknown: str = "") -> list[ApplicationMesh]:
-    """What is to be said of each application that is named, sorted.
+    """What is to be said of each application that is named, and of all of a model, sorted.
 
     ``unknown`` says why nothing can be said of pods; empty if it can.
     """
-    asking = sorted(ledger.applications.named, key=lambda each: (each.namespace, each.name))
+    models = ledger.applications.models
+    every = {Application(model, EVERY) for model in models}
+    asking = sorted(ledger.applications.named | every, key=lambda each: (each.namespace, each.name))
     pods: dict[tuple[str, str], list[Record]] = {(each.namespace, each.name): [] for each in asking}
     names = {each.name for each in asking}
     # Most pods of a cluster are of no application that asks, and this is asked often.
     for record in ledger.all():
-        if record.application in names and not record.member.deleting:
-            pods.get((record.key.namespace, record.application), []).append(record)
+        namespace, name = record.key.namespace, record.application
+        if not name or record.member.deleting:
+            continue
+        if name in names:
+            pods.get((namespace, name), []).append(record)
+        if namespace in models:
+            pods[namespace, EVERY].append(record)
     return [_mesh(ledger, each, pods[each.namespace, each.name], unknown) for each in asking]
 
 
