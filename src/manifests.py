@@ -197,11 +197,12 @@ def render_webhook(values: Values) -> list[AnyResource]:
     """Return the MutatingWebhookConfiguration."""
     mode = values.start_mode if values.admission == "policy" else None
     admission = _admission(values)
+    conditions = startrules.webhook_conditions(mode, values.capability)
     start = {
         "name": "start.istio-aux.io",
         "path": "/mutate",
         "matches": admission.pop("matches"),
-        "conditions": startrules.webhook_conditions(mode, values.capability),
+        "conditions": conditions,
     }
     return _render(
         "webhook.yaml.j2",
@@ -210,7 +211,7 @@ def render_webhook(values: Values) -> list[AnyResource]:
         ca_bundle=base64.b64encode(values.ca_bundle.encode()).decode(),
         webhooks=[
             start,
-            *injectrules.namespaced(values.app, values.inject_namespaces, start["conditions"]),
+            *injectrules.namespaced(values.app, values.inject_namespaces, conditions),
             *injectrules.webhooks(values.app, values.model, values.inject),
         ],
         **admission,

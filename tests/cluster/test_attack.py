@@ -18,12 +18,16 @@ import lightkube
 import pytest
 from istio_aux.serving import raise_descriptors
 from lab import creation, meshed
+from lab.accounts import PODS, administrator
 from lab.creation import Stream
 from lab.kubelet import ScriptedKubelet, Via
 from lab.scene import Scene
 from lab.served import end, program, stage
 from lab.workload import Workload
 from lightkube.resources.coordination_v1 import Lease
+from lightkube.resources.rbac_authorization_v1 import ClusterRoleBinding
+
+import manifests
 
 # Creations a second. The API server opens a connection for each review above 25 at once.
 RATE = 25
@@ -222,3 +226,30 @@ def test_a_pod_that_is_nested_deeply_ends_nothing(
 
     assert late.status()["unreadable-objects"] == attacked.status()["unreadable-objects"] == []
     end(late)
+
+
+def test_the_workloads_account_changes_no_pod_and_makes_no_other_lease_even_as_administrator(
+    cluster: lab.Cluster, client: lightkube.Client, attackers: Scene, bystanders: Bystanders
+):
+    """Somebody has its token, and a role that lets it do anything."""
+    model, service_account = "attacked", manifests.service_account("attacked")
+    attackers.start("target")
+    where = f"{attackers.namespace}/target"
+    path = f"{PODS.format(attackers.namespace)}/target"
+    intruder = {"spec": {"ephemeralContainers": [{"name": "intruder", "image": "none"}]}}
+    account = administrator(cluster, model, service_account)
+
+    with bystanders():
+        refusals = {
+            "ephemeral container": account.patch(f"{path}/ephemeralcontainers", intruder),
+            "pod": account.patch(path, {"metadata": {"labels": {"a": "b"}}}),
+            "proxy": account.connect("proxy", where),
+            "attach": account.connect("attach", where),
+            "lease": account.create_lease(model, {"name": "another-controller"}),
+            "lease elsewhere": account.create_lease("kube-system", {"name": "kube-scheduler"}),
+        }
+
+    account.close()
+    client.delete(ClusterRoleBinding, f"{model}-{service_account}-is-an-administrator")
+    allowed = {what for what, refusal in refusals.items() if "denied request" not in refusal}
+    assert allowed == set(), refusals
