@@ -98,7 +98,7 @@ def show(
 
 def conclude(console: Console, performance: Performance, folder: Path) -> int:
     """Judge, show in the terminal, write the report; return the exit status."""
-    promise = judge(*performance.jobs)
+    promise = judge(*performance.jobs, *performance.worlds)
     console.print(f"\n{performance.status.rstrip()}\n", markup=False, soft_wrap=True)
     console.print(table.render(performance.jobs))
     marks = timeline.glyphs(console.encoding)

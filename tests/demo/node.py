@@ -10,12 +10,16 @@ import lab.istio
 import lab.juju
 import lab.pack
 import lab.trainer
+from lab import worlds
+from lab.meshed import proxy_exit_code
+from lab.worlds import Shape
 from lightkube import codecs
 from lightkube.resources.core_v1 import Pod
 
 from demo import scenes
 from demo.performance import Performance
 from demo.steps import Steps
+from demo.worlds import play
 
 # Envoy needs a second or two until it has its configuration, and more on a busy node.
 PROXY_READY_DELAY = 3.0
@@ -35,37 +39,45 @@ NOTES = (
 
 
 def run(steps: Steps, cluster: lab.Cluster) -> Performance:
-    """Set the stage on a cluster of level `node` and play both scenes."""
-    app = set_stage(steps, cluster)
+    """Set the stage on a cluster of level `node` and play both scenes, and the worlds of Istio."""
+    app, istio = set_stage(steps, cluster)
     client = cluster.client()
     manifest = scenes.EXAMPLES / "tfjob.yaml"
     without = scenes.play(scenes.WITHOUT, manifest, client, cluster.kubeconfig, steps)
     helped = scenes.play(scenes.WITH, manifest, client, cluster.kubeconfig, steps)
     # Juju sends this every five minutes; the status is of the last event.
     app.run("update-status")
+    status = app.model.status()
+
+    def made(world: lab.istio.World) -> tuple[Shape, str]:
+        name = f"native-{world.replace(' ', '-')}"
+        pod = worlds.complete(client, scenes.WITH.namespace, name)
+        return worlds.shape(pod), f"its Job completes, its proxy exits {proxy_exit_code(pod)}"
+
     return Performance(
         without=without,
         helped=helped,
-        status=app.model.status(),
+        status=status,
         made=MADE,
         notes=NOTES,
+        worlds=play(istio, scenes.WITH.namespace, made, steps),
     )
 
 
-def set_stage(steps: Steps, cluster: lab.Cluster) -> lab.juju.App:
+def set_stage(steps: Steps, cluster: lab.Cluster) -> tuple[lab.juju.App, lab.istio.Istio]:
     """Make what the scenes need, all at once; the first error ends it without waiting for more."""
     pool = ThreadPoolExecutor(thread_name_prefix="demo")
     try:
         images = pool.submit(_images, cluster, steps)
         charm = pool.submit(_charm, cluster, steps)
+        istio = pool.submit(_istio, cluster, steps)
         others = [
-            pool.submit(_istio, cluster, steps),
             pool.submit(_trainer, cluster, steps),
             pool.submit(_datasets, cluster, steps, images),
         ]
-        for future in as_completed([images, charm, *others]):
+        for future in as_completed([images, charm, istio, *others]):
             future.result()
-        return charm.result()
+        return charm.result(), istio.result()
     finally:
         # What still runs fails with the cluster, which ends when an error gets out of here.
         pool.shutdown(wait=False, cancel_futures=True)
@@ -76,9 +88,10 @@ def _images(cluster: lab.Cluster, steps: Steps) -> None:
     steps.done("image of the payload loaded")
 
 
-def _istio(cluster: lab.Cluster, steps: Steps) -> None:
-    lab.istio.install(cluster, proxy_ready_delay=PROXY_READY_DELAY)
+def _istio(cluster: lab.Cluster, steps: Steps) -> lab.istio.Istio:
+    istio = lab.istio.install(cluster, proxy_ready_delay=PROXY_READY_DELAY)
     steps.done("Istio's stand-in injects sidecars")
+    return istio
 
 
 def _trainer(cluster: lab.Cluster, steps: Steps) -> None:

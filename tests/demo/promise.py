@@ -32,8 +32,11 @@ class Promise:
         return bool(self.checks) and all(check.kept for check in self.checks)
 
 
-def judge(without: JobStory, helped: JobStory) -> Promise:
-    """Judge the same job in a namespace without the label and in one with it."""
+def judge(without: JobStory, helped: JobStory, *more: Check) -> Promise:
+    """Judge the same job in a namespace without the label and in one with it.
+
+    `more` is what was judged already.
+    """
     return Promise(
         (
             _not_succeeded(without),
@@ -43,6 +46,7 @@ def judge(without: JobStory, helped: JobStory) -> Promise:
             _first_try(helped),
             _after_proxy(helped),
             _proxy_exit(helped),
+            *more,
         )
     )
 

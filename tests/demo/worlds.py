@@ -1,0 +1,34 @@
+"""What `start-mode: auto` comes to in each of the three worlds of Istio: a row for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import lab.istio
+from lab import worlds
+from lab.worlds import EXPECTED, Shape
+
+from demo.promise import Check
+from demo.steps import Steps
+
+SAID = {
+    "never": "where Istio makes no native sidecars, a pod is held",
+    "on request": "where Istio makes them on request, a pod gets one",
+    "default": "where Istio makes them by default, a pod gets one",
+}
+
+Made = Callable[[lab.istio.World], tuple[Shape, str]]
+"""Makes a pod in that world; returns what it is, and what became of it."""
+
+
+def play(istio: lab.istio.Istio, namespace: str, made: Made, steps: Steps) -> tuple[Check, ...]:
+    """Let Istio be each of the worlds in turn, and make a pod in it."""
+    rows: list[Check] = []
+    for world, expected in EXPECTED.items():
+        worlds.become(istio, world, namespace)
+        shape, why = made(world)
+        sidecar = "a native sidecar" if shape.native else "a classic sidecar"
+        why = f"{sidecar}, started with {shape.started_with}, {why}"
+        rows.append(Check(f"with the label, {SAID[world]}", shape == expected, why))
+        steps.done(f"{namespace}: Istio {world}: {why}")
+    return tuple(rows)
