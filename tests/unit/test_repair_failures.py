@@ -93,7 +93,7 @@ async def cut(request: web.Request) -> web.StreamResponse | None:
 
 @driven
 async def test_an_eviction_that_nobody_answered_is_tried_again_if_it_did_not_happen() -> None:
-    async with cluster() as world:
+    async with cluster(pace=replace(PACE, doubt=0.3)) as world:
         world.api.faults.append(cut)
         await world.pod("web")
         await until(lambda: world.restarts("failed") == 1, "nobody answers")
