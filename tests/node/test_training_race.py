@@ -227,7 +227,7 @@ def test_its_pods_are_made_anew_and_it_succeeds_when_jobs_may_be_restarted(
     assert not after.pods.keys() & before.pods.keys()
     assert not before.meshed()
     assert after.meshed()
-    assert MARK not in after.job["metadata"].get("annotations", {})
+    assert MARK not in after.job["metadata"].get("labels", {})
     assert not after.job["spec"]["runPolicy"].get("suspend")
     assert not any(s.get("failed") for s in after.job["status"]["replicaStatuses"].values())
 

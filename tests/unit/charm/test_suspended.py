@@ -245,7 +245,7 @@ def test_a_job_that_cannot_be_read_stops_neither_an_event_nor_the_removal(
     assert set(api.objects) == {TFJOB}
 
 
-def test_a_cluster_without_training_jobs_is_asked_in_vain(
+def test_a_cluster_without_training_jobs_is_cleaned_up_too(
     ctx: Context, settled: testing.State, api: ApiServer
 ) -> None:
     api.unknown = {"tfjobs", "pytorchjobs", "mpijobs", "xgboostjobs", "paddlejobs", "jaxjobs"}

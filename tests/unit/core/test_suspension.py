@@ -145,7 +145,7 @@ def test_a_job_whose_operator_is_not_at_work_is_resumed(left: Sequence[Pod]) -> 
     found = job("Running", marked=True, policy={"suspend": True})
     decision = follow(found, left, waited=LONG)
     assert isinstance(decision, Resume)
-    assert decision.in_vain
+    assert decision.without_restart
     assert isinstance(follow(found, left, waited=LONG - 1), Wait)
 
 
@@ -167,7 +167,8 @@ def ending(seconds: float) -> Sequence[Pod]:
 )
 def test_no_job_is_kept_suspended_longer_than_its_bound(since: float, left: Sequence[Pod]) -> None:
     assert follow(suspended(), left, since=since) == Resume(
-        reason="it was suspended for too long, and 1 of its pods are still there: a", in_vain=True
+        reason="it was suspended for too long, and 1 of its pods are still there: a",
+        without_restart=True,
     )
 
 

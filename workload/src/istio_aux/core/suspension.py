@@ -153,10 +153,10 @@ class Resume(Decision, frozen=True, tag="resume"):
     """Resume the Job, and take the mark off.
 
     Attributes:
-        in_vain: whether nothing has happened to its pods.
+        without_restart: whether its pods were not, or not all, replaced.
     """
 
-    in_vain: bool = False
+    without_restart: bool = False
 
 
 class Release(Decision, frozen=True, tag="release"):
@@ -293,12 +293,12 @@ def _steps(
     untouched = all(pod.metadata.deletion_timestamp is None for pod in left)
     if not seen and untouched and waited >= patience.doubt:
         why = f"its operator has not noticed within {patience.doubt:g} s that it is suspended"
-        yield Resume(reason=why, in_vain=True)
+        yield Resume(reason=why, without_restart=True)
     if left:
         names = ", ".join(sorted(pod.metadata.name for pod in left)[:3])
         there = f"{len(left)} of its pods are still there: {names}"
         if overdue:
-            yield Resume(reason=f"it was suspended for too long, and {there}", in_vain=True)
+            yield Resume(reason=f"it was suspended for too long, and {there}", without_restart=True)
         yield Wait(reason=there, pod=left[0])
     if not seen:
         yield Wait(reason="its operator has not noticed yet that it is suspended")

@@ -256,11 +256,11 @@ class Suspensions:
                 self._say(logging.WARNING, "job-left", case.key, decision.reason)
             case Resume():
                 await self._jobs.change(case.key, job, decision)
-                outcome = "failed" if decision.in_vain else "resumed"
+                outcome = "failed" if decision.without_restart else "resumed"
                 self._telemetry.sidecar_restarts.labels(outcome).inc()
-                level = logging.WARNING if decision.in_vain else logging.INFO
+                level = logging.WARNING if decision.without_restart else logging.INFO
                 self._say(level, "job-resumed", case.key, decision.reason)
-                if decision.in_vain:
+                if decision.without_restart:
                     self._warn(case.key, decision.reason)
         return True
 
