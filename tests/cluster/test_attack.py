@@ -20,11 +20,17 @@ from istio_aux.serving import raise_descriptors
 from lab import creation, meshed
 from lab.accounts import PODS, administrator
 from lab.creation import Stream
+from lab.istio import Istio
 from lab.kubelet import ScriptedKubelet, Via
 from lab.scene import Scene
 from lab.served import end, program, stage
 from lab.workload import Workload
+from lightkube.models.batch_v1 import JobSpec
+from lightkube.models.core_v1 import PodTemplateSpec
+from lightkube.models.meta_v1 import ObjectMeta, OwnerReference
+from lightkube.resources.batch_v1 import Job
 from lightkube.resources.coordination_v1 import Lease
+from lightkube.resources.core_v1 import Namespace
 from lightkube.resources.rbac_authorization_v1 import ClusterRoleBinding
 
 import manifests
@@ -58,8 +64,8 @@ def attacked(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) -> 
 
     Its heir answers none, but would lead as soon as the Lease is not renewed in time.
     """
-    lease = {"lease": "attacked/attacked"}
-    with program(cluster, tmp_path_factory.mktemp("attacked"), "attacked", lease) as leader:
+    settings = {"lease": "attacked/attacked", "race-policy": "restart", "restart-jobs": True}
+    with program(cluster, tmp_path_factory.mktemp("attacked"), "attacked", settings) as leader:
         # As many as many a container has, and fewer than who attacks it.
         resource.prlimit(leader.process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
         lab.until(lambda: leader.status().get("leader"), timeout=30, what="it to lead")
@@ -253,3 +259,38 @@ def test_the_workloads_account_changes_no_pod_and_makes_no_other_lease_even_as_a
     client.delete(ClusterRoleBinding, f"{model}-{service_account}-is-an-administrator")
     allowed = {what for what, refusal in refusals.items() if "denied request" not in refusal}
     assert allowed == set(), refusals
+
+
+def test_the_name_of_an_owner_that_is_a_path_leads_nowhere(
+    client: lightkube.Client, kubelet: ScriptedKubelet, attacked: Workload,
+    bystanders: Bystanders, istio: Istio,
+):  # fmt: skip
+    """The API server checks no such name, and the garbage collector resolves it as a path."""
+
+    def reason() -> str:
+        found = attacked.status()["unmeshed-pods"]
+        return next((pod["reason"] for pod in found if pod["name"] == "forged"), "")
+
+    with stage(client, kubelet, attacked) as scene, bystanders():
+        template = PodTemplateSpec(spec=meshed.pod(scene.namespace, "none").spec)
+        job = client.create(
+            Job(
+                metadata=ObjectMeta(name="real", namespace=scene.namespace),
+                spec=JobSpec(template=template, suspend=True),
+            )
+        )
+        assert job.metadata
+        assert job.metadata.uid
+        owner = OwnerReference(
+            apiVersion="batch/v1", kind="Job", name="../jobs/real", uid=job.metadata.uid,
+            controller=True,
+        )  # fmt: skip
+        scene.start("forged", sidecar=None, owner=owner)
+        client.patch(
+            Namespace, scene.namespace, {"metadata": {"labels": {"istio-injection": "enabled"}}}
+        )
+        lab.until(
+            lambda: 'name "../jobs/real": no object can have it' in reason(),
+            timeout=60,
+            what="the pod to be refused a restart",
+        )
