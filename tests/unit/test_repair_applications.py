@@ -164,6 +164,22 @@ async def test_nothing_is_said_of_pods_that_nobody_watches() -> None:
 
 
 @driven
+async def test_a_model_of_which_all_are_asked_for_says_why_none_is_injected() -> None:
+    """Where the namespace forbids it, nothing but the status says what is left out."""
+    async with cluster(policy=REPORT) as world:
+        ask(world, "bank/*")
+        await world.pod("web-0", namespace="bank", labels=WEB)
+        await world.pod("nobody-0", namespace="bank")
+        await world.known(2)
+        await until(lambda: said(world).meshed is False, "it is without")
+        assert (said(world).name, said(world).live) == ("*", True)
+        world.namespaces["bank"] = {"istio-injection": "disabled"}
+        world.repair.relabelled("bank")
+        await until(lambda: said(world).live is False, "it forbids injection")
+        assert said(world).live_reason
+
+
+@driven
 async def test_the_same_pod_is_found_by_its_namespace_and_by_its_application() -> None:
     """Two applications of one name in two models are two."""
     async with cluster(policy=REPORT) as world:
