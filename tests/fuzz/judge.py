@@ -160,12 +160,15 @@ def _of_patch(ask: Ask, patch: str) -> Iterator[str]:
         yield f"the patch does not apply: {error!r}"
         return
     if ask.path == INJECT:
-        paths = {op["path"].partition("/sidecar.istio.io~1inject")[0] for op in json.loads(ops)}
-        label = pod["metadata"].get("labels", {}).get("sidecar.istio.io/inject")
-        if (paths, label) != ({"/metadata/labels"}, "true"):
+        paths = [op["path"] for op in json.loads(ops)]
+        labelled = [path for path in paths if path.startswith("/metadata/labels")]
+        asked = {path.partition("/sidecar.istio.io~1inject")[0] for path in labelled}
+        label = (pod["metadata"].get("labels") or {}).get("sidecar.istio.io/inject")
+        if labelled and (asked, label) != ({"/metadata/labels"}, "true"):
             yield f"it asks for no sidecar, or for more: {ops}"
-        return
-    annotations = pod["metadata"]["annotations"]
+        if labelled == paths:
+            return
+    annotations = pod["metadata"].get("annotations") or {}
     if annotations.get("istio-aux.io/started-with") not in {"native", "hold"}:
         yield f"it is not said what was done: {annotations}"
     if sum(len(f"{key}{value}".encode()) for key, value in annotations.items()) > 256 << 10:

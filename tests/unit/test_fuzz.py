@@ -23,6 +23,7 @@ SAID = {"istio-aux.io/started-with": "hold"}
 DONE = [{"op": "add", "path": "/metadata/annotations", "value": SAID}]
 LABELS = {"op": "add", "path": "/metadata/labels", "value": {"sidecar.istio.io/inject": "true"}}
 NOT_TRUE = {**LABELS, "value": {"sidecar.istio.io/inject": "yes"}}
+OTHER = {"op": "add", "path": "/metadata/labels/another", "value": "label"}
 NOWHERE = [{"op": "add", "path": "/metadata/annotations/a", "value": "b"}]
 
 
@@ -65,7 +66,8 @@ def test_a_review_is_nobody_else_s() -> None:
 
 def test_an_answer_without_fault_is_no_finding() -> None:
     assert list(judge.of(MUTATION, answer(**patched(*DONE)))) == []
-    assert list(judge.of(INJECTION, answer(**patched(LABELS)))) == []
+    for ops in ([LABELS], DONE, [LABELS, *DONE]):
+        assert list(judge.of(INJECTION, answer(**patched(*ops)))) == []
 
 
 @pytest.mark.parametrize(
@@ -89,11 +91,19 @@ def test_a_fault_in_an_answer_is_found(faulty: Answer, finding: str) -> None:
     assert finding in " ".join(judge.of(MUTATION, faulty))
 
 
-@pytest.mark.parametrize("ops", [DONE, [LABELS, *DONE], [NOT_TRUE]], ids=str)
-def test_a_patch_for_more_or_less_than_a_label_is_found(ops: list[dict[str, Any]]) -> None:
-    assert "it asks for no sidecar, or for more" in " ".join(
-        judge.of(INJECTION, answer(**patched(*ops)))
-    )
+@pytest.mark.parametrize(
+    ("ops", "finding"),
+    [
+        ([NOT_TRUE], "it asks for no sidecar, or for more"),
+        ([LABELS, OTHER], "it asks for no sidecar, or for more"),
+        ([LABELS, *PATCH], "not said what was done"),
+    ],
+    ids=str,
+)
+def test_a_patch_for_more_or_less_than_a_label_and_a_start_is_found(
+    ops: list[dict[str, Any]], finding: str
+) -> None:
+    assert finding in " ".join(judge.of(INJECTION, answer(**patched(*ops))))
 
 
 def test_a_pod_that_is_changed_twice_is_found() -> None:
