@@ -29,6 +29,8 @@ def main() -> int:
     verdict = asyncio.run(_fuzz(options.bodies, options.seed))
     for finding in verdict.findings:
         print(f"{finding.case}: {finding.what} (kept as {finding.keep()})")
+    seconds, name = verdict.slowest
+    print(f"at most {seconds * 1000:.1f} ms of a processor for an answer, {name}")
     whole = len(verdict.parts) == PARTS and options.bodies >= ENOUGH
     grown = whole and verdict.growth > GROWTH
     if grown:

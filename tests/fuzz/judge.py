@@ -15,7 +15,7 @@ from fuzz.requests import INJECT, Ask
 
 DEPTH = 300
 """Levels of nesting; a review that is nested more need not be understood. Pods have some twenty."""
-LARGEST = 8 << 20
+LARGEST = 4 << 20
 """Bytes of a body; larger ones are refused."""
 
 
@@ -64,6 +64,17 @@ def of_any(answer: Answer) -> Iterator[str]:
         yield f"status {answer.status}: Content-Type: {answer.headers.get('content-type')}"
     if answer.status != 200 and not re.fullmatch(rb"[^\r\n]*\n?", answer.body):
         yield f"status {answer.status}: more than a line: {answer.body[:200]!r}"
+
+
+def of_slow(uid: str, answer: Answer) -> Iterator[str]:
+    """Findings about the answer to a review that begins as the API server begins all of them."""
+    yield from of_any(answer)
+    if answer.status != 200:
+        yield f"status {answer.status}, expected 200: {answer.body[:200]!r}"
+        return
+    response = json.loads(answer.body)["response"]
+    if (response["uid"], response["allowed"]) != (uid, True):
+        yield f"not allowed: {answer.body[:200]!r}"
 
 
 def again(body: bytes, answer: Answer) -> bytes | None:

@@ -6,14 +6,19 @@ Case ``n`` of a seed is always the same, whichever connection it falls to.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from fuzz import bodies, judge, requests
+from istio_aux.core import review
+from istio_aux.core.policy import Start
+
+from fuzz import bodies, judge, requests, slow
 from fuzz.client import Connection, Garbled
 from fuzz.judge import Answer
 from fuzz.requests import INJECT, MUTATE, Ask, Talk
@@ -26,6 +31,10 @@ TALKS = 0.04
 INJECTS = 0.2
 """Share of the others that are for the smaller of the two webhooks."""
 PARTS = 10
+BUDGET = 0.02
+"""Seconds of a processor for one answer, TLS and HTTP included: for so long all others wait."""
+TRIES = 8
+"""The least of so many counts: what else the machine does cannot make an answer cheaper."""
 
 
 @dataclass
@@ -63,6 +72,8 @@ class Verdict:
 
     findings: list[Finding] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
+    slowest: tuple[float, str] = (0.0, "")
+    """Seconds of a processor, and what they were for."""
 
     @property
     def growth(self) -> float:
@@ -79,6 +90,7 @@ async def play(
     """
     verdict = Verdict()
     await _run(server, _kept(), verdict, Counter())
+    await _measure(server, verdict)
     for part in range(PARTS):
         began, answers = time.monotonic(), Counter[int]()
         numbers = range(count * part // PARTS, count * (part + 1) // PARTS)
@@ -119,6 +131,43 @@ def _kept() -> Iterator[Case]:
         yield file.name, Talk([file.read_bytes()])
 
 
+async def _measure(server: Server, verdict: Verdict) -> None:
+    """Ask what was made to be slow, and nothing beside it."""
+    for name, ask in slow.asks():
+        least = math.inf
+        for _ in range(TRIES):
+            connection = Connection(server.address, server.trust)
+            await connection.open()
+            before = server.cpu
+            await connection.send(ask.data)
+            answer = await connection.answer()
+            least = min(least, server.cpu - before)
+            connection.leave()
+            if least < BUDGET:
+                break
+        found = list(judge.of_slow(slow.UID, answer)) if answer else ["no answer"]
+        if least > BUDGET:
+            found.append(f"{least:.3f} s of a processor, at most {BUDGET} are allowed")
+        verdict.findings += [Finding(name, what) for what in found]
+        verdict.slowest = max(verdict.slowest, (least, name))
+
+
+def cost(ask: Ask) -> float:
+    """Seconds of a processor that the core takes for an answer: the least of several counts."""
+    least = math.inf
+    for _ in range(TRIES):
+        began = time.thread_time()
+        with suppress(review.Malformed):
+            if ask.path == INJECT:
+                review.answer_inject(ask.body)
+            else:
+                review.answer(ask.body, Start())
+        least = min(least, time.thread_time() - began)
+        if least < BUDGET:
+            break
+    return least
+
+
 async def _run(
     server: Server, cases: Iterator[Case], verdict: Verdict, answers: Counter[int]
 ) -> None:
@@ -155,6 +204,8 @@ class _Player:
     async def _ask(self, ask: Ask, found: list[str]) -> None:
         answer = await self._answer(ask)
         found += judge.of(ask, answer)
+        if (seconds := cost(ask)) > BUDGET:
+            found.append(f"{seconds:.3f} s of a processor, at most {BUDGET} are allowed")
         if not found and (again := judge.again(ask.body, answer)) is not None:
             found += judge.of_again(await self._answer(Ask(again, ask.path)))
 

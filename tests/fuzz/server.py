@@ -40,6 +40,11 @@ class Server:
         return int(kibibytes) / 1024
 
     @property
+    def cpu(self) -> float:
+        """Seconds that it has had a processor so far."""
+        return int(Path(f"/proc/{self.process.pid}/schedstat").read_text().split()[0]) / 1e9
+
+    @property
     def faults(self) -> int:
         """Errors of its own that it survived."""
         with urllib.request.urlopen(f"http://{self.status}/metrics") as answer:

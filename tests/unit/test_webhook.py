@@ -10,6 +10,7 @@ import json
 import logging
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from istio_aux.admission.limits import DEFAULTS
@@ -231,13 +232,35 @@ async def test_the_api_server_s_own_query_does_no_harm(tmp_path: Path) -> None:
         assert (await hook.ask(post(review(), path="/mutate?timeout=3s"))).status == 200
 
 
+@pytest.mark.parametrize(
+    ("pod", "why"),
+    [
+        ({"metadata": {"annotations": {"note": "x" * (3 << 20)}}}, "2097152 are looked at"),
+        ({"spec": {"containers": [{}] * 60_000}}, "60006 objects, and 50000 are looked at"),
+        ({"metadata": {"labels": dict.fromkeys(map(str, range(20_000)), "x")}}, "30000 are looked"),
+    ],
+    ids=["bytes", "objects", "strings"],
+)
 @driven
-async def test_a_pod_of_7_mib_is_answered(tmp_path: Path) -> None:
-    big = {"annotations": {"note": "x" * (7 << 20)}}
+async def test_a_pod_that_would_take_long_is_left_alone_and_the_limit_told(
+    pod: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    """All other reviews would wait for it; etcd stores 1.5 MB of a pod."""
     async with serving(tmp_path) as hook:
-        answer = await hook.ask(post(review(metadata=big)))
+        answer = await hook.ask(post(review(**pod)))
     assert (answer.status, answer.response["uid"]) == (200, "u-1")
+    assert answer.response["allowed"] is True
+    assert "patch" not in answer.response
+    assert why in answer.response["warnings"][0]
     assert hook.webhook.budget.free == DEFAULTS.bodies
+
+
+@driven
+async def test_a_pod_of_as_much_as_etcd_stores_is_held(tmp_path: Path) -> None:
+    big = {"annotations": {"note": "x" * (1_500_000)}}
+    async with serving(tmp_path) as hook:
+        answer = await hook.ask(post(review(metadata=big), path="/inject"))
+    assert "patch" in answer.response
 
 
 @driven

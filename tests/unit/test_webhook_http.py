@@ -123,13 +123,13 @@ async def test_what_was_complete_is_answered_before_garbage_is_refused(tmp_path:
     assert [answer.status for answer in answers] == [200, 400]
 
 
-@pytest.mark.parametrize("claimed", [(8 << 20) + 1, 1 << 60])
+@pytest.mark.parametrize("claimed", [(4 << 20) + 1, 1 << 60])
 @driven
-async def test_a_body_over_8_mib_is_refused_before_it_is_read(claimed: int, tmp_path: Path) -> None:
+async def test_a_body_over_4_mib_is_refused_before_it_is_read(claimed: int, tmp_path: Path) -> None:
     async with serving(tmp_path) as hook, hook.client() as client:
         answer = await client.ask(HEAD + b"Content-Length: %d\r\n\r\n" % claimed)
         assert await client.closed()
-    assert (answer.status, answer.body) == (413, b"body over 8388608 bytes\n")
+    assert (answer.status, answer.body) == (413, b"body over 4194304 bytes\n")
     assert hook.reviews("too-large") == 1
 
 
@@ -137,14 +137,14 @@ async def test_a_body_over_8_mib_is_refused_before_it_is_read(claimed: int, tmp_
 async def test_a_client_that_sends_all_of_too_large_a_body_gets_its_answer(tmp_path: Path) -> None:
     """A reset instead of an answer would be an error of the network to the client."""
     async with serving(tmp_path, linger=30) as hook:
-        answer = await hook.insist(post(b" " * (9 << 20)))
+        answer = await hook.insist(post(b" " * (5 << 20)))
     assert answer.status == 413
 
 
 @driven
-async def test_chunks_over_8_mib_in_all_are_refused(tmp_path: Path) -> None:
+async def test_chunks_over_4_mib_in_all_are_refused(tmp_path: Path) -> None:
     async with serving(tmp_path, linger=30) as hook:
-        answer = await hook.insist(chunked(*[b" " * (1 << 20)] * 9))
+        answer = await hook.insist(chunked(*[b" " * (1 << 20)] * 5))
     assert answer.status == 413
     assert hook.webhook.budget.free == hook.webhook.limits.bodies
 

@@ -116,6 +116,7 @@ def test_without_a_text_ours_is_all(text: str | None) -> None:
         pytest.param("[" * 16_000, "nested more than 100", id="a deep list"),
         pytest.param("{a: " * 4_000, "nested more than 100", id="a deep mapping"),
         pytest.param("? " * 8_000, "nested more than 100", id="a deep key"),
+        pytest.param("a: [" + "1, " * 1000 + "]", "more than 1000 keys", id="many values"),
         pytest.param("a: " + "b" * 17_000, "longer than 16 KiB", id="a very long text"),
     ],
 )
@@ -133,7 +134,7 @@ def test_a_question_in_a_comment_is_no_mark_of_a_key() -> None:
 
 def test_a_long_text_is_merged_as_well() -> None:
     """It is only not remembered."""
-    text = "".join(f"a{number}: b\n" for number in range(1000))
+    text = "".join(f"a{number}: {'b' * 50}\n" for number in range(250))
     remembered = proxyconfig._merge.cache_info().currsize
     assert hold(text).text == f"{text}{HOLD}: true\n"
     assert proxyconfig._merge.cache_info().currsize == remembered

@@ -16,8 +16,8 @@ budget stands in the way of large bodies only. Connections, too, are bounded."""
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes, seconds, and numbers of connections."""
 
-    body: int = 8 << 20
-    """The API server takes objects of 3 MiB; controller-runtime allows webhooks 7 MiB."""
+    body: int = 4 << 20
+    """The API server takes objects of 3 MiB, and etcd stores 1.5 MB; the core looks at 2 MiB."""
     bodies: int = 128 << 20
     """Of all bodies that are still arriving; the next one is asked to come again (503)."""
     head: int = 64 << 10

@@ -72,6 +72,8 @@ def _merge(text: str) -> Merge:
         return _left_alone("it has a byte order mark in its midst")
     try:
         events = yamltext.parse(text)
+    except yamltext.TooLongError as error:
+        return _left_alone(str(error))
     except yaml.YAMLError as error:
         return _left_alone(f"it cannot be read: {_one_line(error)}", refused=True)
     root = events[2] if len(events) > 2 else None  # After the starts of stream and document.

@@ -115,8 +115,14 @@ _SPEC = b'},"spec":{'
 _LONGEST_KEY = 63 + 1 + 253 + 1
 """Characters of namespace/name and a mark; no name has been validated when a review comes."""
 
-_MOST = 50_000
+_MOST = 20_000
 """Values of a review that cannot be decoded as it is: more would take over 10 ms."""
+
+_MAX_BODY = 2 << 20
+_SMALL = 64 << 10
+_MAX_OBJECTS, _MAX_STRINGS = 50_000, 30_000
+"""What is looked at: more takes over 10 ms, and all other reviews wait. Of pods etcd stores 1.5 MB;
+a body that is `_SMALL` cannot have too much of anything."""
 
 _UNREADABLE = (ValueError, RecursionError)
 """What decoding raises: no JSON, not of the wanted form, no UTF-8, or nested too deep."""
@@ -196,6 +202,8 @@ def decode(body: bytes) -> Request:
     Raises:
         Malformed: with one line that says what is wrong, and with the uid if there is one.
     """
+    if why := _too_much(body):
+        raise Malformed(f"the AdmissionReview {why} are looked at", _uid(body))
     try:
         review = _read(body)
     except _UNREADABLE as error:
@@ -208,6 +216,23 @@ def decode(body: bytes) -> Request:
     if request is None or not request.uid:
         raise Malformed("malformed AdmissionReview: request.uid is missing")
     return request
+
+
+def _too_much(body: bytes) -> str | None:
+    """Say what of the body would take too long; None if nothing would."""
+    if (size := len(body)) <= _SMALL:
+        return None
+    if size > _MAX_BODY:
+        return f"has {size} bytes, and {_MAX_BODY}"
+    # In strings, too, there are braces, but only few texts consist of them.
+    if (objects := body.count(b"{")) > _MAX_OBJECTS:
+        return f"has {objects} objects, and {_MAX_OBJECTS}"
+    if (quotes := body.count(b'"')) > 2 * _MAX_STRINGS:
+        # Those within strings have a backslash before them.
+        strings = (quotes - body.count(b'\\"')) // 2
+        if strings > _MAX_STRINGS:
+            return f"has {strings} strings, and {_MAX_STRINGS}"
+    return None
 
 
 def _read(body: bytes) -> _Review:
@@ -284,9 +309,10 @@ def _line(text: str, longest: int = _MAX_LINE) -> str:
 
 def _uid(body: bytes) -> str:
     """Read the uid of a review whose rest cannot be decoded; empty when there is none."""
+    if head := _HEAD.match(body):
+        return head[1].decode()
     try:
         envelope = _envelope_decoder.decode(body)
     except _UNREADABLE:
-        head = _HEAD.match(body)
-        return head[1].decode() if head else ""
+        return ""
     return envelope.request.uid if envelope.request else ""

@@ -81,7 +81,7 @@ def _plan(pod: NewPod, how: Start, wish: StartMode | None) -> Plan:
         return _native(pod, wish)
     if asked == "true" and (due or how.capability is Capability.NATIVE):
         return Plan(ops=(), reason=f'annotation {NATIVE_SIDECAR}: "true" is already there')
-    return _hold(pod)
+    return _hold(pod, _merge(pod))
 
 
 def _reasons_to_leave_alone(pod: NewPod, wish: StartMode | None, mode: StartMode) -> Iterator[str]:
@@ -115,8 +115,7 @@ def _native_is_due(pod: NewPod, how: Start, wish: StartMode | None) -> bool:
     return possible and pod.restart_policy != "Always"
 
 
-def _hold(pod: NewPod) -> Plan:
-    merge = _merge(pod)
+def _hold(pod: NewPod, merge: proxyconfig.Merge) -> Plan:
     if merge.text is None:
         warnings = (merge.warning,) if merge.warning else ()
         return Plan(ops=(), reason=merge.reason, warnings=warnings)
@@ -148,7 +147,7 @@ def _after_istio(pod: NewPod) -> Plan:
         return Plan(ops=(), reason=reason)
     merge = _merge(pod)
     if not merge.holds:  # Then there is no text to add, either.
-        return _hold(pod)
+        return _hold(pod, merge)
     holding = injected.hold(pod)
     reason += f": {holding.reason}"
     if not holding.effective or (merge.text is None and not holding.ops):
