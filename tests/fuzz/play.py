@@ -134,7 +134,7 @@ def _kept() -> Iterator[Case]:
 async def _measure(server: Server, verdict: Verdict) -> None:
     """Ask what was made to be slow, and nothing beside it."""
     for name, ask in slow.asks():
-        least = math.inf
+        least, answer = math.inf, None
         for _ in range(TRIES):
             connection = Connection(server.address, server.trust)
             await connection.open()

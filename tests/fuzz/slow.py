@@ -80,7 +80,7 @@ def _bodies() -> Iterator[tuple[str, bytes]]:
             "accents": "é" * (room // 2),
             "lists": [[]] * (room // 3),
             "objects": [{"a": 1}] * (room // 8),
-            "numbers": [1.5e300] * (room // 8),
+            "numbers": [1.5e300] * (room // 9),
             "strings": ["x"] * (room // 4),
         }
         for name, filling in fillings.items():
