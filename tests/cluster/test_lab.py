@@ -8,6 +8,7 @@ import secrets
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import lab
 import lightkube
@@ -47,6 +48,24 @@ def test_an_api_server_that_ended_is_named_with_its_log(cluster: lab.Cluster):
         cluster.await_api()
     server.start()
     cluster.await_api()
+
+
+def test_a_controller_manager_that_gave_up_on_a_slow_api_server_is_started_again(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """It ends 10 s after its start; here at once."""
+    spawn, manager = lab.Cluster.spawn, "kube-controller-manager"
+
+    def impatient(cluster: lab.Cluster, name: str, *what: Any, **more: Any) -> lab.Process:
+        process = spawn(cluster, name, *what, **more)
+        if name == manager:
+            process.kill()
+            process.wait(30)
+        return process
+
+    monkeypatch.setattr(lab.Cluster, "spawn", impatient)
+    with lab.cluster("api") as started:
+        assert started.process(manager).running
 
 
 def test_the_time_of_a_creation_is_without_its_wait_for_a_turn(

@@ -127,9 +127,16 @@ class Cluster:
             self.spawn(scheduler, control_plane.kube_scheduler(programs[scheduler], at, files))
             node.start(self, programs, files)
         with self.client() as client:
+
+            def account() -> ServiceAccount:
+                # It ends after 10 s without an API server, which on a busy machine are not enough.
+                if not self.process(manager).running:
+                    self.process(manager).start()
+                return client.get(ServiceAccount, "default", namespace="default")
+
             # The controller manager's first work; no pod can be made before.
             until(
-                lambda: client.get(ServiceAccount, "default", namespace="default"),
+                account,
                 timeout=START,
                 what=f"the default ServiceAccount ({self.logs / manager}.log)",
                 ignoring=(lightkube.ApiError,),
