@@ -21,9 +21,9 @@ POD = Key("training", "job", "u-1")
 
 
 @asynccontextmanager
-async def recording(api: ApiServer, rate: float = 1000) -> AsyncGenerator[Events]:
+async def recording(api: ApiServer, rate: float = 1000, source: str = "") -> AsyncGenerator[Events]:
     async with Client(api.access()) as client:
-        recorder = Events(client, "host", rate=rate)
+        recorder = Events(client, "host", source=source, rate=rate)
         async with background(recorder.run()):
             yield recorder
 
@@ -78,6 +78,18 @@ async def test_an_event_that_a_pod_has_once_is_the_same_whoever_sends_it(
         "first", "first", "after the first", "after the second",
     ]  # fmt: skip
     assert not [record for record in caplog.records if record.name == events.__name__]
+
+
+@driven
+async def test_two_applications_tell_a_pod_each_for_itself() -> None:
+    async with ApiServer() as api:
+        for source in ("one/istio-aux", "two/istio-aux"):
+            async with recording(api, source=source) as recorder:
+                recorder.emit(
+                    POD, "Warning", reason="NoSidecar", action="Report", note=source, once=True
+                )
+                await until(functools.partial(noted, api, source), "it is told")
+    assert len(api.events) == 2
 
 
 def noted(api: ApiServer, note: str) -> bool:

@@ -11,7 +11,7 @@ from istio_aux.core.liveness import State
 from unit.asynchronous import driven, until
 from unit.core.mesh import DEFAULT, INJECT, ORIGINAL
 from unit.core.pods import RUNNING
-from unit.core.unmeshed import REPORT, STATEFUL
+from unit.core.unmeshed import JOB, REPORT, STATEFUL
 from unit.repairing import BARE, SIDECAR, Cluster, World, at_work, cluster, mesh
 
 
@@ -52,6 +52,20 @@ async def test_a_pod_has_one_event_while_istio_is_installed_and_whoever_leads() 
                 await world.pod(marker)
                 await until(functools.partial(has_been_told, world, marker), "what came later is")
         assert [name for name, _ in world.events("NoSidecar")].count("web") == 1
+
+
+@driven
+async def test_the_event_says_what_lasts_and_not_that_the_injector_is_away() -> None:
+    """There is no second one; and a pod that may be restarted soon needs none."""
+    async with cluster(known=mesh(State.NO_ENDPOINT)) as world:
+        await world.pod("train", owner=JOB, restart="Never")
+        await world.pod("web", owner_uid="another")
+        await world.found("train", "web")
+        world.repair.look(mesh())
+        await until(lambda: world.api.evictions == ["web"], "it is live")
+        ((pod, note),) = await until(lambda: world.events("NoSidecar"), "the owner is told")
+        assert pod == "train"
+        assert note.endswith("not restarted: it is a Job's, and restart-jobs is off")
 
 
 async def rename(world: World, configuration: str) -> None:

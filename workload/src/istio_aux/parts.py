@@ -61,7 +61,8 @@ class Parts:
         self.webhook = Webhook(self.telemetry, lambda: self._start)
         self._selection = Selection()
         self._namespaces = Namespaces()
-        self._events = Events(self.client, socket.gethostname())
+        source = "/".join(settings.lease) if settings.lease else ""
+        self._events = Events(self.client, socket.gethostname(), source=source)
         self._quit = quitting.Controller(
             self.client, self._selection, self.telemetry, self._events,
             policy=Policy(

@@ -38,10 +38,12 @@ class Ignore(Decision, frozen=True, tag="ignore"):
 class Report(Decision, frozen=True, tag="report"):
     """The pod has no sidecar, and it is not restarted; the reason says why not.
 
-    ``unmeshed`` is False where it is not known whether it should have one.
+    ``unmeshed`` is False where it is not known whether it should have one. ``waits`` says that it
+    is decided on again as soon as the injector is live.
     """
 
     unmeshed: bool
+    waits: bool = False
 
 
 class Way(StrEnum):
@@ -111,7 +113,8 @@ def decide(
     if obstacle is None and isinstance(batch, batchjobs.Spare):
         obstacle = batch.reason
     if owner is None or obstacle is not None:
-        return Report(reason=f"{found}; not restarted: {obstacle}", unmeshed=True)
+        reason = f"{found}; not restarted: {obstacle}"
+        return Report(reason=reason, unmeshed=True, waits=not live)
     suspends = ownership.resumable(owner) or isinstance(batch, batchjobs.Suspend)
     return Restart(
         reason="; ".join((found, *_costs(owner, batch))),

@@ -43,9 +43,19 @@ NOTE = 1024
 class Events:
     """A recorder. A class because it owns the queue between who emits and the one who sends."""
 
-    def __init__(self, client: Client, instance: str, *, rate: float = RATE) -> None:
-        """Prepare; ``instance`` names this process, such as its host name."""
+    def __init__(
+        self, client: Client, instance: str, *, source: str = "", rate: float = RATE
+    ) -> None:
+        """Prepare.
+
+        Args:
+            client: an open client.
+            instance: names this process, such as its host name.
+            source: names all processes that tell the same: see `emit`.
+            rate: Events a second.
+        """
         self._client, self._instance, self._rate = client, instance[:128], rate
+        self._source = source
         # A thousand pods that are freed at a start must not hide the one that lost its proxy.
         self._queue: asyncio.PriorityQueue[tuple[int, int, str, bytes]] = asyncio.PriorityQueue()
         self._emitted = 0
@@ -67,8 +77,8 @@ class Events:
 
         ``regarding`` is the object's apiVersion and kind.
 
-        A pod has one Event of a ``reason`` that is told ``once``, whichever process sends it; the
-        first one stays, until the API server drops it (after an hour, unless it is told otherwise).
+        An object has one Event of a ``reason`` that is told ``once``, whichever process of this
+        source sends it; the first stays until the API server drops it (kube-apiserver --event-ttl).
         Warnings overtake others, and all overtake those that come in masses (``mass``), such as one
         for each pod of a cluster; among the same kind the order is kept.
         """
@@ -82,7 +92,7 @@ class Events:
             "kind": "Event",
             "metadata": {
                 "namespace": about.namespace,
-                "name": _name(about, reason if once else str(time.time_ns())),
+                "name": _name(about, f"{self._source} {reason}" if once else f"{time.time_ns()}"),
             },
             "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             "reportingController": CONTROLLER,

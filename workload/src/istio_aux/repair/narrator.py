@@ -33,15 +33,18 @@ class Narrator:
     def decided(self, record: Record, case: Case) -> None:
         """A decision was made on a pod without a sidecar; a pod that stays so is told of once."""
         if isinstance(case.action, Report) and case.unmeshed:
-            self.reported(record, case, case.action.reason)
+            self.reported(record, case, case.action.reason, lasts=not case.action.waits)
 
-    def reported(self, record: Record, case: Case, why: str) -> None:
-        """The pod has no sidecar and is not restarted, and ``why``."""
+    def reported(self, record: Record, case: Case, why: str, *, lasts: bool = True) -> None:
+        """The pod has no sidecar and is not restarted, and ``why``.
+
+        Its owner is told once, of what ``lasts``.
+        """
         if self.quiet:
             return
         if case.first(why):
             self._say(logging.WARNING, "unmeshed", record.key, reason=why)
-        if not case.announced:
+        if lasts and not case.announced:
             case.announced = True
             # A cluster may be full of such pods, and the few that something happens to come first.
             self._events.emit(
