@@ -35,10 +35,11 @@ class Candidate:
     ) -> None:
         self.name, self.told, self._leaders = name, list[bool](), leaders
         self.leaves, self.recalled = "", list[str]()
+        self.unfit = ""
         self.lease = Lease(
             client, "istio-aux", "istio-aux", name,
             changed=self._changed, checkpoint=self._checkpoint, recall=self.recalled.append,
-            **times,
+            unfit=lambda: self.unfit, **times,
         )  # fmt: skip
         self.task: asyncio.Task[None]
 

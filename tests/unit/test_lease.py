@@ -302,3 +302,15 @@ async def test_a_lease_in_a_namespace_that_is_not_there_is_told(
 def test_times_that_would_let_two_lead_are_refused() -> None:
     with pytest.raises(ValueError, match="expected to increase"):
         Lease(None, "a", "b", "c", changed=lambda _: None, duration=10, deadline=10, retry=2)  # pyright: ignore[reportArgumentType]
+
+
+@driven
+async def test_who_sees_no_pods_any_more_lets_another_lead_and_takes_no_lease() -> None:
+    async with ApiServer() as api, leader_and_other(api, times=QUICK) as (one, two):
+        one.unfit = "watch pods: nothing heard for 2 min"
+        await until(lambda: one.told == [True, False], "it leads no more", within=30)
+        await two.leads()
+        two.unfit = one.unfit
+        await until(lambda: two.told == [True, False], "it leads no more", within=30)
+        one.unfit = ""
+        await until(lambda: one.told == [True, False, True], "it leads again", within=30)

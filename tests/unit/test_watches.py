@@ -101,3 +101,27 @@ async def test_a_collection_does_not_wait_for_ever_for_one_that_nobody_may_see(
         one, two = (work() for work in watches.work().values())
         async with background(one), background(two):
             await until(second.synced.is_set, "pods are seen")
+
+
+@driven
+async def test_a_watch_that_is_dead_for_long_makes_unready_and_unfit_until_it_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That it was alive once is no reason to go by what it told then."""
+    monkeypatch.setattr(following, "LEADING", 1.0)
+    monkeypatch.setattr(following, "READY", 2.0)
+    async with ApiServer() as api, Client(api.access()) as client:
+        watches = Watches(client, Telemetry())
+        watches.add("pods", "/api/v1/pods", Namespace, Seen())
+        (work,) = watches.work().values()
+        async with background(work()):
+            await until(lambda: watches.ready, "all is seen")
+            assert (watches.dead("pods"), watches.missing()) == ("", {})
+            await api.stop()
+            why = await until(lambda: watches.dead("pods"), "it is dead")
+            assert why.startswith("watch pods: nothing heard for 0 min")
+            assert watches.ready, "for some time, an API server may be away"
+            await until(lambda: not watches.ready, "it is dead for long")
+            assert "Cannot connect" in watches.missing()["pods"]
+            await api.start()
+            await until(lambda: watches.ready and not watches.dead("pods"), "it lives")

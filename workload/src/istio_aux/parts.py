@@ -94,6 +94,7 @@ class Parts:
             Lease(
                 self.client, *lease, name,
                 changed=self._lead, checkpoint=self._checkpoint, recall=self._recall,
+                unfit=self._unfit,
             )
             if lease
             else None
@@ -209,6 +210,13 @@ class Parts:
     def _ask(self, applications: Applications) -> None:
         self._selection.ask(applications)
         self._repair.ask(applications)
+
+    def _unfit(self) -> str:
+        """Say why another process should lead: who sees no pods frees none of them."""
+        if self._settings.quit_mode is not QuitMode.OFF:
+            return self._watches.dead("pods")
+        repairs = self._settings.race_policy is not RacePolicy.OFF
+        return self._watches.dead("all pods") if repairs else ""
 
     def _lead(self, leads: bool) -> None:
         self._leads = leads

@@ -26,6 +26,17 @@ HEAD_START = 10.0
 """Seconds that a collection waits at most for the one that it comes after."""
 
 
+LEADING = 120.0
+"""Seconds without a sign of life after which a watch counts as dead, and who leads by it lets
+another lead. One that lives is silent for 70 s at most, and 30 s may pass before it is tried again.
+An API server that is away for longer ends leading anyway, because the Lease cannot be renewed."""
+
+READY = 600.0
+"""The same for being ready. Reviews are answered without a watch, only perhaps by what was true
+then, while a unit that is not ready is not asked: pods start without being held. So a restart of an
+API server, or the upgrade of a control plane, must not make all units unready at once."""
+
+
 class UnreadableObject(msgspec.Struct, frozen=True):
     """An object that cannot be read: what was known of it before still counts.
 
@@ -108,18 +119,23 @@ class Watches:
         ]
 
     def missing(self) -> dict[str, str]:
-        """Why collections have not been seen in full yet, by their names; for people."""
+        """Why collections are not seen as they are now, by their names; for people."""
         return {
-            name: "no complete list yet" + (f": {watch.trouble}" if watch.trouble else "")
+            name: why + (f": {watch.trouble}" if watch.trouble else "")
             for name, (watch, _) in self._watches.items()
-            if not watch.synced.is_set()
+            if (why := _why_not(watch))
         }
+
+    def dead(self, name: str) -> str:
+        """Say that nothing was heard of a collection for long; empty if it is followed well."""
+        watch, _ = self._watches[name]
+        return f"watch {name}: {_unheard(watch)}" if watch.silent >= LEADING else ""
 
     @property
     def ready(self) -> bool:
-        """Whether all that is needed has been seen."""
+        """Whether all that is needed has been seen, and is being followed."""
         return all(
-            watch.synced.is_set()
+            (watch.synced.is_set() and watch.silent < READY)
             or need is Need.NEVER
             or (need is Need.UNLESS_REFUSED and watch.refused)
             for watch, need in self._watches.values()
@@ -127,6 +143,16 @@ class Watches:
 
     def _count_restart(self, reason: str) -> None:
         self._telemetry.watch_restarts.labels(reason).inc()
+
+
+def _why_not(watch: Watch[Any]) -> str:
+    if not watch.synced.is_set():
+        return "no complete list yet"
+    return _unheard(watch) if watch.silent >= LEADING else ""
+
+
+def _unheard(watch: Watch[Any]) -> str:
+    return f"nothing heard for {watch.silent // 60:.0f} min"
 
 
 async def _run(watch: Watch[Any], first: Watch[Any] | None) -> None:

@@ -160,6 +160,8 @@ class Client:
     async def watch(self, path: str, params: Params, *, silence: float) -> AsyncGenerator[bytes]:
         """Yield the lines of a watch until the server ends it.
 
+        The first one is empty, and comes when the server has accepted the watch.
+
         Args:
             path: of the collection.
             params: among them ``watch``, ``resourceVersion`` and ``timeoutSeconds``.
@@ -167,6 +169,7 @@ class Client:
         """
         patience = _timeout(read=silence)
         async with self._request("GET", path, params, patience=patience) as response:
+            yield b""
             try:
                 async for line in response.content:
                     yield line

@@ -73,6 +73,7 @@ class Lease:
         changed: Callable[[bool], None],
         checkpoint: Callable[[], str] = lambda: "",
         recall: Callable[[str], None] = lambda _checkpoint: None,
+        unfit: Callable[[], str] = lambda: "",
         duration: float = DURATION,
         deadline: float = DEADLINE,
         retry: float = RETRY,
@@ -89,6 +90,8 @@ class Lease:
             checkpoint: gives the text that the holder leaves to the next one, with each renewal.
             recall: is called with the text that the Lease has, also an empty one, whenever it is
                 read while this process does not lead, and before it begins to.
+            unfit: says why this process should not lead now, empty if it may. One that leads stops,
+                and renews no more, so that another leads once the Lease lapses.
             duration: seconds that the others wait for a renewal.
             deadline: seconds without a renewal after which this process stops leading.
             retry: seconds between looks at the Lease.
@@ -98,7 +101,7 @@ class Lease:
         self.held = False
         self._name, self._identity = f"{namespace}/{name}", identity
         self._client, self._changed = client, changed
-        self._checkpoint, self._recall = checkpoint, recall
+        self._checkpoint, self._recall, self._unfit = checkpoint, recall, unfit
         self._collection = paths.collection("coordination.k8s.io/v1", "leases", namespace)
         self._path = paths.named("coordination.k8s.io/v1", "leases", namespace, name)
         self._new = {"namespace": _raw(namespace), "name": _raw(name)}
@@ -166,6 +169,11 @@ class Lease:
 
     async def _round(self) -> float:
         """Read, decide, write; returns when the Lease of another lapses, or infinity."""
+        if why := self._unfit():
+            if self.held:
+                self._lead(held=False, why=why)
+            await self._read()
+            return math.inf
         if self.held:
             # The others had no reason to write, so the last version is tried unread.
             try:

@@ -115,6 +115,7 @@ class Watch(Generic[T]):
             backoff: how long to wait after consecutive errors.
         """
         self.synced = asyncio.Event()
+        self._heard = time.monotonic()
         self.refused = False
         self.trouble: str | None = None
         self.unreadable: dict[Key, str] = {}
@@ -133,8 +134,17 @@ class Watch(Generic[T]):
         self._known: dict[Key, str] = {}
         self._missing: set[Key] | None = None
 
+    @property
+    def silent(self) -> float:
+        """Seconds since the last sign of life: a stream began or ended well, or said something.
+
+        Of a watch that is alive that is `SILENCE` at most, and what a new list takes.
+        """
+        return time.monotonic() - self._heard
+
     async def run(self) -> None:
         """Keep in step until cancelled. Raises only what the handler raises."""
+        self._heard = time.monotonic()
         while True:
             backoff = self._listing
             try:
@@ -173,7 +183,7 @@ class Watch(Generic[T]):
         self._begin()
         version = ""
         async for page in self._lister.pages(self._selection, self._begin):
-            version = page.metadata.resource_version
+            version, self._heard = page.metadata.resource_version, time.monotonic()
             for found in page.unreadable:
                 self._spare(found)
             for number, resource in enumerate(page.items):
@@ -240,6 +250,7 @@ class Watch(Generic[T]):
             raise _NoStreamError("the stream ended before all was told")
         if self._version == version and time.monotonic() - opened < 1.0:
             raise UnreachableError("the stream ended as soon as it began")
+        self._heard = time.monotonic()
         self._restarted("ended")
 
     def _resumable(self, error: KubeError, version: str) -> bool:
@@ -259,6 +270,9 @@ class Watch(Generic[T]):
         number = 0
         async with aclosing(lines):
             async for line in lines:
+                self._heard = time.monotonic()
+                if not line:
+                    continue
                 await self._take(line)
                 number += 1
                 if number % BATCH == 0:
