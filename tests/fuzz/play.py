@@ -158,10 +158,8 @@ def cost(ask: Ask) -> float:
     for _ in range(TRIES):
         began = time.thread_time()
         with suppress(review.Malformed):
-            if ask.path == INJECT:
-                review.answer_inject(ask.body)
-            else:
-                review.answer(ask.body, Start())
+            answer_to = review.answer_inject if ask.path == INJECT else review.answer
+            answer_to(ask.body, Start())
         least = min(least, time.thread_time() - began)
         if least < BUDGET:
             break

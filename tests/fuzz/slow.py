@@ -52,7 +52,6 @@ def asks() -> Iterator[tuple[str, Ask]]:
             spec = {"containers": [{"name": "main"}, {"name": "istio-proxy"}]}
             yield f"text: {name}", Ask(_review(metadata, spec))
     for number, (name, body) in enumerate(_bodies()):
-        # The label is planned of a part of what the start is planned of.
         yield f"body: {name}", Ask(body, INJECT if number % 4 == 0 else MUTATE)
 
 
