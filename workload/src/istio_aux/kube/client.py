@@ -168,7 +168,8 @@ class Client:
             silence: seconds without a byte after which the connection counts as dead.
         """
         patience = _timeout(read=silence)
-        async with self._request("GET", path, params, patience=patience) as response:
+        access = await self._access.current()
+        async with self._request(access, "GET", path, params, patience=patience) as response:
             yield b""
             try:
                 async for line in response.content:
@@ -215,12 +216,12 @@ class Client:
         kind: str = "application/json",
     ) -> bytes:
         """Request and read the whole answer, within `REQUEST` seconds."""
-        await self._access.current()  # Before the clock runs: a person may have to log in.
+        access = await self._access.current()  # Before the clock runs: a person may have to log in.
         bound = asyncio.timeout(REQUEST)
         try:
             async with (
                 bound,
-                self._request(method, path, params, body=body, kind=kind) as response,
+                self._request(access, method, path, params, body=body, kind=kind) as response,
             ):
                 return await response.read()
         except TimeoutError as error:
@@ -231,6 +232,7 @@ class Client:
     @asynccontextmanager
     async def _request(
         self,
+        access: Access,
         method: str,
         path: str,
         params: Params,
@@ -239,7 +241,6 @@ class Client:
         kind: str = "application/json",
         patience: aiohttp.ClientTimeout | None = None,
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
-        access = await self._access.current()
         headers = {"Content-Type": kind} if body is not None else {}
         with _errors(self._access):
             async with self._open.request(
