@@ -166,18 +166,26 @@ def any_exists(client: Client, resources: Iterable[AnyResource]) -> bool | Probl
 def prune(
     client: Client, labels: Mapping[str, str], model: str, keep: Collection[AnyResource]
 ) -> Problem | None:
-    """Delete what carries `labels` and is not one of `keep`; an object that is gone is fine."""
+    """Delete what carries `labels` and is not one of `keep`; an object that is gone is fine.
+
+    A kind of Istio's that cannot be listed now stops nothing: the next event tries again.
+    """
     kept = {(resource.kind, _name(resource)) for resource in keep}
 
-    def delete_strays() -> None:
-        for kind in OWNED:
-            for found in _labelled(client, kind, labels, model) or ():
-                name = _name(found)
-                if (kind.__name__, name) not in kept:
-                    client.delete(kind, name, namespace=model)
-                    logger.info("%s %s: deleted", kind.__name__, name)
+    def delete_strays(kind: type[Any]) -> None:
+        for found in _labelled(client, kind, labels, model) or ():
+            name = _name(found)
+            if (kind.__name__, name) not in kept:
+                client.delete(kind, name, namespace=model)
+                logger.info("%s %s: deleted", kind.__name__, name)
 
-    return attempt("owned objects", delete_strays)
+    for kind in OWNED:
+        problem = attempt("owned objects", lambda kind=kind: delete_strays(kind))
+        if problem and kind is not kinds.PeerAuthentication:
+            return problem
+        if problem:
+            logger.warning("%s: %s", kind.__name__, problem.reason)
+    return None
 
 
 def delete_owned(client: Client, labels: Mapping[str, str], model: str, lease: str) -> None:

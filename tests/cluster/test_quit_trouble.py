@@ -17,8 +17,8 @@ from lab.served import stage
 from lab.workload import Workload
 from lightkube.resources.core_v1 import Pod
 
-# More than may be retried at once, fewer than may be tried at once.
-HUNG = 12
+# More than the pods of one namespace may be tried at once.
+HUNG = 8
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +49,18 @@ def refusing(troubled: Scene) -> Pod:
 
 
 @pytest.fixture(scope="module")
-def hung(troubled: Scene) -> list[Pod]:
+def hanging(
+    client: lightkube.Client, kubelet: ScriptedKubelet, workload: Workload
+) -> Iterator[Scene]:
+    """The namespace of a tenant whose agents hang."""
+    with stage(client, kubelet, workload) as scene:
+        yield scene
+
+
+@pytest.fixture(scope="module")
+def hung(hanging: Scene) -> list[Pod]:
     """Finished pods whose first quit never ends."""
-    return [misbehaving(troubled, f"hung-{n}", "hang", times=1) for n in range(HUNG)]
+    return [misbehaving(hanging, f"hung-{n}", "hang", times=1) for n in range(HUNG)]
 
 
 def misbehaving(scene: Scene, name: str, behaviour: Misbehaviour, *, times: int | None) -> Pod:
@@ -67,7 +76,7 @@ def slow(liar: Pod, deaf: Pod, refusing: Pod, hung: list[Pod]) -> None:
 
 
 def test_quits_that_hang_delay_no_other_pod(troubled: Scene, hung: list[Pod]):
-    """T18: a node that does not answer keeps only its own pods waiting."""
+    """T18: agents that do not answer keep only pods of their own namespace waiting."""
     others = [troubled.start(f"prompt-{n}") for n in range(5)]
 
     for pod in others:
@@ -75,7 +84,7 @@ def test_quits_that_hang_delay_no_other_pod(troubled: Scene, hung: list[Pod]):
 
     for pod in others:
         troubled.await_phase(pod, "Succeeded")
-    assert {len(troubled.kubelet.execs_of(pod)) for pod in hung} == {1}
+    assert max(len(troubled.kubelet.execs_of(pod)) for pod in hung) == 1
     assert {troubled.phase(pod) for pod in hung} == {"Running"}
 
 
@@ -149,8 +158,8 @@ def test_an_agent_that_lies_is_asked_again(troubled: Scene, liar: Pod, deaf: Pod
         assert len(troubled.kubelet.execs_of(pod)) == 2
 
 
-def test_a_quit_that_hangs_is_given_up_and_repeated(troubled: Scene, hung: list[Pod]):
+def test_a_quit_that_hangs_is_given_up_and_repeated(hanging: Scene, hung: list[Pod]):
     """T18: each attempt has a deadline."""
     for pod in hung:
-        troubled.await_phase(pod, "Succeeded")
-        assert len(troubled.kubelet.execs_of(pod)) == 2
+        hanging.await_phase(pod, "Succeeded")
+        assert len(hanging.kubelet.execs_of(pod)) == 2

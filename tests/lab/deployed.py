@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,13 +115,15 @@ def model(cluster: lab.Cluster) -> Iterator[lab.juju.Model]:
         yield model
 
 
-def await_selected(client: Client, namespace: str, timeout: float = SOON) -> None:
+def await_selected(
+    client: Client, namespace: str, labels: Mapping[str, str] = SELECTED, timeout: float = SOON
+) -> None:
     """Select a namespace; return when its pods are injected by Istio and held by the charm.
 
     Raises:
         TimeoutError: they are not.
     """
-    client.patch(Namespace, namespace, {"metadata": {"labels": SELECTED}})
+    client.patch(Namespace, namespace, {"metadata": {"labels": labels}})
     lab.until(
         lambda: client.get(ConfigMap, "istio-ca-root-cert", namespace=namespace),
         timeout=timeout,

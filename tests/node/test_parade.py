@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ import lab.istio
 import lab.juju
 import pytest
 from lab import outcome
-from lab.deployed import await_selected
+from lab.deployed import SELECTED, await_selected
 from lab.outcome import Outcome
 from lab.parade import JOBS, NATIVE_SIDECARS, NO_PORT, OWN_PORT, PARADE
 from lab.witness import Connection, witness
@@ -34,9 +34,9 @@ LEAVING_PODS = [workload for workload in PARADE if workload.codes]
 
 @dataclass(frozen=True)
 class Place:
-    """A namespace of the parade as it was seen last."""
+    """Namespaces of the parade as they were seen last."""
 
-    namespace: str
+    namespaces: tuple[str, ...]
     objects: Mapping[str, list[Any]]
 
     def owners(self, workload: Workload) -> list[Any]:
@@ -75,15 +75,22 @@ class Parade:
 
 @pytest.fixture(scope="module")
 def namespaces(
-    client: Client, istio: lab.istio.Istio, istio_aux: lab.juju.App
-) -> Iterator[tuple[str, str]]:
-    """A plain namespace, and one that Istio injects and istio-aux looks after."""
-    names = [f"{kind}-{secrets.token_hex(3)}" for kind in ("plain", "meshed")]
+    client: Client, istio: lab.istio.Istio, requested: lab.istio.Istio, istio_aux: lab.juju.App
+) -> Iterator[tuple[str, str, str]]:
+    """A plain namespace, and two that istio-aux looks after: the Istio of the last makes sidecars
+    native on request."""
+    names = (
+        f"plain-{secrets.token_hex(3)}",
+        f"meshed-{secrets.token_hex(3)}",
+        f"native-{secrets.token_hex(3)}",
+    )
     for name in names:
         client.create(Namespace(metadata=ObjectMeta(name=name)))
         lab.fixtures.await_account(client, name)
     await_selected(client, names[1])
-    yield names[0], names[1]
+    on_request = {key: SELECTED[key] for key in SELECTED if key != "istio-injection"}
+    await_selected(client, names[2], {**on_request, "istio.io/rev": requested.revision})
+    yield names
     for name in names:
         client.delete(Namespace, name)
 
@@ -94,24 +101,26 @@ def parade(
     client: Client,
     trainer: None,
     istio_aux: lab.juju.App,
-    namespaces: tuple[str, str],
+    namespaces: tuple[str, str, str],
 ) -> Parade:
-    """All workloads in both namespaces, started at once and seen to their ends."""
+    """All workloads without a sidecar and beside one, started at once and seen to their ends."""
+    plain, meshed, native = namespaces
     with witness(cluster) as seen:
         for workload in PARADE:
-            for namespace in namespaces:
+            beside = native if workload in NATIVE_SIDECARS else meshed
+            for namespace in (plain, beside):
                 client.create(workload.in_namespace(namespace))
-        places = await_ends(client, namespaces)
+        without, sidecars = await_ends(client, [(plain,), (meshed, native)])
     account = f"system:serviceaccount:{istio_aux.model.name}:istio-aux-workload"
-    return Parade(places[0], places[1], seen.of(namespaces[1]), account)
+    return Parade(without, sidecars, [*seen.of(meshed), *seen.of(native)], account)
 
 
-def await_ends(client: Client, namespaces: tuple[str, str]) -> list[Place]:
+def await_ends(client: Client, namespaces: Sequence[tuple[str, ...]]) -> list[Place]:
     """The last look at both places; a workload that does not end is for its own test to tell."""
-    going, since = set[tuple[str, str]](), time.monotonic()
+    going, since = set[tuple[tuple[str, ...], str]](), time.monotonic()
     while True:
-        places = [look(client, namespace) for namespace in namespaces]
-        now = {(p.namespace, w.name) for w in PARADE for p in places if not p.over(w)}
+        places = [look(client, names) for names in namespaces]
+        now = {(p.namespaces, w.name) for w in PARADE for p in places if not p.over(w)}
         if now != going:
             going, since = now, time.monotonic()
         if not going or time.monotonic() > since + QUIET:
@@ -120,10 +129,14 @@ def await_ends(client: Client, namespaces: tuple[str, str]) -> list[Place]:
         time.sleep(1)
 
 
-def look(client: Client, namespace: str) -> Place:
+def look(client: Client, names: tuple[str, ...]) -> Place:
     kinds = {kind: r for kind, r in RESOURCES.items() if kind != "CronJob"}
     return Place(
-        namespace, {k: list(client.list(r, namespace=namespace)) for k, r in kinds.items()}
+        names,
+        {
+            k: [each for n in names for each in client.list(r, namespace=n)]
+            for k, r in kinds.items()
+        },
     )
 
 

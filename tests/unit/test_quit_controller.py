@@ -98,9 +98,10 @@ async def test_a_namespace_that_is_deselected_is_left_alone_at_once() -> None:
 
 @driven
 async def test_there_is_a_bound_on_what_runs_at_once() -> None:
+    """A namespace has a quarter of it."""
     at_once = 0
     most = 0
-    async with cluster(limits=Limits(at_once=3)) as world:
+    async with cluster(limits=Limits(at_once=12)) as world:
 
         async def slow(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
             nonlocal at_once, most

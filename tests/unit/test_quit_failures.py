@@ -82,8 +82,9 @@ async def test_a_failed_attempt_is_made_again_until_it_succeeds() -> None:
 
 @driven
 async def test_hung_execs_keep_nobody_waiting() -> None:
-    """T18: more pods of a node hang than attempts may run at once, and each of them for long."""
-    async with cluster(limits=Limits(deadline=50, at_once=2)) as world:
+    """T18: more pods of a node, or of a namespace, hang than may be tried at once."""
+    async with cluster(limits=Limits(deadline=50, at_once=4)) as world:
+        await world.select("other")
 
         async def hang(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
             if pod.startswith("hung"):
@@ -94,8 +95,13 @@ async def test_hung_execs_keep_nobody_waiting() -> None:
         for number in range(5):
             await world.pod(f"hung-{number}", spec={"nodeName": "hung"})
         await until(lambda: world.told, "the first hangs")
-        await world.pod("healthy", spec={"nodeName": "healthy"})
+        await world.pod("neighbour", namespace="other", spec={"nodeName": "hung"})
         await world.ended("exited")
+        for number in range(5):
+            await world.pod(f"hung-{number}", namespace="other", spec={"nodeName": "hung"})
+        await world.select("third")
+        await world.pod("healthy", namespace="third", spec={"nodeName": "healthy"})
+        await world.ended("exited", 2)
 
 
 @driven
@@ -357,7 +363,9 @@ async def test_an_api_server_that_is_slow_has_no_more_requests_at_once_than_a_fa
 
         world.api.faults.append(slow)
         for number in range(12):
-            await world.pod(f"job-{number}", spec={"nodeName": f"node-{number}"})
+            namespace, node = f"team-{number}", f"node-{number}"
+            await world.select(namespace)
+            await world.pod("job", namespace=namespace, spec={"nodeName": node})
         await until(lambda: len(asked) == 4, "as many as there may be")
         await asyncio.sleep(2.5)
         assert len(asked) == 4

@@ -96,6 +96,19 @@ def test_options_reach_the_workload_although_istiod_is_away(
     assert api.one("MutatingWebhookConfiguration")["webhooks"][0]["failurePolicy"] == "Fail"
 
 
+def test_a_kind_of_istios_that_the_api_server_just_got_to_know_hides_nothing(
+    ctx: Context, settled: testing.State, api: ApiServer, process: Workload
+) -> None:
+    """For a second or so after a CRD is made, its objects cannot be listed."""
+    starting = refusal(429, "TooManyRequests", "storage is (re)initializing")
+    api.answers["list peerauthentications"] = starting
+    process.stuck = [{"namespace": "team-a", "name": "train"}]
+
+    out = ctx.run(ctx.on.update_status(), settled)
+
+    assert out.unit_status == testing.ActiveStatus(f"{WELL}; stuck: team-a/train")
+
+
 def test_the_status_says_what_is_true_and_what_is_not_applied(
     ctx: Context, away: testing.State, process: Workload
 ) -> None:

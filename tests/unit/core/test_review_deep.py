@@ -29,7 +29,7 @@ def nested(levels: int, innermost: str = "{}") -> str:
     return '{"f:a":' * levels + innermost + "}" * levels
 
 
-@pytest.mark.parametrize("levels", [1500, 9000])
+@pytest.mark.parametrize("levels", [1500, 6000])
 @pytest.mark.parametrize("innermost", ["{}", '{"v:[]":{}}', '{"k:{\\"a\\":1}":{}}'])
 def test_a_pod_with_deep_managed_fields_is_started_like_any_other(
     levels: int, innermost: str
@@ -40,14 +40,14 @@ def test_a_pod_with_deep_managed_fields_is_started_like_any_other(
 
 
 def test_a_review_that_would_take_long_to_read_is_allowed_with_a_warning() -> None:
-    body = buried(*[nested(9000, '{"v:[]":{}}')] * 20)
+    body = buried(nested(9000, '{"v:[]":{}}'))
     began = time.process_time()
     answer = review.answer(body, Start())
     assert time.process_time() - began < 0.2
     found = response(answer.body, "705ab4f5-0000-4000-8000-000000000000")
     assert "patch" not in found
     assert found["warnings"] == [
-        "istio-aux: left alone: malformed AdmissionReview: it has more than 50000 values"
+        "istio-aux: left alone: malformed AdmissionReview: it has more than 20000 values"
     ]
 
 

@@ -76,7 +76,7 @@ class Quitting:
 
     async def _attempt(self, record: Record, work: Work) -> Outcome | None:
         """Read, decide, tell the proxy to exit, and look; None: the proxy still has to exit."""
-        async with self._places(work).take(record.node):
+        async with self._places(work).take(record.key.namespace, record.node):
             if self._ledger.due(record) != work.errand:
                 return Superseded(reason=self._ledger.why_not(record))
             pod = await read(self._client, record)
@@ -130,7 +130,7 @@ class Quitting:
 
     async def _judge(self, record: Record, work: Work) -> Outcome | None:
         """Read the pod and say what became of it; None: its proxy still has to exit."""
-        async with self._places(work).take(record.node):
+        async with self._places(work).take(record.key.namespace, record.node):
             pod = await read(self._client, record)
         if pod is None:
             return Gone()
