@@ -75,7 +75,8 @@ async def test_attempts_that_hang_leave_nothing_once_their_pod_is_gone() -> None
 @driven
 async def test_an_attempt_that_is_dropped_at_the_end_closes_its_connection() -> None:
     """T25: on SIGTERM whatever hangs is cancelled."""
-    async with cluster(limits=replace(FAST, deadline=60.0)) as world:
+    # A namespace has a quarter of the slots.
+    async with cluster(limits=replace(FAST, deadline=60.0, at_once=4 * AT_ONCE)) as world:
         closed: list[object] = []
 
         async def hang(socket: web.WebSocketResponse, *_: str) -> None:
