@@ -248,7 +248,9 @@ class Lease:
     def _take(self, body: bytes) -> None:
         """Adopt what the API server says the Lease is."""
         lease, metadata = _lease.read(body), _annotated.read(body).metadata
-        self._metadata, self._annotations = lease.metadata, metadata.annotations or {}
+        # An update without managedFields leaves those that are there (apiserver fieldmanager.go).
+        self._metadata = {k: v for k, v in lease.metadata.items() if k != "managedFields"}
+        self._annotations = metadata.annotations or {}
         self._seen = self._seen.then(lease.spec, _now())
         if not self.held:
             self._recall(self._annotations.get(ANNOTATION, ""))
