@@ -133,6 +133,7 @@ def resume(client: Client, patience: Patience) -> None:
             if late or (not left and now - gone.setdefault(job.uid, now) >= patience.settle):
                 done = _resume(client, job, left)
                 attempts[job.uid] = attempts.get(job.uid, 0) + (1 if done else _ATTEMPTS)
+        # A hook has no loop: the last unit goes when this returns (`Patience.longest`).
         time.sleep(patience.pause)
 
 

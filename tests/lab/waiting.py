@@ -57,5 +57,5 @@ def ending(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # The run is over: its end must not decide about it.
         cache.say(f"{what} did not end well: {type(error).__name__}: {error}")

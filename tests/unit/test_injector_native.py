@@ -12,7 +12,7 @@ from istio_aux.core.mesh import Mesh
 from istio_aux.core.policy import Capability
 from istio_aux.core.probing import Question
 from istio_aux.core.selectors import parse
-from istio_aux.injector import native
+from istio_aux.injector import nativeprobe
 from istio_aux.injector.watcher import Watcher
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError
@@ -92,7 +92,7 @@ async def test_the_whole_chain_of_webhooks_decides(
     async with Cluster() as api, Client(api.access()) as client:
         api.dry_run = chain(world, *later)
 
-        found = await native.check(client, asked_in("team"))
+        found = await nativeprobe.check(client, asked_in("team"))
 
     assert found.capability is capability
     assert why in found.why
@@ -117,7 +117,7 @@ async def test_below_1_32_the_nodes_are_looked_at(
         api.version, api.kubelets = version, kubelets
         api.dry_run = chain(ON_REQUEST)
 
-        assert (await native.check(client, asked_in("team"))).capability is capability
+        assert (await nativeprobe.check(client, asked_in("team"))).capability is capability
 
         looked = "GET /api/v1/nodes" in api.requests
         assert looked is (version == "v1.31.4")
@@ -133,7 +133,7 @@ async def test_where_nodes_may_not_be_listed_nothing_is_known() -> None:
         api.version = "v1.30.1"
         api.faults.append(refuse)
 
-        found = await native.check(client, asked_in("team"))
+        found = await nativeprobe.check(client, asked_in("team"))
 
     assert found.capability is U
     assert "nodes is forbidden" in found.why
@@ -148,8 +148,8 @@ async def test_a_namespace_that_refuses_any_pod_shows_nothing_and_the_next_one_i
     async with Cluster() as api, Client(api.access()) as client:
         api.dry_run = chain(ON_REQUEST, quota)
 
-        assert (await native.check(client, asked_in("full", "team"))).capability is N
-        only = await native.check(client, asked_in("full"))
+        assert (await nativeprobe.check(client, asked_in("full", "team"))).capability is N
+        only = await nativeprobe.check(client, asked_in("full"))
 
     assert only.capability is U
     assert "no dry run is possible in namespace full: 403 Forbidden: exceeded quota" in only.why
@@ -158,7 +158,7 @@ async def test_a_namespace_that_refuses_any_pod_shows_nothing_and_the_next_one_i
 @driven
 async def test_without_a_namespace_nothing_is_known() -> None:
     async with Cluster() as api, Client(api.access()) as client:
-        found = await native.check(client, [])
+        found = await nativeprobe.check(client, [])
 
     assert found.capability is U
     assert "there is no namespace" in found.why
@@ -171,7 +171,7 @@ async def test_that_the_api_server_lets_nobody_ask_now_is_no_answer(code: int) -
         api.dry_run = lambda _pod: refusal(code, "", "later")
 
         with pytest.raises(ApiError):
-            await native.check(client, asked_in("team"))
+            await nativeprobe.check(client, asked_in("team"))
 
 
 async def live(api: Cluster, istiod: Istiod) -> None:
@@ -244,7 +244,7 @@ async def test_an_api_server_that_gives_no_answer_changes_nothing_for_a_while(
             await until(lambda: len(api.dry_runs) > before + 3, "it was asked again")
             assert watcher.mesh.capability is N
 
-            monkeypatch.setattr(native, "KEPT", 0.0)
+            monkeypatch.setattr(nativeprobe, "KEPT", 0.0)
             await until(lambda: watcher.mesh.capability is U, "it is not known any more")
             assert "429 TooManyRequests: later" in watcher.mesh.capability_why
 

@@ -106,7 +106,7 @@ async def stop(runner: web.AppRunner) -> None:
         with contextlib.suppress(OSError):  # It is closed.
             one.shutdown(socket.SHUT_RDWR)
     async with asyncio.timeout(CUT):
-        while any(one.fileno() >= 0 for one in sockets):  # noqa: ASYNC110 - nothing announces it
+        while any(one.fileno() >= 0 for one in sockets):  # noqa: ASYNC110 - no event tells it
             await asyncio.sleep(0)  # The loop closes them in its next turns.
 
 

@@ -22,9 +22,9 @@ from istio_aux.core.policy import Capability
 from istio_aux.core.probing import question, questions
 from istio_aux.core.selectors import Selector
 from istio_aux.core.webhooks import ClientConfig, Configuration, ControlPlane
-from istio_aux.injector import native, policies, trust
+from istio_aux.injector import nativeprobe, policies, trust
 from istio_aux.injector.inquiry import Inquiry, Rhythm
-from istio_aux.injector.native import NativeProbe
+from istio_aux.injector.nativeprobe import NativeProbe
 from istio_aux.injector.probe import Found, Prober
 from istio_aux.injector.slices import Slices
 from istio_aux.kube import paths
@@ -204,7 +204,7 @@ class Following:
         names = self._targets.get(target, ())
         # What a webhook does to pods may depend on the namespace: those of our own come first.
         asked = questions(names, self.hooks, self._namespaces, self._selector)
-        return await native.check(self._client, asked)
+        return await nativeprobe.check(self._client, asked)
 
     async def _read_policies(self, names: Sequence[tuple[str, str]]) -> None:
         """Read those of the istiods that answer these webhooks; hardly ever are they several."""

@@ -27,4 +27,4 @@ class Backoff:
 
 def jittered(seconds: float, part: float = 0.1) -> float:
     """Return ``seconds``, more or less ``part`` of them: what began together drifts apart."""
-    return seconds * random.uniform(1 - part, 1 + part)  # noqa: S311  (as above)
+    return seconds * random.uniform(1 - part, 1 + part)  # noqa: S311  (spreads load, guards nothing)

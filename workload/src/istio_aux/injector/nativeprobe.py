@@ -208,6 +208,7 @@ class NativeProbe:
         """Seconds until the next question: longer each time while there is no answer."""
         wait = 2 * patience if soon else self._rhythm.live
         wait = max(min(wait, self._rhythm.live), self._retry_after)
+        # Never sooner than the API server asked for, so not `jittered`.
         return wait * random.uniform(1.0, 1.2)  # noqa: S311  (spreads load, guards nothing)
 
     async def _once(self) -> bool:
@@ -224,7 +225,7 @@ class NativeProbe:
             if isinstance(error, ApiError):
                 self._retry_after = min(error.retry_after or 0.0, KEPT)
         # A defect of ours must not end the watching, nor pass for an answer.
-        except Exception as error:
+        except Exception as error:  # Admission goes on; the answer is "unknown", so pods are held.
             self._telemetry.internal_errors.inc()
             _log.exception("%s: %r", self._name, error, extra={"event": "internal-error"})
             found = native.unknown(f"internal error: {error!r}")
