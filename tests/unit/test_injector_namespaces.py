@@ -38,7 +38,7 @@ def test_each_change_is_told_once_to_everybody(namespaces: Namespaces, told: lis
     namespaces.listen(others.append)
     for labels in ({"mesh": "yes"}, {"mesh": "yes"}, {"mesh": "no"}, {}):
         namespaces.apply(namespace("a", **labels))
-    namespaces.delete(Key("", "a", "1"))
+    namespaces.delete(Key("", "a", "1"), None)
 
     assert told == others == ["a"] * 4
     assert dict(namespaces) == {}
@@ -50,8 +50,8 @@ def test_the_end_of_an_old_namespace_does_not_take_a_new_one_of_its_name(
     namespaces.apply(namespace("a", uid="1"))
     namespaces.apply(namespace("a", uid="2"))
 
-    namespaces.delete(Key("", "a", "1"))
-    namespaces.delete(Key("", "z", "9"))
+    namespaces.delete(Key("", "a", "1"), None)
+    namespaces.delete(Key("", "z", "9"), None)
 
     assert list(namespaces) == ["a"]
     assert told == ["a"]

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 from istio_aux.core.pod import OwnerReference
-from istio_aux.kube import paths
+from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import InvalidNameError
-from istio_aux.repair import jobs
 from unit.apiserver import ApiServer
 from unit.asynchronous import driven
 
-SOURCE = Path(paths.__file__).parents[1]
+SOURCE = Path(actions.__file__).parents[1]
 
 BAD = ["", ".", "..", "../pods", "a/b", "a?watch=1", "a#b", "a%2fb", "A", "a b", "a\n", "é", "-a",
        "a-", "a..b", "a.-b", "a" * 254, "a;b", "a\x00", "\u0661"]  # fmt: skip
@@ -23,32 +22,32 @@ BAD = ["", ".", "..", "../pods", "a/b", "a?watch=1", "a#b", "a%2fb", "A", "a b",
 @pytest.mark.parametrize("name", BAD)
 def test_what_no_object_can_be_called_is_in_no_path(name: str) -> None:
     with pytest.raises(InvalidNameError, match=r"no object can have it"):
-        paths.pod("training", name)
+        actions.pod_path("training", name)
     if name:
         with pytest.raises(InvalidNameError, match=r"no object can have it"):
-            paths.collection("v1", "pods", name)
+            actions.collection("v1", "pods", name)
 
 
 @pytest.mark.parametrize("api", ["", "v1/", "batch/", "batch/..", "batch/../v1", "/v1", "a/b/v1",
                                  "batch/v1?", "Batch/v1"])  # fmt: skip
 def test_what_no_group_can_be_called_is_in_no_path(api: str) -> None:
     with pytest.raises(InvalidNameError, match="serves none of that name"):
-        paths.collection(api, "jobs", "training")
+        actions.collection(api, "jobs", "training")
 
 
 def test_an_error_shows_the_beginning_of_a_long_name_in_one_line() -> None:
     with pytest.raises(InvalidNameError) as caught:
-        paths.pod("training", "\n" + "x" * 100_000)
+        actions.pod_path("training", "\n" + "x" * 100_000)
     assert str(caught.value) == f'name "?{"x" * 59}...": no object can have it (RFC 1123)'
 
 
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        (paths.collection("v1", "pods"), "/api/v1/pods"),
-        (paths.collection("batch/v1", "jobs", "a"), "/apis/batch/v1/namespaces/a/jobs"),
-        (paths.pod("a", "b.c-0", "exec"), "/api/v1/namespaces/a/pods/b.c-0/exec"),
-        (paths.pod("a" * 63, "b" * 253), f"/api/v1/namespaces/{'a' * 63}/pods/{'b' * 253}"),
+        (actions.collection("v1", "pods"), "/api/v1/pods"),
+        (actions.collection("batch/v1", "jobs", "a"), "/apis/batch/v1/namespaces/a/jobs"),
+        (actions.pod_path("a", "b.c-0", "exec"), "/api/v1/namespaces/a/pods/b.c-0/exec"),
+        (actions.pod_path("a" * 63, "b" * 253), f"/api/v1/namespaces/{'a' * 63}/pods/{'b' * 253}"),
     ],
 )
 def test_names_are_in_paths_as_the_api_server_has_them(path: str, expected: str) -> None:
@@ -63,7 +62,7 @@ def test_no_other_file_makes_a_path() -> None:
         for line in file.read_text().splitlines()
         if made.search(line)
     }
-    assert found.keys() == {"kube/paths.py", "repair/trainingjobs.py"}, found
+    assert found.keys() == {"kube/actions.py", "repair/trainingjobs.py"}, found
     assert found["repair/trainingjobs.py"] == '_GROUP = f"/apis/{ownership.TRAINING}"'
 
 
@@ -79,5 +78,5 @@ def test_no_other_file_makes_a_path() -> None:
 async def test_an_owner_that_cannot_be_is_not_asked_for(owner: OwnerReference) -> None:
     async with ApiServer() as api, Client(api.access()) as client:
         with pytest.raises(InvalidNameError):
-            await jobs.read(client, "training", owner)
+            await actions.read_job(client, "training", owner)
         assert api.requests == []

@@ -220,7 +220,7 @@ def test_a_new_namespace_of_an_old_name_outlives_the_old_one() -> None:
     selection = Selection()
     for uid in ("old", "new"):
         selection.apply(Namespace(metadata=Metadata(name="training", uid=uid)))
-    selection.delete(Key("", "training", "old"))
+    selection.delete(Key("", "training", "old"), None)
     assert "training" in selection
-    selection.delete(Key("", "training", "new"))
+    selection.delete(Key("", "training", "new"), None)
     assert "training" not in selection

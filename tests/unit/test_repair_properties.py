@@ -60,7 +60,8 @@ class World:
                 self.file = choose(FILES)
                 self.repair.ask(parse(self.file)[0])
             case 3 if self.pods:
-                self.repair.delete(key_of(self.pods.pop(choose(sorted(self.pods)))))
+                pod = self.pods.pop(choose(sorted(self.pods)))
+                self.repair.delete(key_of(pod), pod)
             case _:
                 self.apply(self.pod(choose(SPACES), self.random.randrange(6)))
 

@@ -29,7 +29,7 @@ class Seen:
         self._note(resource.metadata.name)
         self.names.add(resource.metadata.name)
 
-    def delete(self, key: Key) -> None:
+    def delete(self, key: Key, _last: Namespace | None) -> None:
         self._note(key.name)
         self.names.discard(key.name)
 

@@ -30,7 +30,7 @@ class Seen:
         self.there[key_of(resource)] = resource
         self.told.append(f"+{resource.metadata.name}")
 
-    def delete(self, key: Key) -> None:
+    def delete(self, key: Key, _last: Pod | None) -> None:
         del self.there[key]
         self.told.append(f"-{key.name}")
 

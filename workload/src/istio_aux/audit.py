@@ -22,7 +22,7 @@ from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Policy, Repair
 from istio_aux.core.selectors import Selector
 from istio_aux.injector.survey import survey
-from istio_aux.kube import paths
+from istio_aux.kube import actions
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError
@@ -34,7 +34,7 @@ from istio_aux.repair.controller import FIELDS
 
 State = Literal["stuck", "blocked", "lost", "unmeshed"]
 
-_NAMESPACES = paths.collection("v1", "namespaces")
+_NAMESPACES = actions.collection("v1", "namespaces")
 _REPORT = Repair()
 """That unmeshed pods are looked for, and nothing is done about them."""
 NAMED = 3
@@ -119,7 +119,7 @@ async def look(
             needed for unmeshed pods alone is among the gaps instead.
     """
     findings, now = list[Finding](), datetime.now(UTC)
-    path = PODS if scope.namespace is None else paths.collection("v1", "pods", scope.namespace)
+    path = PODS if scope.namespace is None else actions.collection("v1", "pods", scope.namespace)
     async with Client(access, patient=True) as client:
         labels, gaps = await _namespaces(client, scope)
         selects = bool(scope.selector.requirements)
@@ -217,7 +217,7 @@ async def _namespaces(
         if scope.namespace is None:
             return await _labels(client, {}), ()
         # Who has rights in one namespace may read it, and may not list any.
-        body = await client.get(f"{_NAMESPACES}/{paths.namespace_name(scope.namespace)}")
+        body = await client.get(f"{_NAMESPACES}/{actions.namespace_name(scope.namespace)}")
         return {scope.namespace: _namespace.read(body).labels}, ()
     except ApiError as error:
         return {}, (f"{_NAMESPACES}: {error}",)

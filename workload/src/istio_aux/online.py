@@ -18,7 +18,7 @@ from istio_aux import audit_table, explanation, terminal
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Policy
 from istio_aux.kube import access as accesses
-from istio_aux.kube import paths
+from istio_aux.kube import actions
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import (
@@ -90,7 +90,7 @@ def explain(
             for own, name in names:
                 where = own or namespace or access.namespace
                 try:
-                    pod = _pod.read(await client.get(paths.pod(where, name)))
+                    pod = _pod.read(await client.get(actions.pod_path(where, name)))
                 except (ApiError, InvalidNameError, UnreadableError) as error:
                     _complain(f"{where}/{name}: {error}")
                     status = UNANSWERED

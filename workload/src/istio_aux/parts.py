@@ -25,7 +25,7 @@ from istio_aux.core.webhooks import Configuration
 from istio_aux.injector.namespaces import Namespaces
 from istio_aux.injector.order import CONFIGURATIONS, Order
 from istio_aux.injector.watcher import Watcher
-from istio_aux.kube import paths
+from istio_aux.kube import actions
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
@@ -39,7 +39,7 @@ from istio_aux.settings import Settings
 from istio_aux.telemetry import Telemetry
 from istio_aux.watches import Need, Watches
 
-NAMESPACES = paths.collection("v1", "namespaces")
+NAMESPACES = actions.collection("v1", "namespaces")
 
 
 class Parts:

@@ -176,10 +176,10 @@ class _All(Generic[T]):
             except Exception:  # Reviews are answered whatever one pod does to the quit controller.
                 self._tripped(key_of(resource))
 
-    def delete(self, key: Key) -> None:
+    def delete(self, key: Key, last: T | None) -> None:
         for handler in self._handlers:
             try:
-                handler.delete(key)
+                handler.delete(key, last)
             except Exception:  # As above.
                 self._tripped(key)
 

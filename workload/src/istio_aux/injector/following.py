@@ -27,7 +27,7 @@ from istio_aux.injector.inquiry import Inquiry, Rhythm
 from istio_aux.injector.nativeprobe import NativeProbe
 from istio_aux.injector.probe import Found, Prober
 from istio_aux.injector.slices import Slices
-from istio_aux.kube import paths
+from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import InvalidNameError
 from istio_aux.telemetry import Telemetry
@@ -231,7 +231,8 @@ def _service(target: ClientConfig) -> Service | None:
         return None
     try:
         return Service(
-            paths.namespace_name(target.service.namespace), paths.object_name(target.service.name)
+            actions.namespace_name(target.service.namespace),
+            actions.object_name(target.service.name),
         )
     except InvalidNameError:
         return None

@@ -39,7 +39,7 @@ class Namespaces(Mapping[str, Mapping[str, str]]):
         if known is None or known.labels != resource.labels:
             self._tell(name)
 
-    def delete(self, key: Key) -> None:
+    def delete(self, key: Key, _last: Namespace | None) -> None:
         """A namespace is gone, unless there is a new one of the same name."""
         known = self._found.get(key.name)
         if known and known.metadata.uid == key.uid:

@@ -20,15 +20,14 @@ from istio_aux.core.pod import Metadata, Struct
 from istio_aux.core.probing import Question
 from istio_aux.injector.inquiry import Rhythm
 from istio_aux.injector.probe import DRY_RUN
-from istio_aux.kube import paths
-from istio_aux.kube.client import DRY_RUN_ALL, Client
+from istio_aux.kube import actions
+from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, KubeError, UnreadableError
-from istio_aux.kube.lists import Lister
 from istio_aux.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
 
-NODES = paths.collection("v1", "nodes")
+NODES = actions.collection("v1", "nodes")
 
 KEPT = 300.0
 """Seconds that an answer stays while the API server gives no other one."""
@@ -91,12 +90,8 @@ async def _of_nodes(client: Client) -> NativeCheck | None:
 
 async def _kubelets(client: Client) -> Mapping[str, str]:
     """Versions by node."""
-    found: dict[str, str] = {}
-    async for page in Lister(client, NODES, _Node, page=500).pages({}):
-        if page.unreadable:
-            raise UnreadableError(f"cannot read {page.unreadable[0]}")
-        found |= {node.metadata.name: node.status.node_info.kubelet_version for node in page.items}
-    return found
+    nodes = await actions.list_all(client, NODES, _Node, {}, page=500)
+    return {node.metadata.name: node.status.node_info.kubelet_version for node in nodes}
 
 
 async def _of_dry_runs(client: Client, questions: Iterable[Question]) -> NativeCheck:
@@ -127,8 +122,7 @@ async def _of_dry_runs(client: Client, questions: Iterable[Question]) -> NativeC
 
 async def _create(client: Client, question: Question, *, native: bool) -> bytes:
     async with asyncio.timeout(DRY_RUN):
-        path = paths.collection("v1", "pods", question.namespace)
-        return await client.post(path, question.body(native=native), DRY_RUN_ALL)
+        return await actions.dry_run_pod(client, question.namespace, question.body(native=native))
 
 
 def _passes(error: ApiError) -> bool:

@@ -9,13 +9,13 @@ import logging
 
 from istio_aux.core.order import sorted_before
 from istio_aux.core.webhooks import Configuration
-from istio_aux.kube import paths
+from istio_aux.kube import actions
 from istio_aux.kube.resources import Key, key_of
 from istio_aux.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
 
-CONFIGURATIONS = paths.collection(
+CONFIGURATIONS = actions.collection(
     "admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations"
 )
 
@@ -38,7 +38,7 @@ class Order:
         self._found[key_of(resource)] = resource
         self._compare()
 
-    def delete(self, key: Key) -> None:
+    def delete(self, key: Key, _last: Configuration | None) -> None:
         """A configuration is gone."""
         del self._found[key]
         self._compare()

@@ -10,24 +10,15 @@ import logging
 
 from istio_aux.core import injectionpolicy
 from istio_aux.core.injectionpolicy import InjectionPolicy
-from istio_aux.core.pod import Struct
 from istio_aux.core.webhooks import ControlPlane
-from istio_aux.kube import paths
+from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, KubeError
-from istio_aux.kube.reader import Reader
 
 _log = logging.getLogger(__name__)
 
 DEADLINE = 3.0
 """Seconds: what is known of an injector waits for it."""
-
-
-class _ConfigMap(Struct, frozen=True):
-    data: dict[str, str] | None = None
-
-
-_config_map = Reader(_ConfigMap, "ConfigMap")
 
 
 async def read(
@@ -43,12 +34,10 @@ async def read(
     """
     if not plane.namespace:
         return None
-    path = ""
     try:
-        path = paths.named("v1", "configmaps", plane.namespace, plane.config_map)
         async with asyncio.timeout(DEADLINE):
-            found = _config_map.read(await client.get(path))
-        return injectionpolicy.read((found.data or {})[injectionpolicy.KEY])
+            data = await actions.read_config_map(client, plane.namespace, plane.config_map)
+        return injectionpolicy.read(data[injectionpolicy.KEY])
     except ApiError as error:
         why, policy = str(error), known if error.code >= 500 or error.code == 429 else None
     except (KubeError, TimeoutError) as error:
@@ -56,5 +45,8 @@ async def read(
     except (ValueError, KeyError, RecursionError) as error:
         why, policy = f"no injection policy: {error}", known
     # It is asked again and again: what is the matter is worth a line to who looks for it.
-    _log.debug("%s: %s", path, why, extra={"event": "policy", "revision": plane.revision})
+    _log.debug(
+        "ConfigMap %s/%s: %s", plane.namespace, plane.config_map, why,
+        extra={"event": "policy", "revision": plane.revision},
+    )  # fmt: skip
     return policy

@@ -21,9 +21,9 @@ from istio_aux.core.probing import Question, answered, created, refusal
 from istio_aux.core.webhooks import ClientConfig
 from istio_aux.injector import exchange, trust
 from istio_aux.injector.exchange import Answer, BrokenError, Connection, UnreachableError
-from istio_aux.kube import paths
+from istio_aux.kube import actions
 from istio_aux.kube.backoff import Backoff
-from istio_aux.kube.client import DRY_RUN_ALL, Client
+from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, KubeError, asked
 from istio_aux.telemetry import Telemetry
 
@@ -127,8 +127,9 @@ class Prober:
             return refusal(f"{direct}; a dry run: {busy}", asked=False)
         try:
             async with asyncio.timeout(DRY_RUN):
-                path = paths.collection("v1", "pods", question.namespace)
-                answer = await self._client.post(path, question.body(), DRY_RUN_ALL)
+                answer = await actions.dry_run_pod(
+                    self._client, question.namespace, question.body()
+                )
         except ApiError as error:
             if error.code in {429, 503, 504}:
                 self._rest(error)

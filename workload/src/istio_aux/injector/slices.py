@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 
 from istio_aux.core.endpoints import SERVICE, Address, EndpointSlice, Service
-from istio_aux.kube import paths
+from istio_aux.kube import actions
 from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.client import Client
 from istio_aux.kube.resources import Key, key_of
@@ -31,10 +31,10 @@ class Slices:
         self._changed = changed
         self._watch = Watch(
             client,
-            paths.collection("discovery.k8s.io/v1", "endpointslices", service.namespace),
+            actions.collection("discovery.k8s.io/v1", "endpointslices", service.namespace),
             EndpointSlice,
             self,
-            selection={"labelSelector": f"{SERVICE}={paths.object_name(service.name)}"},
+            selection={"labelSelector": f"{SERVICE}={actions.object_name(service.name)}"},
             restarted=restarted,
             backoff=Backoff(first=0.25, longest=5.0),
         )
@@ -67,7 +67,7 @@ class Slices:
         self._found[key_of(resource)] = resource
         self._changed()
 
-    def delete(self, key: Key) -> None:
+    def delete(self, key: Key, _last: EndpointSlice | None) -> None:
         """A slice is gone."""
         self._found.pop(key, None)
         self._changed()

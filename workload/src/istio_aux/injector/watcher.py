@@ -90,7 +90,7 @@ class Watcher:
         self._configurations[key_of(resource)] = resource
         self._news.set()
 
-    def delete(self, key: Key) -> None:
+    def delete(self, key: Key, _last: Configuration | None) -> None:
         """A configuration is gone."""
         self._configurations.pop(key, None)
         self._news.set()

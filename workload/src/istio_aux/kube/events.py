@@ -16,7 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from istio_aux.kube import paths
+from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, KubeError, asked
 from istio_aux.kube.resources import Key
@@ -128,7 +128,7 @@ class Events:
 
     async def _send(self, namespace: str, body: bytes) -> None:
         try:
-            path = paths.collection("events.k8s.io/v1", "events", namespace)
+            path = actions.collection("events.k8s.io/v1", "events", namespace)
             try:
                 await self._client.post(path, body)
             except ApiError as error:

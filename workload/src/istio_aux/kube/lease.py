@@ -20,7 +20,7 @@ import msgspec
 
 from istio_aux.core.checkpoint import ANNOTATION
 from istio_aux.core.election import Observation, Record, Renew, Take, Wait, decide
-from istio_aux.kube import paths
+from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, KubeError
 from istio_aux.kube.reader import Reader
@@ -102,8 +102,8 @@ class Lease:
         self._name, self._identity = f"{namespace}/{name}", identity
         self._client, self._changed = client, changed
         self._checkpoint, self._recall, self._unfit = checkpoint, recall, unfit
-        self._collection = paths.collection("coordination.k8s.io/v1", "leases", namespace)
-        self._path = paths.named("coordination.k8s.io/v1", "leases", namespace, name)
+        self._collection = actions.collection("coordination.k8s.io/v1", "leases", namespace)
+        self._path = actions.object_path("coordination.k8s.io/v1", "leases", namespace, name)
         self._new = {"namespace": _raw(namespace), "name": _raw(name)}
         self._duration, self._deadline, self._retry = duration, deadline, retry
         self._seen = Observation()

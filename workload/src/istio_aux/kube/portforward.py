@@ -12,7 +12,7 @@ from enum import IntEnum
 
 import msgspec
 
-from istio_aux.kube import paths
+from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.streams import OUTPUT, Channels, Silence, converse, one_line
 
@@ -125,7 +125,7 @@ async def request(
     channels = ForwardChannels()
     silence = await converse(
         client,
-        paths.pod(*pod, "portforward"),
+        actions.pod_path(*pod, "portforward"),
         channels,
         deadline,
         params=[("ports", str(port))],

@@ -15,7 +15,7 @@ from enum import IntEnum
 import aiohttp
 import msgspec
 
-from istio_aux.kube import paths
+from istio_aux.kube import actions
 from istio_aux.kube.client import Client, Params, Status
 from istio_aux.kube.errors import ApiError, KubeError, NoConnectionError
 
@@ -156,7 +156,7 @@ async def execute(
     params = [("container", container), ("stdout", "true"), ("stderr", "true")]
     params += [("command", word) for word in command]
     channels = ExecChannels()
-    path = paths.pod(*pod, "exec")
+    path = actions.pod_path(*pod, "exec")
     silence = await converse(client, path, channels, deadline, params=params, protocols=PROTOCOLS)
     return channels.result(silence)
 

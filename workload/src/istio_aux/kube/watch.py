@@ -55,14 +55,21 @@ T_contra = TypeVar("T_contra", bound=Resource, contravariant=True)
 
 
 class Handler(Protocol[T_contra]):
-    """Who wants to know. Both verbs may be called again with what is known already."""
+    """Receives changes of one collection. Both methods are idempotent."""
 
     def apply(self, resource: T_contra) -> None:
         """The object exists and looks like this."""
         ...
 
-    def delete(self, key: Key) -> None:
-        """The object is gone, or has left the selection: which of the two is not known."""
+    def delete(self, key: Key, last: T_contra | None, /) -> None:
+        """The object is gone, or has left the selection; the two look alike.
+
+        Args:
+            key: which object.
+            last: what the DELETED event carried, None where a list no longer has the object, or
+                the event's object cannot be read. An object that leaves a selection comes with
+                its previous content (apiserver cacher.go), which was still selected.
+        """
         ...
 
 
@@ -287,7 +294,7 @@ class Watch(Generic[T]):
                 raise _NoStreamError(str(error)) from error  # Such as an etcd of long ago.
             raise
         if event.type == "DELETED":
-            self._delete(key_of(event))
+            self._delete(key_of(event), event.resource)
         elif event.why:
             self._spare(Unreadable(key_of(event), event.why))
         elif event.resource is not None and event.type in {"ADDED", "MODIFIED"}:
@@ -328,10 +335,10 @@ class Watch(Generic[T]):
             )  # fmt: skip
             self.unreadable[key] = found.why
 
-    def _delete(self, key: Key) -> None:
+    def _delete(self, key: Key, last: T | None = None) -> None:
         self.unreadable.pop(key, None)
         if self._known.pop(key, None) is not None:
-            self._handler.delete(key)
+            self._handler.delete(key, last)
 
 
 def _refuses_streams(error: KubeError) -> bool:

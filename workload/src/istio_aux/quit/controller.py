@@ -16,7 +16,7 @@ from typing import Protocol
 
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Policy, QuitMode
-from istio_aux.kube import paths
+from istio_aux.kube import actions
 from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, KubeError, UnreachableError, asked
@@ -33,7 +33,7 @@ from istio_aux.quit.record import Errand, Record, Work
 from istio_aux.quit.selection import Selection
 from istio_aux.telemetry import Telemetry
 
-PODS = paths.collection("v1", "pods")
+PODS = actions.collection("v1", "pods")
 FIELDS = "status.phase=Running,spec.restartPolicy!=Always"
 """Field selector under which pods are watched: the server drops whatever can need no quit."""
 
@@ -108,7 +108,7 @@ class Controller:
         self._ledger.adopt(record, resource)
         self._steer(record)
 
-    def delete(self, key: Key) -> None:
+    def delete(self, key: Key, _last: Pod | None) -> None:
         """A pod is gone, has left phase Running, or is not ours to see any more."""
         if record := self._ledger.find(key):
             record.left = True

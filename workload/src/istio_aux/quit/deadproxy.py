@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import asyncio
 
-import msgspec
-
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import QuitMode
 from istio_aux.core.quit import Report
+from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, KubeError
 from istio_aux.quit.ledger import Ledger
 from istio_aux.quit.limits import Limits
 from istio_aux.quit.narrator import Narrator
-from istio_aux.quit.reading import path, read
+from istio_aux.quit.reading import read
 from istio_aux.quit.record import Record, Work
 
 _OLDER = "the API server answered with an older state of the pod"
@@ -65,7 +64,7 @@ class DeadProxies:
 
     async def _delete(self, record: Record, work: Work, pod: Pod, decision: Report) -> bool:
         try:
-            await self._client.delete(path(record), preconditions(pod))
+            await actions.delete_pod(self._client, record.key, pod.metadata.resource_version)
         except ApiError as error:
             if error.code == 404:
                 record.left = True
@@ -84,17 +83,3 @@ class DeadProxies:
         record.settle(decision)
         self._narrator.deleted(record)
         return True
-
-
-def preconditions(pod: Pod) -> bytes:
-    """DeleteOptions in JSON that delete ``pod`` only as long as it is the same and unchanged."""
-    return msgspec.json.encode(
-        {
-            "apiVersion": "v1",
-            "kind": "DeleteOptions",
-            "preconditions": {
-                "uid": pod.metadata.uid,
-                "resourceVersion": pod.metadata.resource_version,
-            },
-        }
-    )

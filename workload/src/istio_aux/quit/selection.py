@@ -50,7 +50,7 @@ class Selection:
         if not known:
             self.changed(name)
 
-    def delete(self, key: Key) -> None:
+    def delete(self, key: Key, _last: Namespace | None) -> None:
         """A namespace is not selected any more, unless a new one of the same name is."""
         if self._uids.get(key.name) == key.uid:
             del self._uids[key.name]

@@ -89,7 +89,7 @@ class Repair:
         """A pod looks like this now."""
         self._ledger.take(resource)
 
-    def delete(self, key: Key) -> None:
+    def delete(self, key: Key, _last: Pod | None) -> None:
         """A pod is gone, or over."""
         self._ledger.drop(key)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from istio_aux.core.repair import Restart
-from istio_aux.kube import paths
+from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError
 from istio_aux.kube.resources import Key
@@ -46,9 +46,8 @@ async def evict(client: Client, pod: Key, restart: Restart) -> Outcome:
     Raises:
         KubeError: no answer, or a server error: it is not known what became of the pod.
     """
-    path = paths.pod(pod.namespace, pod.name, "eviction")
     try:
-        await client.post(path, _eviction(pod, restart))
+        await actions.evict(client, pod, restart.resource_version)
     except ApiError as error:
         if error.code in {404, 409}:
             return Superseded(str(error))
@@ -56,15 +55,3 @@ async def evict(client: Client, pod: Key, restart: Restart) -> Outcome:
             raise
         return Refused(str(error), error.retry_after or 0.0)
     return Evicted()
-
-
-def _eviction(pod: Key, restart: Restart) -> bytes:
-    preconditions = {"uid": restart.uid, "resourceVersion": restart.resource_version}
-    return msgspec.json.encode(
-        {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"namespace": pod.namespace, "name": pod.name},
-            "deleteOptions": {"preconditions": preconditions},
-        }
-    )

@@ -12,8 +12,8 @@ import msgspec
 from istio_aux.core import probing
 from istio_aux.core.pod import Pod
 from istio_aux.core.start import START
-from istio_aux.kube import paths
-from istio_aux.kube.client import DRY_RUN_ALL, Client
+from istio_aux.kube import actions
+from istio_aux.kube.client import Client
 
 
 async def why_not(client: Client, pod: Pod) -> str | None:
@@ -22,8 +22,7 @@ async def why_not(client: Client, pod: Pod) -> str | None:
     Raises:
         KubeError: the API server refused, or did not answer.
     """
-    path = paths.collection("v1", "pods", pod.metadata.namespace)
-    found = probing.created(await client.post(path, _like(pod), DRY_RUN_ALL))
+    found = probing.created(await actions.dry_run_pod(client, pod.metadata.namespace, _like(pod)))
     return None if found.injected else f"a new pod would get no sidecar: {found.why}"
 
 

@@ -16,9 +16,9 @@ from istio_aux.core.checkpoint import FAILED
 from istio_aux.core.pacing import Course, Done, Hold, Next, Pace, Stop
 from istio_aux.core.pod import Pod
 from istio_aux.core.repair import Restart, Way
+from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, KubeError, asked
-from istio_aux.repair import jobs
 from istio_aux.repair.evict import Evicted, Outcome, Refused, Superseded, evict
 from istio_aux.repair.ledger import BATCH, Ledger
 from istio_aux.repair.narrator import Narrator
@@ -238,7 +238,7 @@ class Restarts:
         if batchjobs.is_batch(owner.reference):
             try:
                 namespace = record.key.namespace
-                owner.job = await jobs.read(self._client, namespace, owner.reference)
+                owner.job = await actions.read_job(self._client, namespace, owner.reference)
             except KubeError as error:
                 return Refused(f"not known whether its Job is finished: {error}", asked(error))
             owner.finished = owner.job is None or batchjobs.over(owner.job)

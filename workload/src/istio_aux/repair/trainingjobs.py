@@ -12,18 +12,16 @@ from typing import NamedTuple
 import msgspec
 
 from istio_aux.core import ownership, suspension
-from istio_aux.core.pod import Metadata, Pod
+from istio_aux.core.pod import Pod
 from istio_aux.core.suspension import Job, Release, Resume, Suspend
-from istio_aux.kube import paths
-from istio_aux.kube.client import DRY_RUN_ALL, Client
-from istio_aux.kube.errors import ApiError, UnreadableError
+from istio_aux.kube import actions
+from istio_aux.kube.client import Client
+from istio_aux.kube.errors import ApiError
 from istio_aux.kube.lists import Lister
 from istio_aux.kube.reader import Reader
+from istio_aux.kube.resources import key_of
 
 _GROUP = f"/apis/{ownership.TRAINING}"
-
-_STRICT = {"fieldManager": "istio-aux", "fieldValidation": "Strict"}
-"""An API server that knows no ``suspend`` refuses it, rather than drop it and keep the mark."""
 
 
 class Key(NamedTuple):
@@ -38,23 +36,10 @@ class Key(NamedTuple):
     def path(self) -> str:
         """Where the API server has it; all plurals are formed like that (1.9 manifests/base)."""
         api = suspension.KINDS[self.kind].api_version
-        return paths.named(api, f"{self.kind.lower()}s", self.namespace, self.name)
+        return actions.object_path(api, f"{self.kind.lower()}s", self.namespace, self.name)
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
-
-
-def _rehearsal(pod: Metadata) -> bytes:
-    return msgspec.json.encode(
-        {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"namespace": pod.namespace, "name": pod.name},
-            "deleteOptions": {
-                "preconditions": {"uid": pod.uid, "resourceVersion": pod.resource_version}
-            },
-        }
-    )
 
 
 class _Resource(msgspec.Struct, frozen=True):
@@ -79,26 +64,16 @@ class TrainingJobs:
 
     async def read(self, key: Key) -> Job | None:
         """The Job; None when it is gone or its name is another's."""
-        try:
-            job = _job.read(await self._client.get(key.path))
-        except ApiError as error:
-            if error.code != 404:
-                raise
-            return None
-        return job if job.metadata.uid == key.uid else None
+        job = await actions.read(self._client, key.path, _job)
+        return job if job and job.metadata.uid == key.uid else None
 
     async def pods(self, key: Key, job: Job) -> list[Pod]:
         """The Job's own pods, in any phase, deleted or not."""
-        lister = Lister(self._client, paths.collection("v1", "pods", key.namespace), Pod)
+        path = actions.collection("v1", "pods", key.namespace)
         label = suspension.KINDS[key.kind].job_name
-        selector = {"labelSelector": f"{label}={paths.object_name(key.name)}"}
-        async with aclosing(lister.pages(selector)) as pages:
-            found = list[Pod]()
-            async for page in pages:
-                if page.unreadable:  # It may be one of the Job's that is still there.
-                    raise UnreadableError(f"cannot read {page.unreadable[0]}")
-                found += page.items
-        return suspension.own(job, found)
+        selector = {"labelSelector": f"{label}={actions.object_name(key.name)}"}
+        # One that cannot be read may be one of the Job's that is still there.
+        return suspension.own(job, await actions.list_all(self._client, path, Pod, selector))
 
     async def protected(self, pods: Iterable[Pod]) -> str | None:
         """Say why one of the pods may not be disrupted now, or None if each of them may be.
@@ -107,19 +82,18 @@ class TrainingJobs:
         before by dry runs of their evictions. How many may go at a time they do not tell.
         """
         for pod in pods:
-            meta = pod.metadata
-            path = paths.pod(meta.namespace, meta.name, "eviction")
+            version = pod.metadata.resource_version
             try:
-                await self._client.post(path, _rehearsal(meta), DRY_RUN_ALL)
+                await actions.evict(self._client, key_of(pod), version, dry_run=True)
             except ApiError as error:
                 if error.code != 404:
-                    return f"{meta.name}: {error}"
+                    return f"{pod.metadata.name}: {error}"
         return None
 
     async def change(self, key: Key, job: Job, action: Suspend | Resume | Release) -> None:
         """Suspend, resume or release the Job, only as it was read."""
         body = msgspec.json.encode(suspension.patch(suspension.KINDS[key.kind], job, action))
-        await self._client.patch(key.path, body, _STRICT)
+        await self._client.patch(key.path, body, actions.STRICT)
 
     async def marked(self) -> AsyncGenerator[Key]:
         """Yield all Jobs with our mark, of each kind that is served."""
@@ -128,7 +102,7 @@ class TrainingJobs:
             # A subresource has a slash in its name.
             if kind is None or "/" in resource.name:
                 continue
-            lister = Lister(self._client, paths.collection(kind.api_version, resource.name), Job)
+            lister = Lister(self._client, actions.collection(kind.api_version, resource.name), Job)
             async with aclosing(lister.pages({"labelSelector": suspension.MARK})) as pages:
                 async for page in pages:
                     for found in page.unreadable:  # Whoever looks after it tells of it.
@@ -139,9 +113,5 @@ class TrainingJobs:
                             yield Key(meta.namespace, resource.kind, meta.name, meta.uid)
 
     async def _served(self) -> tuple[_Resource, ...]:
-        try:
-            return _resources.read(await self._client.get(_GROUP)).resources or ()
-        except ApiError as error:
-            if error.code != 404:
-                raise
-            return ()  # There is no training operator.
+        found = await actions.read(self._client, _GROUP, _resources)
+        return (found and found.resources) or ()  # None: there is no training operator.

@@ -1,0 +1,178 @@
+"""What istio-aux asks of the API server: every path, and every request that is no watch.
+
+All functions raise `KubeError`. Names of owners, and of what a webhook refers to, come from objects
+that nobody has validated: a name that no object can have is refused here, before anything is sent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import aclosing
+from urllib.parse import quote
+
+import msgspec
+
+from istio_aux.core import batchjobs
+from istio_aux.core.pod import OwnerReference, Pod, Struct
+from istio_aux.kube.client import DRY_RUN_ALL, Client
+from istio_aux.kube.errors import ApiError, InvalidNameError, UnreadableError
+from istio_aux.kube.lists import Lister
+from istio_aux.kube.reader import Reader, S
+from istio_aux.kube.resources import Key, T
+
+STRICT = {"fieldManager": "istio-aux", "fieldValidation": "Strict"}
+"""An API server that does not know a field refuses the patch, rather than drop the field."""
+
+
+class _ConfigMap(Struct, frozen=True):
+    data: dict[str, str] | None = None
+
+
+_config_map = Reader(_ConfigMap, "ConfigMap")
+_job = Reader(batchjobs.Job, "Job")
+_pod = Reader(Pod, "pod")
+
+
+async def read(client: Client, path: str, reader: Reader[S]) -> S | None:
+    """Read one object; None if there is none of that name."""
+    try:
+        return reader.read(await client.get(path))
+    except ApiError as error:
+        if error.code != 404:
+            raise
+        return None
+
+
+async def read_pod(client: Client, pod: Key) -> Pod | None:
+    """Read a pod as it is now; None if it is gone, or another pod has its name."""
+    found = await read(client, pod_path(pod.namespace, pod.name), _pod)
+    return found if found and found.metadata.uid == pod.uid else None
+
+
+async def read_job(client: Client, namespace: str, owner: OwnerReference) -> batchjobs.Job | None:
+    """Read the Job that ``owner`` names; None if it is gone, or another Job has its name."""
+    path = object_path(owner.api_version, "jobs", namespace, owner.name)
+    found = await read(client, path, _job)
+    return found if found and found.metadata.uid == owner.uid else None
+
+
+async def read_config_map(client: Client, namespace: str, name: str) -> Mapping[str, str]:
+    """Read the data of a ConfigMap; one that does not exist is an `ApiError`, too."""
+    body = await client.get(object_path("v1", "configmaps", namespace, name))
+    return _config_map.read(body).data or {}
+
+
+async def list_all(
+    client: Client, path: str, kind: type[T], selection: Mapping[str, str], *, page: int = 100
+) -> list[T]:
+    """List a whole collection; an object that cannot be read is an `UnreadableError`."""
+    found = list[T]()
+    async with aclosing(Lister(client, path, kind, page=page).pages(selection)) as pages:
+        async for each in pages:
+            if each.unreadable:
+                raise UnreadableError(f"cannot read {each.unreadable[0]}")
+            found += each.items
+    return found
+
+
+async def evict(client: Client, pod: Key, resource_version: str, *, dry_run: bool = False) -> None:
+    """Evict a pod, only in this version.
+
+    `ApiError` 409: the pod has another UID or version. 429: a PodDisruptionBudget does not allow it
+    now. 403: no permission, or the namespace is being deleted (k8s@1.36 eviction.go).
+    """
+    body = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"namespace": pod.namespace, "name": pod.name},
+        "deleteOptions": {"preconditions": _preconditions(pod, resource_version)},
+    }
+    path = pod_path(pod.namespace, pod.name, "eviction")
+    await client.post(path, msgspec.json.encode(body), DRY_RUN_ALL if dry_run else {})
+
+
+async def delete_pod(client: Client, pod: Key, resource_version: str) -> None:
+    """Delete a pod, only in this version: `ApiError` 409 if it has another UID or version."""
+    body = {
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "preconditions": _preconditions(pod, resource_version),
+    }
+    await client.delete(pod_path(pod.namespace, pod.name), msgspec.json.encode(body))
+
+
+async def dry_run_pod(client: Client, namespace: str, pod: bytes) -> bytes:
+    """Create a pod from JSON in a dry run; returns it as all webhooks would leave it."""
+    return await client.post(collection("v1", "pods", namespace), pod, DRY_RUN_ALL)
+
+
+def _preconditions(pod: Key, resource_version: str) -> dict[str, str]:
+    return {"uid": pod.uid, "resourceVersion": resource_version}
+
+
+# Paths.
+
+_LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
+# apimachinery pkg/util/validation: IsDNS1123Label, IsDNS1123Subdomain.
+_NAMESPACE = re.compile(_LABEL)
+_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
+_API = re.compile(r"(?:[a-z0-9][-.a-z0-9]*/)?v[1-9][a-z0-9]*")
+_SHOWN = 60
+
+
+def collection(api: str, resource: str, namespace: str = "") -> str:
+    """The path of a collection.
+
+    Args:
+        api: group and version, such as ``batch/v1``, or ``v1``.
+        resource: plural name, such as ``pods``.
+        namespace: whose objects; empty: those of all, or of none if the resource has none.
+
+    Raises:
+        InvalidNameError: no API has such a name.
+    """
+    if not _API.fullmatch(api):
+        raise InvalidNameError(
+            f'apiVersion "{_shown(api)}": the API server serves none of that name'
+        )
+    root = "apis" if "/" in api else "api"
+    middle = f"/namespaces/{quote(namespace_name(namespace), safe='')}" if namespace else ""
+    return f"/{root}/{api}{middle}/{quote(resource, safe='')}"
+
+
+def object_path(api: str, resource: str, namespace: str, name: str, subresource: str = "") -> str:
+    """The path of one object in a namespace, or of a part of it; see `collection`.
+
+    Raises:
+        InvalidNameError: no object can have that name.
+    """
+    namespace_name(namespace)
+    path = f"{collection(api, resource, namespace)}/{quote(object_name(name), safe='')}"
+    return f"{path}/{subresource}" if subresource else path
+
+
+def pod_path(namespace: str, name: str, subresource: str = "") -> str:
+    """The path of a pod, or of a part of it such as ``exec``; see `object_path`."""
+    return object_path("v1", "pods", namespace, name, subresource)
+
+
+def object_name(name: str) -> str:
+    """Return ``name``; `InvalidNameError` if no object with a DNS name can have it."""
+    return _checked(name, _NAME, 253, "name")
+
+
+def namespace_name(name: str) -> str:
+    """Return ``name``; `InvalidNameError` if no namespace can have it."""
+    return _checked(name, _NAMESPACE, 63, "namespace")
+
+
+def _checked(name: str, form: re.Pattern[str], longest: int, what: str) -> str:
+    if len(name) > longest or not form.fullmatch(name):
+        raise InvalidNameError(f'{what} "{_shown(name)}": no object can have it (RFC 1123)')
+    return name
+
+
+def _shown(name: str) -> str:
+    shown = "".join(char if char.isprintable() else "?" for char in name[:_SHOWN])
+    return shown if len(name) <= _SHOWN else f"{shown}..."
