@@ -27,7 +27,7 @@ from applications import NEVER_INJECTED, Applications
 
 WEBHOOK_PORT: Final = 8443
 
-# All commands by which the workload quits a proxy (its `core/ladder.py`): over the status ports
+# All commands by which the workload quits a proxy (its `core/quit.py`): over the status ports
 # that pilot-agent's request accepts (istio pilot-agent request.go), and over Envoy's admin port.
 _QUIT: Final = ("POST", "quitquitquit")
 QUIT_COMMANDS: Final = (

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 import yaml
-from istio_aux.core import ladder
+from istio_aux.core import quit as quitting
 
 import manifests
 from applications import Applications
@@ -190,10 +190,10 @@ def test_the_account_is_narrowed_before_it_gets_its_roles() -> None:
 def test_the_policy_allows_every_command_of_the_workload_and_no_other() -> None:
     ports = (*range(14990, 15100), 0, 8080)
     commands = {
-        ladder.command(rung, port)
+        quitting.command(rung, port)
         for port in ports
-        for rung in ladder.rungs(port)
-        if rung is not ladder.Rung.PORT_FORWARD
+        for rung in quitting.rungs(port)
+        if rung is not quitting.Rung.PORT_FORWARD
     }
 
     assert set(manifests.QUIT_COMMANDS) == commands

@@ -8,8 +8,8 @@ from itertools import groupby
 import pytest
 from istio_aux.core import pod as pods
 from istio_aux.core import quit as quitting
+from istio_aux.core.annotations import IGNORE_CONTAINERS
 from istio_aux.core.policy import Policy
-from istio_aux.core.wishes import IGNORE_CONTAINERS
 from unit.core.pods import RECORDS, RUNNING, exited, job, recorded
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from istio_aux.core import quit as quitting
-from istio_aux.core.wishes import IGNORE_CONTAINERS, QUIT
+from istio_aux.core.annotations import IGNORE_CONTAINERS, QUIT
 from unit.core.pods import RUNNING, exited, job
 from unit.core.table import Row, decide, table
 

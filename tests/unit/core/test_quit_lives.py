@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from istio_aux.core import pod as pods
 from istio_aux.core import quit as quitting
+from istio_aux.core.annotations import IGNORE_CONTAINERS, QUIT_AFTER
 from istio_aux.core.policy import DeadProxy, Policy
-from istio_aux.core.wishes import IGNORE_CONTAINERS, QUIT_AFTER
 from unit.core.pods import document
 from unit.core.tinykubelet import CODES, PROXY, TinyKubelet
 

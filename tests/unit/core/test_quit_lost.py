@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from istio_aux.core import pod as pods
 from istio_aux.core import quit as quitting
+from istio_aux.core.annotations import QUIT, QUIT_AFTER
 from istio_aux.core.policy import DeadProxy, Policy
-from istio_aux.core.wishes import QUIT, QUIT_AFTER
 from unit.core.pods import EMPTY, MISSING, RUNNING, State, document, exited, job, waiting
 from unit.core.table import Row, decide, table
 

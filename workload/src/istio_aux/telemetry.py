@@ -24,8 +24,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
 
-from istio_aux.core.ladder import Rung
 from istio_aux.core.liveness import State
+from istio_aux.core.quit import Rung
 
 QUIT_OUTCOMES = ("exited", "exited-nonzero", "gone", "superseded")
 """How a quit can end: exit 0, another exit code, the pod gone first, no longer needed."""

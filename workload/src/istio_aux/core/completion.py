@@ -1,8 +1,7 @@
-"""Is a container finished, as the kubelet sees it: terminated, and never to be started again.
+"""Whether a container is finished as the kubelet sees it: terminated, and never started again.
 
-Only the kubelet's own restart rules may live here. The reason string of a state (``OOMKilled``,
-``Error``, ``Completed``, ``ContainerStatusUnknown``) is shown to people and decides nothing, with
-the one exception that the kubelet makes, `RESTARTING_ALL`.
+The reason of a state (``OOMKilled``, ``Error``, ``Completed``, ``ContainerStatusUnknown``) is shown
+to people and decides nothing, with the one exception that the kubelet makes, `RESTARTING_ALL`.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from istio_aux.core.pod import (
 )
 
 RESTARTING_ALL = "RestartingAllContainers"
-"""Reason of a state that was lost in the middle of a restart of all containers; the container will
-be started again whatever its exit code (k8s@1.36 pkg/kubelet/kubelet_pods.go getPhase)."""
+"""Reason of a state that was lost during a restart of all containers; the kubelet starts the
+container again whatever its exit code (k8s@1.36 pkg/kubelet/kubelet_pods.go getPhase)."""
 _RESTARTING_RULES = frozenset({"Restart", "RestartAllContainers"})
 
 
@@ -31,10 +30,10 @@ class Finished(Struct, frozen=True):
 
 
 def finished(container: Container, status: ContainerStatus | None, pod: Pod) -> Finished:
-    """Judge one container by its last reported status and the restart rules that hold for it.
+    """Judge one container by its last reported status and its restart rules.
 
     A container without a status, or with an empty one, has not started: it is not finished. In a
-    pod that is over (phase Succeeded or Failed) nothing that has ended starts again.
+    Succeeded or Failed pod no container starts again.
     """
     state = status.state if status else None
     if state is None:
@@ -61,10 +60,10 @@ def describe_exit(terminated: Terminated) -> str:
 
 
 def should_restart(container: Container, spec: PodSpec, exit_code: int) -> tuple[bool, str]:
-    """Say whether the kubelet starts a container again after ``exit_code``, and which rule says so.
+    """Whether the kubelet starts a container again after ``exit_code``, and the rule that says so.
 
-    The order is that of kubelet ContainerShouldRestart (k8s@1.36 pkg/api/v1/pod/util.go): the
-    container's rules, of which the first match counts; its own restartPolicy; the pod's.
+    As kubelet ContainerShouldRestart (k8s@1.36 pkg/api/v1/pod/util.go): the first matching rule of
+    the container, else its restartPolicy, else the pod's.
     """
     rule = matching_rule(container, exit_code)
     if rule is not None and rule.action in _RESTARTING_RULES:
@@ -86,7 +85,7 @@ def should_restart(container: Container, spec: PodSpec, exit_code: int) -> tuple
 
 
 def matching_rule(container: Container, exit_code: int) -> RestartRule | None:
-    """Find the first of ``restartPolicyRules`` that matches an exit code (KEP-5307)."""
+    """The first of ``restartPolicyRules`` that matches an exit code (KEP-5307)."""
     if container.restart_policy is None:  # The kubelet reads rules only beside a restartPolicy.
         return None
     for rule in container.restart_policy_rules or ():
@@ -100,11 +99,11 @@ def matching_rule(container: Container, exit_code: int) -> RestartRule | None:
 
 
 def restarting_all(pod: Pod) -> str | None:
-    """Say why the kubelet is about to start every container of the pod again, or None if it is not.
+    """Why the kubelet is about to start every container of the pod again; None: it is not.
 
-    kubelet ShouldAllContainersRestart (KEP-5532): the condition says so, or any container, init
+    As kubelet ShouldAllContainersRestart (KEP-5532): the condition says so, or any container, init
     containers and sidecars included, exited with a code whose rule is RestartAllContainers, or was
-    lost on the way. The others may still be reported as terminated, and are not finished at all.
+    lost on the way. The others may still be reported as terminated, but are not finished.
     """
     for condition in pod.status.conditions or ():
         if condition.type == "AllContainersRestarting" and condition.status == "True":

@@ -1,33 +1,57 @@
-"""What to do about a pod's proxy now: the one decision that the quit controller performs.
+"""What to do about a pod's proxy now, and the ways to make the proxy exit.
 
-Only the decision may live here. It is level-triggered: it looks at the pod as it is, so asking
-twice gives the same answer, and which event made us ask does not matter.
+`decide` is level-triggered: it looks at the pod as it is, so the event that caused the call does
+not matter. `quit_state` says what follows from one decision after another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from itertools import pairwise
 from typing import Literal
 
+import msgspec
+
 from istio_aux.core import completion, ownership
-from istio_aux.core.ladder import Rung, rungs
-from istio_aux.core.pod import PROXY, Container, Pod, State, Struct
-from istio_aux.core.policy import DeadProxy, Policy
-from istio_aux.core.statusport import status_port
-from istio_aux.core.wishes import (
+from istio_aux.core.annotations import (
     IGNORE_CONTAINERS,
     LONGEST_GRACE,
     QUIT_AFTER,
-    Wishes,
-    read_wishes,
+    Overrides,
+    read_overrides,
 )
+from istio_aux.core.pod import PROXY, Container, Pod, State, Struct
+from istio_aux.core.policy import DeadProxy, Policy
+
+STATUS_PORT = "status.sidecar.istio.io/port"
+DEFAULT_STATUS_PORT = 15020
+"""Port of pilot-agent's status server unless configured (istio pkg/config/mesh/mesh.go)."""
+_STATUS_PORT_FLAG = "--statusPort"
+
+_REQUEST_PORTS = frozenset({15000, 15004, 15020, 15021})
+"""Ports that ``pilot-agent request --debug-port`` takes (istio pilot/pkg/request/command.go)."""
 
 Role = Literal["payload", "sidecar", "ignored"]
 
 
+class Rung(StrEnum):
+    """A way to make a proxy exit with 0 (observed with Istio 1.28 and 1.30).
+
+    None of them needs a shell in the image (istio.io#5073).
+    """
+
+    EXEC = "exec"
+    """The agent's own client, inside the container, to the agent's status server."""
+    PORT_FORWARD = "port-forward"
+    """HTTP ``POST /quitquitquit`` to the status port, from inside the pod's network."""
+    ENVOY = "exec-envoy"
+    """The same client to Envoy's admin port; Envoy exits, and the agent follows."""
+
+
 class ContainerVerdict(Struct, frozen=True):
-    """What a container is to us, and whether the kubelet is done with it."""
+    """The role of a container, and whether the kubelet is done with it."""
 
     role: Role
     finished: bool
@@ -35,18 +59,18 @@ class ContainerVerdict(Struct, frozen=True):
 
 
 class Decision(Struct, frozen=True, tag_field="action"):
-    """What all answers have: a reason for people, and a verdict on each container by name."""
+    """Common to all decisions: a reason for people, and a verdict on each container by name."""
 
     reason: str
     containers: Mapping[str, ContainerVerdict]
 
 
 class Ignore(Decision, frozen=True, tag="ignore"):
-    """There is nothing to do, and no change that we wait for."""
+    """Nothing to do, and no change to wait for."""
 
 
 class Wait(Decision, frozen=True, tag="wait"):
-    """The proxy is still needed; ask again when the pod changes, or at ``until`` if that is set.
+    """The proxy is still needed; decide again when the pod changes, or at ``until`` if it is set.
 
     ``blocked_by`` names the payload containers that may still run although another one is finished
     already: usually sidecars that nobody ends.
@@ -57,7 +81,7 @@ class Wait(Decision, frozen=True, tag="wait"):
 
 
 class Quit(Decision, frozen=True, tag="quit"):
-    """Make the proxy exit: container ``proxy``, whose agent listens on TCP port ``status_port``.
+    """Make container ``proxy`` exit; its agent listens on TCP port ``status_port``.
 
     ``rungs`` are the ways that can work for this pod, in the order to try them.
     """
@@ -70,7 +94,7 @@ class Quit(Decision, frozen=True, tag="quit"):
 class Report(Decision, frozen=True, tag="report"):
     """The proxy is gone for good although a payload container may still run: it has no network.
 
-    ``delete`` says that the policy wants the pod deleted, and that its controller makes a new one.
+    ``delete``: the policy deletes such pods, and the controller of this one makes a new one.
     """
 
     proxy: str
@@ -84,7 +108,7 @@ class _Facts(Struct, frozen=True):
     """The pod as the rules below see it."""
 
     pod: Pod
-    wishes: Wishes
+    overrides: Overrides
     verdicts: dict[str, ContainerVerdict]
     unfinished: dict[str, str]
     """Payload containers that may still run, each with why."""
@@ -97,7 +121,7 @@ class _Facts(Struct, frozen=True):
 def decide(
     pod: Pod, policy: Policy, now: datetime | None, *, seen: datetime | None = None
 ) -> Action:
-    """Decide what to do about the proxy of ``pod``.
+    """Decide what to do about the proxy of ``pod``; never raises.
 
     Args:
         pod: the pod, as complete and as recent as the caller has it.
@@ -107,7 +131,7 @@ def decide(
             as ``now``. None: the pod is seen once, and the times of its node must do.
 
     Returns:
-        The first rule below that applies, in this order; it never raises.
+        The first rule below that applies, in this order.
     """
     facts = _observe(pod, policy)
     if reason := next(_nothing_to_do(facts), None):
@@ -133,23 +157,60 @@ def decide(
 
 
 def since(pod: Pod, decision: Action) -> datetime | None:
-    """Since when a pod is as the decision says, by its container statuses; None: it does not show.
+    """When a pod became as the decision says, by its container statuses; None: unknown.
 
-    Of a `Report` that is the end of its proxy, of all others that of its last finished payload
+    For a `Report` that is the end of its proxy, else the end of its last finished payload
     container. The time is the node's.
     """
     of_proxy = isinstance(decision, Report)
-    ended = [
-        ended.replace(tzinfo=ended.tzinfo or UTC)
-        for status in pod.statuses()
-        if (verdict := decision.containers.get(status.name)) is not None
-        and (status.name == PROXY if of_proxy else verdict.role == "payload")
-        and verdict.finished
-        and status.state is not None
-        and status.state.terminated is not None
-        and (ended := status.state.terminated.finished_at) is not None
-    ]
-    return max(ended, default=None)
+    names = (
+        name
+        for name, verdict in decision.containers.items()
+        if verdict.finished and (name == PROXY if of_proxy else verdict.role == "payload")
+    )
+    return max(_ends(pod, names), default=None)
+
+
+def rungs(status_port: int) -> tuple[Rung, ...]:
+    """The ways that can work for an agent on this status port, at least one, in order.
+
+    Port 0: the status server is off, which leaves Envoy's admin. Ports outside of the client's list
+    can only be reached by port-forward.
+    """
+    if status_port == 0:
+        return (Rung.ENVOY,)
+    if status_port in _REQUEST_PORTS:
+        return (Rung.EXEC, Rung.PORT_FORWARD, Rung.ENVOY)
+    return (Rung.PORT_FORWARD, Rung.ENVOY)
+
+
+def command(rung: Rung, status_port: int) -> tuple[str, ...]:
+    """The command to run in the proxy's container (istio pilot-agent app/request.go).
+
+    Without ``--debug-port`` the client talks to Envoy's admin (istio#11659).
+
+    Raises:
+        ValueError: ``rung`` runs no command.
+    """
+    if rung is Rung.PORT_FORWARD:
+        raise ValueError(f"rung {rung}: it runs no command")
+    port = (f"--debug-port={status_port}",) if rung is Rung.EXEC else ()
+    return ("pilot-agent", "request", *port, "POST", "quitquitquit")
+
+
+def status_port(pod: Pod) -> int:
+    """Find the TCP port of the status server of the pod's agent; 0: it is off.
+
+    The annotation wins (istio pkg/bootstrap applyAnnotations), then the flag ``--statusPort`` among
+    the container's arguments, which old and vendors' injectors write, then ``statusPort`` of the
+    ProxyConfig, which the injector leaves as JSON in the container's variable ``PROXY_CONFIG``.
+    A value that is no port is skipped.
+    """
+    if (port := _port(pod.annotations.get(STATUS_PORT, ""))) is not None:
+        return port
+    proxy = next((container for container in pod.containers if container.name == PROXY), None)
+    found = (_port_argument(proxy.args or ()), _port_configured(proxy)) if proxy else ()
+    return next((port for port in found if port is not None), DEFAULT_STATUS_PORT)
 
 
 def _nothing_to_do(facts: _Facts) -> Iterator[str]:
@@ -165,8 +226,8 @@ def _nothing_to_do(facts: _Facts) -> Iterator[str]:
         yield f"the pod has no container {PROXY}"
     if pod.restart_policy == "Always":
         yield "restartPolicy Always: the pod is not meant to end"
-    if facts.wishes.opt_out:
-        yield facts.wishes.opt_out
+    if facts.overrides.opt_out:
+        yield facts.overrides.opt_out
     if all(verdict.role != "payload" for verdict in facts.verdicts.values()):
         yield "the pod has no payload container"
     if facts.proxy_finished and not facts.unfinished and facts.restarting is None:
@@ -186,7 +247,7 @@ def _keeps_lost_pod(facts: _Facts) -> Iterator[str]:
     """Reasons not to delete a pod that lost its proxy although the policy would."""
     if obstacle := ownership.not_replaced(facts.pod) or ownership.fails_with(facts.pod):
         yield obstacle
-    for problem in facts.wishes.problems:
+    for problem in facts.overrides.problems:
         yield problem.why
     states = (facts.pod.container_status(name) for name in facts.unfinished)
     if all(status is None or status.state in {None, State()} for status in states):
@@ -196,7 +257,7 @@ def _keeps_lost_pod(facts: _Facts) -> Iterator[str]:
 def _still_needed(facts: _Facts) -> Iterator[str]:
     """Reasons why the proxy must not, or cannot, be made to exit now."""
     phase = facts.pod.status.phase
-    for problem in facts.wishes.problems:
+    for problem in facts.overrides.problems:
         yield problem.why
     if phase == "Unknown":
         yield "phase Unknown: the node does not report"
@@ -213,14 +274,11 @@ def _still_needed(facts: _Facts) -> Iterator[str]:
 
 
 def _blockers(facts: _Facts) -> tuple[str, ...]:
-    """Payload containers that are waited for although another one is finished.
-
-    Where no container is waited for any more, it is an annotation that cannot be understood.
-    """
+    """What keeps the pod although a container is finished: other containers, or an annotation."""
     if facts.restarting is not None or facts.pod.status.phase == "Unknown":
         return ()
     if not facts.unfinished:
-        return tuple(f"annotation {problem.annotation}" for problem in facts.wishes.problems)
+        return tuple(f"annotation {problem.annotation}" for problem in facts.overrides.problems)
     payload = [verdict for verdict in facts.verdicts.values() if verdict.role == "payload"]
     return tuple(facts.unfinished) if any(verdict.finished for verdict in payload) else ()
 
@@ -229,34 +287,36 @@ def _grace_ends(
     facts: _Facts, policy: Policy, now: datetime | None, seen: datetime | None
 ) -> datetime | None:
     """When the pod's grace period ends, or the policy's, if that is still to come."""
-    wish = facts.wishes.grace
-    grace = min(policy.grace if wish is None else wish, LONGEST_GRACE)
+    override = facts.overrides.grace
+    grace = min(policy.grace if override is None else override, LONGEST_GRACE)
     if now is None or grace <= 0:
         return None
-    if seen is not None:
-        until = min(seen, now) + timedelta(seconds=grace)
-        return until if until > now else None
-    ends = [
-        ended.replace(tzinfo=ended.tzinfo or UTC)
-        for name, verdict in facts.verdicts.items()
-        if verdict.role == "payload"
-        and (status := facts.pod.container_status(name)) is not None
-        and status.state is not None
-        and status.state.terminated is not None
-        and (ended := status.state.terminated.finished_at) is not None
-    ]
+    if seen is None:
+        payload = (name for name, found in facts.verdicts.items() if found.role == "payload")
+        seen = max(_ends(facts.pod, payload), default=None)
+    if seen is None:
+        return None
     # A node whose clock is ahead has no end that is still to come.
-    until = min(max(ends, default=now), now) + timedelta(seconds=grace)
-    return until if ends and until > now else None
+    until = min(seen, now) + timedelta(seconds=grace)
+    return until if until > now else None
+
+
+def _ends(pod: Pod, names: Iterator[str]) -> Iterator[datetime]:
+    """When the containers of these names ended, of those that did."""
+    for name in names:
+        status = pod.container_status(name)
+        ended = status.state.terminated if status and status.state else None
+        if ended and (at := ended.finished_at):
+            yield at.replace(tzinfo=at.tzinfo or UTC)
 
 
 def _observe(pod: Pod, policy: Policy) -> _Facts:
-    wishes = read_wishes(pod)
-    verdicts = dict(_verdicts(pod, wishes, policy))
+    overrides = read_overrides(pod)
+    verdicts = dict(_verdicts(pod, overrides, policy))
     proxy, status = verdicts.get(PROXY), pod.container_status(PROXY)
     return _Facts(
         pod=pod,
-        wishes=wishes,
+        overrides=overrides,
         verdicts=verdicts,
         unfinished={
             name: verdict.why
@@ -271,24 +331,25 @@ def _observe(pod: Pod, policy: Policy) -> _Facts:
     )
 
 
-def _verdicts(pod: Pod, wishes: Wishes, policy: Policy) -> Iterator[tuple[str, ContainerVerdict]]:
+def _verdicts(
+    pod: Pod, overrides: Overrides, policy: Policy
+) -> Iterator[tuple[str, ContainerVerdict]]:
     for sidecar in pod.native_sidecars:
         yield sidecar.name, _verdict("sidecar", sidecar, pod)
     for container in pod.containers:
         if container.name == PROXY:
             yield container.name, _verdict("sidecar", container, pod)
-        elif cause := _ignored(container.name, wishes, policy):
+        elif cause := _ignored(container.name, overrides, policy):
             yield container.name, _verdict("ignored", container, pod, f"; ignored: {cause}")
         else:
             yield container.name, _verdict("payload", container, pod)
 
 
-def _ignored(name: str, wishes: Wishes, policy: Policy) -> str | None:
-    """Why a container holds nothing up, or None if it does; the more explicit wish counts."""
-    if wishes.after and all(problem.annotation != QUIT_AFTER for problem in wishes.problems):
-        named = name in wishes.after
-        return None if named else f"not named by annotation {QUIT_AFTER}"
-    if name in wishes.ignored:
+def _ignored(name: str, overrides: Overrides, policy: Policy) -> str | None:
+    """Why a container does not keep the proxy running; None: it does."""
+    if overrides.after and all(found.annotation != QUIT_AFTER for found in overrides.problems):
+        return None if name in overrides.after else f"not named by annotation {QUIT_AFTER}"
+    if name in overrides.ignored:
         return f"annotation {IGNORE_CONTAINERS}"
     return "option ignore-containers" if name in policy.ignore_containers else None
 
@@ -301,3 +362,35 @@ def _verdict(role: Role, container: Container, pod: Pod, cause: str = "") -> Con
 def _listed(containers: Mapping[str, str]) -> str:
     """``main (running), logger (waiting: CrashLoopBackOff)``."""
     return ", ".join(f"{name} ({why})" for name, why in containers.items())
+
+
+class _ProxyConfig(Struct, frozen=True):
+    status_port: int | None = None
+
+
+def _port_argument(arguments: tuple[str, ...]) -> int | None:
+    """The last one counts (Go's flag packages), whether written as one argument or as two."""
+    found = [
+        _port(value if word == _STATUS_PORT_FLAG else word.removeprefix(f"{_STATUS_PORT_FLAG}="))
+        for word, value in pairwise((*arguments, ""))
+        if word == _STATUS_PORT_FLAG or word.startswith(f"{_STATUS_PORT_FLAG}=")
+    ]
+    return found[-1] if found else None
+
+
+def _port_configured(proxy: Container) -> int | None:
+    for variable in proxy.env or ():
+        if variable.name == "PROXY_CONFIG" and variable.value and "statusPort" in variable.value:
+            try:
+                port = msgspec.json.decode(variable.value, type=_ProxyConfig).status_port
+            except (ValueError, RecursionError):  # The proxy cannot have started with it either.
+                return None
+            return port if port is not None and 0 <= port < 65536 else None
+    return None
+
+
+def _port(text: str) -> int | None:
+    # The length is checked because int() refuses to read very long numbers.
+    if not (text.isascii() and text.isdecimal() and len(text) <= 5):
+        return None
+    return int(text) if int(text) < 65536 else None

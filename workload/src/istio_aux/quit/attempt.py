@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from istio_aux.core import quit as quitting
-from istio_aux.core.ladder import Rung, command
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import QuitMode
+from istio_aux.core.quit import Rung, command
 from istio_aux.kube import portforward, streams
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import KubeError

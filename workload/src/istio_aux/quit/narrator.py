@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from typing import Literal
 
-from istio_aux.core.ladder import Rung
+from istio_aux.core.annotations import IGNORE_CONTAINERS
 from istio_aux.core.pod import PROXY
-from istio_aux.core.wishes import IGNORE_CONTAINERS
+from istio_aux.core.quit import Rung
 from istio_aux.kube.events import Events
 from istio_aux.quit.proof import Gone, Outcome, ProxyExit, Superseded
 from istio_aux.quit.record import STUCK_AFTER, Record, Work

@@ -10,9 +10,8 @@ from typing import Literal
 
 from istio_aux.core import quit as quitting
 from istio_aux.core.applications import LABEL
-from istio_aux.core.ladder import Rung
 from istio_aux.core.pod import Pod
-from istio_aux.core.quit import Action, Ignore, Quit, Report, Wait
+from istio_aux.core.quit import Action, Ignore, Quit, Report, Rung, Wait
 from istio_aux.kube.resources import Key, shared
 from istio_aux.quit.findings import Blocked, Lost, Stuck
 from istio_aux.quit.proof import ProxyExit

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from istio_aux.core import quit as quitting
+from istio_aux.core.annotations import IGNORE_CONTAINERS, QUIT_AFTER, QUIT_GRACE
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Policy
-from istio_aux.core.wishes import IGNORE_CONTAINERS, QUIT_AFTER, QUIT_GRACE
 from unit.core.pods import RUNNING, State, exited, job
 from unit.core.table import decide
 

@@ -1,7 +1,7 @@
-"""What the author of a pod says about its proxy's end, in annotations; a bad value is data too.
+"""The annotations by which the author of a pod overrides how its proxy ends.
 
-Only the reading may live here, not what follows from it. Nothing here raises: a value that cannot
-be understood becomes a `Problem`, and whoever decides keeps away from the proxy.
+Nothing here raises. A value that cannot be understood becomes a `Problem`, and the proxy of that
+pod is left alone.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import msgspec
 from istio_aux.core.pod import PROXY, Pod, Struct
 
 QUIT = "istio-aux.io/quit"
-"""``"false"`` keeps istio-aux away from the pod's proxy."""
+"""``"false"`` opts the pod out."""
 IGNORE_CONTAINERS = "istio-aux.io/ignore-containers"
-"""Names, separated by commas, of containers that nobody has to wait for."""
+"""Comma-separated names of containers that do not keep the proxy running."""
 QUIT_AFTER = "istio-aux.io/quit-after"
-"""Names, separated by commas, of the only containers that have to be waited for."""
+"""Comma-separated names of the only containers that keep the proxy running."""
 QUIT_GRACE = "istio-aux.io/quit-grace"
-"""Seconds between the end of the payload and the proxy's: ``30``, ``2.5s`` or ``1m``."""
+"""Seconds between the end of the payload and the quit: ``30``, ``2.5s`` or ``1m``."""
 
 LONGEST_GRACE = 86400.0
 """One day, in seconds: a longer one is a mistake, or cannot be added to a date."""
@@ -38,33 +38,33 @@ class Problem(Struct, frozen=True):
     why: str
 
 
-class Wishes(Struct, frozen=True):
-    """What the annotations say.
+class Overrides(Struct, frozen=True):
+    """The annotations of a pod.
 
     Attributes:
-        opt_out: why istio-aux is to keep away from the pod, or None.
-        ignored: containers that hold nothing up.
+        opt_out: why istio-aux leaves the pod alone, or None.
+        ignored: containers that do not keep the proxy running.
         after: the only containers that do; empty: all.
-        grace: seconds to leave the proxy running; None: the policy's.
+        grace: seconds between the end of the payload and the quit; None: the policy's.
         problems: annotations that cannot be understood.
     """
 
-    opt_out: str | None
-    ignored: frozenset[str]
-    after: frozenset[str]
-    grace: float | None
-    problems: tuple[Problem, ...]
+    opt_out: str | None = None
+    ignored: frozenset[str] = frozenset()
+    after: frozenset[str] = frozenset()
+    grace: float | None = None
+    problems: tuple[Problem, ...] = ()
 
 
 _KEYS = frozenset({QUIT, IGNORE_CONTAINERS, QUIT_AFTER, QUIT_GRACE})
-_NONE = Wishes(opt_out=None, ignored=frozenset(), after=frozenset(), grace=None, problems=())
+_NONE = Overrides()
 
 
-def read_wishes(pod: Pod) -> Wishes:
-    """Read the annotations of a pod; those that are absent or empty say nothing."""
+def read_overrides(pod: Pod) -> Overrides:
+    """Read the annotations of a pod; an empty value counts as absent."""
     if _KEYS.isdisjoint(pod.annotations):  # Nearly every pod, and this runs for each event.
         return _NONE
-    return Wishes(
+    return Overrides(
         opt_out=_opt_out(pod),
         ignored=_names(pod, IGNORE_CONTAINERS),
         after=_names(pod, QUIT_AFTER),
@@ -74,7 +74,7 @@ def read_wishes(pod: Pod) -> Wishes:
 
 
 def quoted(value: str) -> str:
-    """A value as it may stand in a line for people: in quotes, escaped, and not too long."""
+    """Quote, escape and shorten a value for a line of text."""
     shown = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…"
     return msgspec.json.encode(shown).decode()
 
@@ -83,7 +83,7 @@ def _opt_out(pod: Pod) -> str | None:
     value = pod.annotations.get(QUIT, "true")
     if value == "true":
         return None
-    # Whoever writes this annotation wants us away; a misspelt "false" must not cost a proxy.
+    # Any other value means "keep away": a misspelt "false" must not cost a proxy.
     allowed = "" if value == "false" else ' (neither "true" nor "false")'
     return f"annotation {QUIT}: {quoted(value)}{allowed}"
 

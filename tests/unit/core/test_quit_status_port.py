@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 from istio_aux.core import quit as quitting
-from istio_aux.core.ladder import Rung
 from istio_aux.core.policy import Policy
-from istio_aux.core.statusport import status_port
+from istio_aux.core.quit import Rung, status_port
 from unit.core.pods import RUNNING, exited, job
 
 

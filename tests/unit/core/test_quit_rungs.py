@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from istio_aux.core.ladder import Rung, command, rungs
+from istio_aux.core.quit import Rung, command, rungs
 
 
 @pytest.mark.parametrize("port", [15000, 15004, 15020, 15021])
