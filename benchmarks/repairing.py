@@ -22,7 +22,7 @@ from typing import Any, cast
 from istio_aux.core import pod as pods
 from istio_aux.core.applications import parse
 from istio_aux.core.liveness import State
-from istio_aux.core.policy import Repair as Policy
+from istio_aux.core.policy import RepairPolicy as Policy
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError
 from istio_aux.kube.events import Events

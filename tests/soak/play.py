@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from istio_aux.core.pod import Pod
-from istio_aux.core.policy import Repair as RepairPolicy
+from istio_aux.core.policy import RepairPolicy
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client, Params
 from istio_aux.kube.events import Events

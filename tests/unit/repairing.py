@@ -13,7 +13,7 @@ from istio_aux.core.liveness import Injector, State
 from istio_aux.core.mesh import Mesh
 from istio_aux.core.pacing import Pace
 from istio_aux.core.pod import Pod
-from istio_aux.core.policy import Repair as Policy
+from istio_aux.core.policy import RepairPolicy as Policy
 from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from istio_aux.core.applications import Applications, parse
 from istio_aux.core.liveness import State
-from istio_aux.core.policy import RacePolicy, Repair
+from istio_aux.core.policy import RacePolicy, RepairPolicy
 from istio_aux.repair.findings import ApplicationMesh
 from istio_aux.repair.following import ApplicationsFile
 from unit.asynchronous import background, driven, until
@@ -154,7 +154,7 @@ def test_a_namespace_that_forbids_it_is_reported_and_not_fought(
 
 @driven
 async def test_nothing_is_said_of_pods_that_nobody_watches() -> None:
-    async with cluster(policy=Repair(race=RacePolicy.OFF)) as world:
+    async with cluster(policy=RepairPolicy(race=RacePolicy.OFF)) as world:
         ask(world)
         await world.pod("web-0", namespace="bank", labels=WEB)
         await world.known(1)

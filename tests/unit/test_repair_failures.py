@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 from aiohttp import web
 from istio_aux.core.pacing import Pace
-from istio_aux.core.policy import Repair
+from istio_aux.core.policy import RepairPolicy
 from msgspec.structs import replace
 from unit.asynchronous import driven, until
 from unit.core.unmeshed import JOB, WITH_JOBS
@@ -277,7 +277,7 @@ async def test_a_controller_that_is_gone_is_forgotten() -> None:
 
 @driven
 async def test_an_error_that_nobody_foresaw_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    async with cluster(policy=Repair()) as world:
+    async with cluster(policy=RepairPolicy()) as world:
         await world.pod("web")
         await world.found("web")
         await world.relabel("shop", cast("dict[str, str]", "no labels"))

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from istio_aux.core.pacing import Pace
 from istio_aux.core.pod import Pod
-from istio_aux.core.policy import Repair as Policy
+from istio_aux.core.policy import RepairPolicy as Policy
 from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events

@@ -5,9 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from istio_aux.core.policy import Application, DeadProxy, QuitMode, RacePolicy, StartMode
-from istio_aux.settings import Settings, SettingsError, load
-from istio_aux.values import Address
+from istio_aux.core import selectors
+from istio_aux.core.policy import (
+    Application,
+    DeadProxy,
+    Policy,
+    QuitMode,
+    RacePolicy,
+    RepairPolicy,
+    StartMode,
+)
+from istio_aux.settings import HostPort, LogLevel, Settings, SettingsError, load
 
 LEAST = "tls-certificate: /tls/tls.crt\ntls-key: /tls/tls.key\n"
 # What the charm makes of long names of its model and application.
@@ -25,27 +33,9 @@ def read(file: Path, text: str) -> Settings:
 
 
 def test_two_paths_are_enough(file: Path) -> None:
-    settings = read(file, LEAST)
-    assert settings.tls_certificate == Path("/tls/tls.crt")
-    assert settings.tls_key == Path("/tls/tls.key")
-    assert str(settings.namespace_selector) == "io.datastrophic/istio-aux=enabled"
-    assert settings.log_level == "info"
-    assert settings.webhook_address == Address("0.0.0.0", 8443)
-    assert settings.status_address == Address("0.0.0.0", 8080)
-    assert settings.kubeconfig is None
-    assert settings.start_mode is StartMode.AUTO
-    assert settings.webhook_configuration is None
-    assert settings.quit_mode is QuitMode.ON
-    assert settings.quit_grace == 0
-    assert settings.ignore_containers == frozenset()
-    assert settings.dead_proxy is DeadProxy.REPORT
-    assert settings.lease is None
-    assert settings.race_policy is RacePolicy.REPORT
-    assert settings.restart_jobs is False
-    assert settings.root_namespace is None
-    assert settings.applications is None
-    assert settings.application is None
-    assert settings.pebble_socket is None
+    assert read(file, LEAST) == Settings(
+        tls_certificate=Path("/tls/tls.crt"), tls_key=Path("/tls/tls.key")
+    )
 
 
 def test_every_key_is_taken(file: Path) -> None:
@@ -60,24 +50,32 @@ def test_every_key_is_taken(file: Path) -> None:
         "applications: /etc/istio-aux/applications\napplication: kubeflow/istio-aux\n"
         "pebble-socket: /charm/container/pebble.socket\n",
     )
-    assert str(settings.namespace_selector) == "!off,team in (a,b)"
-    assert settings.log_level == "debug"
-    assert settings.webhook_address == Address("::1", 9443)
-    assert settings.status_address == Address("", 0)
-    assert settings.kubeconfig == Path("/etc/kubeconfig")
-    assert settings.quit_mode is QuitMode.DRY_RUN
-    assert settings.quit_grace == 2.5
-    assert settings.ignore_containers == {"cloud-sql-proxy", "vault-agent"}
-    assert settings.dead_proxy is DeadProxy.DELETE
-    assert settings.lease == ("kubeflow", "istio-aux.v2")
-    assert settings.start_mode is StartMode.NATIVE
-    assert settings.webhook_configuration == LONG_NAME
-    assert settings.race_policy is RacePolicy.RESTART
-    assert settings.restart_jobs is True
-    assert settings.root_namespace == "istio-system"
-    assert settings.applications == Path("/etc/istio-aux/applications")
-    assert settings.application == Application("kubeflow", "istio-aux")
-    assert settings.pebble_socket == Path("/charm/container/pebble.socket")
+    assert settings == Settings(
+        tls_certificate=Path("/tls/tls.crt"),
+        tls_key=Path("/tls/tls.key"),
+        webhook_address=HostPort("::1", 9443),
+        status_address=HostPort("", 0),
+        kubeconfig=Path("/etc/kubeconfig"),
+        namespace_selector=selectors.parse("!off,team in (a,b)"),
+        start_mode=StartMode.NATIVE,
+        webhook_configuration=LONG_NAME,
+        quit=QuitMode.DRY_RUN,
+        quit_policy=Policy(
+            ignore_containers=frozenset({"cloud-sql-proxy", "vault-agent"}),
+            grace=2.5,
+            dead_proxy=DeadProxy.DELETE,
+        ),
+        lease=("kubeflow", "istio-aux.v2"),
+        repair_policy=RepairPolicy(
+            race=RacePolicy.RESTART,
+            restart_jobs=True,
+            ours=Application("kubeflow", "istio-aux"),
+        ),
+        root_namespace="istio-system",
+        applications=Path("/etc/istio-aux/applications"),
+        pebble_socket=Path("/charm/container/pebble.socket"),
+        log_level=LogLevel.DEBUG,
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,7 +92,7 @@ def test_every_key_is_taken(file: Path) -> None:
 def test_on_and_off_are_modes_although_yaml_has_them_for_booleans(
     written: str, mode: QuitMode, file: Path
 ) -> None:
-    assert read(file, f"{LEAST}quit: {written}\n").quit_mode is mode
+    assert read(file, f"{LEAST}quit: {written}\n").quit is mode
 
 
 @pytest.mark.parametrize(
@@ -125,7 +123,7 @@ def test_every_start_mode_is_taken_and_a_bare_off_too(
 def test_every_race_policy_is_taken_and_a_bare_off_too(
     written: str, policy: RacePolicy, file: Path
 ) -> None:
-    assert read(file, f"{LEAST}race-policy: {written}\n").race_policy is policy
+    assert read(file, f"{LEAST}race-policy: {written}\n").repair_policy.race is policy
 
 
 def test_an_empty_selector_selects_every_namespace(file: Path) -> None:
@@ -196,9 +194,9 @@ def test_an_empty_selector_selects_every_namespace(file: Path) -> None:
         ("lease: [a, b]", 'lease: ["a", "b"]: expected NAMESPACE/NAME'),
         (
             "colour: blue",
-            "colour: unknown key: expected one of: namespace-selector, start-mode, webhook",
+            "colour: unknown key: expected one of: tls-certificate, tls-key, webhook-",
         ),
-        ("1: blue", "1: unknown key: expected one of: namespace-selector"),
+        ("1: blue", "1: unknown key: expected one of: tls-certificate"),
         ("tls-key: /again", "not YAML: tls-key is given twice"),
         ("a: b: c", "not YAML: mapping values are not allowed here"),
     ],

@@ -63,10 +63,10 @@ def test_the_settings_file_is_understood(
         "io.datastrophic/istio-aux=enabled,kubernetes.io/metadata.name!=kube-system"
     )
     assert understood.log_level == "info"
-    assert understood.quit_mode is QuitMode.ON
-    assert understood.quit_grace == 0
-    assert understood.ignore_containers == frozenset()
-    assert understood.dead_proxy is DeadProxy.REPORT
+    assert understood.quit is QuitMode.ON
+    assert understood.quit_policy.grace == 0
+    assert understood.quit_policy.ignore_containers == frozenset()
+    assert understood.quit_policy.dead_proxy is DeadProxy.REPORT
     assert understood.start_mode is StartMode.AUTO
     assert understood.webhook_configuration == "istio-aux-kubeflow-istio-aux"
     assert understood.lease == ("kubeflow", "istio-aux")
@@ -74,11 +74,11 @@ def test_the_settings_file_is_understood(
     assert str(understood.tls_key) == workload.TLS_KEY
     assert str(understood.kubeconfig) == workload.KUBECONFIG
     assert understood.status_address.port == workload.STATUS_PORT
-    assert understood.race_policy is RacePolicy.REPORT
-    assert understood.restart_jobs is False
+    assert understood.repair_policy.race is RacePolicy.REPORT
+    assert understood.repair_policy.restart_jobs is False
     assert understood.root_namespace is None
     assert str(understood.applications) == workload.APPLICATIONS
-    assert understood.application == Application("kubeflow", "istio-aux")
+    assert understood.repair_policy.ours == Application("kubeflow", "istio-aux")
     # Where Juju mounts it; the variable PEBBLE_SOCKET says the same there.
     assert str(understood.pebble_socket) == "/charm/container/pebble.socket"
 
@@ -92,13 +92,13 @@ def test_every_option_reaches_the_settings(tmp_path: Path) -> None:
         "kubernetes.io/metadata.name!=kube-system,team in (a,b)"
     )
     assert understood.log_level == "debug"
-    assert understood.quit_mode is QuitMode.OFF
-    assert understood.quit_grace == 5
-    assert understood.ignore_containers == {"cloud-sql-proxy", "vault-agent"}
-    assert understood.dead_proxy is DeadProxy.DELETE
+    assert understood.quit is QuitMode.OFF
+    assert understood.quit_policy.grace == 5
+    assert understood.quit_policy.ignore_containers == {"cloud-sql-proxy", "vault-agent"}
+    assert understood.quit_policy.dead_proxy is DeadProxy.DELETE
     assert understood.start_mode is StartMode.OFF
-    assert understood.race_policy is RacePolicy.RESTART
-    assert understood.restart_jobs is True
+    assert understood.repair_policy.race is RacePolicy.RESTART
+    assert understood.repair_policy.restart_jobs is True
     assert understood.root_namespace == "istio-system"
 
 
@@ -107,7 +107,7 @@ def test_every_mode_survives_yaml(mode: config.QuitMode, tmp_path: Path) -> None
     settings_of = workload.settings(dataclasses.replace(CONFIG, quit=mode), NAMES)
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings_of))
 
-    assert settings.load(tmp_path / "config.yaml").quit_mode == mode
+    assert settings.load(tmp_path / "config.yaml").quit == mode
 
 
 @pytest.mark.parametrize("mode", get_args(config.StartMode))
@@ -123,7 +123,7 @@ def test_every_race_policy_survives_yaml(policy: config.RacePolicy, tmp_path: Pa
     settings_of = workload.settings(dataclasses.replace(CONFIG, race_policy=policy), NAMES)
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings_of))
 
-    assert settings.load(tmp_path / "config.yaml").race_policy == policy
+    assert settings.load(tmp_path / "config.yaml").repair_policy.race == policy
 
 
 def test_the_charm_and_the_workload_know_the_same_choices() -> None:
@@ -150,13 +150,13 @@ def test_what_the_user_writes_reaches_the_settings(
 
     understood = settings.load(tmp_path / "config.yaml")
 
-    assert understood.quit_mode is QuitMode.DRY_RUN
-    assert understood.quit_grace == 30
-    assert understood.ignore_containers == {"cloud-sql-proxy", "vault-agent"}
-    assert understood.dead_proxy is DeadProxy.DELETE
+    assert understood.quit is QuitMode.DRY_RUN
+    assert understood.quit_policy.grace == 30
+    assert understood.quit_policy.ignore_containers == {"cloud-sql-proxy", "vault-agent"}
+    assert understood.quit_policy.dead_proxy is DeadProxy.DELETE
     assert understood.start_mode is StartMode.NATIVE
-    assert understood.race_policy is RacePolicy.RESTART
-    assert understood.restart_jobs is True
+    assert understood.repair_policy.race is RacePolicy.RESTART
+    assert understood.repair_policy.restart_jobs is True
 
 
 def test_the_kubeconfig_is_understood(settled: testing.State, files: Files, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from istio_aux.core import pod as pods
 from istio_aux.core import repair
 from istio_aux.core.injection import Expectation
-from istio_aux.core.policy import Application, Repair
+from istio_aux.core.policy import Application, RepairPolicy
 from unit.core.pods import RUNNING, exited
 from unit.core.table import Row, table
 from unit.core.unmeshed import (
@@ -190,14 +190,14 @@ def test_reported_under_report(row: Row) -> None:
 
 
 @pytest.mark.parametrize("policy", [REPORT, RESTART, WITH_JOBS])
-def test_a_pod_is_never_restarted_on_a_guess(policy: Repair) -> None:
+def test_a_pod_is_never_restarted_on_a_guess(policy: RepairPolicy) -> None:
     """Unknown is never healthy: it is said, but not that the pod is unmeshed."""
     reason = f"not known whether the pod should have a sidecar: {UNKNOWN.reason}"
     assert decide(unmeshed(), policy, UNKNOWN) == repair.Report(reason=reason, unmeshed=False)
 
 
 @pytest.mark.parametrize("policy", [REPORT, RESTART, WITH_JOBS])
-def test_a_pod_that_should_have_no_sidecar_is_as_it_should_be(policy: Repair) -> None:
+def test_a_pod_that_should_have_no_sidecar_is_as_it_should_be(policy: RepairPolicy) -> None:
     assert decide(unmeshed(), policy, NO) == repair.Ignore(reason=NO.reason)
 
 
@@ -232,6 +232,6 @@ def test_an_owner_that_does_not_control_makes_no_new_pod(controller: bool | None
 def test_without_an_application_of_its_own_istio_aux_has_no_pod_to_spare() -> None:
     """On a person's own machine it runs in no pod."""
     pod = unmeshed(namespace=OURS.namespace, labels={NAME: OURS.name})
-    assert isinstance(decide(pod, Repair(race=RESTART.race)), repair.Restart)
-    spared = Repair(race=RESTART.race, ours=Application(OURS.namespace, OURS.name))
+    assert isinstance(decide(pod, RepairPolicy(race=RESTART.race)), repair.Restart)
+    spared = RepairPolicy(race=RESTART.race, ours=Application(OURS.namespace, OURS.name))
     assert isinstance(decide(pod, spared), repair.Ignore)

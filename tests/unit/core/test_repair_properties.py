@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from istio_aux.core import pod as pods
 from istio_aux.core import repair
 from istio_aux.core.injection import Expectation
-from istio_aux.core.policy import Application, RacePolicy, Repair
+from istio_aux.core.policy import Application, RacePolicy, RepairPolicy
 from unit.core.pods import RUNNING, exited
 from unit.core.restart_world import World
 from unit.core.unmeshed import raw
@@ -64,7 +64,7 @@ def mostly(usual: Any, *others: Any) -> st.SearchStrategy[Any]:
 
 RESTARTS = st.sampled_from(["Always", "OnFailure", "Never"])
 POLICIES = st.builds(
-    Repair,
+    RepairPolicy,
     race=mostly(RacePolicy.RESTART, RacePolicy.REPORT, RacePolicy.OFF),
     restart_jobs=mostly(True, False),
     ours=st.sampled_from([None, Application("kubeflow", "istio-aux")]),
@@ -74,7 +74,7 @@ EXPECTATIONS = mostly(True, None, False).map(
 )
 
 
-def allowed(found: dict[str, Any], policy: Repair, *, finished: bool | None) -> bool:
+def allowed(found: dict[str, Any], policy: RepairPolicy, *, finished: bool | None) -> bool:
     """Whether a pod may be restarted, read from its JSON, in other words than the code's."""
     meta, spec, status = found["metadata"], found["spec"], found["status"]
     labels, notes = meta["labels"], meta["annotations"]
@@ -122,7 +122,7 @@ def test_restarts_are_proposed_for_allowed_pods_and_for_no_others(
     def check(
         found: dict[str, Any],
         expectation: Expectation,
-        policy: Repair,
+        policy: RepairPolicy,
         finished: bool | None,
         live: bool | None,
     ) -> None:

@@ -9,7 +9,7 @@ from istio_aux.core import pod as pods
 from istio_aux.core import repair
 from istio_aux.core.injection import Expectation
 from istio_aux.core.pod import Pod
-from istio_aux.core.policy import Application, RacePolicy, Repair
+from istio_aux.core.policy import Application, RacePolicy, RepairPolicy
 from unit.core.pods import RUNNING, State, document
 
 REPLICAS = ("apps/v1", "ReplicaSet")
@@ -21,10 +21,10 @@ NO = Expectation(expected=False, reason="no webhook selects it")
 UNKNOWN = Expectation(expected=None, reason="the injector does not answer")
 
 OURS = Application("kubeflow", "istio-aux")
-REPORT = Repair(race=RacePolicy.REPORT, ours=OURS)
-RESTART = Repair(race=RacePolicy.RESTART, ours=OURS)
-WITH_JOBS = Repair(race=RacePolicy.RESTART, restart_jobs=True, ours=OURS)
-OFF = Repair(race=RacePolicy.OFF)
+REPORT = RepairPolicy(race=RacePolicy.REPORT, ours=OURS)
+RESTART = RepairPolicy(race=RacePolicy.RESTART, ours=OURS)
+WITH_JOBS = RepairPolicy(race=RacePolicy.RESTART, restart_jobs=True, ours=OURS)
+OFF = RepairPolicy(race=RacePolicy.OFF)
 
 
 def raw(
@@ -71,7 +71,7 @@ def job(*args: Any, **fields: Any) -> Pod:
 
 def decide(
     pod: Pod,
-    policy: Repair = RESTART,
+    policy: RepairPolicy = RESTART,
     expectation: Expectation = YES,
     *,
     live: bool | None = True,

@@ -29,8 +29,7 @@ from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.errors import AccessError
 from istio_aux.parts import Parts
 from istio_aux.serving import Door, OneRequest, raise_descriptors, room
-from istio_aux.settings import Settings
-from istio_aux.values import Address
+from istio_aux.settings import HostPort, Settings
 
 _log = logging.getLogger(__name__)
 
@@ -96,7 +95,7 @@ class _Service:
             hook = await parts.webhook.listen(address.host, address.port, context)
             stack.push_async_callback(parts.webhook.close, 0)
             parts.listening = True
-            shown = {"status": where, "webhook": str(Address(*hook))}
+            shown = {"status": where, "webhook": str(HostPort(*hook))}
             _log.info("listening", extra={"event": "start", **shown})
             await self._work(stop)
             parts.webhook.drain()
@@ -175,7 +174,7 @@ async def endless_task(
         await asyncio.sleep(backoff.next())
 
 
-async def _listen(stack: AsyncExitStack, application: web.Application, address: Address) -> str:
+async def _listen(stack: AsyncExitStack, application: web.Application, address: HostPort) -> str:
     """Serve the status port; returns where, with the port that the system chose if it may."""
     runner = web.AppRunner(application, shutdown_timeout=IN_FLIGHT)
     await runner.setup()
@@ -186,4 +185,4 @@ async def _listen(stack: AsyncExitStack, application: web.Application, address: 
     where = await door.listen(address.host, address.port)
     stack.push_async_callback(door.empty, 0)
     stack.callback(door.close)
-    return str(Address(*where))
+    return str(HostPort(*where))

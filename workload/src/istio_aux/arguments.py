@@ -5,21 +5,17 @@ Only parsing may live here. The line names the value and what is expected; argpa
 
 from __future__ import annotations
 
-import math
 import re
 from argparse import ArgumentTypeError
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from istio_aux import settings
 from istio_aux.core import applications as asking
-from istio_aux.core import selectors
-from istio_aux.core.policy import Capability, StartMode
+from istio_aux.core.policy import Capability
 
-# apimachinery pkg/util/validation: a namespace and a container are IsDNS1123Label, a pod is
-# IsDNS1123Subdomain. Whatever else a person writes must not become part of a URL's path.
-_LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
-_NAMESPACE = _CONTAINER = re.compile(_LABEL)
-_POD = re.compile(rf"(?:({_LABEL})/)?((?=.{{1,253}}$){_LABEL}(?:\.{_LABEL})*)")
+_POD = re.compile(rf"(?:({settings.LABEL})/)?({settings.SUBDOMAIN})")
 
 
 class PodName(NamedTuple):
@@ -39,19 +35,10 @@ def pod(text: str) -> PodName:
 
 def namespace(text: str) -> str:
     """The name of a namespace."""
-    if not _NAMESPACE.fullmatch(text):
-        raise ArgumentTypeError(f'"{text}": expected the name of a namespace')
-    return text
-
-
-def containers(text: str) -> frozenset[str]:
-    """Names of containers, separated by commas; blank text is none."""
-    names = (
-        frozenset(part.strip() for part in text.split(",")) if text.strip() else frozenset[str]()
-    )
-    if not all(map(_CONTAINER.fullmatch, names)):
-        raise ArgumentTypeError(f'"{text}": expected names of containers, separated by commas')
-    return names
+    try:
+        return settings.namespace(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
 
 
 def applications(text: str) -> asking.Applications:
@@ -65,23 +52,16 @@ def applications(text: str) -> asking.Applications:
     return found
 
 
-def seconds(text: str) -> float:
-    """A time of 0 s or more."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value >= 0):
-        raise ArgumentTypeError(f'"{text}": expected seconds, as a number of 0 or more')
-    return value
+def setting(name: str) -> Callable[[str], Any]:
+    """Parses the value of an option of ``serve``."""
 
+    def parse(text: str) -> object:
+        try:
+            return settings.argument(name, text)
+        except ValueError as error:
+            raise ArgumentTypeError(str(error)) from None
 
-def selector(text: str) -> selectors.Selector:
-    """A label selector as kubectl takes it."""
-    try:
-        return selectors.parse(text)
-    except ValueError as error:
-        raise ArgumentTypeError(str(error)) from None
+    return parse
 
 
 def capability(text: str) -> Capability:
@@ -89,11 +69,3 @@ def capability(text: str) -> Capability:
     if text not in {Capability.NATIVE, Capability.CLASSIC}:
         raise ArgumentTypeError(f'"{text}": expected native or classic')
     return Capability(text)
-
-
-def start_mode(text: str) -> StartMode:
-    """``auto``, ``native``, ``hold`` or ``off``."""
-    try:
-        return StartMode(text)
-    except ValueError:
-        raise ArgumentTypeError(f'"{text}": expected auto, native, hold or off') from None

@@ -19,7 +19,7 @@ from istio_aux.core.applications import Applications
 from istio_aux.core.injection import Expectation
 from istio_aux.core.namespace import Namespace
 from istio_aux.core.pod import Pod
-from istio_aux.core.policy import Policy, Repair
+from istio_aux.core.policy import Policy, RepairPolicy
 from istio_aux.core.selectors import Selector
 from istio_aux.injector.survey import survey
 from istio_aux.kube import actions
@@ -35,7 +35,7 @@ from istio_aux.repair.controller import FIELDS
 State = Literal["stuck", "blocked", "lost", "unmeshed"]
 
 _NAMESPACES = actions.collection("v1", "namespaces")
-_REPORT = Repair()
+_REPORT = RepairPolicy()
 """That unmeshed pods are looked for, and nothing is done about them."""
 NAMED = 3
 """Pods that cannot be read and are named; the others are counted."""

@@ -156,7 +156,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     mutate.add_argument(
         "--start-mode",
-        type=arguments.start_mode,
+        type=arguments.setting("start-mode"),
         default=StartMode.AUTO,
         metavar="auto|native|hold|off",
         help="as for serve (default: auto)",
@@ -215,7 +215,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     audit.add_argument(
         "--selector",
-        type=arguments.selector,
+        type=arguments.setting("namespace-selector"),
         default=Selector(),
         metavar="SELECTOR",
         help="only namespaces with such labels: give serve's namespace-selector to see what serve "
@@ -231,7 +231,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     audit.add_argument(
         "--quit-grace",
-        type=arguments.seconds,
+        type=arguments.setting("quit-grace"),
         default=0.0,
         metavar="SECONDS",
         help="as for serve: pods are not stuck until it is over (default: 0)",
@@ -274,7 +274,7 @@ def _add_namespace(parser: argparse.ArgumentParser, what: str) -> None:
 def _add_ignored(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ignore-containers",
-        type=arguments.containers,
+        type=arguments.setting("ignore-containers"),
         default=frozenset[str](),
         metavar="NAME,NAME",
         help="as for serve: containers that nobody has to wait for",

@@ -20,7 +20,7 @@ from istio_aux.core.applications import Applications
 from istio_aux.core.checkpoint import Checkpoint
 from istio_aux.core.namespace import Namespace
 from istio_aux.core.pod import Pod
-from istio_aux.core.policy import Policy, QuitMode, RacePolicy, Repair, Start
+from istio_aux.core.policy import QuitMode, RacePolicy, Start
 from istio_aux.core.webhooks import Configuration
 from istio_aux.injector.namespaces import Namespaces
 from istio_aux.injector.order import CONFIGURATIONS, Order
@@ -65,12 +65,8 @@ class Parts:
         self._events = Events(self.client, socket.gethostname(), source=source)
         self._quit = quitting.Controller(
             self.client, self._selection, self.telemetry, self._events,
-            policy=Policy(
-                ignore_containers=settings.ignore_containers,
-                grace=settings.quit_grace,
-                dead_proxy=settings.dead_proxy,
-            ),
-            mode=settings.quit_mode,
+            policy=settings.quit_policy,
+            mode=settings.quit,
             leading=False,
         )  # fmt: skip
         self._watcher = Watcher(
@@ -79,11 +75,7 @@ class Parts:
         )  # fmt: skip
         self._repair = repairing.Repair(
             self.client, self._namespaces, self.telemetry, self._events,
-            policy=Repair(
-                race=settings.race_policy,
-                restart_jobs=settings.restart_jobs,
-                ours=settings.application,
-            ),
+            policy=settings.repair_policy,
         )  # fmt: skip
         self._watcher.changed = self._mesh_changed
         self._namespaces.listen(self._repair.relabelled)
@@ -107,7 +99,7 @@ class Parts:
         selector = {"labelSelector": str(settings.namespace_selector)}
         watches.add("namespaces", NAMESPACES, Namespace, self._selection, selection=selector)
         running = None
-        if settings.quit_mode is not QuitMode.OFF:
+        if settings.quit is not QuitMode.OFF:
             fields = {"fieldSelector": quitting.FIELDS}
             running = watches.add("pods", quitting.PODS, Pod, self._quit, selection=fields)
         ours = settings.webhook_configuration
@@ -123,7 +115,7 @@ class Parts:
             )
         self._watcher.listed = configurations.synced
         watches.add("all namespaces", NAMESPACES, Namespace, self._namespaces, need=never)
-        if settings.race_policy is not RacePolicy.OFF:
+        if settings.repair_policy.race is not RacePolicy.OFF:
             fields = {"fieldSelector": repairing.FIELDS}
             pods = watches.add(
                 "all pods", quitting.PODS, Pod, self._repair,
@@ -176,7 +168,7 @@ class Parts:
             stuck_pods=self._quit.stuck(),
             blocked_pods=self._quit.blocked(),
             lost_pods=self._quit.lost(),
-            race=self._settings.race_policy,
+            race=self._settings.repair_policy.race,
             unmeshed_pods=self._repair.unmeshed(status.UNMESHED),
             unmeshed_total=self._repair.unmeshed_total,
             unmeshed_unknown=self._repair.unknown,
@@ -187,7 +179,7 @@ class Parts:
             quits_total=self.telemetry.quits_total,
             leader=self._leads,
             lease_holder=self._lease.holder if self._lease else "",
-            quit=self._settings.quit_mode,
+            quit=self._settings.quit,
         )
 
     def _digest(self) -> bytes:
@@ -213,9 +205,9 @@ class Parts:
 
     def _unfit(self) -> str:
         """Say why another process should lead: who sees no pods frees none of them."""
-        if self._settings.quit_mode is not QuitMode.OFF:
+        if self._settings.quit is not QuitMode.OFF:
             return self._watches.dead("pods")
-        repairs = self._settings.race_policy is not RacePolicy.OFF
+        repairs = self._settings.repair_policy.race is not RacePolicy.OFF
         return self._watches.dead("all pods") if repairs else ""
 
     def _lead(self, leads: bool) -> None:

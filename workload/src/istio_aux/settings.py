@@ -1,135 +1,362 @@
-"""The settings of ``serve``: one YAML file, parsed strictly, once, into a frozen struct.
+"""The options of ``serve``, in one table: what each is called, allows, means and defaults to.
 
-Only the file and its keys may live here; `values` says what a value may be. A value that cannot be
-used gives one line that names the file, the key, the value and what is allowed.
+The settings file and the command line both parse through `OPTIONS`. A value that cannot be used
+raises a ValueError: one line with the value and what is allowed.
 """
 
 from __future__ import annotations
 
+import json
+import re
+import sys
 from collections.abc import Callable, Hashable
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 import yaml
 
-from istio_aux import values
 from istio_aux.core import selectors
-from istio_aux.core.policy import Application, DeadProxy, QuitMode, RacePolicy, StartMode
-from istio_aux.values import Address
+from istio_aux.core.policy import (
+    Application,
+    DeadProxy,
+    Policy,
+    QuitMode,
+    RacePolicy,
+    RepairPolicy,
+    StartMode,
+)
+
+Choice = TypeVar("Choice", bound=StrEnum)
+Read = Callable[[object], object]
 
 
 class SettingsError(ValueError):
-    """The file cannot be used; ``str()`` is one line."""
+    """The settings file cannot be used; ``str()`` is one line."""
+
+
+class LogLevel(StrEnum):
+    """The least severe level that is logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class HostPort(NamedTuple):
+    """Where to listen; an empty host is every interface."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``serve`` needs to know. Field names are the file's keys with ``_`` for ``-``.
+    """The values of all options, with their defaults; `OPTIONS` says what they mean.
 
-    Attributes:
-        start_mode: how Job-like pods are started.
-        webhook_configuration: name of the MutatingWebhookConfiguration that has us called; None:
-            whether Istio's are called before it is not checked.
-        quit_mode: whether proxies are told to quit; the file's key is ``quit``.
-        quit_grace: seconds between the end of the last payload container and the quit.
-        ignore_containers: names of containers that never keep a pod's proxy alive.
-        dead_proxy: what becomes of a pod whose proxy ended before its payload.
-        lease: namespace and name of the Lease by which one of several processes is chosen to act;
-            None: this process is the only one and always acts.
-        race_policy: what becomes of pods that should have had a sidecar and have none.
-        restart_jobs: whether those of Jobs may be restarted as well.
-        root_namespace: of the only control plane of Istio that matters; None: each that is found.
-        applications: the file with the applications whose pods are to get a sidecar; None: none.
-        application: the one that this process is part of; its pods are left alone.
-        pebble_socket: where Pebble listens, to wake the charm; None: nobody is woken.
+    The defaults of nested fields stand in `core.policy`.
     """
 
     tls_certificate: Path
     tls_key: Path
+    webhook_address: HostPort = HostPort("0.0.0.0", 8443)  # noqa: S104  (it serves the cluster)
+    status_address: HostPort = HostPort("0.0.0.0", 8080)  # noqa: S104  (kubelet probes it)
+    kubeconfig: Path | None = None
     namespace_selector: selectors.Selector = selectors.parse("io.datastrophic/istio-aux=enabled")
     start_mode: StartMode = StartMode.AUTO
     webhook_configuration: str | None = None
-    quit_mode: QuitMode = QuitMode.ON
-    quit_grace: float = 0.0
-    ignore_containers: frozenset[str] = frozenset()
-    dead_proxy: DeadProxy = DeadProxy.REPORT
+    quit: QuitMode = QuitMode.ON
+    quit_policy: Policy = Policy()
     lease: tuple[str, str] | None = None
-    race_policy: RacePolicy = RacePolicy.REPORT
-    restart_jobs: bool = False
+    repair_policy: RepairPolicy = RepairPolicy()
     root_namespace: str | None = None
     applications: Path | None = None
-    application: Application | None = None
     pebble_socket: Path | None = None
-    log_level: str = "info"
-    webhook_address: Address = Address("0.0.0.0", 8443)  # noqa: S104  (a webhook serves the cluster)
-    status_address: Address = Address("0.0.0.0", 8080)  # noqa: S104  (probes come from the node)
-    kubeconfig: Path | None = None
+    log_level: LogLevel = LogLevel.INFO
 
 
-def load(path: Path) -> Settings:
-    """Read and check the file at ``path``.
+def path(value: object) -> Path:
+    """The path of a file or socket."""
+    if not isinstance(value, str) or not value:
+        raise _unusable(value, "the path of a file")
+    return Path(value)
+
+
+_MAX = sys.float_info.max
+
+
+def seconds(value: object) -> float:
+    """A time in seconds."""
+    # For Python a boolean is an int, and YAML has infinity and NaN: none of them is a time.
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MAX:
+        return float(value)
+    raise _unusable(value, "seconds, as a number of 0 or more")
+
+
+def selector(value: object) -> selectors.Selector:
+    """A label selector as kubectl takes it."""
+    if not isinstance(value, str):
+        raise _unusable(value, "a label selector as text")
+    return selectors.parse(value)
+
+
+# apimachinery pkg/util/validation: IsDNS1123Label for namespaces, containers and Juju applications;
+# IsDNS1123Subdomain for most other names, whose parts may be longer.
+_PART = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
+LABEL = rf"(?![^/]{{64}}){_PART}"
+SUBDOMAIN = rf"(?!.{{254}}){_PART}(?:\.{_PART})*"
+
+
+def containers(value: object) -> frozenset[str]:
+    """A list of container names."""
+    names = cast("list[object]", value) if isinstance(value, list) else [None]
+    if not all(isinstance(name, str) and re.fullmatch(LABEL, name) for name in names):
+        raise _unusable(
+            cast("object", value), "a list of container names, such as [cloud-sql-proxy]"
+        )
+    return frozenset(cast("list[str]", names))
+
+
+def namespace(value: object) -> str:
+    """The name of a namespace."""
+    return _matched(value, LABEL, "the name of a namespace")[0]
+
+
+def _configuration(value: object) -> str:
+    return _matched(value, SUBDOMAIN, "the name of a MutatingWebhookConfiguration")[0]
+
+
+def _lease(value: object) -> tuple[str, str]:
+    found = _matched(value, rf"({LABEL})/({SUBDOMAIN})", "NAMESPACE/NAME, such as kubeflow/aux")
+    return found[1], found[2]
+
+
+def _application(value: object) -> Application:
+    found = _matched(value, rf"({LABEL})/({LABEL})", "NAMESPACE/NAME, such as kubeflow/istio-aux")
+    return Application(found[1], found[2])
+
+
+def _address(value: object) -> HostPort:
+    found = _matched(value, r"(.*):([0-9]{1,5})", "HOST:PORT, such as 0.0.0.0:8443")
+    if int(found[2]) > 65535:
+        raise _unusable(value, "HOST:PORT, with a port of at most 65535")
+    return HostPort(found[1].removeprefix("[").removesuffix("]"), int(found[2]))
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise _unusable(value, "true or false")
+    return value
+
+
+def _one_of(choices: type[Choice]) -> Callable[[object], Choice]:
+    def read(value: object) -> Choice:
+        # YAML 1.1, which PyYAML reads, has booleans that are written on and off.
+        text = ("on" if value else "off") if isinstance(value, bool) else value
+        if not isinstance(text, str) or text not in tuple(choices):
+            raise _unusable(value, f"one of: {', '.join(choices)}")
+        return choices(text)
+
+    return read
+
+
+def _matched(value: object, pattern: str, expected: str) -> re.Match[str]:
+    match = re.fullmatch(pattern, value) if isinstance(value, str) else None
+    if match is None:
+        raise _unusable(value, expected)
+    return match
+
+
+def _number(text: str) -> object:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _unusable(value: object, expected: str) -> ValueError:
+    return ValueError(f"{json.dumps(value, default=str)}: expected {expected}")
+
+
+class Option(NamedTuple):
+    """One option: how its value is read, what it means, and the field of `Settings` that has it."""
+
+    read: Read
+    meaning: str
+    field: str = ""
+    """With dots for nested fields; by default the option's name, with ``_`` for ``-``."""
+
+
+OPTIONS = {
+    "tls-certificate": Option(path, "PEM file with the webhook's certificate chain; followed"),
+    "tls-key": Option(path, "PEM file with its private key; followed"),
+    "webhook-address": Option(
+        _address, "where the webhook listens: HTTPS, paths `/mutate` and `/inject`"
+    ),
+    "status-address": Option(
+        _address, "where `/livez`, `/readyz`, `/status` and `/metrics` are served: plain HTTP"
+    ),
+    "kubeconfig": Option(
+        path,
+        "how to reach the API server (default: the pod's own account); `--kubeconfig` wins; "
+        "it and the files that it names are followed",
+    ),
+    "namespace-selector": Option(
+        selector,
+        "label selector of the namespaces in which proxies quit; the webhook has selectors of its "
+        "own",
+    ),
+    "start-mode": Option(
+        _one_of(StartMode),
+        "how the payload starts after its proxy: `native` makes the sidecars of Job-like pods "
+        "native; `hold` holds the payload until the proxy is ready; `auto` is `native` where a "
+        "dry run shows that it works, else `hold`; `off` changes nothing",
+    ),
+    "webhook-configuration": Option(
+        _configuration,
+        "name of our MutatingWebhookConfiguration: report those of Istio that the API server "
+        "calls before it (default: not checked)",
+    ),
+    "quit": Option(
+        _one_of(QuitMode),
+        "whether the proxies of finished pods are told to exit: `on` does it; `dry-run` only "
+        "decides and reports; `off` watches no pod",
+    ),
+    "quit-grace": Option(
+        seconds,
+        "seconds that a proxy runs on after the last payload container",
+        "quit_policy.grace",
+    ),
+    "ignore-containers": Option(
+        containers,
+        "names of other sidecars, which never keep a proxy running",
+        "quit_policy.ignore_containers",
+    ),
+    "dead-proxy": Option(
+        _one_of(DeadProxy),
+        "pods whose proxy ended before their payload: `report` reports them; `delete` also deletes "
+        "them where their controller makes a new one",
+        "quit_policy.dead_proxy",
+    ),
+    "lease": Option(
+        _lease,
+        "`NAMESPACE/NAME` of the Lease that elects the process that acts on pods (default: this "
+        "process always acts)",
+    ),
+    "race-policy": Option(
+        _one_of(RacePolicy),
+        "pods that should have a sidecar and have none: `report` reports them; `restart` also "
+        "evicts them where their controller makes a new one; `off` does not look for them",
+        "repair_policy.race",
+    ),
+    "restart-jobs": Option(
+        _flag,
+        "whether `restart` includes the pods of Jobs, which then begin their work again",
+        "repair_policy.restart_jobs",
+    ),
+    "root-namespace": Option(
+        namespace, "root namespace of the only Istio control plane that counts (default: all)"
+    ),
+    "applications": Option(
+        path,
+        "file with the Juju applications whose pods get a sidecar, one a line: `namespace/app`, "
+        "`namespace/*`, or `namespace/**` for a namespace that is injected as a whole; followed",
+    ),
+    "application": Option(
+        _application,
+        "`NAMESPACE/NAME` of the application that runs this process: its pods are left alone",
+        "repair_policy.ours",
+    ),
+    "pebble-socket": Option(
+        path, "Pebble's socket, which gets a custom notice of each change (default: no notices)"
+    ),
+    "log-level": Option(_one_of(LogLevel), "`debug`, `info`, `warning` or `error`"),
+}
+
+
+def default(name: str) -> object:
+    """The default of an option; None also where a value is required."""
+    found: object = None
+    kind: Any = Settings
+    for part in _field(name):
+        found = {field.name: field.default for field in msgspec.structs.fields(kind)}[part]
+        kind = type(found)
+    return None if found is msgspec.NODEFAULT else found
+
+
+def argument(name: str, text: str) -> Any:
+    """The value of an option on the command line, where numbers and lists are text.
 
     Raises:
-        SettingsError: the file cannot be read or used, in one line.
+        ValueError: one line with the text and what is allowed.
     """
-    name = path.name
+    read, value = OPTIONS[name].read, cast("object", text)
+    if read is seconds:
+        value = _number(text)
+    elif read is containers:
+        value = [part.strip() for part in text.split(",")] if text.strip() else []
     try:
-        document = yaml.load(path.read_bytes(), Loader=_StrictLoader)  # noqa: S506  (a SafeLoader)
+        return read(value)
+    except ValueError as error:
+        if value is text:
+            raise
+        _, _, expected = str(error).rpartition(": expected ")
+        raise _unusable(text, expected) from None
+
+
+def load(file: Path) -> Settings:
+    """Read the settings file, strictly.
+
+    Raises:
+        SettingsError: one line with the file, the option, the value and what is allowed.
+    """
+    try:
+        document = yaml.load(file.read_bytes(), Loader=_StrictLoader)  # noqa: S506  (a SafeLoader)
     except OSError as error:
-        raise SettingsError(f"{path}: {error.strerror or error}") from error
+        raise SettingsError(f"{file}: {error.strerror or error}") from error
     except yaml.YAMLError as error:
-        raise SettingsError(f"{name}: not YAML: {' '.join(str(error).split())}") from error
+        raise SettingsError(f"{file.name}: not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(document, dict):
-        raise SettingsError(f"{name}: {values.shown(document)}: expected a mapping of settings")
+        shown = json.dumps(document, default=str)
+        raise SettingsError(f"{file.name}: {shown}: expected a mapping of settings")
     given: dict[str, Any] = {}
-    for key, value in cast("dict[object, object]", document).items():
-        parse = _PARSERS.get(key) if isinstance(key, str) else None
-        if parse is None:
-            raise SettingsError(
-                f"{name}: {key}: unknown key: expected one of: {', '.join(_PARSERS)}"
-            )
+    for name, value in cast("dict[object, object]", document).items():
+        if not isinstance(name, str) or name not in OPTIONS:
+            known = ", ".join(OPTIONS)
+            raise SettingsError(f"{file.name}: {name}: unknown key: expected one of: {known}")
+        *group, field = _field(name)
         try:
-            given[_FIELDS.get(str(key), str(key).replace("-", "_"))] = parse(value)
+            (given.setdefault(group[0], {}) if group else given)[field] = OPTIONS[name].read(value)
         except ValueError as error:
-            raise SettingsError(f"{name}: {key}: {error}") from error
-    for key in ("tls-certificate", "tls-key"):
-        if key.replace("-", "_") not in given:
-            raise SettingsError(f"{name}: {key}: missing: expected the path of a PEM file")
+            raise SettingsError(f"{file.name}: {name}: {error}") from error
+    for name in ("tls-certificate", "tls-key"):
+        if name.replace("-", "_") not in given:
+            raise SettingsError(f"{file.name}: {name}: missing: expected the path of a PEM file")
+    for group, kind in _GROUPS.items():
+        if group in given:
+            given[group] = kind(**given[group])
     return Settings(**given)
 
 
+_GROUPS: dict[str, type[Policy | RepairPolicy]] = {
+    "quit_policy": Policy,
+    "repair_policy": RepairPolicy,
+}
+
+
+def _field(name: str) -> list[str]:
+    return (OPTIONS[name].field or name.replace("-", "_")).split(".")
+
+
 class _StrictLoader(yaml.SafeLoader):
-    """Refuses a key that is given twice: which of the two was meant, nobody can say."""
+    """Refuses a key that is given twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [str(key.value) for key, _ in node.value]
         if twice := [key for key in keys if keys.count(key) > 1]:
             raise yaml.constructor.ConstructorError(None, None, f"{twice[0]} is given twice")
         return super().construct_mapping(node, deep)
-
-
-# Where a field is not called as its key is.
-_FIELDS = {"quit": "quit_mode"}
-
-_PARSERS: dict[str, Callable[[object], object]] = {
-    "namespace-selector": values.selector,
-    "start-mode": values.start_mode,
-    "webhook-configuration": values.configuration,
-    "quit": values.quit_mode,
-    "quit-grace": values.seconds,
-    "ignore-containers": values.containers,
-    "dead-proxy": values.dead_proxy,
-    "lease": values.lease,
-    "race-policy": values.race_policy,
-    "restart-jobs": values.flag,
-    "root-namespace": values.namespace,
-    "applications": values.path,
-    "application": values.application,
-    "pebble-socket": values.path,
-    "log-level": values.level,
-    "webhook-address": values.address,
-    "status-address": values.address,
-    "tls-certificate": values.path,
-    "tls-key": values.path,
-    "kubeconfig": values.path,
-}

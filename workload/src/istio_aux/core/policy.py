@@ -85,7 +85,7 @@ class Application(msgspec.Struct, frozen=True):
     name: str
 
 
-class Repair(msgspec.Struct, frozen=True, kw_only=True):
+class RepairPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How `repair.decide` treats all pods."""
 
     race: RacePolicy = RacePolicy.REPORT

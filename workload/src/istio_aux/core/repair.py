@@ -13,7 +13,7 @@ from enum import StrEnum
 from istio_aux.core import batchjobs, completion, injected, injection, ownership
 from istio_aux.core.applications import LABEL
 from istio_aux.core.pod import PROXY, OwnerReference, Pod, Struct
-from istio_aux.core.policy import RacePolicy, Repair
+from istio_aux.core.policy import RacePolicy, RepairPolicy
 from istio_aux.core.start import DATAPLANE, INJECT, MIRROR
 
 _JUJU = (
@@ -74,7 +74,7 @@ Action = Ignore | Report | Restart
 def decide(
     pod: Pod,
     expectation: injection.Expectation,
-    policy: Repair,
+    policy: RepairPolicy,
     *,
     live: bool | None,
     owner_finished: bool | None = None,
@@ -130,7 +130,7 @@ def has_sidecar(pod: Pod) -> bool:
     return any(container.name == PROXY for container in (*pod.containers, *pod.init_containers))
 
 
-def _nothing_to_do(pod: Pod, policy: Repair) -> Iterator[str]:
+def _nothing_to_do(pod: Pod, policy: RepairPolicy) -> Iterator[str]:
     """Reasons to leave the pod alone whether it should have a sidecar or not."""
     if policy.race is RacePolicy.OFF:
         yield "race-policy: off"
@@ -162,7 +162,7 @@ def _istio_keeps_away(pod: Pod) -> Iterator[str]:
         yield f'label {DATAPLANE}: "ambient"'
 
 
-def _nobody_may(pod: Pod, policy: Repair) -> Iterator[str]:
+def _nobody_may(pod: Pod, policy: RepairPolicy) -> Iterator[str]:
     """Pods without which nobody could repair anything."""
     for label, value in _JUJU:
         if label in pod.labels and value in {None, pod.labels[label]}:
@@ -173,7 +173,7 @@ def _nobody_may(pod: Pod, policy: Repair) -> Iterator[str]:
 
 
 def _keeps_pod(
-    pod: Pod, policy: Repair, live: bool | None, owner_finished: bool | None
+    pod: Pod, policy: RepairPolicy, live: bool | None, owner_finished: bool | None
 ) -> Iterator[str]:
     """Reasons not to restart an unmeshed pod although the policy would."""
     if not live:
@@ -192,7 +192,7 @@ def _keeps_pod(
 
 
 def _keeps_pod_of_job(
-    pod: Pod, owner: OwnerReference, policy: Repair, finished: bool | None
+    pod: Pod, owner: OwnerReference, policy: RepairPolicy, finished: bool | None
 ) -> Iterator[str]:
     if not policy.restart_jobs:
         yield f"it is a {owner.kind}'s, and restart-jobs is off"

@@ -20,7 +20,7 @@ from istio_aux.core.mesh import Mesh
 from istio_aux.core.pacing import Hold, Pace, Stop
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import RacePolicy
-from istio_aux.core.policy import Repair as Policy
+from istio_aux.core.policy import RepairPolicy as Policy
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
 from istio_aux.kube.resources import Key

@@ -17,7 +17,7 @@ from istio_aux.core.applications import Applications
 from istio_aux.core.injection import Expectation, expected
 from istio_aux.core.mesh import Mesh
 from istio_aux.core.pod import NewPod, Pod
-from istio_aux.core.policy import Repair
+from istio_aux.core.policy import RepairPolicy
 from istio_aux.kube.resources import Key, key_of
 from istio_aux.repair.narrator import Narrator
 from istio_aux.repair.record import Case, Owner, Record, application_of, owner_key, reduced
@@ -42,7 +42,7 @@ class Ledger:
     def __init__(
         self,
         namespaces: Mapping[str, Mapping[str, str]],
-        policy: Repair,
+        policy: RepairPolicy,
         narrator: Narrator,
         clock: Callable[[], datetime],
     ) -> None:
