@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from istio_aux.core.endpoints import Address
-from istio_aux.core.probing import Question
-from istio_aux.core.webhooks import ClientConfig
+from istio_aux.core.injection_probe import Question
+from istio_aux.core.webhooks import Address, ClientConfig
 from istio_aux.injector.probe import Found, Prober
 from istio_aux.kube.client import Client
 from istio_aux.telemetry import PROBE_OUTCOMES, PROBE_WAYS, Telemetry

@@ -18,8 +18,7 @@ from typing import Any, Self
 import jsonpatch
 import msgspec
 from aiohttp import web
-from istio_aux.core.namespace import Namespace
-from istio_aux.core.webhooks import ClientConfig, Configuration, ServiceReference
+from istio_aux.core.webhooks import ClientConfig, Configuration, Namespace, ServiceReference
 from istio_aux.injector.inquiry import Rhythm
 from istio_aux.injector.namespaces import Namespaces
 from istio_aux.injector.order import CONFIGURATIONS

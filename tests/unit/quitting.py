@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import web
-from istio_aux.core.namespace import Namespace
 from istio_aux.core.pod import Pod
+from istio_aux.core.webhooks import Namespace
 from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from istio_aux.core.injection_probe import Question
 from istio_aux.core.mesh import Mesh
 from istio_aux.core.policy import Capability
-from istio_aux.core.probing import Question
 from istio_aux.core.selectors import parse
 from istio_aux.injector import nativeprobe
 from istio_aux.injector.watcher import Watcher

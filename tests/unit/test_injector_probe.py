@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from istio_aux.core.endpoints import Address
 from istio_aux.core.policy import Capability
+from istio_aux.core.webhooks import Address
 from istio_aux.injector import exchange
 from lab import ports
 from lab.certificates import Authority

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from aiohttp import web
-from istio_aux.core.namespace import Namespace
 from istio_aux.core.pod import Metadata
 from istio_aux.core.policy import Policy
+from istio_aux.core.webhooks import Namespace
 from istio_aux.kube.resources import Key
 from istio_aux.quit.controller import Limits
 from istio_aux.quit.selection import Selection

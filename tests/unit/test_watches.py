@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 from aiohttp import web
 from istio_aux import watches as following
-from istio_aux.core.namespace import Namespace
+from istio_aux.core.webhooks import Namespace
 from istio_aux.kube.client import Client
 from istio_aux.kube.resources import Key
 from istio_aux.telemetry import Telemetry

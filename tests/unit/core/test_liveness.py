@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from istio_aux.core.endpoints import EndpointSlice
 from istio_aux.core.liveness import (
     Certificate,
     Facts,
@@ -19,7 +18,7 @@ from istio_aux.core.liveness import (
 )
 from istio_aux.core.native import NativeCheck
 from istio_aux.core.policy import Capability
-from istio_aux.core.webhooks import ClientConfig, Configuration
+from istio_aux.core.webhooks import ClientConfig, Configuration, EndpointSlice
 from unit.core.mesh import DEFAULT, ORIGINAL, REVISED, REVISION, each_webhook, edited, recorded
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from istio_aux.core.endpoints import Service
 from istio_aux.core.liveness import Facts, Probe, State, askable, targets
+from istio_aux.core.webhooks import Service
 from unit.core.mesh import DEFAULT, ORIGINAL, REVISED, each_webhook, recorded
 from unit.core.test_liveness import (
     ACTIVE,

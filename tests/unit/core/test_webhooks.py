@@ -1,4 +1,4 @@
-"""What is read of a webhook configuration."""
+"""What is read of webhook configurations and EndpointSlices, and which webhooks precede ours."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from istio_aux.core.webhooks import Configuration, ControlPlane, Rule, Webhook
+from istio_aux.core.webhooks import (
+    Configuration,
+    ControlPlane,
+    EndpointSlice,
+    Rule,
+    Webhook,
+    sorted_before,
+)
 from unit.core.mesh import DEFAULT, ORIGINAL, REVISED, decode, recorded
 
 PODS: dict[str, Any] = {
@@ -91,3 +98,183 @@ def test_one_rule_of_several_is_enough() -> None:
 
     assert msgspec.convert(body, Webhook).creates_pods
     assert not msgspec.convert({"rules": body["rules"][:1]}, Webhook).creates_pods
+
+
+READY: dict[str, Any] = {"addresses": ["10.1.0.7"], "conditions": {"ready": True}}
+GONE: dict[str, Any] = {"addresses": ["10.1.0.7"], "conditions": {"ready": False}}
+PORT: dict[str, Any] = {"name": "https-webhook", "port": 15017, "protocol": "TCP"}
+
+
+@pytest.mark.parametrize(
+    ("sentence", "endpoints", "ready"),
+    [
+        ("a ready one", [READY], True),
+        ("one of several", [GONE, READY], True),
+        ("none", [], False),
+        ("null", None, False),
+        ("only one that is not ready", [GONE], False),
+        ("readiness that is not told counts as ready", [{"addresses": ["10.1.0.7"]}], True),
+        ("as does null", [{"addresses": ["10.1.0.7"], "conditions": {"ready": None}}], True),
+        ("no address", [{"addresses": [], "conditions": {"ready": True}}], False),
+        ("addresses that are null", [{"addresses": None}], False),
+    ],
+)
+def test_an_endpoint_counts_when_it_may_be_connected_to(
+    sentence: str, endpoints: list[dict[str, Any]] | None, ready: bool
+) -> None:
+    found = msgspec.convert({"endpoints": endpoints, "ports": [PORT]}, EndpointSlice)
+
+    assert found.ready is ready, sentence
+
+
+@pytest.mark.parametrize(
+    ("ports", "ready"), [([PORT], True), ([{}], True), ([], False), (None, False)]
+)
+def test_a_slice_without_ports_has_no_endpoint(ports: list[Any] | None, ready: bool) -> None:
+    """A port may have no name, and no number: then it is every port (discovery/v1 types.go)."""
+    found = msgspec.convert({"endpoints": [READY], "ports": ports}, EndpointSlice)
+
+    assert found.ready is ready
+
+
+@pytest.mark.parametrize(
+    ("labels", "service"),
+    [
+        ({"kubernetes.io/service-name": "istiod"}, "istio-system/istiod"),
+        ({"kubernetes.io/service-name": ""}, "None"),
+        ({}, "None"),
+        (None, "None"),
+    ],
+)
+def test_a_slice_says_whose_endpoints_it_lists(labels: dict[str, str] | None, service: str) -> None:
+    metadata = {"name": "x", "namespace": "istio-system", "labels": labels}
+    found = msgspec.convert({"metadata": metadata}, EndpointSlice)
+
+    assert str(found.service) == service
+
+
+TWO: dict[str, Any] = {"addresses": ["2001:db8::7", "2001:db8::8"]}
+HTTP: dict[str, Any] = {"name": "http", "port": 8080}
+
+
+@pytest.mark.parametrize(
+    ("ports", "addresses"),
+    [
+        ([PORT], ["10.1.0.7:15017", "[2001:db8::7]:15017"]),
+        ([HTTP, PORT], ["10.1.0.7:15017", "[2001:db8::7]:15017"]),
+        ([HTTP], ["10.1.0.7:8080", "[2001:db8::7]:8080"]),
+        ([{"port": 8080}], ["10.1.0.7:8080", "[2001:db8::7]:8080"]),
+        ([HTTP, {"name": "grpc", "port": 8081}], []),
+        ([{}], []),
+        (None, []),
+    ],
+)
+def test_ready_endpoints_take_connections_at_the_port_of_a_name_or_the_only_one(
+    ports: list[Any] | None, addresses: list[str]
+) -> None:
+    body = {"endpoints": [READY, GONE, TWO], "ports": ports}
+    found = msgspec.convert(body, EndpointSlice)
+
+    assert [str(address) for address in found.addresses("https-webhook")] == addresses
+
+
+OURS = "istio-aux-kubeflow-istio-aux"
+INJECTOR = "namespace.sidecar-injector.istio.io"
+NEVER = {"matchLabels": {"istio.io/deactivated": "never-match"}}
+ENABLED = {"matchLabels": {"istio-injection": "enabled"}}
+
+
+def configuration(name: str, *webhooks: dict[str, Any]) -> Configuration:
+    """As the API server sends it."""
+    body = {"metadata": {"name": name}, "webhooks": list(webhooks)}
+    return msgspec.convert(body, Configuration)
+
+
+def istio(name: str, **webhook: Any) -> Configuration:
+    return configuration(name, {"name": INJECTOR, **webhook})
+
+
+@pytest.mark.parametrize(
+    ("name", "before"),
+    [
+        ("aaa", True),
+        ("asm-sidecar-injector", True),
+        ("istio", True),
+        ("istio-aux", True),
+        ("istio-aux-kubeflow-istio-au", True),
+        ("istio-aux-kubeflow-istio-aux", False),
+        ("istio-aux-kubeflow-istio-aux2", False),
+        ("istio-revision-tag-default", False),
+        ("istio-sidecar-injector", False),
+        ("istio-sidecar-injector-kubeflow", False),
+        ("istiod-default-validator", False),
+        ("vendor", False),
+    ],
+)
+def test_names_are_compared_as_the_api_server_sorts_them(name: str, before: bool) -> None:
+    """T33: Istio's own names come after ours, but a vendor's need not."""
+    assert sorted_before(OURS, [istio(name)]) == ((name,) if before else ())
+
+
+def test_digits_and_punctuation_have_their_places_in_ascii_and_no_others() -> None:
+    """T33: a dash sorts before a dot, both before digits, and those before letters."""
+    found = [istio(name) for name in ("ours.b", "ours1", "ours-b", "oursa")]
+
+    assert sorted_before("ours.c", found) == ("ours-b", "ours.b")
+    assert sorted_before("oursb", found) == ("ours-b", "ours.b", "ours1", "oursa")
+
+
+@pytest.mark.parametrize(
+    ("sentence", "webhooks", "counts"),
+    [
+        ("one that selects by namespace", [{"name": INJECTOR, "namespaceSelector": ENABLED}], True),
+        ("a name without a prefix", [{"name": "sidecar-injector.istio.io"}], True),
+        ("one webhook of several", [{"name": "other"}, {"name": INJECTOR}], True),
+        ("selectors that are null", [{"name": INJECTOR, "objectSelector": None}], True),
+        ("a selector of everything", [{"name": INJECTOR, "objectSelector": {}}], True),
+        (
+            "a deactivated webhook beside an active one",
+            [{"name": INJECTOR, "objectSelector": NEVER}, {"name": INJECTOR}],
+            True,
+        ),
+        (
+            "another value of the deactivating label",
+            [{"name": INJECTOR, "objectSelector": {"matchLabels": {"istio.io/deactivated": "no"}}}],
+            True,
+        ),
+        (
+            "deactivated as istioctl does",
+            [{"name": INJECTOR, "namespaceSelector": NEVER, "objectSelector": NEVER}],
+            False,
+        ),
+        ("no namespace matches", [{"name": INJECTOR, "namespaceSelector": NEVER}], False),
+        ("no pod matches", [{"name": INJECTOR, "objectSelector": NEVER}], False),
+        ("a webhook of Istio's that makes no sidecars", [{"name": "validation.istio.io"}], False),
+        ("somebody else's", [{"name": "sidecar-injector.example.com"}], False),
+        ("no webhook", [], False),
+    ],
+)
+def test_only_webhooks_that_make_sidecars_count(
+    sentence: str, webhooks: list[dict[str, Any]], counts: bool
+) -> None:
+    """T33."""
+    found = configuration("aaa", *webhooks)
+
+    assert sorted_before(OURS, [found]) == (("aaa",) if counts else ()), sentence
+
+
+def test_a_configuration_without_a_list_of_webhooks_is_none_of_istios() -> None:
+    """The API server sends null for an empty list."""
+    body = {"metadata": {"name": "aaa"}, "webhooks": None}
+
+    assert sorted_before(OURS, [msgspec.convert(body, Configuration)]) == ()
+
+
+def test_the_names_are_sorted_whatever_order_they_were_found_in() -> None:
+    found = [istio("istiod"), istio("b"), istio("a"), istio(OURS)]
+
+    assert sorted_before(OURS, found) == ("a", "b")
+
+
+def test_ours_need_not_be_there_yet() -> None:
+    assert sorted_before(OURS, []) == ()

@@ -17,10 +17,10 @@ from istio_aux.core import quit as quitting
 from istio_aux.core import repair
 from istio_aux.core.applications import Applications
 from istio_aux.core.injection import Expectation
-from istio_aux.core.namespace import Namespace
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Policy, RepairPolicy
 from istio_aux.core.selectors import Selector
+from istio_aux.core.webhooks import Namespace
 from istio_aux.injector.survey import survey
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access

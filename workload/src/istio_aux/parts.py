@@ -18,10 +18,9 @@ from istio_aux.admission.server import Webhook
 from istio_aux.core import checkpoint
 from istio_aux.core.applications import Applications
 from istio_aux.core.checkpoint import Checkpoint
-from istio_aux.core.namespace import Namespace
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import QuitMode, RacePolicy, Start
-from istio_aux.core.webhooks import Configuration
+from istio_aux.core.webhooks import Configuration, Namespace
 from istio_aux.injector.namespaces import Namespaces
 from istio_aux.injector.order import CONFIGURATIONS, Order
 from istio_aux.injector.watcher import Watcher

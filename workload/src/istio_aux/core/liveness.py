@@ -14,11 +14,10 @@ from enum import StrEnum
 
 import msgspec
 
-from istio_aux.core.endpoints import EndpointSlice, Service
 from istio_aux.core.native import NOT_CHECKED, NativeCheck, least, never
 from istio_aux.core.pod import Struct
 from istio_aux.core.policy import Capability
-from istio_aux.core.webhooks import ClientConfig, Configuration, Webhook
+from istio_aux.core.webhooks import ClientConfig, Configuration, EndpointSlice, Service, Webhook
 
 
 class State(StrEnum):

@@ -1,29 +1,50 @@
-"""MutatingWebhookConfigurations as they come over the wire, reduced to the fields we read.
+"""The objects that lead the API server to Istio's injector, reduced to the fields that we read.
 
-Only structs and plain accessors may live here; no decision does. What a webhook of Istio's injector
+MutatingWebhookConfigurations, EndpointSlices and namespaces. What a webhook of Istio's injector
 looks like: istio manifests/charts/istio-control/istio-discovery/templates/mutatingwebhook.yaml and
 revision-tags-mwc.yaml.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import lru_cache
 from typing import NamedTuple
 
 from istio_aux.core.pod import Metadata, Struct
 from istio_aux.core.selectors import LabelSelector
 
 _INJECTOR = "sidecar-injector.istio.io"
-"""How the names of Istio's injection webhooks end, whatever vendors call the configuration: istiod
-writes its CA into webhooks of no other name (istio webhookpatch.go)."""
+"""Suffix of the names of Istio's injection webhooks, whatever a vendor calls the configuration:
+istiod writes its CA only into webhooks with this suffix (istio webhookpatch.go)."""
 
 _DEACTIVATED = ("istio.io/deactivated", "never-match")
-"""The label that istioctl makes a webhook select that is not to be called any more; no object has
-it (istioctl pkg/util/common.go)."""
+"""istioctl makes a webhook select this label to deactivate it. No object has the label (istioctl
+pkg/util/common.go)."""
 
 REVISION = "istio.io/rev"
-"""Label of a configuration: the revision of the istiod that it belongs to, a tag's as well."""
+"""Label of a configuration: the revision, or the tag, of its istiod."""
+
+SERVICE = "kubernetes.io/service-name"
+"""Label of an EndpointSlice: the name of its Service."""
 
 _DEFAULT = "default"
+_PEM = re.compile(rb"-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICATE-----", re.DOTALL)
+
+
+class Namespace(Struct, frozen=True):
+    """A namespace; webhooks select it by its labels."""
+
+    metadata: Metadata = Metadata()
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """``metadata.labels``, empty when absent or null."""
+        return self.metadata.labels or {}
 
 
 class ControlPlane(NamedTuple):
@@ -39,6 +60,27 @@ class ControlPlane(NamedTuple):
         return f"istio-sidecar-injector{suffix}"
 
 
+class Service(NamedTuple):
+    """Namespace and name of a Service."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class Address(NamedTuple):
+    """Where a process accepts connections. The host may be a name."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
 class ServiceReference(Struct, frozen=True):
     """``clientConfig.service``; an absent port is 443."""
 
@@ -49,15 +91,23 @@ class ServiceReference(Struct, frozen=True):
 
 
 class ClientConfig(Struct, frozen=True):
-    """Whom the API server calls, by Service or by URL, and whom it trusts there.
+    """Whom the API server calls, by Service or by URL, and which certificates it trusts there.
 
-    It is hashable: facts about an endpoint are kept by it, and a new caBundle makes it another one.
-    ``ca_bundle`` is the base64 text of the wire, so that a broken one breaks nothing else.
+    Facts about an endpoint are stored under this value, so a new caBundle makes a new endpoint.
+    ``ca_bundle`` stays the base64 text of the wire: a broken one must not break its configuration.
     """
 
     service: ServiceReference | None = None
     url: str | None = None
     ca_bundle: str | None = None
+
+    @property
+    def anchors(self) -> tuple[bytes, ...]:
+        """DER of the certificates in the caBundle; everything else in it is ignored.
+
+        So does the API server (Go crypto/x509 AppendCertsFromPEM).
+        """
+        return _anchors(self.ca_bundle or "")
 
 
 class Rule(Struct, frozen=True):
@@ -71,7 +121,7 @@ class Rule(Struct, frozen=True):
 
     @property
     def creates_pods(self) -> bool:
-        """Whether it covers the creation of a pod (apiserver webhook/predicates/rules.go)."""
+        """Whether it matches the creation of a pod (apiserver webhook/predicates/rules.go)."""
         return (
             _any("CREATE", self.operations)
             and _any("", self.api_groups)
@@ -82,7 +132,7 @@ class Rule(Struct, frozen=True):
 
 
 class MatchCondition(Struct, frozen=True):
-    """A CEL expression that must be true for the webhook to be called; we cannot evaluate it."""
+    """A CEL expression that must be true for the webhook to be called. We cannot evaluate it."""
 
     name: str = ""
 
@@ -99,12 +149,12 @@ class Webhook(Struct, frozen=True):
 
     @property
     def is_istios(self) -> bool:
-        """Whether it is one of Istio's that make sidecars, deactivated or not."""
+        """Whether it is one of Istio's injection webhooks, deactivated or not."""
         return self.name.endswith(_INJECTOR)
 
     @property
     def injects(self) -> bool:
-        """Whether it is one of Istio's that make sidecars, and is not deactivated."""
+        """Whether it is one of Istio's injection webhooks and not deactivated."""
         return self.is_istios and not any(
             _DEACTIVATED in (selector.match_labels or {}).items()
             for selector in (self.namespace_selector, self.object_selector)
@@ -113,7 +163,7 @@ class Webhook(Struct, frozen=True):
 
     @property
     def creates_pods(self) -> bool:
-        """Whether its rules cover the creation of a pod."""
+        """Whether a rule matches the creation of a pod."""
         return any(rule.creates_pods for rule in self.rules or ())
 
 
@@ -125,14 +175,105 @@ class Configuration(Struct, frozen=True):
 
     @property
     def revision(self) -> str:
-        """Which Istio it belongs to; ``default`` where it does not say."""
+        """The Istio revision that it belongs to; ``default`` without a label."""
         return (self.metadata.labels or {}).get(REVISION) or _DEFAULT
 
     def control_plane(self, webhook: Webhook) -> ControlPlane:
-        """Which istiod answers a webhook of this configuration."""
+        """Return the istiod behind a webhook of this configuration."""
         service = webhook.client_config.service
         return ControlPlane(service.namespace if service else "", self.revision)
 
 
+def sorted_before(ours: str, found: Iterable[Configuration]) -> tuple[str, ...]:
+    """Return the names of Istio's configurations that the API server calls before ours, sorted.
+
+    It calls mutating webhooks one after another, sorted bytewise by the name of the configuration
+    (apiserver mutating_webhook_manager.go). What our webhook adds must be there when Istio's reads
+    the pod. Python compares code points, which have the order of their UTF-8 bytes.
+
+    Args:
+        ours: name of our configuration; it need not exist.
+        found: all configurations.
+    """
+    return tuple(
+        sorted(
+            configuration.metadata.name
+            for configuration in found
+            if configuration.metadata.name < ours
+            and any(webhook.injects for webhook in configuration.webhooks or ())
+        )
+    )
+
+
+class Conditions(Struct, frozen=True):
+    """``conditions`` of an endpoint."""
+
+    ready: bool | None = None
+
+
+class Endpoint(Struct, frozen=True):
+    """One backend of a Service."""
+
+    addresses: tuple[str, ...] | None = None
+    conditions: Conditions | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether it accepts connections; unknown counts as ready (discovery/v1 types.go)."""
+        told = self.conditions.ready if self.conditions else None
+        return bool(self.addresses) and told is not False
+
+
+class Port(Struct, frozen=True):
+    """A port of all endpoints in a slice, by its name in the Service."""
+
+    name: str | None = None
+    port: int | None = None
+
+
+class EndpointSlice(Struct, frozen=True):
+    """An EndpointSlice (discovery.k8s.io/v1); a Service may have several."""
+
+    metadata: Metadata = Metadata()
+    endpoints: tuple[Endpoint, ...] | None = None
+    ports: tuple[Port, ...] | None = None
+
+    @property
+    def service(self) -> Service | None:
+        """The Service that it belongs to, or None without a label."""
+        name = (self.metadata.labels or {}).get(SERVICE)
+        return Service(self.metadata.namespace, name) if name else None
+
+    @property
+    def ready(self) -> bool:
+        """Whether an endpoint accepts connections. A slice without ports has none."""
+        return bool(self.ports) and any(endpoint.ready for endpoint in self.endpoints or ())
+
+    def addresses(self, port: str) -> Iterator[Address]:
+        """Yield the addresses of the ready endpoints, on the port of this name or the only one.
+
+        Yields nothing if there are several ports and none has the name.
+        """
+        ports = self.ports or ()
+        named = [found for found in ports if found.name == port] or (
+            ports if len(ports) == 1 else ()
+        )
+        numbers = [found.port for found in named if found.port]
+        for endpoint in self.endpoints or ():
+            if endpoint.ready and numbers:
+                # All addresses of an endpoint lead to the same process (discovery/v1 types.go).
+                yield Address((endpoint.addresses or ("",))[0], numbers[0])
+
+
 def _any(wanted: str, found: tuple[str, ...] | None) -> bool:
     return not {wanted, "*"}.isdisjoint(found or ())
+
+
+@lru_cache(maxsize=64)
+def _anchors(bundle: str) -> tuple[bytes, ...]:
+    found: list[bytes] = []
+    with suppress(ValueError):
+        for body in _PEM.findall(base64.b64decode(bundle)):
+            with suppress(binascii.Error):
+                found.append(base64.b64decode(body))
+    return tuple(found)

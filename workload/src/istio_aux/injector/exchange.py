@@ -15,7 +15,7 @@ import os
 import ssl
 from typing import NamedTuple
 
-from istio_aux.core.endpoints import Address
+from istio_aux.core.webhooks import Address
 
 CONNECT = 1.0
 """Seconds for a TCP connection. One SYN is lost for good in a network that drops them."""

@@ -13,15 +13,14 @@ from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
 from istio_aux.core import liveness
-from istio_aux.core.endpoints import Address, Service
 from istio_aux.core.injection import Hook, hooks_of
+from istio_aux.core.injection_probe import question, questions
 from istio_aux.core.injectionpolicy import InjectionPolicy
 from istio_aux.core.liveness import Certificate, Facts
 from istio_aux.core.native import NativeCheck
 from istio_aux.core.policy import Capability
-from istio_aux.core.probing import question, questions
 from istio_aux.core.selectors import Selector
-from istio_aux.core.webhooks import ClientConfig, Configuration, ControlPlane
+from istio_aux.core.webhooks import Address, ClientConfig, Configuration, ControlPlane, Service
 from istio_aux.injector import nativeprobe, policies, trust
 from istio_aux.injector.inquiry import Inquiry, Rhythm
 from istio_aux.injector.nativeprobe import NativeProbe

@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from istio_aux.core.endpoints import Address
+from istio_aux.core.injection_probe import refusal
 from istio_aux.core.liveness import Probe
-from istio_aux.core.probing import refusal
+from istio_aux.core.webhooks import Address
 from istio_aux.injector.exchange import Connection
 from istio_aux.injector.probe import Found
 from istio_aux.telemetry import Telemetry

@@ -15,9 +15,9 @@ from itertools import islice
 import msgspec
 
 from istio_aux.core import native
+from istio_aux.core.injection_probe import Question
 from istio_aux.core.native import NativeCheck
 from istio_aux.core.pod import Metadata, Struct
-from istio_aux.core.probing import Question
 from istio_aux.injector.inquiry import Rhythm
 from istio_aux.injector.probe import DRY_RUN
 from istio_aux.kube import actions

@@ -1,14 +1,13 @@
 """Tell, whenever it changes, which of Istio's webhook configurations are called before ours.
 
-Only the keeping and the telling may live here; the rule is `core.order`.
+Only the keeping and the telling may live here; the rule is `core.webhooks.sorted_before`.
 """
 
 from __future__ import annotations
 
 import logging
 
-from istio_aux.core.order import sorted_before
-from istio_aux.core.webhooks import Configuration
+from istio_aux.core.webhooks import Configuration, sorted_before
 from istio_aux.kube import actions
 from istio_aux.kube.resources import Key, key_of
 from istio_aux.telemetry import Telemetry

@@ -1,6 +1,6 @@
 """Ask an injector whether it injects: by itself, and through the API server where that cannot be.
 
-Only the asking may live here; `core.probing` has the question and the meaning of the answers. The
+`core.injection_probe` has the question and the meaning of the answers. The
 first way is the injector's own endpoint, because nothing else answers so fast and needs no right.
 The second way is a dry run, which makes no object, for where the network keeps us from istiod.
 """
@@ -15,10 +15,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from istio_aux.core.endpoints import Address
+from istio_aux.core.injection_probe import Question, answered, created, refusal
 from istio_aux.core.liveness import Probe
-from istio_aux.core.probing import Question, answered, created, refusal
-from istio_aux.core.webhooks import ClientConfig
+from istio_aux.core.webhooks import Address, ClientConfig
 from istio_aux.injector import exchange, trust
 from istio_aux.injector.exchange import Answer, BrokenError, Connection, UnreachableError
 from istio_aux.kube import actions

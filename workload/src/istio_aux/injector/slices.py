@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from istio_aux.core.endpoints import SERVICE, Address, EndpointSlice, Service
+from istio_aux.core.webhooks import SERVICE, Address, EndpointSlice, Service
 from istio_aux.kube import actions
 from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.client import Client

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from istio_aux.core.applications import Applications
-from istio_aux.core.namespace import Namespace
+from istio_aux.core.webhooks import Namespace
 from istio_aux.kube.resources import Key
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from istio_aux.core import probing
+from istio_aux.core import injection_probe
 from istio_aux.core.pod import Pod
 from istio_aux.core.start import START
 from istio_aux.kube import actions
@@ -22,7 +22,9 @@ async def why_not(client: Client, pod: Pod) -> str | None:
     Raises:
         KubeError: the API server refused, or did not answer.
     """
-    found = probing.created(await actions.dry_run_pod(client, pod.metadata.namespace, _like(pod)))
+    found = injection_probe.created(
+        await actions.dry_run_pod(client, pod.metadata.namespace, _like(pod))
+    )
     return None if found.injected else f"a new pod would get no sidecar: {found.why}"
 
 
@@ -33,11 +35,14 @@ def _like(pod: Pod) -> bytes:
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {
-                "generateName": probing.NAME,
+                "generateName": injection_probe.NAME,
                 "labels": pod.labels,
                 # Of our admission only the label matters here.
                 "annotations": {START: "off"},
             },
-            "spec": {"automountServiceAccountToken": False, "containers": [probing.CONTAINER]},
+            "spec": {
+                "automountServiceAccountToken": False,
+                "containers": [injection_probe.CONTAINER],
+            },
         }
     )

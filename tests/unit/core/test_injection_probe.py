@@ -13,11 +13,11 @@ import jsonpatch
 import pytest
 from istio_aux.core import pod as pods
 from istio_aux.core.injection import expected, hooks_of
+from istio_aux.core.injection_probe import Question, answered, created, question, questions
 from istio_aux.core.injectionpolicy import InjectionPolicy
 from istio_aux.core.liveness import Probe, targets
 from istio_aux.core.native import of_dry_run
 from istio_aux.core.policy import Capability, Start
-from istio_aux.core.probing import Question, answered, created, question, questions
 from istio_aux.core.selectors import parse
 from istio_aux.core.start import plan
 from istio_aux.core.webhooks import ClientConfig, Configuration
