@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +16,9 @@ import pytest
 import yaml
 from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
+from lab.served import declared, end
 from lab.workload import Workload
+from lightkube.resources.rbac_authorization_v1 import ClusterRole
 
 PODS = 30
 
@@ -64,6 +68,55 @@ def test_a_setting_that_cannot_be_used_ends_it_with_2_and_one_line(
     assert complaint in ended.stderr
     assert ended.stderr.count("\n") == 1
     assert ended.stdout == ""
+
+
+def test_a_port_that_is_taken_ends_it_with_1_and_one_line(cluster: lab.Cluster, mortal: Workload):
+    good = yaml.safe_load(mortal.config.read_text())
+    taken = cluster.server.removeprefix("https://")
+    mortal.config.write_text(yaml.safe_dump({**good, "status-address": taken}))
+
+    ended = subprocess.run(mortal.argv, capture_output=True, text=True, timeout=60, check=False)
+
+    assert ended.returncode == 1
+    assert "address already in use" in json.loads(ended.stdout.splitlines()[-1])["message"]
+
+
+def test_it_uses_all_the_descriptors_that_it_may_have(workload: Workload):
+    """Idle clients must not use up the few of the soft limit, which is often 1,024."""
+    soft, hard = resource.prlimit(workload.process.pid, resource.RLIMIT_NOFILE)
+
+    assert soft == hard
+
+
+def test_a_missing_right_is_named_and_keeps_it_from_nothing_else(
+    cluster: lab.Cluster, client: lightkube.Client, tmp_path: Path
+):
+    """An update that brings the right must not wait for a pod that is unready without it (T33).
+
+    With quit and repair off it needs no pods, so nothing is missing without the right to see them.
+    """
+    settings = {"quit": "off", "race-policy": "off"}
+    workload = declared(cluster, tmp_path, "deprived", settings)
+    workload.deploy()
+    role = client.get(ClusterRole, "deprived-deprived-workload")
+    hidden = {"mutatingwebhookconfigurations", "pods"}
+    role.rules = [rule for rule in role.rules or [] if not hidden & {*(rule.resources or ())}]
+    client.replace(role)
+
+    workload.start()
+
+    workload.await_ready()
+    try:
+        status = workload.status()
+        (missing,) = status["missing"]
+        assert (status["quit"], status["race"], status["watched-pods"]) == ("off", "off", 0)
+        assert missing.startswith("order: no complete list yet: ")
+        assert "403 Forbidden: mutatingwebhookconfigurations" in missing
+        assert workload.get("/readyz") == (200, f"ok\n{missing}\n")
+        assert status["called-before-us"] is None
+        assert (status["injector-live"], status["injectors"]) == (None, [])
+    finally:
+        end(workload)
 
 
 def test_the_status_port_says_how_it_is(workload: Workload, selected: Scene):
@@ -134,12 +187,28 @@ def test_it_ends_with_0_on_sigterm(mortal: Workload):
     assert mortal.stop() == 0
 
 
-def test_it_ends_at_once_on_a_second_sigterm(stage: Scene, mortal: Workload):
-    """Whoever sends it does not want to wait for a quit that hangs."""
+def hang(stage: Scene) -> None:
+    """Return when a quit has begun that does not end."""
     pod = stage.start("worker")
     stage.kubelet.misbehave(pod, "hang")
     stage.kubelet.finish(pod, "main")
     lab.until(lambda: stage.kubelet.execs_of(pod), timeout=30, what="the quit to hang")
+
+
+def test_a_quit_that_hangs_does_not_delay_its_end(stage: Scene, mortal: Workload):
+    hang(stage)
+    began = time.monotonic()
+
+    assert mortal.stop() == 0
+
+    assert time.monotonic() - began < 9, "the deadline of an exec is 10 s"
+    events = [json.loads(line)["event"] for line in log(mortal).splitlines()]
+    assert events[-2:] == ["stop", "stopped"]
+
+
+def test_it_ends_at_once_on_a_second_sigterm(stage: Scene, mortal: Workload):
+    """Whoever sends it does not want to wait for a quit that hangs."""
+    hang(stage)
     # The log is that of all the program's lives.
     before = len(log(mortal))
     mortal.process.kill(signal.SIGTERM)

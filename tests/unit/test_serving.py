@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import ExitStack, asynccontextmanager
-from pathlib import Path
 
 import aiohttp
 from aiohttp import web
-from istio_aux.app import STATUS
 from istio_aux.serving import Door, OneRequest
-from unit.apiserver import ApiServer
 from unit.asynchronous import driven, until
-from unit.served import serving
 
 GET = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -91,24 +86,3 @@ async def test_a_client_that_leaves_without_a_word_leaves_nothing_behind() -> No
         with socket.create_connection((host, port)):
             await until(lambda: len(door.silent), "it is there")
         await until(lambda: not len(door.silent), "it is gone")
-
-
-@driven
-async def test_the_program_s_status_port_has_a_bound_and_all_descriptors_are_used(
-    tmp_path: Path,
-) -> None:
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1] - 1, before[1]))
-    async with ApiServer() as api, serving(tmp_path, api) as served:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-        await served.listening()
-        assert resource.prlimit(served.process.pid, resource.RLIMIT_NOFILE) == (before[1],) * 2
-        host, port = served.addresses["status"].rsplit(":", 1)
-        with ExitStack() as stack:
-            silent = [
-                stack.enter_context(socket.create_connection((host, int(port))))
-                for _ in range(STATUS + 10)
-            ]
-            assert (await served.ask("/livez"))[0] == 200
-            silent[0].settimeout(60)
-            assert silent[0].recv(1) == b""

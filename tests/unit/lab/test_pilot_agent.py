@@ -18,7 +18,7 @@ from pathlib import Path
 
 import lab
 import pytest
-from lab import toolchain, tools
+from lab import tools
 
 STATUS, READY, ADMIN, OUTBOUND, INBOUND = 15020, 15021, 15000, 15001, 15006
 # It starts in some 10 ms and ends 300 ms after it was told to.
@@ -106,20 +106,6 @@ def ready(agent: Agent) -> subprocess.Popen[str]:
     process = agent.start()
     agent.await_port(INBOUND)
     return process
-
-
-def test_its_own_tests_pass() -> None:
-    folder = tools.PROGRAMS["pilot-agent"].folder
-    done = subprocess.run(
-        [toolchain.go(), "test", "./..."],
-        cwd=folder,
-        env=toolchain.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_quit_on_the_status_port_answers_ok_and_ends_with_0(
@@ -277,3 +263,21 @@ def test_an_unknown_command_is_named(agent: Agent) -> None:
 
     assert done.returncode == 255
     assert 'unknown command "version"' in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ("-m TPROXY", "only knows -m REDIRECT"),
+        ("-i 10.0.0.0/8", "only knows -m REDIRECT"),
+        ("-d http", '-d: "http": expected port numbers'),
+        ("-q 1", "flag provided but not defined: -q"),
+    ],
+)
+def test_a_redirect_that_it_cannot_make_is_refused(
+    agent: Agent, arguments: str, complaint: str
+) -> None:
+    done = agent.run("istio-iptables", *arguments.split())
+
+    assert done.returncode == 255
+    assert complaint in done.stderr
