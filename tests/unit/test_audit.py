@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
-from istio_aux import audit, audit_table
-from istio_aux.audit import Audit, Finding, Scope
+from istio_aux.cli import cluster, render, report
+from istio_aux.cli.cluster import Scope
+from istio_aux.cli.render import Terminal
+from istio_aux.cli.report import Audit, Finding
 from istio_aux.core import selectors
+from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Policy
-from istio_aux.terminal import Terminal
 from unit.apiserver import ApiServer, refusal
 from unit.asynchronous import driven
 from unit.core.pods import RUNNING, State, document, exited
@@ -40,14 +43,14 @@ async def fill(api: ApiServer) -> None:
 async def test_pods_that_are_stuck_blocked_or_lost_are_found() -> None:
     async with ApiServer() as api:
         await fill(api)
-        found = await audit.look(api.access(), Scope(), Policy())
+        found = await cluster.look(api.access(), Scope(), Policy())
     assert [(item.namespace, item.name, item.state, item.action) for item in found.findings] == [
         ("other", "elsewhere", "stuck", "quit"),
         ("training", "blocked", "blocked", "wait"),
         ("training", "lost", "lost", "report"),
         ("training", "stuck", "stuck", "quit"),
     ]
-    assert found.looked_at == 6
+    assert found.pods == 6
     assert found.findings[1].by == ("vault",)
     assert "vault" in found.findings[1].reason
     assert found.findings[1].containers["vault"].finished is False
@@ -57,7 +60,7 @@ async def test_pods_that_are_stuck_blocked_or_lost_are_found() -> None:
 async def test_one_namespace_can_be_asked_for() -> None:
     async with ApiServer() as api:
         await fill(api)
-        found = await audit.look(api.access(), Scope(namespace="other"), Policy())
+        found = await cluster.look(api.access(), Scope(namespace="other"), Policy())
         assert [r for r in api.requests if "pods" in r] == ["GET /api/v1/namespaces/other/pods"]
     assert [item.name for item in found.findings] == ["elsewhere"]
 
@@ -69,9 +72,9 @@ async def test_namespaces_can_be_selected_as_for_serve() -> None:
         await api.put("namespaces", {"metadata": {"name": "training"}})
         await api.put("namespaces", {"metadata": {"name": "other", "labels": {"mesh": "on"}}})
         scope = Scope(selector=selectors.parse("mesh=on"))
-        found = await audit.look(api.access(), scope, Policy())
+        found = await cluster.look(api.access(), scope, Policy())
     assert [item.name for item in found.findings] == ["elsewhere"]
-    assert (found.looked_at, found.namespaces) == (1, 1)
+    assert (found.pods, found.namespaces) == (1, 1)
 
 
 @driven
@@ -80,7 +83,7 @@ async def test_a_namespace_that_is_not_selected_is_not_looked_at() -> None:
         await fill(api)
         await api.put("namespaces", {"metadata": {"name": "other", "labels": {"mesh": "on"}}})
         scope = Scope(namespace="training", selector=selectors.parse("mesh=on"))
-        assert await audit.look(api.access(), scope, Policy()) == Audit([], 0, 0)
+        assert await cluster.look(api.access(), scope, Policy()) == Audit([], 0, 0)
 
 
 @driven
@@ -88,7 +91,7 @@ async def test_no_pod_is_read_when_no_namespace_is_selected() -> None:
     async with ApiServer() as api:
         await fill(api)
         scope = Scope(selector=selectors.parse("mesh=on"))
-        assert await audit.look(api.access(), scope, Policy()) == Audit([], 0, 0)
+        assert await cluster.look(api.access(), scope, Policy()) == Audit([], 0, 0)
         assert api.requests == ["GET /api/v1/namespaces"]
 
 
@@ -98,12 +101,12 @@ async def test_the_policy_is_that_of_serve() -> None:
     async with ApiServer() as api:
         await fill(api)
         policy = Policy(ignore_containers=frozenset({"vault"}))
-        found = await audit.look(api.access(), Scope(namespace="training"), policy)
+        found = await cluster.look(api.access(), Scope(namespace="training"), policy)
         assert [item.state for item in found.findings] == ["stuck", "lost", "stuck"]
         just_now = datetime.now(UTC).isoformat()
         await put(api, "stuck", main=exited(0, at=just_now), istio_proxy=RUNNING)
         patient = Policy(grace=3600)
-        found = await audit.look(api.access(), Scope(namespace="training"), patient)
+        found = await cluster.look(api.access(), Scope(namespace="training"), patient)
         assert [item.state for item in found.findings] == ["blocked", "lost"]
 
 
@@ -118,22 +121,22 @@ async def test_a_pod_that_comes_twice_is_counted_once() -> None:
             return refusal(410, "Expired") if "continue" in request.query else None
 
         api.faults.append(expired)
-        found = await audit.look(api.access(), Scope(), Policy())
-    assert (found.looked_at, len(found.findings)) == (501, 501)
+        found = await cluster.look(api.access(), Scope(), Policy())
+    assert (found.pods, len(found.findings)) == (501, 501)
 
 
 @driven
 async def test_nothing_is_changed() -> None:
     async with ApiServer() as api:
         await fill(api)
-        await audit.look(api.access(), Scope(), Policy())
+        await cluster.look(api.access(), Scope(), Policy())
         assert {request.split()[0] for request in api.requests} == {"GET"}
         assert api.execs == []
 
 
 def judged(**states: State) -> Finding:
     body = document({key.replace("_", "-"): state for key, state in states.items()})
-    found = audit.judge(msgspec.convert(body, audit.Pod), Policy(), None)
+    found = report.proxy_finding(msgspec.convert(body, Pod), Policy(), None)
     assert found
     return found
 
@@ -159,13 +162,13 @@ def test_a_pod_whose_annotation_cannot_be_understood_is_blocked_by_it() -> None:
     body = document(
         {"main": exited(0), "istio-proxy": RUNNING}, annotations={"istio-aux.io/quit-grace": "soon"}
     )
-    found = audit.judge(msgspec.convert(body, audit.Pod), Policy(), None)
+    found = report.proxy_finding(msgspec.convert(body, Pod), Policy(), None)
     assert found
     assert (found.state, found.by) == ("blocked", ("annotation istio-aux.io/quit-grace",))
     assert '"soon"' in found.reason
 
 
-def finding(state: audit.State, **fields: Any) -> Finding:
+def finding(state: report.State, **fields: Any) -> Finding:
     return msgspec.convert(
         {"namespace": "training", "name": "job", "uid": "u-1", "state": state,
          "since": NOON - timedelta(minutes=5), "action": "quit", "by": (), "containers": {},
@@ -174,10 +177,14 @@ def finding(state: audit.State, **fields: Any) -> Finding:
     )  # fmt: skip
 
 
+def table(audit: Audit) -> str:
+    return "\n".join(render.audit_text(audit, Terminal(), NOON))
+
+
 def test_a_table_has_a_line_for_each_and_a_summary() -> None:
     found = [finding("stuck"), finding("lost", name="job-2", since=None)]
     assert (
-        audit_table.as_table(Audit(found, 812, 3), Terminal(), NOON)
+        table(Audit(found, 812, 3))
         == """\
 NAMESPACE  NAME   STATE  AGE      REASON
 training   job    stuck  5m       every payload container is finished
@@ -188,22 +195,20 @@ selected namespaces: 3; pods: 812; stuck: 1, blocked: 0, lost: 1, unmeshed: 0"""
 
 
 def test_an_empty_table_is_a_summary() -> None:
-    assert audit_table.as_table(Audit([], 7), Terminal()) == (
-        "pods: 7; stuck: 0, blocked: 0, lost: 0, unmeshed: 0"
-    )
+    assert table(Audit([], 7)) == ("pods: 7; stuck: 0, blocked: 0, lost: 0, unmeshed: 0")
 
 
 def test_what_is_not_known_is_not_counted_as_healthy() -> None:
-    shown = audit_table.as_table(
-        Audit([finding("unmeshed")], 7, None, 3, ("forbidden",)), Terminal()
-    )
+    shown = table(Audit([finding("unmeshed")], 7, None, 3, ("forbidden",)))
     assert shown.endswith("lost: 0, unmeshed: 1 (not known of 3)")
 
 
 def test_json_is_one_object_a_line() -> None:
     """Its names are a contract."""
-    lines = audit_table.as_json(Audit([finding("stuck"), finding("blocked", by=("a",))], 2))
-    first, second = map(msgspec.json.decode, lines.splitlines())
+    stream = io.TextIOWrapper(io.BytesIO())
+    render.show(stream, Audit([finding("stuck"), finding("blocked", by=("a",))], 2), "json")
+    stream.seek(0)
+    first, second = map(msgspec.json.decode, stream.readlines())
     assert first == {
         "namespace": "training", "name": "job", "uid": "u-1", "state": "stuck",
         "since": "2026-11-21T11:55:00Z", "action": "quit", "by": [], "containers": {},
@@ -221,4 +226,4 @@ def test_json_is_one_object_a_line() -> None:
     ],
 )  # fmt: skip
 def test_ages_are_written_as_kubectl_writes_them(seconds: int, age: str) -> None:
-    assert audit_table.age(NOON - timedelta(seconds=seconds), NOON) == age
+    assert render.age(NOON - timedelta(seconds=seconds), NOON) == age

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from argparse import ArgumentTypeError
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
-from istio_aux import arguments, audit
-from istio_aux.audit import Audit, Scope
+from istio_aux.cli import cluster, main
+from istio_aux.cli.cluster import Scope
+from istio_aux.cli.report import Audit
 from istio_aux.core import selectors
 from istio_aux.core.policy import Policy
 from istio_aux.injector.order import CONFIGURATIONS
@@ -83,10 +82,10 @@ def states(found: Audit) -> dict[str, str]:
 async def test_pods_without_the_sidecar_that_they_should_have_are_found() -> None:
     async with Istio() as api:
         await api.fill()
-        found = await audit.look(api.access(), Scope(), Policy())
+        found = await cluster.look(api.access(), Scope(), Policy())
     lacking = {"asks": "unmeshed", "plain": "unmeshed", "pending": "unmeshed"}
     assert states(found) == {**lacking, "stuck": "stuck"}
-    assert (found.looked_at, found.unknown, found.gaps) == (7, 0, ())
+    assert (found.pods, found.unknown, found.gaps) == (7, 0, ())
     asks = found.findings[0]
     assert (asks.configuration, asks.action) == ("istio-sidecar-injector", "report")
     assert asks.since == datetime(2026, 11, 21, 8, tzinfo=UTC)
@@ -112,13 +111,14 @@ async def test_an_application_can_be_named_as_for_serve(run: Run, tmp_path: Path
     [("shop\n", 'line 1: "shop": expected model/app'), (None, "No such file or directory")],
 )
 def test_a_file_of_applications_that_cannot_be_used_is_named(
-    text: str | None, complaint: str, tmp_path: Path
+    text: str | None, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "applications"
     if text:
         file.write_text(text)
-    with pytest.raises(ArgumentTypeError, match=re.escape(f"{file}: {complaint}")):
-        arguments.applications(str(file))
+    with pytest.raises(SystemExit):
+        main(["audit", "--applications", str(file)])
+    assert f"{file}: {complaint}" in capsys.readouterr().err
 
 
 @driven
@@ -128,20 +128,20 @@ async def test_a_pod_that_does_not_run_yet_is_none_of_the_quit_controllers() -> 
     containers = {"main": exited(0), "helper": waiting, "istio-proxy": RUNNING}
     async with Istio() as api:
         await api.run_pod("pulling", containers, restart="Never", phase="Pending")
-        assert (await audit.look(api.access(), Scope(), Policy())).findings == []
+        assert (await cluster.look(api.access(), Scope(), Policy())).findings == []
         await api.run_pod("pulling", containers, restart="Never", phase="Running")
-        assert states(await audit.look(api.access(), Scope(), Policy())) == {"pulling": "blocked"}
+        assert states(await cluster.look(api.access(), Scope(), Policy())) == {"pulling": "blocked"}
 
 
 @driven
 async def test_a_namespace_and_a_selector_narrow_that_as_well() -> None:
     async with Istio() as api:
         await api.fill()
-        other = await audit.look(api.access(), Scope(namespace="other"), Policy())
+        other = await cluster.look(api.access(), Scope(namespace="other"), Policy())
         selected = Scope(selector=selectors.parse("istio-injection=enabled"))
-        shop = await audit.look(api.access(), selected, Policy())
-    assert (states(other), other.looked_at) == ({}, 1)
-    assert (shop.looked_at, shop.namespaces, len(states(shop))) == (6, 1, 4)
+        shop = await cluster.look(api.access(), selected, Policy())
+    assert (states(other), other.pods) == ({}, 1)
+    assert (shop.pods, shop.namespaces, len(states(shop))) == (6, 1, 4)
 
 
 @driven
@@ -149,7 +149,7 @@ async def test_without_the_policy_only_pods_that_ask_are_known() -> None:
     async with Istio() as api:
         api.forbidden = POLICY
         await api.fill()
-        found = await audit.look(api.access(), Scope(), Policy())
+        found = await cluster.look(api.access(), Scope(), Policy())
     assert states(found) == {"asks": "unmeshed", "stuck": "stuck"}
     assert found.unknown == 2
     assert "no policy in ConfigMap istio-system/istio-sidecar-injector" in found.gaps
@@ -160,7 +160,7 @@ async def test_without_the_labels_of_namespaces_nothing_is_known_of_most_pods() 
     async with Istio() as api:
         api.forbidden = NAMESPACES
         await api.fill()
-        found = await audit.look(api.access(), Scope(), Policy())
+        found = await cluster.look(api.access(), Scope(), Policy())
     assert (states(found), found.unknown) == ({"stuck": "stuck"}, 4)
     assert f"{NAMESPACES}: 403 Forbidden: not {NAMESPACES}" in found.gaps
 
@@ -170,7 +170,7 @@ async def test_who_may_read_one_namespace_only_is_answered_about_that() -> None:
     async with Istio() as api:
         api.forbidden = NAMESPACES
         await api.fill()
-        found = await audit.look(api.access(), Scope(namespace="shop"), Policy())
+        found = await cluster.look(api.access(), Scope(namespace="shop"), Policy())
     assert (len(states(found)), found.unknown) == (4, 0)
 
 
@@ -192,4 +192,4 @@ async def test_without_istio_no_pod_lacks_a_sidecar_whatever_may_be_read() -> No
     async with Istio() as api:
         api.forbidden = NAMESPACES
         await api.run_pod("plain")
-        assert await audit.look(api.access(), Scope(), Policy()) == Audit([], 1)
+        assert await cluster.look(api.access(), Scope(), Policy()) == Audit([], 1)

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
-from istio_aux import terminal
-from istio_aux.terminal import Cell, Style, Terminal
+from istio_aux.cli import render
+from istio_aux.cli.render import Cell, Style, Terminal
 from unit.core.pods import RUNNING, document, exited, waiting
 from unit.screens import Run, Screen, run
 
@@ -136,7 +136,7 @@ def test_the_text_of_strangers_moves_no_cursor(run: Run, tmp_path: Path) -> None
     ],
 )
 def test_text_is_cut_by_what_it_takes_on_the_screen(text: str, width: int, expected: str) -> None:
-    assert terminal.clipped(text, width) == expected
+    assert render.clipped(text, width) == expected
 
 
 def test_a_table_keeps_some_of_its_last_column_in_a_narrow_terminal() -> None:
@@ -160,7 +160,7 @@ def test_a_table_fits_the_width_that_is_known(
     """A pseudo-terminal that nobody has given a size says 0: all is shown."""
     screen = Screen(columns)
     rows = [[Cell("a"), Cell("b" * 300)]]
-    [line] = terminal.of(screen.stream, environ).table(rows, fit=True)
+    [line] = Terminal.of(screen.stream, environ).table(rows, fit=True)
     screen.close()
     assert len(line) == (303 if width is None else width)
 
@@ -169,6 +169,6 @@ def test_an_encoding_that_lacks_a_character_is_no_error() -> None:
     """`LC_ALL=en_US.ISO-8859-1`: there is no ellipsis in it."""
     buffer = io.BytesIO()
     stream = io.TextIOWrapper(buffer, encoding="latin-1")
-    terminal.write(stream, "ü…")
+    render.write(stream, "ü…")
     assert buffer.getvalue() == b"\xfc?\n"
     stream.detach()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from istio_aux import audit
+from istio_aux.cli import cluster
 from istio_aux.core.policy import Policy
 from istio_aux.kube.client import Client
 from istio_aux.kube.lease import Lease
@@ -212,9 +212,9 @@ async def test_audit_says_which_pods_it_cannot_read() -> None:
         await api.put("pods", deep("deep"))
         for index in range(4):
             await api.put("pods", pod(f"odd-{index}") | UNREADABLE)
-        found = await audit.look(api.access(), audit.Scope(), Policy())
+        found = await cluster.look(api.access(), cluster.Scope(), Policy())
     why = "Expected `array | null`, got `str` - at `$.spec.containers`"
-    assert (found.looked_at, found.unknown) == (1, 4)
+    assert (found.pods, found.unknown) == (1, 4)
     assert found.gaps == (
         *(f"cannot read pod training/odd-{index}: {why}" for index in range(3)),
         "and 1 more",

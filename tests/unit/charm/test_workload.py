@@ -10,7 +10,8 @@ from typing import get_args
 
 import pytest
 import yaml
-from istio_aux import cli, settings
+from istio_aux import settings
+from istio_aux.cli import commands
 from istio_aux.core.policy import Application, DeadProxy, QuitMode, RacePolicy, StartMode
 from istio_aux.kube import access
 from ops import pebble, testing
@@ -45,7 +46,7 @@ def test_the_command_is_one_of_the_workload() -> None:
     service = workload.layer(CONFIG, NAMES).get("services", {})[workload.SERVICE]
     program, *arguments = shlex.split(service.get("command", ""))
 
-    parsed = cli._parser().parse_args(arguments)
+    parsed = commands.parser().parse_args(arguments)
 
     assert program == "istio-aux"
     assert str(parsed.config) == workload.CONFIG

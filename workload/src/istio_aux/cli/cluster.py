@@ -1,0 +1,214 @@
+"""`audit` of a cluster, and `explain` of its pods: read once, change nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from istio_aux.cli import render, report
+from istio_aux.core.applications import Applications
+from istio_aux.core.pod import Pod
+from istio_aux.core.policy import Policy
+from istio_aux.core.selectors import Selector
+from istio_aux.core.webhooks import Namespace
+from istio_aux.injector.survey import survey
+from istio_aux.kube import access as accesses
+from istio_aux.kube import actions
+from istio_aux.kube.access import Access
+from istio_aux.kube.client import Client
+from istio_aux.kube.errors import (
+    AccessError,
+    ApiError,
+    InvalidNameError,
+    KubeError,
+    UnreadableError,
+)
+from istio_aux.kube.lists import Lister
+from istio_aux.kube.reader import Reader
+from istio_aux.kube.resources import Key
+from istio_aux.quit.controller import PODS
+from istio_aux.repair.controller import FIELDS
+
+NO_ANSWER = 1
+"""Exit status when the API server refuses or does not answer."""
+BAD_CREDENTIALS = 2
+"""Exit status when the credentials cannot be used."""
+
+UNREADABLE_SHOWN = 3
+"""How many pods that cannot be read are named; the others are counted."""
+
+_NAMESPACES = actions.collection("v1", "namespaces")
+_pod = Reader(Pod, "pod")
+_namespace = Reader(Namespace, "namespace")
+
+
+class Scope(msgspec.Struct, frozen=True, kw_only=True):
+    """The pods to audit: of one namespace, of the namespaces that a selector matches, or all.
+
+    Pods of ``applications`` should have a sidecar even if they do not ask for one themselves.
+    """
+
+    namespace: str | None = None
+    selector: Selector = Selector()
+    applications: Applications = Applications()
+
+
+def explain(
+    kubeconfig: Path | None,
+    namespace: str | None,
+    names: Iterable[tuple[str | None, str]],
+    policy: Policy,
+    show: Callable[[report.Explanation], None],
+) -> int:
+    """Explain pods of a cluster as they are now; return the exit status.
+
+    ``names`` are pairs of namespace and name. Without a namespace of its own a pod is in
+    ``namespace``, or else in the kubeconfig's. A pod that cannot be read is one line on stderr.
+    """
+
+    async def work(access: Access) -> int:
+        status = 0
+        async with Client(access, patient=True) as client:
+            for own, name in names:
+                where = own or namespace or access.namespace
+                try:
+                    pod = _pod.read(await client.get(actions.pod_path(where, name)))
+                except (ApiError, InvalidNameError, UnreadableError) as error:
+                    _complain(f"{where}/{name}: {error}")
+                    status = NO_ANSWER
+                    continue
+                show(report.explain(pod, policy, datetime.now(UTC)))
+        return status
+
+    return _run(kubeconfig, work)
+
+
+def audit(
+    kubeconfig: Path | None,
+    scope: Scope,
+    policy: Policy,
+    show: Callable[[report.Audit], None],
+) -> int:
+    """Show the pods that wait for their proxy, lost it or lack it; return the exit status.
+
+    It is 0 even if there are such pods, and `NO_ANSWER` if some pods could not be judged.
+    """
+
+    async def work(access: Access) -> int:
+        with render.Progress(sys.stderr) as progress:
+            found = await look(access, scope, policy, progress.show)
+        show(found)
+        if not found.unknown:
+            return 0
+        _complain(f"pods that may lack their sidecar: {found.unknown}: {'; '.join(found.gaps)}")
+        return NO_ANSWER
+
+    return _run(kubeconfig, work)
+
+
+async def look(
+    access: Access,
+    scope: Scope,
+    policy: Policy,
+    progress: Callable[[str], None] = lambda _text: None,
+) -> report.Audit:
+    """Read the pods that are not finished, and judge each of them as of now.
+
+    ``progress`` is called after each page but the last. It cannot say how many pods there are: the
+    API server counts only lists without a field selector (ListMeta.remainingItemCount).
+
+    Raises:
+        KubeError: the API server refuses or does not answer. A refusal of what only unmeshed pods
+            need is one of the gaps instead.
+    """
+    findings, now = list[report.Finding](), datetime.now(UTC)
+    seen, unknown, unreadable = set[str](), Counter[str](), dict[Key, str]()
+    path = PODS if scope.namespace is None else actions.collection("v1", "pods", scope.namespace)
+    async with Client(access, patient=True) as client:
+        labels, gaps = await _namespaces(client, scope)
+        selects = bool(scope.selector.requirements)
+        if selects and not labels:
+            return report.Audit([], 0, 0)
+        mesh = await survey(client)
+        async for page in Lister(client, path, Pod).pages({"fieldSelector": FIELDS}):
+            for lost in page.unreadable:
+                if not selects or lost.key.namespace in labels:
+                    unreadable[lost.key] = f"cannot read pod {lost}"
+            for pod in page.items:
+                namespace = pod.metadata.namespace
+                # A list that started again shows pods twice.
+                if (selects and namespace not in labels) or pod.metadata.uid in seen:
+                    continue
+                seen.add(pod.metadata.uid)
+                expectation = mesh.expected(scope.applications.judged(pod), labels.get(namespace))
+                match report.audit(pod, expectation, policy, now):
+                    case report.Finding() as finding:
+                        findings.append(finding)
+                    case str(why):
+                        unknown[why] += 1
+                    case None:
+                        pass
+            if page.metadata.next:
+                progress(f"{len(seen)} pods read ...")
+    named = [*unreadable.values()][:UNREADABLE_SHOWN]
+    if len(unreadable) > len(named):
+        named.append(f"and {len(unreadable) - len(named)} more")
+    return report.Audit(
+        sorted(findings, key=lambda found: (found.namespace, found.name)),
+        len(seen),
+        len(labels) if selects else None,
+        unknown.total() + len(unreadable),
+        (*named, *unknown, *((*gaps, *mesh.gaps) if unknown else ())),
+    )
+
+
+async def _namespaces(
+    client: Client, scope: Scope
+) -> tuple[dict[str, Mapping[str, str]], tuple[str, ...]]:
+    """The labels of the namespaces in scope, by name, and why some are unknown.
+
+    Raises:
+        KubeError: they are needed to select namespaces, and cannot be read.
+    """
+    if scope.selector.requirements:
+        params = {"labelSelector": str(scope.selector)}
+        if scope.namespace is not None:
+            params["fieldSelector"] = f"metadata.name={scope.namespace}"
+        return await _labels(client, params), ()
+    try:
+        if scope.namespace is None:
+            return await _labels(client, {}), ()
+        # A user with rights in one namespace may get it, but not list namespaces.
+        body = await client.get(f"{_NAMESPACES}/{actions.namespace_name(scope.namespace)}")
+        return {scope.namespace: _namespace.read(body).labels}, ()
+    except ApiError as error:
+        return {}, (f"{_NAMESPACES}: {error}",)
+
+
+async def _labels(client: Client, params: Mapping[str, str]) -> dict[str, Mapping[str, str]]:
+    pages = Lister(client, _NAMESPACES, Namespace).pages(params)
+    return {item.metadata.name: item.labels async for page in pages for item in page.items}
+
+
+def _run(kubeconfig: Path | None, work: Callable[[Access], Coroutine[None, None, int]]) -> int:
+    server = ""
+    try:
+        access = accesses.find(kubeconfig)
+        server = access.server
+        return asyncio.run(work(access))
+    except AccessError as error:
+        _complain(str(error))
+        return BAD_CREDENTIALS
+    except KubeError as error:
+        _complain(f"API server {server}: {error}")
+        return NO_ANSWER
+
+
+def _complain(text: str) -> None:
+    sys.stderr.write(f"{render.printable(' '.join(text.split()))}\n")

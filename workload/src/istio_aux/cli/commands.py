@@ -1,0 +1,343 @@
+"""The commands and their arguments."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, cast
+
+from istio_aux import settings
+from istio_aux.cli import files, render, report
+from istio_aux.core import applications
+from istio_aux.core.policy import Capability, Policy, Start
+
+AddParser = Callable[..., argparse.ArgumentParser]
+
+_INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it: 128 + SIGINT."""
+
+_COLOUR = "Colour is for terminals; NO_COLOR turns it off, FORCE_COLOR on."
+_CREDENTIALS = "default: $KUBECONFIG, else ~/.kube/config, else the pod's own"
+_POD = re.compile(rf"(?:({settings.LABEL})/)?({settings.SUBDOMAIN})")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit status.
+
+    0; 1 if the API server refuses or does not answer; 2 for bad arguments or bad input.
+    """
+    args = parser().parse_args(argv)
+    try:
+        status = cast("int", args.run(args))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader left, as `head` does. Python flushes stdout again at exit: give it a sink.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    return status
+
+
+def _explain(args: argparse.Namespace) -> int:
+    if not args.pods and not args.files:
+        args.parser.error("expected a POD, or -f FILE")
+    output = args.output or ("text" if sys.stdout.isatty() else "json")
+    shown = 0
+
+    def show(explanation: report.Explanation) -> None:
+        nonlocal shown
+        if shown and output == "text":
+            render.write(sys.stdout, "")
+        render.show(sys.stdout, explanation, output)
+        shown += 1
+
+    policy = Policy(ignore_containers=args.ignore_containers)
+    status = files.explain(args.files, policy, show)
+    if args.pods:
+        from istio_aux.cli import cluster  # noqa: PLC0415 - files need no client
+
+        found = cluster.explain(args.kubeconfig, args.namespace, args.pods, policy, show)
+        status = max(status, found)
+    return status
+
+
+def _mutate(args: argparse.Namespace) -> int:
+    return files.mutate(args.files, Start(mode=args.start_mode, capability=args.capability))
+
+
+def _serve(args: argparse.Namespace) -> int:
+    from istio_aux import app  # noqa: PLC0415 - explain and mutate need no server
+
+    return app.serve(args.config, args.kubeconfig)
+
+
+def _audit(args: argparse.Namespace) -> int:
+    from istio_aux.cli import cluster  # noqa: PLC0415 - explain and mutate need no client
+
+    scope = cluster.Scope(
+        namespace=args.namespace,
+        selector=args.namespace_selector,
+        applications=args.applications,
+    )
+    policy = Policy(ignore_containers=args.ignore_containers, grace=args.quit_grace)
+    return cluster.audit(
+        args.kubeconfig, scope, policy, lambda found: render.show(sys.stdout, found, args.output)
+    )
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of the command line; what it returns has the command as ``run``."""
+    root = argparse.ArgumentParser(
+        prog="istio-aux",
+        description="Lets Job-like pods run on Istio unchanged: payloads start after their proxy, "
+        "and proxies exit after their payload.",
+        epilog="Each command has its own --help with examples.",
+    )
+    root.add_argument("--version", action="version", version=f"%(prog)s {version('istio-aux')}")
+    add = root.add_subparsers(required=True, metavar="COMMAND").add_parser
+    _add_explain(add)
+    _add_mutate(add)
+    _add_serve(add)
+    _add_audit(add)
+    return root
+
+
+def _add_explain(add: AddParser) -> None:
+    explain = _command(
+        add,
+        "explain",
+        "say what would be done about pods, and why",
+        f"""\
+        examples:
+          istio-aux explain -n training mnist-worker-0
+          istio-aux explain training/mnist-worker-0 training/mnist-worker-1
+          istio-aux explain -f pods.yaml --ignore-containers cloud-sql-proxy
+          kubectl get pods -A -o json | istio-aux explain -f -
+          istio-aux explain -f pods.yaml | jq -r 'select(.action == "wait") | .reason'
+
+        Pods are read from the cluster by name and judged as of now; in files, grace periods count
+        as over. A terminal shows text: a headline, and a table of the containers. A pipe gets one
+        JSON object a line: namespace, name, uid, action (quit, wait, ignore, report), reason,
+        containers.
+        {_COLOUR}
+
+        The exit status is 2 if a document is bad, 1 if a pod cannot be read; all others are
+        answered.""",
+        _explain,
+    )
+    explain.add_argument(
+        "pods", nargs="*", type=_checked(_pod), metavar="POD", help="a pod: NAMESPACE/NAME, or NAME"
+    )
+    _add_files(
+        explain,
+        "pods: JSON, JSON lines or YAML; one, many or in lists; - is stdin",
+        required=False,
+    )
+    explain.add_argument(
+        "-o",
+        "--output",
+        choices=["text", "json"],
+        help="default: text in a terminal, json in a pipe or a file",
+    )
+    _add_namespace(explain, "of pods that are named without one; default: the kubeconfig's")
+    _add_kubeconfig(explain, _CREDENTIALS)
+    _add_option(explain, "ignore-containers", "NAME,NAME")
+    explain.set_defaults(parser=explain)
+
+
+def _add_mutate(add: AddParser) -> None:
+    mutate = _command(
+        add,
+        "mutate",
+        "show how pods would be changed when they are created",
+        """\
+        examples:
+          istio-aux mutate -f pod.yaml
+          istio-aux mutate -f review.json --capability native | jq -r .response.patch | base64 -d
+
+        The answer to a pod is the changed pod; to an AdmissionReview (admission.k8s.io/v1), the
+        review that the webhook returns. One JSON object a line. The exit status is 2 if a document
+        is bad.""",
+        _mutate,
+    )
+    _add_files(mutate, "pods or AdmissionReviews, as for explain; - is stdin", required=True)
+    mutate.add_argument("-o", "--output", choices=["json"], default="json")
+    mutate.add_argument(
+        "--capability",
+        type=_checked(_capability),
+        default=Capability.CLASSIC,
+        metavar="native|classic",
+        help="what cluster and Istio support: native sidecars, or only classic ones, which hold "
+        "the payload back (default: classic)",
+    )
+    _add_option(mutate, "start-mode", "auto|native|hold|off")
+
+
+def _add_serve(add: AddParser) -> None:
+    serve = _command(
+        add,
+        "serve",
+        "run the admission webhook and the quit and repair controllers",
+        """\
+        examples:
+          istio-aux serve --config /etc/istio-aux/config.yaml
+          istio-aux serve --config config.yaml --kubeconfig ~/.kube/config
+
+        Logs JSON lines on stdout. SIGTERM stops it after the work in flight; a second SIGTERM stops
+        it at once.""",
+        _serve,
+    )
+    serve.add_argument("--config", type=Path, required=True, metavar="FILE", help="settings, YAML")
+    _add_kubeconfig(serve, f"overrides the settings; {_CREDENTIALS}")
+
+
+def _add_audit(add: AddParser) -> None:
+    audit = _command(
+        add,
+        "audit",
+        "list the pods of a cluster whose proxy outlived their payload, or is missing",
+        f"""\
+        examples:
+          istio-aux audit
+          istio-aux audit -n training -o json | jq -r .name
+          istio-aux audit --selector io.datastrophic/istio-aux=enabled --quit-grace 30
+          istio-aux audit --ignore-containers cloud-sql-proxy,vault-agent
+
+        Reads all unfinished pods once, and changes nothing. States:
+          stuck     every payload container is finished, and the proxy still runs
+          blocked   some payload containers are finished, and others, which the reason names, are
+                    not; or an annotation is invalid
+          lost      the proxy ended, and a payload container may still run
+          unmeshed  there is no proxy, although Istio would inject one today
+        AGE is the time since the last finished container ended; for a lost pod, since its proxy
+        ended; for an unmeshed pod, since it was created.
+        {_COLOUR}
+
+        The exit status is 0 whatever is found, 1 if the API server refuses or does not answer, 2 if
+        the credentials cannot be used. If webhook configurations, namespaces or Istio's injection
+        policy cannot be read, a line on stderr says how many pods may be unmeshed; the rest is
+        shown, and the exit status is 1.""",
+        _audit,
+    )
+    _add_kubeconfig(audit, _CREDENTIALS)
+    _add_namespace(audit, "only this namespace; default: all")
+    audit.add_argument(
+        "-o",
+        "--output",
+        choices=["table", "json"],
+        default="table",
+        help="json is one object a line (default: table)",
+    )
+    # Without a selector `audit` looks everywhere, unlike `serve`.
+    _add_option(audit, "namespace-selector", "SELECTOR", flag="--selector", default="")
+    _add_option(audit, "ignore-containers", "NAME,NAME")
+    audit.add_argument(
+        "--applications",
+        type=_checked(_applications),
+        default=applications.Applications(),
+        metavar="FILE",
+        help=f"as for serve: {settings.OPTIONS['applications'].meaning}",
+    )
+    _add_option(audit, "quit-grace", "SECONDS")
+
+
+def _command(
+    add: AddParser,
+    name: str,
+    summary: str,
+    epilog: str,
+    run: Callable[[argparse.Namespace], int],
+) -> argparse.ArgumentParser:
+    command = add(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.",
+        epilog=textwrap.dedent(epilog),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.set_defaults(run=run)
+    return command
+
+
+def _add_option(
+    command: argparse.ArgumentParser,
+    name: str,
+    metavar: str,
+    *,
+    flag: str | None = None,
+    default: str | None = None,
+) -> None:
+    """Add an option of `serve`, with its meaning, its values and its default."""
+    command.add_argument(
+        flag or f"--{name}",
+        dest=name.replace("-", "_"),
+        type=_checked(lambda text: settings.argument(name, text)),
+        default=settings.default(name) if default is None else default,
+        metavar=metavar,
+        help=f"as for serve: {settings.OPTIONS[name].meaning}",
+    )
+
+
+def _add_files(command: argparse.ArgumentParser, what: str, *, required: bool) -> None:
+    command.add_argument(
+        "-f",
+        "--file",
+        action="append",
+        dest="files",
+        required=required,
+        default=None if required else [],
+        metavar="FILE",
+        help=what,
+    )
+
+
+def _add_kubeconfig(command: argparse.ArgumentParser, otherwise: str) -> None:
+    command.add_argument("--kubeconfig", type=Path, metavar="FILE", help=otherwise)
+
+
+def _add_namespace(command: argparse.ArgumentParser, what: str) -> None:
+    command.add_argument(
+        "-n", "--namespace", type=_checked(settings.namespace), metavar="NS", help=what
+    )
+
+
+def _checked(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Let argparse show the message of a ValueError."""
+
+    def parse(text: str) -> object:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parse
+
+
+def _pod(text: str) -> tuple[str | None, str]:
+    match = _POD.fullmatch(text)
+    if match is None:
+        raise ValueError(f'"{text}": expected the name of a pod, or NAMESPACE/NAME')
+    return match[1], match[2]
+
+
+def _capability(text: str) -> Capability:
+    if text not in {Capability.NATIVE, Capability.CLASSIC}:
+        raise ValueError(f'"{text}": expected native or classic')
+    return Capability(text)
+
+
+def _applications(text: str) -> applications.Applications:
+    try:
+        found, problems = applications.parse(Path(text).read_text(errors="replace"))
+    except OSError as error:
+        raise ValueError(f"{text}: {error.strerror or error}") from None
+    if problems:
+        raise ValueError(f"{text}: {problems[0]}")
+    return found

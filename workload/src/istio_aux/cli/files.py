@@ -1,0 +1,124 @@
+"""`explain` and `mutate` of files: one answer a document, and a line on stderr for a bad one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from istio_aux.cli import render, report
+from istio_aux.core import documents, patch, review, start
+from istio_aux.core import pod as pods
+from istio_aux.core.policy import Policy, Start
+
+BAD_INPUT = 2
+"""Exit status when a document or file is bad; all others are answered."""
+
+
+class _Reply(msgspec.Struct, frozen=True):
+    """What to print for one document, lines for stderr, and whether the document is bad."""
+
+    show: Callable[[], None] = lambda: None
+    notes: tuple[str, ...] = ()
+    bad: bool = False
+
+
+class _Kind(msgspec.Struct, frozen=True, rename="camel"):
+    api_version: str = ""
+    kind: str = ""
+
+
+def explain(
+    files: Iterable[str], policy: Policy, show: Callable[[report.Explanation], None]
+) -> int:
+    """Explain each pod in ``files``; return the exit status.
+
+    Grace periods count as over: a file may be older than they are long.
+    """
+
+    def answer(document: documents.Document) -> _Reply:
+        _expect_kind(document, {"Pod": "v1"})
+        explanation = report.explain(_pod(document.body), policy, None)
+        return _Reply(lambda: show(explanation))
+
+    return _answer_each(files, answer)
+
+
+def mutate(files: Iterable[str], how: Start) -> int:
+    """Print each pod as admission would change it, and the answer to each AdmissionReview.
+
+    Returns the exit status.
+    """
+
+    def answer(document: documents.Document) -> _Reply:
+        kinds = {"Pod": "v1", review.KIND: review.API_VERSION}
+        if _expect_kind(document, kinds) == review.KIND:
+            found = review.answer(document.body, how)
+            malformed = found.outcome is review.Outcome.MALFORMED
+            return _Reply(_line(found.body), found.warnings, malformed)
+        plan = start.plan(_pod(document.body), how)
+        mutated = cast("dict[str, Any]", msgspec.json.decode(document.body))
+        patch.apply(plan.ops, mutated)
+        return _Reply(_line(msgspec.json.encode(mutated)), plan.warnings)
+
+    return _answer_each(files, answer)
+
+
+def _line(body: bytes) -> Callable[[], None]:
+    return lambda: render.write_bytes(sys.stdout, body)
+
+
+def _expect_kind(document: documents.Document, kinds: dict[str, str]) -> str:
+    """Return the document's kind, which must be one of ``kinds`` (kind to apiVersion)."""
+    found = msgspec.json.decode(document.body, type=_Kind)
+    kind = found.kind or ("Pod" if document.listed else "")
+    if kind not in kinds:
+        raise ValueError(f'kind is "{found.kind}", expected {" or ".join(kinds)}')
+    if found.api_version not in {"", kinds[kind]}:
+        raise ValueError(
+            f'apiVersion of the {kind} is "{found.api_version}", expected {kinds[kind]}'
+        )
+    return kind
+
+
+def _pod(body: bytes) -> pods.Pod:
+    try:
+        return pods.decode(body)
+    except msgspec.ValidationError:
+        # People write `annotations:` with nothing after it, which is null.
+        return pods.convert(msgspec.json.decode(body))
+
+
+def _answer_each(files: Iterable[str], answer: Callable[[documents.Document], _Reply]) -> int:
+    status = 0
+    for file in files:
+        name = "stdin" if file == "-" else file
+        try:
+            body = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        except OSError as error:
+            sys.stderr.write(f"{name}: {error.strerror}\n")
+            status = BAD_INPUT
+            continue
+        for document in documents.read(body):
+            reply = _reply(document, answer)
+            reply.show()
+            for note in reply.notes:
+                sys.stderr.write(f"{name}: {document.place}: {' '.join(note.split())}\n")
+            if reply.bad:
+                status = BAD_INPUT
+    return status
+
+
+def _reply(
+    document: documents.Document | documents.BadDocument,
+    answer: Callable[[documents.Document], _Reply],
+) -> _Reply:
+    if isinstance(document, documents.BadDocument):
+        return _Reply(notes=(document.why,), bad=True)
+    try:
+        return answer(document)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        return _Reply(notes=(str(error),), bad=True)

@@ -1,0 +1,264 @@
+"""Text for people and JSON lines for programs.
+
+A terminal gets colour, tables that fit its width, and progress. In a pipe or a file the text is
+plain and whole.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import NamedTuple, Self, TextIO
+
+import msgspec
+
+from istio_aux.cli.report import Audit, Explanation
+
+_GAP = "  "
+_NARROWEST = 20
+"""Columns that the last cell of a fitted table keeps, even if the line then wraps."""
+
+
+class Style(StrEnum):
+    """Select Graphic Rendition parameters (ECMA-48 §8.3.117)."""
+
+    PLAIN = ""
+    HEADING = "1"
+    FAINT = "2"
+    BAD = "31"
+    GOOD = "32"
+    ODD = "33"
+    LOST = "35"
+
+
+_ACTIONS = {"quit": Style.GOOD, "wait": Style.ODD, "ignore": Style.FAINT, "report": Style.BAD}
+_STATES = {"stuck": Style.BAD, "blocked": Style.ODD, "lost": Style.LOST, "unmeshed": Style.LOST}
+
+
+class Cell(NamedTuple):
+    """A piece of text and its style."""
+
+    text: str
+    style: Style = Style.PLAIN
+
+
+class Terminal(NamedTuple):
+    """What a stream leads to.
+
+    Attributes:
+        interactive: a terminal that obeys control sequences.
+        colour: whether styles are shown.
+        width: columns; None for a pipe, a file, or a terminal that does not tell.
+    """
+
+    interactive: bool = False
+    colour: bool = False
+    width: int | None = None
+
+    @classmethod
+    def of(cls, stream: TextIO, environ: Mapping[str, str] = os.environ) -> Self:
+        """Find out what ``stream`` leads to.
+
+        ``NO_COLOR``, ``FORCE_COLOR`` (no-color.org, force-color.org: an empty value does not count)
+        and ``TERM=dumb`` decide on colour, in this order; ``COLUMNS`` overrides the width.
+        """
+        terminal = stream.isatty()
+        interactive = terminal and environ.get("TERM") != "dumb"
+        colour = not environ.get("NO_COLOR") and (bool(environ.get("FORCE_COLOR")) or interactive)
+        return cls(interactive, colour, _width(stream, environ) if terminal else None)
+
+    def paint(self, cell: Cell) -> str:
+        """The text with its style; control characters are escaped."""
+        text = printable(cell.text)
+        if not self.colour or not cell.style or not text:
+            return text
+        return f"\x1b[{cell.style}m{text}\x1b[0m"
+
+    def table(
+        self, rows: Sequence[Sequence[Cell]], *, indent: str = "", fit: bool = False
+    ) -> Iterator[str]:
+        """Yield the rows with aligned columns; ``fit`` cuts the last cell to the width."""
+        columns = zip(*rows, strict=True)
+        widths = [max(columns_of(printable(cell.text)) for cell in column) for column in columns]
+        taken = len(indent) + sum(widths[:-1]) + len(_GAP) * (len(widths) - 1)
+        for *cells, last in rows:
+            if fit and self.width is not None:
+                room = max(self.width - taken, _NARROWEST)
+                last = Cell(clipped(printable(last.text), room), last.style)  # noqa: PLW2901
+            padded = (
+                self.paint(cell) + " " * (width - columns_of(printable(cell.text)))
+                for cell, width in zip(cells, widths, strict=False)
+            )
+            yield (indent + _GAP.join((*padded, self.paint(last)))).rstrip()
+
+
+def show(stream: TextIO, answer: Explanation | Audit, output: str) -> None:
+    """Write one answer to ``stream``: as JSON lines if ``output`` is ``json``, else as text."""
+    if output == "json":
+        for item in answer.findings if isinstance(answer, Audit) else [answer]:
+            write_bytes(stream, msgspec.json.encode(item))
+        return
+    terminal = Terminal.of(stream)
+    if isinstance(answer, Audit):
+        write(stream, "\n".join(audit_text(answer, terminal)))
+    else:
+        write(stream, "\n".join(explanation_text(answer, terminal)))
+
+
+def explanation_text(explanation: Explanation, terminal: Terminal) -> Iterator[str]:
+    """Yield a headline and a table of the containers, line by line."""
+    key = "/".join(filter(None, (explanation.namespace, explanation.name))) or "(unnamed)"
+    action = Cell(explanation.action.upper(), _ACTIONS.get(explanation.action, Style.PLAIN))
+    headline = (Cell(key, Style.HEADING), action, Cell(explanation.reason))
+    yield "  ".join(map(terminal.paint, headline))
+    if explanation.start:
+        yield f"  start: {explanation.start}"
+    rows = [
+        [
+            Cell(name),
+            Cell(verdict.role, Style.PLAIN if verdict.role == "payload" else Style.FAINT),
+            Cell("yes", Style.GOOD) if verdict.finished else Cell("no", Style.ODD),
+            Cell(verdict.why),
+        ]
+        for name, verdict in explanation.containers.items()
+    ]
+    if rows:
+        yield from terminal.table([_header("CONTAINER ROLE FINISHED WHY"), *rows], indent="  ")
+
+
+def audit_text(audit: Audit, terminal: Terminal, now: datetime | None = None) -> Iterator[str]:
+    """Yield a table that fits the terminal, and a summary; ages count until ``now``."""
+    moment = now or datetime.now(UTC)
+    rows = [
+        [
+            Cell(found.namespace),
+            Cell(found.name),
+            Cell(found.state, _STATES[found.state]),
+            Cell(age(found.since, moment)),
+            Cell(found.reason),
+        ]
+        for found in audit.findings
+    ]
+    if rows:
+        yield from terminal.table([_header("NAMESPACE NAME STATE AGE REASON"), *rows], fit=True)
+        yield ""
+    found = Counter(finding.state for finding in audit.findings)
+    counts = ", ".join(
+        terminal.paint(Cell(f"{state}: {found[state]}", style if found[state] else Style.PLAIN))
+        for state, style in _STATES.items()
+    )
+    where = "" if audit.namespaces is None else f"selected namespaces: {audit.namespaces}; "
+    unknown = f" (not known of {audit.unknown})" if audit.unknown else ""
+    yield f"{where}pods: {audit.pods}; {counts}{unknown}"
+
+
+def _header(titles: str) -> list[Cell]:
+    return [Cell(title, Style.HEADING) for title in titles.split()]
+
+
+_UNITS = {1: "s", 60: "m", 3600: "h", 86400: "d"}
+_SIZES = (
+    (2 * 60, 1, 1),
+    (10 * 60, 60, 1),
+    (3 * 3600, 60, 60),
+    (8 * 3600, 3600, 60),
+    (2 * 86400, 3600, 3600),
+    (8 * 86400, 86400, 3600),
+    (math.inf, 86400, 86400),
+)
+"""Below how many seconds an age has which unit, and which smaller one for the rest."""
+
+
+def age(since: datetime | None, now: datetime) -> str:
+    """A duration as kubectl writes it (apimachinery duration.HumanDuration), up to days."""
+    if since is None:
+        return "unknown"
+    seconds = max(0, (now - since) // timedelta(seconds=1))  # Clocks differ a little.
+    size, smaller = next(sizes for below, *sizes in _SIZES if seconds < below)
+    rest = seconds % size // smaller
+    return f"{seconds // size}{_UNITS[size]}{f'{rest}{_UNITS[smaller]}' if rest else ''}"
+
+
+def write(stream: TextIO, text: str) -> None:
+    """Write a line; a character that the stream's encoding lacks becomes ``?``."""
+    write_bytes(stream, text.encode(stream.encoding, "replace"))
+
+
+def write_bytes(stream: TextIO, line: bytes) -> None:
+    """Write a line of bytes: JSON is UTF-8 whatever the locale."""
+    stream.buffer.write(line + b"\n")
+
+
+def printable(text: str) -> str:
+    """Escape control characters: our reasons quote annotations, which anybody may write."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def columns_of(text: str) -> int:
+    """How many columns a terminal needs for ``text`` (Unicode Standard Annex 11)."""
+    return sum(map(_columns, text))
+
+
+def clipped(text: str, width: int) -> str:
+    """The text, cut to ``width`` columns with an ellipsis if it is longer."""
+    if columns_of(text) <= width:
+        return text
+    kept, used = "", 0
+    for character in text:
+        used += _columns(character)
+        if used > width - 1:
+            break
+        kept += character
+    return kept.rstrip() + "…"
+
+
+class Progress:
+    """One line that each `show` overwrites, and that is gone after the ``with``; not in a pipe."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._terminal = stream, Terminal.of(stream)
+        self._shown = False
+
+    def __enter__(self) -> Self:
+        """Show nothing yet."""
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Wipe the line."""
+        if self._shown:
+            self._put("")
+
+    def show(self, text: str) -> None:
+        """Replace the line."""
+        if self._terminal.interactive:
+            width = self._terminal.width
+            # A line that wraps cannot be wiped, and some terminals wrap at the last column.
+            self._put(clipped(text, width - 1) if width else text)
+            self._shown = True
+
+    def _put(self, text: str) -> None:
+        self._stream.write(f"\x1b[2K{text}\r")
+        self._stream.flush()
+
+
+def _columns(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def _width(stream: TextIO, environ: Mapping[str, str]) -> int | None:
+    columns = environ.get("COLUMNS", "")
+    if columns.isascii() and columns.isdigit() and int(columns) > 0:
+        return int(columns)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or None
+    except OSError:
+        return None

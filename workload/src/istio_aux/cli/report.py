@@ -1,0 +1,141 @@
+"""What `explain` and `audit` report about a pod: the decisions of the controllers, as of now."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from istio_aux.core import quit as quitting
+from istio_aux.core import repair, started
+from istio_aux.core.injection import Expectation
+from istio_aux.core.pod import Pod
+from istio_aux.core.policy import Policy, RepairPolicy
+
+State = Literal["stuck", "blocked", "lost", "unmeshed"]
+"""``stuck``: only the proxy keeps the pod running. ``blocked``: some payload containers are
+finished and others are not, or an annotation is invalid. ``lost``: the proxy ended before the
+payload. ``unmeshed``: the pod should have a proxy and has none."""
+
+_REPORT_ONLY = RepairPolicy()
+
+
+class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The answer of `explain`; its JSON names are a contract."""
+
+    namespace: str
+    name: str
+    uid: str
+    action: str
+    reason: str
+    containers: dict[str, quitting.ContainerVerdict]
+    start: str | None = None
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of `audit`; its JSON names are a contract.
+
+    Attributes:
+        since: when the last finished payload container ended, or the proxy of a lost pod, or when
+            an unmeshed pod was created; None if the kubelet does not say.
+        action: what `serve` would do in a selected namespace.
+        by: what a blocked pod waits for: containers, or an invalid annotation.
+        configuration: the webhook configuration that selects an unmeshed pod.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    state: State
+    since: datetime | None
+    action: str
+    reason: str
+    by: tuple[str, ...] = ()
+    containers: dict[str, quitting.ContainerVerdict] = {}
+    configuration: str = ""
+
+
+class Audit(msgspec.Struct, frozen=True):
+    """The findings among all pods that were read.
+
+    Attributes:
+        namespaces: how many are selected; None without a selector.
+        unknown: how many pods have no sidecar, or cannot be read, and may or may not need one.
+        gaps: why that is unknown, one line each.
+    """
+
+    findings: list[Finding]
+    pods: int
+    namespaces: int | None = None
+    unknown: int = 0
+    gaps: tuple[str, ...] = ()
+
+
+def explain(pod: Pod, policy: Policy, now: datetime | None) -> Explanation:
+    """Explain one pod; with ``now`` None every grace period counts as over."""
+    decision = quitting.decide(pod, policy, now)
+    return Explanation(
+        namespace=pod.metadata.namespace,
+        name=pod.metadata.name,
+        uid=pod.metadata.uid,
+        action=str(decision.__struct_config__.tag),
+        reason=decision.reason,
+        containers=dict(decision.containers),
+        start=started.told(pod),
+    )
+
+
+def audit(
+    pod: Pod, expectation: Expectation, policy: Policy, now: datetime | None
+) -> Finding | str | None:
+    """Judge one pod.
+
+    Returns:
+        a finding; or, in one line, why it is unknown whether the pod lacks a sidecar; or None when
+        all is well.
+    """
+    match repair.decide(pod, expectation, _REPORT_ONLY, live=None):
+        case repair.Report(unmeshed=True, reason=reason):
+            return Finding(
+                namespace=pod.metadata.namespace,
+                name=pod.metadata.name,
+                uid=pod.metadata.uid,
+                state="unmeshed",
+                since=pod.metadata.creation_timestamp,
+                action="report",
+                reason=reason,
+                configuration=expectation.configuration,
+            )
+        case repair.Report():
+            return expectation.reason
+        case _ if pod.status.phase == "Running":  # The quit controller handles no other phase.
+            return proxy_finding(pod, policy, now)
+        case _:
+            return None
+
+
+def proxy_finding(pod: Pod, policy: Policy, now: datetime | None) -> Finding | None:
+    """Judge the proxy of a running pod; None when all is well."""
+    decision = quitting.decide(pod, policy, now)
+    by: tuple[str, ...] = ()
+    match decision:
+        case quitting.Quit():
+            state = "stuck"
+        case quitting.Report():
+            state = "lost"
+        case quitting.Wait(blocked_by=by) if by:
+            state = "blocked"
+        case _:
+            return None
+    return Finding(
+        namespace=pod.metadata.namespace,
+        name=pod.metadata.name,
+        uid=pod.metadata.uid,
+        state=state,
+        since=quitting.since(pod, decision),
+        action=str(decision.__struct_config__.tag),
+        reason=decision.reason,
+        by=by,
+        containers=dict(decision.containers),
+    )
