@@ -17,11 +17,12 @@ from pathlib import Path
 
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import RepairPolicy
+from istio_aux.kube import actions
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client, Params
 from istio_aux.kube.events import Events
 from istio_aux.kube.watch import Watch
-from istio_aux.quit.controller import PODS, Controller
+from istio_aux.quit.controller import Controller
 from istio_aux.quit.selection import Selection
 from istio_aux.repair.controller import Repair
 from istio_aux.telemetry import Telemetry
@@ -118,7 +119,7 @@ async def play(
     for part in range(parts):
         for handler in (quit_, repair):
             simulated = Simulated(share, begin=part * share)
-            watch = asyncio.create_task(Watch(simulated, PODS, Pod, handler).run())
+            watch = asyncio.create_task(Watch(simulated, actions.PODS, Pod, handler).run())
             await simulated.done.wait()
             watch.cancel()
             with suppress(asyncio.CancelledError):

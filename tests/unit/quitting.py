@@ -8,12 +8,14 @@ from typing import Any
 
 from aiohttp import web
 from istio_aux.core.pod import Pod
+from istio_aux.core.selectors import parse
 from istio_aux.core.webhooks import Namespace
+from istio_aux.kube.actions import RUNNING_JOBS
 from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
 from istio_aux.kube.watch import Watch
-from istio_aux.quit.controller import FIELDS, Controller, Limits
+from istio_aux.quit.controller import Controller, Limits
 from istio_aux.quit.selection import Selection
 from istio_aux.telemetry import Telemetry
 from unit.apiserver import ApiServer, proxy_quits
@@ -116,17 +118,16 @@ async def at_work(
     telemetry = Telemetry()
     await api.put("namespaces", {"metadata": {"name": "training", "labels": LABELS}})
     async with Client(api.access()) as client:
-        selection = Selection()
+        selection = Selection(parse("io.datastrophic/istio-aux=enabled"))
         events = Events(client, "host")
         running = Controller(client, selection, telemetry, events, limits=limits, **options)
         backoff = Backoff(0.02, 0.1)
         namespaces = Watch(
             client, "/api/v1/namespaces", Namespace, selection, backoff=backoff,
-            selection={"labelSelector": "io.datastrophic/istio-aux=enabled"},
         )  # fmt: skip
         pods = Watch(
             client, "/api/v1/pods", Pod, running, backoff=backoff,
-            selection={"fieldSelector": FIELDS},
+            selection=RUNNING_JOBS,
         )  # fmt: skip
         async with background(namespaces.run()), background(pods.run()), background(events.run()):
             world = World(api, running, selection, telemetry)

@@ -14,11 +14,12 @@ from istio_aux.core.mesh import Mesh
 from istio_aux.core.pacing import Pace
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import RepairPolicy as Policy
+from istio_aux.kube.actions import NOT_TERMINAL
 from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
 from istio_aux.kube.watch import Watch
-from istio_aux.repair.controller import FIELDS, Repair
+from istio_aux.repair.controller import Repair
 from istio_aux.telemetry import Telemetry
 from unit import podverbs
 from unit.apiserver import ApiServer
@@ -222,7 +223,7 @@ async def at_work(
         world = World(api, repair, telemetry, namespaces)
         pods = Watch(
             client, "/api/v1/pods", Pod, repair, backoff=Backoff(0.02, 0.1),
-            selection={"fieldSelector": FIELDS},
+            selection=NOT_TERMINAL,
         )  # fmt: skip
         repair.listed = listed or pods.synced
         repair.look(known or mesh())

@@ -9,11 +9,12 @@ from aiohttp import web
 from istio_aux.core.pacing import Pace
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import RepairPolicy as Policy
+from istio_aux.kube.actions import NOT_TERMINAL
 from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
 from istio_aux.kube.watch import Watch
-from istio_aux.repair.controller import FIELDS, Repair
+from istio_aux.repair.controller import Repair
 from istio_aux.repair.suspension import Suspensions
 from istio_aux.telemetry import Telemetry
 from msgspec.structs import replace
@@ -68,7 +69,7 @@ def run(
             )  # fmt: skip
             pods = Watch(
                 client, "/api/v1/pods", Pod, repair, backoff=Backoff(0.02, 0.1),
-                selection={"fieldSelector": FIELDS},
+                selection=NOT_TERMINAL,
             )  # fmt: skip
             repair.listed = pods.synced
             repair.look(mesh())

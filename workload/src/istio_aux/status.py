@@ -17,7 +17,6 @@ from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
 from istio_aux.injector.findings import InjectorStatus
 from istio_aux.quit.findings import Blocked, Lost, Stuck
 from istio_aux.repair.findings import ApplicationMesh, Suspended, Unmeshed
-from istio_aux.watches import UnreadableObject
 
 UNMESHED = 500
 """How many pods without a sidecar are shown by name; after an outage it may be all there are."""
@@ -26,6 +25,22 @@ UNREADABLE = 20
 """How many objects that cannot be read are shown by name."""
 
 METRICS = "text/plain; version=1.0.0; charset=utf-8; escaping=underscores"
+
+
+class UnreadableObject(msgspec.Struct, frozen=True):
+    """An object that cannot be read: what was known of it before still counts.
+
+    Attributes:
+        path: of its collection.
+        namespace: empty for an object without one.
+        name: empty if not even that can be read.
+        reason: why.
+    """
+
+    path: str
+    namespace: str
+    name: str
+    reason: str
 
 
 class Status(msgspec.Struct, frozen=True, rename="kebab"):

@@ -32,8 +32,6 @@ from istio_aux.kube.errors import (
 from istio_aux.kube.lists import Lister
 from istio_aux.kube.reader import Reader
 from istio_aux.kube.resources import Key
-from istio_aux.quit.controller import PODS
-from istio_aux.repair.controller import FIELDS
 
 NO_ANSWER = 1
 """Exit status when the API server refuses or does not answer."""
@@ -129,14 +127,14 @@ async def look(
     """
     findings, now = list[report.Finding](), datetime.now(UTC)
     seen, unknown, unreadable = set[str](), Counter[str](), dict[Key, str]()
-    path = PODS if scope.namespace is None else actions.collection("v1", "pods", scope.namespace)
+    path = actions.collection("v1", "pods", scope.namespace or "")
     async with Client(access, patient=True) as client:
         labels, gaps = await _namespaces(client, scope)
         selects = bool(scope.selector.requirements)
         if selects and not labels:
             return report.Audit([], 0, 0)
         mesh = await survey(client)
-        async for page in Lister(client, path, Pod).pages({"fieldSelector": FIELDS}):
+        async for page in Lister(client, path, Pod).pages(actions.NOT_TERMINAL):
             for lost in page.unreadable:
                 if not selects or lost.key.namespace in labels:
                     unreadable[lost.key] = f"cannot read pod {lost}"

@@ -73,9 +73,9 @@ def _mutate(args: argparse.Namespace) -> int:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from istio_aux import app  # noqa: PLC0415 - explain and mutate need no server
+    from istio_aux import serve  # noqa: PLC0415 - explain and mutate need no server
 
-    return app.serve(args.config, args.kubeconfig)
+    return serve.serve(args.config, args.kubeconfig)
 
 
 def _audit(args: argparse.Namespace) -> int:

@@ -21,6 +21,10 @@ from istio_aux.kube.lists import Lister
 from istio_aux.kube.reader import Reader, S
 from istio_aux.kube.resources import Key, T
 
+NOT_TERMINAL = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+RUNNING_JOBS = {"fieldSelector": "status.phase=Running,spec.restartPolicy!=Always"}
+"""Pods that repair looks at, and the fewer ones whose proxy may have to quit."""
+
 STRICT = {"fieldManager": "istio-aux", "fieldValidation": "Strict"}
 """An API server that does not know a field refuses the patch, rather than drop the field."""
 
@@ -111,8 +115,6 @@ def _preconditions(pod: Key, resource_version: str) -> dict[str, str]:
     return {"uid": pod.uid, "resourceVersion": resource_version}
 
 
-# Paths.
-
 _LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 # apimachinery pkg/util/validation: IsDNS1123Label, IsDNS1123Subdomain.
 _NAMESPACE = re.compile(_LABEL)
@@ -176,3 +178,7 @@ def _checked(name: str, form: re.Pattern[str], longest: int, what: str) -> str:
 def _shown(name: str) -> str:
     shown = "".join(char if char.isprintable() else "?" for char in name[:_SHOWN])
     return shown if len(name) <= _SHOWN else f"{shown}..."
+
+
+NAMESPACES = collection("v1", "namespaces")
+PODS = collection("v1", "pods")

@@ -16,7 +16,6 @@ from typing import Protocol
 
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Policy, QuitMode
-from istio_aux.kube import actions
 from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, KubeError, UnreachableError, asked
@@ -32,10 +31,6 @@ from istio_aux.quit.narrator import Narrator
 from istio_aux.quit.record import Errand, Record, Work
 from istio_aux.quit.selection import Selection
 from istio_aux.telemetry import Telemetry
-
-PODS = actions.collection("v1", "pods")
-FIELDS = "status.phase=Running,spec.restartPolicy!=Always"
-"""Field selector under which pods are watched: the server drops whatever can need no quit."""
 
 
 class Performer(Protocol):
@@ -103,6 +98,9 @@ class Controller:
 
     def apply(self, resource: Pod) -> None:
         """A pod looks like this now."""
+        if resource.status.phase != "Running" or resource.restart_policy == "Always":
+            self.delete(key_of(resource), resource)
+            return
         record = self._ledger.open(key_of(resource))
         record.left = False
         self._ledger.adopt(record, resource)

@@ -1,6 +1,6 @@
 """Whose proxies are ours to quit: pods of selected namespaces, and those that we had injected.
 
-Only these sets may live here; the API server evaluates the selector.
+The selector is evaluated here: the watch of namespaces brings all of them.
 """
 
 from __future__ import annotations
@@ -8,18 +8,26 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from istio_aux.core.applications import Applications
+from istio_aux.core.selectors import Selector
 from istio_aux.core.webhooks import Namespace
-from istio_aux.kube.resources import Key
+from istio_aux.kube.resources import Key, key_of
 
 
 class Selection:
-    """Selected namespaces, fed by a watch that carries the selector, and injected applications.
+    """Selected namespaces, fed by a watch of all of them, and injected applications."""
 
-    A namespace that loses its label leaves the watch's selection and comes here as a deletion.
-    """
+    def __init__(
+        self,
+        selector: Selector | None = None,
+        changed: Callable[[str], None] = lambda _name: None,
+    ) -> None:
+        """Begin empty.
 
-    def __init__(self, changed: Callable[[str], None] = lambda _name: None) -> None:
-        """``changed`` is called with the name of each namespace whose pods may be others now."""
+        Args:
+            selector: of namespaces; without one all are selected.
+            changed: is called with the name of each namespace that is selected or no longer so.
+        """
+        self._selector = selector or Selector()
         self._uids: dict[str, str] = {}
         self._applications = Applications()
         self.changed = changed
@@ -43,7 +51,10 @@ class Selection:
         return sorted(self._uids)
 
     def apply(self, resource: Namespace) -> None:
-        """A namespace is selected."""
+        """A namespace exists and looks like this."""
+        if not self._selector.matches(resource.labels):
+            self.delete(key_of(resource), resource)
+            return
         name = resource.metadata.name
         known = name in self._uids
         self._uids[name] = resource.metadata.uid

@@ -36,9 +36,6 @@ from istio_aux.telemetry import Telemetry
 TRIPPED = 1.0
 """Seconds until work goes on after an error that nobody foresaw; what it was about is left out."""
 
-FIELDS = "status.phase!=Succeeded,status.phase!=Failed"
-"""Field selector under which pods are watched: what is over is never restarted."""
-
 
 class Repair:
     """A handler of the pod watch; see the module for what it does.

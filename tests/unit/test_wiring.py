@@ -1,21 +1,24 @@
-"""What is followed, and what becomes of an object that somebody cannot cope with."""
+"""Watches that feed several handlers: what each handler receives, and when a watch is dead."""
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import suppress
-
 import pytest
-from aiohttp import web
-from istio_aux import watches as following
+from istio_aux import wiring
+from istio_aux.core.pod import Metadata
+from istio_aux.core.selectors import parse
 from istio_aux.core.webhooks import Namespace
 from istio_aux.kube.client import Client
+from istio_aux.kube.events import Events
 from istio_aux.kube.resources import Key
+from istio_aux.quit.controller import Controller
+from istio_aux.quit.selection import Selection
 from istio_aux.telemetry import Telemetry
-from istio_aux.watches import Watches
+from istio_aux.wiring import Watches
 from unit.apiserver import ApiServer
 from unit.asynchronous import background, driven, until
-from unit.store import refusal
+from unit.core.pods import RUNNING, job
+
+MESHED = {"main": RUNNING, "istio-proxy": RUNNING}
 
 
 class Seen:
@@ -57,59 +60,12 @@ async def test_an_object_that_trips_one_who_is_told_stops_nobody() -> None:
 
 
 @driven
-async def test_what_comes_after_another_collection_is_listed_once_that_is_known() -> None:
-    asked = asyncio.Event()
-    known: list[bool] = []
-
-    async def look(request: web.Request) -> None:
-        """Namespaces are listed late: whoever does not wait for them comes first."""
-        if request.path.endswith("pods"):
-            known.append(first.synced.is_set())
-            asked.set()
-        elif not first.synced.is_set():
-            with suppress(TimeoutError):
-                await asyncio.wait_for(asked.wait(), 0.2)
-
-    async with ApiServer() as api, Client(api.access()) as client:
-        api.faults.append(look)
-        watches = Watches(client, Telemetry())
-        first = watches.add("namespaces", "/api/v1/namespaces", Namespace, Seen())
-        watches.add("pods", "/api/v1/pods", Namespace, Seen(), after=first)
-        one, two = (work() for work in watches.work().values())
-        async with background(one), background(two):
-            await until(lambda: watches.ready, "all is seen")
-    assert set(known) == {True}
-
-
-@driven
-async def test_a_collection_does_not_wait_for_ever_for_one_that_nobody_may_see(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(following, "HEAD_START", 0.05)
-
-    async def refuse(request: web.Request) -> web.StreamResponse | None:
-        if not request.path.endswith("namespaces"):
-            return None
-        api.faults.append(refuse)
-        return refusal(403, "Forbidden", "not for you")
-
-    async with ApiServer() as api, Client(api.access()) as client:
-        api.faults.append(refuse)
-        watches = Watches(client, Telemetry())
-        first = watches.add("namespaces", "/api/v1/namespaces", Namespace, Seen())
-        second = watches.add("pods", "/api/v1/pods", Namespace, Seen(), after=first)
-        one, two = (work() for work in watches.work().values())
-        async with background(one), background(two):
-            await until(second.synced.is_set, "pods are seen")
-
-
-@driven
 async def test_a_watch_that_is_dead_for_long_makes_unready_and_unfit_until_it_lives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """That it was alive once is no reason to go by what it told then."""
-    monkeypatch.setattr(following, "LEADING", 1.0)
-    monkeypatch.setattr(following, "READY", 2.0)
+    monkeypatch.setattr(wiring, "LEADING", 1.0)
+    monkeypatch.setattr(wiring, "READY", 2.0)
     async with ApiServer() as api, Client(api.access()) as client:
         watches = Watches(client, Telemetry())
         watches.add("pods", "/api/v1/pods", Namespace, Seen())
@@ -125,3 +81,31 @@ async def test_a_watch_that_is_dead_for_long_makes_unready_and_unfit_until_it_li
             assert "Cannot connect" in watches.missing()["pods"]
             await api.start()
             await until(lambda: watches.ready and not watches.dead("pods"), "it lives")
+
+
+def test_namespaces_are_selected_by_their_labels_as_they_change() -> None:
+    changed: list[str] = []
+    selection = Selection(parse("mesh in (on, true),!off"), changed.append)
+
+    def label(**labels: str) -> bool:
+        metadata = Metadata(name="team", uid="1", labels=labels)
+        selection.apply(Namespace(metadata=metadata))
+        return "team" in selection
+
+    assert [label(), label(mesh="on"), label(mesh="true"), label(mesh="on", off="")] == [
+        False, True, True, False,
+    ]  # fmt: skip
+    assert changed == ["team", "team"]
+
+
+@driven
+async def test_the_quit_controller_keeps_nothing_of_pods_that_never_need_a_quit() -> None:
+    async with ApiServer() as api, Client(api.access()) as client:
+        quits = Controller(client, Selection(), Telemetry(), Events(client, "host"), leading=False)
+        for fields in ({"restart": "Always"}, {"phase": "Pending"}, {"restart": None}):
+            quits.apply(job(MESHED, **fields))
+        assert quits.watched == 0
+        quits.apply(job(MESHED))
+        assert quits.watched == 1
+        quits.apply(job(MESHED, phase="Unknown"))
+        assert quits.watched == 0

@@ -1,17 +1,19 @@
-"""The parts of ``serve``: which there are, what they tell each other, and what they say together.
+"""The wiring of ``serve``: watches, controllers, what they tell each other, readiness and status.
 
-Only wiring may live here: no rule, no protocol. When they run and how they end is for `app`.
+There is one watch of a collection, whoever needs its objects. `serve` says when all this runs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import secrets
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from enum import Enum, auto
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 from istio_aux import status
 from istio_aux.admission.server import Webhook
@@ -29,6 +31,8 @@ from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
 from istio_aux.kube.lease import Lease
+from istio_aux.kube.resources import Key, T, key_of
+from istio_aux.kube.watch import Handler, Watch
 from istio_aux.notices import Notices
 from istio_aux.quit import controller as quitting
 from istio_aux.quit.selection import Selection
@@ -36,13 +40,22 @@ from istio_aux.repair import controller as repairing
 from istio_aux.repair.following import ApplicationsFile
 from istio_aux.settings import Settings
 from istio_aux.telemetry import Telemetry
-from istio_aux.watches import Need, Watches
 
-NAMESPACES = actions.collection("v1", "namespaces")
+_log = logging.getLogger(__name__)
+
+LEADING = 120.0
+"""Seconds without a sign of life after which a watch counts as dead, and a leader that depends on
+it gives up the Lease. A live watch is silent for 70 s at most, and waits 30 s at most before it is
+tried again. An API server that is away for longer ends leading anyway."""
+
+READY = 600.0
+"""The same for readiness. Without a watch, reviews are answered with what was true before; a unit
+that is not ready gets no reviews at all, and pods start without being held. So a restart of an API
+server, or the upgrade of a control plane, must not make all units unready at once."""
 
 
-class Parts:
-    """All parts of one process.
+class Wiring:
+    """All components of one process.
 
     Attributes:
         client: to be open while anything runs.
@@ -50,7 +63,7 @@ class Parts:
     """
 
     def __init__(self, settings: Settings, credentials: Access) -> None:
-        """Make them and connect them; nothing runs yet."""
+        """Create and connect them; nothing runs yet."""
         self._settings = settings
         self.listening = False
         self.telemetry = Telemetry()
@@ -58,7 +71,7 @@ class Parts:
         # What cluster and Istio can do is unknown until the injector has shown it.
         self._start = Start(mode=settings.start_mode)
         self.webhook = Webhook(self.telemetry, lambda: self._start)
-        self._selection = Selection()
+        self._selection = Selection(settings.namespace_selector)
         self._namespaces = Namespaces()
         source = "/".join(settings.lease) if settings.lease else ""
         self._events = Events(self.client, socket.gethostname(), source=source)
@@ -93,34 +106,27 @@ class Parts:
         self._lead(False)
 
     def _watch(self) -> Watches:
-        settings, never = self._settings, Need.NEVER
+        settings = self._settings
         watches = Watches(self.client, self.telemetry)
-        selector = {"labelSelector": str(settings.namespace_selector)}
-        watches.add("namespaces", NAMESPACES, Namespace, self._selection, selection=selector)
-        running = None
-        if settings.quit is not QuitMode.OFF:
-            fields = {"fieldSelector": quitting.FIELDS}
-            running = watches.add("pods", quitting.PODS, Pod, self._quit, selection=fields)
-        ours = settings.webhook_configuration
-        self._order = Order(ours, self.telemetry) if ours else None
-        if self._order:
-            configurations = watches.add(
-                "order", CONFIGURATIONS, Configuration, self._order, self._watcher,
-                need=Need.UNLESS_REFUSED,
-            )  # fmt: skip
-        else:
-            configurations = watches.add(
-                "injectors", CONFIGURATIONS, Configuration, self._watcher, need=never
-            )
-        self._watcher.listed = configurations.synced
-        watches.add("all namespaces", NAMESPACES, Namespace, self._namespaces, need=never)
-        if settings.repair_policy.race is not RacePolicy.OFF:
-            fields = {"fieldSelector": repairing.FIELDS}
+        watches.add("namespaces", actions.NAMESPACES, Namespace, self._selection, self._namespaces)
+        quits = settings.quit is not QuitMode.OFF
+        repairs = settings.repair_policy.race is not RacePolicy.OFF
+        if quits or repairs:
+            handlers = [*([self._quit] if quits else []), *([self._repair] if repairs else [])]
             pods = watches.add(
-                "all pods", quitting.PODS, Pod, self._repair,
-                selection=fields, need=never, after=running,
+                "pods", actions.PODS, Pod, *handlers,
+                need=Need.ALWAYS if quits else Need.NEVER,
+                selection=actions.NOT_TERMINAL if repairs else actions.RUNNING_JOBS,
             )  # fmt: skip
             self._repair.listed = pods.synced
+        ours = settings.webhook_configuration
+        self._order = Order(ours, self.telemetry) if ours else None
+        configurations = watches.add(
+            "order" if self._order else "injectors", CONFIGURATIONS, Configuration,
+            *([self._order] if self._order else []), self._watcher,
+            need=Need.UNLESS_REFUSED if self._order else Need.NEVER,
+        )  # fmt: skip
+        self._watcher.listed = configurations.synced
         return watches
 
     def work(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
@@ -203,11 +209,8 @@ class Parts:
         self._repair.ask(applications)
 
     def _unfit(self) -> str:
-        """Say why another process should lead: who sees no pods frees none of them."""
-        if self._settings.quit is not QuitMode.OFF:
-            return self._watches.dead("pods")
-        repairs = self._settings.repair_policy.race is not RacePolicy.OFF
-        return self._watches.dead("all pods") if repairs else ""
+        """Say why another process should lead: without a watch of pods, none is helped."""
+        return self._watches.dead("pods")
 
     def _lead(self, leads: bool) -> None:
         self._leads = leads
@@ -233,3 +236,120 @@ def identity(port: int) -> str:
         place = ()
     own = " ".join((*place, str(port))) if place and port else secrets.token_hex(8)
     return f"{socket.gethostname()}_{hashlib.sha256(own.encode()).hexdigest()[:8]}"
+
+
+class Need(Enum):
+    """Whether this process is unready for as long as a collection has not been seen."""
+
+    ALWAYS = auto()
+    UNLESS_REFUSED = auto()
+    """If missing RBAC made the pod unready, the rollout that adds the RBAC would deadlock."""
+    NEVER = auto()
+    """Reviews can be answered without it."""
+
+
+class Watches:
+    """All of them, by the name under which `/readyz` speaks of each."""
+
+    def __init__(self, client: Client, telemetry: Telemetry) -> None:
+        """Prepare; ``telemetry`` counts how often watches start again."""
+        self._client, self._telemetry = client, telemetry
+        self._watches: dict[str, tuple[Watch[Any], Need]] = {}
+        telemetry.unreadable_objects.set_function(lambda: len(self.unreadable()))
+
+    def add(
+        self,
+        name: str,
+        path: str,
+        kind: type[T],
+        *handlers: Handler[T],
+        need: Need = Need.ALWAYS,
+        selection: Mapping[str, str] | None = None,
+    ) -> Watch[T]:
+        """Add a collection; every handler receives every change, in the order given here."""
+        watch = Watch(
+            self._client, path, kind, _FanOut(handlers, self._telemetry),
+            selection=selection, restarted=self._count_restart,
+        )  # fmt: skip
+        self._watches[name] = watch, need
+        return watch
+
+    def work(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """What has to run for as long as the process does, by name."""
+        return {f"watch {name}": watch.run for name, (watch, _) in self._watches.items()}
+
+    def unreadable(self) -> list[status.UnreadableObject]:
+        """Objects that are there but cannot be read; each once, also where several watches see it.
+
+        Each watch remembers a bounded number of them.
+        """
+        found = {
+            (watch.path, key): why
+            for watch, _ in self._watches.values()
+            for key, why in watch.unreadable.items()
+        }
+        return [
+            status.UnreadableObject(path, key.namespace, key.name, why)
+            for (path, key), why in found.items()
+        ]
+
+    def missing(self) -> dict[str, str]:
+        """Why collections are not seen as they are now, by their names; for people."""
+        return {
+            name: why + (f": {watch.trouble}" if watch.trouble else "")
+            for name, (watch, _) in self._watches.items()
+            if (why := _why_not(watch))
+        }
+
+    def dead(self, name: str) -> str:
+        """Say that a watch has been silent for long; empty if it is alive, or there is none."""
+        watch, _ = self._watches.get(name, (None, None))
+        return f"watch {name}: {_unheard(watch)}" if watch and watch.silent >= LEADING else ""
+
+    @property
+    def ready(self) -> bool:
+        """Whether all that is needed has been seen, and is being followed."""
+        return all(
+            (watch.synced.is_set() and watch.silent < READY)
+            or need is Need.NEVER
+            or (need is Need.UNLESS_REFUSED and watch.refused)
+            for watch, need in self._watches.values()
+        )
+
+    def _count_restart(self, reason: str) -> None:
+        self._telemetry.watch_restarts.labels(reason).inc()
+
+
+def _why_not(watch: Watch[Any]) -> str:
+    if not watch.synced.is_set():
+        return "no complete list yet"
+    return _unheard(watch) if watch.silent >= LEADING else ""
+
+
+def _unheard(watch: Watch[Any]) -> str:
+    return f"nothing heard for {watch.silent // 60:.0f} min"
+
+
+class _FanOut(Generic[T]):
+    """Passes changes to several handlers; one that raises does not stop the others."""
+
+    def __init__(self, handlers: tuple[Handler[T], ...], telemetry: Telemetry) -> None:
+        self._handlers, self._telemetry = handlers, telemetry
+
+    def apply(self, resource: T) -> None:
+        for handler in self._handlers:
+            try:
+                handler.apply(resource)
+            except Exception:  # Reviews are answered whatever one pod does to the quit controller.
+                self._failed(key_of(resource))
+
+    def delete(self, key: Key, last: T | None) -> None:
+        for handler in self._handlers:
+            try:
+                handler.delete(key, last)
+            except Exception:  # As above.
+                self._failed(key)
+
+    def _failed(self, key: Key) -> None:
+        self._telemetry.internal_errors.inc()
+        _log.exception("%s", key, extra={"event": "internal-error"})

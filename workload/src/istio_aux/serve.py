@@ -1,6 +1,6 @@
-"""Run the parts of ``serve``, and stop them in the right order.
+"""The process of ``serve``: start, run endless tasks, stop in the right order.
 
-Only that may live here: which parts there are stands in `parts`.
+`wiring` says which components there are.
 
 The loop is asyncio's own. uvloop is faster, but a connection that the API server resets
 while it starts makes uvloop 0.23 with aiohttp 3.14 abort the process, and earlier versions refuse
@@ -27,9 +27,9 @@ from istio_aux.admission.certificate import Certificate, CertificateError
 from istio_aux.kube import access
 from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.errors import AccessError
-from istio_aux.parts import Parts
 from istio_aux.serving import Door, OneRequest, raise_descriptors, room
 from istio_aux.settings import HostPort, Settings
+from istio_aux.wiring import Wiring
 
 _log = logging.getLogger(__name__)
 
@@ -81,34 +81,34 @@ class _Service:
         self, settings: Settings, credentials: access.Access, certificate: Certificate
     ) -> None:
         self._settings, self._certificate = settings, certificate
-        self._parts = Parts(settings, credentials)
+        self._wiring = Wiring(settings, credentials)
 
     async def run(self) -> None:
         """Serve until a signal comes, then stop cleanly."""
-        parts, stop = self._parts, self._signals()
+        wiring, stop = self._wiring, self._signals()
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(parts.client)
-            health = status.application(parts.status, parts.telemetry.render)
+            await stack.enter_async_context(wiring.client)
+            health = status.application(wiring.status, wiring.telemetry.render)
             where = await _listen(stack, health, self._settings.status_address)
             address = self._settings.webhook_address
             context = self._certificate.context
-            hook = await parts.webhook.listen(address.host, address.port, context)
-            stack.push_async_callback(parts.webhook.close, 0)
-            parts.listening = True
+            hook = await wiring.webhook.listen(address.host, address.port, context)
+            stack.push_async_callback(wiring.webhook.close, 0)
+            wiring.listening = True
             shown = {"status": where, "webhook": str(HostPort(*hook))}
             _log.info("listening", extra={"event": "start", **shown})
             await self._work(stop)
-            parts.webhook.drain()
-            parts.listening = False
+            wiring.webhook.drain()
+            wiring.listening = False
             _log.info("stopping", extra={"event": "stop"})
-            await asyncio.gather(parts.hand_over(IN_FLIGHT), asyncio.sleep(LINGER))
-            await parts.webhook.close(IN_FLIGHT)
+            await asyncio.gather(wiring.hand_over(IN_FLIGHT), asyncio.sleep(LINGER))
+            await wiring.webhook.close(IN_FLIGHT)
         _log.info("stopped", extra={"event": "stopped"})
 
     async def _work(self, stop: asyncio.Event) -> None:
-        """Run the endless parts until ``stop``."""
+        """Run the endless wiring until ``stop``."""
         asyncio.get_running_loop().set_exception_handler(self._callback_failed)
-        works = {**self._parts.work(), "certificate": self._certificate.follow}
+        works = {**self._wiring.work(), "certificate": self._certificate.follow}
         async with asyncio.TaskGroup() as group:
             endless = [
                 group.create_task(endless_task(name, work, self._failed), name=name)
@@ -120,7 +120,7 @@ class _Service:
 
     def _failed(self, what: str, error: BaseException | None) -> None:
         """An error that nobody foresaw: the process serves admission, and must not end by it."""
-        self._parts.telemetry.internal_errors.inc()
+        self._wiring.telemetry.internal_errors.inc()
         _log.error("%s: %r", what, error, exc_info=error, extra={"event": "internal-error"})
 
     def _callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
