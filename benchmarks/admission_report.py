@@ -124,7 +124,7 @@ def _load(one: Load) -> tuple[str, ...]:
 
 
 def _creations(results: Results, one: Creations) -> tuple[str, ...]:
-    numbers, without = _three(one), _three(results.neither(one.dry_run))
+    numbers, without = _three(one), _three(results.created(NEITHER, dry_run=one.dry_run))
     added = (f"{more - less:+.2f}" for more, less in zip(numbers, without, strict=True))
     return (
         "dry run" if one.dry_run else "stored", one.form, str(len(one.milliseconds)),

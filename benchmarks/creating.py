@@ -1,8 +1,7 @@
 """What admission costs the creation of a pod, through the real API server, in each of its forms.
 
-Three namespaces exist at once: one whose pods our webhook changes, one whose pods our policy
-changes, one whose pods nobody changes. Nothing has to be switched between two blocks of pods, so
-blocks can be short, and whatever the machine does meanwhile, it does to all three.
+Each form has a namespace, and all exist at once. Nothing is switched between two blocks of pods, so
+blocks are short, and what else the machine does affects all forms alike.
 """
 
 from __future__ import annotations
@@ -21,15 +20,21 @@ from lab.creation import Creation
 from lab.fixtures import await_account
 from lab.meshed import annotations_of
 from lab.workload import Workload
+from lightkube import codecs
+from lightkube.codecs import AnyResource
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, Pod
 
+import manifests
 from benchmarks import reviews
 from benchmarks.admission_numbers import (
+    ALONE,
+    EMPTY,
     FORMS,
     NEITHER,
     POLICY,
     SMALL,
+    TRIVIAL,
     WEBHOOK,
     Creations,
     Trouble,
@@ -39,7 +44,11 @@ from benchmarks.processes import cpu
 
 NAME = "bench-admission"
 KEY = "bench.istio-aux.io/form"
-"""Label of the namespaces; its value is the form."""
+"""Label of the namespaces; its value names the form."""
+LABELS = {
+    NEITHER: "neither", EMPTY: "empty", TRIVIAL: "trivial", ALONE: "alone", POLICY: "policy",
+    WEBHOOK: "webhook",
+}  # fmt: skip
 
 KILLED, STOPPED = "killed", "stopped"
 ANSWERING = {"not-json": "answers garbage", "error-500": "answers 500"}
@@ -51,7 +60,7 @@ STARTED_WITH = "istio-aux.io/started-with"
 
 def deploy(cluster: lab.Cluster, folder: Path) -> Workload:
     """Start the workload whose webhook is measured; it need not be ready yet."""
-    workload = Workload(cluster, folder, name=NAME, model=NAME, selector=f"{KEY}={WEBHOOK}")
+    workload = Workload(cluster, folder, name=NAME, model=NAME, selector=_selector(WEBHOOK))
     workload.deploy()
     workload.start()
     return workload
@@ -60,14 +69,25 @@ def deploy(cluster: lab.Cluster, folder: Path) -> Workload:
 @contextmanager
 def published(cluster: lab.Cluster, workload: Workload, folder: Path) -> Generator[Forms]:
     """All forms in force, each in a namespace of its own; gone after the block."""
-    # What the policy changes is not shown to its webhook: it needs no process.
+    # The webhook is not called for what the policy changes, so it needs no process.
     policy = Workload(
-        cluster, folder, name=f"{NAME}-policy", model=NAME, selector=f"{KEY}={POLICY}",
+        cluster, folder, name=f"{NAME}-policy", model=NAME, selector=_selector(POLICY),
+        admission="policy",
+    )  # fmt: skip
+    alone = manifests.Values(
+        f"{NAME}-alone", NAME, namespace_selector={"matchLabels": {KEY: LABELS[ALONE]}},
         admission="policy",
     )  # fmt: skip
     with contextlib.ExitStack() as stack:
         for form in FORMS:
-            stack.enter_context(_namespace(cluster, _place(form), {KEY: form}))
+            stack.enter_context(_namespace(cluster, _place(form), {KEY: LABELS[form]}))
+        # The API server learns of policies in this order: when ours is in force, so are these.
+        for objects in (
+            _yardstick(EMPTY, ""),
+            _yardstick(TRIVIAL, f"'{STARTED_WITH}': 'trivial'"),
+            manifests.render_start_policy(alone),
+        ):
+            stack.enter_context(_applied(cluster, objects))
         for one, form in ((workload, WEBHOOK), (policy, POLICY)):
             one.publish()
             stack.callback(one.withdraw)
@@ -75,8 +95,54 @@ def published(cluster: lab.Cluster, workload: Workload, folder: Path) -> Generat
         yield Forms(cluster, workload)
 
 
+def _selector(form: str) -> str:
+    return f"{KEY}={LABELS[form]}"
+
+
+def _yardstick(form: str, annotation: str) -> list[AnyResource]:
+    """A policy that adds ``annotation``, CEL for an entry of a map, to pods that have none."""
+    name = f"{NAME}-{LABELS[form]}"
+    head = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": name}}
+    rule = {
+        "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"],
+    }  # fmt: skip
+    operation = f"JSONPatch{{op: 'add', path: '/metadata/annotations', value: {{{annotation}}}}}"
+    expression = f"[{operation}]" if annotation else f"false ? [{operation}] : []"
+    spec = {
+        "matchConstraints": {
+            "namespaceSelector": {"matchLabels": {KEY: LABELS[form]}},
+            "resourceRules": [rule],
+        },
+        "failurePolicy": "Fail",
+        "reinvocationPolicy": "Never",
+        "mutations": [
+            {
+                "patchType": "JSONPatch",
+                "jsonPatch": {"expression": expression},
+            }
+        ],
+    }
+    binding = {"policyName": name}
+    return [
+        codecs.from_dict({**head, "kind": "MutatingAdmissionPolicy", "spec": spec}),
+        codecs.from_dict({**head, "kind": "MutatingAdmissionPolicyBinding", "spec": binding}),
+    ]
+
+
+@contextmanager
+def _applied(cluster: lab.Cluster, objects: Sequence[AnyResource]) -> Generator[None]:
+    with cluster.client() as client:
+        for one in objects:
+            client.create(one)
+    yield
+    with cluster.client() as client:
+        for one in reversed(objects):
+            assert one.metadata
+            client.delete(type(one), str(one.metadata.name))
+
+
 class Forms:
-    """The three namespaces; made by `published`."""
+    """The namespaces; made by `published`."""
 
     def __init__(self, cluster: lab.Cluster, workload: Workload) -> None:
         self._cluster, self._workload = cluster, workload
@@ -92,7 +158,7 @@ class Forms:
         made = self._in_turn(_place(form), count, dry_run=dry_run)
         spent = cpu(server) - before
         for one in made:
-            if one.status != 201 or _changed(one) is (form == NEITHER):
+            if one.status != 201 or _changed(one) is (form in {NEITHER, EMPTY}):
                 raise MeasurementError(f"a pod of {form}: {one.status} {one.body!r:.500}")
         return Creations(
             form=form,
@@ -160,7 +226,7 @@ class Forms:
 
 
 def _place(form: str) -> str:
-    return f"{NAME}-{form}"
+    return f"{NAME}-{LABELS[form]}"
 
 
 @contextmanager

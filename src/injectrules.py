@@ -56,7 +56,7 @@ def webhooks(app: str, model: str, asked: Iterable[Applications]) -> Iterator[di
                     ]
                 },
             },
-            "conditions": startrules.webhook_conditions(None),
+            "conditions": startrules.webhook_conditions(),
         }
 
 

@@ -186,8 +186,8 @@ def render_start_policy(values: Values) -> list[AnyResource]:
         "start.yaml.j2",
         values.app,
         values.model,
-        conditions=startrules.policy_conditions(values.start_mode),
-        variables=startrules.variables(values.start_mode, values.capability),
+        conditions=startrules.policy_conditions(values.start_mode, values.capability),
+        mutation=startrules.mutation(values.start_mode, values.capability),
         annotations={CAPABILITY: values.capability},
         **_admission(values),
     )
@@ -195,9 +195,12 @@ def render_start_policy(values: Values) -> list[AnyResource]:
 
 def render_webhook(values: Values) -> list[AnyResource]:
     """Return the MutatingWebhookConfiguration."""
-    mode = values.start_mode if values.admission == "policy" else None
     admission = _admission(values)
-    conditions = startrules.webhook_conditions(mode, values.capability)
+    conditions = (
+        startrules.webhook_conditions_beside_policy(values.start_mode, values.capability)
+        if values.admission == "policy"
+        else startrules.webhook_conditions()
+    )
     start = {
         "name": "start.istio-aux.io",
         "path": "/mutate",

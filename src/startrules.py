@@ -1,7 +1,8 @@
-"""Which pods are changed at admission, and how: the rules of the workload's `core/start.py` in CEL.
+"""The start rules in CEL: which pods the MutatingAdmissionPolicy changes, which the webhook gets.
 
-Pure. One table of cases is run through both forms (`tests/lab/start_cases.py`). Wherever CEL
-cannot tell what is to be done, it leaves the pod to the webhook.
+Pure. The workload has the same rules in `core/start.py`; one table of cases runs through both
+(`tests/lab/start_cases.py`). The policy changes pods that have no annotation
+`proxy.istio.io/config`. All others are the webhook's, because CEL cannot parse YAML.
 """
 
 from __future__ import annotations
@@ -10,40 +11,33 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-import celmerge
-
-# Spelled as in `core/start.py`, where each is explained.
+# Spelled as in `core/start.py`, which explains each.
 START: Final = "istio-aux.io/start"
 STARTED_WITH: Final = "istio-aux.io/started-with"
 CONFIG: Final = "proxy.istio.io/config"
+HOLD: Final = "holdApplicationUntilProxyStarts: true"
 INJECT: Final = "sidecar.istio.io/inject"
 NATIVE_SIDECAR: Final = "sidecar.istio.io/nativeSidecar"
 INJECTED: Final = "sidecar.istio.io/status"
 MIRROR: Final = "kubernetes.io/config.mirror"
 DATAPLANE: Final = "istio.io/dataplane-mode"
-# Istio's own name for the container (istio inject.go ProxyContainerName).
+# Istio's name for the container (istio inject.go ProxyContainerName).
 PROXY: Final = "istio-proxy"
 MODES: Final = ("auto", "native", "hold", "off")
-# Of the workload's `core/policy.py`: what cluster and Istio can do.
+# What cluster and Istio can do, as in the workload's `core/policy.py`.
 NATIVE: Final = "native"
 UNKNOWN: Final = "unknown"
 
-# What annotations may have in all (apimachinery ValidateAnnotationsSize), less what is added but
-# for the text. For a pod that gets nearer to it, the webhook counts.
-_FULL: Final = (256 << 10) - 1024
-# CEL adds their sizes up in quadratic time: 30,000 took 8 s. Pods have some dozens.
-_MANY: Final = 200
+# The API server refuses a pod whose annotations exceed 256 KiB (apimachinery
+# ValidateAnnotationsSize). CEL counts characters of up to 4 bytes, and a key has at most 317:
+# 50 * 317 + 60,000 * 4 leaves room for what is added. The webhook counts bytes.
+MAX_ANNOTATIONS: Final = 50
+MAX_CHARACTERS: Final = 60_000
 
-_LABELS: Final = "object.metadata.?labels"
-_ANNOTATIONS: Final = "object.metadata.?annotations"
+_LABELS: Final = "object.metadata.labels"
+_ANNOTATIONS: Final = "object.metadata.annotations"
+_HAS_ANNOTATIONS: Final = f"has({_ANNOTATIONS})"
 _FIRST: Final = "object.spec.containers[0]"
-_HAS_PROXY: Final = f"object.spec.containers.exists(c, c.name == '{PROXY}')"
-
-# What both forms ask of a pod.
-_ALWAYS: Final = {
-    "not-host-network": "!has(object.spec.hostNetwork) || !object.spec.hostNetwork",
-    "not-mirror-pod": f"!('{MIRROR}' in {_ANNOTATIONS}.orValue({{}}))",
-}
 
 
 def matches(app: str, selector: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,15 +47,14 @@ def matches(app: str, selector: Mapping[str, Any]) -> dict[str, Any]:
         app: name of the application, whose own pods are not chosen.
         selector: Kubernetes LabelSelector of namespaces.
     """
-    # In an ambient mesh there are no sidecars.
+    # An ambient mesh has no sidecars.
     expressions = [*selector.get("matchExpressions", []), _not_in(DATAPLANE, "ambient")]
     return {
         "matchPolicy": "Equivalent",
         "namespaceSelector": {**selector, "matchExpressions": expressions},
         "objectSelector": {
             "matchExpressions": [
-                # Juju marks the model's operator so: without it no charm of the model could be
-                # repaired.
+                # The label of the model's operator, without which Juju cannot repair any charm.
                 {"key": "model.juju.is/disable-webhook", "operator": "DoesNotExist"},
                 # With `Fail`, a webhook that matches its own pod blocks its own restart.
                 _not_in("app.kubernetes.io/name", app),
@@ -70,105 +63,161 @@ def matches(app: str, selector: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def policy_conditions(mode: str) -> list[dict[str, str]]:
-    """Return the policy's `matchConditions`: it is no business of ours without."""
-    # istio inject.go injectRequired: the label, if there is one, beats the annotation.
-    inject = f"{_LABELS}[?'{INJECT}'].or({_ANNOTATIONS}[?'{INJECT}'])"
-    wanted = {
-        "sidecar-wanted": f"{inject}.orValue('') != 'false'",
-        "not-ambient": f"{_LABELS}[?'{DATAPLANE}'].orValue('') != 'ambient'",
-        "start-wanted": f"{_ANNOTATIONS}[?'{START}'].orValue('{mode}') != 'off'",
-    }
-    return [{"name": n, "expression": e} for n, e in {**_ALWAYS, **wanted}.items()]
-
-
-def webhook_conditions(mode: str | None, capability: str = UNKNOWN) -> list[dict[str, str]]:
-    """Return the webhook's `matchConditions`.
-
-    Args:
-        mode: the start mode, where the policy is there as well: then the webhook is called only
-            for pods that still are not as they should be, or whose author is to be warned. It goes
-            by the pod, not by what once was done to it: of a policy that is new, not every API
-            server knows yet.
-        capability: as for `variables`.
-    """
-    if mode is None:
-        return [{"name": n, "expression": e} for n, e in _ALWAYS.items()]
-    mine = "annotations"
-    undone = (
-        # The author is to be told.
-        f"!({mine}[?'{START}'].orValue('auto') in {json.dumps(MODES)})"
-        # Injected otherwise, or so that the payload may not be held back.
-        f" || ('{INJECTED}' in {mine} && ({_outdone(mine)} || {_HAS_PROXY}"
-        f" && !({_FIRST}.name == '{PROXY}' && has({_FIRST}.lifecycle))))"
-        f" || ({_native(mine, mode, capability)} && !('{NATIVE_SIDECAR}' in {mine}) ? true :"
-        f" {_has_native(mine, _native(mine, mode, capability), capability)} ? false"
-        f" : ![{mine}[?'{CONFIG}'].orValue('')].exists(text, {celmerge.settled('text')}))"
+# The API server evaluates every condition of a list, and each twice for a pod that changes: so
+# there are few, and the common pod, which has no annotations, decides within a few operators.
+_POSSIBLE: Final = {
+    "may-have-a-sidecar": (
+        "!(has(object.spec.hostNetwork) && object.spec.hostNetwork)"
+        f" && !({_HAS_ANNOTATIONS} && '{MIRROR}' in {_ANNOTATIONS})"
     )
-    # A comprehension over one element is how CEL gives a value a name.
-    left = f"[{_ANNOTATIONS}.orValue({{}})].exists({mine}, {undone})"
-    return [*policy_conditions(mode), {"name": "left-by-the-policy", "expression": left}]
+}
 
 
-def variables(mode: str, capability: str = UNKNOWN) -> dict[str, str]:
-    """Return the policy's `variables`; the last, `changes`, are the annotations to be written.
+def webhook_conditions() -> list[dict[str, str]]:
+    """Return the `matchConditions` of a webhook that works alone."""
+    return _listed(_POSSIBLE)
+
+
+def policy_conditions(mode: str, capability: str = UNKNOWN) -> list[dict[str, str]]:
+    """Return the `matchConditions` of the policy: the pod lacks something that CEL can add.
+
+    A pod that needs no change must not match, because even an empty patch costs the API server
+    the encoding and decoding of the pod.
+    """
+    small = (
+        f"size({_ANNOTATIONS}) <= {MAX_ANNOTATIONS} && {_ANNOTATIONS}.map(key,"
+        f" size({_ANNOTATIONS}[key])).sum() <= {MAX_CHARACTERS}"
+    )
+    lacking = (
+        f"!{_HAS_ANNOTATIONS} ? {json.dumps(mode != 'off')}"
+        f" : {_active(mode)} && ('{INJECTED}' in {_ANNOTATIONS} ? {_only_native()}"
+        f" : !('{CONFIG}' in {_ANNOTATIONS}) && !({_has_native(mode, capability)}) && {small})"
+    )
+    return _listed({**_POSSIBLE, "sidecar-wanted": _wanted(), "lacks-its-start": lacking})
+
+
+def webhook_conditions_beside_policy(mode: str, capability: str = UNKNOWN) -> list[dict[str, str]]:
+    """Return the `matchConditions` of the webhook that gets what the policy leaves.
+
+    They judge the pod as it is, not who changed it: an API server may not know a new policy yet.
+    """
+    # Istio has injected the pod already, and its payload does not wait for the proxy.
+    misplaced = (
+        f"object.spec.containers.exists(c, c.name == '{PROXY}')"
+        f" && !({_FIRST}.name == '{PROXY}' && has({_FIRST}.lifecycle))"
+    )
+    left = (
+        f"!{_HAS_ANNOTATIONS} ? {json.dumps(mode != 'off')}"
+        # The webhook warns the author of a start that does not exist.
+        f" : '{START}' in {_ANNOTATIONS} && !({_ANNOTATIONS}['{START}'] in {json.dumps(MODES)})"
+        f" || {_active(mode)} && ("
+        f"'{INJECTED}' in {_ANNOTATIONS} && ({_only_native()} || {misplaced})"
+        f" || ({_native(mode, capability)} && !('{NATIVE_SIDECAR}' in {_ANNOTATIONS}) ? true"
+        f" : {_has_native(mode, capability)} ? false"
+        f" : !('{CONFIG}' in {_ANNOTATIONS} && {_ANNOTATIONS}['{CONFIG}'] == '{HOLD}')))"
+    )
+    return _listed({**_POSSIBLE, "sidecar-wanted": _wanted(), "left-by-the-policy": left})
+
+
+def mutation(mode: str, capability: str = UNKNOWN) -> str:
+    """Return the policy's JSON patch for a pod that meets `policy_conditions`.
 
     Args:
         mode: the start mode.
-        capability: what cluster and Istio can do: native, classic or unknown. CEL cannot ask for
-            it, so that the policy is rendered again when it changes.
+        capability: what cluster and Istio can do: native, classic or unknown. CEL cannot find
+            out, so the charm renders the policy again when it changes.
     """
-    annotations, text, merged = "variables.annotations", "variables.text", "variables.merged"
-    size = f"{annotations}.map(k, size(bytes(k)) + size(bytes({annotations}[k]))).sum()"
-    many = f"size({annotations}) > {_MANY} || {size} + size({merged}) > {_FULL}"
-    native = json.dumps({NATIVE_SIDECAR: "true", STARTED_WITH: "native"})
-    return {
-        "annotations": f"{_ANNOTATIONS}.orValue({{}})",
-        "text": f"{annotations}[?'{CONFIG}'].orValue('')",
-        "merged": celmerge.merged(text),
-        "native": _native(annotations, mode, capability),
-        "off": f"{_mode(annotations, mode)} == 'off'",
-        "outdone": _outdone(annotations),
-        "changes": (
-            f"variables.off || {many} ? {{}} :"
-            f" '{INJECTED}' in {annotations}"
-            f" ? (variables.outdone ? {{'{STARTED_WITH}': 'native'}} : {{}}) :"
-            # A text that CEL does not know may say no to hold, or be one that Istio refuses.
-            f" variables.native && !('{NATIVE_SIDECAR}' in {annotations})"
-            f" ? ({merged} == '' ? {{}} : {native}) :"
-            f" {_has_native(annotations, 'variables.native', capability)} ? {{}} :"
-            f" {merged} == '' ? {{}} : {{'{CONFIG}': {merged}, '{STARTED_WITH}': 'hold'}}"
-        ),
-    }
-
-
-def _mode(annotations: str, mode: str) -> str:
-    """The start mode of the pod at hand; one that does not exist is ignored."""
-    own = f"{annotations}[?'{START}'].orValue('{mode}')"
-    return f"({own} in {json.dumps(MODES)} ? {own} : '{mode}')"
-
-
-def _native(annotations: str, mode: str, capability: str) -> str:
-    """Native is for pods that end, unless an author asks for it for the pod at hand."""
-    asked = f"{annotations}[?'{START}'] == optional.of('native')"
-    ends = f"(object.spec.restartPolicy != 'Always' || {asked})"
-    modes = ["native", "auto"] if capability == NATIVE else ["native"]
-    return f"({_mode(annotations, mode)} in {json.dumps(modes)} && {ends})"
-
-
-def _has_native(annotations: str, native: str, capability: str) -> str:
-    """The author has asked Istio for it, which is left as it is where it can be had."""
-    asked = f"{annotations}[?'{NATIVE_SIDECAR}'].orValue('') == 'true'"
-    return asked if capability == NATIVE else f"{native} && {asked}"
-
-
-def _outdone(annotations: str) -> str:
-    """Hold was asked for, and Istio made the sidecar native of its own accord."""
-    return (
-        f"({annotations}[?'{STARTED_WITH}'].orValue('') == 'hold'"
-        " && object.spec.?initContainers.orValue([])"
-        f".exists(c, c.name == '{PROXY}' && c.?restartPolicy.orValue('') == 'Always'))"
+    native = {NATIVE_SIDECAR: "true", STARTED_WITH: "native"}
+    hold = {CONFIG: HOLD, STARTED_WITH: "hold"}
+    lacks_native = f"{_native(mode, capability)} && !('{NATIVE_SIDECAR}' in {_ANNOTATIONS})"
+    first = (
+        f"object.spec.restartPolicy != 'Always' ? {_made(native)} : {_made(hold)}"
+        if _by_default(mode, capability)
+        else _made(hold)
     )
+    return (
+        f"!{_HAS_ANNOTATIONS} ? ({first})"
+        f" : '{INJECTED}' in {_ANNOTATIONS} ? {_added({STARTED_WITH: 'native'})}"
+        f" : {lacks_native} ? {_added(native)} : {_added(hold)}"
+    )
+
+
+def _listed(conditions: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"name": name, "expression": e} for name, e in conditions.items()]
+
+
+def _wanted() -> str:
+    """CEL: the pod's author does not refuse a sidecar."""
+    # istio inject.go injectRequired: a label beats the annotation.
+    annotated = (
+        f"!({_HAS_ANNOTATIONS} && '{INJECT}' in {_ANNOTATIONS}"
+        f" && {_ANNOTATIONS}['{INJECT}'] == 'false')"
+    )
+    return (
+        f"!has({_LABELS}) ? {annotated}"
+        f" : !('{DATAPLANE}' in {_LABELS} && {_LABELS}['{DATAPLANE}'] == 'ambient')"
+        f" && ('{INJECT}' in {_LABELS} ? {_LABELS}['{INJECT}'] != 'false' : {annotated})"
+    )
+
+
+def _active(mode: str) -> str:
+    """CEL: the start mode of an annotated pod is not `off`."""
+    own = f"'{START}' in {_ANNOTATIONS} && {_ANNOTATIONS}['{START}']"
+    if mode == "off":
+        return f"({own} in {json.dumps([each for each in MODES if each != 'off'])})"
+    return f"!({own} == 'off')"
+
+
+def _by_default(mode: str, capability: str) -> bool:
+    """Tell whether pods that end become native unless they say something else."""
+    return mode == "native" or (mode == "auto" and capability == NATIVE)
+
+
+def _native(mode: str, capability: str) -> str:
+    """CEL: an annotated pod is to be native. It is if its author asks, whether it ends or not."""
+    own = f"{_ANNOTATIONS}[?'{START}'].orValue('')"
+    asked = f"{own} == 'native'"
+    natives = ["native", *(["auto"] if capability == NATIVE else [])]
+    if _by_default(mode, capability):
+        others = json.dumps([each for each in MODES if each not in natives])
+        return f"({asked} || object.spec.restartPolicy != 'Always' && !({own} in {others}))"
+    if capability == NATIVE:
+        return f"({asked} || object.spec.restartPolicy != 'Always' && {own} == 'auto')"
+    return f"({asked})"
+
+
+def _has_native(mode: str, capability: str) -> str:
+    """CEL: the author of an annotated pod asked Istio for a native sidecar, and can have it."""
+    asked = f"'{NATIVE_SIDECAR}' in {_ANNOTATIONS} && {_ANNOTATIONS}['{NATIVE_SIDECAR}'] == 'true'"
+    return asked if capability == NATIVE else f"{asked} && {_native(mode, capability)}"
+
+
+def _only_native() -> str:
+    """CEL: the pod asked Istio for hold, and Istio made its sidecar native."""
+    return (
+        f"('{STARTED_WITH}' in {_ANNOTATIONS} && {_ANNOTATIONS}['{STARTED_WITH}'] == 'hold'"
+        " && has(object.spec.initContainers) && object.spec.initContainers.exists(c,"
+        f" c.name == '{PROXY}' && has(c.restartPolicy) && c.restartPolicy == 'Always'))"
+    )
+
+
+def _made(annotations: Mapping[str, str]) -> str:
+    """CEL: the patch for a pod without annotations."""
+    return f"[{_operation('', json.dumps(annotations))}]"
+
+
+def _added(annotations: Mapping[str, str]) -> str:
+    """CEL: the patch for a pod that has annotations."""
+    operations = [
+        # RFC 6901: `~1` stands for a slash.
+        _operation("/" + key.replace("/", "~1"), json.dumps(value))
+        for key, value in annotations.items()
+    ]
+    return f"[{', '.join(operations)}]"
+
+
+def _operation(path: str, value: str) -> str:
+    return f"JSONPatch{{op: 'add', path: '/metadata/annotations{path}', value: {value}}}"
 
 
 def _not_in(key: str, *values: str) -> dict[str, Any]:

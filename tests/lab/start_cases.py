@@ -89,14 +89,18 @@ def outcome(annotations: Mapping[str, str], containers: Sequence[Mapping[str, An
     return dict(annotations), [(c["name"], c.get("lifecycle")) for c in containers]
 
 
-def _texts(texts: Texts, *, left: str = "", warns: str = "") -> list[Case]:
-    """Cases by what the annotation says and is to say; None: what it says already."""
+HAS_CONFIG = "CEL cannot parse YAML"
+
+
+def _texts(texts: Texts, *, warns: str = "") -> list[Case]:
+    """Cases with these texts in the annotation `proxy.istio.io/config`."""
     return [
         Case(
             name=f"a text: {name}",
             annotations={CONFIG: text},
             added={} if becomes is None else {CONFIG: becomes, STARTED_WITH: "hold"},
-            left_to_webhook=left,
+            # This one the policy could have written.
+            left_to_webhook="" if text == LINE else HAS_CONFIG,
             warns=warns,
         )
         for name, (text, becomes) in texts.items()
@@ -104,10 +108,9 @@ def _texts(texts: Texts, *, left: str = "", warns: str = "") -> list[Case]:
 
 
 TEXTS = [
-    *_texts(start_texts.MERGED),
+    *_texts(start_texts.CHANGED),
     *_texts(start_texts.DECIDED),
-    *_texts(start_texts.LEFT, left="it takes a parser of YAML"),
-    *_texts(start_texts.REFUSED, left="it is for Istio to refuse", warns="is left alone"),
+    *_texts(start_texts.REFUSED, warns="is left alone"),
 ]
 
 OPT_OUTS = [
@@ -157,17 +160,17 @@ MODES = [
         added=NATIVE,
     ),
     Case(name="native keeps a text", mode=StartMode.NATIVE, annotations={CONFIG: "concurrency: 2"},
-         added=NATIVE),
+         added=NATIVE, left_to_webhook=HAS_CONFIG),
     Case(name="native keeps a text that Istio refuses", mode=StartMode.NATIVE,
          annotations={CONFIG: "- a"}, added=NATIVE, warns="it is not a mapping",
-         left_to_webhook="its author is told"),
+         left_to_webhook=HAS_CONFIG),
     Case(name="native beside hold", mode=StartMode.NATIVE, annotations={CONFIG: f"{HOLD}: true"},
-         added=NATIVE, left_to_webhook="a word on hold has to be read"),
+         added=NATIVE, left_to_webhook=HAS_CONFIG),
     Case(name="an author who says no to hold does not get native either", mode=StartMode.NATIVE,
-         annotations={CONFIG: f"{HOLD}: false"}, left_to_webhook="a word on hold has to be read"),
+         annotations={CONFIG: f"{HOLD}: false"}, left_to_webhook=HAS_CONFIG),
     Case(name="native by annotation, though hold is false",
          annotations={START: "native", CONFIG: f"{HOLD}: false"}, added=NATIVE,
-         left_to_webhook="a word on hold has to be read"),
+         left_to_webhook=HAS_CONFIG),
     Case(
         name="native is there already", mode=StartMode.NATIVE, annotations={NATIVE_SIDECAR: "true"}
     ),
@@ -206,7 +209,7 @@ CAPABILITIES = [
          added=HELD),
     Case(name="auto holds where native cannot be had", capability=CANNOT, added=HELD),
     Case(name="auto keeps a text, where native can be had", capability=CAN,
-         annotations={CONFIG: "concurrency: 2"}, added=NATIVE),
+         annotations={CONFIG: "concurrency: 2"}, added=NATIVE, left_to_webhook=HAS_CONFIG),
     Case(name="auto by annotation, where native can be had", capability=CAN, mode=StartMode.HOLD,
          annotations={START: "auto"}, added=NATIVE),
     Case(name="hold holds, where native can be had", capability=CAN, mode=StartMode.HOLD,
@@ -217,7 +220,7 @@ CAPABILITIES = [
          annotations={START: "later"}, added=NATIVE, warns="expected auto, native, hold or off"),
     Case(name="an author who says no to hold does not get native, where it can be had",
          capability=CAN, annotations={CONFIG: f"{HOLD}: false"},
-         left_to_webhook="a word on hold has to be read"),
+         left_to_webhook=HAS_CONFIG),
     Case(name="an author who refuses native is held, where it can be had", capability=CAN,
          annotations={NATIVE_SIDECAR: "false"}, added=HELD),
     Case(name="an author who wants native has it, where it can be had", capability=CAN,
@@ -282,12 +285,16 @@ COPIES = [
     Case(name="written like a pod that was native", mode=StartMode.NATIVE, annotations=NATIVE),
     Case(name="says that it was held, and was not", annotations={STARTED_WITH: "hold"}, added=HELD),
     Case(name="says that it was native", annotations={STARTED_WITH: "native"}, added=HELD),
-    Case(name="many annotations", annotations={f"number-{n}": "" for n in range(201)}, added=HELD,
-         left_to_webhook="counting them would take CEL long"),
-    Case(name="large annotations", annotations={"large": "a" * (255 << 10)}, added=HELD,
-         left_to_webhook="they are to be counted"),
+    Case(name="50 annotations", annotations={f"number-{n}": "" for n in range(50)}, added=HELD),
+    Case(name="more annotations", annotations={f"number-{n}": "" for n in range(51)}, added=HELD,
+         left_to_webhook="adding up the sizes of many takes CEL long"),
+    Case(name="60,000 characters", annotations={"a": "a" * 30_000, "b": "ß" * 30_000}, added=HELD),
+    Case(name="more characters", annotations={"a": "a" * 30_000, "b": "ß" * 30_001}, added=HELD,
+         left_to_webhook="CEL cannot count bytes"),
+    Case(name="nearly 256 KiB", annotations={"large": "a" * (255 << 10)}, added=HELD,
+         left_to_webhook="CEL cannot count bytes"),
     Case(name="no room", annotations={"large": "a" * ((256 << 10) - 40)}, warns="left alone",
-         left_to_webhook="they are to be counted"),
+         left_to_webhook="CEL cannot count bytes"),
 ]  # fmt: skip
 
 CASES = [

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import base64
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-import yaml
 from istio_aux.core import quit as quitting
 
 import manifests
@@ -31,29 +29,27 @@ def test_the_configuration_sorts_before_every_one_of_istio(app: str, model: str)
     assert min(*ISTIO, ours, key=str.encode) == ours
 
 
-def test_objects_are_as_written_down() -> None:
-    values = Values(
-        app="istio-aux",
-        model="kubeflow",
-        namespace_selector={
-            "matchExpressions": [
-                {"key": "io.datastrophic/istio-aux", "operator": "In", "values": ["enabled"]}
-            ]
-        },
-        failure_policy="Ignore",
-        ca_bundle="PEM\n",
-        deletes=True,
-        inject=(Applications("kubeflow", None), Applications("team", ("a", "b"))),
-        inject_namespaces=("meshed",),
-        revisions=("default", "1-28"),
-        repairs=True,
-        repairs_jobs=True,
-    )
-    written = Path(__file__).with_name("objects.yaml").read_text()
+def test_the_webhook_costs_a_pod_three_seconds_at_most_and_changes_nothing_else() -> None:
+    inject = (Applications("kubeflow", None), Applications("team", ("a", "b")))
+    values = Values("a", "m", inject=inject, inject_namespaces=("meshed",))
+    (configuration,) = manifests.render_webhook(values)
 
-    rendered = [resource.to_dict() for resource in manifests.render(values)]
+    webhooks = configuration.to_dict()["webhooks"]
 
-    assert rendered == list(yaml.safe_load_all(written))
+    assert [webhook["name"] for webhook in webhooks] == [
+        "start.istio-aux.io",
+        "injected.start.istio-aux.io",
+        "kubeflow.inject.istio-aux.io",
+        "team.inject.istio-aux.io",
+    ]
+    for webhook in webhooks:
+        (rule,) = webhook["rules"]
+        assert (rule["operations"], rule["resources"]) == (["CREATE"], ["pods"])
+        assert webhook["timeoutSeconds"] == 3
+        assert webhook["failurePolicy"] == "Ignore"
+        assert webhook["reinvocationPolicy"] == "IfNeeded"
+        assert webhook["sideEffects"] == "None"
+        assert webhook["matchConditions"]
 
 
 def test_kube_system_is_never_selected() -> None:
@@ -246,7 +242,7 @@ def test_what_the_policy_does_not_look_at_the_webhook_is_not_shown_either() -> N
     policy, configuration = by_policy()
 
     conditions = configuration["webhooks"][0]["matchConditions"]
-    assert conditions[:-1] == policy["spec"]["matchConditions"]
+    assert conditions[:-1] == policy["spec"]["matchConditions"][:-1]
     assert conditions[-1]["name"] == "left-by-the-policy"
 
 
@@ -256,7 +252,7 @@ def test_without_a_policy_nothing_is_left_by_it() -> None:
     (webhook,) = manifests.render_webhook(values)[0].to_dict()["webhooks"]
 
     assert manifests.render_start_policy(values) == []
-    assert [c["name"] for c in webhook["matchConditions"]] == ["not-host-network", "not-mirror-pod"]
+    assert [c["name"] for c in webhook["matchConditions"]] == ["may-have-a-sidecar"]
 
 
 @pytest.mark.parametrize("failure_policy", ["Ignore", "Fail"])
