@@ -9,7 +9,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
 
 ROOT = Path(__file__).parents[2]
 TEXTS = {".py", ".md", ".go", ".toml", ".ini", ".yaml", ".j2", ".sh", ".tf"}
@@ -71,13 +70,6 @@ def test_every_path_that_a_document_names_exists(document: str) -> None:
         }
     ]
     assert [word for word in named if not list(ROOT.glob(word.rstrip("/")))] == []
-
-
-def test_every_option_of_the_charm_is_in_the_readme() -> None:
-    """What `juju config` offers is documented where a reader looks first."""
-    options = yaml.safe_load((ROOT / "config.yaml").read_text())["options"]
-    readme = (ROOT / "README.md").read_text()
-    assert [option for option in options if f"`{option}`" not in readme] == []
 
 
 def test_every_tox_environment_says_what_it_is_for() -> None:

@@ -1,30 +1,14 @@
-"""The program's README names all that an admin can set, ask and count."""
+"""The program's README names all that an admin can ask and count."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import msgspec
-import pytest
-import yaml
-from istio_aux.settings import SettingsError, load
 from istio_aux.status import Status
 from istio_aux.telemetry import Telemetry
 
 README = (Path(__file__).parents[2] / "workload" / "README.md").read_text()
-
-
-def test_every_setting_is_in_the_readme(tmp_path: Path) -> None:
-    """The program lists its settings when it is given one that it does not know."""
-    file = tmp_path / "config.yaml"
-    file.write_text(yaml.safe_dump({"unknown": 1}))
-
-    with pytest.raises(SettingsError) as caught:
-        load(file)
-
-    settings = str(caught.value).partition("expected one of: ")[2].split(", ")
-    assert "quit" in settings
-    assert [name for name in settings if f"`{name}`" not in README] == []
 
 
 def test_every_key_of_the_status_is_in_the_readme() -> None:

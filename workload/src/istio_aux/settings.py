@@ -192,8 +192,10 @@ class Option(NamedTuple):
 
 
 OPTIONS = {
-    "tls-certificate": Option(path, "PEM file with the webhook's certificate chain; followed"),
-    "tls-key": Option(path, "PEM file with its private key; followed"),
+    "tls-certificate": Option(
+        path, "PEM file with the webhook's certificate chain; read again when it changes"
+    ),
+    "tls-key": Option(path, "PEM file with its private key; read again when it changes"),
     "webhook-address": Option(
         _address, "where the webhook listens: HTTPS, paths `/mutate` and `/inject`"
     ),
@@ -203,7 +205,7 @@ OPTIONS = {
     "kubeconfig": Option(
         path,
         "how to reach the API server (default: the pod's own account); `--kubeconfig` wins; "
-        "it and the files that it names are followed",
+        "it and the files that it names are read again when they change",
     ),
     "namespace-selector": Option(
         selector,
@@ -264,7 +266,8 @@ OPTIONS = {
     "applications": Option(
         path,
         "file with the Juju applications whose pods get a sidecar, one a line: `namespace/app`, "
-        "`namespace/*`, or `namespace/**` for a namespace that is injected as a whole; followed",
+        "`namespace/*`, or `namespace/**` for a namespace that is injected as a whole; "
+        "read again when it changes",
     ),
     "application": Option(
         _application,

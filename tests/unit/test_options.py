@@ -1,0 +1,77 @@
+"""An option stands once in the workload and once in config.yaml, and the documents repeat both."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from istio_aux import settings
+from istio_aux.settings import OPTIONS
+
+ROOT = Path(__file__).parents[2]
+CHARM: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "config.yaml").read_text())["options"]
+SHARED = sorted(CHARM.keys() & OPTIONS)
+
+
+def rows(document: str) -> list[list[str]]:
+    """The rows of all tables of a document, cell by cell."""
+    lines = (ROOT / document).read_text().splitlines()
+    return [line.strip("|").split(" | ") for line in lines if line.startswith("| `")]
+
+
+def shown(name: str) -> str:
+    """A default as workload/README.md has it."""
+    match settings.default(name):
+        case None:
+            return ""
+        case bool() as flag:
+            return f"`{flag}`".lower()
+        case float() as number:
+            return f"`{number:g}`"
+        case frozenset() as names:
+            return f"`{sorted(names)}`"
+        case default:
+            return f"`{default}`"
+
+
+def choices(name: str) -> list[str]:
+    """The values that an option allows, if they can be counted."""
+    default = settings.default(name)
+    return [*type(default)] if isinstance(default, StrEnum) else []
+
+
+def test_most_options_of_the_charm_are_the_workloads() -> None:
+    assert {"start-mode", "quit", "quit-grace", "race-policy"} <= set(SHARED)
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_charm_and_workload_have_the_same_default(name: str) -> None:
+    default = CHARM[name]["default"]
+    parsed = settings.argument(name, default) if isinstance(default, str) else default
+    assert parsed == settings.default(name)
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_charm_and_workload_allow_the_same_values(name: str) -> None:
+    """Those of the charm are the words in back quotes."""
+    description = CHARM[name]["description"].partition("\n\n")[0]
+    quoted = description.split("`")[1::2]
+    assert [choice for choice in choices(name) if choice not in quoted] == []
+
+
+@pytest.mark.parametrize("name", CHARM)
+def test_the_readme_has_the_first_paragraph_of_an_option(name: str) -> None:
+    default = CHARM[name]["default"]
+    value = str(default).lower() if isinstance(default, bool) else str(default)
+    summary = " ".join(CHARM[name]["description"].partition("\n\n")[0].split()).rstrip(".")
+    cell = f"`{value}`" if value else ""
+    assert [f" `{name}`", cell, f"{summary} "] in rows("README.md")
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_readme_of_the_workload_has_every_option(name: str) -> None:
+    row = [f" `{name}`", shown(name), f"{OPTIONS[name].meaning} "]
+    assert row in rows("workload/README.md"), f"wanted: |{' | '.join(row)}|"
