@@ -6,6 +6,8 @@ import ast
 import configparser
 import re
 import subprocess
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -93,6 +95,133 @@ def test_nothing_speaks_of_the_machine_it_was_written_on() -> None:
     trace = re.compile(r"(?<![\w}])/(?:work|root)/")
     texts = [path for path in tracked() if path.suffix in TEXTS or path.name == "Makefile"]
     assert [path for path in texts if trace.search(path.read_text())] == []
+
+
+WORKLOAD = ROOT / "workload/src/istio_aux"
+
+# These lists shrink: whoever renames or merges one of them takes it out.
+SHARED_MODULES: set[str] = {
+    "applications",
+    "findings",
+    "following",
+    "ledger",
+    "limits",
+    "narrator",
+    "record",
+    "suspension",
+}
+SHARED_CLASSES: set[str] = {
+    "Answer",
+    "Certificate",
+    "Channel",
+    "Connection",
+    "Decision",
+    "Handler",
+    "Ignore",
+    "Job",
+    "Key",
+    "Ledger",
+    "Limits",
+    "Mesh",
+    "Narrator",
+    "Owner",
+    "Patience",
+    "Record",
+    "Refused",
+    "Report",
+    "Rule",
+    "Spec",
+    "State",
+    "Status",
+    "Superseded",
+    "Suspend",
+    "UnreachableError",
+    "Wait",
+    "Webhook",
+    "_List",
+    "_Response",
+    "_Review",
+    "_Status",
+}
+SMALL_MODULES: set[str] = {
+    "core/started.py",
+    "injector/findings.py",
+    "kube/backoff.py",
+    "quit/blocked.py",
+    "quit/limits.py",
+    "quit/places.py",
+    "quit/reading.py",
+}
+UNDESCRIBED: set[str] = {
+    "core/documents.py",
+    "core/policy.py",
+    "core/selectors.py",
+    "core/started.py",
+    "injector/findings.py",
+    "kube/backoff.py",
+    "kube/errors.py",
+    "kube/events.py",
+    "kube/resources.py",
+    "quit/blocked.py",
+    "quit/findings.py",
+    "quit/limits.py",
+    "quit/proof.py",
+    "quit/reading.py",
+    "quit/record.py",
+    "quit/selection.py",
+    "repair/findings.py",
+    "settings.py",
+    "status.py",
+    "telemetry.py",
+}
+
+
+def modules() -> list[Path]:
+    """The modules of the workload, without those that only say what a package is."""
+    found = [path for path in tracked("workload/src/*.py") if path.name != "__init__.py"]
+    assert found
+    return found
+
+
+def twice(names: Iterable[str]) -> set[str]:
+    """The names that occur more than once."""
+    return {name for name, count in Counter(names).items() if count > 1}
+
+
+def test_no_two_modules_of_the_workload_share_a_name() -> None:
+    """Each controller is its package's `controller.py`."""
+    names = twice(path.stem for path in modules())
+    assert names - {"controller"} - SHARED_MODULES == set()
+
+
+def test_no_two_classes_of_the_workload_share_a_name() -> None:
+    """A name in a log, a traceback or a review says which class it is."""
+    names = twice(
+        node.name
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert names - SHARED_CLASSES == set()
+
+
+def test_a_module_of_the_workload_is_worth_a_file() -> None:
+    """What has fewer than 40 lines is a part of its neighbour."""
+    small = {str(path.relative_to(WORKLOAD)) for path in modules() if lines(path) < 40}
+    assert small - SMALL_MODULES == set()
+
+
+def test_every_module_of_the_workload_is_described() -> None:
+    """In ARCHITECTURE.md, or by its name in the docstring of its package."""
+    architecture = (ROOT / "ARCHITECTURE.md").read_text()
+
+    def is_described(path: Path) -> bool:
+        package = ast.get_docstring(ast.parse((path.parent / "__init__.py").read_text())) or ""
+        named = f"`{path.stem}`" in package or f"`{path.name}`" in package
+        return named or str(path.relative_to(ROOT)) in architecture
+
+    unknown = {str(path.relative_to(WORKLOAD)) for path in modules() if not is_described(path)}
+    assert unknown - UNDESCRIBED == set()
 
 
 FAILURES = [f"T{number}" for number in range(1, 42)]
