@@ -1,6 +1,6 @@
 """Which Jobs the workload may suspend and resume, and the CEL that lets it change nothing else.
 
-Pure. The workload's `repair/suspension.py` makes these two changes and no other.
+Pure. The workload's `repair/suspended_jobs.py` makes these two changes and no other.
 """
 
 from __future__ import annotations

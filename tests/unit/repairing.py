@@ -11,15 +11,15 @@ from aiohttp import web
 from istio_aux.core.injection import hooks_of
 from istio_aux.core.liveness import Injector, State
 from istio_aux.core.mesh import Mesh
-from istio_aux.core.pacing import Pace
 from istio_aux.core.pod import Pod
-from istio_aux.core.policy import RepairPolicy as Policy
+from istio_aux.core.policy import RepairPolicy
+from istio_aux.core.rollout import RolloutLimits
 from istio_aux.kube.actions import NOT_TERMINAL
 from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
 from istio_aux.kube.watch import Watch
-from istio_aux.repair.controller import Repair
+from istio_aux.repair.controller import RepairController
 from istio_aux.telemetry import Telemetry
 from unit import podverbs
 from unit.apiserver import ApiServer
@@ -30,7 +30,9 @@ from unit.core.unmeshed import REPLICAS, RESTART, raw
 from unit.store import refusal
 
 # The doubt is long: a busy machine hears of an eviction late, and takes it for one that was not.
-PACE = Pace(at_once=2, patience=20, doubt=20, first_retry=0.05, last_retry=0.1, second_look=0.05)
+LIMITS = RolloutLimits(
+    at_once=2, patience=20, doubt=20, first_retry=0.05, last_retry=0.1, second_look=0.05
+)
 # A batch Job that is not suspended, for its owner might not expect that.
 EVICTED_JOB: dict[str, Any] = {
     "metadata": {
@@ -135,7 +137,7 @@ class World:
     def __init__(
         self,
         api: Cluster,
-        repair: Repair,
+        repair: RepairController,
         telemetry: Telemetry,
         namespaces: dict[str, dict[str, str]],
     ) -> None:
@@ -187,7 +189,7 @@ class World:
 @asynccontextmanager
 async def cluster(
     *,
-    policy: Policy = RESTART,
+    policy: RepairPolicy = RESTART,
     leading: bool = True,
     known: Mesh | None = None,
     listed: asyncio.Event | None = None,
@@ -207,7 +209,7 @@ async def cluster(
 async def at_work(
     api: Cluster,
     *,
-    policy: Policy = RESTART,
+    policy: RepairPolicy = RESTART,
     leading: bool = True,
     known: Mesh | None = None,
     listed: asyncio.Event | None = None,
@@ -215,20 +217,23 @@ async def at_work(
 ) -> AsyncGenerator[World]:
     """A repair controller with its watch, as `serve` runs it."""
     telemetry = Telemetry()
-    options = {"pace": PACE, **options}
+    options = {"limits": LIMITS, **options}
     async with Client(api.access()) as client:
         events = Events(client, "host")
         namespaces = {"shop": dict(ENABLED)}
-        repair = Repair(client, namespaces, telemetry, events, policy=policy, **options)
+        repair = RepairController(client, namespaces, telemetry, events, policy=policy, **options)
         world = World(api, repair, telemetry, namespaces)
         pods = Watch(
             client, "/api/v1/pods", Pod, repair, backoff=Backoff(0.02, 0.1),
             selection=NOT_TERMINAL,
         )  # fmt: skip
-        repair.listed = listed or pods.synced
         repair.look(known or mesh())
         repair.lead(leading)
-        async with background(pods.run()), background(repair.run()), background(events.run()):
+        async with (
+            background(pods.run()),
+            background(repair.run(listed or pods.synced)),
+            background(events.run()),
+        ):
             try:
                 yield world
             finally:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from istio_aux.core.injectionpolicy import InjectionPolicy
+from istio_aux.core.injection import InjectionPolicy
 from istio_aux.core.liveness import State
 from istio_aux.core.webhooks import ControlPlane
 from istio_aux.injector.inquiry import Rhythm

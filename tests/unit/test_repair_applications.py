@@ -9,8 +9,7 @@ from aiohttp import web
 from istio_aux.core.applications import Applications, parse
 from istio_aux.core.liveness import State
 from istio_aux.core.policy import RacePolicy, RepairPolicy
-from istio_aux.repair.findings import ApplicationMesh
-from istio_aux.repair.following import ApplicationsFile
+from istio_aux.repair.application_status import ApplicationMesh, ApplicationsFile
 from unit.asynchronous import background, driven, until
 from unit.core.mesh import DEFAULT, ENABLED, INJECT
 from unit.core.unmeshed import REPORT, STATEFUL

@@ -125,6 +125,22 @@ async def test_an_eviction_is_for_the_pod_only_as_it_was_seen() -> None:
 
 
 @driven
+async def test_an_eviction_is_for_the_newest_version_even_if_it_changed_nothing_that_decides() -> (
+    None
+):
+    """Such a version is not decided on again, but the API server compares with it."""
+    async with cluster(known=mesh(State.NO_ENDPOINT)) as world:
+        for note in ("first", "second"):
+            await world.pod("web", annotations={"note": note})
+            await world.found("web")
+        await world.pod("marker", SIDECAR)
+        await world.known(2)
+        world.repair.look(mesh())
+        await world.found()
+        assert world.api.evictions == ["web"]
+
+
+@driven
 async def test_nothing_happens_before_the_injector_is_live() -> None:
     """T33, T34: Istio's webhooks refuse pods until then, so an eviction would cost a pod."""
     async with cluster(known=mesh(known=False)) as world:
@@ -236,7 +252,7 @@ async def test_what_did_not_help_is_not_tried_by_the_next_process() -> None:
             await until(lambda: world.events("RestartStopped"), "the owner is told")
             left = world.repair.failed
         async with at_work(api, leading=False, clock=lambda: now) as world:
-            world.repair.failed = left
+            world.repair.recall(left)
             world.repair.lead(True)
             await until(lambda: "no sidecar either" in world.unmeshed.get("web-0", ""), "so")
             await world.pod("marker", owner_uid="another")

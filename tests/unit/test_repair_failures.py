@@ -7,12 +7,12 @@ from typing import cast
 
 import pytest
 from aiohttp import web
-from istio_aux.core.pacing import Pace
 from istio_aux.core.policy import RepairPolicy
+from istio_aux.core.rollout import RolloutLimits
 from msgspec.structs import replace
 from unit.asynchronous import driven, until
 from unit.core.unmeshed import JOB, WITH_JOBS
-from unit.repairing import EVICTED_JOB, PACE, SIDECAR, World, cluster
+from unit.repairing import EVICTED_JOB, LIMITS, SIDECAR, World, cluster
 from unit.store import refusal
 
 BUDGET = "Cannot evict pod as it would violate the pod's disruption budget."
@@ -62,9 +62,9 @@ async def test_the_peace_that_the_api_server_asks_for_is_kept() -> None:
             await world.pod(name, owner_uid=f"owner-{name}")
         await until(lambda: world.restarts("evicted") == 2, "the others are evicted")
         assert world.api.evictions == ["web", "a", "b"]
-        followed = {owner.reference.uid: owner for owner in world.repair._restarts._followed}
+        followed = {owner.reference.uid: owner for owner in world.repair._active}
         waiting = followed["owner-1"]
-        assert waiting.course.retry_at > asyncio.get_running_loop().time() + 200
+        assert waiting.rollout.retry_at > asyncio.get_running_loop().time() + 200
 
 
 @driven
@@ -93,7 +93,7 @@ async def cut(request: web.Request) -> web.StreamResponse | None:
 
 @driven
 async def test_an_eviction_that_nobody_answered_is_tried_again_if_it_did_not_happen() -> None:
-    async with cluster(pace=replace(PACE, doubt=0.3)) as world:
+    async with cluster(limits=replace(LIMITS, doubt=0.3)) as world:
         world.api.faults.append(cut)
         await world.pod("web")
         await until(lambda: world.restarts("failed") == 1, "nobody answers")
@@ -104,7 +104,7 @@ async def test_an_eviction_that_nobody_answered_is_tried_again_if_it_did_not_hap
 @driven
 async def test_an_eviction_that_nobody_answered_is_not_repeated_at_once() -> None:
     """The API server may still be at work on it."""
-    async with cluster(pace=replace(PACE, doubt=10)) as world:
+    async with cluster(limits=replace(LIMITS, doubt=10)) as world:
         world.api.faults.append(cut)
         await world.pod("web")
         await until(lambda: world.restarts("failed") == 1, "nobody answers")
@@ -154,7 +154,7 @@ def test_an_eviction_that_ended_in_a_server_error_is_awaited(
 
     @driven
     async def check() -> None:
-        async with cluster(pace=replace(PACE, doubt=20)) as world:
+        async with cluster(limits=replace(LIMITS, doubt=20)) as world:
 
             async def evict_and_fail(request: web.Request) -> web.StreamResponse | None:
                 if not request.path.endswith("/first/eviction"):
@@ -254,7 +254,7 @@ async def refuse_job(world: World) -> None:
 @driven
 async def test_replacements_that_never_come_do_not_keep_others_waiting() -> None:
     """No node has room for them, for example; what became of it is told."""
-    async with cluster(pace=replace(PACE, patience=1.0, doubt=0.8)) as world:
+    async with cluster(limits=replace(LIMITS, patience=1.0, doubt=0.8)) as world:
         world.api.replaces = False
         for number in range(4):
             await world.pod(f"web-{number}", owner_uid=f"owner-{number}")
@@ -265,14 +265,13 @@ async def test_replacements_that_never_come_do_not_keep_others_waiting() -> None
 @driven
 async def test_a_controller_that_is_gone_is_forgotten() -> None:
     """A Deployment's new revision, for example: its old ReplicaSet has no pods any more."""
-    pace: Pace = replace(PACE, patience=0.1, doubt=0.05)
-    async with cluster(pace=pace) as world:
+    limits: RolloutLimits = replace(LIMITS, patience=0.1, doubt=0.05)
+    async with cluster(limits=limits) as world:
         world.api.replaces = False
         await world.pod("web")
         await until(lambda: world.repair.watched == 0 and world.api.evictions, "it is gone")
-        ledger = world.repair._ledger
-        await until(lambda: not ledger._owners, "its controller is forgotten")
-        assert not world.repair._restarts._followed
+        await until(lambda: not world.repair._store._owners, "its controller is forgotten")
+        assert not world.repair._active
 
 
 @driven

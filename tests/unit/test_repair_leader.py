@@ -31,11 +31,7 @@ async def test_who_takes_over_tells_of_what_it_knew_already() -> None:
     async with cluster(policy=REPORT, leading=False) as world:
         await world.pod("web")
         await world.found("web")
-        ledger = world.repair._ledger
-        await until(lambda: not (ledger._doubted or ledger._stale), "all is decided")
-        (record,) = ledger.unmeshed.values()
-        assert record.case
-        assert record.case.told == ()
+        await until(lambda: world.repair._store.settled, "all is decided")
         world.repair.lead(True)
         told = await until(lambda: world.events("NoSidecar"), "the owner is told")
         assert [name for name, _ in told] == ["web"]

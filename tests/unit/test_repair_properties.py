@@ -17,7 +17,7 @@ from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
 from istio_aux.kube.resources import key_of
-from istio_aux.repair.controller import Repair
+from istio_aux.repair.controller import RepairController
 from istio_aux.telemetry import Telemetry
 from unit.core.unmeshed import JOB, REPLICAS, REPORT, RESTART, STATEFUL, WITH_JOBS, raw
 from unit.repairing import BARE, SIDECAR, mesh
@@ -40,10 +40,10 @@ class World:
         self.mesh, self.file = MESHES[2], ""
         self.repair = self.newcomer()
 
-    def newcomer(self) -> Repair:
+    def newcomer(self) -> RepairController:
         """A controller that knows namespaces and nothing else, and does nothing."""
         telemetry, events = Telemetry(), Events(CLIENT, "host")
-        return Repair(CLIENT, self.namespaces, telemetry, events, policy=self.policy)
+        return RepairController(CLIENT, self.namespaces, telemetry, events, policy=self.policy)
 
     def happen(self) -> None:
         """Something is different."""
@@ -91,12 +91,12 @@ class World:
         )  # fmt: skip
 
 
-def known(repair: Repair) -> tuple[Any, ...]:
+def known(repair: RepairController) -> tuple[Any, ...]:
     """All that a controller knows, without the order in which it learned it."""
-    asyncio.run(repair._ledger.catch_up())
+    asyncio.run(repair._store.catch_up())
     owners = {
-        uid: (str(owner), sorted((r.key, r.member) for r in owner.records))
-        for uid, owner in repair._ledger._owners.items()
+        uid: (str(owner), sorted((r.key, r.replica) for r in owner.pods))
+        for uid, owner in repair._store._owners.items()
     }
     said = {(pod.namespace, pod.name): (pod.owner, pod.reason) for pod in repair.unmeshed()}
     return said, repair.unknown, repair.watched, owners, repair.applications()

@@ -6,23 +6,24 @@ from typing import Any, cast
 
 import pytest
 from aiohttp import web
-from istio_aux.core.pacing import Pace
 from istio_aux.core.pod import Pod
-from istio_aux.core.policy import RepairPolicy as Policy
+from istio_aux.core.policy import RepairPolicy
+from istio_aux.core.rollout import RolloutLimits
 from istio_aux.kube.actions import NOT_TERMINAL
 from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
 from istio_aux.kube.watch import Watch
-from istio_aux.repair.controller import Repair
-from istio_aux.repair.suspension import Suspensions
+from istio_aux.repair.controller import RepairController
+from istio_aux.repair.recorder import RepairRecorder
+from istio_aux.repair.suspended_jobs import SuspendedJobs
 from istio_aux.telemetry import Telemetry
 from msgspec.structs import replace
 from unit.asynchronous import background, driven, until
 from unit.core.mesh import ENABLED
 from unit.core.training import document
 from unit.core.unmeshed import RESTART, WITH_JOBS
-from unit.repairing import PACE, World, mesh
+from unit.repairing import LIMITS, World, mesh
 from unit.store import refusal
 from unit.training import FAST, Kubeflow
 
@@ -48,7 +49,12 @@ class Injected(Kubeflow):
 
 
 def run(
-    test: Any, policy: Policy, *, injects: bool, answered: bool = True, pace: Pace = PACE
+    test: Any,
+    policy: RepairPolicy,
+    *,
+    injects: bool,
+    answered: bool = True,
+    limits: RolloutLimits = LIMITS,
 ) -> None:
     """Run a test beside a repair controller in a cluster with a TFJob of two pods."""
 
@@ -60,22 +66,26 @@ def run(
             await api.put("tfjobs", document("Running"))
             await api.operate()
             events, spaces = Events(client, "host"), {"training": dict(ENABLED)}
-            suspensions = Suspensions(
-                client, telemetry, events, allowed=policy.restart_jobs, limits=FAST
+            recorder = RepairRecorder(telemetry, events)
+            suspended = SuspendedJobs(
+                client, telemetry, recorder, allowed=policy.restart_jobs, limits=FAST
             )
-            repair = Repair(
+            repair = RepairController(
                 client, spaces, telemetry, events,
-                policy=policy, suspensions=suspensions, pace=pace,
+                policy=policy, suspended_jobs=suspended, limits=limits,
             )  # fmt: skip
             pods = Watch(
                 client, "/api/v1/pods", Pod, repair, backoff=Backoff(0.02, 0.1),
                 selection=NOT_TERMINAL,
             )  # fmt: skip
-            repair.listed = pods.synced
             repair.look(mesh())
             repair.lead(True)
             world = World(cast("Any", api), repair, telemetry, spaces)
-            async with background(pods.run()), background(repair.run()), background(events.run()):
+            async with (
+                background(pods.run()),
+                background(repair.run(pods.synced)),
+                background(events.run()),
+            ):
                 try:
                     await test(world)
                 finally:
@@ -105,7 +115,7 @@ def test_a_training_job_whose_new_pods_have_no_sidecar_either_is_not_suspended_a
         assert world.restarts("suspended") == 1
 
     # On a busy machine the Job's pods may go late, which here is no reason to try again.
-    run(stopped, WITH_JOBS, injects=False, pace=replace(PACE, doubt=20))
+    run(stopped, WITH_JOBS, injects=False, limits=replace(LIMITS, doubt=20))
 
 
 def test_a_suspension_that_ended_in_a_server_error_is_awaited() -> None:

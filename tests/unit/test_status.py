@@ -10,7 +10,8 @@ from istio_aux.core.liveness import State
 from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
 from istio_aux.injector.findings import InjectorStatus
 from istio_aux.quit.findings import Lost, Stuck
-from istio_aux.repair.findings import ApplicationMesh, Unmeshed
+from istio_aux.repair.application_status import ApplicationMesh
+from istio_aux.repair.controller import Unmeshed
 from istio_aux.status import Status, digest
 from msgspec.structs import replace
 

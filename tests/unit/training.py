@@ -8,10 +8,11 @@ from typing import Any
 
 from aiohttp import web
 from istio_aux.core import pod as pods
-from istio_aux.core.suspension import MARK, Patience
+from istio_aux.core.suspension import MARK, SuspensionLimits
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
-from istio_aux.repair.suspension import Begun, Limits, Refused, Suspensions
+from istio_aux.repair.recorder import RepairRecorder
+from istio_aux.repair.suspended_jobs import SuspendedJobs, SuspendedJobsLimits
 from istio_aux.telemetry import Telemetry
 from unit import podverbs
 from unit.apiserver import ApiServer
@@ -19,8 +20,12 @@ from unit.asynchronous import background, until
 from unit.core.training import document, pod_document
 from unit.store import refusal
 
-FAST = Limits(
-    patience=Patience(settle=0.05, doubt=30), look=0.01, late=30, first_retry=0.02, last_retry=0.05
+FAST = SuspendedJobsLimits(
+    suspension=SuspensionLimits(settle=0.05, doubt=30),
+    look=0.01,
+    late=30,
+    first_retry=0.02,
+    last_retry=0.05,
 )
 WORKERS = ("mnist-worker-0", "mnist-worker-1")
 
@@ -160,27 +165,33 @@ class World:
     def __init__(self, api: Kubeflow, telemetry: Telemetry, client: Client, events: Events) -> None:
         self.api, self.telemetry = api, telemetry
         self._client, self._events = client, events
-        self._processes: list[Suspensions] = []
+        self._processes: list[SuspendedJobs] = []
 
-    def process(self, *, allowed: bool = True, leading: bool = True, **limits: Any) -> Suspensions:
+    def process(
+        self, *, allowed: bool = True, leading: bool = True, **limits: Any
+    ) -> SuspendedJobs:
         """A process with limits that differ from `FAST` like that."""
         limits = {name: getattr(FAST, name) for name in FAST.__struct_fields__} | limits
-        process = Suspensions(
-            self._client, self.telemetry, self._events, allowed=allowed, limits=Limits(**limits)
-        )
+        recorder = RepairRecorder(self.telemetry, self._events)
+        recorder.leading = True
+        process = SuspendedJobs(
+            self._client, self.telemetry, recorder,
+            allowed=allowed, limits=SuspendedJobsLimits(**limits),
+        )  # fmt: skip
         self._processes.append(process)
         process.lead(leading)
         return process
 
-    async def restart(self, process: Suspensions, name: str = WORKERS[0]) -> Begun | Refused:
+    async def restart(self, process: SuspendedJobs, name: str = WORKERS[0]) -> str:
+        """Why the Job of this pod is not suspended, or nothing."""
         found = self.api.get("pods", "training", name)
-        return await process.restart(pods.convert(found or pod_document(name)))
+        return await process.suspend(pods.convert(found or pod_document(name)))
 
     async def suspended(self) -> None:
         """A Job that some process has suspended, before its pods are gone."""
         self.api.ends = False
         gone = self.process()
-        assert isinstance(await self.restart(gone), Begun)
+        assert await self.restart(gone) == ""
         gone.lead(False)
 
     async def resumed(self) -> None:

@@ -9,7 +9,9 @@ import msgspec
 from istio_aux.core.liveness import State
 from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
 from istio_aux.injector.findings import InjectorStatus
-from istio_aux.repair.findings import ApplicationMesh, Suspended, Unmeshed
+from istio_aux.repair.application_status import ApplicationMesh
+from istio_aux.repair.controller import Unmeshed
+from istio_aux.repair.suspended_jobs import SuspendedJob
 from istio_aux.status import Status
 
 import probe
@@ -42,7 +44,7 @@ def test_every_word_of_the_workload_is_understood() -> None:
         unmeshed_pods=[Unmeshed(**pod, since=NOW)],
         unmeshed_total=612,
         unmeshed_unknown=3,
-        suspended_jobs=[Suspended("a", "TFJob", "mnist", NOW, "pods")],
+        suspended_jobs=[SuspendedJob("a", "TFJob", "mnist", NOW, "pods")],
         applications=[ApplicationMesh("a", "app", **mesh)],  # pyright: ignore[reportArgumentType]  of several types
         unreadable_objects=[],
         unreadable_total=0,

@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 import yaml
 from istio_aux.core import pod as pods
-from istio_aux.core.injection import hooks_of
-from istio_aux.core.injectionpolicy import InjectionPolicy
+from istio_aux.core.injection import InjectionPolicy, hooks_of
 from istio_aux.core.pod import Pod
 from istio_aux.core.webhooks import Configuration, ControlPlane
 

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-from istio_aux.core.pacing import (
-    Course,
-    Group,
-    Member,
-    Mesh,
+from istio_aux.core.rollout import (
+    Moment,
     Next,
-    Pace,
+    Replica,
+    Rollout,
+    RolloutLimits,
+    Sidecar,
     Step,
-    begun,
+    next_step,
+    observed,
     refused,
-    seen,
-    step,
+    started,
 )
 from msgspec import structs
 
-PACE = Pace(at_once=2, patience=600.0, doubt=60.0, first_retry=10.0, last_retry=300.0)
+LIMITS = RolloutLimits(at_once=2, patience=600.0, doubt=60.0, first_retry=10.0, last_retry=300.0)
 
 
-def bare(name: str, uid: str = "", *, ready: bool = True, **more: Any) -> Member:
+def bare(name: str, uid: str = "", *, ready: bool = True, **more: Any) -> Replica:
     """A pod without a sidecar that may be restarted."""
     place = name.removeprefix("web-")
-    details = {"mesh": Mesh.UNMESHED, "restart": True} | more
-    return Member(
+    details = {"sidecar": Sidecar.MISSING, "restart": True} | more
+    return Replica(
         name=name,
         uid=uid or f"old-{name}",
         ready=ready,
@@ -36,43 +35,44 @@ def bare(name: str, uid: str = "", *, ready: bool = True, **more: Any) -> Member
     )
 
 
-def meshed(name: str, uid: str = "", **more: Any) -> Member:
+def meshed(name: str, uid: str = "", **more: Any) -> Replica:
     """A pod with a sidecar."""
-    return bare(name, uid or f"new-{name}", mesh=Mesh.MESHED, restart=False, **more)
+    return bare(name, uid or f"new-{name}", sidecar=Sidecar.PRESENT, restart=False, **more)
 
 
-def going(pod: Member) -> Member:
+def going(pod: Replica) -> Replica:
     """The same pod on its way out."""
-    return structs.replace(pod, mesh=_going(pod), ready=False, deleting=True, restart=False)
+    return structs.replace(pod, sidecar=_going(pod), ready=False, deleting=True, restart=False)
 
 
-def _going(pod: Member) -> Mesh:
-    return Mesh.MESHED if pod.mesh is Mesh.MESHED else Mesh.UNWANTED
+def _going(pod: Replica) -> Sidecar:
+    return Sidecar.PRESENT if pod.sidecar is Sidecar.PRESENT else Sidecar.UNWANTED
 
 
 class Story:
-    """What happens to one controller. A class because it remembers."""
+    """What happens to one controller."""
 
-    def __init__(self, *members: Member, at: float = math.inf) -> None:
-        self.members, self.course, self.now, self.at = members, Course(), 1000.0, at
+    def __init__(self, *pods: Replica, wall: float = 1e9) -> None:
+        self.pods, self.rollout = pods, Rollout()
+        self.now = Moment(1000.0, wall)
 
     @property
-    def next(self) -> Step:
-        return step(Group(self.members, self.course, self.at), self.now, PACE)
+    def next(self) -> Step | None:
+        return next_step(self.rollout, self.pods, self.now, LIMITS)
 
     def evict(self) -> str:
         """Do what is next; returns the name of the pod."""
         found = self.next
         assert isinstance(found, Next), found
-        self.course = begun(Group(self.members, self.course), found.pod, self.now)
+        self.rollout = started(self.rollout, self.pods, found.pod, self.now)
         return found.pod.name
 
     def refuse(self, why: str) -> None:
-        self.course = refused(self.course, why, self.now, PACE)
+        self.rollout = refused(self.rollout, why, self.now, LIMITS)
 
-    def see(self, *members: Member, after: float = 1.0) -> Step:
+    def see(self, *pods: Replica, after: float = 1.0) -> Step | None:
         """Some time later the controller has these pods; returns what is next."""
-        self.now += after
-        self.members = members
-        self.course = seen(Group(members, self.course), self.now, PACE)
+        self.now = Moment(self.now.steady + after, self.now.wall + after)
+        self.pods = pods
+        self.rollout = observed(self.rollout, pods, self.now, LIMITS)
         return self.next

@@ -9,13 +9,14 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from random import Random
 
-from istio_aux.core import suspension
+from istio_aux.core import jobs, suspension
+from istio_aux.core.jobs import KINDS
 from istio_aux.core.pod import Condition
-from istio_aux.core.suspension import KINDS, Patience, Release, Resume, Suspend, Wait
+from istio_aux.core.suspension import AwaitPods, Resume, Suspend, SuspensionLimits, Unmark
 from msgspec import structs
 from unit.core.training import job, pod
 
-PATIENCE = Patience()
+LIMITS = SuspensionLimits()
 LAG = 1.5
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 
@@ -57,11 +58,11 @@ class World:
                 pass
 
     def act(self) -> None:
-        """Look once, as `Suspensions` does, or be too slow for that."""
+        """Look once, as `SuspendedJobs` does, or be too slow for that."""
         self._now += 1.0
         if self._random.random() < 0.2:
             return
-        if not self.job.marked:
+        if not suspension.is_marked(self.job):
             self._followed = self._gone = None
             victim = next(iter(self._pods.values()), None)
             if victim and self._random.random() < 0.3:
@@ -73,7 +74,7 @@ class World:
         left = list(self._pods.values())
         self._gone = None if left else self._now if self._gone is None else self._gone
         decision = suspension.follow(
-            self.job, left, patience=PATIENCE, now=self._time, since=self._since,
+            self.job, left, limits=LIMITS, now=self._time, since=self._since,
             waited=self._now - self._followed,
             gone=self._now - (self._now if self._gone is None else self._gone),
         )  # fmt: skip
@@ -82,10 +83,10 @@ class World:
                 assert found.metadata.deletion_timestamp is None, "resumed before a pod was gone"
             lag = self._seen_gone is not None and self._now - self._seen_gone <= LAG
             assert not lag, "resumed before the operator knew"
-        if isinstance(decision, Resume | Release):
+        if isinstance(decision, Resume | Unmark):
             self._write(decision)
         else:
-            assert isinstance(decision, Wait)
+            assert isinstance(decision, AwaitPods)
 
     @property
     def _time(self) -> datetime:
@@ -95,7 +96,7 @@ class World:
         """From now on all do what they are to do, and nobody interferes."""
         self._away = False
         for _ in range(200):
-            if not self.job.marked:
+            if not suspension.is_marked(self.job):
                 return
             self._operate()
             self._end()
@@ -121,12 +122,12 @@ class World:
                 self._seen_gone = self._now
                 return
 
-    def _write(self, action: Suspend | Resume | Release) -> None:
+    def _write(self, action: Suspend | Resume | Unmark) -> None:
         assert suspension.patch(KINDS["TFJob"], self.job, action)
         if isinstance(action, Suspend):
             self._since = action.now
         self._mark(isinstance(action, Suspend))
-        if not isinstance(action, Release):
+        if not isinstance(action, Unmark):
             self._switch(suspend=isinstance(action, Suspend))
             self.by_others = False
 
@@ -137,8 +138,8 @@ class World:
 
     def _switch(self, *, suspend: bool) -> None:
         policy = structs.replace(self.job.run_policy, suspend=suspend)
-        self.job = structs.replace(self.job, spec=suspension.Spec(run_policy=policy))
+        self.job = structs.replace(self.job, spec=jobs.JobSpec(run_policy=policy))
 
     def _say(self, condition: str) -> None:
-        status = suspension.Status(conditions=(Condition(type=condition, status="True"),))
+        status = jobs.JobStatus(conditions=(Condition(type=condition, status="True"),))
         self.job = structs.replace(self.job, status=status)

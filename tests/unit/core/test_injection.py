@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pytest
-from istio_aux.core.injection import IGNORED, expected, hooks_of
-from istio_aux.core.injectionpolicy import InjectionPolicy
+from istio_aux.core.injection import IGNORED, InjectionPolicy, expected, hooks_of
 from istio_aux.core.pod import Pod
 from unit.core.mesh import (
     DEFAULT,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from istio_aux.core.injection import Hook, expected, hooks_of
-from istio_aux.core.injectionpolicy import InjectionPolicy, Policies
+from istio_aux.core.injection import Hook, InjectionPolicy, Policies, expected, hooks_of
 from istio_aux.core.selectors import parse
 from istio_aux.core.webhooks import ControlPlane
 from unit.core.mesh import (

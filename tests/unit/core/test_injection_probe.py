@@ -12,9 +12,8 @@ from typing import Any
 import jsonpatch
 import pytest
 from istio_aux.core import pod as pods
-from istio_aux.core.injection import expected, hooks_of
+from istio_aux.core.injection import InjectionPolicy, expected, hooks_of
 from istio_aux.core.injection_probe import Question, answered, created, question, questions
-from istio_aux.core.injectionpolicy import InjectionPolicy
 from istio_aux.core.liveness import Probe, targets
 from istio_aux.core.native import of_dry_run
 from istio_aux.core.policy import Capability, Start

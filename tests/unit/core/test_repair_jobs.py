@@ -43,7 +43,7 @@ def test_a_job_s_pod_is_restarted_when_jobs_are_allowed(row: Row) -> None:
 def test_a_job_s_pod_that_is_finished_is_left_alone(row: Row) -> None:
     """T41: its phase follows in a moment, and its work would be done again."""
     decision = decide(row.pod, WITH_JOBS)
-    assert isinstance(decision, repair.Report), decision
+    assert isinstance(decision, repair.ReportUnmeshed), decision
     assert decision.reason.endswith(f"not restarted: {row.because}")
 
 
@@ -56,7 +56,7 @@ def test_no_pod_of_a_job_that_is_or_may_be_finished_is_restarted(
 ) -> None:
     """T41: nobody would make a new one, for example under a cleanPodPolicy that keeps pods."""
     decision = decide(job(), WITH_JOBS, owner_finished=finished)
-    assert isinstance(decision, repair.Report), decision
+    assert isinstance(decision, repair.ReportUnmeshed), decision
     assert decision.reason.endswith(f"not restarted: {because}")
 
 
@@ -82,7 +82,7 @@ def test_a_kubeflow_job_is_suspended_for_its_pods(
     pod = job(owner=("kubeflow.org/v1", kind), restart=restart)
     decision = decide(pod, WITH_JOBS, owner_finished=finished)
     assert isinstance(decision, repair.Restart), decision
-    assert decision.way is repair.Way.SUSPEND
+    assert decision.suspend
     assert decision.reason.endswith(
         f"; the {kind} is suspended until all its pods are gone, and makes new ones;"
         f" what it has done for the {kind} is lost"
@@ -92,14 +92,14 @@ def test_a_kubeflow_job_is_suspended_for_its_pods(
 def test_a_kubeflow_job_is_not_suspended_unless_jobs_are_allowed() -> None:
     """T41: by policy, never by surprise."""
     decision = decide(job(owner=TFJOB))
-    assert isinstance(decision, repair.Report), decision
+    assert isinstance(decision, repair.ReportUnmeshed), decision
     assert decision.reason.endswith("not restarted: it is a TFJob's, and restart-jobs is off")
 
 
 def test_a_job_of_a_version_that_is_not_the_training_operator_s_is_only_reported() -> None:
     """T41: what mpi-operator makes of a suspension is not known, and its Job fails with a pod."""
     decision = decide(job(owner=("kubeflow.org/v2beta1", "MPIJob")), WITH_JOBS)
-    assert isinstance(decision, repair.Report), decision
+    assert isinstance(decision, repair.ReportUnmeshed), decision
     assert "not restarted: the MPIJob would fail" in decision.reason
 
 
@@ -107,7 +107,7 @@ def test_a_job_of_a_version_that_is_not_the_training_operator_s_is_only_reported
 def test_other_pods_are_evicted(pod: Pod) -> None:
     decision = decide(pod, WITH_JOBS)
     assert isinstance(decision, repair.Restart), decision
-    assert decision.way is repair.Way.EVICT
+    assert not decision.suspend
 
 
 @pytest.mark.parametrize(

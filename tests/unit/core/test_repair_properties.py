@@ -128,7 +128,7 @@ def test_restarts_are_proposed_for_allowed_pods_and_for_no_others(
     ) -> None:
         pod = pods.convert(found)
         decision = repair.decide(pod, expectation, policy, live=live, owner_finished=finished)
-        assert isinstance(decision, repair.Action)
+        assert isinstance(decision, repair.RepairAction)
         assert decision.reason
         assert "\n" not in decision.reason
         may = live is True and expectation.expected is True

@@ -11,25 +11,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from istio_aux.core import suspension
+from istio_aux.core.jobs import KINDS, Job
 from istio_aux.core.pod import Pod
 from istio_aux.core.suspension import (
-    KINDS,
     MARK,
     SIDECAR,
-    Job,
+    AwaitPods,
     Leave,
-    Patience,
-    Release,
     Resume,
     Suspend,
-    Wait,
+    SuspensionLimits,
+    Unmark,
 )
 from msgspec import structs
 from unit.core.suspension_world import World
 from unit.core.training import job, pod, pods, suspended
 
-PATIENCE = Patience()
-LONG = PATIENCE.doubt
+LIMITS = SuspensionLimits()
+LONG = LIMITS.doubt
 NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
 
 
@@ -40,10 +39,10 @@ def follow(
     waited: float = 5.0,
     gone: float = LONG,
     since: float = 5.0,
-) -> Wait | Resume | Release | Leave:
+) -> AwaitPods | Resume | Unmark | Leave:
     """What is next; all numbers are seconds until ``NOW``."""
     return suspension.follow(
-        job, left, patience=PATIENCE,
+        job, left, limits=LIMITS,
         now=NOW, since=NOW - timedelta(seconds=since), waited=waited, gone=gone,
     )  # fmt: skip
 
@@ -88,12 +87,12 @@ def test_a_job_is_suspended(found: Job) -> None:
         ),
         row(
             "in a queue of Kueue's", job(labels={"kueue.x-k8s.io/queue-name": "gpu"}), pod(),
-            "Kueue says when it is suspended: label kueue.x-k8s.io/queue-name",
+            "Kueue decides when it is suspended: label kueue.x-k8s.io/queue-name",
         ),
         row(
             "that Kueue manages without a queue", job(),
             pod(labels={"kueue.x-k8s.io/podset": "worker"}),
-            "Kueue says when it is suspended: label kueue.x-k8s.io/podset",
+            "Kueue decides when it is suspended: label kueue.x-k8s.io/podset",
         ),
         row(
             "of another manager", job(policy={"managedBy": "kueue.x-k8s.io/multikueue"}), pod(),
@@ -129,12 +128,12 @@ def test_a_suspended_job_is_resumed_once_its_pods_are_gone() -> None:
 )
 def test_a_suspended_job_waits(found: Job, left: Sequence[Pod], gone: float) -> None:
     """Resumed too early it fails: see test_training_race of the node tier."""
-    assert isinstance(follow(found, left, gone=gone), Wait)
+    assert isinstance(follow(found, left, gone=gone), AwaitPods)
 
 
 def test_one_of_the_pods_that_do_not_go_is_named() -> None:
     decision = follow(suspended(), pods("d", "c", "b", "a", deleting=True), waited=1e6)
-    assert isinstance(decision, Wait)
+    assert isinstance(decision, AwaitPods)
     assert decision.reason == "4 of its pods are still there: a, b, c"
     assert decision.pod is not None
 
@@ -145,8 +144,8 @@ def test_a_job_whose_operator_is_not_at_work_is_resumed(left: Sequence[Pod]) -> 
     found = job("Running", marked=True, policy={"suspend": True})
     decision = follow(found, left, waited=LONG)
     assert isinstance(decision, Resume)
-    assert decision.without_restart
-    assert isinstance(follow(found, left, waited=LONG - 1), Wait)
+    assert decision.unchanged
+    assert isinstance(follow(found, left, waited=LONG - 1), AwaitPods)
 
 
 def ending(seconds: float) -> Sequence[Pod]:
@@ -168,7 +167,7 @@ def ending(seconds: float) -> Sequence[Pod]:
 def test_no_job_is_kept_suspended_longer_than_its_bound(since: float, left: Sequence[Pod]) -> None:
     assert follow(suspended(), left, since=since) == Resume(
         reason="it was suspended for too long, and 1 of its pods are still there: a",
-        without_restart=True,
+        unchanged=True,
     )
 
 
@@ -181,7 +180,7 @@ def test_no_job_is_kept_suspended_longer_than_its_bound(since: float, left: Sequ
     ],
 )
 def test_a_job_waits_for_its_pods_until_then(since: float, left: Sequence[Pod]) -> None:
-    assert isinstance(follow(suspended(), left, since=since), Wait)
+    assert isinstance(follow(suspended(), left, since=since), AwaitPods)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +208,7 @@ def test_a_job_that_finished_meanwhile_does_not_stay_suspended() -> None:
 def test_a_job_that_somebody_else_resumed_loses_our_mark_only() -> None:
     found = suspended(policy={"suspend": False})
     decision = follow(found, pods("a"))
-    assert isinstance(decision, Release)
+    assert isinstance(decision, Unmark)
     assert suspension.patch(KINDS["TFJob"], found, decision) == {
         "metadata": {
             "uid": "job-1", "resourceVersion": "7",
@@ -262,5 +261,5 @@ def test_no_job_fails_or_stays_suspended(seed: int) -> None:
         world.happen()
         world.act()
     world.calm_down()
-    assert not world.job.marked
+    assert not suspension.is_marked(world.job)
     assert not world.job.run_policy.suspend or world.by_others

@@ -76,6 +76,6 @@ def decide(
     *,
     live: bool | None = True,
     owner_finished: bool | None = False,
-) -> repair.Action:
+) -> repair.RepairAction:
     """Decide with the policy that does most."""
     return repair.decide(pod, expectation, policy, live=live, owner_finished=owner_finished)

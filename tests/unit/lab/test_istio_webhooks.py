@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from istio_aux.core import injectionpolicy
-from istio_aux.core.injectionpolicy import InjectionPolicy
+from istio_aux.core.injection import InjectionPolicy, read_policy
 from istio_aux.core.webhooks import ControlPlane
 from lab.istio import webhooks
 
@@ -59,4 +58,4 @@ def test_its_injection_policy_can_be_read_where_istiod_has_it(revision: str, nam
     found = webhooks.config_map("istio-system", revision)
 
     assert found["metadata"]["name"] == name == ControlPlane("", revision).config_map
-    assert injectionpolicy.read(found["data"]["config"]) == InjectionPolicy(policy="enabled")
+    assert read_policy(found["data"]["config"]) == InjectionPolicy(policy="enabled")

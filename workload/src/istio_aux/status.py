@@ -16,7 +16,9 @@ from aiohttp import web
 from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
 from istio_aux.injector.findings import InjectorStatus
 from istio_aux.quit.findings import Blocked, Lost, Stuck
-from istio_aux.repair.findings import ApplicationMesh, Suspended, Unmeshed
+from istio_aux.repair.application_status import ApplicationMesh
+from istio_aux.repair.controller import Unmeshed
+from istio_aux.repair.suspended_jobs import SuspendedJob
 
 UNMESHED = 500
 """How many pods without a sidecar are shown by name; after an outage it may be all there are."""
@@ -94,7 +96,7 @@ class Status(msgspec.Struct, frozen=True, rename="kebab"):
     unmeshed_pods: list[Unmeshed]
     unmeshed_total: int
     unmeshed_unknown: int
-    suspended_jobs: list[Suspended]
+    suspended_jobs: list[SuspendedJob]
     applications: list[ApplicationMesh]
     unreadable_objects: list[UnreadableObject]
     unreadable_total: int

@@ -6,6 +6,7 @@ There is one watch of a collection, whoever needs its objects. `serve` says when
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import logging
 import secrets
@@ -37,7 +38,7 @@ from istio_aux.notices import Notices
 from istio_aux.quit import controller as quitting
 from istio_aux.quit.selection import Selection
 from istio_aux.repair import controller as repairing
-from istio_aux.repair.following import ApplicationsFile
+from istio_aux.repair.application_status import ApplicationsFile
 from istio_aux.settings import Settings
 from istio_aux.telemetry import Telemetry
 
@@ -85,7 +86,7 @@ class Wiring:
             self.client, self._namespaces, self.telemetry,
             root=settings.root_namespace, selector=settings.namespace_selector,
         )  # fmt: skip
-        self._repair = repairing.Repair(
+        self._repair = repairing.RepairController(
             self.client, self._namespaces, self.telemetry, self._events,
             policy=settings.repair_policy,
         )  # fmt: skip
@@ -106,7 +107,7 @@ class Wiring:
         self._lead(False)
 
     def _watch(self) -> Watches:
-        settings = self._settings
+        settings, self._listed = self._settings, asyncio.Event()
         watches = Watches(self.client, self.telemetry)
         watches.add("namespaces", actions.NAMESPACES, Namespace, self._selection, self._namespaces)
         quits = settings.quit is not QuitMode.OFF
@@ -118,7 +119,7 @@ class Wiring:
                 need=Need.ALWAYS if quits else Need.NEVER,
                 selection=actions.NOT_TERMINAL if repairs else actions.RUNNING_JOBS,
             )  # fmt: skip
-            self._repair.listed = pods.synced
+            self._listed = pods.synced
         ours = settings.webhook_configuration
         self._order = Order(ours, self.telemetry) if ours else None
         configurations = watches.add(
@@ -136,7 +137,7 @@ class Wiring:
             **self._watches.work(),
             "events": self._events.run,
             "injectors": self._watcher.run,
-            "repair": self._repair.run,
+            "repair": functools.partial(self._repair.run, self._listed),
             "applications": self._applications.follow,
         }
         if self._lease:
@@ -201,7 +202,7 @@ class Wiring:
 
     def _recall(self, text: str) -> None:
         found = checkpoint.read(text)
-        self._repair.failed = found.failed
+        self._repair.recall(found.failed)
         self._watcher.recall(found.injectors)
 
     def _ask(self, applications: Applications) -> None:

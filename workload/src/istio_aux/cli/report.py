@@ -96,7 +96,7 @@ def audit(
         all is well.
     """
     match repair.decide(pod, expectation, _REPORT_ONLY, live=None):
-        case repair.Report(unmeshed=True, reason=reason):
+        case repair.ReportUnmeshed(unmeshed=True, reason=reason):
             return Finding(
                 namespace=pod.metadata.namespace,
                 name=pod.metadata.name,
@@ -107,7 +107,7 @@ def audit(
                 reason=reason,
                 configuration=expectation.configuration,
             )
-        case repair.Report():
+        case repair.ReportUnmeshed():
             return expectation.reason
         case _ if pod.status.phase == "Running":  # The quit controller handles no other phase.
             return proxy_finding(pod, policy, now)

@@ -1,10 +1,12 @@
-"""Whether a pod should have a sidecar of Istio's: what the API server and istiod would do with it.
+"""Whether a pod should have Istio's sidecar: what the API server and istiod would do with it.
 
-Only that question may live here. The API server calls webhooks one after another, sorted by the
-name of their configuration and then as listed, those whose rules and selectors match
-(`hooks_of`, apiserver mutating_webhook_manager.go); istiod, once it is called, decides by the pod
-and by its policy (istio pkg/kube/inject/inject.go injectRequired). The answer is exact as long as
-labels and policies are what they were when the pod was made.
+The API server calls the webhooks whose rules and selectors match, sorted by the name of their
+configuration and then as listed (`hooks_of`, apiserver mutating_webhook_manager.go). Istiod decides
+by the pod and by its injection policy (istio pkg/kube/inject/inject.go injectRequired). The answer
+is exact as long as labels and policies have not changed since the pod was created.
+
+The injection policy is in a ConfigMap of istiod's (`ControlPlane.config_map`), beside the templates
+of the sidecar.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from istio_aux.core.injectionpolicy import InjectionPolicy, Policies
+from istio_aux.core import documents
 from istio_aux.core.pod import NewPod, Struct
 from istio_aux.core.selectors import LabelSelector, Selector, convert
 from istio_aux.core.start import DATAPLANE, INJECT
@@ -24,6 +26,29 @@ IGNORED = frozenset({"kube-system", "kube-public", "kube-node-lease", "local-pat
 
 _NAMESPACE_LABEL = "istio-injection"
 """Label of a namespace; with any value but ``enabled`` none of Istio's own webhooks selects it."""
+
+
+POLICY_KEY = "config"
+"""Key of the injection policy in its ConfigMap."""
+
+
+class InjectionPolicy(msgspec.Struct, frozen=True):
+    """Which pods get a sidecar when they do not say so themselves; `read_policy` reads it.
+
+    Attributes:
+        policy: ``enabled`` or ``disabled``: what happens to a pod that nothing else decides about;
+            with any other value istiod injects nothing at all.
+        never: selectors of pods that get no sidecar unless they ask for one.
+        always: selectors of pods that get one unless they, or ``never``, say otherwise.
+    """
+
+    policy: str = "enabled"
+    never: tuple[Selector, ...] = ()
+    always: tuple[Selector, ...] = ()
+
+
+Policies = Mapping[ControlPlane, InjectionPolicy]
+"""The policies of the istiods; one that is missing is unknown, not ``enabled``."""
 
 
 class Expectation(Struct, frozen=True):
@@ -61,11 +86,27 @@ class Hook(msgspec.Struct, frozen=True):
     unclear: str = ""
 
 
-def hooks_of(configurations: Iterable[Configuration]) -> tuple[Hook, ...]:
-    """Those of Istio's webhooks that are called for new pods, in the order they are called.
+def read_policy(text: str) -> InjectionPolicy:
+    """Read an injection policy as istiod does (istio inject.go UnmarshalConfig, injectRequired).
 
-    Deactivated ones are among them: their selectors are evaluated like all others, and match
-    nothing. To be done once for many pods.
+    Raises:
+        ValueError: one line; istiod cannot read the text either, and keeps the last one.
+    """
+    document = next(documents.read(text.encode()), None)
+    if isinstance(document, documents.BadDocument):
+        raise ValueError(f"not YAML: {document.why}")  # noqa: TRY004  (of the text, not of a type)
+    config = msgspec.json.decode(document.body if document else b"{}", type=_PolicyDocument)
+    return InjectionPolicy(
+        policy=config.policy or "",
+        never=tuple(_readable(config.never_inject_selector or ())),
+        always=tuple(_readable(config.always_inject_selector or ())),
+    )
+
+
+def hooks_of(configurations: Iterable[Configuration]) -> tuple[Hook, ...]:
+    """Istio's webhooks for new pods, in the order in which they are called.
+
+    Deactivated ones are among them: their selectors match nothing.
     """
     ordered = sorted(configurations, key=lambda configuration: configuration.metadata.name)
     return tuple(
@@ -91,8 +132,8 @@ def expected(
         policies: of the istiods, as far as they are known.
 
     Returns:
-        Also where a later webhook than the first one decides: an istiod that leaves the pod alone
-        keeps no other from injecting it.
+        The answer of the first webhook that injects the pod, if there is one: an istiod that leaves
+        a pod alone does not keep others from injecting it.
     """
     if reason := next(_reasons_against(pod, namespace_labels or {}), None):
         return Expectation(expected=False, reason=reason)
@@ -122,7 +163,7 @@ def _reasons_against(pod: NewPod, namespace_labels: Mapping[str, str]) -> Iterat
     source, wish = _wish(pod)
     if wish == "false":
         yield f'{source} {INJECT}: "false"'
-    # Where Istio's other data plane is in use, a missing sidecar is no mistake to be made up for.
+    # In ambient mode pods need no sidecar.
     for whose, labels in (("namespace label", namespace_labels), ("label", pod.labels)):
         if labels.get(DATAPLANE) == "ambient":
             yield f'{whose} {DATAPLANE}: "ambient"'
@@ -185,7 +226,7 @@ def _hook(configuration: Configuration, webhook: Webhook) -> Hook:
     try:
         namespaces, pods = _selector(webhook.namespace_selector), _selector(webhook.object_selector)
     except ValueError as error:
-        # The API server takes no such configuration; should it, the rest is still of use.
+        # The API server should not accept such a configuration; the others still count.
         namespaces = pods = Selector()
         unclear = f"its selectors cannot be read: {error}"
     return Hook(
@@ -200,3 +241,17 @@ def _hook(configuration: Configuration, webhook: Webhook) -> Hook:
 
 def _selector(selector: LabelSelector | None) -> Selector:
     return convert(selector) if selector else Selector()
+
+
+class _PolicyDocument(Struct, frozen=True):
+    policy: str | None = None
+    never_inject_selector: tuple[LabelSelector, ...] | None = None
+    always_inject_selector: tuple[LabelSelector, ...] | None = None
+
+
+def _readable(selectors: tuple[LabelSelector, ...]) -> Iterator[Selector]:
+    for selector in selectors:
+        try:
+            yield convert(selector)
+        except ValueError:
+            continue  # Istiod logs a warning and ignores it.

@@ -9,8 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from istio_aux.core import liveness
-from istio_aux.core.injection import Hook
-from istio_aux.core.injectionpolicy import Policies
+from istio_aux.core.injection import Hook, Policies
 from istio_aux.core.liveness import Injector, State
 from istio_aux.core.policy import Capability
 

@@ -1,16 +1,14 @@
 """What to do about a pod that may have missed its sidecar: the decision of the repair controller.
 
-Only the decision on one pod may live here; when its turn comes is for `pacing`. It is
-level-triggered: it looks at the pod as it is, and why somebody asks does not matter. Whether the
-pod should have had a sidecar is an input.
+Whether the pod should have a sidecar is an input (`injection`). When its turn comes is decided in
+`rollout`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import StrEnum
 
-from istio_aux.core import batchjobs, completion, injected, injection, ownership
+from istio_aux.core import completion, injected, injection, jobs, ownership
 from istio_aux.core.applications import LABEL
 from istio_aux.core.pod import PROXY, OwnerReference, Pod, Struct
 from istio_aux.core.policy import RacePolicy, RepairPolicy
@@ -25,50 +23,41 @@ _JUJU = (
 operator and the controller (juju internal/provider/kubernetes modeloperator.go, bootstrap.go)."""
 
 
-class Decision(Struct, frozen=True, tag_field="action"):
-    """What all answers have: a reason for people."""
+class RepairDecision(Struct, frozen=True, tag_field="action"):
+    """A decision with its reason, for people."""
 
     reason: str
 
 
-class Ignore(Decision, frozen=True, tag="ignore"):
-    """The pod is as it should be, or none of our business."""
+class Skip(RepairDecision, frozen=True, tag="ignore"):
+    """Do nothing: the pod needs no sidecar, or must not be touched."""
 
 
-class Report(Decision, frozen=True, tag="report"):
-    """The pod has no sidecar, and it is not restarted; the reason says why not.
+class ReportUnmeshed(RepairDecision, frozen=True, tag="report"):
+    """Do not restart the pod, which has no sidecar; the reason says why not.
 
-    ``unmeshed`` is False where it is not known whether it should have one. ``waits`` says that it
-    is decided on again as soon as the injector is live.
+    Attributes:
+        unmeshed: whether it should have one; False: that is not known.
+        waits: whether it is decided again as soon as the injector is live.
     """
 
     unmeshed: bool
     waits: bool = False
 
 
-class Way(StrEnum):
-    """How a pod is replaced."""
+class Restart(RepairDecision, frozen=True, tag="restart"):
+    """Replace the pod, only in the version that was seen.
 
-    EVICT = "evict"
-    """Never a plain deletion: that would pass over PodDisruptionBudgets."""
-    SUSPEND = "suspend"
-    """By way of its Job, which might fail if the pod were evicted: see `suspension`."""
-
-
-class Restart(Decision, frozen=True, tag="restart"):
-    """Replace the pod, only as it was seen: ``uid`` and ``resource_version`` are preconditions.
-
-    The API server holds both for an eviction (k8s@1.36 eviction.go addConditionAndDeletePod).
-    ``owner`` makes the new pod.
+    Attributes:
+        suspend: whether its Job, which might fail after an eviction, is suspended for that (see
+            `suspension`). Other pods are evicted, never deleted: that would bypass
+            PodDisruptionBudgets.
     """
 
-    uid: str
-    resource_version: str
-    owner: OwnerReference
-    way: Way = Way.EVICT
+    suspend: bool = False
 
 
-Action = Ignore | Report | Restart
+RepairAction = Skip | ReportUnmeshed | Restart
 
 
 def decide(
@@ -78,9 +67,9 @@ def decide(
     *,
     live: bool | None,
     owner_finished: bool | None = None,
-    job: batchjobs.Job | None = None,
+    job: jobs.Job | None = None,
     meshed: bool = False,
-) -> Action:
+) -> RepairAction:
     """Decide what to do about ``pod``.
 
     Args:
@@ -89,39 +78,35 @@ def decide(
         policy: what the cluster admin set.
         live: whether the injector would give a new pod its sidecar; None: not known.
         owner_finished: whether the pod's controller, if that is a Job, has succeeded or failed;
-            None: not known. It is not asked for other controllers, nor for Jobs that would be
-            suspended: whoever does that reads the Job.
+            None: not known. It does not matter for other controllers, nor for the training
+            operator's Jobs, which are read before they are suspended.
         job: the pod's controller as it was read, if that is a batch Job; None: not read yet.
         meshed: whether another pod of the same controller has a sidecar.
 
     Returns:
-        The first rule below that applies, in this order; it never raises.
+        The first rule below that applies; it never raises.
     """
-    if reason := next(_nothing_to_do(pod, policy), None):
-        return Ignore(reason=reason)
+    if reason := next(_reasons_to_skip(pod, policy), None):
+        return Skip(reason=reason)
     if expectation.expected is None:
         why = f"not known whether the pod should have a sidecar: {expectation.reason}"
-        return Report(reason=why, unmeshed=False)
+        return ReportUnmeshed(reason=why, unmeshed=False)
     if not expectation.expected:
-        return Ignore(reason=expectation.reason)
+        return Skip(reason=expectation.reason)
     found = f"the pod has no sidecar and should have one: {expectation.reason}"
     if policy.race is not RacePolicy.RESTART:
-        return Report(reason=found, unmeshed=True)
+        return ReportUnmeshed(reason=found, unmeshed=True)
     owner = ownership.controller(pod)
-    batch = batchjobs.decide(job, pod, meshed=meshed) if job else None
-    obstacle = next(_keeps_pod(pod, policy, live, owner_finished), None)
-    if obstacle is None and isinstance(batch, batchjobs.Spare):
-        obstacle = batch.reason
+    way = jobs.replace_pod(job, pod, meshed=meshed) if job else None
+    obstacle = next(_reasons_to_keep(pod, policy, live, owner_finished), None)
+    if obstacle is None and isinstance(way, jobs.KeepPod):
+        obstacle = way.reason
     if owner is None or obstacle is not None:
         reason = f"{found}; not restarted: {obstacle}"
-        return Report(reason=reason, unmeshed=True, waits=not live)
-    suspends = ownership.resumable(owner) or isinstance(batch, batchjobs.Suspend)
+        return ReportUnmeshed(reason=reason, unmeshed=True, waits=not live)
     return Restart(
-        reason="; ".join((found, *_costs(owner, batch))),
-        uid=pod.metadata.uid,
-        resource_version=pod.metadata.resource_version,
-        owner=owner,
-        way=Way.SUSPEND if suspends else Way.EVICT,
+        reason="; ".join((found, *_costs(owner, way))),
+        suspend=ownership.resumable(owner) or isinstance(way, jobs.SuspendJob),
     )
 
 
@@ -130,24 +115,24 @@ def has_sidecar(pod: Pod) -> bool:
     return any(container.name == PROXY for container in (*pod.containers, *pod.init_containers))
 
 
-def _nothing_to_do(pod: Pod, policy: RepairPolicy) -> Iterator[str]:
-    """Reasons to leave the pod alone whether it should have a sidecar or not."""
+def _reasons_to_skip(pod: Pod, policy: RepairPolicy) -> Iterator[str]:
+    """Why the pod is left alone whether it should have a sidecar or not."""
     if policy.race is RacePolicy.OFF:
         yield "race-policy: off"
     if pod.metadata.deletion_timestamp is not None:
         yield "the pod is being deleted"
     if pod.status.phase in {"Succeeded", "Failed"}:
-        yield f"the pod is over: phase {pod.status.phase}"
+        yield f"the pod is finished: phase {pod.status.phase}"
     if has_sidecar(pod):
         yield f"the pod has a container {PROXY}"
     if injected.ANNOTATION in pod.annotations:
-        yield f"annotation {injected.ANNOTATION}: Istio has dealt with it"
-    yield from _istio_keeps_away(pod)
-    yield from _nobody_may(pod, policy)
+        yield f"annotation {injected.ANNOTATION}: Istio has processed the pod"
+    yield from _opt_outs(pod)
+    yield from _untouchable(pod, policy)
 
 
-def _istio_keeps_away(pod: Pod) -> Iterator[str]:
-    """Reasons why a new pod would get no sidecar either; the expectation may be of old."""
+def _opt_outs(pod: Pod) -> Iterator[str]:
+    """Why a new pod would get no sidecar either; the expectation may be out of date."""
     if pod.spec.host_network:
         yield "hostNetwork: Istio gives it no sidecar"
     if MIRROR in pod.annotations:
@@ -162,8 +147,8 @@ def _istio_keeps_away(pod: Pod) -> Iterator[str]:
         yield f'label {DATAPLANE}: "ambient"'
 
 
-def _nobody_may(pod: Pod, policy: RepairPolicy) -> Iterator[str]:
-    """Pods without which nobody could repair anything."""
+def _untouchable(pod: Pod, policy: RepairPolicy) -> Iterator[str]:
+    """Pods without which nothing could be repaired."""
     for label, value in _JUJU:
         if label in pod.labels and value in {None, pod.labels[label]}:
             yield f"Juju needs the pod: label {label}"
@@ -172,26 +157,26 @@ def _nobody_may(pod: Pod, policy: RepairPolicy) -> Iterator[str]:
         yield "the pod is one of istio-aux itself"
 
 
-def _keeps_pod(
+def _reasons_to_keep(
     pod: Pod, policy: RepairPolicy, live: bool | None, owner_finished: bool | None
 ) -> Iterator[str]:
-    """Reasons not to restart an unmeshed pod although the policy would."""
+    """Why an unmeshed pod is not restarted although the policy is ``restart``."""
     if not live:
-        # Istio's webhooks have failurePolicy Fail: a new pod would not even be created.
+        # Istio's webhooks have failurePolicy Fail: no new pod would be created.
         yield "the injector is not live" if live is False else "not known if the injector is live"
     if obstacle := ownership.not_replaced(pod):
         yield obstacle
     owner = ownership.controller(pod)
     if owner is not None and ownership.is_job(owner):
-        yield from _keeps_pod_of_job(pod, owner, policy, owner_finished)
+        yield from _reasons_to_keep_of_job(pod, owner, policy, owner_finished)
     if pod.status.phase not in {"Pending", "Running"}:
-        # The node may be lost: the pod would be on its way out until the node is back.
+        # The node may be lost: the pod would stay Terminating until the node is back.
         yield f"phase {pod.status.phase or 'not known'}"
     if not (pod.metadata.uid and pod.metadata.resource_version and owner and owner.uid):
-        yield "without uid and resourceVersion nobody can tell that it is still the same pod"
+        yield "without uid and resourceVersion it cannot be checked that it is still the same pod"
 
 
-def _keeps_pod_of_job(
+def _reasons_to_keep_of_job(
     pod: Pod, owner: OwnerReference, policy: RepairPolicy, finished: bool | None
 ) -> Iterator[str]:
     if not policy.restart_jobs:
@@ -210,19 +195,19 @@ def _keeps_pod_of_job(
         yield "its containers are finished"
 
 
-def _costs(owner: OwnerReference, batch: batchjobs.Decision | None) -> Iterator[str]:
-    """What the admin who allowed it should know.
+def _costs(owner: OwnerReference, way: jobs.Way | None) -> Iterator[str]:
+    """What the restart costs a Job; the admin has allowed that.
 
-    The kubelet gives a pod that is deleted a phase first (status_manager.go), and that is what
-    counts (k8s@1.36 job_controller.go isPodFailed, pod_failure_policy.go).
+    The kubelet gives a pod that is deleted a phase first (status_manager.go), and the phase counts
+    (k8s@1.36 job_controller.go isPodFailed, pod_failure_policy.go).
     """
     if not ownership.is_job(owner):
         return
     if ownership.resumable(owner):
         yield f"the {owner.kind} is suspended until all its pods are gone, and makes new ones"
     yield f"what it has done for the {owner.kind} is lost"
-    if batch:
-        yield batch.reason
+    if way:
+        yield way.reason
     elif owner.kind == "Job":
         yield (
             "its end counts for backoffLimit unless podFailurePolicy ignores DisruptionTarget,"

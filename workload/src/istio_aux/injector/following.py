@@ -13,9 +13,8 @@ from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
 from istio_aux.core import liveness
-from istio_aux.core.injection import Hook, hooks_of
+from istio_aux.core.injection import Hook, InjectionPolicy, hooks_of
 from istio_aux.core.injection_probe import question, questions
-from istio_aux.core.injectionpolicy import InjectionPolicy
 from istio_aux.core.liveness import Certificate, Facts
 from istio_aux.core.native import NativeCheck
 from istio_aux.core.policy import Capability

@@ -1,6 +1,6 @@
 """Read an istiod's injection policy from its ConfigMap.
 
-Only the reading may live here; `core.injectionpolicy` has its meaning.
+Only the reading may live here; `core.injection` has its meaning.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from istio_aux.core import injectionpolicy
-from istio_aux.core.injectionpolicy import InjectionPolicy
+from istio_aux.core import injection
+from istio_aux.core.injection import InjectionPolicy
 from istio_aux.core.webhooks import ControlPlane
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
@@ -37,7 +37,7 @@ async def read(
     try:
         async with asyncio.timeout(DEADLINE):
             data = await actions.read_config_map(client, plane.namespace, plane.config_map)
-        return injectionpolicy.read(data[injectionpolicy.KEY])
+        return injection.read_policy(data[injection.POLICY_KEY])
     except ApiError as error:
         why, policy = str(error), known if error.code >= 500 or error.code == 429 else None
     except (KubeError, TimeoutError) as error:

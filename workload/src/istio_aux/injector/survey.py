@@ -10,8 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from istio_aux.core.injection import Expectation, Hook, expected, hooks_of
-from istio_aux.core.injectionpolicy import InjectionPolicy
+from istio_aux.core.injection import Expectation, Hook, InjectionPolicy, expected, hooks_of
 from istio_aux.core.pod import NewPod
 from istio_aux.core.webhooks import Configuration, ControlPlane
 from istio_aux.injector import policies

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from istio_aux.core import batchjobs
+from istio_aux.core.jobs import Job
 from istio_aux.core.pod import OwnerReference, Pod, Struct
 from istio_aux.kube.client import DRY_RUN_ALL, Client
 from istio_aux.kube.errors import ApiError, InvalidNameError, UnreadableError
@@ -34,7 +34,7 @@ class _ConfigMap(Struct, frozen=True):
 
 
 _config_map = Reader(_ConfigMap, "ConfigMap")
-_job = Reader(batchjobs.Job, "Job")
+_job = Reader(Job, "Job")
 _pod = Reader(Pod, "pod")
 
 
@@ -54,11 +54,15 @@ async def read_pod(client: Client, pod: Key) -> Pod | None:
     return found if found and found.metadata.uid == pod.uid else None
 
 
-async def read_job(client: Client, namespace: str, owner: OwnerReference) -> batchjobs.Job | None:
+async def read_job(client: Client, namespace: str, owner: OwnerReference) -> Job | None:
     """Read the Job that ``owner`` names; None if it is gone, or another Job has its name."""
-    path = object_path(owner.api_version, "jobs", namespace, owner.name)
-    found = await read(client, path, _job)
+    found = await read(client, _job_path(namespace, owner), _job)
     return found if found and found.metadata.uid == owner.uid else None
+
+
+async def patch_job(client: Client, namespace: str, owner: OwnerReference, body: bytes) -> None:
+    """Apply a merge patch to the Job that ``owner`` names."""
+    await client.patch(_job_path(namespace, owner), body, STRICT)
 
 
 async def read_config_map(client: Client, namespace: str, name: str) -> Mapping[str, str]:
@@ -109,6 +113,11 @@ async def delete_pod(client: Client, pod: Key, resource_version: str) -> None:
 async def dry_run_pod(client: Client, namespace: str, pod: bytes) -> bytes:
     """Create a pod from JSON in a dry run; returns it as all webhooks would leave it."""
     return await client.post(collection("v1", "pods", namespace), pod, DRY_RUN_ALL)
+
+
+def _job_path(namespace: str, owner: OwnerReference) -> str:
+    # The training operator's kinds form their plurals like that, too (1.9 manifests/base).
+    return object_path(owner.api_version, f"{owner.kind.lower()}s", namespace, owner.name)
 
 
 def _preconditions(pod: Key, resource_version: str) -> dict[str, str]:

@@ -1,1 +1,6 @@
-"""Find pods that missed their sidecar, and have them made anew where that is allowed."""
+"""Find pods that should have a sidecar and have none, report them, and restart them if allowed.
+
+`controller` reacts to events and performs restarts, `pod_store` holds the pods and decides,
+`suspended_jobs` suspends Jobs and resumes them, `application_status` reports on the applications
+that ask for sidecars. The rules are in `core`: `repair`, `rollout`, `suspension` and `jobs`.
+"""

@@ -1,11 +1,9 @@
-"""Find pods that should have a sidecar and have none, say so, and have them made anew if allowed.
+"""The repair controller: it finds pods that should have a sidecar and have none, and restarts them.
 
-Only the events may live here: a pod, a namespace, the injectors, the applications that ask, or who
-leads is different. `ledger` keeps what is right for each pod, `restarts` acts on it. Nothing is
-stored but `Repair.failed`; a new process finds the same pods in the cluster.
-
-Every process watches and decides; only who leads restarts pods, tells their owners and shows them
-in metrics.
+Every process watches pods and decides. Only the leader restarts pods, sends Events, and counts
+unmeshed pods in metrics. `core.rollout` says which pod of a controller is next; one task performs
+one restart, and the watch shows its result. Nothing is stored but `RepairController.failed`: a new
+process finds the same pods in the cluster.
 """
 
 from __future__ import annotations
@@ -15,34 +13,70 @@ import heapq
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
+import msgspec
+
+from istio_aux.core import injection_probe, jobs, rollout
 from istio_aux.core.applications import Applications
+from istio_aux.core.checkpoint import FAILED
 from istio_aux.core.mesh import Mesh
-from istio_aux.core.pacing import Hold, Pace, Stop
 from istio_aux.core.pod import Pod
-from istio_aux.core.policy import RacePolicy
-from istio_aux.core.policy import RepairPolicy as Policy
+from istio_aux.core.policy import RacePolicy, RepairPolicy
+from istio_aux.core.repair import Restart
+from istio_aux.core.rollout import Hold, Moment, Next, Rollout, RolloutLimits, Sidecar, Stop
+from istio_aux.core.start import START
+from istio_aux.kube import actions
 from istio_aux.kube.client import Client
+from istio_aux.kube.errors import ApiError, KubeError, asked
 from istio_aux.kube.events import Events
 from istio_aux.kube.resources import Key
-from istio_aux.repair.applications import applications
-from istio_aux.repair.findings import ApplicationMesh, Suspended, Unmeshed
-from istio_aux.repair.ledger import Ledger
-from istio_aux.repair.narrator import Narrator
-from istio_aux.repair.record import Record
-from istio_aux.repair.restarts import Restarts
-from istio_aux.repair.suspension import Suspensions
+from istio_aux.repair.application_status import ApplicationMesh, application_status
+from istio_aux.repair.pod_store import BATCH, BarePod, PodOwner, PodStore, StoredPod
+from istio_aux.repair.recorder import RepairRecorder
+from istio_aux.repair.suspended_jobs import SuspendedJob, SuspendedJobs
 from istio_aux.telemetry import Telemetry
 
-TRIPPED = 1.0
-"""Seconds until work goes on after an error that nobody foresaw; what it was about is left out."""
+OFF = "race-policy: off"
+
+_PAUSE = 1.0
+"""Seconds between an unhandled exception and the next attempt."""
+
+_SEVERAL_BUDGETS = "more than one PodDisruptionBudget"
+"""In the message of the only 500 after which the pod is known not to be evicted; it has no reason
+(k8s@1.36 eviction.go)."""
 
 
-class Repair:
-    """A handler of the pod watch; see the module for what it does.
+class Unmeshed(msgspec.Struct, frozen=True):
+    """A pod that should have a sidecar and has none, as ``/status`` shows it.
 
     Attributes:
-        listed: whether all pods are known; whoever makes the watch replaces it by the watch's.
+        owner: kind and name of its controller, ``StatefulSet/web``; empty for a bare pod.
+        reason: why it should have one, and why it is not restarted.
+        since: when it was created: a pod gets its sidecar then, or never.
     """
+
+    namespace: str
+    name: str
+    owner: str
+    reason: str
+    since: datetime
+
+
+class NotRestarted(msgspec.Struct, frozen=True):
+    """The pod was not restarted.
+
+    Attributes:
+        reason: why; one line.
+        asked: seconds that the API server asks us to wait.
+        changed: whether the pod, or what was known of it, has changed since it was chosen.
+    """
+
+    reason: str
+    asked: float = 0.0
+    changed: bool = False
+
+
+class RepairController:
+    """A handler of the pod watch; see the module."""
 
     def __init__(
         self,
@@ -51,164 +85,362 @@ class Repair:
         telemetry: Telemetry,
         events: Events,
         *,
-        policy: Policy,
-        suspensions: Suspensions | None = None,
-        pace: Pace | None = None,
+        policy: RepairPolicy,
+        suspended_jobs: SuspendedJobs | None = None,
+        limits: RolloutLimits | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """Prepare: not leading, and nothing known of injectors and applications.
+        """Start as a follower that knows nothing of injectors and applications.
 
         Args:
             client: an open client.
             namespaces: the labels of each namespace; see `relabelled`.
-            telemetry: where to count.
-            events: where to tell the owners of pods.
+            telemetry: the metrics.
+            events: sends Events.
             policy: what the cluster admin set.
-            suspensions: how Jobs of Kubeflow are restarted.
-            pace: how fast pods are restarted.
+            suspended_jobs: suspends Jobs and resumes them.
+            limits: how fast pods are restarted.
             clock: tells the present time, with a zone.
         """
-        narrator = self._narrator = Narrator(telemetry, events)
-        self._ledger = Ledger(namespaces, policy, narrator, clock)
-        self._suspensions = suspensions or Suspensions(
-            client, telemetry, events,
+        self._client, self._clock, self._limits = client, clock, limits or RolloutLimits()
+        self._recorder = RepairRecorder(telemetry, events)
+        self._woken = asyncio.Event()
+        self._store = PodStore(namespaces, policy, self._recorder, clock, self._woken)
+        self._suspended_jobs = suspended_jobs or SuspendedJobs(
+            client, telemetry, self._recorder,
             allowed=policy.race is RacePolicy.RESTART and policy.restart_jobs,
         )  # fmt: skip
-        self._restarts = Restarts(
-            client, self._ledger, narrator, self._suspensions, pace=pace or Pace(), clock=clock
+        self._unlisted = OFF if policy.race is RacePolicy.OFF else "pods are not listed yet"
+        self._running = self._leading = self._stopping = False
+        self._failed: dict[str, datetime] = {}
+        self._active: dict[PodOwner, None] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        telemetry.unmeshed_pods.set_function(
+            lambda: len(self._store.unmeshed) if self._leading else 0
         )
-        self._off, self._running = policy.race is RacePolicy.OFF, False
-        self.listed = asyncio.Event()
-        restarts, unmeshed = self._restarts, self._ledger.unmeshed
-        telemetry.unmeshed_pods.set_function(lambda: len(unmeshed) if restarts.leading else 0)
 
     def apply(self, resource: Pod) -> None:
-        """A pod looks like this now."""
-        self._ledger.take(resource)
+        """The pod exists and looks like this."""
+        self._store.apply(resource)
 
     def delete(self, key: Key, _last: Pod | None) -> None:
-        """A pod is gone, or over."""
-        self._ledger.drop(key)
+        """The pod is gone, or finished."""
+        self._store.delete(key)
 
     def look(self, mesh: Mesh) -> None:
         """This is known of Istio's injectors now."""
-        before, self._ledger.mesh = self._ledger.mesh, mesh
+        before, self._store.mesh = self._store.mesh, mesh
         if _decisive(before) != _decisive(mesh):
-            self._doubt()
+            self._store.doubt()
 
     def relabelled(self, namespace: str) -> None:
-        """A namespace came, has other labels, or is gone."""
-        self._doubt(namespace)
+        """A namespace was created, relabelled or deleted."""
+        self._store.doubt(namespace)
 
     def ask(self, applications: Applications) -> None:
         """These applications ask for sidecars now."""
-        if applications != self._ledger.applications:
-            self._ledger.applications = applications
-            self._doubt()
+        if applications != self._store.applications:
+            self._store.applications = applications
+            self._store.doubt()
 
     def lead(self, leading: bool) -> None:
-        """Become the one that restarts pods and tells of them, or be so no longer.
-
-        Pods are followed all the time, so that whoever takes over finds all of them at once.
-        """
-        if leading == self._restarts.leading:
+        """Start to restart pods, or stop that; a leader remembers only what `recall` was told."""
+        if leading == self._leading:
             return
-        self._narrator.quiet = not leading
-        self._restarts.lead(leading)
+        self._leading = self._recorder.leading = leading
+        self._store.changed.clear()
+        for owner in list(self._active):
+            self._leave(owner)
+        for pod in self._store.unmeshed.values():
+            if pod.owner:
+                self._store.queue(pod.owner, restart=pod.replica.restart)
         if self._running:
-            self._suspensions.lead(leading)
-        self._ledger.doubt()
-        self._restarts.woken.set()
+            self._suspended_jobs.lead(leading)
+        self._store.doubt()
 
     @property
     def failed(self) -> Mapping[str, datetime]:
-        """What the next leader must know, and must be told before it leads: `Restarts.failed`."""
-        return self._restarts.failed
+        """Controllers whose new pod had no sidecar either, and when, for the next leader.
 
-    @failed.setter
-    def failed(self, failed: Mapping[str, datetime]) -> None:
-        self._restarts.failed = failed
+        The keys are those of `PodOwner`; there are at most `FAILED`.
+        """
+        return {key: at for key, at in self._failed.items() if not self._expired(at)}
+
+    def recall(self, failed: Mapping[str, datetime]) -> None:
+        """An earlier leader left this as its `failed`; to be called before `lead`."""
+        self._failed = dict(failed)
 
     @property
     def watched(self) -> int:
         """How many pods are known."""
-        return len(self._ledger)
+        return len(self._store.pods)
 
     @property
     def unmeshed_total(self) -> int:
         """How many pods should have a sidecar and have none."""
-        return len(self._ledger.unmeshed)
+        return len(self._store.unmeshed)
 
     @property
     def unknown(self) -> int:
-        """Of how many pods it is not known whether they should have one."""
-        return len(self._ledger.unknown)
+        """Of how many pods it is not known whether they should have a sidecar."""
+        return len(self._store.unknown)
 
     def unmeshed(self, limit: int | None = None) -> list[Unmeshed]:
-        """Pods that should have a sidecar and have none, the oldest first."""
-        found = self._ledger.unmeshed.values()
-        # A third of the time of a sort, for each look at /status.
+        """The pods that should have a sidecar and have none, the oldest first."""
+        found = self._store.unmeshed.values()
+        # A third of the time of a sort, for each request of /status.
         oldest = heapq.nsmallest(len(found) if limit is None else limit, found, key=_age)
         return [pod for pod in map(_unmeshed, oldest) if pod]
 
     def applications(self) -> list[ApplicationMesh]:
-        """What is to be said of each application that asks for sidecars by name."""
-        unknown = ""
-        if self._off:
-            unknown = "race-policy: off"
-        elif not self.listed.is_set():
-            unknown = "pods are not listed yet"
-        return applications(self._ledger, unknown)
+        """The status of each application that asks for sidecars by name."""
+        return application_status(self._store, self._unlisted)
 
-    def suspended(self) -> list[Suspended]:
-        """Jobs that wait for their pods to go; only who leads knows any."""
-        return self._suspensions.under_way()
+    def suspended(self) -> list[SuspendedJob]:
+        """The Jobs that are suspended until their pods are gone; only the leader knows any."""
+        return self._suspended_jobs.status()
 
-    async def run(self) -> None:
-        """Decide on what is stale and restart what is due, until cancelled."""
+    async def run(self, listed: asyncio.Event) -> None:
+        """Decide what is stale and restart what is next, until cancelled.
+
+        ``listed`` is set once all pods are known. Before, a pod that is not known yet would count
+        as the replacement of another.
+        """
         self._running = True
-        # Jobs that are suspended are resumed even where no pod is looked at any more.
-        self._suspensions.lead(self._restarts.leading)
-        # Before, a pod that nobody has told of yet would count as the replacement of another.
-        await self.listed.wait()
+        # Suspended Jobs are resumed even where no pods are watched any more.
+        self._suspended_jobs.lead(self._leading)
+        await listed.wait()
+        if self._unlisted != OFF:
+            self._unlisted = ""
         while True:
-            self._restarts.woken.clear()
+            self._woken.clear()
             try:
-                await self._ledger.catch_up()
-                await self._restarts.settle()
-            except Exception:  # What trips us must not end the process, which serves admission too.
-                self._narrator.tripped("repair")
-                await asyncio.sleep(TRIPPED)
+                await self._store.catch_up()
+                await self._observe_changed()
+                if self._leading and not self._stopping:
+                    self._start_next()
+            except Exception:  # It must not end the process, which also serves admission.
+                self._recorder.unhandled("repair")
+                await asyncio.sleep(_PAUSE)
             else:
-                await self._restarts.woken.wait()
+                await self._woken.wait()
 
     async def stop(self, patience: float) -> None:
-        """Begin nothing more; give what runs ``patience`` seconds to end, then drop it."""
-        await asyncio.gather(self._restarts.stop(patience), self._suspensions.stop(patience))
+        """Start nothing more; give tasks ``patience`` seconds to end, then cancel them."""
+        self._stopping = True
+        for owner in self._active:
+            self._cancel_timer(owner)
+        await asyncio.gather(self._suspended_jobs.stop(patience), self._stop_tasks(patience))
 
-    def _doubt(self, namespace: str | None = None) -> None:
-        """Decide again on the pods of a namespace, or on all."""
-        self._ledger.doubt(namespace)
-        self._restarts.woken.set()
+    async def _stop_tasks(self, patience: float) -> None:
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=patience)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    async def _observe_changed(self) -> None:
+        """Observe all controllers that are queued."""
+        pods = 0
+        while self._store.changed:
+            owner, _ = self._store.changed.popitem()
+            if self._leading:
+                self._observe(owner)
+            pods += 1 + len(owner.pods)
+            if pods >= BATCH:
+                pods = 0
+                await asyncio.sleep(0)
+
+    def _observe(self, owner: PodOwner) -> None:
+        """Find out the result of the last restart, and what is next."""
+        now, key, before, replicas = self._now(), owner.key, owner.step, owner.replicas
+        if recalled := owner.rollout.failure is None and key in self._failed:
+            owner.rollout = rollout.restored(owner.rollout, self._failed[key])
+        owner.rollout = rollout.observed(owner.rollout, replicas, now, self._limits)
+        if failure := owner.rollout.failure:
+            self._failed.setdefault(key, datetime.fromtimestamp(failure.noticed, UTC))
+            while len(self._failed) > FAILED:
+                del self._failed[min(self._failed, key=lambda each: self._failed[each])]
+        else:
+            self._failed.pop(key, None)
+        owner.step = step = rollout.next_step(owner.rollout, replicas, now, self._limits)
+        if step is None:
+            self._leave(owner)
+            return
+        self._active[owner] = None
+        self._cancel_timer(owner)
+        if not isinstance(step, Next) and step.until is not None:
+            delay = max(step.until - now.steady, 0.0)
+            loop = asyncio.get_running_loop()
+            owner.timer = loop.call_later(delay, self._look_at, owner)
+        if isinstance(step, Stop) and not isinstance(before, Stop) and not recalled:
+            unmeshed = [pod for pod in owner.pods if pod.replica.sidecar is Sidecar.MISSING]
+            shows = [pod.key for pod in unmeshed if step.uid in {"", pod.key.uid}]
+            self._recorder.stopped(str(owner), shows[0] if shows else None, step.reason)
+
+    def _look_at(self, owner: PodOwner) -> None:
+        self._store.queue(owner, restart=True)
+
+    def _expired(self, at: datetime) -> bool:
+        return (self._clock() - at).total_seconds() >= self._limits.memory
+
+    def _leave(self, owner: PodOwner) -> None:
+        """Nothing is to be done about the controller."""
+        self._active.pop(owner, None)
+        self._cancel_timer(owner)
+        owner.step, owner.rollout = None, Rollout(served=owner.rollout.served)
+        self._store.forget(owner)
+
+    @staticmethod
+    def _cancel_timer(owner: PodOwner) -> None:
+        if owner.timer:
+            owner.timer.cancel()
+            owner.timer = None
+
+    def _start_next(self) -> None:
+        """Start a task for each controller that may restart a pod now."""
+        now = self._now()
+        waiting = {
+            owner.key: (owner, owner.step.pod)
+            for owner in self._active
+            if isinstance(owner.step, Next) and owner.task is None
+        }
+        active = [owner.rollout for owner in self._active if owner.rollout.replacing]
+        rollouts = {key: owner.rollout for key, (owner, _) in waiting.items()}
+        for key in rollout.first_in_line(rollouts, active, now, self._limits):
+            owner, replica = waiting[key]
+            pod = next(pod for pod in owner.pods if pod.key.uid == replica.uid)
+            owner.rollout = rollout.started(owner.rollout, owner.replicas, replica, now)
+            owner.task = asyncio.create_task(self._restart(owner, pod), name=f"restart {owner}")
+            self._tasks.add(owner.task)
+            owner.task.add_done_callback(self._tasks.discard)
+            self._look_at(owner)
+
+    async def _restart(self, owner: PodOwner, pod: StoredPod) -> None:
+        """Perform one restart; an error of the request leaves it open, until it is observed."""
+        try:
+            if failed := await self._attempt(owner, pod):
+                self._not_restarted(owner, pod, failed)
+        except KubeError as error:
+            self._recorder.failed(pod.key, str(error))
+        except Exception:  # One pod's failure must not stop the others.
+            self._recorder.unhandled(pod.key)
+        finally:
+            owner.task = None
+            if owner in self._active:
+                self._look_at(owner)
+
+    async def _attempt(self, owner: PodOwner, pod: StoredPod) -> NotRestarted | None:
+        """Decide again with all that has to be read for it, and restart the pod."""
+        begun = owner.rollout.replacing
+        if refused := await self._read_job(owner) or await self._dry_run(pod):
+            return refused
+        # Nothing is awaited between this decision and the request.
+        if self._stopping or owner.rollout.replacing is not begun:
+            return NotRestarted("this process does not lead, or it took too long", changed=True)
+        bare = pod.bare
+        if self._store.pods.get(pod.key) is not pod or bare is None:
+            return NotRestarted("the pod is gone, or needs no restart any more", changed=True)
+        action = self._store.decide(pod, bare)
+        if not isinstance(action, Restart):
+            return NotRestarted(action.reason, changed=True)
+        owner.rollout = rollout.started(owner.rollout, owner.replicas, pod.replica, self._now())
+        if (refused := await self._send(pod, bare, action)) is None:
+            self._recorder.restarted(pod.key, action)
+        return refused
+
+    async def _send(self, pod: StoredPod, bare: BarePod, restart: Restart) -> NotRestarted | None:
+        try:
+            if restart.suspend:
+                why = await self._suspended_jobs.suspend(bare.pod)
+                return NotRestarted(why) if why else None
+            await actions.evict(self._client, pod.key, bare.version)
+        except ApiError as error:
+            if error.unknown and _SEVERAL_BUDGETS not in str(error):
+                raise
+            changed = error.code in {404, 409} and not restart.suspend
+            return NotRestarted(str(error), asked(error), changed)
+        return None
+
+    async def _read_job(self, owner: PodOwner) -> NotRestarted | None:
+        if not jobs.is_batch(owner.reference):
+            return None
+        try:
+            owner.job = await actions.read_job(self._client, owner.namespace, owner.reference)
+        except KubeError as error:
+            why = f"not known whether its Job is finished: {error}"
+            return NotRestarted(why, asked(error))
+        owner.finished = owner.job is None or owner.job.finished or owner.job.deleting
+        return None
+
+    async def _dry_run(self, pod: StoredPod) -> NotRestarted | None:
+        """Check that a new pod of an application that asks for sidecars would get one.
+
+        That depends on our own admission, too, which the API server does not call yet right after
+        the start of this process. Only the creation of a pod shows all of it.
+        """
+        bare = pod.bare
+        if bare is None or self._store.applications.judged(bare.pod) is bare.pod:
+            return None
+        new = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "generateName": injection_probe.NAME,
+                "labels": bare.pod.labels,
+                # Only the label that our admission adds matters here.
+                "annotations": {START: "off"},
+            },
+            "spec": {
+                "automountServiceAccountToken": False,
+                "containers": [injection_probe.CONTAINER],
+            },
+        }
+        try:
+            body = msgspec.json.encode(new)
+            answer = await actions.dry_run_pod(self._client, pod.key.namespace, body)
+        except KubeError as error:
+            why = f"not known whether a new pod would get a sidecar: {error}"
+            return NotRestarted(why, asked(error))
+        found = injection_probe.created(answer)
+        if found.injected:
+            return None
+        return NotRestarted(f"a new pod would get no sidecar: {found.why}")
+
+    def _not_restarted(self, owner: PodOwner, pod: StoredPod, failed: NotRestarted) -> None:
+        """Record that, and store it unless something newer is known."""
+        why, now = failed.reason, self._now()
+        if failed.changed:
+            self._recorder.superseded(pod.key, why)
+            after = rollout.superseded(owner.rollout, why, now, self._limits)
+        else:
+            found = pod.bare.action.reason if pod.bare and pod.bare.unmeshed else ""
+            self._recorder.refused(pod.key, why, found)
+            after = rollout.refused(owner.rollout, why, now, self._limits, asked=failed.asked)
+        if owner.rollout.replacing and owner.rollout.replacing.pod.uid == pod.key.uid:
+            owner.rollout = after
+
+    def _now(self) -> Moment:
+        return Moment(asyncio.get_running_loop().time(), self._clock().timestamp())
 
 
 def _decisive(mesh: Mesh) -> object:
-    """What decisions depend on: not why an injector is as it is."""
+    """What decisions depend on: not why an injector is in its state."""
     live = {injector.configuration for injector in mesh.injectors if injector.live}
     return mesh.known, mesh.hooks, mesh.policies, live
 
 
-def _age(record: Record) -> tuple[float, Key]:
-    since = record.case.since if record.case else None
-    return (since.timestamp() if since else 0.0), record.key
+def _age(pod: StoredPod) -> tuple[float, Key]:
+    since = pod.bare.since if pod.bare else None
+    return (since.timestamp() if since else 0.0), pod.key
 
 
-def _unmeshed(record: Record) -> Unmeshed | None:
-    case, owner = record.case, record.owner
-    if case is None or case.since is None:
+def _unmeshed(pod: StoredPod) -> Unmeshed | None:
+    bare, owner = pod.bare, pod.owner
+    if bare is None or bare.since is None:
         return None
-    reason = case.action.reason
-    if owner and isinstance(owner.step, Hold | Stop) and record.member.restart:
+    reason = bare.action.reason
+    if owner and isinstance(owner.step, Hold | Stop) and pod.replica.restart:
         reason = f"{reason}; {owner.step.reason}"
     name = str(owner) if owner else ""
-    return Unmeshed(record.key.namespace, record.key.name, name, reason, case.since)
+    return Unmeshed(pod.key.namespace, pod.key.name, name, reason, bare.since)

@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from aiohttp import web
 from istio_aux.core.suspension import MARK
-from istio_aux.repair.suspension import Refused
 from unit.asynchronous import driven, until
 from unit.store import refusal
 from unit.training import Kubeflow, World, kubeflow
@@ -37,7 +36,7 @@ async def test_nobody_but_who_leads_touches_a_job() -> None:
         await world.suspended()
         await world.api.end()
         process = world.process(leading=False)
-        assert await world.restart(process) == Refused("this process may not suspend it")
+        assert await world.restart(process) == "this process may not suspend it"
         before = len(world.api.requests)
         await asyncio.sleep(0.05)  # Nothing happens that could be awaited.
         assert len(world.api.requests) == before
@@ -55,7 +54,8 @@ async def test_a_process_that_led_when_it_was_asked_does_not_suspend_a_job() -> 
     async with kubeflow() as world:
         process = world.process()
         world.api.faults.append(usurp)
-        assert await world.restart(process) == Refused("this process does not lead any more")
+        refused = await world.restart(process)
+        assert refused == "its TFJob is not suspended: this process does not lead any more"
         assert not world.api.suspended
 
 
@@ -88,7 +88,7 @@ async def test_a_bound_that_began_under_an_earlier_leader_ends_under_the_next() 
         assert event["regarding"]["kind"] == "TFJob"
         assert event["regarding"]["name"] == "mnist"
         assert event["note"].startswith("TFJob mnist: it was suspended for too long, and 2 of its")
-        await until(lambda: not process.under_way(), "nothing is under way")
+        await until(lambda: not process.status(), "nothing is under way")
 
 
 @driven
@@ -99,7 +99,7 @@ async def test_suspended_jobs_are_counted_while_they_are() -> None:
         await until(lambda: world.gauge("istio_aux_suspended_jobs") == 1, "it is counted")
         await world.api.end()
         await until(lambda: world.gauge("istio_aux_suspended_jobs") == 0, "it is not any more")
-        assert not process.under_way()
+        assert not process.status()
 
 
 @driven
@@ -119,7 +119,7 @@ async def test_a_job_that_was_overlooked_is_found_later() -> None:
     async with kubeflow() as world:
         process = world.process(search=0.02)
         await until(lambda: lists(world.api) > 1, "a search that finds nothing")
-        assert not process.under_way()
+        assert not process.status()
         await world.suspended()
         await world.api.end()
         await world.resumed()

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from istio_aux.core import batchjobs, repair
-from istio_aux.core.batchjobs import Evict, Job, Spare, Suspend
+from istio_aux.core import jobs, repair
+from istio_aux.core.jobs import EvictPod, Job, KeepPod, SuspendJob
 from unit.core.unmeshed import WITH_JOBS, YES
 from unit.core.unmeshed import job as pod
 
@@ -59,7 +59,7 @@ def ended(condition: str) -> dict[str, Any]:
     ],
 )
 def test_a_job_is_suspended_for_that_costs_it_no_failure(found: Job) -> None:
-    assert isinstance(batchjobs.decide(found, pod(), meshed=False), Suspend)
+    assert isinstance(jobs.replace_pod(found, pod(), meshed=False), SuspendJob)
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ def test_a_job_is_suspended_for_that_costs_it_no_failure(found: Job) -> None:
 def test_a_pod_is_evicted_where_that_counts_for_nothing(rule: Any) -> None:
     """The others of its Job go on."""
     found = job(backoffLimit=0, podFailurePolicy=rules(*rule))
-    decision = batchjobs.decide(found, pod(), meshed=False)
-    assert isinstance(decision, Evict)
+    decision = jobs.replace_pod(found, pod(), meshed=False)
+    assert isinstance(decision, EvictPod)
     assert decision.reason == "its end does not count: podFailurePolicy ignores DisruptionTarget"
 
 
@@ -95,8 +95,8 @@ def test_a_pod_is_evicted_where_that_counts_for_nothing(rule: Any) -> None:
 def test_a_pod_of_a_job_that_is_not_suspended_is_evicted_below_its_limit(
     found: Job, meshed: bool
 ) -> None:
-    decision = batchjobs.decide(found, pod(), meshed=meshed)
-    assert isinstance(decision, Evict)
+    decision = jobs.replace_pod(found, pod(), meshed=meshed)
+    assert isinstance(decision, EvictPod)
     assert decision.reason.startswith("its end counts as failure 1 of backoffLimit 6, and as")
 
 
@@ -114,9 +114,9 @@ def test_a_pod_of_a_job_that_is_not_suspended_is_evicted_below_its_limit(
         row("whose limit is not known", job(SPARKJOB, backoffLimit=None),
             "its Job would fail: 0 failures of backoffLimit 0"),
         row("of a JobSet", job(JOBSET),
-            "its Job is part of JobSet train, which might fail or begin again"),
+            "its Job is part of JobSet train, which might fail or start again"),
         row("of a TrainJob", job(TRAINJOB),
-            "its Job is part of TrainJob train, which might fail or begin again"),
+            "its Job is part of TrainJob train, which might fail or start again"),
         row("that is finished", job(status=ended("Complete")), "its Job is finished"),
         row("that has failed", job(status=ended("FailureTarget")), "its Job is finished"),
         row("that somebody suspended", job(suspend=True), "its Job is suspended"),
@@ -132,31 +132,32 @@ def test_a_pod_of_a_job_that_is_not_suspended_is_evicted_below_its_limit(
     ],
 )  # fmt: skip
 def test_no_pod_of_a_job_that_would_suffer_is_touched(found: Job, because: str) -> None:
-    assert batchjobs.decide(found, pod(), meshed=False) == Spare(reason=because)
+    assert jobs.replace_pod(found, pod(), meshed=False) == KeepPod(because)
 
 
 @pytest.mark.parametrize(
-    ("said", "way"), [("0", Evict), ("1", Evict), ("2", Spare), ("", Spare), ("many", Spare)]
+    ("said", "way"),
+    [("0", EvictPod), ("1", EvictPod), ("2", KeepPod), ("", KeepPod), ("many", KeepPod)],
 )
 def test_a_pod_whose_index_would_fail_is_not_evicted(said: str, way: type) -> None:
     found = job(SPARKJOB, backoffLimit=2**31 - 1, backoffLimitPerIndex=2)
-    its = pod(annotations={batchjobs.INDEX_FAILURES: said})
-    assert isinstance(batchjobs.decide(found, its, meshed=False), way)
+    its = pod(annotations={jobs.INDEX_FAILURES: said})
+    assert isinstance(jobs.replace_pod(found, its, meshed=False), way)
 
 
 @pytest.mark.parametrize(
-    ("found", "way"),
-    [(job(), repair.Way.SUSPEND), (job(SPARKJOB), repair.Way.EVICT), (None, repair.Way.EVICT)],
+    ("found", "suspend"),
+    [(job(), True), (job(SPARKJOB), False), (None, False)],
     ids=["alone", "of somebody's", "not read yet"],
 )
-def test_the_decision_on_the_job_is_that_on_its_pod(found: Job | None, way: repair.Way) -> None:
+def test_the_decision_on_the_job_is_that_on_its_pod(found: Job | None, suspend: bool) -> None:
     action = repair.decide(pod(), YES, WITH_JOBS, live=True, owner_finished=False, job=found)
     assert isinstance(action, repair.Restart)
-    assert action.way is way
+    assert action.suspend is suspend
 
 
 def test_a_pod_whose_job_would_suffer_is_reported() -> None:
     action = repair.decide(pod(), YES, WITH_JOBS, live=True, owner_finished=False, job=job(JOBSET))
-    assert isinstance(action, repair.Report)
+    assert isinstance(action, repair.ReportUnmeshed)
     assert action.unmeshed
     assert "; not restarted: its Job is part of JobSet train" in action.reason

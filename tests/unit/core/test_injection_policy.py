@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from istio_aux.core.injectionpolicy import InjectionPolicy, read
+from istio_aux.core.injection import InjectionPolicy, read_policy
 from istio_aux.core.selectors import parse
 from istio_aux.core.webhooks import ControlPlane
 
@@ -33,7 +33,7 @@ templates:
 
 
 def test_a_policy_is_read_from_among_the_templates() -> None:
-    assert read(TEXT) == InjectionPolicy(
+    assert read_policy(TEXT) == InjectionPolicy(
         policy="enabled",
         never=(parse("openshift.io/build.name"), parse("kind in (job,pod),kind!=pod")),
         always=(parse("team=mesh"),),
@@ -52,7 +52,7 @@ def test_a_policy_is_read_from_among_the_templates() -> None:
 )
 def test_a_policy_that_is_not_given_is_not_enabled(text: str, policy: str) -> None:
     """Istiod then injects nothing."""
-    assert read(text) == InjectionPolicy(policy=policy)
+    assert read_policy(text) == InjectionPolicy(policy=policy)
 
 
 def test_a_selector_that_istiod_passes_over_hides_no_other() -> None:
@@ -62,7 +62,7 @@ neverInjectSelector:
 - matchExpressions: [{key: a, operator: Like}]
 - matchLabels: {b: c}
 """
-    assert read(text).never == (parse("b=c"),)
+    assert read_policy(text).never == (parse("b=c"),)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ neverInjectSelector:
 def test_what_istiod_cannot_read_gives_one_clear_line(text: str, why: str) -> None:
     """It goes on with what it had before, which nobody knows."""
     with pytest.raises(ValueError, match=r"YAML|Expected") as caught:
-        read(text)
+        read_policy(text)
 
     assert why in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -1,0 +1,291 @@
+"""Jobs of Kubernetes and of the training operator, and how a pod of a batch Job may be replaced.
+
+An evicted pod counts as a failure of its batch Job, unless podFailurePolicy says otherwise, and the
+Job fails after backoffLimit failures. A suspended Job counts none: its controller takes its
+finalizer off a pod before it deletes it (k8s@1.36 job_controller.go deleteJobPods).
+`tests/cluster/test_batch_jobs.py` shows both with the real controller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from istio_aux.core import ownership
+from istio_aux.core.pod import Condition, Metadata, OwnerReference, Pod, Struct
+
+INDEX_FAILURES = "batch.kubernetes.io/job-index-failure-count"
+"""Annotation of a pod: how often its index has failed (with backoffLimitPerIndex)."""
+
+TRAINING_JOB_NAME = "training.kubeflow.org/job-name"
+"""Label of a pod of the training operator (1.9 common_types.go JobNameLabel)."""
+
+_DISRUPTED = "DisruptionTarget"
+"""Condition that an eviction sets on a pod (k8s@1.36 eviction.go); a suspension does not."""
+
+_FINISHED = frozenset({"Succeeded", "Failed", "Complete", "SuccessCriteriaMet", "FailureTarget"})
+"""Conditions of a Job whose controller makes no more pods (job_controller.go syncJob, 1.9
+common_types.go)."""
+
+_FAIL_WITH_A_JOB = {"JobSet": "jobset.x-k8s.io", "TrainJob": "trainer.kubeflow.org"}
+"""Owners of Jobs that fail or start again when one of their Jobs fails, with their API groups."""
+
+
+class JobKind(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of Job that can be suspended.
+
+    Attributes:
+        api_version: which version of its API is used.
+        kind: its name.
+        policy: the fields of its spec that lead to ``suspend`` and ``managedBy``.
+        job_name: label by which its pods are found.
+        manager: ``managedBy`` of Jobs that its own controller manages.
+    """
+
+    api_version: str
+    kind: str
+    policy: tuple[str, ...] = ()
+    job_name: str
+    manager: str
+
+
+_BATCH = JobKind(
+    api_version="batch/v1",
+    kind="Job",
+    job_name="batch.kubernetes.io/job-name",
+    manager="kubernetes.io/job-controller",
+)
+_TRAINING = tuple(
+    JobKind(
+        api_version=ownership.TRAINING,
+        kind=kind,
+        policy=("runPolicy",),
+        job_name=TRAINING_JOB_NAME,
+        # 1.9 common_types.go RunPolicy.
+        manager="kubeflow.org/training-operator",
+    )
+    for kind in sorted(ownership.TRAINING_KINDS)
+)
+KINDS: Mapping[str, JobKind] = {kind.kind: kind for kind in (_BATCH, *_TRAINING)}
+"""All kinds that can be suspended, by name."""
+
+
+def kind_of(owner: OwnerReference | None) -> JobKind | None:
+    """The owner's kind, if it can be suspended."""
+    kind = KINDS.get(owner.kind) if owner else None
+    return kind if owner and kind and kind.api_version == owner.api_version else None
+
+
+class PodCondition(Struct, frozen=True):
+    """One of ``onPodConditions``."""
+
+    type: str = ""
+    status: str = "True"
+
+
+class AnyExitCodes(Struct, frozen=True):
+    """``onExitCodes``. Nobody knows the exit code of a program that is told to stop."""
+
+
+class FailureRule(Struct, frozen=True):
+    """One of ``podFailurePolicy.rules``; the first that matches counts."""
+
+    action: str = ""
+    on_exit_codes: AnyExitCodes | None = None
+    on_pod_conditions: tuple[PodCondition, ...] | None = None
+
+
+class PodFailurePolicy(Struct, frozen=True):
+    """``spec.podFailurePolicy``."""
+
+    rules: tuple[FailureRule, ...] | None = None
+
+
+class RunPolicy(Struct, frozen=True):
+    """``spec.runPolicy`` of the training operator's kinds."""
+
+    suspend: bool | None = None
+    managed_by: str | None = None
+
+
+class JobSpec(RunPolicy, frozen=True):
+    """``spec``; a batch Job has the fields of `RunPolicy` directly in it."""
+
+    run_policy: RunPolicy | None = None
+    backoff_limit: int | None = None
+    backoff_limit_per_index: int | None = None
+    pod_failure_policy: PodFailurePolicy | None = None
+
+
+class UncountedPods(Struct, frozen=True):
+    """``status.uncountedTerminatedPods``: UIDs of pods that are about to be counted."""
+
+    failed: tuple[str, ...] | None = None
+
+
+class JobStatus(Struct, frozen=True):
+    """``status``; only that of a batch Job counts pods."""
+
+    conditions: tuple[Condition, ...] | None = None
+    failed: int | None = None
+    terminating: int | None = None
+    uncounted_terminated_pods: UncountedPods | None = None
+
+
+class Job(Struct, frozen=True):
+    """A Job of any kind, reduced to the fields that are read."""
+
+    metadata: Metadata = Metadata()
+    spec: JobSpec = JobSpec()
+    status: JobStatus | None = None
+
+    @property
+    def run_policy(self) -> RunPolicy:
+        """Where ``suspend`` and ``managedBy`` are."""
+        return self.spec.run_policy or self.spec
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has succeeded or failed."""
+        return any(self.has(condition) for condition in _FINISHED)
+
+    @property
+    def deleting(self) -> bool:
+        """Whether it has a deletionTimestamp."""
+        return self.metadata.deletion_timestamp is not None
+
+    def has(self, condition: str) -> bool:
+        """Whether the condition is true."""
+        found = (self.status.conditions or ()) if self.status else ()
+        return any(c.type == condition and c.status == "True" for c in found)
+
+
+class KeepPod(msgspec.Struct, frozen=True):
+    """No pod of the Job may be replaced."""
+
+    reason: str
+
+
+class EvictPod(msgspec.Struct, frozen=True):
+    """The pod is evicted; the reason says what that costs the Job."""
+
+    reason: str
+
+
+class SuspendJob(msgspec.Struct, frozen=True):
+    """The Job is suspended until its pods are gone; the reason says what that costs."""
+
+    reason: str
+
+
+Way = KeepPod | EvictPod | SuspendJob
+
+
+def is_batch(owner: OwnerReference) -> bool:
+    """Whether the owner is a Job of Kubernetes itself."""
+    return owner.kind == "Job" and owner.api_version.startswith("batch/")
+
+
+def queued_by_kueue(job: Job, pod: Pod) -> str:
+    """The label that leaves it to Kueue when the Job is suspended; empty if there is none."""
+    labels = (*(job.metadata.labels or {}), *pod.labels)
+    return next((label for label in labels if label.startswith(ownership.KUEUE)), "")
+
+
+def replace_pod(job: Job, pod: Pod, *, meshed: bool) -> Way:
+    """Decide how ``pod`` of the batch Job ``job`` may be replaced.
+
+    Args:
+        job: the pod's Job, read a moment ago.
+        pod: one of its pods, which has no sidecar.
+        meshed: whether another pod of the Job has a sidecar; its work need not be lost.
+
+    Returns:
+        The first that applies: the Job must be left alone; an eviction does not count as a failure;
+        the Job can be suspended; an eviction counts, and the Job can bear that.
+    """
+    if reason := next(_reasons_to_keep(job), None):
+        return KeepPod(reason)
+    if _ignores_eviction(job):
+        return EvictPod("its end does not count: podFailurePolicy ignores DisruptionTarget")
+    if next(_reasons_not_to_suspend(job, pod, meshed), None) is None:
+        return SuspendJob("the Job is suspended until all its pods are gone, and makes new ones")
+    if reason := next(_reasons_to_fail(job, pod), None):
+        return KeepPod(reason)
+    return EvictPod(
+        f"its end counts as failure {_failures(job) + 1} of backoffLimit {job.spec.backoff_limit},"
+        " and as a success if its containers exit with 0 when they are told to stop"
+    )
+
+
+def _reasons_to_keep(job: Job) -> Iterator[str]:
+    """Why no pod of the Job may be replaced."""
+    if job.finished or job.deleting:
+        yield "its Job is finished"
+    if job.spec.suspend:
+        yield "its Job is suspended"
+    if (manager := job.spec.managed_by or _BATCH.manager) != _BATCH.manager:
+        yield f"its Job is managed by {manager}"
+    owner = ownership.controller_of(job.metadata)
+    if owner and ownership.group(owner) == _FAIL_WITH_A_JOB.get(owner.kind):
+        yield f"its Job is part of {owner.kind} {owner.name}, which might fail or start again"
+
+
+def _ignores_eviction(job: Job) -> bool:
+    """Whether an eviction never counts as a failure, whatever the exit code of the pod."""
+    for rule in _rules(job):
+        if rule.on_exit_codes is not None:
+            return False  # It may match.
+        if _matches_eviction(rule):
+            return rule.action == "Ignore"
+    return False
+
+
+def _reasons_not_to_suspend(job: Job, pod: Pod, meshed: bool) -> Iterator[str]:
+    owner = ownership.controller_of(job.metadata)
+    if owner and (ownership.group(owner), owner.kind) != ("batch", "CronJob"):
+        yield f"its {owner.kind} might not expect that"
+    if queued_by_kueue(job, pod):
+        yield "Kueue decides when it is suspended"
+    # Unlike the count of failures, this rule also applies to pods without the finalizer.
+    if any(rule.action == "FailJob" for rule in _rules(job)):
+        yield "its podFailurePolicy may fail it for the way in which a pod ends"
+    if meshed:
+        yield "another pod of it has its sidecar, and would lose its work"
+
+
+def _reasons_to_fail(job: Job, pod: Pod) -> Iterator[str]:
+    """Why the Job might fail after an eviction."""
+    for rule in _rules(job):
+        if rule.action in {"FailJob", "FailIndex"} and (
+            rule.on_exit_codes is not None or _matches_eviction(rule)
+        ):
+            yield f"its Job might fail: podFailurePolicy says {rule.action}"
+    limit, failures = job.spec.backoff_limit or 0, _failures(job)
+    if failures >= limit:
+        yield f"its Job would fail: {failures} failures of backoffLimit {limit}"
+    per_index = job.spec.backoff_limit_per_index
+    if per_index is not None:
+        said = pod.annotations.get(INDEX_FAILURES, "")
+        if not (said.isdecimal() and len(said) < 10 and int(said) < per_index):
+            yield f"its index would fail: {said[:10] or 'unknown'} failures of {per_index}"
+
+
+def _failures(job: Job) -> int:
+    """The failures that are counted, or may be in a moment."""
+    status = job.status or JobStatus()
+    uncounted = status.uncounted_terminated_pods or UncountedPods()
+    return (status.failed or 0) + (status.terminating or 0) + len(uncounted.failed or ())
+
+
+def _rules(job: Job) -> tuple[FailureRule, ...]:
+    policy = job.spec.pod_failure_policy
+    return (policy.rules or ()) if policy else ()
+
+
+def _matches_eviction(rule: FailureRule) -> bool:
+    return any(
+        condition.type == _DISRUPTED and condition.status == "True"
+        for condition in rule.on_pod_conditions or ()
+    )

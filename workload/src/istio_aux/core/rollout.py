@@ -1,0 +1,392 @@
+"""The rollout of one controller: which of its pods without a sidecar is restarted next, and when.
+
+The pods of a controller are restarted one at a time: the next one follows when the replacement of
+the last one is Ready with its sidecar. A restart that does not help is not repeated. Whether a pod
+may be restarted at all is decided in `repair`.
+
+=========== ==================================================== ===========
+State       What happens                                         Next state
+=========== ==================================================== ===========
+idle        `started`: a pod is about to be evicted              replacing
+replacing   `refused`, `superseded`: the pod was not evicted     backing off
+replacing   `observed`: after ``doubt`` the pod is still there   backing off
+replacing   `observed`: a new pod is Ready with a sidecar        idle
+replacing   `observed`: a new pod has no sidecar either          failed
+backing off `started`, not before ``retry_at``                   replacing
+failed      `observed`: a later pod has its sidecar              idle
+failed      `observed`: ``memory`` seconds have passed           idle
+any         `restored`: an earlier leader saw it fail            failed
+=========== ==================================================== ===========
+
+`next_step` says what to do in each state. An eviction that nobody answered needs no transition of
+its own: the pods show whether it happened.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+from msgspec import structs
+
+from istio_aux.core import ownership, repair
+from istio_aux.core.pod import Pod, Struct
+
+
+class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Times in seconds, and the rate limit of the whole cluster."""
+
+    at_once: int = 5
+    """Controllers of which a pod is being replaced at the same time."""
+    patience: float = 600.0
+    """For a replacement: a Deployment's default progressDeadlineSeconds."""
+    doubt: float = 90.0
+    """After which a pod that is still there was not evicted. The API server works on a request for
+    up to 60 s (kube-apiserver --request-timeout), and a watch may lag."""
+    first_retry: float = 1.0
+    """After a refusal: the status of a PodDisruptionBudget lags behind a pod that is Ready. A
+    longer Retry-After of the API server takes precedence."""
+    last_retry: float = 300.0
+    memory: float = 86400.0
+    """For a restart that did not help. One more is tried afterwards."""
+    second_look: float = 1.0
+    """After a pod had changed since it was chosen. A watch lags by milliseconds."""
+
+
+class Moment(NamedTuple):
+    """The present, on two clocks.
+
+    Attributes:
+        steady: seconds of a clock that is never set.
+        wall: seconds since 1970, as in a creationTimestamp.
+    """
+
+    steady: float
+    wall: float
+
+
+class Sidecar(StrEnum):
+    """Whether a pod has its sidecar."""
+
+    PRESENT = "present"
+    MISSING = "missing"
+    UNKNOWN = "unknown"
+    """It has none, and it is not known whether it should."""
+    UNWANTED = "unwanted"
+    """It has none, and it should not."""
+
+
+class Replica(Struct, frozen=True, gc=False):
+    """A pod of a controller, as it is now; `replica` makes one.
+
+    Attributes:
+        name: its name, in the namespace of its controller.
+        uid: its UID.
+        sidecar: whether it has its sidecar.
+        ready: whether it serves. A Job's pod with a sidecar always does: it may finish before
+            anybody sees it Ready.
+        deleting: whether it has a deletionTimestamp.
+        restart: whether `repair.decide` wants it restarted.
+        ordinal: its number in a StatefulSet; None elsewhere.
+        created: seconds since 1970; 0 if not known.
+    """
+
+    name: str
+    uid: str
+    sidecar: Sidecar
+    ready: bool = False
+    deleting: bool = False
+    restart: bool = False
+    ordinal: int | None = None
+    created: float = 0.0
+
+
+class Replacement(Struct, frozen=True):
+    """``pod`` is being replaced since then; its controller had pods with the ``known`` UIDs."""
+
+    pod: Replica
+    since: float
+    known: frozenset[str]
+
+
+class Failure(Struct, frozen=True):
+    """A pod that was made after a restart has no sidecar either.
+
+    Attributes:
+        reason: which pods; one line.
+        created: when that pod was created, in seconds since 1970.
+        noticed: when that was noticed, or ``created`` if that is later: clocks differ.
+        uid: of that pod; empty if an earlier leader saw it.
+    """
+
+    reason: str
+    created: float
+    noticed: float
+    uid: str = ""
+
+
+class Rollout(Struct, frozen=True):
+    """What was done about the pods of one controller, and its result.
+
+    Attributes:
+        replacing: set in state "replacing".
+        failure: set in state "failed".
+        refusals: refused evictions in a row.
+        refusal: why the last one was refused.
+        retry_at: the steady time before which no eviction is tried.
+        served: the steady time of the last attempt; None: there was none.
+    """
+
+    replacing: Replacement | None = None
+    failure: Failure | None = None
+    refusals: int = 0
+    refusal: str = ""
+    retry_at: float = 0.0
+    served: float | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing has to be remembered once the controller has no pods."""
+        return self.replacing is None and self.failure is None
+
+
+class Next(Struct, frozen=True):
+    """Restart this pod now."""
+
+    pod: Replica
+
+
+class Hold(Struct, frozen=True):
+    """Ask again when a pod of the controller changes, and at the steady time ``until`` if set."""
+
+    reason: str
+    until: float | None = None
+
+
+class Stop(Struct, frozen=True):
+    """Restart no pod of this controller, and report that; ask again as for `Hold`.
+
+    ``uid`` is that of the pod that shows that a restart does not help, if there is one.
+    """
+
+    reason: str
+    until: float | None = None
+    uid: str = ""
+
+
+Step = Next | Hold | Stop
+
+
+def replica(pod: Pod, action: repair.RepairAction) -> Replica:
+    """Reduce a pod and the decision about it."""
+    present = repair.has_sidecar(pod)
+    created = pod.metadata.creation_timestamp
+    return Replica(
+        name=pod.metadata.name,
+        uid=pod.metadata.uid,
+        sidecar=Sidecar.PRESENT if present else _sidecar(action),
+        ready=serves(pod, present),
+        deleting=pod.metadata.deletion_timestamp is not None,
+        restart=isinstance(action, repair.Restart),
+        ordinal=ownership.ordinal(pod),
+        created=created.timestamp() if created else 0.0,
+    )
+
+
+def serves(pod: Pod, present: bool) -> bool:
+    """Whether a pod is `Replica.ready`; ``present``: whether it has a sidecar."""
+    if pod.metadata.deletion_timestamp is not None:
+        return False
+    for condition in pod.status.conditions or ():
+        if condition.type == "Ready" and condition.status == "True":
+            return True
+    owner = ownership.controller(pod) if present else None
+    return owner is not None and ownership.is_job(owner)
+
+
+def first_in_line(
+    waiting: Mapping[str, Rollout], active: Iterable[Rollout], now: Moment, limits: RolloutLimits
+) -> list[str]:
+    """Choose the controllers that may restart a pod now.
+
+    Args:
+        waiting: the controllers whose next step is `Next`, by any key.
+        active: the rollouts of all others that are replacing a pod.
+        now: the present.
+        limits: at most ``at_once`` pods are being replaced, new ones included.
+
+    Returns:
+        Those that were never served come first, then those that were served longest ago.
+    """
+    free = limits.at_once - sum(_within_patience(rollout, now, limits) for rollout in active)
+
+    def place(key: str) -> tuple[float, str]:
+        served = waiting[key].served
+        return (-math.inf if served is None else served, key)
+
+    return heapq.nsmallest(free, waiting, key=place) if free > 0 else []
+
+
+def next_step(
+    rollout: Rollout, pods: Sequence[Replica], now: Moment, limits: RolloutLimits
+) -> Step | None:
+    """Say what is next for one controller, as if there were no others.
+
+    Returns:
+        None if the controller can be forgotten: no pod of it is to be restarted, or it has had no
+        pod for so long that it does not exist any more.
+    """
+    gone = None if pods else (rollout.served or 0.0) + 2 * limits.patience
+    if gone is not None and (rollout.idle or now.steady >= gone):
+        return None
+    if failure := rollout.failure:
+        forgotten = now.steady + limits.memory - (now.wall - failure.noticed)
+        return Stop(failure.reason, gone or forgotten, failure.uid)
+    if replacing := rollout.replacing:
+        return _await(replacing, gone, now, limits)
+    possible = [pod for pod in pods if pod.restart]
+    if not possible:
+        return None
+    if now.steady < rollout.retry_at:
+        return Hold(f"not restarted: {rollout.refusal}; tried again later", rollout.retry_at)
+    return _unproven(pods, now, limits) or _choose(pods, possible)
+
+
+def started(rollout: Rollout, pods: Iterable[Replica], pod: Replica, now: Moment) -> Rollout:
+    """``pod`` is about to be evicted; ``pods`` are all pods of the controller."""
+    known = frozenset(each.uid for each in pods)
+    replacing = Replacement(pod=pod, since=now.steady, known=known)
+    return structs.replace(rollout, replacing=replacing, served=now.steady)
+
+
+def refused(
+    rollout: Rollout, why: str, now: Moment, limits: RolloutLimits, *, asked: float = 0.0
+) -> Rollout:
+    """The API server did not evict the pod.
+
+    Usually a PodDisruptionBudget does not allow it now (429). The delay grows with each refusal,
+    and is at least ``asked`` seconds (Retry-After).
+    """
+    # Bounded: a float has no 2 ** 1024.
+    wait = min(limits.first_retry * 2 ** min(rollout.refusals, 32), limits.last_retry)
+    return structs.replace(
+        rollout, replacing=None, refusals=rollout.refusals + 1, refusal=why,
+        retry_at=now.steady + max(wait, asked),
+    )  # fmt: skip
+
+
+def superseded(rollout: Rollout, why: str, now: Moment, limits: RolloutLimits) -> Rollout:
+    """The pod had changed since it was chosen: it was not evicted, and nobody refused that."""
+    retry_at = now.steady + limits.second_look
+    return structs.replace(rollout, replacing=None, refusal=why, retry_at=retry_at)
+
+
+def restored(rollout: Rollout, noticed: datetime) -> Rollout:
+    """An earlier leader noticed at that time that a restart did not help."""
+    at = noticed.astimezone(UTC)
+    why = f"a pod made at {at:%Y-%m-%d %H:%M:%S}Z, after another was evicted, has no sidecar either"
+    failure = Failure(reason=why, created=at.timestamp(), noticed=at.timestamp())
+    return Rollout(failure=failure, served=rollout.served)
+
+
+def observed(
+    rollout: Rollout, pods: Sequence[Replica], now: Moment, limits: RolloutLimits
+) -> Rollout:
+    """The controller has these pods now, and no others."""
+    idle = Rollout(served=rollout.served)
+    if failure := rollout.failure:
+        expired = now.wall - failure.noticed >= limits.memory
+        return idle if expired or any(_helps(pod, failure) for pod in pods) else rollout
+    if (replacing := rollout.replacing) is None:
+        return rollout
+    old = replacing.pod
+    for pod in pods:
+        if pod.uid == old.uid:
+            if pod.deleting or now.steady < replacing.since + limits.doubt:
+                return rollout
+            return refused(rollout, f"{pod.name} is still there", now, limits)
+    # In a StatefulSet the replacement has the same name.
+    new = [
+        pod
+        for pod in pods
+        if pod.uid not in replacing.known and (old.ordinal is None or pod.name == old.name)
+    ]
+    for pod in new:
+        if pod.sidecar is Sidecar.MISSING:
+            why = f"{pod.name}, made after {old.name} was evicted, has no sidecar either"
+            failure = Failure(why, pod.created, max(pod.created, now.wall), pod.uid)
+            return structs.replace(idle, failure=failure)
+    proven = any(pod.ready and pod.sidecar in {Sidecar.PRESENT, Sidecar.UNWANTED} for pod in new)
+    return idle if proven else rollout
+
+
+def _sidecar(action: repair.RepairAction) -> Sidecar:
+    match action:
+        case repair.Skip():
+            return Sidecar.UNWANTED
+        case repair.ReportUnmeshed(unmeshed=False):
+            return Sidecar.UNKNOWN
+        case repair.ReportUnmeshed() | repair.Restart():
+            return Sidecar.MISSING
+
+
+def _await(
+    replacing: Replacement, gone: float | None, now: Moment, limits: RolloutLimits
+) -> Hold | Stop:
+    awaited = f"{replacing.pod.name} was evicted, and no replacement is Ready with a sidecar"
+    doubtful, late = replacing.since + limits.doubt, replacing.since + limits.patience
+    if now.steady >= late:
+        return Stop(f"{awaited} after {limits.patience:g} s", gone)
+    return Hold(f"{awaited} yet", doubtful if now.steady < doubtful else late)
+
+
+def _within_patience(rollout: Rollout, now: Moment, limits: RolloutLimits) -> bool:
+    replacing = rollout.replacing
+    return replacing is not None and now.steady < replacing.since + limits.patience
+
+
+def _unproven(pods: Iterable[Replica], now: Moment, limits: RolloutLimits) -> Hold | None:
+    """Wait for a pod that may be the replacement of one that another leader restarted.
+
+    No longer than for any replacement: its readiness may depend on something else.
+    """
+    oldest = now.wall - limits.patience
+    for pod in pods:
+        awaited = pod.sidecar is Sidecar.PRESENT and not (pod.ready or pod.deleting)
+        if awaited and pod.created > oldest:
+            until = now.steady + pod.created - oldest
+            return Hold(f"{pod.name} has its sidecar and is not Ready yet", until)
+    return None
+
+
+def _helps(pod: Replica, failure: Failure) -> bool:
+    """Whether the pod shows that a restart helps after all."""
+    return pod.sidecar is Sidecar.PRESENT and not pod.deleting and pod.created > failure.created
+
+
+def _choose(pods: Iterable[Replica], possible: Sequence[Replica]) -> Next | Hold:
+    """Choose the last pod of a StatefulSet, elsewhere preferably one that is not Ready.
+
+    A StatefulSet makes no pod while one before it is not Ready (k8s@1.36 stateful_set_control.go
+    processReplica), unless its podManagementPolicy is Parallel, which is not known here. So no pod
+    behind such a gap is evicted, and the pod in the gap goes first.
+    """
+    if any(pod.ordinal is None for pod in possible):
+        return Next(min(possible, key=lambda pod: (pod.ready, pod.name)))
+    gap = min((pod for pod in pods if not pod.ready), key=_ordinal, default=None)
+    if gap is not None:
+        if gap.restart:
+            return Next(gap)
+        possible = [pod for pod in possible if _ordinal(pod) < _ordinal(gap)]
+        if not possible:
+            return Hold(f"{gap.name} is not Ready, and comes before the others")
+    return Next(max(possible, key=_ordinal))
+
+
+def _ordinal(pod: Replica) -> int:
+    return -1 if pod.ordinal is None else pod.ordinal

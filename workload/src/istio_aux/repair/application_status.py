@@ -1,0 +1,144 @@
+"""The applications that ask for sidecars: the file that names them, and whether they have them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from istio_aux.core.applications import EVERY, Applications, new_pod, parse
+from istio_aux.core.policy import Application
+from istio_aux.core.rollout import Sidecar
+from istio_aux.repair.pod_store import PodStore, StoredPod
+
+_log = logging.getLogger(__name__)
+
+POLL = 2.0
+"""Seconds between two reads of the file."""
+
+_NAMED = 3
+"""Pods that a reason names; the others are counted."""
+
+
+class ApplicationMesh(msgspec.Struct, frozen=True, rename="kebab"):
+    """An application that asks for sidecars, as ``/status`` shows it.
+
+    Attributes:
+        live: whether a new pod of it would get its sidecar now; None: not known.
+        live_reason: why; one line, for people.
+        revision: of the Istio whose injector selects its pods, empty while that is not known.
+        root_namespace: of that Istio's control plane, empty as well.
+        meshed: whether each of its pods has a sidecar; None: not known.
+        meshed_reason: why; one line, for people.
+    """
+
+    namespace: str
+    name: str
+    live: bool | None
+    live_reason: str
+    revision: str
+    root_namespace: str
+    meshed: bool | None
+    meshed_reason: str
+
+
+class ApplicationsFile:
+    """The file that names the applications; `core.applications.parse` says what it means.
+
+    Attributes:
+        applications: those that the file named when it was read last.
+    """
+
+    def __init__(self, path: Path | None, changed: Callable[[Applications], None]) -> None:
+        """Pass every change that `follow` finds to ``changed``. Without a path nobody asks."""
+        self.applications = Applications()
+        self._path, self._changed = path, changed
+        self._text: str | None = None
+
+    def read(self) -> bool:
+        """Read the file; returns whether it names others than before.
+
+        A file that does not exist names nobody; one that cannot be read changes nothing.
+        """
+        if self._path is None:
+            return False
+        try:
+            text = self._path.read_text(errors="replace")
+        except FileNotFoundError:
+            text = ""
+        except OSError as error:
+            if self._text is not None:
+                _log.error("%s", error, extra={"event": "applications", "outcome": "kept"})
+            self._text = None
+            return False
+        if text == self._text:
+            return False
+        self._text, before = text, self.applications
+        self.applications, problems = parse(text)
+        for problem in problems:
+            _log.error("%s: %s", self._path, problem, extra={"event": "applications"})
+        return self.applications != before
+
+    async def follow(self, interval: float = POLL) -> None:
+        """Report the content of the file now, and every change of it, until cancelled."""
+        while True:
+            if self.read():
+                self._changed(self.applications)
+            await asyncio.sleep(interval)
+
+
+def application_status(store: PodStore, unlisted: str = "") -> list[ApplicationMesh]:
+    """Report on each application that is named, and on all of a model together, sorted.
+
+    ``unlisted`` says why the pods are not known; empty if they are.
+    """
+    models = store.applications.models
+    every = {Application(model, EVERY) for model in models}
+    asking = sorted(store.applications.named | every, key=lambda each: (each.namespace, each.name))
+    found: dict[tuple[str, str], list[StoredPod]] = {(a.namespace, a.name): [] for a in asking}
+    names = {each.name for each in asking}
+    # This runs often, and most pods belong to no application that asks.
+    for pod in store.pods.values():
+        namespace, name = pod.key.namespace, pod.application
+        if not name or pod.replica.deleting:
+            continue
+        if name in names:
+            found.get((namespace, name), []).append(pod)
+        if namespace in models:
+            found[namespace, EVERY].append(pod)
+    return [_status(store, each, found[each.namespace, each.name], unlisted) for each in asking]
+
+
+def _status(
+    store: PodStore, asking: Application, pods: Sequence[StoredPod], unlisted: str
+) -> ApplicationMesh:
+    expectation, mesh = store.expect(new_pod(asking)), store.mesh
+    configuration, live, why = expectation.configuration, expectation.expected, expectation.reason
+    if live:
+        live = mesh.live(configuration)
+        whys = (each.why for each in mesh.injectors if each.configuration == configuration)
+        why = next(whys, "its injector is not among those that are watched")
+    roots = (
+        hook.control_plane.namespace
+        for hook in mesh.hooks
+        if (hook.configuration, hook.webhook) == (configuration, expectation.webhook)
+    )
+    meshed, meshed_why = (None, unlisted) if unlisted else _meshed(pods)
+    return ApplicationMesh(
+        namespace=asking.namespace, name=asking.name, live=live, live_reason=why,
+        revision=expectation.revision, root_namespace=next(roots, ""),
+        meshed=meshed, meshed_reason=meshed_why,
+    )  # fmt: skip
+
+
+def _meshed(pods: Sequence[StoredPod]) -> tuple[bool | None, str]:
+    without = sorted(pod.key.name for pod in pods if pod.replica.sidecar is not Sidecar.PRESENT)
+    if without:
+        more = f" and {len(without) - _NAMED} more" if len(without) > _NAMED else ""
+        return False, f"without a sidecar: {', '.join(without[:_NAMED])}{more}"
+    if not any(pod.running for pod in pods):
+        return None, "it has no pod that runs"
+    return True, f"{len(pods)} of {len(pods)} pods have a sidecar"

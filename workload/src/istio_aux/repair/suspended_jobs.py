@@ -1,0 +1,366 @@
+"""Suspends Jobs, and resumes each of them when its pods are gone, at the latest at its deadline.
+
+`core.suspension` decides. Nothing is stored but the mark on the Job itself, where the next leader
+finds it. Each suspended Job has one task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import msgspec
+
+from istio_aux.core import ownership, suspension
+from istio_aux.core.jobs import KINDS, Job, kind_of
+from istio_aux.core.pod import OwnerReference, Pod
+from istio_aux.core.suspension import AwaitPods, Leave, Resume, SuspensionLimits, Unmark
+from istio_aux.kube import actions
+from istio_aux.kube.backoff import Backoff
+from istio_aux.kube.client import Client
+from istio_aux.kube.errors import ApiError, KubeError, asked
+from istio_aux.kube.lists import Lister
+from istio_aux.kube.reader import Reader
+from istio_aux.kube.resources import Key, key_of
+from istio_aux.repair.recorder import RepairRecorder
+from istio_aux.telemetry import Telemetry
+
+_log = logging.getLogger(__name__)
+
+
+class SuspendedJobsLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Times in seconds."""
+
+    suspension: SuspensionLimits = SuspensionLimits()
+    look: float = 1.0
+    """Between two looks at a suspended Job."""
+    late: float = 120.0
+    """After which pods that are still there are reported: most have 30 s to end."""
+    first_retry: float = 1.0
+    last_retry: float = 30.0
+    search: float = 600.0
+    """Between two searches for marked Jobs: a request that seemed lost may have been performed."""
+
+
+class SuspendedJob(msgspec.Struct, frozen=True):
+    """A Job that is suspended and will be resumed, as ``/status`` shows it.
+
+    Attributes:
+        since: when it was suspended.
+        reason: what it waits for.
+    """
+
+    namespace: str
+    kind: str
+    name: str
+    since: datetime
+    reason: str
+
+
+class _Resource(msgspec.Struct, frozen=True):
+    name: str
+    kind: str
+
+
+class _Resources(msgspec.Struct, frozen=True):
+    resources: tuple[_Resource, ...] | None = None
+
+
+_resources = Reader(_Resources, "list of resources")
+
+
+@dataclass(slots=True)
+class _Suspension:
+    """One suspended Job; it was first ``seen`` when the monotonic clock said ``begun``."""
+
+    key: Key
+    owner: OwnerReference
+    seen: datetime
+    since: datetime
+    begun: float
+    reason: str = "it was just suspended"
+    gone: float | None = None
+    reported: bool = False
+    task: asyncio.Task[None] | None = None
+
+
+class SuspendedJobs:
+    """See the module."""
+
+    def __init__(
+        self,
+        client: Client,
+        telemetry: Telemetry,
+        recorder: RepairRecorder,
+        *,
+        allowed: bool,
+        limits: SuspendedJobsLimits | None = None,
+    ) -> None:
+        """Start as a follower.
+
+        Args:
+            client: an open client.
+            telemetry: the metrics.
+            recorder: records what is done.
+            allowed: whether Jobs may be suspended. Suspended ones are resumed in any case.
+            limits: limits in time.
+        """
+        self._client, self._recorder = client, recorder
+        self._allowed, self._limits = allowed, limits or SuspendedJobsLimits()
+        self._jobs: dict[Key, _Suspension] = {}
+        self._search: asyncio.Task[None] | None = None
+        self._leading = False
+        self._stopping = asyncio.Event()
+        telemetry.suspended_jobs.set_function(lambda: len(self._jobs))
+
+    def lead(self, leading: bool) -> None:
+        """Start to act, or stop that: then nothing more is done."""
+        if leading == self._leading or self._stopping.is_set():
+            return
+        self._leading = leading
+        if leading:
+            self._search = asyncio.create_task(self._find(), name="find suspended Jobs")
+        else:
+            for task in self._tasks():
+                task.cancel()
+            self._jobs.clear()
+
+    async def stop(self, patience: float) -> None:
+        """Start nothing more, give requests ``patience`` seconds; the next leader resumes Jobs."""
+        self._stopping.set()
+        if tasks := self._tasks():
+            _, late = await asyncio.wait(tasks, timeout=patience)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    def status(self) -> list[SuspendedJob]:
+        """The Jobs that are suspended now, the oldest first; only the leader knows any."""
+        found = sorted(self._jobs.values(), key=lambda job: job.since)
+        return [
+            SuspendedJob(job.key.namespace, job.owner.kind, job.key.name, job.since, job.reason)
+            for job in found
+        ]
+
+    async def suspend(self, pod: Pod) -> str:
+        """Have all pods of the Job that controls ``pod`` replaced.
+
+        Returns:
+            Why it is not suspended; empty if it is, now or already.
+
+        Raises:
+            KubeError: there was no answer. If the Job was suspended, it will be resumed.
+        """
+        owner = ownership.controller(pod)
+        if owner is None or kind_of(owner) is None:
+            return "its controller cannot be suspended"
+        if not self._allowed or not self._acts():
+            return "this process may not suspend it"
+        job = await actions.read_job(self._client, pod.metadata.namespace, owner)
+        if job is None:
+            return f"its {owner.kind} is gone"
+        if suspension.is_marked(job):
+            self._adopt(pod.metadata.namespace, owner)
+            return ""
+        if why := await self._suspend(owner, job, pod):
+            return f"its {owner.kind} is not suspended: {why}"
+        return ""
+
+    async def _suspend(self, owner: OwnerReference, job: Job, pod: Pod) -> str:
+        namespace = pod.metadata.namespace
+        decision = suspension.begin(job, pod, datetime.now(UTC))
+        if isinstance(decision, Leave):
+            return decision.reason
+        if why := await self._protected(await self._pods(namespace, owner, job)):
+            return _short(why)
+        if not self._acts():
+            return "this process does not lead any more"
+        try:
+            await self._patch(namespace, owner, job, decision)
+        except BaseException as error:
+            if isinstance(error, ApiError) and not error.unknown:
+                return _short(str(error))
+            # Also if this task is cancelled: the request may still be performed.
+            self._adopt(namespace, owner)
+            raise
+        key = self._adopt(namespace, owner)
+        self._recorder.job_suspended(key, owner.kind, decision.reason)
+        return ""
+
+    async def _pods(self, namespace: str, owner: OwnerReference, job: Job) -> list[Pod]:
+        """The Job's own pods, in any phase; a pod that cannot be read may be one: `KubeError`."""
+        label = f"{KINDS[owner.kind].job_name}={actions.object_name(owner.name)}"
+        path = actions.collection("v1", "pods", namespace)
+        found = await actions.list_all(self._client, path, Pod, {"labelSelector": label})
+        return suspension.own(job, found)
+
+    async def _protected(self, pods: Sequence[Pod]) -> str:
+        """Why one of the pods may not be disrupted now; empty if each of them may be.
+
+        The operator deletes them whatever a PodDisruptionBudget says, so dry runs of evictions ask
+        first. They do not say how many pods may be disrupted at a time.
+        """
+        for pod in pods:
+            version = pod.metadata.resource_version
+            try:
+                await actions.evict(self._client, key_of(pod), version, dry_run=True)
+            except ApiError as error:
+                if error.code != 404:
+                    return f"{pod.metadata.name}: {error}"
+        return ""
+
+    async def _patch(
+        self,
+        namespace: str,
+        owner: OwnerReference,
+        job: Job,
+        action: suspension.Suspend | Resume | Unmark,
+    ) -> None:
+        body = suspension.patch(KINDS[owner.kind], job, action)
+        await actions.patch_job(self._client, namespace, owner, msgspec.json.encode(body))
+
+    def _acts(self) -> bool:
+        return self._leading and not self._stopping.is_set()
+
+    def _adopt(self, namespace: str, owner: OwnerReference) -> Key:
+        """Make sure that a suspended Job has a task."""
+        key = Key(namespace, owner.name, owner.uid)
+        if key not in self._jobs and self._acts():
+            now = datetime.now(UTC)
+            job = self._jobs[key] = _Suspension(key, owner, now, now, time.monotonic())
+            job.task = asyncio.create_task(self._follow(job), name=f"resume {key}")
+            job.task.add_done_callback(lambda _task: self._drop(job))
+        return key
+
+    def _drop(self, job: _Suspension) -> None:
+        if self._jobs.get(job.key) is job:
+            del self._jobs[job.key]
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        tasks = (self._search, *(job.task for job in self._jobs.values()))
+        return [task for task in tasks if task and not task.done()]
+
+    async def _find(self) -> None:
+        """Find the Jobs that an earlier leader suspended, from time to time."""
+        backoff = Backoff(self._limits.first_retry, self._limits.last_retry)
+        while self._acts():
+            wait = self._limits.search
+            try:
+                async for namespace, owner in self._marked():
+                    self._adopt(namespace, owner)
+            except KubeError as error:
+                # Without `restart-jobs` the permission comes and goes with suspended Jobs.
+                usual = not self._allowed and isinstance(error, ApiError) and error.code == 403
+                level = logging.DEBUG if usual else logging.WARNING
+                _log.log(level, "Jobs: %s", error, extra={"event": "suspended-jobs"})
+                wait = wait if usual else max(backoff.next(), asked(error))
+            except Exception:  # Without the search, a suspended Job might never be resumed.
+                self._recorder.unhandled("suspended Jobs")
+                wait = backoff.next()
+            await self._rest(wait)
+
+    async def _marked(self) -> AsyncGenerator[tuple[str, OwnerReference]]:
+        """Yield namespace and reference of all marked Jobs, of each kind that is served."""
+        path = f"/apis/{ownership.TRAINING}"
+        served = await actions.read(self._client, path, _resources)
+        training = (served and served.resources) or ()  # None: there is no training operator.
+        for resource in (*training, _Resource("jobs", "Job")):
+            kind = KINDS.get(resource.kind)
+            if kind is None or "/" in resource.name:  # A subresource.
+                continue
+            path = actions.collection(kind.api_version, resource.name)
+            pages = Lister(self._client, path, Job).pages({"labelSelector": suspension.MARK})
+            async with aclosing(pages):
+                async for page in pages:
+                    # The task of a Job that cannot be read reports that.
+                    marked = [key_of(job) for job in page.items if suspension.is_marked(job)]
+                    for key in (*(found.key for found in page.unreadable), *marked):
+                        yield (
+                            key.namespace,
+                            OwnerReference(
+                                api_version=kind.api_version, kind=kind.kind,
+                                name=key.name, uid=key.uid, controller=True,
+                            ),
+                        )  # fmt: skip
+
+    async def _follow(self, job: _Suspension) -> None:
+        """Look at a suspended Job until it is resumed, or is not ours any more."""
+        backoff = Backoff(self._limits.first_retry, self._limits.last_retry)
+        pause = self._limits.look
+        while await self._rest(pause):
+            pause = self._limits.look
+            try:
+                if await self._step(job):
+                    return
+                backoff.reset()
+            except KubeError as error:
+                pause = max(backoff.next(), asked(error))
+                why = f"it is still suspended: {_short(str(error))}"
+                if why != job.reason:
+                    self._log(logging.WARNING, "job-not-resumed", job, why)
+                job.reason = why
+            except Exception:  # One Job's failure must not stop the others.
+                pause = backoff.next()
+                self._recorder.unhandled(job.key)
+
+    async def _step(self, job: _Suspension) -> bool:
+        """Read, decide, and act; returns whether nothing is left to do."""
+        namespace, owner = job.key.namespace, job.owner
+        found = await actions.read_job(self._client, namespace, owner)
+        if found is None:
+            self._log(logging.INFO, "job-left", job, "it is gone")
+            return True
+        left = await self._pods(namespace, owner, found)
+        now = time.monotonic()
+        job.gone = None if left else job.gone or now
+        job.since = suspension.since(found, job.seen)
+        decision = suspension.follow(
+            found, left, now=datetime.now(UTC), since=job.since, limits=self._limits.suspension,
+            waited=now - job.begun, gone=now - (job.gone or now),
+        )  # fmt: skip
+        match decision:
+            case AwaitPods():
+                job.reason = decision.reason
+                self._report_late(job, decision, now)
+                return False
+            case Leave():
+                self._log(logging.INFO, "job-left", job, decision.reason)
+            case Unmark():
+                await self._patch(namespace, owner, found, decision)
+                self._log(logging.WARNING, "job-left", job, decision.reason)
+            case Resume():
+                await self._patch(namespace, owner, found, decision)
+                self._recorder.job_resumed(
+                    job.key, owner.kind, decision.reason, unchanged=decision.unchanged
+                )
+        return True
+
+    def _report_late(self, job: _Suspension, decision: AwaitPods, now: float) -> None:
+        """Report pods that do not end once: their Job does nothing until they do."""
+        if job.reported or now < job.begun + self._limits.late:
+            return
+        job.reported = True
+        pod = key_of(decision.pod) if decision.pod else None
+        self._recorder.job_still_suspended(job.key, job.owner.kind, decision.reason, pod)
+
+    async def _rest(self, seconds: float) -> bool:
+        """Wait so long, or until this process ends; returns whether to go on."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            return self._acts()
+        return False
+
+    def _log(self, level: int, event: str, job: _Suspension, why: str) -> None:
+        self._recorder.job(level, event, job.key, job.owner.kind, why)
+
+
+def _short(text: str) -> str:
+    """An error without its middle, where the API server repeats the whole Job."""
+    return text if len(text) <= 300 else f"{text[:100]} ... {text[-150:]}"
