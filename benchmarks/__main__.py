@@ -1,4 +1,7 @@
-"""The command line: ``python -m benchmarks quit|admission [--quick] [--results FOLDER]``."""
+"""The command line: ``python -m benchmarks quit|admission [--quick] [--results FOLDER]``.
+
+``quit`` also takes ``--before CHECKOUT``.
+"""
 
 from __future__ import annotations
 
@@ -10,28 +13,35 @@ from benchmarks import admission
 from benchmarks import quit as quitting
 from benchmarks.conversation import MeasurementError
 
-BENCHMARKS = {
-    "quit": (quitting.main, quitting.WHOLE, quitting.QUICK),
-    "admission": (admission.main, admission.WHOLE, admission.QUICK),
-}
 RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> int:
     """Run one benchmark; returns 0 when it could measure, whatever it measured, and 1 if not."""
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
-    parser.add_argument("benchmark", choices=BENCHMARKS, help="what to measure")
+    parser.add_argument("benchmark", choices=("quit", "admission"), help="what to measure")
     parser.add_argument(
         "--quick", action="store_true", help="a few pods, in seconds: shows that it runs, no more"
     )
     parser.add_argument(
         "--results", type=Path, help="where the files go; default: benchmarks/results, if not quick"
     )
+    parser.add_argument(
+        "--before", type=Path, metavar="CHECKOUT",
+        help="quit: measure the workload of another checkout as well, in the same run",
+    )  # fmt: skip
     options = parser.parse_args()
+    if options.before and options.benchmark != "quit":
+        parser.error("--before: only the quit benchmark compares checkouts")
+    if options.before and not (options.before / "workload/src/istio_aux").is_dir():
+        parser.error(f"--before: {options.before} has no workload/src/istio_aux")
     folder = options.results or (None if options.quick else RESULTS)
     try:
-        run, whole, quick = BENCHMARKS[options.benchmark]
-        run(quick if options.quick else whole, folder)
+        if options.benchmark == "quit":
+            sizes = quitting.QUICK if options.quick else quitting.WHOLE
+            quitting.main(sizes, folder, options.before)
+        else:
+            admission.main(admission.QUICK if options.quick else admission.WHOLE, folder)
     except (MeasurementError, TimeoutError, ChildProcessError) as error:
         print(f"benchmarks: could not measure: {error}", file=sys.stderr)
         return 1

@@ -30,6 +30,7 @@ class Driver:
     def __init__(self, program: Conversation) -> None:
         self._program = program
         self.pid = program.pid
+        self.execs = 0  # Quits that had arrived when `await_exits` returned last.
 
     def create(self, prefix: str, count: int, body: str, *, light: bool = False) -> None:
         """Make pods ``<prefix>-0`` and so on, whose status is then that of ``body``.
@@ -61,6 +62,7 @@ class Driver:
             raise MeasurementError(
                 f"{missing} of {count} proxies have not exited after {limit:g} s"
             )
+        self.execs = reply["execs"]
         return reply
 
 

@@ -10,6 +10,12 @@ from benchmarks.processes import Usage
 
 MIB = 1 << 20
 
+OURS, BEFORE, CONTROLLER = "istio-aux", "istio-aux before", "controller-runtime"
+"""The programs that quit: this checkout's, another one's, and what both stand beside."""
+
+PROGRAM = "program"
+"""The one that is measured, among the names of processes."""
+
 
 class Numbers(msgspec.Struct, frozen=True, rename="kebab"):
     """Base of what goes into the JSON file."""
@@ -23,6 +29,7 @@ class Sizes(Numbers, frozen=True, kw_only=True):
         steady: pods that finish one after another, ``rate`` a second.
         rate: see there.
         again: the same again, for what quits leave behind.
+        late: pods that finish at the same rate while the most pods are watched.
         watched: numbers of running pods for which watching is measured, ascending.
         events: changes of these pods, ``event_rate`` a second.
         event_rate: see there.
@@ -35,6 +42,7 @@ class Sizes(Numbers, frozen=True, kw_only=True):
     steady: int
     rate: float
     again: int
+    late: int
     watched: tuple[int, ...]
     events: int
     event_rate: float
@@ -47,7 +55,7 @@ class Freed(Numbers, frozen=True):
     """Target (a): seconds from the start of the process, ``told`` and ``ended`` ascending.
 
     Attributes:
-        seconds: until the workload had seen every proxy exit.
+        seconds: until the API server had stored the last proxy's end.
         told: until each quit command arrived at the node.
         ended: until the API server had stored each proxy's end.
         execs: commands in all; more than pods if one was told twice.
@@ -114,32 +122,73 @@ class Verdict(Numbers, frozen=True):
     met: bool
 
 
-class Results(Numbers, frozen=True, kw_only=True):
-    """Everything of one run."""
+class Measured(Numbers, frozen=True, kw_only=True):
+    """Everything about one program.
 
-    sizes: Sizes
-    machine: dict[str, str]
+    Attributes:
+        name: of the program.
+        flatness: after the first quits, those of the latency, and as many again.
+        watched: by number of pods, ascending.
+        late: what it uses with the most pods watched and ``late`` quits behind it.
+    """
+
+    name: str
     freed: Freed
     latency: Latency
     flatness: list[Flatness]
     watched: list[Watched]
+    late: Usage
+
+    def per_quit(self, scene: Freed | Latency) -> float:
+        """Seconds of its CPU for each quit of a scene."""
+        return scene.cpu[PROGRAM] / self._quits(scene)
+
+    def beside_api_server(self, scene: Freed | Latency) -> float:
+        """Its CPU in a scene as a share of the API server's: what slows both cancels out."""
+        return scene.cpu[PROGRAM] / scene.cpu["kube-apiserver"]
+
+    @staticmethod
+    def _quits(scene: Freed | Latency) -> int:
+        return len(scene.told if isinstance(scene, Freed) else scene.from_sent)
+
+    @property
+    def most(self) -> int:
+        """The most bytes that were ever resident with the most pods watched."""
+        return max(self.watched[-1].listed.peak, self.watched[-1].after.peak)
+
+
+class Results(Numbers, frozen=True, kw_only=True):
+    """Everything of one run; ``programs`` has ours last."""
+
+    sizes: Sizes
+    machine: dict[str, str]
+    programs: list[Measured]
+
+    @property
+    def ours(self) -> Measured:
+        """What the targets are about."""
+        return self.programs[-1]
 
     def verdicts(self) -> Iterator[Verdict]:
         """Each target with what was measured."""
-        sizes = self.sizes
+        sizes, ours = self.sizes, self.ours
         yield _below(
-            f"{sizes.start} finished pods at start-up freed", self.freed.seconds, 10, "s", 1
+            f"{sizes.start} finished pods at start-up freed", ours.freed.seconds, 10, "s", 1
         )
-        half, most = (percentile(self.latency.from_sent, p) * 1e3 for p in (50, 99))
+        half, most = (percentile(ours.latency.from_sent, p) * 1e3 for p in (50, 99))
         at = f"status to quit at {sizes.rate:g} pods/s"
         yield _below(f"{at}, p50", half, 50, "ms", 1)
         yield _below(f"{at}, p99", most, 250, "ms", 1)
-        largest = self.watched[-1]
-        rss = max(largest.listed.peak, largest.after.peak) / MIB
-        yield _below(f"most resident memory with {largest.pods} watched pods", rss, 80, "MiB", 1)
+        for scene, where in ((ours.freed, "at start-up"), (ours.latency, f"at {sizes.rate:g}/s")):
+            share = ours.beside_api_server(scene)
+            yield _below(f"CPU of quitting {where}, API server's = 1", share, 0.22, "", 2)
+        pods = ours.watched[-1].pods
+        yield _below(f"most memory watching {pods:,}", ours.most / MIB, 80, "MiB", 1)
+        late = f"memory watching {pods:,} after {sizes.late:,} quits"
+        yield _below(late, ours.late.rss / MIB, 80, "MiB", 1)
         # The ones before have warmed the process up: pools, caches, the allocator's arenas.
-        first, last = self.flatness[-2].used, self.flatness[-1].used
-        quits = self.flatness[-1].quits
+        first, last = ours.flatness[-2].used, ours.flatness[-1].used
+        quits = ours.flatness[-1].quits
         grown = (last.rss - first.rss) / MIB
         yield _below(f"memory gained by {quits} more quits", grown, 1, "MiB", 1)
         opened = last.descriptors - first.descriptors

@@ -1,20 +1,21 @@
 """How fast proxies of finished pods are freed, and what watching costs; README.md says how.
 
-A real etcd and API server, the workload as a process under the rights that it ships with, and a
-lean stand-in for the kubelet. Nothing here is asserted: numbers stand beside targets.
+A real etcd and API server, a lean stand-in for the kubelet, and one program after another that
+quits: a controller on controller-runtime, then the workload as it ships. Nothing here is asserted:
+numbers stand beside targets.
 """
 
 from __future__ import annotations
 
-import re
 import tempfile
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import lab
+from lab import creation, toolchain
 from lab.fixtures import await_account
 from lab.workload import Workload
 from lightkube.models.meta_v1 import ObjectMeta
@@ -24,46 +25,73 @@ from benchmarks import driver as driving
 from benchmarks import machine, report
 from benchmarks.conversation import MeasurementError
 from benchmarks.driver import Driver
-from benchmarks.numbers import Flatness, Freed, Latency, Results, Sizes, Watched
+from benchmarks.numbers import (
+    BEFORE,
+    OURS,
+    PROGRAM,
+    Flatness,
+    Freed,
+    Latency,
+    Measured,
+    Results,
+    Sizes,
+    Watched,
+)
 from benchmarks.processes import Meter, Usage, usage
+from benchmarks.quitters import SOURCE, Controller, IstioAux, Quitter
 
 NAME = "istio-aux-bench"
-"""Of application, model and node; of the namespace of the pods, too."""
+"""Of the node, and of the namespace of the pods."""
 
 SELECTOR = "bench.istio-aux.io/pods=yes"
 """Not the default one: other workloads of the cluster, if any, leave these pods alone."""
 
 WHOLE = Sizes(
-    start=1000, steady=1000, rate=50.0, again=1000,
+    start=1000, steady=1000, rate=50.0, again=1000, late=1000,
     watched=(1000, 5000, 10000), events=1000, event_rate=200.0, idle=2.0, settle=16.0, limit=120.0,
 )  # fmt: skip
 QUICK = Sizes(
-    start=20, steady=20, rate=50.0, again=20,
+    start=20, steady=20, rate=50.0, again=20, late=20,
     watched=(40,), events=40, event_rate=200.0, idle=0.2, settle=0.2, limit=60.0,
 )  # fmt: skip
 
 
-def main(sizes: Sizes, results: Path | None) -> None:
+def main(sizes: Sizes, results: Path | None, before: Path | None) -> None:
     """Measure on a cluster of its own, print the table, and keep the files in ``results``.
+
+    ``before``: a checkout whose workload is measured as well.
 
     Raises:
         MeasurementError, TimeoutError, ChildProcessError: it could not be measured.
     """
     with lab.cluster("api") as cluster:
-        measured = measure(cluster, sizes, alone=True)
+        measured = measure(cluster, sizes, alone=True, before=before)
     print(report.markdown(measured))
     if results:
         report.write(measured, results)
 
 
-def measure(cluster: lab.Cluster, sizes: Sizes, *, alone: bool) -> Results:
+def measure(
+    cluster: lab.Cluster, sizes: Sizes, *, alone: bool, before: Path | None = None
+) -> Results:
     """All numbers. ``alone``: nobody else uses the cluster, so what only disturbs may be ended.
 
     Raises as `main` does.
     """
+    on = {
+        **machine.describe(),
+        "Go": toolchain.version(SOURCE).removeprefix("go"),
+        "controller-runtime": machine.pinned(SOURCE, "sigs.k8s.io/controller-runtime"),
+    }
     with _played(cluster, alone=alone) as driver, tempfile.TemporaryDirectory() as folder:
-        bench = _Bench(cluster, driver, sizes, Path(folder))
-        return bench.run()
+        quitters: list[Quitter] = [Controller(cluster, SELECTOR)]
+        for name, checkout in ((BEFORE, before), (OURS, None)):
+            if checkout or name is OURS:
+                place = Path(folder) / name.replace(" ", "-")
+                app = f"bench-{place.name}"
+                workload = Workload(cluster, place, name=app, model=app, selector=SELECTOR)
+                quitters.append(IstioAux(workload, name, checkout))
+        return _Bench(cluster, driver, sizes, quitters).run(on)
 
 
 @contextmanager
@@ -85,66 +113,88 @@ def _played(cluster: lab.Cluster, *, alone: bool) -> Generator[Driver]:
 
 
 class _Bench:
-    """The scenes. A class because they share cluster, driver and workload."""
+    """The scenes, each played for every program before the next one."""
 
-    def __init__(self, cluster: lab.Cluster, driver: Driver, sizes: Sizes, folder: Path) -> None:
+    def __init__(
+        self, cluster: lab.Cluster, driver: Driver, sizes: Sizes, quitters: Sequence[Quitter]
+    ) -> None:
         self._driver, self._sizes, self._cluster = driver, sizes, cluster
-        self._workload = Workload(cluster, folder, name=NAME, model=NAME, selector=SELECTOR)
-        self._workload.deploy()
+        self._quitters = quitters
         self._lab = {
             "kube-apiserver": cluster.process("kube-apiserver").pid,
             "etcd": cluster.process("etcd").pid,
             "kubelet stand-in": driver.pid,
         }
 
-    def run(self) -> Results:
-        """Measure everything, in the order in which the numbers are told."""
-        on = machine.describe()
-        freed = self._start_up()
-        rows = [("after the first quits, at start-up", self._sizes.start, self._settled())]
-        latency = self._steady()
-        rows.append(("after those of the latency", self._sizes.steady, self._settled()))
-        self._again()
-        rows.append(("after as many again", self._sizes.again, self._settled()))
-        self._workload.stop()
+    def run(self, on: dict[str, str]) -> Results:
+        """Measure everything."""
+        quits = [self._quits(quitter, number) for number, quitter in enumerate(self._quitters)]
+        watched: list[list[Watched]] = [[] for _ in self._quitters]
+        late: list[Usage] = []
+        for size in self._sizes.watched:
+            made = size - max((known for known in self._sizes.watched if known < size), default=0)
+            self._driver.create(f"watched-{size}", made, "running")
+            for number, quitter in enumerate(self._quitters):
+                with self._watching(quitter, size, made) as found:
+                    watched[number].append(found)
+                    if size == self._sizes.watched[-1]:
+                        late.append(self._late(quitter, number, size))
         return Results(
             sizes=self._sizes,
             machine=on,
-            freed=freed,
-            latency=latency,
-            flatness=[Flatness(when, quits, used) for when, quits, used in rows],
-            watched=[self._watching(size) for size in self._sizes.watched],
-        )
+            programs=[
+                Measured(
+                    name=quitter.name, freed=freed, latency=latency, flatness=rows,
+                    watched=watched[number], late=late[number],
+                )
+                for number, (quitter, (freed, latency, rows)) in enumerate(
+                    zip(self._quitters, quits, strict=True)
+                )
+            ],
+        )  # fmt: skip
 
-    def _start_up(self) -> Freed:
-        """Pods that finished while nobody looked, then the workload starts."""
-        count = self._sizes.start
-        _say(f"{count} finished pods, then the workload starts")
-        self._driver.create("start", count, "finished", light=True)
-        meter, began = Meter(self._lab), time.time()
-        self._workload.start()
-        meter.add("workload", self._workload.process.pid)
-        reply = self._exits("start", count)
-        self._await_metric("istio_aux_quits_total", 'outcome="exited"', count)
-        seconds = time.time() - began
-        return Freed(
-            seconds=seconds,
-            told=[at - began for at in sorted(reply["told"])],
-            ended=[at - began for at in sorted(reply["ended"])],
-            execs=reply["execs"],
-            cpu=meter.read(),
-        )
+    def _quits(self, quitter: Quitter, number: int) -> tuple[Freed, Latency, list[Flatness]]:
+        """Quits at start-up, at a steady rate, and again for what they leave behind."""
+        sizes = self._sizes
+        freed = self._start_up(quitter, number)
+        rows = [("after the first quits, at start-up", sizes.start, self._settled(quitter))]
+        latency = self._steady(quitter, f"steady-{number}", sizes.steady)
+        rows.append(("after those of the latency", sizes.steady, self._settled(quitter)))
+        self._steady(quitter, f"again-{number}", sizes.again)
+        rows.append(("after as many again", sizes.again, self._settled(quitter)))
+        quitter.stop()
+        self._clear()
+        return freed, latency, [Flatness(when, quits, used) for when, quits, used in rows]
 
-    def _steady(self) -> Latency:
-        """Pods finish at a steady rate."""
-        count, rate = self._sizes.steady, self._sizes.rate
-        _say(f"{count} pods finish, {rate:g} a second")
-        self._driver.create("steady", count, "running", light=True)
-        self._await_watched(count)
-        meter = Meter({"workload": self._workload.process.pid, **self._lab})
-        times = self._driver.patch("steady", count, "finish", rate=rate)
+    def _start_up(self, quitter: Quitter, number: int) -> Freed:
+        """Pods that finished while nobody looked, then the program starts."""
+        count, prefix = self._sizes.start, f"start-{number}"
+        _say(f"{quitter.name}: {count} finished pods, then it starts")
+        self._driver.create(prefix, count, "finished", light=True)
+        meter, began, before = Meter(self._lab), time.time(), self._driver.execs
+        quitter.start()
+        meter.add(PROGRAM, quitter.process.pid)
+        reply = self._exits(quitter, prefix, count)
         cpu = meter.read()
-        told = self._exits("steady", count)["told"]
+        ended = sorted(at - began for at in reply["ended"])
+        return Freed(
+            seconds=ended[-1],
+            told=sorted(at - began for at in reply["told"]),
+            ended=ended,
+            execs=reply["execs"] - before,
+            cpu=cpu,
+        )
+
+    def _steady(self, quitter: Quitter, prefix: str, count: int, running: int = 0) -> Latency:
+        """Pods finish at a steady rate, beside others that run on."""
+        rate = self._sizes.rate
+        _say(f"{quitter.name}: {count} pods finish, {rate:g} a second")
+        self._driver.create(prefix, count, "running", light=True)
+        quitter.await_pods(count + running, self._sizes.limit)
+        meter = Meter({PROGRAM: quitter.process.pid, **self._lab})
+        times = self._driver.patch(prefix, count, "finish", rate=rate)
+        cpu = meter.read()
+        told = self._exits(quitter, prefix, count)["told"]
         return Latency(
             from_sent=[end - start for start, end in zip(times["sent"], told, strict=True)],
             from_stored=[end - start for start, end in zip(times["stored"], told, strict=True)],
@@ -152,85 +202,64 @@ class _Bench:
             cpu=cpu,
         )
 
-    def _again(self) -> None:
-        """As many quits again, for what they leave behind."""
-        count, rate = self._sizes.again, self._sizes.rate
-        _say(f"{count} pods finish again, {rate:g} a second")
-        self._driver.create("again", count, "running", light=True)
-        self._await_watched(count)
-        self._driver.patch("again", count, "finish", rate=rate)
-        self._exits("again", count)
-
-    def _settled(self) -> Usage:
-        """What the workload uses once the quits are over and pooled connections are closed.
+    def _settled(self, quitter: Quitter, running: int = 0) -> Usage:
+        """What the program uses once the quits are over and pooled connections are closed.
 
         aiohttp keeps an idle connection for 15 s.
         """
-        self._await_watched(0)
+        quitter.await_pods(running, self._sizes.limit)
         # Nothing tells when the client closes its idle connections: only time does.
         time.sleep(self._sizes.settle)
-        return usage(self._workload.process.pid)
+        return usage(quitter.process.pid)
 
-    def _watching(self, size: int) -> Watched:
-        """A new process lists and watches ``size`` pods, whose events then decide nothing."""
+    def _late(self, quitter: Quitter, number: int, running: int) -> Usage:
+        """What the program uses after quits while it watches many pods."""
+        self._steady(quitter, f"late-{number}", self._sizes.late, running)
+        return self._settled(quitter, running)
+
+    @contextmanager
+    def _watching(self, quitter: Quitter, size: int, made: int) -> Generator[Watched]:
+        """A new process watches ``size`` pods, whose events decide nothing; it ends after it."""
         sizes = self._sizes
-        more = size - max((known for known in sizes.watched if known < size), default=0)
-        _say(f"{size} watched pods")
-        self._driver.create(f"watched-{size}", more, "running")
+        _say(f"{quitter.name}: {size} watched pods")
         began = time.time()
-        self._workload.start()
-        pid = self._workload.process.pid
-        self._workload.await_ready()
-        self._await_watched(size)
-        ready = time.time() - began
-        lab.until(
-            lambda: self._workload.get("/readyz")[1].strip() == "ok",
-            timeout=sizes.limit,
-            what="the lists that nobody waits for",
-        )
+        quitter.start()
+        quitter.await_pods(size, sizes.limit)
+        ready, pid = time.time() - began, quitter.process.pid
         listed = usage(pid)
         # What is measured is that nothing happens for so long.
         idle = _during(pid, lambda: time.sleep(sizes.idle))
         events = _during(
             pid,
             lambda: self._driver.patch(
-                f"watched-{size}", more, "touched", events=sizes.events, rate=sizes.event_rate
+                f"watched-{size}", made, "touched", events=sizes.events, rate=sizes.event_rate
             ),
         )
-        after = usage(pid)
-        self._workload.stop()
         own = events["cpu"] - idle["cpu"] / idle["elapsed"] * events["elapsed"]
-        return Watched(
+        yield Watched(
             pods=size,
             ready=ready,
             listed=listed,
-            after=after,
+            after=usage(pid),
             idle=idle["cpu"] / idle["elapsed"],
             per_event=own / sizes.events,
         )
+        quitter.stop()
 
-    def _exits(self, prefix: str, count: int) -> dict[str, Any]:
-        """What the driver saw of these quits; raises ChildProcessError for a dead workload."""
+    def _exits(self, quitter: Quitter, prefix: str, count: int) -> dict[str, Any]:
+        """What the driver saw of these quits; raises ChildProcessError for a dead program."""
         try:
             return self._driver.await_exits(prefix, count, self._sizes.limit)
         except MeasurementError:
-            self._workload.process.check()
+            quitter.process.check()
             raise
 
-    def _await_watched(self, count: int) -> None:
-        lab.until(
-            lambda: self._workload.status().get("watched-pods") == count,
-            timeout=self._sizes.limit,
-            what=f"the workload to watch {count} pods",
-        )
-
-    def _await_metric(self, name: str, labels: str, value: int) -> None:
-        def summed() -> bool:
-            text = self._workload.get("/metrics")[1]
-            series = re.findall(rf"^{name}{{[^}}]*{labels}[^}}]*}} (\S+)$", text, re.MULTILINE)
-            return sum(map(float, series)) >= value
-
-        lab.until(summed, timeout=self._sizes.limit, what=f"{name} to reach {value}", every=0.02)
+    def _clear(self) -> None:
+        """Delete the pods, so that the next program finds what this one found."""
+        pods = f"/api/v1/namespaces/{NAME}/pods"
+        status, answer = creation.send(self._cluster, "DELETE", pods, b'{"gracePeriodSeconds": 0}')
+        if status != 200:
+            raise MeasurementError(f"DELETE {pods}: {status}: {answer[:300]!r}")
 
 
 def _during(pid: int, act: Any) -> Mapping[str, float]:

@@ -1,13 +1,13 @@
-"""The results for people and for programs: Markdown, SVG and JSON."""
+"""The quit benchmark's results for people and for programs: Markdown, SVG and JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import document, svg
 from benchmarks.document import curve, table
-from benchmarks.numbers import MIB, Results, percentile
+from benchmarks.numbers import MIB, PROGRAM, Measured, Results, percentile
 from benchmarks.svg import Limit, Line, Panel
 
 LAB = ("kube-apiserver", "etcd", "kubelet stand-in")
@@ -19,44 +19,56 @@ def write(results: Results, folder: Path) -> None:
 
 
 def markdown(results: Results) -> str:
-    """Targets, then what stands behind them, as tables."""
-    freed, latency = results.freed, results.latency
+    """Targets, then what stands behind them, as tables with a line for each program."""
+    programs, rate = results.programs, f"{results.sizes.rate:g} finishing pods a second"
     return "\n\n".join(
         [
             "# Quit benchmark",
             ", ".join(f"{name} {value}" for name, value in results.machine.items()),
             document.verdicts(results),
+            "## Side by side\n\nAll of one run; in brackets: beside controller-runtime.",
+            table(("", *(one.name for one in programs)), _side_by_side(results)),
             "## Finished pods at start-up\n\nSeconds from the start of the process.",
             table(
                 ("", "first", "half", "last"),
                 [
-                    ("quit arrived at the node", *_three(freed.told)),
-                    ("proxy's end stored by the API server", *_three(freed.ended)),
+                    line
+                    for one in programs
+                    for line in (
+                        (f"{one.name}: quit arrived at the node", *_three(one.freed.told)),
+                        (f"{one.name}: proxy's end stored", *_three(one.freed.ended)),
+                    )
                 ],
             ),
-            (f"Seen by the workload: all after {freed.seconds:.2f} s."
-            f" Commands sent: {freed.execs} for {len(freed.told)} pods."),
-            (f"## Latency at {results.sizes.rate:g} finishing pods a second\n\nMilliseconds to the"
-            " quit command's arrival at the node."),
+            "Commands sent: " + ", ".join(
+                f"{one.freed.execs} by {one.name} for {len(one.freed.told)} pods"
+                for one in programs
+            ) + ".",
+            f"## Latency at {rate}\n\nMilliseconds to the quit command's arrival at the node.",
             table(
                 ("since the status was", "p50", "p90", "p99", "most"),
                 [
-                    ("sent to the API server", *_milliseconds(latency.from_sent)),
-                    ("stored, and the answer back", *_milliseconds(latency.from_stored)),
+                    line
+                    for one in programs
+                    for line in (
+                        (f"{one.name}: sent", *_milliseconds(one.latency.from_sent)),
+                        (f"{one.name}: stored", *_milliseconds(one.latency.from_stored)),
+                    )
                 ],
             ),
             "## Watching pods to which nothing happens that matters",
             table(
                 (
-                    "pods", "ready s", "memory MiB", "most MiB", "after events MiB",
+                    "", "pods", "ready s", "memory MiB", "most MiB", "after events MiB",
                     "CPU for an event µs", "idle CPU %",
                 ),
                 [
                     (
-                        f"{w.pods:,}", f"{w.ready:.1f}", _mib(w.listed.rss), _mib(w.after.peak),
-                        _mib(w.after.rss), f"{w.per_event * 1e6:.0f}", f"{w.idle * 100:.1f}",
+                        one.name, f"{w.pods:,}", f"{w.ready:.1f}", _mib(w.listed.rss),
+                        _mib(w.after.peak), _mib(w.after.rss), f"{w.per_event * 1e6:.0f}",
+                        f"{w.idle * 100:.1f}",
                     )
-                    for w in results.watched
+                    for one in programs for w in one.watched
                 ],
             ),
             "## What quits leave behind",
@@ -64,62 +76,89 @@ def markdown(results: Results) -> str:
                 ("", "quits", "memory MiB", "most MiB", "descriptors", "threads"),
                 [
                     (
-                        row.when, f"{row.quits:,}", _mib(row.used.rss), _mib(row.used.peak),
-                        str(row.used.descriptors), str(row.used.threads),
+                        f"{one.name}: {row.when}", f"{row.quits:,}", _mib(row.used.rss),
+                        _mib(row.used.peak), str(row.used.descriptors), str(row.used.threads),
                     )
-                    for row in results.flatness
+                    for one in programs for row in one.flatness
                 ],
             ),
-            "## Who used the cores\n\nSeconds of CPU; all but the workload is the lab's.",
+            "## Who used the cores\n\nSeconds of CPU; all but the program is the lab's.",
             table(
-                ("", "clock s", "workload", *LAB),
+                ("", "clock s", "program", *LAB),
                 [
-                    ("start-up", *_cpu(freed.cpu)),
-                    ("latency", *_cpu(latency.cpu)),
+                    line
+                    for one in programs
+                    for line in (
+                        (f"{one.name}: start-up", *_cpu(one.freed.cpu)),
+                        (f"{one.name}: latency", *_cpu(one.latency.cpu)),
+                    )
                 ],
             ),
         ]
     )  # fmt: skip
 
 
+def _side_by_side(results: Results) -> Iterator[tuple[str, ...]]:
+    """What a user would compare, with its ratio to the first program."""
+    pods, rate = f"{results.sizes.watched[-1]:,}", f"{results.sizes.rate:g}/s"
+    rows: dict[str, tuple[Callable[[Measured], float], int]] = {
+        "finished pods at start-up freed, s": (lambda one: one.freed.seconds, 1),
+        f"status to quit at {rate}, p50 ms": (lambda one: _latency(one, 50), 1),
+        f"status to quit at {rate}, p99 ms": (lambda one: _latency(one, 99), 1),
+        "CPU a quit at start-up, ms": (lambda one: one.per_quit(one.freed) * 1e3, 2),
+        f"CPU a quit at {rate}, ms": (lambda one: one.per_quit(one.latency) * 1e3, 2),
+        "CPU at start-up, API server's = 1": (lambda one: one.beside_api_server(one.freed), 2),
+        f"CPU at {rate}, API server's = 1": (lambda one: one.beside_api_server(one.latency), 2),
+        "CPU a watch event, µs": (lambda one: one.watched[-1].per_event * 1e6, 0),
+        f"most memory watching {pods}, MiB": (lambda one: one.most / MIB, 1),
+        f"memory watching {pods} after {results.sizes.late:,} quits, MiB": (
+            lambda one: one.late.rss / MIB, 1,
+        ),
+    }  # fmt: skip
+    for what, (number, digits) in rows.items():
+        first, *others = (number(one) for one in results.programs)
+        yield (
+            what,
+            f"{first:.{digits}f}",
+            *(f"{n:.{digits}f} ({n / first if first else 0:.2f}x)" for n in others),
+        )
+
+
 def plot(results: Results) -> str:
-    """Four panels: both curves of time, memory and CPU by watched pods."""
-    freed, latency, watched = results.freed, results.latency, results.watched
-    millis = [[s * 1e3 for s in given] for given in (latency.from_sent, latency.from_stored)]
+    """Four panels: both curves of time, memory and CPU by watched pods; a line a program."""
+    programs, sizes = results.programs, results.sizes
     start = Panel(
-        f"{len(freed.told):,} finished pods at start-up",
+        f"{sizes.start:,} finished pods at start-up, proxies' ends stored",
         "seconds since the start of the process",
         "pods",
-        [Line("quit arrived", curve(freed.told)), Line("proxy's end stored", curve(freed.ended))],
+        [Line(one.name, curve(one.freed.ended)) for one in programs],
         [Limit("target", x=10)],
     )
     rate = Panel(
-        f"Status to quit, {results.sizes.rate:g} pods a second",
+        f"Status sent to quit, {sizes.rate:g} pods a second",
         "milliseconds",
         "% of pods",
-        [
-            Line("since sent", curve(millis[0], of=100)),
-            Line("since stored", curve(millis[1], of=100)),
-        ],
+        [Line(o.name, curve([s * 1e3 for s in o.latency.from_sent], of=100)) for o in programs],
         [Limit("target of p50", x=50), Limit("target of p99", x=250)],
     )
     memory = Panel(
-        "Memory of the workload",
+        "Most memory",
         "watched pods",
         "MiB",
-        [
-            Line("resident", [(w.pods, w.listed.rss / MIB) for w in watched], dots=True),
-            Line("most", [(w.pods, w.after.peak / MIB) for w in watched], dots=True),
-        ],
+        [Line(o.name, [(w.pods, w.after.peak / MIB) for w in o.watched], True) for o in programs],
         [Limit("target", y=80)],
     )
     cpu = Panel(
-        "CPU of the workload",
+        "CPU for an event that decides nothing",
         "watched pods",
-        "microseconds an event",
-        [Line("for one event", [(w.pods, w.per_event * 1e6) for w in watched], dots=True)],
+        "microseconds",
+        [Line(o.name, [(w.pods, w.per_event * 1e6) for w in o.watched], True) for o in programs],
     )
     return svg.document([start, rate, memory, cpu])
+
+
+def _latency(one: Measured, percent: float) -> float:
+    return percentile(one.latency.from_sent, percent) * 1e3
 
 
 def _three(values: Sequence[float]) -> Iterator[str]:
@@ -135,4 +174,4 @@ def _mib(size: int) -> str:
 
 
 def _cpu(spent: Mapping[str, float]) -> Iterator[str]:
-    yield from (f"{spent[name]:.2f}" for name in ("elapsed", "workload", *LAB))
+    yield from (f"{spent[name]:.2f}" for name in ("elapsed", PROGRAM, *LAB))

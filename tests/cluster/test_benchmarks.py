@@ -10,18 +10,23 @@ import lab
 from benchmarks import admission, admission_report, report
 from benchmarks import quit as quitting
 
+CHECKOUT = Path(__file__).parents[2]
+
 
 def test_the_quit_benchmark_measures_and_keeps_table_numbers_and_plot(
     cluster: lab.Cluster, tmp_path: Path
 ):
-    """With a few pods: every proxy is told, and each target has a number beside it."""
-    measured = quitting.measure(cluster, quitting.QUICK, alone=False)
+    """With a few pods, also for another checkout: every proxy is told, once."""
+    measured = quitting.measure(cluster, quitting.QUICK, alone=False, before=CHECKOUT)
     report.write(measured, tmp_path)
 
     assert sorted(file.name for file in tmp_path.iterdir()) == ["quit.json", "quit.md", "quit.svg"]
     numbers = json.loads((tmp_path / "quit.json").read_text())
-    assert len(numbers["freed"]["ended"]) == quitting.QUICK.start
-    assert len(numbers["latency"]["from-sent"]) == quitting.QUICK.steady
+    names = [one["name"] for one in numbers["programs"]]
+    assert names == ["controller-runtime", "istio-aux before", "istio-aux"]
+    for one in numbers["programs"]:
+        assert one["freed"]["execs"] == len(one["freed"]["ended"]) == quitting.QUICK.start
+        assert len(one["latency"]["from-sent"]) == quitting.QUICK.steady
     assert numbers["verdicts"]
     assert all(verdict["measured"] for verdict in numbers["verdicts"])
 

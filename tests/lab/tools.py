@@ -72,6 +72,7 @@ PROGRAMS = {
         Program("bench-load", BENCHMARKS / "webhooks", "./load", 5),
         Program("bench-lean", BENCHMARKS / "webhooks", "./lean", 5),
         Program("bench-controller", BENCHMARKS / "webhooks", "./controller", 10),
+        Program("bench-quitter", BENCHMARKS / "quitter", ".", 70),
         Program("coredns", HERE / "tools/coredns", "github.com/coredns/coredns", 130),
         Program(
             "training-operator",

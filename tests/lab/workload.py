@@ -11,7 +11,7 @@ import datetime
 import json
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -156,9 +156,9 @@ class Workload:
         """Whether the program was started and has not ended."""
         return self._process is not None and self._process.running
 
-    def start(self) -> None:
-        """Start the program, without waiting for anything."""
-        self._process = self.cluster.spawn(self.unit, self.argv)
+    def start(self, argv: Sequence[str] | None = None) -> None:
+        """Start the program, or another command line, without waiting for anything."""
+        self._process = self.cluster.spawn(self.unit, argv or self.argv)
 
     def await_ready(self, timeout: float = READY) -> None:
         """Return when the program says that it is ready.
