@@ -65,7 +65,7 @@ def main(sizes: Sizes, results: Path | None) -> None:
 def measure(cluster: lab.Cluster, sizes: Sizes) -> Results:
     """All numbers. Raises as `main` does."""
     on = {
-        **machine.describe("httptools"),
+        **machine.describe(),
         "Go": toolchain.version(webhooks.SOURCE).removeprefix("go"),
         "controller-runtime": machine.pinned(webhooks.SOURCE, "sigs.k8s.io/controller-runtime"),
     }

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from istio_aux.admission.certificate import Certificate
-from istio_aux.admission.limits import Limits
-from istio_aux.admission.server import Webhook
+from istio_aux.admission.webhook import Webhook
 from istio_aux.core.policy import Start
+from istio_aux.serving import ServingLimits
 from istio_aux.telemetry import Telemetry
 from unit.tls import certificate
 
@@ -222,7 +222,9 @@ async def serving(
     """A webhook with bounds of a test's own; deadlines are looked at often."""
     crt, key = certificate(folder)
     metrics = Telemetry()
-    webhook = Webhook(metrics, how, limits=Limits(sweep=0.01, **limits))
+    memory = {name: limits.pop(name) for name in ("body", "bodies") if name in limits}
+    bounds = ServingLimits(**{"sweep": 0.01, "linger": 0.3, **limits})
+    webhook = Webhook(metrics, how, limits=bounds, **memory)
     _, port = await webhook.listen("127.0.0.1", 0, Certificate(crt, key).context)
     try:
         yield Hook(webhook, metrics, port, ssl.create_default_context(cafile=str(crt)))

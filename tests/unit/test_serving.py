@@ -9,15 +9,15 @@ from contextlib import ExitStack, asynccontextmanager
 
 import aiohttp
 from aiohttp import web
-from istio_aux.serving import Door, OneRequest
+from istio_aux.serving import Listener, ServingLimits
 from unit.asynchronous import driven, until
 
 GET = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 @asynccontextmanager
-async def opened(strangers: int = 4, patience: float = 60) -> AsyncGenerator[tuple[Door, str, int]]:
-    """A door behind which /livez is answered."""
+async def opened(request: float = 60) -> AsyncGenerator[tuple[Listener, str, int]]:
+    """A port that answers /livez, with room for 8 connections."""
 
     async def livez(_request: web.Request) -> web.Response:
         answer = web.Response(text="ok\n")
@@ -30,13 +30,13 @@ async def opened(strangers: int = 4, patience: float = 60) -> AsyncGenerator[tup
     await runner.setup()
     server = runner.server
     assert server
-    door = Door(lambda guest: OneRequest(server, guest), strangers, patience)
-    host, port = await door.listen("127.0.0.1", 0)
+    limits = ServingLimits(connections=8, request=request, linger=0.1, sweep=0.05)
+    listener = Listener(server, limits)
+    host, port = await listener.listen("127.0.0.1", 0)
     try:
-        yield door, host, port
+        yield listener, host, port
     finally:
-        door.close()
-        await door.empty(0)
+        await listener.close(0)
         await runner.cleanup()
 
 
@@ -49,40 +49,42 @@ async def answered(host: str, port: int) -> int:
 
 
 @driven
-async def test_who_says_nothing_keeps_nobody_out() -> None:
-    async with opened() as (door, host, port):
+async def test_silent_connections_keep_nobody_out() -> None:
+    async with opened() as (listener, host, port):
         with ExitStack() as stack:
             for _ in range(100):
                 stack.enter_context(socket.create_connection((host, port)))
             assert await answered(host, port) == 200
-            assert len(door.silent) == 3
+            assert len(listener.waiting) <= 4
 
 
 @driven
-async def test_who_begins_a_request_and_does_not_end_it_keeps_nobody_out() -> None:
-    async with opened() as (door, host, port):
+async def test_requests_that_never_end_keep_nobody_out() -> None:
+    async with opened() as (listener, host, port):
         with ExitStack() as stack:
             for _ in range(100):
                 stack.enter_context(socket.create_connection((host, port))).send(GET[:9])
             assert await answered(host, port) == 200
-            assert len(door.strangers) <= 4
+            assert len(listener.established) <= 8
 
 
 @driven
-async def test_a_client_has_so_many_seconds_however_steadily_it_drips() -> None:
-    async with opened(patience=0.2) as (door, host, port):
+async def test_a_request_must_be_complete_in_time_however_steadily_it_drips() -> None:
+    async with opened(request=0.2) as (listener, host, port):
         reader, writer = await asyncio.open_connection(host, port)
         ended = asyncio.create_task(reader.read())
+        writer.write(GET[:-2] + b"X: ")
         while not ended.done():
-            writer.write(b"G")
+            writer.write(b"x")
             await asyncio.sleep(0.01)
+        assert ended.result().startswith(b"HTTP/1.1 408 ")
         writer.transport.abort()
-        await until(lambda: not len(door.strangers), "it is gone")
+        await until(lambda: not listener.established, "it is gone")
 
 
 @driven
 async def test_a_client_that_leaves_without_a_word_leaves_nothing_behind() -> None:
-    async with opened() as (door, host, port):
+    async with opened() as (listener, host, port):
         with socket.create_connection((host, port)):
-            await until(lambda: len(door.silent), "it is there")
-        await until(lambda: not len(door.silent), "it is gone")
+            await until(lambda: listener.waiting, "it is there")
+        await until(lambda: not listener.waiting, "it is gone")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -38,62 +36,13 @@ def test_a_log_line_is_one_object_with_what_the_call_gave(log: io.BytesIO) -> No
     }  # fmt: skip
 
 
-def test_what_happens_often_is_logged_as_anything_else_is() -> None:
-    logger, facts = logging.getLogger("any"), {"uid": "u", "what": ValueError("odd")}
-    with logging_to(io.BytesIO()) as log:
-        logger.info("a/%s", "b", extra={"event": "review", **facts})
-        telemetry.often(logger, "review", "a/b", facts)
-        slow, fast = lines(log)
-    assert slow.pop("time")[:16] == fast.pop("time")[:16]
-    assert slow == fast
-
-
-def test_what_happens_often_is_logged_by_whatever_handlers_there_are(
-    log: io.BytesIO, caplog: pytest.LogCaptureFixture
-) -> None:
-    telemetry.often(logging.getLogger("any"), "review", "100 %s", {"uid": "u"})
-    (line,), (record,) = lines(log), caplog.records
-    assert (line["message"], line["uid"]) == (record.getMessage(), vars(record)["uid"])
-    assert (record.getMessage(), record.name) == ("100 %s", "any")
-
-
-def test_what_happens_often_is_not_logged_at_a_higher_level() -> None:
-    with logging_to(io.BytesIO()) as log:
-        logging.getLogger().setLevel("WARNING")
-        telemetry.often(logging.getLogger("any"), "review", "a/b", {})
-        assert lines(log) == []
-
-
 @pytest.mark.parametrize("buffering", [0, -1])
-def test_what_happens_often_waits_to_be_flushed_and_keeps_its_place(
-    buffering: int, tmp_path: Path
-) -> None:
-    logger, path = logging.getLogger("any"), tmp_path / "log"
-
-    def messages() -> list[str]:
-        return [json.loads(line)["message"] for line in path.read_bytes().splitlines()]
-
+def test_a_line_is_written_before_the_call_returns(buffering: int, tmp_path: Path) -> None:
+    path = tmp_path / "log"
     with logging_to(cast("BinaryIO", path.open("wb", buffering))):
-        telemetry.often(logger, "review", "1", {})
-        assert messages() == []
-        telemetry.flush()
-        assert messages() == ["1"]
-        telemetry.often(logger, "review", "2", {})
-        logger.warning("3")
-        assert messages() == ["1", "2", "3"]
-
-
-def test_what_happens_often_is_not_lost_with_a_process_that_fails() -> None:
-    program = """
-import logging
-from istio_aux import telemetry
-telemetry.log_to()
-telemetry.often(logging.getLogger("any"), "review", "a/b", {})
-raise RuntimeError
-"""
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
-    assert ended.returncode == 1
-    assert json.loads(ended.stdout)["message"] == "a/b"
+        for number in (1, 2):
+            logging.getLogger("any").warning("%d", number)
+            assert len(path.read_bytes().splitlines()) == number
 
 
 @pytest.mark.parametrize(

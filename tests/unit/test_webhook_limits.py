@@ -13,8 +13,8 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
-from istio_aux.admission.http1 import Conversation
-from istio_aux.admission.limits import DEFAULTS, UNCOUNTED
+from istio_aux.admission.webhook import BODIES, UNCOUNTED
+from istio_aux.serving import Connection, ServingLimits
 from istio_aux.telemetry import Bounded
 from unit.asynchronous import driven, until
 from unit.descriptors import descriptors
@@ -122,7 +122,7 @@ async def test_bytes_that_are_no_request_do_not_keep_a_connection_open(tmp_path:
 
 def test_idle_connections_outlive_the_api_server_s() -> None:
     """apimachinery util/net/http.go: IdleConnTimeout is 90 s."""
-    assert DEFAULTS.idle > 90
+    assert ServingLimits().idle > 90
 
 
 @driven
@@ -226,7 +226,7 @@ async def test_without_a_descriptor_the_log_is_bounded_and_others_come_later(
                 one.connect(("127.0.0.1", hook.port))
             await until(log.getvalue, "it is told")
             told = [json.loads(line) for line in log.getvalue().splitlines()]
-        assert told[0]["message"].startswith("no connection: [Errno 24]")
+        assert told[0]["message"].startswith("cannot accept: [Errno 24]")
         assert len(told) <= Bounded.LINES
         assert not any("traceback" in line for line in told)
         assert (await hook.ask(post(review()))).status == 200
@@ -263,13 +263,13 @@ async def test_bodies_over_the_memory_for_all_are_asked_to_come_again(tmp_path: 
     async with serving(tmp_path, bodies=5 * UNCOUNTED) as hook:
         async with hook.client() as slow:
             await slow.send(BEGUN + b" " * (4 * UNCOUNTED))
-            await until(lambda: hook.webhook.budget.free == UNCOUNTED, "its body is counted")
+            await until(lambda: hook.webhook.free == UNCOUNTED, "its body is counted")
             busy = await hook.ask(post(large))
             assert (busy.status, busy.headers["Retry-After"]) == (503, "1")
             # A review of usual size does not suffer.
             assert (await hook.ask(post(review()))).status == 200
             slow.leave()
-        await until(lambda: hook.webhook.budget.free == 5 * UNCOUNTED, "it is given back")
+        await until(lambda: hook.webhook.free == 5 * UNCOUNTED, "it is given back")
         assert (await hook.ask(post(large))).status == 200
         assert hook.reviews("busy") == 1
 
@@ -292,8 +292,11 @@ async def test_a_client_that_reads_late_gets_all_its_answers(tmp_path: Path) -> 
     async with serving(tmp_path) as hook, hook.client() as client:
         client.pause()
         sending = asyncio.create_task(client.send(post(large) * 50))
-        (server_side,) = hook.webhook._connections
-        await until(lambda: server_side._unread, "the server waits for it")
+        listener = hook.webhook._listener
+        assert listener
+        await until(lambda: listener.established, "its handshake is over")
+        (server_side,) = listener.established
+        await until(lambda: server_side.waits_for == "unread", "the server waits for it")
         client.resume()
         assert [(await client.answer()).status for _ in range(50)] == [200] * 50
         await sending
@@ -332,10 +335,10 @@ async def test_a_client_that_leaves_in_mid_body_leaves_no_trace_of_an_error(
 ) -> None:
     async with serving(tmp_path) as hook, hook.client() as client:
         await client.send(BEGUN + b" " * 100_000)
-        await until(lambda: hook.webhook.budget.free < DEFAULTS.bodies, "it is reading")
+        await until(lambda: hook.webhook.free < BODIES, "it is reading")
         client.leave()
         await until(lambda: hook.reviews("malformed") == 1, "it is counted")
-        assert hook.webhook.budget.free == DEFAULTS.bodies
+        assert hook.webhook.free == BODIES
     assert [r for r in caplog.records if r.exc_info] == []
 
 
@@ -354,8 +357,9 @@ async def test_hostile_clients_leave_nothing_behind(tmp_path: Path) -> None:
         before, tasks = descriptors(), len(asyncio.all_tasks())
         await asyncio.gather(*(hostile(number) for number in range(40)))
         await until(lambda: hook.connections == 0, "all are gone")
-        assert (descriptors(), len(asyncio.all_tasks())) == (before, tasks)
-        assert hook.webhook.budget.free == DEFAULTS.bodies
+        await until(lambda: len(asyncio.all_tasks()) == tasks, "no task is left")
+        assert descriptors() == before
+        assert hook.webhook.free == BODIES
         assert (await hook.ask(post(review()))).status == 200
 
 
@@ -370,7 +374,7 @@ async def test_a_connection_is_freed_without_the_garbage_collector(tmp_path: Pat
                 await hook.ask(post(review()))
             await until(lambda: hook.connections == 0, "all are gone")
             await asyncio.sleep(0)
-            left = sum(isinstance(one, Conversation) for one in gc.get_objects())
+            left = sum(isinstance(one, Connection) for one in gc.get_objects())
         finally:
             gc.enable()
     assert left == 0

@@ -27,7 +27,7 @@ from istio_aux.admission.certificate import Certificate, CertificateError
 from istio_aux.kube import access
 from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.errors import AccessError
-from istio_aux.serving import Door, OneRequest, raise_descriptors, room
+from istio_aux.serving import Listener, ServingLimits, raise_descriptors
 from istio_aux.settings import HostPort, Settings
 from istio_aux.wiring import Wiring
 
@@ -45,9 +45,8 @@ itself; the charm's layer leaves it 10 s (kill-delay)."""
 TRIPPED = (1.0, 30.0)
 """Seconds until a part that ended goes on, at first and at most."""
 
-STATUS, STATUS_PATIENCE = 256, 10.0
-"""Connections to the status port, and the seconds that one may take from its begin to its end.
-Probes, Pebble, Prometheus and the charm make a few at once, and take milliseconds."""
+STATUS = ServingLimits(connections=256, share=8, idle=10.0)
+"""Of the status port: probes, Pebble, Prometheus and the charm make few connections at once."""
 
 
 def serve(config: Path, kubeconfig: Path | None = None) -> int:
@@ -137,7 +136,6 @@ class _Service:
 
         def on_signal() -> None:
             if stop.is_set():  # The second one: whoever sends it does not want to wait.
-                telemetry.flush()  # os._exit, unlike any other end, would not.
                 os._exit(1)
             stop.set()
 
@@ -181,8 +179,7 @@ async def _listen(stack: AsyncExitStack, application: web.Application, address: 
     stack.push_async_callback(runner.cleanup)
     server = runner.server
     assert server, "it is there after setup"
-    door = Door(lambda guest: OneRequest(server, guest), room(STATUS, share=8), STATUS_PATIENCE)
-    where = await door.listen(address.host, address.port)
-    stack.push_async_callback(door.empty, 0)
-    stack.callback(door.close)
+    listener = Listener(server, STATUS)
+    where = await listener.listen(address.host, address.port)
+    stack.push_async_callback(listener.close, 0)
     return str(HostPort(*where))

@@ -1,9 +1,9 @@
-"""Who may be connected: both ports accept in the same way, and strangers cannot use them up.
+"""HTTP and HTTPS serving for both ports: aiohttp behind an accept loop with limits.
 
-Only connections may live here; what is said on one is for its protocol. A client that reaches a
-port can open connections faster than anything else is done. So one that has said nothing costs a
-descriptor and no more, and a new one is never refused: when there are too many, one goes of the
-address that has the most, and of those the one that has been silent longest.
+aiohttp parses HTTP and runs the handler; asyncio does TLS. Neither bounds connections, handshakes
+or slow requests, so this module does. A connection that has sent nothing has no TLS object, which
+takes 256 KiB. A new connection is never refused: when there are too many, one of the peer address
+that has most is closed (docs/decisions/0005).
 """
 
 from __future__ import annotations
@@ -12,283 +12,380 @@ import asyncio
 import logging
 import resource
 import socket
+import ssl
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, Generic, Protocol, TypeVar, cast
+from http import HTTPStatus
+from typing import Any, cast
 
+import msgspec
 from aiohttp import web
 
-from istio_aux.telemetry import Closed
+from istio_aux.telemetry import Closed, Telemetry
 
 _log = logging.getLogger(__name__)
 
-BACKLOG = 4096
-"""Connections. The API server opens one for each review above 25 at once, in bursts."""
-AT_ONCE = 64
-"""Connections taken before everything else has its turn; the others wait in the kernel."""
-PAUSE = 0.1
-"""Seconds without accepting when the process has no descriptor left."""
-SWEEP = 0.5
-"""Seconds between looks at the deadlines of strangers."""
+BACKLOG = 4096  # The API server opens a connection for each review above 25 at once, in bursts.
+ACCEPTS = 64  # Connections accepted in one turn of the event loop.
+PAUSE = 0.1  # Seconds without accepting when the process has no descriptor left.
+AGAIN = "the connection is closed, try again"
+_HTTP: dict[str, Any] = {
+    "access_log": None,
+    "auto_decompress": False,  # A few bytes of gzip can be gigabytes.
+    "max_line_size": 4096, "max_field_size": 4096, "max_headers": 32,  # aiohttp allows 2 MiB.
+}  # fmt: skip
+
+
+class ServingLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers of connections, and seconds, that the clients of one port may use."""
+
+    connections: int = 2048  # Established ones; half as many more may wait for their handshake.
+    share: int = 2  # Established connections use at most this fraction of all descriptors.
+    handshake: float = 10.0  # From accept on, as the API server (apimachinery util/net/http.go).
+    request: float = 10.0  # From first byte to last, as a webhook's default timeoutSeconds.
+    idle: float = 120.0  # More than the API server's 90 s: it does not repeat a POST that was cut.
+    unread: float = 10.0  # For a client to read its answers, and to close its end of TLS.
+    linger: float = 1.0  # From a last answer to the close. Unread bytes turn a close into a reset.
+    sweep: float = 0.5  # Between two checks of all deadlines.
 
 
 def raise_descriptors() -> None:
-    """Use as many descriptors as the process may have; 1,024 is a limit for programs of 1990."""
+    """Raise the soft limit of open descriptors to the hard limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):  # What we have must do.
+    with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def room(wanted: int, share: int) -> int:
-    """How many connections there may be of ``wanted``: the ``share``-th part of the descriptors."""
-    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if descriptors == resource.RLIM_INFINITY:
-        return wanted
-    return max(1, min(wanted, descriptors // share))
-
-
-class Peer(Protocol):
-    """Whatever has an address at its other end."""
-
-    @property
-    def address(self) -> str:
-        """The IP address."""
-        ...
-
-
-T = TypeVar("T", bound=Peer)
-
-
-class Crowd(Generic[T]):
-    """Connections by address, the oldest of each first."""
-
-    def __init__(self) -> None:
-        self._by_address: dict[str, dict[T, None]] = {}
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def add(self, one: T) -> None:
-        """Take one that is not in it."""
-        self._by_address.setdefault(one.address, {})[one] = None
-        self._count += 1
-
-    def discard(self, one: T) -> None:
-        """Let it go if it is in it."""
-        if (same := self._by_address.get(one.address)) and one in same:
-            del same[one]
-            self._count -= 1
-            if not same:
-                del self._by_address[one.address]
-
-    def __iter__(self) -> Iterator[T]:
-        for same in self._by_address.values():
-            yield from same
-
-    def most(self) -> Collection[T]:
-        """Those of the address that has the most, in the order in which they came."""
-        return max(self._by_address.values(), key=len, default=())
-
-
-class Guest:
-    """A connection from its beginning to its end, as its protocol and the `Door` share it.
+class Connection(web.RequestHandler):
+    """One connection from accept to close.
 
     Attributes:
-        address: the peer's.
-        since: when it was accepted (monotonic, in seconds).
-        end: ends it at once.
+        waits_for: the field of `ServingLimits` that bounds what it waits for; ``since`` is when
+            that began.
+        why: why it ends, once that is known.
     """
 
-    def __init__(self, door: Door, connection: socket.socket, address: str) -> None:
-        self.address = address
-        self.since = time.monotonic()
-        self._door, self._connection = door, connection
-        self._due: Closed | None = None
-        self.end: Callable[[Closed], None] = self._end_in_silence
+    def __init__(self, listener: Listener, connection: socket.socket, address: str) -> None:
+        linger = listener.limits.linger
+        super().__init__(listener.server, loop=listener.loop, lingering_time=linger, **_HTTP)
+        self.address, self.why = address, cast("Closed | None", None)
+        self.waits_for, self.since = "handshake", time.monotonic()
+        self._listener, self._socket = listener, connection
+        self._start_task: asyncio.Task[None] | None = None
 
-    def known(self) -> None:
-        """It has shown that it can speak: neither strangers nor their deadline concern it now."""
-        self._door.strangers.discard(self)
+    @property
+    def silent(self) -> bool:
+        """Whether it has sent nothing."""
+        return self._start_task is None
 
-    def gone(self) -> None:
-        """It is closed."""
-        self._door.forget(self)
-        self.end = _nothing  # The way to its protocol: a circle that only the collector would find.
+    @property
+    def idle(self) -> bool:
+        """Whether nobody waits for an answer on it."""
+        return self.waits_for in {"idle", "linger"}
 
-    def speaks(self) -> None:
-        """The loop: there is something to read, or its end."""
-        self._door.loop.remove_reader(self._connection)
+    def wait(self, waits_for: str) -> None:
+        """Note that something else is waited for from now on."""
+        self.waits_for, self.since = waits_for, time.monotonic()
+
+    def readable(self) -> None:
+        """Start TLS and HTTP at the first byte. The event loop calls this."""
+        self._loop.remove_reader(self._socket)
         try:
-            said = self._connection.recv(1, socket.MSG_PEEK)
+            first = self._socket.recv(1, socket.MSG_PEEK)
         except OSError:
-            said = b""
-        if said:
-            self.end = self._end_soon
-            self._door.welcome(self)
+            first = b""
+        if first:
+            self._start_task = self._loop.create_task(self._begin())
         else:
-            self._end_in_silence(Closed.PEER)
+            self.end(Closed.PEER)
 
-    async def connect(self, protocol: Callable[[Guest], asyncio.BaseProtocol]) -> None:
-        """Let a protocol have the connection."""
-        loop = self._door.loop
-        await loop.connect_accepted_socket(lambda: protocol(self), self._connection)
-        if self._due:
-            self.end(self._due)
+    async def _begin(self) -> None:
+        tls: dict[str, Any] = {}
+        if self._listener.context:
+            unread = self._listener.limits.unread
+            tls = {"ssl": self._listener.context(), "ssl_shutdown_timeout": unread}
+        try:
+            await self._loop.connect_accepted_socket(lambda: self, self._socket, **tls)
+        except OSError as error:
+            if self._listener.forget(self, Closed.HANDSHAKE):
+                self._log_tls(error)
+        finally:
+            if self.transport is None:
+                self.connection_lost(None)
 
-    def _end_soon(self, why: Closed) -> None:
-        """Between silence and a protocol the socket is asyncio's."""
-        self._due = why
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio: the handshake is done."""
+        super().connection_made(transport)
+        self.wait("idle")
+        self._listener.welcome(self)
 
-    def _end_in_silence(self, why: Closed) -> None:
-        self._door.loop.remove_reader(self._connection)
-        self._connection.close()
-        self._door.ended(why)
-        self.gone()
+    def data_received(self, data: bytes) -> None:
+        """asyncio: bytes; aiohttp: none, to parse what it has."""
+        if self.waits_for == "linger":
+            return
+        if data and self.waits_for == "idle":
+            self.wait("request")
+        super().data_received(data)
+
+    def pause_writing(self) -> None:
+        """asyncio: the client does not read its answers."""
+        super().pause_writing()
+        self.wait("unread")
+
+    def resume_writing(self) -> None:
+        """asyncio: it has read nearly all."""
+        super().resume_writing()
+        if self.waits_for == "unread":
+            self.wait("idle")
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """aiohttp: the request is no HTTP, the client has left, or the handler has failed."""
+        if self.transport and status != 400 and not isinstance(exc, web.RequestPayloadError):
+            return super().handle_error(request, status, exc, message)
+        text = " ".join(f"no HTTP/1.1: {message or exc}".split())[:256]
+        if self.transport:
+            self._listener.refused(400, text)
+        self.why = self.why or Closed.REFUSED
+        self.wait("idle")
+        response = web.Response(status=400, text=f"{text}\n", headers={"Connection": "close"})
+        response.force_close()
+        return response
+
+    def expire(self) -> None:
+        """End what has taken too long."""
+        if self.waits_for == "idle":
+            self.say_last(HTTPStatus.SERVICE_UNAVAILABLE, AGAIN, Closed.IDLE)
+        elif self.waits_for == "request":
+            text = f"no complete request in {self._listener.limits.request:g} s"
+            self._listener.refused(408, text)
+            self.say_last(HTTPStatus.REQUEST_TIMEOUT, text, Closed.TIMEOUT)
+        elif self.waits_for == "linger" and self.transport:
+            self.wait("unread")
+            self.transport.close()
+        else:
+            self.end(self.why or Closed(self.waits_for))
+
+    def say_last(self, status: HTTPStatus, text: str, why: Closed) -> None:
+        """Write a last answer, and close when the client does, or has had time to read it.
+
+        A review that crosses the 503 on an idle connection takes it for its answer, and client-go
+        repeats what was answered so. Go drops an idle connection on which something arrives.
+        """
+        again = "Retry-After: 1\r\n" if status is HTTPStatus.SERVICE_UNAVAILABLE else ""
+        head = f"HTTP/1.1 {status.value} {status.phrase}\r\nConnection: close\r\n{again}"
+        head += f"Content-Type: text/plain; charset=utf-8\r\nContent-Length: {len(text) + 1}"
+        if self.transport and self.waits_for != "linger":
+            self.transport.write(f"{head}\r\n\r\n{text}\n".encode())
+            self.why = why
+            self.wait("linger")
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """asyncio: it is closed."""
+        if self.waits_for == "request" and not self.why:
+            self._listener.refused(400, "the client left before the request was complete")
+        if not self.why:
+            self._log_tls(exc)
+        self._listener.forget(self, self.why or Closed.PEER)
+        self.transport = None  # aiohttp closes it once more, and abort() of Python 3.11.2 raises.
+        super().connection_lost(exc)
+
+    def end(self, why: Closed) -> None:
+        """Close it now."""
+        if not self._listener.forget(self, why):
+            return
+        if self.transport:
+            self.transport.abort()
+        elif self._start_task:
+            self._start_task.cancel()
+        else:
+            self._loop.remove_reader(self._socket)
+            self._socket.close()
+            self.connection_lost(None)
+
+    def _log_tls(self, error: BaseException | None) -> None:
+        if isinstance(error, ssl.SSLError):  # The client may not trust the certificate.
+            facts = {"event": "connection", "outcome": self.why}
+            _log.warning("%s: %s", self.address, error, extra=facts)
 
 
-def _nothing(_why: Closed) -> None:
-    """What is left to end of a connection that is closed."""
-
-
-class Door:
-    """Where connections come in, by one port.
+class Listener:
+    """One port, its connections and their limits.
 
     Attributes:
-        silent: those that have not said a word; there is no protocol for them yet.
-        strangers: those that have, but are not `Guest.known`.
-        ended: is told why, of each connection that ends without a protocol.
+        waiting: connections that are silent or in their handshake, the oldest first.
+        established: the others.
+        draining: each answer closes its connection.
     """
 
     def __init__(
         self,
-        protocol: Callable[[Guest], asyncio.BaseProtocol],
-        strangers: int,
-        patience: float,
-        ended: Callable[[Closed], None] = lambda _: None,
+        server: web.Server,
+        limits: ServingLimits,
+        context: Callable[[], ssl.SSLContext] | None = None,
+        metrics: Telemetry | None = None,
+        refused: Callable[[int, str], None] = lambda _status, _text: None,
     ) -> None:
-        """Give each connection a ``protocol``, which must set `Guest.end` and call `Guest.gone`.
+        """Let ``server`` answer; ``context`` returns the TLS context of a new handshake.
 
-        At most so many ``strangers``, silent ones among them, for ``patience`` seconds each.
+        ``metrics`` counts connections; ``refused`` gets status and text of each error answer.
         """
-        self.silent, self.strangers = Crowd[Guest](), Crowd[Guest]()
-        self.ended = ended
-        self._protocol, self._room, self._patience = protocol, strangers, patience
-        self._guests: set[Guest] = set()
-        self._listening: list[socket.socket] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._none = asyncio.Event()
-        self.loop: asyncio.AbstractEventLoop
+        self.server, self.limits, self.context, self.refused = server, limits, context, refused
+        self.waiting: dict[Connection, None] = {}
+        self.established: dict[Connection, None] = {}
+        self.draining = False
+        self.loop = asyncio.get_running_loop()
+        self._metrics = metrics
+        self._handler, server.request_handler = server.request_handler, self._handle
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if descriptors == resource.RLIM_INFINITY:
+            descriptors = limits.connections * limits.share
+        self._most = max(1, min(limits.connections, descriptors // limits.share))
+        self._most_waiting = max(1, self._most // 2)
+        self._sockets: list[socket.socket] = []
+        self._empty = asyncio.Event()
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Accept at ``host`` (empty: every address) and ``port`` (0: any); returns where that is.
+        """Accept at ``host`` (empty: every address) and ``port`` (0: any); return where that is.
 
         Raises:
-            OSError: the port cannot be had.
+            OSError: the port is not available.
         """
-        self.loop = asyncio.get_running_loop()
         server = await self.loop.create_server(
             asyncio.Protocol, host or None, port, reuse_address=True, start_serving=False
         )
-        # asyncio binds; but its way to accept has no bound, and one traceback for each failure.
-        self._listening = [one.dup() for one in server.sockets]
+        # asyncio binds; but its accept has no bound, and logs a traceback for each failure.
+        self._sockets = [one.dup() for one in server.sockets]
         server.close()
-        for one in self._listening:
+        for one in self._sockets:
             one.setblocking(False)
             one.listen(BACKLOG)
             self.loop.add_reader(one, self._accept, one)
         self._sweep()
-        return self._listening[0].getsockname()[:2]
+        return self._sockets[0].getsockname()[:2]
 
-    def close(self) -> None:
-        """Take those that wait in the kernel, which would be reset, and no more."""
-        while self._listening:
-            one = self._listening.pop()
-            for _ in range(BACKLOG // AT_ONCE):
+    async def close(self, patience: float) -> None:
+        """Accept no more, close idle connections, and after ``patience`` seconds all others."""
+        self.draining = True
+        while self._sockets:
+            one = self._sockets.pop()
+            for _ in range(BACKLOG // ACCEPTS):  # The kernel would reset those that wait in it.
                 self._accept(one)
             self.loop.remove_reader(one)
             one.close()
-
-    async def empty(self, patience: float) -> None:
-        """Return when all are gone; after ``patience`` seconds they are ended."""
-        try:
+        for connection in [one for one in self.established if one.idle]:
+            connection.say_last(HTTPStatus.SERVICE_UNAVAILABLE, AGAIN, Closed.DRAIN)
+        with suppress(TimeoutError):
             async with asyncio.timeout(patience):
-                while self._guests:
-                    self._none.clear()
-                    await self._none.wait()
-        except TimeoutError:
-            for guest in tuple(self._guests):
-                guest.end(Closed.DRAIN)
+                while self.waiting or self.established:
+                    self._empty.clear()
+                    await self._empty.wait()
+        for connection in (*self.waiting, *self.established):
+            connection.end(Closed.DRAIN)
         self._timer.cancel()
-        await asyncio.sleep(0)  # asyncio tells of a closed connection one turn later.
+        await asyncio.sleep(0)  # asyncio calls connection_lost in a later turn.
 
-    def welcome(self, guest: Guest) -> None:
-        """Let a guest who has spoken have a protocol."""
-        self.silent.discard(guest)
-        self.strangers.add(guest)
-        task = self.loop.create_task(guest.connect(self._protocol))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def welcome(self, connection: Connection) -> None:
+        """Count a connection as established.
 
-    def forget(self, guest: Guest) -> None:
-        """Let go of one who is gone."""
-        self.silent.discard(guest)
-        self.strangers.discard(guest)
-        self._guests.discard(guest)
-        if not self._guests:
-            self._none.set()
+        If there are too many, one of the address that has most is closed: the one that has been
+        idle longest, or else the one whose request has been arriving longest.
+        """
+        self.established[connection] = self.waiting.pop(connection)
+        if len(self.established) > self._most:
+            others = [one for one in self.established if one is not connection]
+            most = max(_by_address(others), key=len)
+            oldest = min(most, key=lambda one: (not one.idle, one.since))
+            oldest.say_last(HTTPStatus.SERVICE_UNAVAILABLE, AGAIN, Closed.LIMIT)
+            oldest.end(Closed.LIMIT)
+
+    def forget(self, connection: Connection, why: Closed) -> bool:
+        """Count a connection as closed; return whether it was not before."""
+        known = self.waiting if connection in self.waiting else self.established
+        if connection not in known:
+            return False
+        del known[connection]
+        connection.why = why
+        if self._metrics:
+            self._metrics.closed_connections.labels(why).inc()
+        self._count()
+        if not (self.waiting or self.established):
+            self._empty.set()
+        return True
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        connection = cast("Connection", request.protocol)
+        await request.writer.drain()  # First the client reads its earlier answers.
+        if connection.waits_for == "idle":
+            connection.wait("request")
+        try:
+            response = await self._handler(request)
+        except web.HTTPException as error:
+            self.refused(error.status, (error.text or "").strip())
+            connection.why = Closed.REFUSED
+            error.force_close()
+            raise
+        finally:
+            if connection.waits_for == "request":
+                connection.wait("idle")
+        if self.draining:
+            connection.why = Closed.DRAIN
+            response.force_close()
+        return response
 
     def _accept(self, listening: socket.socket) -> None:
-        for _ in range(AT_ONCE):
+        for _ in range(ACCEPTS):
             try:
-                connection, address = listening.accept()
+                accepted, address = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
+                break
             except OSError as error:  # No descriptor, or no memory.
-                _log.warning("no connection: %s", error, extra={"event": "connection"})
-                self._make_room(0)
+                _log.warning("cannot accept: %s", error, extra={"event": "connection"})
+                self._make_room(len(self.waiting) - 1)
                 self.loop.remove_reader(listening)
                 self.loop.call_later(PAUSE, self._accept_again, listening)
                 return
-            connection.setblocking(False)
-            guest = Guest(self, connection, address[0])
-            self._guests.add(guest)
-            self.silent.add(guest)
-            self.loop.add_reader(connection, guest.speaks)
-            self._make_room(self._room)
+            accepted.setblocking(False)
+            connection = Connection(self, accepted, address[0])
+            self.waiting[connection] = None
+            self.loop.add_reader(accepted, connection.readable)
+        self._make_room(self._most_waiting)
+        self._count()
 
     def _accept_again(self, listening: socket.socket) -> None:
-        if listening in self._listening:
+        if listening in self._sockets:
             self.loop.add_reader(listening, self._accept, listening)
 
     def _make_room(self, room: int) -> None:
-        if len(self.silent) + len(self.strangers) > room:
-            first = next(iter(self.silent.most() or self.strangers.most()))
-            self.forget(first)
-            first.end(Closed.LIMIT)
+        """Close waiting connections: the oldest of the address that has most, silent ones first."""
+        for silent in (True, False) if len(self.waiting) > room else ():
+            groups = _by_address(one for one in self.waiting if one.silent is silent)
+            while groups and len(self.waiting) > room:
+                most = max(groups, key=len)
+                most.pop(0).end(Closed.LIMIT)
+                if not most:
+                    groups.remove(most)
+
+    def _count(self) -> None:
+        if self._metrics:
+            self._metrics.connections.set(len(self.waiting) + len(self.established))
 
     def _sweep(self) -> None:
-        self._timer = self.loop.call_later(SWEEP, self._sweep)
-        due = time.monotonic() - self._patience
-        for guest in [one for one in (*self.silent, *self.strangers) if one.since <= due]:
-            guest.end(Closed.HANDSHAKE)
+        self._timer = self.loop.call_later(self.limits.sweep, self._sweep)
+        now = time.monotonic()
+        for one in (*self.waiting, *self.established):
+            if one.since + getattr(self.limits, one.waits_for) <= now:
+                one.expire()
 
 
-class OneRequest(web.RequestHandler):
-    """Plain HTTP: a stranger from beginning to end, which comes again for its next request."""
-
-    def __init__(self, server: web.Server, guest: Guest) -> None:
-        quiet: dict[str, Any] = {"access_log": None}
-        super().__init__(server, loop=asyncio.get_running_loop(), **quiet)
-        self._guest = guest
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio: the client has said something."""
-        super().connection_made(transport)
-        self._guest.end = lambda _: cast("asyncio.Transport", transport).abort()
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """asyncio: it is closed."""
-        super().connection_lost(exc)
-        self._guest.gone()
+def _by_address(connections: Iterable[Connection]) -> list[list[Connection]]:
+    groups: dict[str, list[Connection]] = {}
+    for one in connections:
+        groups.setdefault(one.address, []).append(one)
+    return list(groups.values())

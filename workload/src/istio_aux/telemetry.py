@@ -9,10 +9,7 @@ from __future__ import annotations
 import io
 import logging
 import sys
-import time
 import traceback
-from collections.abc import Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
@@ -231,28 +228,18 @@ class JsonLines(logging.Handler):
             if record.exc_info:
                 text = "".join(traceback.format_exception(*record.exc_info))
                 facts["traceback"] = text.rstrip()
-            self.write(record.created, record.levelname.lower(), event, message, facts)
-            self.flush()
-        except Exception:  # Logging's own way: whoever logs does not fail by it.
+            whole = int(record.created)
+            line = {
+                "time": f"{_second(whole)}.{int((record.created - whole) * 1000):03d}+00:00",
+                "level": record.levelname.lower(),
+                "event": event,
+                "message": message,
+                **facts,
+            }
+            self._stream.write(self._encoder.encode(line) + b"\n")
+            self._stream.flush()
+        except Exception:  # Logging must not fail its caller.
             self.handleError(record)
-
-    def write(
-        self, seconds: float, level: str, event: object, message: str, facts: Mapping[str, object]
-    ) -> None:
-        """Write one line, which the system has after the next `flush`."""
-        whole = int(seconds)
-        line = {
-            "time": f"{_second(whole)}.{int((seconds - whole) * 1000):03d}+00:00",
-            "level": level,
-            "event": event,
-            "message": message,
-            **facts,
-        }
-        self._stream.write(self._encoder.encode(line) + b"\n")
-
-    def flush(self) -> None:
-        """Let the system have all lines. Logging itself does so when the process ends."""
-        self._stream.flush()
 
 
 class Bounded(logging.Filter):
@@ -280,30 +267,6 @@ class Bounded(logging.Filter):
             began, count = record.created, 0
         self._minutes[place] = (began, count + 1)
         return count < self.LINES
-
-
-def often(logger: logging.Logger, event: str, message: str, facts: dict[str, object]) -> None:
-    """Log what happens often, at level info; the system has the line after the next `flush`.
-
-    It is ``logger.info(message, extra={"event": event, **facts})``. But a record knows where in the
-    code it was made, in which thread and process: that costs several times the line itself, and our
-    own handler writes nothing of it.
-    """
-    if not logger.isEnabledFor(logging.INFO):
-        return
-    handlers = logging.root.handlers
-    if len(handlers) == 1 and isinstance(handlers[0], JsonLines):
-        with suppress(Exception):  # Logging's own way deals with it.
-            handlers[0].write(time.time(), "info", event, message, facts)
-            return
-    logger.info(message, extra={"event": event, **facts})
-
-
-def flush() -> None:
-    """Let the system have all lines; those that it does not take stay for the next time."""
-    for handler in logging.root.handlers:
-        with suppress(OSError, ValueError):  # A full disk or a closed pipe ends no review.
-            handler.flush()
 
 
 @lru_cache(maxsize=2)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Generic
 
 from istio_aux import status
-from istio_aux.admission.server import Webhook
+from istio_aux.admission.webhook import Webhook
 from istio_aux.core import checkpoint
 from istio_aux.core.applications import Applications
 from istio_aux.core.checkpoint import Checkpoint
