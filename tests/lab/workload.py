@@ -17,7 +17,6 @@ from typing import Any, Literal, Self
 
 import httpx2
 import yaml
-from istio_aux.core import selectors
 from istio_aux.core.start import STARTED_WITH
 from lightkube.codecs import AnyResource
 from lightkube.models.meta_v1 import ObjectMeta
@@ -27,6 +26,7 @@ import applications
 import certificates
 import lab
 import manifests
+import namespaces
 import probe
 from lab import meshed, ports
 
@@ -241,7 +241,7 @@ class Workload:
         return manifests.Values(
             app=self.name,
             model=self.model,
-            namespace_selector=selectors.parse(self.selector).as_label_selector(),
+            namespace_selector=namespaces.parse(self.selector),
             ca_bundle=self.authority.bundle(datetime.datetime.now(datetime.UTC)),
             acts=self._settings.get("quit", "on") == "on",
             deletes=self._settings.get("dead-proxy") == "delete",

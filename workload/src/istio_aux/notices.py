@@ -1,8 +1,7 @@
-"""Tell Pebble, by a custom notice, that what the charm shows has changed: Juju then runs the charm.
+"""Wake the charm by a custom notice of Pebble when the status that it shows changes.
 
-Only the telling may live here; what counts as a change is asked for as a digest. Only the level
-counts: the digest is compared with the one that was told last, so that no change is lost, whatever
-Pebble does meanwhile, and one that is taken back before it was told wakes nobody.
+Level, not edge: the digest of the status is compared with the last one that Pebble took, so no
+change is lost while Pebble is away, and one that is reverted meanwhile wakes nobody.
 """
 
 from __future__ import annotations
@@ -20,30 +19,30 @@ from istio_aux.kube.backoff import Backoff
 _log = logging.getLogger(__name__)
 
 KEY = "istio-aux.io/changed"
-"""Of the notice. Pebble counts its repetitions, and Juju makes an event of each that it sees."""
+"""Key of the notice. Juju turns each repetition that it sees into an event."""
 
 LOOK = 0.3
-"""Seconds between looks at the digest."""
+"""Seconds between digests."""
 
 SHARE = 0.01
-"""Of one processor, that looking may cost: where a look takes long, the next comes later."""
+"""Share of one CPU that the digests may cost: after a slow one the next comes later."""
 
 BURST = 5
-"""Notices that may go out one after the other."""
+"""Notices that may follow one another at once."""
 
 RATE = 0.5
 """Notices a second after that: a charm takes a second or two for an event, and must keep up while
 hundreds of pods are restarted."""
 
-PATIENCE = 5.0
-"""Seconds that Pebble has to answer."""
+DEADLINE = 5.0
+"""Deadline in seconds for Pebble's answer."""
 
 RETRY = (0.2, 5.0)
-"""Seconds before the second attempt, and at most before any other."""
+"""Seconds before the second attempt, and the most before any later one."""
 
 
 class Notices:
-    """The one who tells. A class because it remembers what was told."""
+    """Sends notices to one Pebble."""
 
     def __init__(
         self,
@@ -53,15 +52,15 @@ class Notices:
         rate: float = RATE,
         look: float = LOOK,
     ) -> None:
-        """Prepare to tell the Pebble that listens on ``socket`` whenever ``digest()`` differs."""
+        """Prepare to notify the Pebble on ``socket`` whenever ``digest()`` changes."""
         self._socket, self._digest = socket, digest
         self._rate, self._look = rate, look
         self._trouble = ""
 
     async def run(self) -> None:
-        """Tell until cancelled, beginning at once: what was told before, nobody here knows."""
+        """Run until cancelled; the first notice goes out at once."""
         connector = aiohttp.UnixConnector(str(self._socket), force_close=True)
-        timeout = aiohttp.ClientTimeout(total=PATIENCE)
+        timeout = aiohttp.ClientTimeout(total=DEADLINE)
         backoff = Backoff(*RETRY)
         told, tokens, filled = None, float(BURST), time.monotonic()
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
@@ -82,14 +81,14 @@ class Notices:
                 await asyncio.sleep(pause)
 
     async def _notify(self, session: aiohttp.ClientSession) -> bool:
-        """Add the notice (pebble internals/daemon/api_notices.go); returns whether that is done."""
+        """Add the notice (pebble internals/daemon/api_notices.go); return whether it was added."""
         notice = {"action": "add", "type": "custom", "key": KEY}
         try:
             async with session.post("http://pebble/v1/notices", json=notice) as answer:
                 trouble = "" if answer.ok else f"{answer.status} {(await answer.text())[:200]}"
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            trouble = str(error) or f"no answer in {PATIENCE:g} s"
-        # One line for each new trouble: Pebble may be away for long.
+            trouble = str(error) or f"no answer in {DEADLINE:g} s"
+        # Log only changes: Pebble may be away for long.
         if trouble and trouble != self._trouble:
             _log.warning(
                 "%s: notice not added: %s", self._socket, trouble, extra={"event": "notice"}

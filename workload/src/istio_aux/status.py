@@ -1,8 +1,4 @@
-"""The status port, plain HTTP: /livez, /readyz, /metrics and /status.
-
-Only the answers may live here, and what of them concerns the charm; what they say is asked of those
-who know.
-"""
+"""The status port, plain HTTP: /livez, /readyz, /metrics and /status."""
 
 from __future__ import annotations
 
@@ -21,10 +17,10 @@ from istio_aux.repair.controller import Unmeshed
 from istio_aux.repair.suspended_jobs import SuspendedJob
 
 UNMESHED = 500
-"""How many pods without a sidecar are shown by name; after an outage it may be all there are."""
+"""How many unmeshed pods are shown by name: after an outage it may be every pod."""
 
 UNREADABLE = 20
-"""How many objects that cannot be read are shown by name."""
+"""How many unreadable objects are shown by name."""
 
 METRICS = "text/plain; version=1.0.0; charset=utf-8; escaping=underscores"
 
@@ -46,38 +42,20 @@ class UnreadableObject(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True, rename="kebab"):
-    """What ``/status`` shows.
+    """What ``/status`` shows; the names are a contract, which workload/README.md documents.
 
     Attributes:
-        ready: as `/readyz` has it.
-        missing: what stands in the way of ready, in lines for a person; what nobody's
-            reviews wait for is said, but does not.
-        start_mode: ``auto``, ``native``, ``hold`` or ``off``.
-        capability: what cluster and Istio can do, ``unknown`` where that cannot be found out.
-        capability_why: what makes it so; empty until it has been found out.
-        called_before_us: those of Istio's webhook configurations that sort before ours; None where
-            that is not known: not to be checked, not allowed, or not listed yet.
-        injectors: Istio's, sorted by configuration; empty until it is known.
-        injector_live: whether any of them is; None: not known yet.
-        watched_pods: pods that may need their proxy to quit, in all namespaces.
-        selected_namespaces: names, sorted.
-        stuck_pods: whose proxy withstands, the oldest first; empty unless ``leader``.
-        blocked_pods: that run on because of other containers, although one has finished.
-        lost_pods: whose proxy ended before the payload.
-        race: what becomes of pods that should have a sidecar and have none.
-        unmeshed_pods: those pods, the oldest first, at most `UNMESHED`.
-        unmeshed_total: how many of them there are.
-        unmeshed_unknown: pods without a sidecar of which it is not known whether they should have
-            one.
-        suspended_jobs: which wait for their pods to go; only who leads knows any.
-        applications: those that ask for sidecars by name.
-        unreadable_objects: that are there but cannot be read, at most `UNREADABLE`.
-        unreadable_total: how many of them there are.
-        quits_total: proxies that this process saw exit after it told them to.
-        leader: whether this process is the one that acts.
-        lease_holder: identity of the one that acts, empty if unknown or without election.
-        quit: ``on``, ``dry-run`` or ``off``.
-        version: of istio-aux.
+        missing: why it is not ready, in lines for a person; also what only repair waits for.
+        called_before_us: Istio's webhook configurations that sort before ours; None if unknown.
+        injectors: sorted by configuration; empty until they are known.
+        injector_live: whether any of them is; None if unknown.
+        stuck_pods: the oldest first; empty unless this process leads.
+        unmeshed_pods: the oldest first, at most `UNMESHED`; all are in ``unmeshed_total``.
+        unmeshed_unknown: pods without a sidecar that may or may not need one.
+        suspended_jobs: Jobs that wait for their pods to go; empty unless this process leads.
+        unreadable_objects: at most `UNREADABLE`; all are in ``unreadable_total``.
+        quits_total: proxies that exited after this process told them to.
+        lease_holder: who acts; empty if unknown or without a Lease.
     """
 
     ready: bool
@@ -109,10 +87,7 @@ class Status(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 def digest(status: Status) -> bytes:
-    """What differs whenever there is something else for the charm to show, and only then.
-
-    Times are left out, and what changes all the time: counters, and how often was tried.
-    """
+    """A digest of what the charm shows: it leaves out times, counters and numbers of attempts."""
     shown = (
         status.called_before_us,
         (status.capability, status.capability_why),
@@ -135,7 +110,7 @@ def application(status: Callable[[], Status], metrics: Callable[[], bytes]) -> w
     """Make the application of the status port."""
 
     async def livez(_request: web.Request) -> web.Response:
-        # That this runs at all shows that the event loop does.
+        # An answer shows that the event loop runs.
         return web.Response(text="ok\n")
 
     async def readyz(_request: web.Request) -> web.Response:

@@ -1,8 +1,4 @@
-"""What the process tells about itself: Prometheus metrics with bounded labels, and JSON log lines.
-
-Only definitions may live here; whoever does the work counts it. Metrics live in a registry of their
-own, so that several can be made in one process.
-"""
+"""Prometheus metrics with bounded labels, and JSON log lines."""
 
 from __future__ import annotations
 
@@ -10,9 +6,9 @@ import io
 import logging
 import sys
 import traceback
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from enum import StrEnum
-from functools import lru_cache
 from itertools import product
 from typing import BinaryIO
 
@@ -25,28 +21,26 @@ from istio_aux.core.liveness import State
 from istio_aux.core.quit import Rung
 
 QUIT_OUTCOMES = ("exited", "exited-nonzero", "gone", "superseded")
-"""How a quit can end: exit 0, another exit code, the pod gone first, no longer needed."""
+"""Exit 0, another exit code, the pod was gone first, or no quit was needed any more."""
 
 NO_RUNG = "none"
-"""Rung of a quit that ended before the first attempt."""
+"""The rung of a quit that ended before its first attempt."""
 
 DEAD_PROXY_ACTIONS = ("reported", "deleted", "delete-failed")
-"""What was done about a pod that lost its proxy."""
 
 SIDECAR_RESTARTS = ("evicted", "refused", "suspended", "resumed", "stopped", "failed")
-"""What became of a restart for a sidecar: "refused" by a PodDisruptionBudget, "stopped" because the
-new pod has none either; "suspended" and "resumed" are Jobs."""
+"""A PodDisruptionBudget has "refused", "stopped" means that the new pod has no sidecar either, and
+Jobs are "suspended" and "resumed"."""
 
 PROBE_WAYS = ("direct", "dry-run")
 PROBE_OUTCOMES = ("injected", "refused", "unreachable")
-"""What came of asking an injector: a sidecar, an answer without one, no answer."""
+"""An answer with a sidecar, an answer without one, no answer."""
 
 REVIEW_OUTCOMES = (
     "native", "hold", "moved", "labelled", "unchanged", "malformed", "too-large", "timeout",
     "not-allowed", "busy",
 )  # fmt: skip
-"""How a review can be answered: the first five with 200, "malformed" with 200 or 400, the others
-with an HTTP error."""
+"""The first five are answered with 200, "malformed" with 200 or 400, all others with an error."""
 
 
 class Closed(StrEnum):
@@ -73,131 +67,105 @@ WATCH_REASONS = (
     "ended", "relist", "expired", "silent", "connection", "throttled", "server-error", "refused",
     "went-back",
 )  # fmt: skip
-"""Why a watch started again; the first two are a matter of course."""
+"""The first two are normal."""
 
 
 class Telemetry:
-    """All metrics. A class because counters belong to a process, not to a module."""
+    """All metrics of one process, in a registry of their own."""
 
     def __init__(self) -> None:
-        registry = CollectorRegistry()
+        registry = self._registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         GCCollector(registry=registry)
-        self._registry = registry
-        self.quits = Counter(
-            "istio_aux_quits", "Proxies dealt with, by how it ended and the way tried last.",
-            ["outcome", "rung"], registry=registry,
+
+        def counter(name: str, meaning: str, **labels: Iterable[str]) -> Counter:
+            """Each series exists from the start, at zero: rate() and alerts see it rise."""
+            made = Counter(f"istio_aux_{name}", meaning, [*labels], registry=registry)
+            for values in product(*labels.values()) if labels else ():
+                made.labels(*values)
+            return made
+
+        def gauge(name: str, meaning: str) -> Gauge:
+            return Gauge(f"istio_aux_{name}", meaning, registry=registry)
+
+        self.quits = counter(
+            "quits", "Quits that ended, by outcome and by the way tried last.",
+            outcome=QUIT_OUTCOMES, rung=(NO_RUNG, *Rung),
         )  # fmt: skip
-        self.quit_attempts = Counter(
-            "istio_aux_quit_attempts", "Attempts to make a proxy exit, by way.", ["rung"],
-            registry=registry,
-        )  # fmt: skip
-        self.dead_proxies = Counter(
-            "istio_aux_dead_proxies", "Pods that lost their proxy, by what was done.", ["action"],
-            registry=registry,
-        )  # fmt: skip
-        self.stuck_pods = Gauge(
-            "istio_aux_stuck_pods", "Pods whose proxy withstood several attempts.",
-            registry=registry,
-        )  # fmt: skip
-        self.blocked_pods = Gauge(
-            "istio_aux_blocked_pods",
-            "Pods that a container keeps from completing although another one is finished.",
-            registry=registry,
-        )  # fmt: skip
-        self.lost_pods = Gauge(
-            "istio_aux_lost_pods", "Pods whose proxy is gone while a payload may still run.",
-            registry=registry,
-        )  # fmt: skip
-        self.would_quit_pods = Gauge(
-            "istio_aux_would_quit_pods", "Pods whose proxy only a dry run leaves running.",
-            registry=registry,
-        )  # fmt: skip
-        self.injectors = Gauge(
-            "istio_aux_injectors", "Istio's injectors, by how far they are from being live.",
-            ["state"], registry=registry,
-        )  # fmt: skip
-        self.injector_probes = Counter(
-            "istio_aux_injector_probes", "Questions put to Istio's injectors, by way.",
-            ["way", "outcome"], registry=registry,
-        )  # fmt: skip
-        self.unmeshed_pods = Gauge(
-            "istio_aux_unmeshed_pods", "Pods that should have a sidecar and have none.",
-            registry=registry,
-        )  # fmt: skip
-        self.sidecar_restarts = Counter(
-            "istio_aux_sidecar_restarts", "Restarts of pods for their sidecar, by what became of"
-            " them.", ["outcome"], registry=registry,
-        )  # fmt: skip
-        self.suspended_jobs = Gauge(
-            "istio_aux_suspended_jobs", "Jobs that are suspended until their pods are gone.",
-            registry=registry,
-        )  # fmt: skip
-        self.leader = Gauge(
-            "istio_aux_leader", "Whether this process is the one that acts.", registry=registry
+        self.quit_attempts = counter(
+            "quit_attempts", "Attempts to make a proxy exit, by way.", rung=Rung
         )
-        self.watched_pods = Gauge(
-            "istio_aux_watched_pods", "Pods that may need their proxy to quit.", registry=registry
-        )
-        self.watch_restarts = Counter(
-            "istio_aux_watch_restarts", "Watches that started again, by why.", ["reason"],
-            registry=registry,
-        )  # fmt: skip
-        self.reviews = Counter(
-            "istio_aux_admission_reviews", "Admission reviews, by how they were answered.",
-            ["outcome"], registry=registry,
-        )  # fmt: skip
-        self.called_before = Gauge(
-            "istio_aux_configurations_called_before_ours",
-            "Istio's webhook configurations that the API server calls before ours.",
-            registry=registry,
-        )  # fmt: skip
-        self.review_seconds = Histogram(
-            "istio_aux_admission_seconds", "Time from the complete request to its answer.",
-            registry=registry, buckets=(0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3),
-        )  # fmt: skip
-        self.connections = Gauge(
-            "istio_aux_admission_connections", "Connections to the webhook.", registry=registry
-        )
-        self.closed_connections = Counter(
-            "istio_aux_admission_connections_closed", "Connections to the webhook that ended, by"
-            " why.", ["reason"], registry=registry,
-        )  # fmt: skip
+        self.quits_total = 0
+        """Proxies that exited after this process told them to; for `/status`."""
         self.exit_to_exit = Histogram(
             "istio_aux_payload_exit_to_proxy_exit_seconds",
-            "From the last payload container's exit to the proxy's; the kubelet's clock, in whole"
-            " seconds.",
+            "From the last payload container's exit to the proxy's, by the kubelet's clock.",
             registry=registry, buckets=(1, 2, 3, 5, 10, 30, 60, 300, 900, 3600),
         )  # fmt: skip
-        self.internal_errors = Counter(
-            "istio_aux_internal_errors", "Errors that nobody foresaw; each has a traceback in the"
-            " log.", registry=registry,
+        self.watched_pods = gauge("watched_pods", "Pods whose proxy may have to quit.")
+        self.stuck_pods = gauge("stuck_pods", "Pods whose proxy runs on after several attempts.")
+        self.blocked_pods = gauge(
+            "blocked_pods", "Pods with finished payload containers that others keep running."
+        )
+        self.lost_pods = gauge(
+            "lost_pods", "Pods whose proxy ended while a payload container may still run."
+        )
+        self.would_quit_pods = gauge(
+            "would_quit_pods", "Pods whose proxy would have been told to exit without dry-run."
+        )
+        self.dead_proxies = counter(
+            "dead_proxies", "Pods whose proxy ended first, by what was done.",
+            action=DEAD_PROXY_ACTIONS,
         )  # fmt: skip
-        self.unreadable_objects = Gauge(
-            "istio_aux_unreadable_objects", "Objects of the API that are there but cannot be read.",
-            registry=registry,
-        )  # fmt: skip
-        # A series that is there from the start, at zero, is what rate() and alerts can see rise.
-        for outcome, rung in product(QUIT_OUTCOMES, (NO_RUNG, *Rung)):
-            self.quits.labels(outcome, rung)
-        for way, outcome in product(PROBE_WAYS, PROBE_OUTCOMES):
-            self.injector_probes.labels(way, outcome)
+
+        self.injectors = Gauge(
+            "istio_aux_injectors", "Istio's injectors, by state.", ["state"], registry=registry
+        )
         for state in State:
             self.injectors.labels(state)
-        for counter, values in (
-            (self.quit_attempts, tuple(Rung)),
-            (self.dead_proxies, DEAD_PROXY_ACTIONS),
-            (self.sidecar_restarts, SIDECAR_RESTARTS),
-            (self.closed_connections, tuple(Closed)),
-            (self.watch_restarts, WATCH_REASONS),
-        ):
-            for value in values:
-                counter.labels(value)
+        self.injector_probes = counter(
+            "injector_probes", "Probes of Istio's injectors, by way.",
+            way=PROBE_WAYS, outcome=PROBE_OUTCOMES,
+        )  # fmt: skip
+        self.called_before = gauge(
+            "configurations_called_before_ours",
+            "Istio's webhook configurations that the API server calls before ours.",
+        )
+
+        self.unmeshed_pods = gauge(
+            "unmeshed_pods", "Pods that should have a sidecar and have none."
+        )
+        self.sidecar_restarts = counter(
+            "sidecar_restarts", "Restarts of pods that lack a sidecar, by outcome.",
+            outcome=SIDECAR_RESTARTS,
+        )  # fmt: skip
+        self.suspended_jobs = gauge("suspended_jobs", "Jobs suspended until their pods are gone.")
+
+        self.reviews = counter(
+            "admission_reviews", "Admission reviews, by answer.", outcome=REVIEW_OUTCOMES
+        )
         self.reviews_by_outcome = {value: self.reviews.labels(value) for value in REVIEW_OUTCOMES}
         """The children of `reviews`: looking one up costs as much as answering a review."""
+        self.review_seconds = Histogram(
+            "istio_aux_admission_seconds", "From the complete request to its answer.",
+            registry=registry, buckets=(0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3),
+        )  # fmt: skip
+        self.connections = gauge("admission_connections", "Open connections to the webhook.")
+        self.closed_connections = counter(
+            "admission_connections_closed", "Closed connections to the webhook, by reason.",
+            reason=Closed,
+        )  # fmt: skip
 
-        self.quits_total = 0
-        """Proxies that were told to exit and did; `/status` shows it."""
+        self.leader = gauge("leader", "Whether this process is the one that acts.")
+        self.watch_restarts = counter(
+            "watch_restarts", "Watches that started again, by reason.", reason=WATCH_REASONS
+        )
+        self.unreadable_objects = gauge(
+            "unreadable_objects", "Kubernetes objects that exist and cannot be read."
+        )
+        self.internal_errors = counter(
+            "internal_errors", "Unhandled exceptions; the log has a traceback of each."
+        )
 
     def render(self) -> bytes:
         """All metrics in the Prometheus text format."""
@@ -205,32 +173,28 @@ class Telemetry:
 
 
 class JsonLines(logging.Handler):
-    """One JSON object a line: time, level, event, message, and what the call gave as ``extra``.
-
-    A handler that formats by itself, because the text that a formatter returns would be encoded
-    once more on its way to the stream.
-    """
+    """One JSON object a line: time, level, event, message, and what the call gave as ``extra``."""
 
     _USUAL = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
     _encoder = msgspec.json.Encoder(enc_hook=str)
 
     def __init__(self, stream: BinaryIO) -> None:
         super().__init__()
-        # With PYTHONUNBUFFERED standard output has no buffer, and may take only a part of a line.
+        # With PYTHONUNBUFFERED stdout has no buffer, and may write only a part of a line.
         raw = isinstance(stream, io.RawIOBase)
         self._stream = io.BufferedWriter(stream) if raw else stream
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record; a value that JSON does not know is shown as text."""
+        """Write a record; a value that JSON lacks becomes text."""
         try:
             facts = {key: value for key, value in vars(record).items() if key not in self._USUAL}
             event, message = facts.pop("event", record.name), record.getMessage()
             if record.exc_info:
                 text = "".join(traceback.format_exception(*record.exc_info))
                 facts["traceback"] = text.rstrip()
-            whole = int(record.created)
+            time = datetime.fromtimestamp(record.created, UTC)
             line = {
-                "time": f"{_second(whole)}.{int((record.created - whole) * 1000):03d}+00:00",
+                "time": time.isoformat(timespec="milliseconds"),
                 "level": record.levelname.lower(),
                 "event": event,
                 "message": message,
@@ -243,21 +207,21 @@ class JsonLines(logging.Handler):
 
 
 class Bounded(logging.Filter):
-    """At most `LINES` lines a minute from each place in the code that outsiders can make log.
+    """At most `LINES` warnings a minute from each line of code that strangers can make log.
 
-    The first line of a later minute has their number in ``suppressed``. A class because it counts.
+    ``suppressed`` of the next line says how many were dropped.
     """
 
     LINES = 20
-    _OUTSIDERS = ("asyncio", "aiohttp", "istio_aux.admission", "istio_aux.serving")
+    _EXPOSED = ("asyncio", "aiohttp", "istio_aux.admission", "istio_aux.serving")
 
     def __init__(self) -> None:
         super().__init__()
         self._minutes: dict[tuple[str, int], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is to be written."""
-        if record.levelno < logging.WARNING or not record.name.startswith(self._OUTSIDERS):
+        """Whether to write the record."""
+        if record.levelno < logging.WARNING or not record.name.startswith(self._EXPOSED):
             return True
         place = (record.name, record.lineno)
         began, count = self._minutes.get(place, (record.created, 0))
@@ -269,14 +233,8 @@ class Bounded(logging.Filter):
         return count < self.LINES
 
 
-@lru_cache(maxsize=2)
-def _second(seconds: int) -> str:
-    """The time of day, without a zone; most lines are of the same second as the one before."""
-    return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat()
-
-
 def log_to(stream: BinaryIO | None = None, level: str = "info") -> None:
-    """Send all logging to ``stream``, or standard output, as JSON lines, from ``level`` on."""
+    """Send all logging from ``level`` on to ``stream``, or stdout, as JSON lines."""
     handler = JsonLines(stream or sys.stdout.buffer)
     handler.addFilter(Bounded())
     root = logging.getLogger()

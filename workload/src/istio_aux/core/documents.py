@@ -1,8 +1,4 @@
-"""Documents that a person hands over: JSON, JSON lines or YAML bytes to one JSON text each.
-
-Only reading and placing of documents may live here, not what is in them. One that cannot be read is
-an item of the result, so that it stops none of the others.
-"""
+"""Split a file of JSON, JSON lines or YAML into documents; a bad one does not stop the others."""
 
 from __future__ import annotations
 
@@ -16,16 +12,16 @@ import yaml
 
 
 class Document(msgspec.Struct, frozen=True):
-    """One value as JSON, and its place in the input: ``document 2``, ``document 2 item 5``."""
+    """One value as JSON, and its place in the file: ``document 2``, ``document 2 item 5``."""
 
     place: str
     body: bytes
     listed: bool = False
-    """Whether it came in a list, whose items may do without ``kind`` and ``apiVersion``."""
+    """Whether it came in a list, whose items may lack ``kind`` and ``apiVersion``."""
 
 
 class BadDocument(msgspec.Struct, frozen=True):
-    """A place in the input that cannot be read, and why, in one line."""
+    """A document that cannot be read, and why, in one line."""
 
     place: str
     why: str
@@ -41,9 +37,9 @@ _list_decoder = msgspec.json.Decoder(_List)
 
 
 def read(body: bytes) -> Iterator[Document | BadDocument]:
-    """Split the bytes of a file into documents, counted from 1; the items of lists stand alone.
+    """Yield the documents of a file, counted from 1, and the items of lists one by one.
 
-    JSON may be one document, one a line, or several in a row; anything else is YAML, of which empty
+    JSON may be one document, one a line, or several in a row. Anything else is YAML, whose empty
     documents are skipped, as kubectl does.
     """
     for index, item in enumerate(_split(body.removeprefix(b"\xef\xbb\xbf").strip()), start=1):
@@ -55,8 +51,8 @@ def read(body: bytes) -> Iterator[Document | BadDocument]:
 
 
 def _expand(place: str, body: bytes) -> Iterator[Document | BadDocument]:
-    """Replace a List, a PodList for example, by its items."""
-    if b'"items"' not in body:  # Looking at the bytes spares most documents a second decoding.
+    """Replace a List, such as a PodList, by its items."""
+    if b'"items"' not in body:  # Saves a second decoding of most documents.
         yield Document(place, body)
         return
     try:
@@ -93,7 +89,7 @@ def _is_json(body: bytes) -> bool:
 
 
 def _split_json(body: bytes) -> Iterator[bytes | Exception]:
-    """Split JSON values that follow one another; after a bad one there is no telling them apart."""
+    """Split JSON values that follow one another, up to the first bad one."""
     decoder = json.JSONDecoder()
     try:
         text, position = body.decode(), 0
@@ -111,7 +107,7 @@ _SEPARATOR = re.compile(rb"^---(?=\s|$)", re.MULTILINE)
 
 
 def _split_yaml(body: bytes) -> Iterator[bytes | Exception]:
-    """Split at the separators first, so that a document with an error does not hide the next."""
+    """Split at the separators first: an error in one document must not hide the next."""
     for text in _SEPARATOR.split(body):
         try:
             value = cast("object", yaml.load(text, Loader=_loader))  # noqa: S506 - a SafeLoader
@@ -122,10 +118,9 @@ def _split_yaml(body: bytes) -> Iterator[bytes | Exception]:
 
 
 def _kubernetes_loader() -> type[yaml.SafeLoader]:
-    """Make a loader that reads scalars as Kubernetes does (sigs.k8s.io/yaml).
+    """A loader that reads scalars as Kubernetes does (sigs.k8s.io/yaml).
 
-    For plain PyYAML, ``2024-01-01`` is a date and ``12:30:45`` the number 45045; here both are
-    strings.
+    For PyYAML ``2024-01-01`` is a date and ``12:30:45`` the number 45045; here both are strings.
     """
     base = cast("type[yaml.SafeLoader]", getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     loader = cast("type[yaml.SafeLoader]", type("KubernetesLoader", (base,), {}))

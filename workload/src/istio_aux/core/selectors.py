@@ -1,7 +1,7 @@
-"""Kubernetes label selectors: the text that kubectl takes, the object that webhooks take, matching.
+"""Kubernetes label selectors (apimachinery pkg/labels): kubectl's text, the API's object, matching.
 
-Only the selector language may live here (apimachinery pkg/labels): ``a=b``, ``a==b``, ``a!=b``,
-``a in (x,y)``, ``a notin (x,y)``, ``a``, ``!a``, joined with commas, each of which means "and".
+The text has requirements ``a=b``, ``a==b``, ``a!=b``, ``a in (x,y)``, ``a notin (x,y)``, ``a`` and
+``!a``, joined by commas that mean "and".
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Requirement(msgspec.Struct, frozen=True, order=True):
     values: tuple[str, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Say whether the labels of an object meet it; an absent label meets NotIn."""
+        """Whether an object with these labels meets it; an absent label meets NotIn."""
         match self.operator:
             case Operator.IN:
                 return labels.get(self.key) in self.values
@@ -59,32 +59,13 @@ class Requirement(msgspec.Struct, frozen=True, order=True):
 
 
 class Selector(msgspec.Struct, frozen=True):
-    """Requirements that must all be met; none of them selects everything."""
+    """Requirements that must all be met; an empty selector selects everything."""
 
     requirements: tuple[Requirement, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Say whether an object with these labels is selected."""
+        """Whether an object with these labels is selected."""
         return all(requirement.matches(labels) for requirement in self.requirements)
-
-    def as_label_selector(self) -> dict[str, object]:
-        """Write it as a LabelSelector object (meta/v1), for selectors of webhooks and policies."""
-        labels: dict[str, str] = {}
-        expressions: list[dict[str, object]] = []
-        for item in self.requirements:
-            if item.operator is Operator.IN and len(item.values) == 1 and item.key not in labels:
-                labels[item.key] = item.values[0]
-                continue
-            expression: dict[str, object] = {"key": item.key, "operator": item.operator.value}
-            if item.values:
-                expression["values"] = list(item.values)
-            expressions.append(expression)
-        selector: dict[str, object] = {}
-        if labels:
-            selector["matchLabels"] = labels
-        if expressions:
-            selector["matchExpressions"] = expressions
-        return selector
 
     def __str__(self) -> str:
         """Write the canonical text, fit for the API's ``labelSelector`` parameter."""
@@ -92,7 +73,7 @@ class Selector(msgspec.Struct, frozen=True):
 
 
 class LabelSelectorRequirement(Struct, frozen=True):
-    """One of ``matchExpressions`` as it comes over the wire (meta/v1)."""
+    """One of ``matchExpressions`` as the API has it (meta/v1)."""
 
     key: str = ""
     operator: str = ""
@@ -100,17 +81,17 @@ class LabelSelectorRequirement(Struct, frozen=True):
 
 
 class LabelSelector(Struct, frozen=True):
-    """A selector as it comes over the wire (meta/v1); ``{}`` selects everything."""
+    """A selector as the API has it (meta/v1); ``{}`` selects everything."""
 
     match_labels: dict[str, str] | None = None
     match_expressions: tuple[LabelSelectorRequirement, ...] | None = None
 
 
 def convert(selector: LabelSelector) -> Selector:
-    """Make a selector of the object, as Kubernetes does (apimachinery LabelSelectorAsSelector).
+    """Convert the API's object (apimachinery LabelSelectorAsSelector).
 
     Raises:
-        ValueError: one line with the requirement that Kubernetes would not take either.
+        ValueError: one line with the requirement that Kubernetes refuses, too.
     """
     return Selector(tuple(sorted(set(_requirements(selector)))))
 
