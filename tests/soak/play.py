@@ -23,7 +23,6 @@ from istio_aux.kube.client import Client, Params
 from istio_aux.kube.events import Events
 from istio_aux.kube.watch import Watch
 from istio_aux.quit.controller import Controller
-from istio_aux.quit.selection import Selection
 from istio_aux.repair.controller import Repair
 from istio_aux.telemetry import Telemetry
 
@@ -111,8 +110,8 @@ async def play(
     """
     telemetry, client = Telemetry(), Simulated(0)
     events = Events(client, "soak")
-    selection = Selection()
-    quit_ = Controller(client, selection, telemetry, events)
+
+    quit_ = Controller(client, telemetry, events)
     repair = Repair(client, {}, telemetry, events, policy=RepairPolicy())
     weighed: list[Part] = []
     share = number // parts

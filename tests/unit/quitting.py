@@ -8,6 +8,7 @@ from typing import Any
 
 from aiohttp import web
 from istio_aux.core.pod import Pod
+from istio_aux.core.quit_state import Limits
 from istio_aux.core.selectors import parse
 from istio_aux.core.webhooks import Namespace
 from istio_aux.kube.actions import RUNNING_JOBS
@@ -15,8 +16,7 @@ from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
 from istio_aux.kube.watch import Watch
-from istio_aux.quit.controller import Controller, Limits
-from istio_aux.quit.selection import Selection
+from istio_aux.quit.controller import Controller, Selection
 from istio_aux.telemetry import Telemetry
 from unit.apiserver import ApiServer, proxy_quits
 from unit.asynchronous import background, until
@@ -118,9 +118,10 @@ async def at_work(
     telemetry = Telemetry()
     await api.put("namespaces", {"metadata": {"name": "training", "labels": LABELS}})
     async with Client(api.access()) as client:
-        selection = Selection(parse("io.datastrophic/istio-aux=enabled"))
         events = Events(client, "host")
-        running = Controller(client, selection, telemetry, events, limits=limits, **options)
+        selector = parse("io.datastrophic/istio-aux=enabled")
+        running = Controller(client, telemetry, events, selector=selector, limits=limits, **options)
+        selection = running.selection
         backoff = Backoff(0.02, 0.1)
         namespaces = Watch(
             client, "/api/v1/namespaces", Namespace, selection, backoff=backoff,

@@ -9,10 +9,11 @@ import pytest
 from aiohttp import web
 from istio_aux.core.pod import Metadata
 from istio_aux.core.policy import Policy
+from istio_aux.core.quit_state import Limits, Scope
+from istio_aux.core.selectors import Selector
 from istio_aux.core.webhooks import Namespace
 from istio_aux.kube.resources import Key
-from istio_aux.quit.controller import Limits
-from istio_aux.quit.selection import Selection
+from istio_aux.quit.controller import Selection
 from unit.apiserver import ApiServer, proxy_quits
 from unit.asynchronous import driven, until
 from unit.core.pods import RUNNING, document, exited
@@ -217,7 +218,7 @@ async def test_stopping_drops_what_hangs_and_starts_nothing_more() -> None:
 
 def test_a_new_namespace_of_an_old_name_outlives_the_old_one() -> None:
     """A list tells of the new one first, and then that the old one has vanished."""
-    selection = Selection()
+    selection = Selection(Scope(), Selector(), lambda _name: None)
     for uid in ("old", "new"):
         selection.apply(Namespace(metadata=Metadata(name="training", uid=uid)))
     selection.delete(Key("", "training", "old"), None)

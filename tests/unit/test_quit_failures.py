@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from istio_aux.core import pod as pods
-from istio_aux.quit.controller import Limits
+from istio_aux.core.quit_state import Limits
 from unit.apiserver import proxy_quits, refusal
 from unit.asynchronous import driven, until
 from unit.core.pods import RUNNING, document, exited

@@ -8,8 +8,8 @@ import gc
 from aiohttp import web
 from aiohttp.client_ws import ClientWebSocketResponse
 from istio_aux.core.policy import DeadProxy, Policy
+from istio_aux.core.quit_state import PodState, Task
 from istio_aux.kube.streams import Channels
-from istio_aux.quit.record import Record, Work
 from msgspec.structs import replace
 from unit.asynchronous import driven, until
 from unit.core.pods import RUNNING
@@ -25,7 +25,7 @@ POOL = 2 * AT_ONCE
 def objects() -> list[str]:
     """The types of all living objects that a quit makes."""
     gc.collect()
-    kinds = (Record, Work, Channels, ClientWebSocketResponse)
+    kinds = (PodState, Task, Channels, ClientWebSocketResponse)
     return sorted(type(thing).__name__ for thing in gc.get_objects() if isinstance(thing, kinds))
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from istio_aux import wiring
 from istio_aux.core.pod import Metadata
+from istio_aux.core.quit_state import Scope
 from istio_aux.core.selectors import parse
 from istio_aux.core.webhooks import Namespace
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
 from istio_aux.kube.resources import Key
-from istio_aux.quit.controller import Controller
-from istio_aux.quit.selection import Selection
+from istio_aux.quit.controller import Controller, Selection
 from istio_aux.telemetry import Telemetry
 from istio_aux.wiring import Watches
 from unit.apiserver import ApiServer
@@ -85,7 +85,7 @@ async def test_a_watch_that_is_dead_for_long_makes_unready_and_unfit_until_it_li
 
 def test_namespaces_are_selected_by_their_labels_as_they_change() -> None:
     changed: list[str] = []
-    selection = Selection(parse("mesh in (on, true),!off"), changed.append)
+    selection = Selection(Scope(), parse("mesh in (on, true),!off"), changed.append)
 
     def label(**labels: str) -> bool:
         metadata = Metadata(name="team", uid="1", labels=labels)
@@ -101,7 +101,7 @@ def test_namespaces_are_selected_by_their_labels_as_they_change() -> None:
 @driven
 async def test_the_quit_controller_keeps_nothing_of_pods_that_never_need_a_quit() -> None:
     async with ApiServer() as api, Client(api.access()) as client:
-        quits = Controller(client, Selection(), Telemetry(), Events(client, "host"), leading=False)
+        quits = Controller(client, Telemetry(), Events(client, "host"), leading=False)
         for fields in ({"restart": "Always"}, {"phase": "Pending"}, {"restart": None}):
             quits.apply(job(MESHED, **fields))
         assert quits.watched == 0

@@ -10,8 +10,8 @@ import msgspec
 from aiohttp import web
 
 from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
+from istio_aux.core.quit_state import Blocked, Lost, Stuck
 from istio_aux.injector.findings import InjectorStatus
-from istio_aux.quit.findings import Blocked, Lost, Stuck
 from istio_aux.repair.application_status import ApplicationMesh
 from istio_aux.repair.controller import Unmeshed
 from istio_aux.repair.suspended_jobs import SuspendedJob

@@ -36,7 +36,6 @@ from istio_aux.kube.resources import Key, T, key_of
 from istio_aux.kube.watch import Handler, Watch
 from istio_aux.notices import Notices
 from istio_aux.quit import controller as quitting
-from istio_aux.quit.selection import Selection
 from istio_aux.repair import controller as repairing
 from istio_aux.repair.application_status import ApplicationsFile
 from istio_aux.settings import Settings
@@ -72,12 +71,12 @@ class Wiring:
         # What cluster and Istio can do is unknown until the injector has shown it.
         self._start = Start(mode=settings.start_mode)
         self.webhook = Webhook(self.telemetry, lambda: self._start)
-        self._selection = Selection(settings.namespace_selector)
         self._namespaces = Namespaces()
         source = "/".join(settings.lease) if settings.lease else ""
         self._events = Events(self.client, socket.gethostname(), source=source)
         self._quit = quitting.Controller(
-            self.client, self._selection, self.telemetry, self._events,
+            self.client, self.telemetry, self._events,
+            selector=settings.namespace_selector,
             policy=settings.quit_policy,
             mode=settings.quit,
             leading=False,
@@ -109,7 +108,9 @@ class Wiring:
     def _watch(self) -> Watches:
         settings, self._listed = self._settings, asyncio.Event()
         watches = Watches(self.client, self.telemetry)
-        watches.add("namespaces", actions.NAMESPACES, Namespace, self._selection, self._namespaces)
+        watches.add(
+            "namespaces", actions.NAMESPACES, Namespace, self._quit.selection, self._namespaces
+        )
         quits = settings.quit is not QuitMode.OFF
         repairs = settings.repair_policy.race is not RacePolicy.OFF
         if quits or repairs:
@@ -170,7 +171,7 @@ class Wiring:
             injectors=self._watcher.shown(),
             injector_live=mesh.any_live,
             watched_pods=self._quit.watched,
-            selected_namespaces=self._selection.names(),
+            selected_namespaces=self._quit.selection.names(),
             stuck_pods=self._quit.stuck(),
             blocked_pods=self._quit.blocked(),
             lost_pods=self._quit.lost(),
@@ -206,7 +207,7 @@ class Wiring:
         self._watcher.recall(found.injectors)
 
     def _ask(self, applications: Applications) -> None:
-        self._selection.ask(applications)
+        self._quit.selection.ask(applications)
         self._repair.ask(applications)
 
     def _unfit(self) -> str:

@@ -115,10 +115,8 @@ def restarting_all(pod: Pod) -> str | None:
     for container in (*pod.init_containers, *pod.containers):
         if not container.restart_policy_rules:
             continue
-        status = pod.container_status(container.name)
-        if status is None or status.state is None or status.state.terminated is None:
+        if (terminated := pod.ended(container.name)) is None:
             continue
-        terminated = status.state.terminated
         rule = matching_rule(container, terminated.exit_code)
         if rule is not None and rule.action == "RestartAllContainers":
             return f"all containers will be restarted: {container.name} {describe_exit(terminated)}"

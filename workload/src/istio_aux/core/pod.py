@@ -1,7 +1,7 @@
 """The Pod as it comes over the wire, reduced to the fields that istio-aux reads.
 
-Only structs, their decoder and plain accessors may live here; no decision does. A field that nobody
-reads is not declared: msgspec skips it without building an object, and that is most of the cost.
+A field that nobody reads is not declared: msgspec skips it without building an object, and that is
+most of the cost.
 
 The API server sends ``null`` for empty lists (a BOOKMARK has ``"containers": null``), so every list
 and map is optional on the wire. The accessors of `Pod` hide that: past them there is no ``None``
@@ -12,12 +12,39 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import Any, cast
+from functools import lru_cache
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
 PROXY = "istio-proxy"
 """Name of the sidecar's container (istio injection-template.yaml); nothing else identifies it."""
+
+
+_LONGEST = 256
+"""Characters of a text that is worth sharing: a label's value has 63, its name 317 at most."""
+
+_same = lru_cache(maxsize=4096)(str)
+
+
+def shared(text: str) -> str:
+    """Return an equal text that others hold too, for what thousands of objects have in common.
+
+    The cache is bounded because tenants write these texts. `sys.intern` is not: what it holds stays
+    until the process ends on Python 3.12 before 3.12.7 (cpython#113993).
+    """
+    return _same(text) if len(text) <= _LONGEST else text
+
+
+class Key(NamedTuple):
+    """Which object: names are used again, a uid never is."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
 class Struct(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -252,6 +279,11 @@ class Pod(NewPod, frozen=True):
                     return None
                 found = status
         return found
+
+    def ended(self, name: str) -> Terminated | None:
+        """How the container called ``name`` ended last; None: it runs, waits, or is unknown."""
+        status = self.container_status(name)
+        return status.state.terminated if status and status.state else None
 
 
 _decoder = msgspec.json.Decoder(Pod)

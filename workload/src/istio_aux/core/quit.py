@@ -304,9 +304,7 @@ def _grace_ends(
 def _ends(pod: Pod, names: Iterator[str]) -> Iterator[datetime]:
     """When the containers of these names ended, of those that did."""
     for name in names:
-        status = pod.container_status(name)
-        ended = status.state.terminated if status and status.state else None
-        if ended and (at := ended.finished_at):
+        if (ended := pod.ended(name)) and (at := ended.finished_at):
             yield at.replace(tzinfo=at.tzinfo or UTC)
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
-from istio_aux.core.pod import Metadata
+from istio_aux.core.pod import Key, Metadata, shared
 from istio_aux.core.shallow import shallow
 
 
@@ -21,17 +20,6 @@ class Resource(Protocol):
 
 
 T = TypeVar("T", bound=Resource)
-
-
-class Key(NamedTuple):
-    """Which object, for good: names are used again, a uid never is."""
-
-    namespace: str
-    name: str
-    uid: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
 class Marked(msgspec.Struct, frozen=True):
@@ -61,21 +49,6 @@ def identity(body: bytes | msgspec.Raw) -> Metadata:
         for field in ("name", "namespace", "uid", "resourceVersion")
     )
     return Metadata(name=name, namespace=namespace, uid=uid, resource_version=version)
-
-
-_LONGEST = 256
-"""Characters of a text that is worth sharing: a label's value has 63, its name 317 at most."""
-
-_same = lru_cache(maxsize=4096)(str)
-
-
-def shared(text: str) -> str:
-    """Return an equal text that others hold too, for what thousands of objects have in common.
-
-    Texts of tenants: those that nobody asks for any more are let go. What `sys.intern` holds stays
-    until the process ends on Python 3.12 before 3.12.7 (cpython#113993).
-    """
-    return _same(text) if len(text) <= _LONGEST else text
 
 
 def key_of(resource: Resource) -> Key:

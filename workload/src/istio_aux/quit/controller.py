@@ -1,212 +1,330 @@
-"""Make the proxies of finished pods exit, and make sure that they did.
+"""The quit controller: follows pods, and performs what is due about each of them.
 
-Only who has a task may live here: `ledger` says what is due about a pod, `attempt` and `deadproxy`
-do it. Nothing is stored; a new process finds the same work in the cluster.
-
-Each pod about which something is due has one task. The task tries until nothing is due any more,
-ever more slowly, for ever.
+Each pod about which something is due has one asyncio task, which runs until nothing is due any
+more. Nothing is stored: a new process finds the same work in the cluster.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import NamedTuple
 
-from istio_aux.core.pod import Pod
+from istio_aux.core import quit_state
+from istio_aux.core.applications import Applications
+from istio_aux.core.pod import PROXY, Key, Pod, shared
 from istio_aux.core.policy import Policy, QuitMode
+from istio_aux.core.quit_state import Limits, PodState, Retry, Scope, Sleep, Step, Task
+from istio_aux.core.selectors import Selector
+from istio_aux.core.webhooks import Namespace
+from istio_aux.kube import actions
 from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, KubeError, UnreachableError, asked
 from istio_aux.kube.events import Events
-from istio_aux.kube.resources import Key, key_of
-from istio_aux.quit.attempt import Quitting
-from istio_aux.quit.blocked import Patience
-from istio_aux.quit.deadproxy import DeadProxies
-from istio_aux.quit.findings import Blocked, Lost, Stuck
-from istio_aux.quit.ledger import Ledger
-from istio_aux.quit.limits import Limits
-from istio_aux.quit.narrator import Narrator
-from istio_aux.quit.record import Errand, Record, Work
-from istio_aux.quit.selection import Selection
+from istio_aux.kube.resources import key_of
+from istio_aux.quit.attempt import Slots, send
+from istio_aux.recorder import QuitRecorder
 from istio_aux.telemetry import Telemetry
 
 
-class Performer(Protocol):
-    """Who can do an errand."""
+class Selection:
+    """Handler of the watch of namespaces: keeps those that ``selector`` matches in ``scope``.
 
-    async def step(self, record: Record, work: Work) -> bool:
-        """Try once; returns whether it is done. Raises KubeError."""
-        ...
+    ``changed`` is called with the name of a namespace that is selected now, or no longer.
+    """
 
-    async def drop(self, record: Record, work: Work) -> None:
-        """The errand is not due any more, and no step ended it."""
-        ...
+    def __init__(self, scope: Scope, selector: Selector, changed: Callable[[str], None]) -> None:
+        self._scope, self._selector, self._changed = scope, selector, changed
+
+    def __contains__(self, namespace: str) -> bool:
+        return namespace in self._scope.namespaces
+
+    def names(self) -> list[str]:
+        """The names of the selected namespaces, sorted."""
+        return sorted(self._scope.namespaces)
+
+    def apply(self, resource: Namespace) -> None:
+        """A namespace was created or has changed."""
+        if not self._selector.matches(resource.labels):
+            self.delete(key_of(resource))
+            return
+        name, known = resource.metadata.name, self._scope.namespaces
+        new, known[name] = name not in known, resource.metadata.uid
+        if new:
+            self._changed(name)
+
+    def delete(self, key: Key, _last: Namespace | None = None) -> None:
+        """A namespace is not selected any more, unless a new one of the same name is."""
+        if self._scope.namespaces.get(key.name) == key.uid:
+            del self._scope.namespaces[key.name]
+            self._changed(key.name)
+
+    def ask(self, applications: Applications) -> None:
+        """Pods of these applications are selected, whatever their namespace."""
+        before, self._scope.applications = self._scope.applications, applications
+        if applications != before:
+            for namespace in sorted(before.places() | applications.places()):
+                self._changed(namespace)
+
+
+class _Work(NamedTuple):
+    changed: asyncio.Event
+    """Set whenever the pod, or what may be done about it, has changed."""
+    task: asyncio.Task[None]
 
 
 class Controller:
-    """A handler of the pod watch; see the module for what it does."""
+    """Handler of the watch of pods. `selection` is that of the watch of namespaces."""
 
     def __init__(
         self,
         client: Client,
-        selection: Selection,
         telemetry: Telemetry,
         events: Events,
         *,
+        selector: Selector | None = None,
         policy: Policy | None = None,
         mode: QuitMode = QuitMode.ON,
         leading: bool = True,
         limits: Limits | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """Prepare; tasks start once pods come in.
+        """Prepare; nothing is asked before pods come in.
 
         Args:
             client: an open client.
-            selection: the namespaces whose pods count; the controller listens to its changes.
-            telemetry: where to count.
-            events: where to tell the owners of pods.
-            policy: what is right for a pod.
-            mode: whether to act on it, or only to tell.
-            leading: whether this process is the one that acts; see `lead`.
+            telemetry: gets the metrics.
+            events: sends Events.
+            selector: of the namespaces whose pods count; None: all.
+            policy: how to decide.
+            mode: whether to act, or only to tell.
+            leading: whether this process acts; see `lead`.
             limits: bounds in time and in numbers.
-            clock: tells the present time, with a zone.
+            clock: the present time, with a zone.
         """
-        self._limits = limits or Limits()
-        self._narrator = Narrator(telemetry, events)
-        self._ledger = Ledger(selection, self._narrator, policy or Policy(), clock)
-        self._ledger.mode, self._ledger.leading = mode, leading
-        self._narrator.quiet = not leading
-        self._patience = Patience(self._ledger, self._narrator, self._limits.blocked_after)
-        self._performers: dict[Errand, Performer] = {
-            "quit": Quitting(client, self._ledger, self._narrator, self._limits),
-            "report": DeadProxies(client, self._ledger, self._narrator, self._limits),
-        }
-        selection.changed = self.reselect
-        self._show(telemetry)
-
-    def _show(self, telemetry: Telemetry) -> None:
-        """Let the gauges ask; only who leads shows pods, so that a sum counts each of them once."""
-        ledger = self._ledger
+        limits = limits or Limits()
+        self._scope = Scope(policy=policy or Policy(), limits=limits, mode=mode, leading=leading)
+        self._client, self._clock = client, clock
+        self._recorder = QuitRecorder(telemetry, events)
+        self._recorder.quiet = not leading
+        self._states: dict[Key, PodState] = {}
+        self._works: dict[Key, _Work] = {}
+        self._alarms: dict[Key, asyncio.TimerHandle] = {}
+        self._slots, self._retry_slots = Slots(limits.at_once), Slots(limits.retries_at_once)
+        self._report_slots = asyncio.Semaphore(limits.reports_at_once)
+        self.selection = Selection(self._scope, selector or Selector(), self._reselect)
         telemetry.watched_pods.set_function(lambda: self.watched)
         telemetry.stuck_pods.set_function(lambda: len(self.stuck()))
-        telemetry.blocked_pods.set_function(lambda: len(self.blocked()) if ledger.leading else 0)
-        telemetry.lost_pods.set_function(lambda: len(self.lost()) if ledger.leading else 0)
-        telemetry.would_quit_pods.set_function(lambda: ledger.would_quit() if ledger.leading else 0)
+        # Only the leader shows pods, so that a sum over all units counts each pod once.
+        led = self._scope
+        telemetry.blocked_pods.set_function(lambda: len(self.blocked()) if led.leading else 0)
+        telemetry.lost_pods.set_function(lambda: len(self.lost()) if led.leading else 0)
+        telemetry.would_quit_pods.set_function(lambda: self._would_quit() if led.leading else 0)
 
     def apply(self, resource: Pod) -> None:
-        """A pod looks like this now."""
+        """A pod was created or has changed. Only running pods that end and have a proxy count."""
+        key = key_of(resource)
+        state = self._states.get(key)
         if resource.status.phase != "Running" or resource.restart_policy == "Always":
-            self.delete(key_of(resource), resource)
+            if state:
+                self.delete(key)
             return
-        record = self._ledger.open(key_of(resource))
-        record.left = False
-        self._ledger.adopt(record, resource)
-        self._steer(record)
+        if state is None:
+            if all(container.name != PROXY for container in resource.containers):
+                return
+            key = Key(shared(key.namespace), key.name, key.uid)
+            state = self._states[key] = PodState(key)
+        state.left = False
+        state.observe(resource, self._scope, self._clock())
+        self._steer(state)
 
-    def delete(self, key: Key, _last: Pod | None) -> None:
-        """A pod is gone, has left phase Running, or is not ours to see any more."""
-        if record := self._ledger.find(key):
-            record.left = True
-            self._steer(record)
+    def delete(self, key: Key, _last: Pod | None = None) -> None:
+        """A pod is gone, has left phase Running, or cannot be seen any more.
 
-    def reselect(self, namespace: str) -> None:
-        """A namespace was selected, or is no longer."""
-        for record in self._ledger.all():
-            if record.key.namespace == namespace:
-                self._steer(record)
+        The last state is no newer than what `apply` had: an object that leaves a selection comes
+        with its content from before, without the exit code (k8s@1.36 cache_watcher.go).
+        """
+        if state := self._states.get(key):
+            state.left = True
+            self._steer(state)
 
     def lead(self, leading: bool) -> None:
-        """Become the one that acts, or be so no longer: then nothing new begins.
+        """Become the process that acts, or stop acting: then nothing new begins.
 
-        Pods are followed all the time, so that whoever takes over finds all work at once.
+        Pods are followed all the time, so that the next leader finds all work at once.
         """
-        self._ledger.leading, self._narrator.quiet = leading, not leading
-        for record in self._ledger.all():
-            self._steer(record)
+        self._scope.leading, self._recorder.quiet = leading, not leading
+        for state in list(self._states.values()):
+            self._steer(state)
 
     @property
     def watched(self) -> int:
         """How many pods are known."""
-        return len(self._ledger)
+        return len(self._states)
 
-    def stuck(self) -> list[Stuck]:
+    def stuck(self) -> list[quit_state.Stuck]:
         """Pods whose proxy withstood several attempts, the oldest first; only the leader's."""
-        return self._ledger.stuck()
+        found = (state.stuck() for state in self._states.values() if self._scope.leading)
+        return sorted((pod for pod in found if pod), key=lambda pod: pod.since)
 
-    def blocked(self) -> list[Blocked]:
+    def blocked(self) -> list[quit_state.Blocked]:
         """Pods that a container keeps from completing although another one is finished."""
-        return self._ledger.blocked()
+        found = (state.blocked(self._scope) for state in self._states.values())
+        return sorted((pod for pod in found if pod), key=lambda pod: (pod.namespace, pod.name))
 
-    def lost(self) -> list[Lost]:
+    def lost(self) -> list[quit_state.Lost]:
         """Pods whose proxy is gone for good while a payload container may still run."""
-        return self._ledger.lost()
+        found = (state.lost(self._scope) for state in self._states.values())
+        return sorted((pod for pod in found if pod), key=lambda pod: (pod.namespace, pod.name))
 
     async def stop(self, patience: float) -> None:
-        """Start nothing more; give what runs ``patience`` seconds to end, then drop it.
-
-        Nothing is lost by that: whoever starts next finds the same pods.
-        """
-        self._ledger.stopping = True
-        tasks: list[asyncio.Task[None]] = []
-        for record in self._ledger.all():
-            self._patience.look(record)
-            if record.work and record.work.task:
-                record.work.changed.set()
-                tasks.append(record.work.task)
-        if tasks:
+        """Start nothing more; give what runs ``patience`` seconds to end, then cancel it."""
+        self._scope.stopping = True
+        for state in list(self._states.values()):
+            self._set_alarm(state)
+        for work in self._works.values():
+            work.changed.set()
+        if tasks := [work.task for work in self._works.values()]:
             _, late = await asyncio.wait(tasks, timeout=patience)
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    def _steer(self, record: Record) -> None:
-        """See to it that a pod with something to do has its task, and that one without ends it."""
-        self._ledger.tell(record)
-        self._patience.look(record)
-        if record.work:
-            record.work.changed.set()
-        elif errand := self._ledger.due(record):
-            work = record.work = Work(errand, since=record.since or self._ledger.clock())
-            work.task = asyncio.create_task(self._see_to(record, work), name=f"quit {record.key}")
-            work.task.add_done_callback(lambda _task: self._finished(record))
-        elif record.left:
-            self._ledger.close(record)
+    def _would_quit(self) -> int:
+        """How many selected pods only a dry run leaves waiting."""
+        if self._scope.mode is not QuitMode.DRY_RUN:
+            return 0
+        waiting = (state for state in self._states.values() if state.verdict == "quit")
+        return sum(not state.left and state.is_selected(self._scope) for state in waiting)
 
-    def _finished(self, record: Record) -> None:
-        record.work = None
-        self._steer(record)
+    def _reselect(self, namespace: str) -> None:
+        for state in list(self._states.values()):
+            if state.key.namespace == namespace:
+                self._steer(state)
 
-    async def _see_to(self, record: Record, work: Work) -> None:
-        """Do one errand until it is done, or not due any more."""
-        performer = self._performers[work.errand]
-        trying = Backoff(self._limits.first_retry, self._limits.last_retry)
-        reading = Backoff(self._limits.first_retry, self._limits.last_reading)
-        while self._ledger.due(record) == work.errand:
-            if seconds := self._ledger.seconds(record):
-                await self._ledger.rest(record, work, seconds)
-                continue
-            backoff, pause = trying, 0.0
+    def _steer(self, state: PodState) -> None:
+        """Start the task of a pod about which something is due, or wake it."""
+        self._tell(state)
+        self._set_alarm(state)
+        if work := self._works.get(state.key):
+            work.changed.set()
+        elif due := state.due(self._scope):
+            task = state.task = Task(state, due, since=state.since or self._clock())
+            changed = asyncio.Event()
+            work = asyncio.create_task(self._run(state, task, changed), name=f"quit {state.key}")
+            self._works[state.key] = _Work(changed, work)
+            work.add_done_callback(lambda _: self._finished(state))
+        elif state.left:
+            self._states.pop(state.key, None)
+
+    def _finished(self, state: PodState) -> None:
+        state.task = None
+        del self._works[state.key]
+        self._steer(state)
+
+    def _tell(self, state: PodState) -> None:
+        """Record a new decision, if the pod concerns this process."""
+        if not state.told and state.concerns(self._scope):
+            state.told = True
+            self._recorder.decided(state, dry=self._scope.mode is QuitMode.DRY_RUN)
+
+    def _set_alarm(self, state: PodState) -> None:
+        """Have the owner of a blocked pod told after a while, or not any more."""
+        seconds = state.alarm(self._scope, self._clock()) if state.blocked_since else None
+        if seconds is None:
+            if handle := self._alarms.pop(state.key, None):
+                handle.cancel()
+        elif state.key not in self._alarms:
+            loop = asyncio.get_running_loop()
+            self._alarms[state.key] = loop.call_later(seconds, self._ring, state)
+
+    def _ring(self, state: PodState) -> None:
+        del self._alarms[state.key]
+        self._recorder.blocked(state)
+
+    async def _run(self, state: PodState, task: Task, changed: asyncio.Event) -> None:
+        """Perform one action after another until the end."""
+        limits = self._scope.limits
+        trying = Backoff(limits.first_retry, limits.last_retry)
+        reading = Backoff(limits.first_retry, limits.last_reading)
+        action: quit_state.Action = Sleep(0)
+        while not isinstance(action, quit_state.End):
             try:
-                if await performer.step(record, work):
-                    return
-                work.failures += 1
+                if isinstance(action, Retry):
+                    self._recorder.failed(state, task)
+                    backoff = reading if action.reading else trying
+                    action = Sleep(max(backoff.next(), action.pause))
+                if isinstance(action, Sleep):
+                    await self._rest(task, changed, action.seconds)
+                    action = task.awake(self._scope, self._clock())
+                else:
+                    action = await self._look(state, task)
             except KubeError as error:
-                backoff, pause = reading, asked(error)
-                work.failure = str(error)
-                # That nobody answers, or has no time, is no failure of the pod's.
                 busy = isinstance(error, ApiError) and error.code == 429
-                work.failures += not (busy or isinstance(error, UnreachableError))
-            except Exception:  # The one place: a pod that trips us must not stop the others.
-                work.failure = "internal error, see the log"
-                work.failures += 1
-                self._narrator.tripped(record)
-            if self._ledger.due(record) == work.errand:
-                self._narrator.failed(record, work)
-                await self._ledger.rest(record, work, max(backoff.next(), pause))
+                counts = not (busy or isinstance(error, UnreachableError))
+                action = task.failed(str(error), self._scope, counts=counts, pause=asked(error))
+            except Exception:  # One pod's failure must not stop the others.
+                self._recorder.internal_error(state.key)
+                why = "internal error, see the log"
+                action = task.failed(why, self._scope, reading=False)
+        if action.outcome:
+            self._recorder.ended(state, task, action.outcome)
+
+    async def _rest(self, task: Task, changed: asyncio.Event, seconds: float) -> None:
+        """Wait that long, or until nothing is due any more."""
+        if seconds <= 0:
+            return
         try:
-            await performer.drop(record, work)
-        except Exception:  # As above.
-            self._narrator.tripped(record)
+            async with asyncio.timeout(seconds):
+                while task.is_due(self._scope):
+                    changed.clear()
+                    await changed.wait()
+        except TimeoutError:
+            return
+
+    async def _look(self, state: PodState, task: Task) -> quit_state.Action:
+        """Read the pod by its UID, and do what follows from that right away."""
+        async with self._slot(state, task):
+            if task.step is Step.LOOKING and not task.is_due(self._scope):
+                return task.superseded(self._scope)
+            pod = await actions.read_pod(self._client, state.key)
+            # From here to the sending nothing is awaited: what was just read still holds.
+            action = task.looked(pod, self._scope, self._clock())
+            self._tell(state)
+            if isinstance(action, quit_state.Send):
+                self._recorder.attempted(state, task)
+                deadline = self._scope.limits.deadline
+                answer = await send(self._client, state.key, action, deadline)
+                return task.answered(action.rung, answer, self._scope)
+            if isinstance(action, quit_state.Delete):
+                self._recorder.lost(state)
+                return await self._delete(state, task, action.version)
+            return action
+
+    def _slot(self, state: PodState, task: Task) -> AbstractAsyncContextManager[None]:
+        if task.due == "report":
+            return self._report_slots
+        slots = self._retry_slots if task.failures else self._slots
+        return slots.take(state.key.namespace, state.node)
+
+    async def _delete(self, state: PodState, task: Task, version: str) -> quit_state.Action:
+        """Delete a pod with a dead proxy as it was read."""
+        try:
+            await actions.delete_pod(self._client, state.key, version)
+        except ApiError as error:
+            if error.code == 404:
+                return task.looked(None, self._scope, self._clock())
+            # 409: the pod has changed, so it is read and decided on again.
+            if error.code != 409:
+                self._recorder.not_deleted()
+            if error.retry_after is not None:
+                raise
+            outcome = "not known whether it was deleted" if error.unknown else "not deleted"
+            return task.failed(f"{outcome}: {error}", self._scope, reading=False)
+        except KubeError:
+            self._recorder.not_deleted()
+            raise
+        return task.deleted()
