@@ -23,7 +23,7 @@ from istio_aux.kube.client import Client, Params
 from istio_aux.kube.events import Events
 from istio_aux.kube.watch import Watch
 from istio_aux.quit.controller import Controller
-from istio_aux.repair.controller import Repair
+from istio_aux.repair.controller import RepairController
 from istio_aux.telemetry import Telemetry
 
 AT_ONCE = 200
@@ -112,7 +112,7 @@ async def play(
     events = Events(client, "soak")
 
     quit_ = Controller(client, telemetry, events)
-    repair = Repair(client, {}, telemetry, events, policy=RepairPolicy())
+    repair = RepairController(client, {}, telemetry, events, policy=RepairPolicy())
     weighed: list[Part] = []
     share = number // parts
     for part in range(parts):

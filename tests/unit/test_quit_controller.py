@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 from istio_aux.core.pod import Metadata
 from istio_aux.core.policy import Policy
-from istio_aux.core.quit_state import Limits, Scope
+from istio_aux.core.quit_state import Limits, QuitScope
 from istio_aux.core.selectors import Selector
 from istio_aux.core.webhooks import Namespace
 from istio_aux.kube.resources import Key
@@ -218,7 +218,7 @@ async def test_stopping_drops_what_hangs_and_starts_nothing_more() -> None:
 
 def test_a_new_namespace_of_an_old_name_outlives_the_old_one() -> None:
     """A list tells of the new one first, and then that the old one has vanished."""
-    selection = Selection(Scope(), Selector(), lambda _name: None)
+    selection = Selection(QuitScope(), Selector(), lambda _name: None)
     for uid in ("old", "new"):
         selection.apply(Namespace(metadata=Metadata(name="training", uid=uid)))
     selection.delete(Key("", "training", "old"), None)

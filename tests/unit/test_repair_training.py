@@ -14,8 +14,8 @@ from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
 from istio_aux.kube.watch import Watch
+from istio_aux.recorder import RepairRecorder
 from istio_aux.repair.controller import RepairController
-from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.suspended_jobs import SuspendedJobs
 from istio_aux.telemetry import Telemetry
 from msgspec.structs import replace

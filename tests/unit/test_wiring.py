@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from istio_aux import wiring
 from istio_aux.core.pod import Metadata
-from istio_aux.core.quit_state import Scope
+from istio_aux.core.quit_state import QuitScope
 from istio_aux.core.selectors import parse
 from istio_aux.core.webhooks import Namespace
 from istio_aux.kube.client import Client
@@ -85,7 +85,7 @@ async def test_a_watch_that_is_dead_for_long_makes_unready_and_unfit_until_it_li
 
 def test_namespaces_are_selected_by_their_labels_as_they_change() -> None:
     changed: list[str] = []
-    selection = Selection(Scope(), parse("mesh in (on, true),!off"), changed.append)
+    selection = Selection(QuitScope(), parse("mesh in (on, true),!off"), changed.append)
 
     def label(**labels: str) -> bool:
         metadata = Metadata(name="team", uid="1", labels=labels)

@@ -11,7 +11,7 @@ from istio_aux.core import pod as pods
 from istio_aux.core.suspension import MARK, SuspensionLimits
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
-from istio_aux.repair.recorder import RepairRecorder
+from istio_aux.recorder import RepairRecorder
 from istio_aux.repair.suspended_jobs import SuspendedJobs, SuspendedJobsLimits
 from istio_aux.telemetry import Telemetry
 from unit import podverbs

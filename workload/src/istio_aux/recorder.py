@@ -11,31 +11,36 @@ from typing import Literal
 
 from istio_aux.core import quit_state
 from istio_aux.core.annotations import IGNORE_CONTAINERS
+from istio_aux.core.jobs import KINDS
 from istio_aux.core.pod import PROXY, Key
 from istio_aux.core.quit_state import STUCK_AFTER, PodState, ProxyExit, Task
+from istio_aux.core.repair import Restart
 from istio_aux.kube.events import Events
 from istio_aux.telemetry import NO_RUNG, Telemetry
 
 _log = logging.getLogger(__name__)
+
+_LOGGED = 8
+"""Reasons of a pod that are not logged again; refusals may have many texts."""
 
 
 class Recorder:
     """Sends to log, metrics and Events.
 
     Attributes:
-        quiet: whether another process sends the Events.
+        leading: whether this process leads; others send no Events.
     """
 
     def __init__(self, telemetry: Telemetry, events: Events) -> None:
         self._telemetry, self._events = telemetry, events
-        self.quiet = False
+        self.leading = False
 
-    def internal_error(self, about: object) -> None:
+    def unhandled(self, about: object) -> None:
         """An unhandled exception was caught."""
         self._telemetry.internal_errors.inc()
         _log.exception("%s", about, extra={"event": "internal-error"})
 
-    def _line(self, level: int, event: str, pod: Key, **facts: object) -> None:
+    def _log_pod(self, level: int, event: str, pod: Key, **facts: object) -> None:
         if _log.isEnabledFor(level):
             named = {"namespace": pod.namespace, "pod": pod.name, "uid": pod.uid}
             _log.log(level, "%s", pod, extra={"event": event, **named, **facts})
@@ -49,19 +54,19 @@ class QuitRecorder(Recorder):
         levels = {"ignore": logging.DEBUG, "report": logging.WARNING}
         level = levels.get(state.verdict, logging.INFO)
         action = "would quit" if dry and state.verdict == "quit" else state.verdict
-        self._line(level, "decision", state.key, action=action, reason=state.reason)
+        self._log_pod(level, "decision", state.key, action=action, reason=state.reason)
 
     def attempted(self, state: PodState, task: Task) -> None:
         """The proxy is about to be told to exit."""
         self._telemetry.quit_attempts.labels(task.rung).inc()
-        self._line(
+        self._log_pod(
             logging.DEBUG, "attempt", state.key, attempt=task.attempts, rung=task.rung
         )  # fmt: skip
 
     def failed(self, state: PodState, task: Task) -> None:
         """An attempt failed; there will be another."""
         level = logging.ERROR if task.failures == STUCK_AFTER else logging.WARNING
-        self._line(
+        self._log_pod(
             level, "attempt-failed", state.key,
             errand=task.due, attempts=task.attempts, reason=task.failure,
         )  # fmt: skip
@@ -87,7 +92,7 @@ class QuitRecorder(Recorder):
             case quit_state.Deleted():
                 self._telemetry.dead_proxies.labels("deleted").inc()
                 why = state.reason
-                self._line(logging.WARNING, "dead-proxy-pod-deleted", state.key, reason=why)
+                self._log_pod(logging.WARNING, "dead-proxy-pod-deleted", state.key, reason=why)
                 note = f"deleted, so that its controller makes a new one: {why}"
                 self._event(state, "Normal", "DeadProxyPodDeleted", note)
 
@@ -108,7 +113,7 @@ class QuitRecorder(Recorder):
             " containers that do not keep it"
         )
         if self._event(state, "Normal", "ProxyQuitBlocked", note, once=True):
-            self._line(logging.INFO, "blocked", state.key, by=by, reason=state.reason)
+            self._log_pod(logging.INFO, "blocked", state.key, by=by, reason=state.reason)
 
     def _quit(self, state: PodState, task: Task, label: str, how: ProxyExit | str) -> None:
         rung = task.rung or NO_RUNG
@@ -122,7 +127,7 @@ class QuitRecorder(Recorder):
                 self._telemetry.exit_to_exit.observe(after)
             self._telemetry.quits_total += 1
             self._event(state, kind, "ProxyQuit", f"every payload container is finished; {how}")
-        self._line(
+        self._log_pod(
             logging.INFO, "quit", state.key,
             outcome=label, rung=rung, attempts=task.attempts, reason=how,
         )  # fmt: skip
@@ -139,6 +144,111 @@ class QuitRecorder(Recorder):
         """Send an Event; returns False if the pod has had it, and gets it ``once``."""
         if once and not state.first(reason):
             return False
-        if not self.quiet:
+        if self.leading:
             self._events.emit(state.key, kind, reason=reason, action="Quit", note=note, once=once)
         return True
+
+
+class RepairRecorder(Recorder):
+    """Records what the repair controller does."""
+
+    def __init__(self, telemetry: Telemetry, events: Events) -> None:
+        super().__init__(telemetry, events)
+        self._logged: dict[Key, tuple[str, ...]] = {}
+        self._announced: set[Key] = set()
+
+    def unmeshed(self, pod: Key, why: str, *, lasts: bool = True) -> None:
+        """The pod has no sidecar and is not restarted, and why.
+
+        A reason is logged once. The pod gets one Event, with the first reason that ``lasts``.
+        """
+        if not self.leading:
+            return
+        logged = self._logged.get(pod, ())
+        if why not in logged:
+            self._logged[pod] = (*logged, why)[-_LOGGED:]
+            self._log_pod(logging.WARNING, "unmeshed", pod, reason=why)
+        if lasts and pod not in self._announced:
+            self._announced.add(pod)
+            # A cluster may be full of such pods: Events about actions overtake these.
+            self._events.emit(
+                pod, "Warning",
+                reason="NoSidecar", action="Report", note=why, mass=True, once=True,
+            )  # fmt: skip
+
+    def forget(self, pod: Key) -> None:
+        """The pod is gone, or needs no sidecar any more."""
+        self._logged.pop(pod, None)
+        self._announced.discard(pod)
+
+    def restarted(self, pod: Key, restart: Restart) -> None:
+        """The pod was evicted, or its Job is suspended."""
+        way, action = ("suspend", "Suspend") if restart.suspend else ("evict", "Evict")
+        if not restart.suspend:
+            self._count("evicted")
+        self._log_pod(logging.INFO, "restarted", pod, way=way, reason=restart.reason)
+        note = f"restarted, so that it gets a sidecar: {restart.reason}"
+        self._event(pod, "Normal", "RestartedForSidecar", action, note)
+
+    def refused(self, pod: Key, why: str, found: str) -> None:
+        """The pod is tried again later; ``found`` says that it is unmeshed, empty if it is not."""
+        self._count("refused")
+        self._log_pod(logging.INFO, "restart-refused", pod, reason=why)
+        if found:
+            self.unmeshed(pod, f"{found}; not restarted yet: {why}")
+
+    def superseded(self, pod: Key, why: str) -> None:
+        """The pod has changed since it was chosen."""
+        self._log_pod(logging.DEBUG, "restart-superseded", pod, reason=why)
+
+    def failed(self, pod: Key, why: str) -> None:
+        """The request was not answered: it is not known whether it was performed."""
+        self._count("failed")
+        self._log_pod(logging.WARNING, "restart-failed", pod, reason=why)
+
+    def stopped(self, owner: str, pod: Key | None, why: str) -> None:
+        """No further pod of the controller is restarted; ``pod`` gets the Event."""
+        self._count("stopped")
+        _log.error("%s", owner, extra={"event": "restarts-stopped", "reason": why})
+        if pod:
+            note = f"no further pod of {owner} is restarted: {why}"
+            self._event(pod, "Warning", "RestartStopped", "Report", note)
+
+    def job_suspended(self, job: Key, kind: str, why: str) -> None:
+        """The Job is suspended."""
+        self._count("suspended")
+        self.job(logging.INFO, "job-suspended", job, kind, why)
+
+    def job_resumed(self, job: Key, kind: str, why: str, *, unchanged: bool) -> None:
+        """The Job is resumed; the Job itself gets the Event, because its pods may be gone."""
+        self._count("failed" if unchanged else "resumed")
+        self.job(logging.WARNING if unchanged else logging.INFO, "job-resumed", job, kind, why)
+        if unchanged:
+            self._events.emit(
+                job, "Warning", reason="ResumedWithoutRestart", action="Resume",
+                note=f"{kind} {job.name}: {why}", regarding=(KINDS[kind].api_version, kind),
+            )  # fmt: skip
+
+    def job_still_suspended(self, job: Key, kind: str, why: str, pod: Key | None) -> None:
+        """Pods of the Job do not end; ``pod`` is one of them, and gets the Event."""
+        self.job(logging.WARNING, "job-still-suspended", job, kind, why)
+        if pod:
+            note = (
+                f"{kind} {job.name} stays suspended until its pods are gone, so that it does not"
+                f" fail: {why}"
+            )
+            self._event(pod, "Warning", "StillSuspended", "Suspend", note)
+
+    def job(self, level: int, event: str, job: Key, kind: str, why: str) -> None:
+        """Log what happened to a Job."""
+        named = {"namespace": job.namespace, "kind": kind, "job": job.name, "uid": job.uid}
+        _log.log(level, "%s", job, extra={"event": event, **named, "reason": why})
+
+    def _count(self, outcome: str) -> None:
+        self._telemetry.sidecar_restarts.labels(outcome).inc()
+
+    def _event(
+        self, pod: Key, kind: Literal["Normal", "Warning"], reason: str, action: str, note: str
+    ) -> None:
+        if self.leading:
+            self._events.emit(pod, kind, reason=reason, action=action, note=note)

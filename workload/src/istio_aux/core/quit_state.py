@@ -87,7 +87,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     blocked_after: float = 60.0  # Before the owner is told: most containers end a little apart.
 
 
-class Scope(msgspec.Struct, kw_only=True):
+class QuitScope(msgspec.Struct, kw_only=True):
     """What this process may do, and to which pods; the controller changes it."""
 
     policy: Policy = Policy()
@@ -232,7 +232,7 @@ class PodState:
     announced: tuple[str, ...] = ()  # Reasons of the Events that a pod gets once.
     task: Task | None = None
 
-    def observe(self, pod: Pod, scope: Scope, now: datetime) -> quitting.Action:
+    def observe(self, pod: Pod, scope: QuitScope, now: datetime) -> quitting.Action:
         """Decide on ``pod``, and remember the decision unless a newer state is known.
 
         resourceVersions compare as integers (KEP-5504); one that is no integer counts as new.
@@ -262,18 +262,18 @@ class PodState:
             self.task.exit = proxy_exit(pod)
         return decision
 
-    def is_selected(self, scope: Scope) -> bool:
+    def is_selected(self, scope: QuitScope) -> bool:
         """Whether its namespace, or its application, is selected."""
         namespace = self.key.namespace
         covers = scope.applications.covers
         return namespace in scope.namespaces or covers(namespace, self.application)
 
-    def concerns(self, scope: Scope) -> bool:
+    def concerns(self, scope: QuitScope) -> bool:
         """Whether this process acts on the pod, if anything is due, if only in a dry run."""
         acts = scope.leading and not scope.stopping and scope.mode is not QuitMode.OFF
         return acts and self.is_selected(scope)
 
-    def due(self, scope: Scope) -> Due | None:
+    def due(self, scope: QuitScope) -> Due | None:
         """What this process has to do about the pod, now or after the grace period."""
         if self.left or self.settled or not self.concerns(scope):
             return None
@@ -281,7 +281,7 @@ class PodState:
             return "quit"
         return "report" if self.verdict == "report" else None
 
-    def why_not(self, scope: Scope) -> str:
+    def why_not(self, scope: QuitScope) -> str:
         """Why nothing is due."""
         if scope.stopping:
             return "this process is stopping"
@@ -295,7 +295,7 @@ class PodState:
         self.announced += () if known else (event,)
         return not known
 
-    def alarm(self, scope: Scope, now: datetime) -> float | None:
+    def alarm(self, scope: QuitScope, now: datetime) -> float | None:
         """Seconds until the owner of a blocked pod is to be told, or None."""
         told = "ProxyQuitBlocked" in self.announced
         if self.blocked_since is None or told or self.left or not self.concerns(scope):
@@ -310,13 +310,13 @@ class PodState:
             return None
         return Stuck(*self.key, since=task.since, attempts=task.attempts, reason=task.failure)
 
-    def blocked(self, scope: Scope) -> Blocked | None:
+    def blocked(self, scope: QuitScope) -> Blocked | None:
         """The pod as blocked, or None if it is not."""
         if self.left or not self.blocked_by or not self.is_selected(scope):
             return None
         return Blocked(*self.key, by=list(self.blocked_by), reason=self.reason)
 
-    def lost(self, scope: Scope) -> Lost | None:
+    def lost(self, scope: QuitScope) -> Lost | None:
         """The pod as lost, or None if it is not."""
         if self.left or self.verdict != "report" or not self.is_selected(scope):
             return None
@@ -352,11 +352,11 @@ class Task:
     _well: bool = False
     _waited: bool = False
 
-    def is_due(self, scope: Scope) -> bool:
+    def is_due(self, scope: QuitScope) -> bool:
         """Whether there is still something to do, now or after the grace period."""
         return self.state.due(scope) == self.due
 
-    def awake(self, scope: Scope, now: datetime) -> Action:
+    def awake(self, scope: QuitScope, now: datetime) -> Action:
         """The task begins, or a sleep is over."""
         if self.step is Step.CONFIRMING:
             return End(self.exit) if self.exit else self._look(Step.JUDGING)
@@ -370,7 +370,7 @@ class Task:
             return Sleep(scope.limits.lost_after)
         return self._look(Step.LOOKING)
 
-    def looked(self, pod: Pod | None, scope: Scope, now: datetime) -> Action:
+    def looked(self, pod: Pod | None, scope: QuitScope, now: datetime) -> Action:
         """The pod was read; None: it is gone, or another pod has its name."""
         if pod is None:
             self.state.left = True
@@ -384,11 +384,11 @@ class Task:
             return self._not_quit(pod, decision, scope)
         return self._attempt(decision, scope) if self.is_due(scope) else self.superseded(scope)
 
-    def superseded(self, scope: Scope) -> Action:
+    def superseded(self, scope: QuitScope) -> Action:
         """Nothing is due any more when the pod is to be read, or was read."""
         return End(Superseded(self.state.why_not(scope)) if self.due == "quit" else None)
 
-    def answered(self, rung: Rung, answer: Answer, scope: Scope) -> Action:
+    def answered(self, rung: Rung, answer: Answer, scope: QuitScope) -> Action:
         """The proxy was told to exit."""
         # A rung that is forbidden stays visible when the next one fails for another reason.
         self._answers.pop(rung, None)
@@ -403,7 +403,13 @@ class Task:
         return End(Deleted())
 
     def failed(
-        self, why: str, scope: Scope, *, counts: bool = True, reading: bool = True, pause: float = 0
+        self,
+        why: str,
+        scope: QuitScope,
+        *,
+        counts: bool = True,
+        reading: bool = True,
+        pause: float = 0,
     ) -> Action:
         """A request failed; ``counts``: because of the pod, not because of the API server.
 
@@ -420,7 +426,7 @@ class Task:
         self.step = step
         return Look()
 
-    def _leave(self, scope: Scope) -> Action:
+    def _leave(self, scope: QuitScope) -> Action:
         """Nothing is due: find out how it ended if the proxy was told to exit."""
         if self.exit:
             return End(self.exit)
@@ -430,7 +436,7 @@ class Task:
             return self._look(Step.LEAVING)
         return self.superseded(scope)
 
-    def _attempt(self, decision: Quit, scope: Scope) -> Action:
+    def _attempt(self, decision: Quit, scope: QuitScope) -> Action:
         """The pod was read, and the proxy has to exit now."""
         if scope.mode is QuitMode.DRY_RUN:
             self._settle(decision)
@@ -439,7 +445,7 @@ class Task:
         self.rung = decision.rungs[(self.attempts - 1) % len(decision.rungs)]
         return Send(self.rung, decision.proxy, decision.status_port)
 
-    def _judged(self, pod: Pod, decision: quitting.Action, scope: Scope) -> Action:
+    def _judged(self, pod: Pod, decision: quitting.Action, scope: QuitScope) -> Action:
         """The pod was read after an attempt."""
         if not isinstance(decision, Quit) and (self.step is Step.JUDGING or not self.is_due(scope)):
             return self._not_quit(pod, decision, scope)
@@ -450,14 +456,14 @@ class Task:
         answers = (f"{rung}: {text}" for rung, text in reversed(self._answers.items()))
         return self.failed("; ".join(answers), scope, reading=False)
 
-    def _not_quit(self, pod: Pod, decision: quitting.Action, scope: Scope) -> Action:
+    def _not_quit(self, pod: Pod, decision: quitting.Action, scope: QuitScope) -> Action:
         """The pod needs no quit now, or a newer state of it is known."""
         if self.is_due(scope):
             return End() if self.state.until else self.failed(_OLDER, scope, reading=False)
         exited = proxy_exit(pod) if self.attempts else None
         return End(exited or Superseded(decision.reason))
 
-    def _confirmed(self, pod: Pod, decision: quitting.Action, scope: Scope) -> Action:
+    def _confirmed(self, pod: Pod, decision: quitting.Action, scope: QuitScope) -> Action:
         """The second look at a pod with a dead proxy."""
         if not self.is_due(scope):
             return End()

@@ -16,7 +16,7 @@ from istio_aux.core import quit_state
 from istio_aux.core.applications import Applications
 from istio_aux.core.pod import PROXY, Key, Pod, shared
 from istio_aux.core.policy import Policy, QuitMode
-from istio_aux.core.quit_state import Limits, PodState, Retry, Scope, Sleep, Step, Task
+from istio_aux.core.quit_state import Limits, PodState, QuitScope, Retry, Sleep, Step, Task
 from istio_aux.core.selectors import Selector
 from istio_aux.core.webhooks import Namespace
 from istio_aux.kube import actions
@@ -36,7 +36,9 @@ class Selection:
     ``changed`` is called with the name of a namespace that is selected now, or no longer.
     """
 
-    def __init__(self, scope: Scope, selector: Selector, changed: Callable[[str], None]) -> None:
+    def __init__(
+        self, scope: QuitScope, selector: Selector, changed: Callable[[str], None]
+    ) -> None:
         self._scope, self._selector, self._changed = scope, selector, changed
 
     def __contains__(self, namespace: str) -> bool:
@@ -106,10 +108,12 @@ class Controller:
             clock: the present time, with a zone.
         """
         limits = limits or Limits()
-        self._scope = Scope(policy=policy or Policy(), limits=limits, mode=mode, leading=leading)
+        self._scope = QuitScope(
+            policy=policy or Policy(), limits=limits, mode=mode, leading=leading
+        )
         self._client, self._clock = client, clock
         self._recorder = QuitRecorder(telemetry, events)
-        self._recorder.quiet = not leading
+        self._recorder.leading = leading
         self._states: dict[Key, PodState] = {}
         self._works: dict[Key, _Work] = {}
         self._alarms: dict[Key, asyncio.TimerHandle] = {}
@@ -156,7 +160,7 @@ class Controller:
 
         Pods are followed all the time, so that the next leader finds all work at once.
         """
-        self._scope.leading, self._recorder.quiet = leading, not leading
+        self._scope.leading = self._recorder.leading = leading
         for state in list(self._states.values()):
             self._steer(state)
 
@@ -267,7 +271,7 @@ class Controller:
                 counts = not (busy or isinstance(error, UnreachableError))
                 action = task.failed(str(error), self._scope, counts=counts, pause=asked(error))
             except Exception:  # One pod's failure must not stop the others.
-                self._recorder.internal_error(state.key)
+                self._recorder.unhandled(state.key)
                 why = "internal error, see the log"
                 action = task.failed(why, self._scope, reading=False)
         if action.outcome:

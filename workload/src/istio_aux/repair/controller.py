@@ -29,9 +29,9 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, KubeError, asked
 from istio_aux.kube.events import Events
 from istio_aux.kube.resources import Key
+from istio_aux.recorder import RepairRecorder
 from istio_aux.repair.application_status import ApplicationMesh, application_status
 from istio_aux.repair.pod_store import BATCH, BarePod, PodOwner, PodStore, StoredPod
-from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.suspended_jobs import SuspendedJob, SuspendedJobs
 from istio_aux.telemetry import Telemetry
 

@@ -25,7 +25,7 @@ from istio_aux.core.repair import RepairAction, ReportUnmeshed, Restart
 from istio_aux.core.rollout import Replica, Rollout, Sidecar, Step
 from istio_aux.core.start import INJECT, MIRROR
 from istio_aux.kube.resources import Key, key_of, shared
-from istio_aux.repair.recorder import RepairRecorder
+from istio_aux.recorder import RepairRecorder
 
 BATCH = 50
 """Pods that are decided on at a stretch, so that reviews need not wait for all of them."""

@@ -27,7 +27,7 @@ from istio_aux.kube.errors import ApiError, KubeError, asked
 from istio_aux.kube.lists import Lister
 from istio_aux.kube.reader import Reader
 from istio_aux.kube.resources import Key, key_of
-from istio_aux.repair.recorder import RepairRecorder
+from istio_aux.recorder import RepairRecorder
 from istio_aux.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
