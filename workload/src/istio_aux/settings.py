@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import msgspec
 import yaml
 
-from istio_aux.core import selectors
+from istio_aux.core import quit_state, selectors
 from istio_aux.core.policy import (
     Application,
     DeadProxy,
@@ -58,7 +58,7 @@ class HostPort(NamedTuple):
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The values of all options, with their defaults; `OPTIONS` says what they mean.
 
-    The defaults of nested fields stand in `core.policy`.
+    Nested structs, whose modules have their defaults, go to the controllers as they are.
     """
 
     tls_certificate: Path
@@ -71,6 +71,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     webhook_configuration: str | None = None
     quit: QuitMode = QuitMode.ON
     quit_policy: Policy = Policy()
+    quit_limits: quit_state.Limits = quit_state.Limits()
     lease: tuple[str, str] | None = None
     repair_policy: RepairPolicy = RepairPolicy()
     root_namespace: str | None = None
@@ -188,7 +189,7 @@ class Option(NamedTuple):
     read: Read
     meaning: str
     field: str = ""
-    """With dots for nested fields; by default the option's name, with ``_`` for ``-``."""
+    """``struct.field`` for a field of a nested struct; empty: the option's name."""
 
 
 OPTIONS = {
@@ -283,12 +284,13 @@ OPTIONS = {
 
 def default(name: str) -> object:
     """The default of an option; None also where a value is required."""
-    found: object = None
-    kind: Any = Settings
-    for part in _field(name):
-        found = {field.name: field.default for field in msgspec.structs.fields(kind)}[part]
-        kind = type(found)
+    *group, field = _field(name)
+    found = _defaults(type(_defaults(Settings)[group[0]]) if group else Settings)[field]
     return None if found is msgspec.NODEFAULT else found
+
+
+def _defaults(kind: Any) -> dict[str, Any]:
+    return {field.name: field.default for field in msgspec.structs.fields(kind)}
 
 
 def argument(name: str, text: str) -> Any:
@@ -339,16 +341,10 @@ def load(file: Path) -> Settings:
     for name in ("tls-certificate", "tls-key"):
         if name.replace("-", "_") not in given:
             raise SettingsError(f"{file.name}: {name}: missing: expected the path of a PEM file")
-    for group, kind in _GROUPS.items():
-        if group in given:
-            given[group] = kind(**given[group])
+    for field, value in given.items():
+        if isinstance(value, dict):  # A group: the values of a nested struct.
+            given[field] = _defaults(Settings)[field].__class__(**value)
     return Settings(**given)
-
-
-_GROUPS: dict[str, type[Policy | RepairPolicy]] = {
-    "quit_policy": Policy,
-    "repair_policy": RepairPolicy,
-}
 
 
 def _field(name: str) -> list[str]:

@@ -78,6 +78,7 @@ class Wiring:
             self.client, self.telemetry, self._events,
             selector=settings.namespace_selector,
             policy=settings.quit_policy,
+            limits=settings.quit_limits,
             mode=settings.quit,
             leading=False,
         )  # fmt: skip
