@@ -11,6 +11,8 @@ import yaml
 from istio_aux import settings
 from istio_aux.settings import OPTIONS
 
+import config
+
 ROOT = Path(__file__).parents[2]
 CHARM: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "config.yaml").read_text())["options"]
 SHARED = sorted(CHARM.keys() & OPTIONS)
@@ -56,10 +58,10 @@ def test_charm_and_workload_have_the_same_default(name: str) -> None:
 
 @pytest.mark.parametrize("name", SHARED)
 def test_charm_and_workload_allow_the_same_values(name: str) -> None:
-    """Those of the charm are the words in back quotes."""
-    description = CHARM[name]["description"].partition("\n\n")[0]
-    quoted = description.split("`")[1::2]
-    assert [choice for choice in choices(name) if choice not in quoted] == []
+    """And the charm's description says what each of them means."""
+    quoted = CHARM[name]["description"].partition("\n\n")[0].split("`")[1::2]
+    assert set(config.CHOICES.get(name, ())) == set(choices(name))
+    assert set(choices(name)) <= set(quoted)
 
 
 @pytest.mark.parametrize("name", CHARM)
@@ -68,7 +70,8 @@ def test_the_readme_has_the_first_paragraph_of_an_option(name: str) -> None:
     value = str(default).lower() if isinstance(default, bool) else str(default)
     summary = " ".join(CHARM[name]["description"].partition("\n\n")[0].split()).rstrip(".")
     cell = f"`{value}`" if value else ""
-    assert [f" `{name}`", cell, f"{summary} "] in rows("README.md")
+    row = [f" `{name}`", cell, f"{summary} "]
+    assert row in rows("README.md"), f"wanted: |{' | '.join(row)}|"
 
 
 @pytest.mark.parametrize("name", OPTIONS)

@@ -49,7 +49,8 @@ def test_the_readme_fits_in_a_hundred_and_twenty_lines() -> None:
 
 
 @pytest.mark.parametrize(
-    "document", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"]
+    "document",
+    ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "tests/README.md"],
 )
 def test_every_path_that_a_document_names_exists(document: str) -> None:
     """Documents in back quotes name files of this repository only when they are there."""
@@ -225,10 +226,13 @@ def test_every_module_of_the_workload_is_described() -> None:
 
 
 FAILURES = [f"T{number}" for number in range(1, 42)]
-"""The ways in which controllers, wrappers and workarounds for Job-like pods are known to fail, and
-this one must not: the decision (T1-T13), the quitting (T14-T25, T39), the watching (T26-T29, T38),
-admission (T30-T37) and the deployment race (T40, T41). What each of them is stands in the tests
-that name it."""
+"""The known failures of other controllers, which tests/README.md explains."""
+
+
+def test_every_known_failure_is_explained() -> None:
+    """A number alone says nothing."""
+    explained = re.findall(r"^\| (T\d+) \|", (ROOT / "tests/README.md").read_text(), re.MULTILINE)
+    assert sorted(explained, key=lambda number: int(number[1:])) == FAILURES
 
 
 def told_by(path: Path) -> str:
