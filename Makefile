@@ -6,9 +6,11 @@ TOX = .venv/bin/tox run --quiet
 # Two at a time, each shown when it ends; the node tier is the longest, so it is the first.
 SIDE_BY_SIDE = .venv/bin/tox run-parallel --quiet --parallel 2 --parallel-no-spinner
 
-.PHONY: demo test lab lab-down format pack clean
+.PHONY: demo picture test lab lab-down format pack clean
 demo: .venv/ready          ## watch a TFJob hang beside Istio's sidecar, then complete
 	@$(TOX) -e demo
+picture: .venv/ready       ## run the demo and keep its timeline as the picture of the README (root)
+	@$(TOX) -e demo -- --picture docs/timeline.svg
 test: .venv/ready          ## lint, types, unit, cluster and node tiers
 	@rm -rf test-results; $(TOX) -e lab -- build || exit; $(SIDE_BY_SIDE) -e node,cluster,unit,lint,static,integration-collect; s=$$?; \
 	.venv/bin/python tests/summary.py test-results; exit $$s

@@ -87,11 +87,10 @@ def chart(jobs: tuple[JobStory, ...]) -> Chart:
 
 
 def _group(job: JobStory) -> Group:
-    where = "With the label" if job.helped else "Without the label"
     # A batch Job has no condition for the time in which it runs.
     state = job.condition.lower() or "running"
     return Group(
-        title=f"{where}, {job.kind} {job.name} in namespace {job.namespace}",
+        title=f"{job.setting.capitalize()}, {job.kind} {job.name} in namespace {job.namespace}",
         verdict=f"{'' if job.succeeded else 'still '}{state} after {job.seconds(job.until):.0f} s",
         good=job.succeeded,
         pods=tuple(_pod(job, pod) for pod in job.pods),

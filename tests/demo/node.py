@@ -26,6 +26,7 @@ PROXY_READY_DELAY = 3.0
 MODEL = "kubeflow"
 
 MADE = {
+    "Assumed": scenes.ASSUMED,
     "Kubernetes": "1.36.3: etcd, API server, controller manager, scheduler, kubelet, containerd",
     "TFJob": "Kubeflow training-operator 1.9.0",
     "istio-aux": "the packed charm, run by its own dispatch; its workload under Pebble",
@@ -39,12 +40,14 @@ NOTES = (
 
 
 def run(steps: Steps, cluster: lab.Cluster) -> Performance:
-    """Set the stage on a cluster of level `node` and play both scenes, and the worlds of Istio."""
+    """Set the stage on a cluster of level `node` and play the scenes, and the worlds of Istio."""
     app, istio = set_stage(steps, cluster)
     client = cluster.client()
     manifest = scenes.EXAMPLES / "tfjob.yaml"
     without = scenes.play(scenes.WITHOUT, manifest, client, cluster.kubeconfig, steps)
     helped = scenes.play(scenes.WITH, manifest, client, cluster.kubeconfig, steps)
+    worlds.become(istio, "on request", scenes.WITH.namespace)
+    native = scenes.play(scenes.NATIVE, manifest, client, cluster.kubeconfig, steps)
     # Juju sends this every five minutes; the status is of the last event.
     app.run("update-status")
     status = app.model.status()
@@ -57,6 +60,7 @@ def run(steps: Steps, cluster: lab.Cluster) -> Performance:
     return Performance(
         without=without,
         helped=helped,
+        native=native,
         status=status,
         made=MADE,
         notes=NOTES,

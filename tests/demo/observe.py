@@ -64,6 +64,10 @@ def pod_story(seen: Sequence[Seen], logs: Logs | None = None) -> PodStory:
         proxy=_runs(seen, PROXY, logs.get(PROXY, ())),
         proxy_ready=_ready(seen, logs.get(PROXY, ())),
         first_word=lines[0].at if lines else None,
+        native=any(
+            container["name"] == PROXY and container.get("restartPolicy") == "Always"
+            for container in pod["spec"].get("initContainers") or ()
+        ),
     )
 
 

@@ -13,17 +13,19 @@ from demo.story import JobStory
 class Performance:
     """The job without and with istio-aux, a status to show, and what to say of the making.
 
+    `native` is the job once Istio makes sidecars native on request.
     `worlds` has one row for each kind of Istio: how a pod of the second namespace is started there.
     """
 
     without: JobStory
     helped: JobStory
+    native: JobStory
     status: str
     made: Mapping[str, str]
     notes: tuple[str, ...] = ()
     worlds: tuple[Check, ...] = ()
 
     @property
-    def jobs(self) -> tuple[JobStory, JobStory]:
-        """Both jobs, in the order in which they were played."""
-        return self.without, self.helped
+    def jobs(self) -> tuple[JobStory, JobStory, JobStory]:
+        """The jobs, in the order in which they were played."""
+        return self.without, self.helped, self.native

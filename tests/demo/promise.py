@@ -32,29 +32,20 @@ class Promise:
         return bool(self.checks) and all(check.kept for check in self.checks)
 
 
-def judge(without: JobStory, helped: JobStory, *more: Check) -> Promise:
-    """Judge the same job in a namespace without the label and in one with it.
+def judge(without: JobStory, *labelled: JobStory, more: tuple[Check, ...] = ()) -> Promise:
+    """Judge the same job in a namespace without the label and in others with it.
 
     `more` is what was judged already.
     """
-    return Promise(
-        (
-            _not_succeeded(without),
-            _sidecar_to_blame(without),
-            _succeeded(helped),
-            _workers_succeeded(helped),
-            _first_try(helped),
-            _after_proxy(helped),
-            _proxy_exit(helped),
-            *more,
-        )
-    )
+    rules = (_succeeded, _workers_succeeded, _first_try, _after_proxy, _proxy_exit)
+    checks = [rule(job) for job in labelled for rule in rules]
+    return Promise((_not_succeeded(without), _sidecar_to_blame(without), *checks, *more))
 
 
 def _not_succeeded(job: JobStory) -> Check:
     state = job.condition or "not over"
     return Check(
-        f"without the label, the {job.kind} does not succeed",
+        f"{job.setting}, the {job.kind} does not succeed",
         bool(job.pods) and not job.succeeded,
         f"{job.namespace}/{job.name} is {state} after {job.seconds(job.until):.0f} s",
     )
@@ -69,12 +60,12 @@ def _sidecar_to_blame(job: JobStory) -> Check:
         payload = f"payload exit code {run.exit_code}" if run and ended else "payload not over"
         return pod.hangs, f"{payload}, pod {pod.result}"
 
-    return _each("without the label, every payload ends and its proxy runs on", job, one)
+    return _each(f"{job.setting}, every payload ends and its proxy runs on", job, one)
 
 
 def _succeeded(job: JobStory) -> Check:
     return Check(
-        f"with the label, the {job.kind} succeeds",
+        f"{job.setting}, the {job.kind} succeeds",
         job.succeeded,
         f"{job.namespace}/{job.name} is {job.condition or 'not over'}",
     )
@@ -82,7 +73,7 @@ def _succeeded(job: JobStory) -> Check:
 
 def _workers_succeeded(job: JobStory) -> Check:
     return _each(
-        f"with the label, all {job.workers} workers succeed",
+        f"{job.setting}, all {job.workers} workers succeed",
         job,
         lambda pod: (pod.phase == "Succeeded", pod.result),
     )
@@ -93,11 +84,11 @@ def _first_try(job: JobStory) -> Check:
         codes = [run.exit_code for run in pod.payload]
         return codes == [0], f"exit codes {codes}"
 
-    return _each("with the label, every payload runs once and exits 0", job, one)
+    return _each(f"{job.setting}, every payload runs once and exits 0", job, one)
 
 
 def _after_proxy(job: JobStory) -> Check:
-    return _each("with the label, no payload starts before its proxy is ready", job, _started_after)
+    return _each(f"{job.setting}, no payload starts before its proxy is ready", job, _started_after)
 
 
 def _started_after(pod: PodStory) -> tuple[bool, str]:
@@ -127,7 +118,7 @@ def _proxy_exit(job: JobStory) -> Check:
             return False, "still running"
         return run.exit_code == 0, f"exit code {run.exit_code}"
 
-    return _each("with the label, every proxy exits 0", job, one)
+    return _each(f"{job.setting}, every proxy exits 0", job, one)
 
 
 def _each(name: str, job: JobStory, one: Callable[[PodStory], tuple[bool, str]]) -> Check:

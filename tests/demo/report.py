@@ -8,13 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree
 
 import jinja2
+import msgspec
 
 from demo import table
 from demo.chart import Bar, Chart, Group, Kind, chart
 from demo.promise import Promise
 from demo.story import JobStory
+
+PICTURE = "timeline.svg"
 
 # Pixels at scale 1. The picture scales as a whole, so only proportions matter.
 WIDTH = 960
@@ -84,6 +88,14 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
+class Drawn:
+    """All that a picture shows: who has it can draw it again, and see whether it is stale."""
+
+    title: str
+    jobs: tuple[JobStory, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What the page says besides the story: its title, how it was made, what stood in."""
 
@@ -96,7 +108,7 @@ class Facts:
 def write(folder: Path, jobs: tuple[JobStory, ...], promise: Promise, facts: Facts) -> Path:
     """Write `index.html` and `timeline.svg` into the folder; return the page."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "timeline.svg").write_text(svg(jobs, facts), encoding="utf-8")
+    (folder / PICTURE).write_text(svg(jobs, facts.title), encoding="utf-8")
     page = folder / "index.html"
     page.write_text(html(jobs, promise, facts), encoding="utf-8")
     return page
@@ -119,10 +131,19 @@ def html(jobs: tuple[JobStory, ...], promise: Promise, facts: Facts) -> str:
     )
 
 
-def svg(jobs: tuple[JobStory, ...], facts: Facts) -> str:
-    """The picture alone, light or dark as its viewer prefers."""
-    template = _templates().get_template("timeline.svg.j2")
-    return template.render(picture=picture(chart(jobs), facts.title), alone=True) + "\n"
+def svg(jobs: tuple[JobStory, ...], title: str) -> str:
+    """The picture alone, light or dark as its viewer prefers, with what it was drawn from."""
+    template = _templates().get_template(f"{PICTURE}.j2")
+    told = msgspec.json.encode(Drawn(title, jobs)).decode()
+    return template.render(picture=picture(chart(jobs), title), told=told, alone=True) + "\n"
+
+
+def drawn_from(drawing: str) -> Drawn:
+    """What a picture was drawn from. Raises ValueError when it does not say."""
+    told = ElementTree.fromstring(drawing).findtext("{http://www.w3.org/2000/svg}metadata")
+    if told is None:
+        raise ValueError("the picture does not say what it was drawn from")
+    return msgspec.json.decode(told, type=Drawn)
 
 
 def picture(chart: Chart, title: str) -> Picture:

@@ -34,6 +34,7 @@ class PodStory:
 
     `proxy_ready` is when the proxy itself said so, or when its readiness was first seen.
     `first_word` is the first line that the payload's last run logged: it started no later.
+    `native` says whether the proxy is a native sidecar, which the kubelet ends itself.
     """
 
     namespace: str
@@ -43,6 +44,7 @@ class PodStory:
     proxy: tuple[Run, ...] = ()
     proxy_ready: datetime | None = None
     first_word: datetime | None = None
+    native: bool = False
 
     @property
     def last_try(self) -> Run | None:
@@ -101,6 +103,18 @@ class JobStory:
     until: datetime
     condition: str = ""
     pods: tuple[PodStory, ...] = ()
+
+    @property
+    def native(self) -> bool:
+        """Whether every pod has a native sidecar."""
+        return bool(self.pods) and all(pod.native for pod in self.pods)
+
+    @property
+    def setting(self) -> str:
+        """What tells the job from the others, as a sentence begins."""
+        if not self.helped:
+            return "without the label"
+        return "with the label, sidecars native" if self.native else "with the label"
 
     @property
     def succeeded(self) -> bool:

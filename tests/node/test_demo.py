@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import lab
+import lab.istio
 import pytest
 import yaml
 from demo import __main__ as program
@@ -16,6 +17,7 @@ from demo.performance import Performance
 from demo.promise import judge
 from demo.steps import Steps
 from demo.story import JobStory
+from lab import worlds
 from lightkube import codecs
 from rich.console import Console
 
@@ -64,24 +66,24 @@ def steps(console: Console) -> Steps:
 
 
 @pytest.fixture(scope="module")
-def stage(steps: Steps) -> Iterator[lab.Cluster]:
-    """A cluster of the demo's own, with Istio, the training-operator and the charm."""
+def stage(steps: Steps) -> Iterator[lab.istio.Istio]:
+    """Istio on a cluster of the demo's own, with the training-operator and the charm."""
     with lab.cluster("node") as cluster:
-        node.set_stage(steps, cluster)
-        yield cluster
+        _, istio = node.set_stage(steps, cluster)
+        yield istio
 
 
-def played(stage: lab.Cluster, steps: Steps, scene: scenes.Scene, manifest: Path) -> JobStory:
-    with stage.client() as client:
-        return scenes.play(scene, manifest, client, stage.kubeconfig, steps)
+def played(stage: lab.istio.Istio, steps: Steps, scene: scenes.Scene, manifest: Path) -> JobStory:
+    with stage.cluster.client() as client:
+        return scenes.play(scene, manifest, client, stage.cluster.kubeconfig, steps)
 
 
 @pytest.fixture(scope="module")
 def stories(
-    stage: lab.Cluster, steps: Steps, tmp_path_factory: pytest.TempPathFactory
+    stage: lab.istio.Istio, steps: Steps, tmp_path_factory: pytest.TempPathFactory
 ) -> Mapping[str, JobStory]:
-    """Both scenes of `make demo`, and two that break its promise, all at the same time."""
-    with stage.client() as client:
+    """The scenes of `make demo`, and two that break its promise, all that can be at once."""
+    with stage.cluster.client() as client:
         for resource in codecs.load_all_yaml(REFUSED):
             client.create(resource)
     manifest = scenes.EXAMPLES / "tfjob.yaml"
@@ -95,7 +97,9 @@ def stories(
     }
     with ThreadPoolExecutor(len(manifests)) as pool:
         told = {s.namespace: pool.submit(played, stage, steps, s, m) for s, m in manifests.items()}
-    return {name: story.result() for name, story in told.items()}
+    worlds.become(stage, "on request", scenes.WITH.namespace)
+    native = played(stage, steps, scenes.NATIVE, manifest)
+    return {"native": native, **{name: story.result() for name, story in told.items()}}
 
 
 def without_hold(tfjob: str) -> str:
@@ -108,7 +112,7 @@ def without_hold(tfjob: str) -> str:
 
 @pytest.fixture(scope="module")
 def performance(stories: Mapping[str, JobStory]) -> Performance:
-    return Performance(stories["without"], stories["with"], status="", made={})
+    return Performance(stories["without"], stories["with"], stories["native"], status="", made={})
 
 
 def broken(performance: Performance, helped: JobStory) -> set[str]:

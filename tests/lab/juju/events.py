@@ -84,21 +84,6 @@ def _secret(name: str, kind: str, label: str, extra: dict[str, str] | None = Non
     return Event(f"secret-{kind}", {**environment, **(extra or {})})
 
 
-def secret_due(state: State, label: str, kind: str) -> Addressed:
-    """Return the owner's event for a secret whose time has come: `rotate` or `expired`.
-
-    Raises:
-        KeyError: no secret has the label.
-    """
-    for name, secret in state["secrets"].items():
-        if secret["label"] == label:
-            owner = secret["owner"]
-            unit = owner if "/" in owner else state["applications"][owner]["leader"]
-            extra = {"JUJU_SECRET_REVISION": str(secret["latest"])} if kind == "expired" else {}
-            return unit, _secret(name, kind, label, extra)
-    raise KeyError(label)
-
-
 def _orphans(secret: dict[str, Any]) -> set[str]:
     """Return the older revisions that nobody tracks any more."""
     tracked = {str(revision) for revision in secret["tracked"].values()}

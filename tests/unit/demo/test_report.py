@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from demo import report
+from demo import report, scenes
 from demo.chart import chart
 from demo.promise import judge
 from unit.demo.stories import helped, with_pod, without
@@ -42,7 +42,7 @@ def page() -> Page:
 
 @pytest.fixture
 def drawing() -> ET.Element:
-    return ET.fromstring(report.svg((without(), helped()), FACTS))
+    return ET.fromstring(report.svg((without(), helped()), "A title"))
 
 
 def test_the_page_loads_nothing(page: Page) -> None:
@@ -105,3 +105,18 @@ def test_page_and_drawing_are_written_beside_each_other(tmp_path: Path) -> None:
     page = report.write(tmp_path / "demo-report", jobs, judge(*jobs), FACTS)
     assert page == tmp_path / "demo-report" / "index.html"
     assert sorted(path.name for path in page.parent.iterdir()) == ["index.html", "timeline.svg"]
+
+
+def test_the_picture_of_the_readme_is_what_the_demo_draws_today() -> None:
+    """If it is not: `make picture`, as root."""
+    text = (Path(__file__).parents[3] / "docs/timeline.svg").read_text(encoding="utf-8")
+
+    drawn = report.drawn_from(text)
+
+    assert report.svg(drawn.jobs, drawn.title) == text
+    shown = [(job.kind, job.namespace, job.helped, job.native) for job in drawn.jobs]
+    assert shown == [
+        ("TFJob", scenes.WITHOUT.namespace, False, False),
+        ("TFJob", scenes.WITH.namespace, True, False),
+        ("TFJob", scenes.NATIVE.namespace, True, True),
+    ]
