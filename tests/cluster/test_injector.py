@@ -26,7 +26,6 @@ from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
 from lightkube.resources.core_v1 import Namespace
 from lightkube.resources.discovery_v1 import EndpointSlice
-from unit.tls import certificate
 
 ACTIVE = "istio-revision-tag-default"
 CANARY = "istio-sidecar-injector-canary"
@@ -135,11 +134,6 @@ def bundle(path: Path) -> str:
     return base64.b64encode(path.read_bytes()).decode()
 
 
-def expired(folder: Path) -> str:
-    """The caBundle of an authority whose time is over."""
-    return bundle(certificate(folder, "istiod", hours=-1)[0])
-
-
 def foreign(folder: Path) -> str:
     """The caBundle of somebody else."""
     return bundle(Authority(folder).pair.certificate)
@@ -183,7 +177,6 @@ def test_without_istio_it_is_absent(workload: Workload, injectors: Injectors) ->
 
 CHANGES: dict[str, tuple[Callable[[lab.istio.Istio, Path], None], str, str]] = {
     "no bundle": (lambda istio, _: istio.trust(None), "no-ca-bundle", "has never been up"),
-    "expired": (lambda istio, tmp: istio.trust(expired(tmp)), "expired", "its caBundle expired at"),
     "foreign": (lambda istio, tmp: istio.trust(foreign(tmp)), "refused", "is not trusted"),
     "not ready": (lambda istio, _: istio.serve(ready=False), "no-endpoint", "no ready endpoint"),
     "no slice": (lambda istio, _: unlist(istio), "no-service", "has no EndpointSlice"),

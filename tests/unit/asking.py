@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 
 from istio_aux.core.injection_probe import Question
 from istio_aux.core.webhooks import Address, ClientConfig
-from istio_aux.injector.probe import Found, Prober
+from istio_aux.injector.probe import Prober
+from istio_aux.injector.replica import Found
 from istio_aux.kube.client import Client
 from istio_aux.telemetry import PROBE_OUTCOMES, PROBE_WAYS, Telemetry
 from unit.injecting import Cluster
@@ -27,7 +28,7 @@ class Asking:
     async def ask(self, target: ClientConfig, *ports: int, about: Question = PLAIN) -> Found:
         found = await self._prober.ask(target, [Address("127.0.0.1", p) for p in ports], about)
         if found.connection:
-            found.connection.close()
+            found.connection.drop()
         return found
 
     def counted(self) -> dict[tuple[str, str], float]:

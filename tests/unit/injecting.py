@@ -19,10 +19,10 @@ import jsonpatch
 import msgspec
 from aiohttp import web
 from istio_aux.core.webhooks import ClientConfig, Configuration, Namespace, ServiceReference
-from istio_aux.injector.inquiry import Rhythm
 from istio_aux.injector.namespaces import Namespaces
-from istio_aux.injector.order import CONFIGURATIONS
+from istio_aux.injector.probe import Rhythm
 from istio_aux.injector.watcher import Watcher
+from istio_aux.kube import actions
 from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.client import Client
 from istio_aux.kube.watch import Watch
@@ -120,7 +120,11 @@ class Istiod:
     @property
     def bundle(self) -> str:
         """Its caBundle."""
-        return base64.b64encode(self.authority.pair.certificate.read_bytes()).decode()
+        return encoded(self.authority.pair.certificate.read_bytes())
+
+    def present(self, certificate: Path, key: Path) -> None:
+        """Serve this certificate from now on."""
+        self._tls.load_cert_chain(certificate, key)
 
     @property
     def target(self) -> ClientConfig:
@@ -149,6 +153,11 @@ class Istiod:
         half = len(body) // 2
         chunks = b"".join(b"%x\r\n%s\r\n" % (len(c), c) for c in (body[:half], body[half:], b""))
         writer.write(http(chunks, "200 OK", "Transfer-Encoding: chunked"))
+
+
+def encoded(*parts: bytes) -> str:
+    """A caBundle."""
+    return base64.b64encode(b"\n".join(parts)).decode()
 
 
 def saying(answer: bytes) -> Talk:
@@ -245,17 +254,18 @@ async def watching(
 ) -> AsyncGenerator[Watcher]:
     """A watcher of this cluster, quick to ask again."""
     async with Client(api.access()) as client:
-        namespaces = Namespaces()
-        options = {"rhythm": QUICK, **options}
+        namespaces = Namespaces(lambda _name: None)
+        options = {"rhythm": QUICK, "changed": lambda _mesh: None, **options}
         watcher = Watcher(client, namespaces, telemetry or Telemetry(), **options)
         quick = Backoff(0.02, 0.1)
-        configurations = Watch(client, CONFIGURATIONS, Configuration, watcher, backoff=quick)
-        watcher.listed = configurations.synced
-        others = Watch(client, "/api/v1/namespaces", Namespace, namespaces, backoff=quick)
+        configurations = Watch(
+            client, actions.CONFIGURATIONS, Configuration, watcher, backoff=quick
+        )
+        others = Watch(client, actions.NAMESPACES, Namespace, namespaces, backoff=quick)
         async with (
             background(others.run()),
             background(configurations.run()),
-            background(watcher.run()),
+            background(watcher.run(configurations.synced)),
         ):
             yield watcher
 

@@ -13,7 +13,7 @@ from istio_aux.cli.cluster import Scope
 from istio_aux.cli.report import Audit
 from istio_aux.core import selectors
 from istio_aux.core.policy import Policy
-from istio_aux.injector.order import CONFIGURATIONS
+from istio_aux.kube.actions import CONFIGURATIONS
 from unit.apiserver import ApiServer, refusal
 from unit.asynchronous import driven
 from unit.core.pods import RUNNING, document, exited

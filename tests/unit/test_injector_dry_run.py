@@ -65,7 +65,7 @@ async def test_what_the_api_server_says_of_a_dry_run_is_told(
 
         assert (found.probe.injected, found.probe.asked) == (False, asked)
         assert why in found.probe.why
-        assert f"not to be asked from here: 127.0.0.1:{port}: Connection refused" in found.probe.why
+        assert f"cannot be asked directly: 127.0.0.1:{port}: Connection refused" in found.probe.why
 
 
 @driven

@@ -12,8 +12,7 @@ from istio_aux.core.injection_probe import Question
 from istio_aux.core.mesh import Mesh
 from istio_aux.core.policy import Capability
 from istio_aux.core.selectors import parse
-from istio_aux.injector import nativeprobe
-from istio_aux.injector.watcher import Watcher
+from istio_aux.injector import native_sidecars
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError
 from lab.istio import World
@@ -75,8 +74,8 @@ def asked_in(*namespaces: str) -> list[Question]:
         ("default", (), N, "native on request"),
         ("on request", (), N, "native on request"),
         ("never", (), C, "Istio makes no native sidecars"),
-        ("on request", (drops,), C, "a webhook after Istio's drops restartPolicy"),
-        ("default", (drops,), C, "a webhook after Istio's drops restartPolicy"),
+        ("on request", (drops,), C, "a webhook after Istio's removes restartPolicy"),
+        ("default", (drops,), C, "a webhook after Istio's removes restartPolicy"),
         ("on request", (drops_and_is_refused,), C, "startupProbe: Forbidden"),
         ("default", (drops_and_is_refused,), C, "startupProbe: Forbidden"),
         ("on request", (denies,), C, "denied by policy: no sidecars"),
@@ -92,7 +91,7 @@ async def test_the_whole_chain_of_webhooks_decides(
     async with Cluster() as api, Client(api.access()) as client:
         api.dry_run = chain(world, *later)
 
-        found = await nativeprobe.check(client, asked_in("team"))
+        found = await native_sidecars.check(client, asked_in("team"))
 
     assert found.capability is capability
     assert why in found.why
@@ -117,7 +116,7 @@ async def test_below_1_32_the_nodes_are_looked_at(
         api.version, api.kubelets = version, kubelets
         api.dry_run = chain(ON_REQUEST)
 
-        assert (await nativeprobe.check(client, asked_in("team"))).capability is capability
+        assert (await native_sidecars.check(client, asked_in("team"))).capability is capability
 
         looked = "GET /api/v1/nodes" in api.requests
         assert looked is (version == "v1.31.4")
@@ -133,7 +132,7 @@ async def test_where_nodes_may_not_be_listed_nothing_is_known() -> None:
         api.version = "v1.30.1"
         api.faults.append(refuse)
 
-        found = await nativeprobe.check(client, asked_in("team"))
+        found = await native_sidecars.check(client, asked_in("team"))
 
     assert found.capability is U
     assert "nodes is forbidden" in found.why
@@ -148,8 +147,8 @@ async def test_a_namespace_that_refuses_any_pod_shows_nothing_and_the_next_one_i
     async with Cluster() as api, Client(api.access()) as client:
         api.dry_run = chain(ON_REQUEST, quota)
 
-        assert (await nativeprobe.check(client, asked_in("full", "team"))).capability is N
-        only = await nativeprobe.check(client, asked_in("full"))
+        assert (await native_sidecars.check(client, asked_in("full", "team"))).capability is N
+        only = await native_sidecars.check(client, asked_in("full"))
 
     assert only.capability is U
     assert "no dry run is possible in namespace full: 403 Forbidden: exceeded quota" in only.why
@@ -158,7 +157,7 @@ async def test_a_namespace_that_refuses_any_pod_shows_nothing_and_the_next_one_i
 @driven
 async def test_without_a_namespace_nothing_is_known() -> None:
     async with Cluster() as api, Client(api.access()) as client:
-        found = await nativeprobe.check(client, [])
+        found = await native_sidecars.check(client, [])
 
     assert found.capability is U
     assert "there is no namespace" in found.why
@@ -171,7 +170,7 @@ async def test_that_the_api_server_lets_nobody_ask_now_is_no_answer(code: int) -
         api.dry_run = lambda _pod: refusal(code, "", "later")
 
         with pytest.raises(ApiError):
-            await nativeprobe.check(client, asked_in("team"))
+            await native_sidecars.check(client, asked_in("team"))
 
 
 async def live(api: Cluster, istiod: Istiod) -> None:
@@ -182,24 +181,25 @@ async def live(api: Cluster, istiod: Istiod) -> None:
     await api.publish(istiod.port)
 
 
-def known(watcher: Watcher) -> tuple[Capability, str]:
-    mesh: Mesh = watcher.mesh
-    return mesh.capability, mesh.capability_why
-
-
 @driven
 async def test_istio_is_native_on_request_although_it_is_not_unasked(tmp_path: Path) -> None:
     """Istio 1.24 to 1.28 with kubelets older than 1.33: what native-first is for."""
     seen: list[tuple[bool | None, Capability, str]] = []
-    async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api) as watcher:
+
+    def note(mesh: Mesh) -> None:
+        seen.append((mesh.any_live, mesh.capability, mesh.capability_why))
+
+    async with (
+        Cluster() as api,
+        Istiod(tmp_path) as istiod,
+        watching(api, changed=note) as watcher,
+    ):
         api.dry_run = chain(ON_REQUEST)
-        watcher.changed = lambda: seen.append((watcher.mesh.any_live, *known(watcher)))
         await live(api, istiod)
 
         await until(lambda: watcher.mesh.capability is N, "it is native")
 
         why = "istio-sidecar-injector: sidecars are native on request"
-        assert known(watcher) == (N, why)
         # That it injects and that it is native are told together.
         assert [each for each in seen if each[0]] == [(True, N, why)]
         asked = [pod["metadata"]["annotations"] for pod in api.dry_runs]
@@ -210,12 +210,16 @@ async def test_istio_is_native_on_request_although_it_is_not_unasked(tmp_path: P
 async def test_a_webhook_that_comes_and_goes_is_noticed(tmp_path: Path) -> None:
     """By the watch of all configurations; nobody would ask again within this test."""
     other = {"metadata": {"name": "old-defaulter"}, "webhooks": [{"name": "x.example.com"}]}
-    async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api) as watcher:
+    seen: list[Capability] = []
+    async with (
+        Cluster() as api,
+        Istiod(tmp_path) as istiod,
+        watching(api, changed=lambda mesh: seen.append(mesh.capability)) as watcher,
+    ):
         api.dry_run = chain(ON_REQUEST)
         await live(api, istiod)
         await until(lambda: watcher.mesh.capability is N, "it is native")
-        seen: list[Capability] = []
-        watcher.changed = lambda: seen.append(watcher.mesh.capability)
+        seen.clear()
 
         api.dry_run = chain(ON_REQUEST, drops)
         await api.put("mutatingwebhookconfigurations", other)
@@ -244,7 +248,7 @@ async def test_an_api_server_that_gives_no_answer_changes_nothing_for_a_while(
             await until(lambda: len(api.dry_runs) > before + 3, "it was asked again")
             assert watcher.mesh.capability is N
 
-            monkeypatch.setattr(nativeprobe, "KEPT", 0.0)
+            monkeypatch.setattr(native_sidecars, "KEPT", 0.0)
             await until(lambda: watcher.mesh.capability is U, "it is not known any more")
             assert "429 TooManyRequests: later" in watcher.mesh.capability_why
 

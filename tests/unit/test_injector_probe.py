@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import time
 from pathlib import Path
 
 import msgspec
 import pytest
 from istio_aux.core.policy import Capability
-from istio_aux.core.webhooks import Address
-from istio_aux.injector import exchange
+from istio_aux.core.webhooks import Address, ClientConfig
+from istio_aux.injector import replica
+from istio_aux.injector.replica import tls_context
 from lab import ports
 from lab.certificates import Authority
 from lab.istio import World
 from unit.asking import PLAIN, asking
 from unit.asynchronous import driven, until
-from unit.injecting import HOST, Istiod, Talk, http, saying, sidecar_for, silence
-from unit.test_injector_trust import encoded
+from unit.injecting import HOST, Istiod, Talk, encoded, http, saying, sidecar_for, silence
 from unit.tls import certificate
 
 
@@ -63,22 +64,24 @@ async def test_no_token_of_ours_is_sent_and_no_proxy_used(
         assert "secret" not in head
 
 
-ENDLESS = http(b"\n" * (5 << 20), "200 OK", "Connection: close")
+HUGE = b"\n" * (5 << 20)
+ENDLESS = http(HUGE, "200 OK", "Connection: close")
+CHUNKED = http(b"", "200 OK", "Transfer-Encoding: chunked")
 BAD: dict[str, tuple[bytes, str]] = {
     "an error": (http(b"no AdmissionReview found", "400 Bad Request"), "400: no Admission"),
     "a redirect": (
         http(b"", "302 Found", "Location: https://elsewhere", "Content-Length: 0"),
         "302",
     ),
-    "garbage": (http(b"<html>"), "no AdmissionReview"),
-    "nothing": (http(b""), "no AdmissionReview"),
-    "no HTTP": (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", "no HTTP/1.1"),
-    "an endless head": (b"HTTP/1.1 200 OK\r\nX: " + b"x" * (1 << 20), "is not found"),
-    "a huge answer": (http(b"", "200 OK", "Content-Length: 5000000"), "larger than 4 MiB"),
-    "a negative answer": (http(b"", "200 OK", "Content-Length: -1"), "larger than 4 MiB"),
-    "a huge chunk": (http(b"ffffffff\r\n", "200 OK", "Transfer-Encoding: chunked"), "larger than"),
+    "garbage": (http(b"<html>"), "not an AdmissionReview"),
+    "nothing": (http(b""), "not an AdmissionReview"),
+    "no HTTP": (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", "is not HTTP/1.1"),
+    "an endless head": (b"HTTP/1.1 200 OK\r\nX: " + b"x" * (1 << 20), "more than 8190 bytes"),
+    "a huge answer": (http(HUGE), "larger than 4 MiB"),
+    "a negative answer": (http(b"", "200 OK", "Content-Length: -1"), "is not HTTP/1.1"),
+    "a huge chunk": (b"500000\r\n".join((CHUNKED, HUGE)), "larger than 4 MiB"),
     "an endless answer": (ENDLESS, "larger than 4 MiB"),
-    "a broken chunk": (http(b"x\r\n", "200 OK", "Transfer-Encoding: chunked"), "invalid literal"),
+    "a broken chunk": (CHUNKED + b"x\r\n", "is not HTTP/1.1"),
 }
 
 
@@ -116,7 +119,7 @@ async def refuse(review: bytes, writer: asyncio.StreamWriter) -> None:
     ("talk", "why"),
     [
         (hang_up, "the connection ended before the answer"),
-        (stop_halfway, "the connection ended before the answer"),
+        (stop_halfway, "its answer is not complete"),
         (silence, "no complete answer within 0.2 s"),
         (refuse, "it refuses a pod: failed to run injection template"),
     ],
@@ -125,7 +128,7 @@ async def refuse(review: bytes, writer: asyncio.StreamWriter) -> None:
 async def test_an_answer_that_does_not_come_or_refuses_is_no_sidecar(
     talk: Talk, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exchange, "DEADLINE", 0.2 if talk is silence else 20.0)
+    monkeypatch.setattr(replica, "DEADLINE", 0.2 if talk is silence else 20.0)
     async with asking() as who, Istiod(tmp_path) as istiod:
         istiod.talk = talk
 
@@ -162,10 +165,56 @@ async def test_any_certificate_of_a_bundle_is_trusted_by_itself(
         anchor = tmp_path / "istiod.crt"
         if not issued:
             anchor, key = certificate(tmp_path, HOST)
-            istiod._tls.load_cert_chain(anchor, key)
+            istiod.present(anchor, key)
         target = msgspec.structs.replace(istiod.target, ca_bundle=encoded(anchor.read_bytes()))
 
         assert (await who.ask(target, istiod.port)).probe.injected
+
+
+@driven
+async def test_a_ca_bundle_that_has_expired_is_not_trusted(tmp_path: Path) -> None:
+    async with asking() as who, Istiod(tmp_path) as istiod:
+        expired, key = certificate(tmp_path, HOST, hours=-1)
+        istiod.present(expired, key)
+        target = msgspec.structs.replace(istiod.target, ca_bundle=encoded(expired.read_bytes()))
+
+        found = await who.ask(target, istiod.port)
+
+    assert "its certificate is not trusted: certificate has expired" in found.probe.why
+    assert (found.probe.injected, found.probe.asked) == (False, True)
+
+
+def loaded(bundle: str | None) -> int:
+    """How many certificates are trusted."""
+    target = ClientConfig(url="https://istiod", ca_bundle=bundle)
+    return tls_context(target).cert_store_stats()["x509"]
+
+
+def test_all_that_can_be_read_of_a_bundle_is_trusted(tmp_path: Path) -> None:
+    """As the API server does; nothing of it is not everything."""
+    good, other = (certificate(tmp_path, stem=stem)[0].read_bytes() for stem in ("a", "b"))
+    broken = good.replace(b"MII", b"MIIA", 1)
+
+    assert loaded(encoded(b"# istiod", good, b"garbage", broken, other)) == 2
+    assert loaded(encoded(b"garbage")) == 0
+
+
+def test_without_a_bundle_the_system_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate(tmp_path)[0]))
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "none"))
+
+    assert loaded(None) == 1
+
+
+def test_names_are_checked_and_old_protocols_refused(tmp_path: Path) -> None:
+    bundle = encoded(certificate(tmp_path)[0].read_bytes())
+    tls = tls_context(ClientConfig(ca_bundle=bundle))
+
+    assert (tls.check_hostname, tls.verify_mode) == (True, ssl.CERT_REQUIRED)
+    assert tls.minimum_version is ssl.TLSVersion.TLSv1_2
+    assert not tls.hostname_checks_common_name
 
 
 @driven
@@ -201,7 +250,7 @@ async def test_one_replica_that_injects_is_enough(tmp_path: Path) -> None:
         found = await who.ask(istiod.target, ports.reserve(), mute.port, istiod.port)
 
         assert found.probe.injected
-        assert time.monotonic() - begun < exchange.DEADLINE
+        assert time.monotonic() - begun < replica.DEADLINE
 
 
 @driven

@@ -11,8 +11,9 @@ import pytest
 from aiohttp import web
 from istio_aux.core.injection import InjectionPolicy
 from istio_aux.core.liveness import State
+from istio_aux.core.mesh import Mesh
 from istio_aux.core.webhooks import ControlPlane
-from istio_aux.injector.inquiry import Rhythm
+from istio_aux.injector.probe import Rhythm
 from istio_aux.telemetry import Telemetry
 from unit.asynchronous import driven, until
 from unit.injecting import ENABLED, Cluster, Istiod, http, sidecar_for, watching
@@ -149,7 +150,7 @@ async def test_an_error_that_nobody_foresaw_costs_one_injector_only(
 async def test_it_goes_on_when_whoever_is_told_fails(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail() -> None:
+    def fail(_mesh: Mesh) -> None:
         raise RuntimeError("nobody foresaw this")
 
     async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api, changed=fail) as seen:

@@ -10,14 +10,27 @@ from typing import Any
 import pytest
 from istio_aux.core.checkpoint import Since
 from istio_aux.core.liveness import Injector, State
+from istio_aux.core.mesh import Mesh
 from istio_aux.core.policy import Capability
-from istio_aux.injector import exchange
+from istio_aux.injector import replica
+from istio_aux.injector.probe import Rhythm
 from istio_aux.injector.watcher import Watcher
 from istio_aux.telemetry import Telemetry
 from unit.asynchronous import driven, until
-from unit.injecting import ENABLED, Cluster, Istiod, chain, http, saying, silence, watching
+from unit.injecting import (
+    ENABLED,
+    HOST,
+    Cluster,
+    Istiod,
+    chain,
+    encoded,
+    http,
+    saying,
+    silence,
+    watching,
+)
 from unit.store import refusal
-from unit.test_injector_trust import encoded, valid
+from unit.tls import certificate
 
 NAME = "istio-sidecar-injector"
 NEVER = {"matchLabels": {"istio.io/deactivated": "never-match"}}
@@ -120,8 +133,7 @@ async def test_a_killed_istiod_is_noticed_by_its_connection_and_one_that_is_back
 async def test_a_ca_bundle_of_somebody_else_is_refused_until_it_is_corrected(
     tmp_path: Path,
 ) -> None:
-    now = datetime.datetime.now(datetime.UTC)
-    foreign = encoded(valid(now - datetime.timedelta(1), now + datetime.timedelta(1)))
+    foreign = encoded(certificate(tmp_path)[0].read_bytes())
     async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api) as watcher:
         await api.publish(istiod.port)
         await api.configure(bundle=foreign)
@@ -131,15 +143,21 @@ async def test_a_ca_bundle_of_somebody_else_is_refused_until_it_is_corrected(
 
 
 @driven
-async def test_a_bundle_expires_although_nothing_happens() -> None:
-    """Nobody is asked meanwhile, and no event comes."""
-    async with Cluster() as api, watching(api) as watcher:
-        await told(watcher, State.ABSENT)
-        now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
-        soon = encoded(valid(now - datetime.timedelta(1), now + datetime.timedelta(seconds=3)))
-        await api.configure(bundle=soon)
-        await told(watcher, State.NO_SERVICE)
-        await told(watcher, State.EXPIRED)
+async def test_an_injector_whose_certificate_expires_is_live_no_more(tmp_path: Path) -> None:
+    """Each probe is a handshake, and nothing else happens."""
+    rhythm = Rhythm(live=0.1, other=0.1)
+    async with (
+        Cluster() as api,
+        Istiod(tmp_path) as istiod,
+        watching(api, rhythm=rhythm) as watcher,
+    ):
+        soon, key = certificate(tmp_path, HOST, hours=3 / 3600)
+        istiod.present(soon, key)
+        await api.publish(istiod.port)
+        await api.configure(bundle=encoded(soon.read_bytes()))
+        await told(watcher, State.LIVE)
+        found = await told(watcher, State.REFUSED)
+        assert "certificate has expired" in found.why
 
 
 @driven
@@ -150,7 +168,7 @@ async def test_an_istiod_that_moves_is_live_all_the_time(tmp_path: Path) -> None
         Cluster() as api,
         Istiod(tmp_path / "old") as old,
         Istiod(tmp_path / "new") as new,
-        watching(api) as watcher,
+        watching(api, changed=lambda mesh: states.append(mesh.injectors[0].state)) as watcher,
     ):
         await api.put("namespaces", {"metadata": {"name": "meshed", "labels": ENABLED}})
         both = [each.authority.pair.certificate.read_bytes() for each in (old, new)]
@@ -158,7 +176,7 @@ async def test_an_istiod_that_moves_is_live_all_the_time(tmp_path: Path) -> None
         await api.configure(bundle=bundle)
         await api.publish(old.port)
         await told(watcher, State.LIVE)
-        watcher.changed = lambda: states.append(injector(watcher).state)
+        states.clear()
         new.native = "on request"
         api.dry_run = chain("on request")
 
@@ -173,7 +191,7 @@ async def test_an_answer_counts_no_more_once_its_endpoint_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever follows it has proven nothing yet, and here never will."""
-    monkeypatch.setattr(exchange, "DEADLINE", 60.0)
+    monkeypatch.setattr(replica, "DEADLINE", 60.0)
     async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api) as watcher:
         await api.configure(bundle=istiod.bundle)
         await api.publish(istiod.port)
@@ -191,7 +209,7 @@ async def test_an_answer_counts_no_more_once_its_endpoint_is_gone(
 async def test_a_new_endpoint_does_not_wait_for_the_answer_of_an_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exchange, "DEADLINE", 60.0)
+    monkeypatch.setattr(replica, "DEADLINE", 60.0)
     async with Cluster() as api, Istiod(tmp_path) as mute, watching(api) as watcher:
         mute.talk = silence
         await api.configure(bundle=mute.bundle)
@@ -252,14 +270,17 @@ async def test_where_a_root_namespace_is_given_no_other_control_plane_counts(
 async def test_nothing_is_known_before_everybody_was_asked_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exchange, "DEADLINE", 1.5)
+    monkeypatch.setattr(replica, "DEADLINE", 1.5)
     async with Cluster() as api, Istiod(tmp_path) as istiod:
         istiod.talk = silence
         await api.publish(istiod.port)
         await api.configure(bundle=istiod.bundle)
         seen: list[tuple[bool, State]] = []
-        async with watching(api) as watcher:
-            watcher.changed = lambda: seen.append((watcher.mesh.known, injector(watcher).state))
+
+        def note(mesh: Mesh) -> None:
+            seen.append((mesh.known, mesh.injectors[0].state))
+
+        async with watching(api, changed=note) as watcher:
             await until(lambda: watcher.mesh.injectors, "something is told")
             assert watcher.shown() == []
             await until(lambda: watcher.mesh.known, "it is known")

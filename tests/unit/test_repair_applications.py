@@ -64,7 +64,7 @@ async def test_no_pod_is_evicted_before_a_new_one_would_get_its_sidecar() -> Non
         world.api.injects = False
         await world.pod("web-0", namespace="bank", labels=WEB, owner=STATEFUL)
         await world.pod("other", labels={NAME: "other"}, owner_uid="owner-2")
-        why = "a new pod would get no sidecar: it gives a pod that asks for one no sidecar"
+        why = "a new pod would get no sidecar: it gives no sidecar to a pod that asks for one"
         await until(lambda: why in world.unmeshed.get("web-0", ""), "it waits")
         # Of those that only Istio is asked about it is known that the injector is live.
         await until(lambda: world.restarts("stopped") == 1, "the other one is tried")

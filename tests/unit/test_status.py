@@ -9,7 +9,7 @@ import pytest
 from istio_aux.core.liveness import State
 from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
 from istio_aux.core.quit_state import Lost, Stuck
-from istio_aux.injector.findings import InjectorStatus
+from istio_aux.injector.watcher import InjectorStatus
 from istio_aux.repair.application_status import ApplicationMesh
 from istio_aux.repair.controller import Unmeshed
 from istio_aux.status import Status, digest

@@ -13,7 +13,12 @@ from cryptography.x509.oid import NameOID
 
 
 def certificate(
-    folder: Path, name: str = "127.0.0.1", stem: str = "tls", *, hours: int = 1, password: str = ""
+    folder: Path,
+    name: str = "127.0.0.1",
+    stem: str = "tls",
+    *,
+    hours: float = 1,
+    password: str = "",
 ) -> tuple[Path, Path]:
     """Write a self-signed certificate for an address or a name and its key; returns the paths."""
     key = ec.generate_private_key(ec.SECP256R1())

@@ -25,7 +25,7 @@ def test_what_was_written_is_read() -> None:
         "[]",
         '{"failed": {"u-1": 3}}',
         '{"failed": {"u-1": "2026-11-22T14:00:00"}}',
-        '{"injectors": {"default": ["alive", "2026-11-22T14:00:00Z"]}}',
+        '{"injectors": {"default": ["%s", "2026-11-22T14:00:00Z"]' % ("s" * 41) + "}}",
         '{"injectors": {"default": ["live"]}}',
         '{"failed": {"%s": "2026-11-22T14:00:00Z"}}' % ("u" * 254),
         '{"more": ' + "[" * 30_000 + "]" * 30_000 + "}",
@@ -38,7 +38,7 @@ def test_nothing_is_remembered_of_a_text_that_is_not_ours(text: str) -> None:
 
 def test_what_is_left_is_bounded_and_of_controllers_it_is_the_newest() -> None:
     failed = {f"{number:036}": NOW + timedelta(seconds=number) for number in range(1000)}
-    states = {f"{number:0253}": Since(State.NOT_YET_VALID, NOW) for number in range(1000)}
+    states = {f"{number:0253}": Since(State.NO_CA_BUNDLE, NOW) for number in range(1000)}
     text = Checkpoint(failed, states).text()
     assert len(text) < LONGEST / 4
     left = read(text)

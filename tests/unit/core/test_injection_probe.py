@@ -157,8 +157,11 @@ def test_our_own_admission_leaves_the_pod_alone() -> None:
         ("classic", Probe(injected=True, native=Capability.CLASSIC)),
         ("hold", Probe(injected=True, native=Capability.CLASSIC)),
         ("native", Probe(injected=True, native=Capability.NATIVE)),
-        ("annoff", Probe(injected=False, why="it gives a pod that asks for one no sidecar")),
-        ("kube-system", Probe(injected=False, why="it gives a pod that asks for one no sidecar")),
+        ("annoff", Probe(injected=False, why="it gives no sidecar to a pod that asks for one")),
+        (
+            "kube-system",
+            Probe(injected=False, why="it gives no sidecar to a pod that asks for one"),
+        ),
     ],
 )
 def test_the_answers_of_a_real_istiod_are_understood(case: str, expected_probe: Probe) -> None:
@@ -223,18 +226,21 @@ def patch(operations: object) -> bytes:
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (b"", "it answered no AdmissionReview: Input data was truncated"),
-        (b"<html>", "it answered no AdmissionReview"),
-        (b"\xff\xfe", "it answered no AdmissionReview"),
-        (b"{}", "it answered no AdmissionReview"),
-        (b'{"response": 3}', "it answered no AdmissionReview"),
-        (b"[" * 100_000, "it answered no AdmissionReview"),
-        (response(uid="8"), "it answered another question"),
+        (b"", "its answer is not an AdmissionReview: Input data was truncated"),
+        (b"<html>", "its answer is not an AdmissionReview"),
+        (b"\xff\xfe", "its answer is not an AdmissionReview"),
+        (b"{}", "its answer is not an AdmissionReview"),
+        (b'{"response": 3}', "its answer is not an AdmissionReview"),
+        (b"[" * 100_000, "its answer is not an AdmissionReview"),
+        (response(uid="8"), "its answer has another uid"),
         (response(allowed=False), "it refuses a pod: no message"),
-        (response(patch="no base64"), "it answered no AdmissionReview"),
-        (response(patch="e30="), "its patch is no JSON Patch"),
-        (response(patch=base64.b64encode(b'[{"op":').decode()), "its patch is no JSON Patch"),
-        (response(patch=base64.b64encode(b"[" * 100_000).decode()), "its patch is no JSON Patch"),
+        (response(patch="no base64"), "its answer is not an AdmissionReview"),
+        (response(patch="e30="), "its patch is not a JSON Patch"),
+        (response(patch=base64.b64encode(b'[{"op":').decode()), "its patch is not a JSON Patch"),
+        (
+            response(patch=base64.b64encode(b"[" * 100_000).decode()),
+            "its patch is not a JSON Patch",
+        ),
         (response(), "no sidecar"),
         (patch([]), "no sidecar"),
         (patch([{"op": "remove", "path": "/spec/containers/0"}]), "no sidecar"),
@@ -271,5 +277,5 @@ def test_a_sidecar_is_found_however_the_patch_puts_it_there(operation: dict[str,
 
 
 def test_a_dry_run_that_answers_no_pod_or_none_with_a_sidecar_shows_none() -> None:
-    assert "answered no pod" in created(b"{").why
+    assert "a dry run is not a pod" in created(b"{").why
     assert "no sidecar" in created(b'{"spec": {"containers": [{"name": "main"}]}}').why

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import json
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
 from istio_aux.core.liveness import (
-    Certificate,
     Facts,
     Injector,
     Probe,
@@ -21,17 +20,10 @@ from istio_aux.core.policy import Capability
 from istio_aux.core.webhooks import ClientConfig, Configuration, EndpointSlice
 from unit.core.mesh import DEFAULT, ORIGINAL, REVISED, REVISION, each_webhook, edited, recorded
 
-NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
-YEAR = timedelta(days=365)
-VALID = Certificate(NOW - YEAR, NOW + YEAR)
-PAST = Certificate(NOW - YEAR, NOW - timedelta(hours=1))
-FUTURE = Certificate(NOW + timedelta(hours=1), NOW + YEAR)
 READY: dict[str, Any] = {"addresses": ["10.1.0.7"], "conditions": {"ready": True}}
 GONE: dict[str, Any] = {"addresses": ["10.1.0.7"], "conditions": {"ready": False}}
 INJECTS = Probe(injected=True, native=Capability.NATIVE)
 WORKS = NativeCheck(Capability.NATIVE, "sidecars are native on request")
-EXPIRED = "its caBundle expired at 2026-11-21 11:00:00 UTC"
-SOON = "its caBundle is not valid before 2026-11-21 13:00:00 UTC"
 
 
 def endpoints(service: str = "istiod", *found: dict[str, Any], **fields: Any) -> EndpointSlice:
@@ -59,7 +51,6 @@ OTHER = recorded(REVISED)
 BUNDLE = target(ACTIVE).ca_bundle or ""
 LIVE = Facts(
     slices=(endpoints("istiod", READY), endpoints("istiod-1-30-3", READY)),
-    certificates={BUNDLE: (VALID,)},
     checks={target(ACTIVE): WORKS},
     probes={target(ACTIVE): INJECTS, target(OTHER): INJECTS},
 )
@@ -70,8 +61,8 @@ def but(**facts: Any) -> Facts:
     return msgspec.structs.replace(LIVE, **facts)
 
 
-def one(configuration: Configuration, facts: Facts = LIVE, now: datetime = NOW) -> Injector:
-    [found] = evaluate([configuration], facts, now)
+def one(configuration: Configuration, facts: Facts = LIVE) -> Injector:
+    [found] = evaluate([configuration], facts)
     return found
 
 
@@ -97,11 +88,6 @@ def without_bundle(value: str | None) -> Configuration:
         (State.NO_CA_BUNDLE, without_bundle(None), LIVE, "no caBundle: its istiod has never been"),
         (State.NO_CA_BUNDLE, without_bundle(""), LIVE, "no caBundle"),
         (State.UNREADABLE, without_bundle("Z2FyYmFnZQ=="), LIVE, "no certificate that can be read"),
-        (State.UNREADABLE, ACTIVE, but(certificates={BUNDLE: ()}), "no certificate"),
-        (State.EXPIRED, ACTIVE, but(certificates={BUNDLE: (PAST,)}), EXPIRED),
-        (State.NOT_YET_VALID, ACTIVE, but(certificates={BUNDLE: (FUTURE,)}), SOON),
-        (State.NOT_YET_VALID, ACTIVE, but(certificates={BUNDLE: (PAST, FUTURE)}), SOON),
-        (State.LIVE, ACTIVE, but(certificates={BUNDLE: (PAST, VALID, FUTURE)}), "it injects"),
         (State.NO_SERVICE, ACTIVE, but(slices=()), "Service istio-system/istiod has no EndpointS"),
         (State.NO_SERVICE, ACTIVE, but(slices=LIVE.slices[1:]), "istio-system/istiod has no"),
         (State.NO_ENDPOINT, ACTIVE, but(slices=[endpoints("istiod", GONE)]), "no ready endpoint"),
@@ -132,7 +118,7 @@ def test_without_any_configuration_the_injector_is_absent() -> None:
     others = each_webhook(DEFAULT, name="webhook.cert-manager.io")
 
     for found in ([], [others]):
-        [injector] = evaluate(found, LIVE, NOW)
+        [injector] = evaluate(found, LIVE)
         assert (injector.state, injector.live) == (State.ABSENT, False)
         assert injector.why == "no webhook configuration of Istio's injector"
         assert (injector.configuration, injector.revision) == ("", "")
@@ -157,63 +143,11 @@ def test_a_slice_of_another_service_does_not_count(metadata: dict[str, Any]) -> 
     assert one(ACTIVE, but(slices=slices)).state is State.NO_SERVICE
 
 
-@pytest.mark.parametrize(
-    ("now", "state", "until"),
-    [
-        (VALID.not_before - timedelta(seconds=1), State.NOT_YET_VALID, VALID.not_before),
-        (VALID.not_before, State.LIVE, VALID.not_after + datetime.resolution),
-        (VALID.not_after, State.LIVE, VALID.not_after + datetime.resolution),
-        (VALID.not_after + datetime.resolution, State.EXPIRED, None),
-    ],
-)
-def test_time_alone_makes_a_bundle_valid_and_expired(
-    now: datetime, state: State, until: datetime | None
-) -> None:
-    """And it is told when to look again, so that nobody has to ask all the time."""
-    found = one(ACTIVE, LIVE, now)
-
-    assert (found.state, found.until) == (state, until)
-
-
-@pytest.mark.parametrize("facts", [but(slices=()), but(probes={})])
-def test_when_to_look_again_is_told_whatever_else_is_wrong(facts: Facts) -> None:
-    assert one(ACTIVE, facts).until == VALID.not_after + datetime.resolution
-
-
-def test_the_last_certificate_to_expire_and_the_first_to_become_valid_count() -> None:
-    later = Certificate(NOW - YEAR, NOW + 2 * YEAR)
-    much_later = Certificate(NOW + YEAR, NOW + 2 * YEAR)
-
-    lasting = one(ACTIVE, but(certificates={BUNDLE: (later, VALID)}))
-    coming = one(ACTIVE, but(certificates={BUNDLE: (much_later, FUTURE)}))
-
-    assert lasting.until == later.not_after + datetime.resolution
-    assert coming.until == FUTURE.not_before
-
-
-def test_a_bundle_expires_with_its_last_certificate() -> None:
-    earlier = Certificate(NOW - YEAR, NOW - timedelta(days=30))
-
-    for certificates in ((earlier, PAST), (PAST, earlier)):
-        assert one(ACTIVE, but(certificates={BUNDLE: certificates})).why == EXPIRED
-
-
-def test_of_several_bundles_in_one_configuration_the_first_to_expire_counts() -> None:
-    def edit(body: dict[str, Any]) -> None:
-        body["webhooks"][1]["clientConfig"]["caBundle"] = "b3RoZXI="
-
-    soon = Certificate(NOW - YEAR, NOW + timedelta(days=1))
-    facts = but(certificates={BUNDLE: (VALID,), "b3RoZXI=": (soon,)})
-
-    assert one(edited(DEFAULT, edit), facts).until == soon.not_after + datetime.resolution
-
-
 def test_a_new_ca_bundle_is_not_what_was_probed() -> None:
     """A foreign caBundle looks like any other until somebody asks."""
-    foreign = without_bundle("Zm9yZWlnbg==")
-    facts = but(certificates={BUNDLE: (VALID,), "Zm9yZWlnbg==": (VALID,)})
+    foreign = without_bundle(base64.b64encode(base64.b64decode(BUNDLE) + b"\n").decode())
 
-    assert one(foreign, facts).state is State.NOT_PROBED
+    assert one(foreign).state is State.NOT_PROBED
 
 
 def test_an_injector_behind_a_url_is_live_by_its_probe_alone() -> None:
@@ -233,7 +167,7 @@ def test_a_webhook_that_leads_nowhere_is_not_live() -> None:
 
 
 def test_the_one_that_istioctl_deactivated_is_passed_over_beside_its_successor() -> None:
-    [found] = evaluate([recorded(ORIGINAL), ACTIVE], LIVE, NOW)
+    [found] = evaluate([recorded(ORIGINAL), ACTIVE], LIVE)
 
     assert (found.configuration, found.live) == (DEFAULT, True)
 
@@ -242,7 +176,7 @@ def test_control_planes_are_judged_one_by_one() -> None:
     """Sorted by the names of their configurations, whatever order they were found in."""
     facts = but(slices=[endpoints("istiod", READY), endpoints("istiod-1-30-3", GONE)])
 
-    found = evaluate([OTHER, recorded(ORIGINAL), ACTIVE], facts, NOW)
+    found = evaluate([OTHER, recorded(ORIGINAL), ACTIVE], facts)
 
     assert [(each.configuration, each.revision, each.state) for each in found] == [
         (DEFAULT, "default", State.LIVE),
@@ -251,12 +185,12 @@ def test_control_planes_are_judged_one_by_one() -> None:
 
 
 def test_only_the_control_plane_in_the_root_namespace_counts_where_one_is_given() -> None:
-    [elsewhere] = evaluate([ACTIVE, OTHER], LIVE, NOW, root="kubeflow")
+    [elsewhere] = evaluate([ACTIVE, OTHER], LIVE, root="kubeflow")
 
     by_url = each_webhook(REVISED, clientConfig={"url": "https://istiod", "caBundle": BUNDLE})
 
-    assert len(evaluate([ACTIVE, OTHER], LIVE, NOW, root="istio-system")) == 2
-    assert len(evaluate([ACTIVE, by_url], LIVE, NOW, root="istio-system")) == 1
+    assert len(evaluate([ACTIVE, OTHER], LIVE, root="istio-system")) == 2
+    assert len(evaluate([ACTIVE, by_url], LIVE, root="istio-system")) == 1
     assert elsewhere.state is State.ABSENT
     assert elsewhere.why.endswith("injector for a control plane in namespace kubeflow")
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from istio_aux.core.liveness import Facts, Probe, State, askable, targets
+from istio_aux.core.liveness import Facts, Probe, State, can_be_probed, targets
 from istio_aux.core.webhooks import Service
 from unit.core.mesh import DEFAULT, ORIGINAL, REVISED, each_webhook, recorded
 from unit.core.test_liveness import (
     ACTIVE,
-    BUNDLE,
     GONE,
     INJECTS,
     LIVE,
-    NOW,
     OTHER,
-    PAST,
     but,
     endpoints,
     one,
@@ -29,7 +26,6 @@ def test_one_behind_a_url_may_be_trusted_as_the_system_does() -> None:
 
     assert one(configuration, but(probes={})).state is State.NOT_PROBED
     assert one(configuration, but(probes=probed)).live
-    assert one(configuration, but(probes=probed)).until is None
 
 
 def test_where_endpoints_cannot_be_seen_the_probe_alone_decides() -> None:
@@ -69,8 +65,7 @@ def test_webhooks_with_one_endpoint_are_one_to_ask() -> None:
         (LIVE, True),
         (but(probes={}), True),
         (but(slices=[endpoints("istiod", GONE)]), False),
-        (but(certificates={BUNDLE: (PAST,)}), False),
     ],
 )
 def test_only_one_that_could_be_live_is_worth_asking(facts: Facts, worth: bool) -> None:
-    assert askable(target(ACTIVE), facts, NOW) is worth
+    assert can_be_probed(target(ACTIVE), facts) is worth

@@ -64,8 +64,8 @@ def test_every_kubelet_has_to_run_native_sidecars(
     ("spec", "capability", "why"),
     [
         ({"initContainers": [{"name": "istio-init"}, ALWAYS]}, N, "native on request"),
-        ({"initContainers": [PROXY]}, C, "drops restartPolicy"),
-        ({"initContainers": [{**PROXY, "restartPolicy": "Never"}]}, C, "drops restartPolicy"),
+        ({"initContainers": [PROXY]}, C, "removes restartPolicy"),
+        ({"initContainers": [{**PROXY, "restartPolicy": "Never"}]}, C, "removes restartPolicy"),
         ({"containers": [{"name": "main"}, PROXY]}, C, "no native sidecars, not even on request"),
         ({"containers": [{"name": "main"}]}, U, "a dry run shows no sidecar"),
     ],

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import msgspec
 import pytest
 from istio_aux.core.webhooks import (
+    ClientConfig,
     Configuration,
     ControlPlane,
     EndpointSlice,
@@ -278,3 +280,24 @@ def test_the_names_are_sorted_whatever_order_they_were_found_in() -> None:
 
 def test_ours_need_not_be_there_yet() -> None:
     assert sorted_before(OURS, []) == ()
+
+
+def bundle(*parts: bytes) -> ClientConfig:
+    return ClientConfig(ca_bundle=base64.b64encode(b"\n".join(parts)).decode())
+
+
+def pem(body: bytes) -> bytes:
+    return b"-----BEGIN CERTIFICATE-----\n%s\n-----END CERTIFICATE-----" % body
+
+
+def test_all_certificates_of_a_bundle_are_found_and_everything_else_is_passed_over() -> None:
+    found = bundle(b"# istiod", pem(b"Zmlyc3Q="), b"garbage", pem(b"a"), pem(b"c2Vjb25k"))
+
+    assert found.anchors == (b"first", b"second")
+
+
+@pytest.mark.parametrize(
+    "text", [None, "", "Z2FyYmFnZQ==", "no base64!", "\u00fcmlaut", "LS0tLS1CRUdJTg=="]
+)
+def test_a_bundle_that_cannot_be_read_holds_nothing(text: str | None) -> None:
+    assert ClientConfig(ca_bundle=text).anchors == ()

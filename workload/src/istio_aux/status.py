@@ -11,7 +11,7 @@ from aiohttp import web
 
 from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
 from istio_aux.core.quit_state import Blocked, Lost, Stuck
-from istio_aux.injector.findings import InjectorStatus
+from istio_aux.injector.watcher import InjectorStatus
 from istio_aux.repair.application_status import ApplicationMesh
 from istio_aux.repair.controller import Unmeshed
 from istio_aux.repair.suspended_jobs import SuspendedJob

@@ -21,11 +21,11 @@ from istio_aux.admission.webhook import Webhook
 from istio_aux.core import checkpoint
 from istio_aux.core.applications import Applications
 from istio_aux.core.checkpoint import Checkpoint
+from istio_aux.core.mesh import Mesh
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import QuitMode, RacePolicy, Start
 from istio_aux.core.webhooks import Configuration, Namespace
 from istio_aux.injector.namespaces import Namespaces
-from istio_aux.injector.order import CONFIGURATIONS, Order
 from istio_aux.injector.watcher import Watcher
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access
@@ -71,7 +71,7 @@ class Wiring:
         # What cluster and Istio can do is unknown until the injector has shown it.
         self._start = Start(mode=settings.start_mode)
         self.webhook = Webhook(self.telemetry, lambda: self._start)
-        self._namespaces = Namespaces()
+        self._namespaces = Namespaces(self._relabelled)
         source = "/".join(settings.lease) if settings.lease else ""
         self._events = Events(self.client, socket.gethostname(), source=source)
         self._quit = quitting.Controller(
@@ -84,14 +84,13 @@ class Wiring:
         )  # fmt: skip
         self._watcher = Watcher(
             self.client, self._namespaces, self.telemetry,
+            changed=self._mesh_changed, ours=settings.webhook_configuration,
             root=settings.root_namespace, selector=settings.namespace_selector,
         )  # fmt: skip
         self._repair = repairing.RepairController(
             self.client, self._namespaces, self.telemetry, self._events,
             policy=settings.repair_policy,
         )  # fmt: skip
-        self._watcher.changed = self._mesh_changed
-        self._namespaces.listen(self._repair.relabelled)
         self._applications = ApplicationsFile(settings.applications, self._ask)
         self._watches = self._watch()
         name, lease = identity(settings.webhook_address.port), settings.lease
@@ -123,13 +122,10 @@ class Wiring:
             )  # fmt: skip
             self._listed = pods.synced
         ours = settings.webhook_configuration
-        self._order = Order(ours, self.telemetry) if ours else None
-        configurations = watches.add(
-            "order" if self._order else "injectors", CONFIGURATIONS, Configuration,
-            *([self._order] if self._order else []), self._watcher,
-            need=Need.UNLESS_REFUSED if self._order else Need.NEVER,
+        self._configurations = watches.add(
+            "order" if ours else "injectors", actions.CONFIGURATIONS, Configuration, self._watcher,
+            need=Need.UNLESS_REFUSED if ours else Need.NEVER,
         )  # fmt: skip
-        self._watcher.listed = configurations.synced
         return watches
 
     def work(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
@@ -138,7 +134,7 @@ class Wiring:
         works = {
             **self._watches.work(),
             "events": self._events.run,
-            "injectors": self._watcher.run,
+            "injectors": functools.partial(self._watcher.run, self._configurations.synced),
             "repair": functools.partial(self._repair.run, self._listed),
             "applications": self._applications.follow,
         }
@@ -158,7 +154,7 @@ class Wiring:
     def status(self) -> status.Status:
         """What is known at this moment."""
         missing = self._watches.missing()
-        before = self._order.called_before if self._order and "order" not in missing else None
+        known = self._settings.webhook_configuration and "order" not in missing
         if not self.listening:
             missing["webhook"] = "not listening"
         mesh, unreadable = self._watcher.mesh, self._watches.unreadable()
@@ -168,7 +164,7 @@ class Wiring:
             start_mode=self._start.mode,
             capability=self._start.capability,
             capability_why=mesh.capability_why,
-            called_before_us=before,
+            called_before_us=self._watcher.called_before if known else None,
             injectors=self._watcher.shown(),
             injector_live=mesh.any_live,
             watched_pods=self._quit.watched,
@@ -193,8 +189,10 @@ class Wiring:
     def _digest(self) -> bytes:
         return status.digest(self.status())
 
-    def _mesh_changed(self) -> None:
-        mesh = self._watcher.mesh
+    def _relabelled(self, namespace: str) -> None:
+        self._repair.relabelled(namespace)
+
+    def _mesh_changed(self, mesh: Mesh) -> None:
         self._start = Start(mode=self._settings.start_mode, capability=mesh.capability)
         self._repair.look(mesh)
 

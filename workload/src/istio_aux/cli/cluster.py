@@ -17,7 +17,7 @@ from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Policy
 from istio_aux.core.selectors import Selector
 from istio_aux.core.webhooks import Namespace
-from istio_aux.injector.survey import survey
+from istio_aux.injector.policies import survey
 from istio_aux.kube import access as accesses
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access

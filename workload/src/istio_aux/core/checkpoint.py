@@ -12,8 +12,6 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from istio_aux.core.liveness import State
-
 ANNOTATION = "istio-aux.io/checkpoint"
 
 FAILED = 100
@@ -34,9 +32,9 @@ Name = Annotated[str, Meta(max_length=253)]
 
 
 class Since(msgspec.Struct, frozen=True, array_like=True):
-    """The state of an injector, and since when it is in it."""
+    """The state of an injector, of this version or another one, and since when it is in it."""
 
-    state: State
+    state: Annotated[str, Meta(max_length=40)]
     since: Annotated[datetime, Meta(tz=True)]
 
 

@@ -1,12 +1,11 @@
-"""Ask an injector for a pod's sidecar, and tell from the answer whether it gave one.
+"""The pod that an injector is asked about, and what its answers mean.
 
-Only the question and the meaning of its answers may live here; somebody else asks. The pod looks
-like one of a Job, because that is whose start depends on native sidecars, and asks for a sidecar by
-the annotation that beats istiod's policy and that no webhook's selector sees. It is never created.
+The pod looks like a Job's, because Jobs depend on native sidecars. It asks for a sidecar by the
+annotation, which beats istiod's policy and which no webhook's selector reads. It is never created.
 
-The injector itself is asked for a native sidecar: Istio 1.24 to 1.28 makes them on request only
-where a kubelet is older than 1.33. A dry run that is to show whether it injects at all does not ask
-for one, because what a later webhook has against native sidecars says nothing of the injector.
+The injector itself is asked for a native sidecar: Istio 1.24 to 1.28 makes one only on request if a
+kubelet is older than 1.33. A dry run that shows whether it injects at all does not ask for one: an
+objection of a later webhook to native sidecars says nothing about the injector.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from istio_aux.core.start import INJECT, NATIVE_SIDECAR, START
 from istio_aux.core.webhooks import ClientConfig
 
 NAME = "istio-aux-probe-"
-"""How the name of the pod begins; nobody makes the rest of it."""
+"""``generateName`` of the pod."""
 
 _SMALL = {"cpu": "1m", "memory": "4Mi"}
 CONTAINER = {
@@ -41,27 +40,25 @@ CONTAINER = {
         "seccompProfile": {"type": "RuntimeDefault"},
     },
 }
-"""A payload that hardly any policy or quota has anything against."""
+"""A payload that almost every policy and quota admits."""
 
 _ENFORCED = "pod-security.kubernetes.io/enforce"
-"""Label of a namespace that may refuse what Istio's own init container needs."""
+"""Label of a namespace that may refuse the capabilities of Istio's init container."""
 
 _UNREADABLE = (ValueError, RecursionError)
-"""What decoding raises for bytes that are no JSON, not of the wanted form, or nested too deep."""
+"""Raised by decoding: not JSON, another type, nested too deeply."""
 
-_NONE = "it gives a pod that asks for one no sidecar"
+_NONE = "it gives no sidecar to a pod that asks for one"
 
 _SAID = 300
-"""Characters of what another program said that a line for a person has room for."""
+"""Characters of a reason; other programs' messages may be long."""
 
 
 class Question(Struct, frozen=True):
-    """Which pod an injector is asked about.
+    """The pod that an injector is asked about.
 
     Attributes:
-        namespace: of the pod.
-        labels: of the pod.
-        selected: whether the API server would ask this injector, and no other one, about it.
+        selected: whether the API server calls this injector for it, and no other one.
     """
 
     namespace: str
@@ -69,7 +66,7 @@ class Question(Struct, frozen=True):
     selected: bool = False
 
     def body(self, *, native: bool | None = None) -> bytes:
-        """The pod, as JSON; ``native`` is what it asks for, None if it asks for nothing."""
+        """Return the pod as JSON; ``native`` is what it asks for, None for nothing."""
         return msgspec.json.encode(self._pod(native))
 
     def _pod(self, native: bool | None) -> dict[str, Any]:
@@ -81,7 +78,7 @@ class Question(Struct, frozen=True):
                 "generateName": NAME,
                 "namespace": self.namespace,
                 "labels": self.labels,
-                # What our own admission would ask for is no answer of the injector's.
+                # Our own admission must not change the answer.
                 "annotations": {INJECT: "true", START: "off", **asked},
             },
             "spec": {
@@ -92,7 +89,7 @@ class Question(Struct, frozen=True):
         }
 
     def review(self, uid: str) -> bytes:
-        """An AdmissionReview as the API server would send it for a dry run."""
+        """Return the AdmissionReview that the API server would send for a dry run."""
         kind = {"group": "", "version": "v1", "kind": "Pod"}
         resource = {"group": "", "version": "v1", "resource": "pods"}
         request = {
@@ -119,13 +116,13 @@ def question(
     hooks: Sequence[Hook],
     namespaces: Mapping[str, Mapping[str, str]],
 ) -> Question:
-    """Choose a pod that the API server would ask ``target`` about, if there can be one now.
+    """Choose a pod for which the API server calls ``target``, if there can be one now.
 
     Args:
-        target: whom to ask.
-        names: of its webhooks, with those of their configurations (`liveness.targets`).
-        hooks: all there are.
-        namespaces: their labels by their names.
+        target: the injector.
+        names: of its webhooks and their configurations (`liveness.targets`).
+        hooks: of all configurations.
+        namespaces: labels by name.
     """
     if found := next(questions(names, hooks, namespaces), None):
         return found
@@ -141,13 +138,13 @@ def questions(
     namespaces: Mapping[str, Mapping[str, str]],
     preferred: Selector | None = None,
 ) -> Iterator[Question]:
-    """Yield pods that the API server would ask the injector of `names` about, the best first.
+    """Yield pods for which the API server calls the injector of ``names``, the best first.
 
     Args:
-        names: as for `question`.
-        hooks: all there are.
-        namespaces: their labels by their names.
-        preferred: selects those that come first; None: none does.
+        names: see `question`.
+        hooks: of all configurations.
+        namespaces: labels by name.
+        preferred: namespaces that come first.
     """
     mine = _mine(names, hooks)
     first = [n for n in namespaces if preferred and preferred.matches(namespaces[n])]
@@ -167,7 +164,7 @@ def questions(
 
 def _mine(names: Collection[tuple[str, str]], hooks: Sequence[Hook]) -> list[Hook]:
     mine = [hook for hook in hooks if (hook.configuration, hook.webhook) in names]
-    # matchConditions, which nobody evaluates here, may except the pod.
+    # matchConditions, which we do not evaluate, may exclude the pod.
     return sorted(mine, key=lambda hook: bool(hook.unclear))
 
 
@@ -183,7 +180,7 @@ def _best_first(namespaces: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
 
 
 def _selected_by(selector: Selector) -> dict[str, str] | None:
-    """The fewest labels that a selector matches, or None where it contradicts itself."""
+    """Return the fewest labels that match, or None if the selector contradicts itself."""
     labels: dict[str, str] = {}
     for requirement in selector.requirements:
         if requirement.operator is Operator.IN:
@@ -215,40 +212,39 @@ class _Operation(Struct, frozen=True):
 
 
 def answered(body: bytes, uid: str) -> Probe:
-    """Say what an injector's answer to `Question.review` shows.
+    """Interpret an injector's answer to `Question.review`.
 
-    An answer that the API server would not take (apiserver webhook/request/admissionreview.go) is
-    none.
+    What the API server rejects is not an answer (apiserver webhook/request/admissionreview.go).
     """
     try:
         response = msgspec.json.decode(body, type=_Review).response
     except _UNREADABLE as error:
-        return refusal(f"it answered no AdmissionReview: {error}")
+        return refusal(f"its answer is not an AdmissionReview: {error}")
     if response.uid != uid:
-        return refusal("it answered another question: the uid is not that of the request")
+        return refusal("its answer has another uid than the request")
     if not response.allowed:
         said = response.status.message if response.status else ""
         return refusal(f"it refuses a pod: {said or 'no message'}")
     try:
         operations = msgspec.json.decode(response.patch or b"[]", type=tuple[_Operation, ...])
     except _UNREADABLE as error:
-        return refusal(f"its patch is no JSON Patch: {error}")
+        return refusal(f"its patch is not a JSON Patch: {error}")
     return _given(name for operation in operations for name in _put(operation))
 
 
 def created(body: bytes) -> Probe:
-    """Say what the API server's answer to a dry run shows; it did not ask for a native sidecar."""
+    """Interpret the API server's answer to a dry run that did not ask for a native sidecar."""
     try:
         pod = pods.decode(body)
     except _UNREADABLE as error:
-        return refusal(f"the dry run answered no pod: {error}")
+        return refusal(f"the answer to a dry run is not a pod: {error}")
     if any(container.name == PROXY for container in (*pod.containers, *pod.init_containers)):
         return Probe(injected=True)
     return refusal(_NONE)
 
 
 def refusal(why: str, *, asked: bool = True) -> Probe:
-    """What it means that there was no sidecar; of what is told here only one line is kept."""
+    """Return the result of a probe without a sidecar; ``why`` is cut to one line."""
     return Probe(injected=False, why=" ".join(why.split())[:_SAID], asked=asked)
 
 
@@ -261,15 +257,15 @@ def _given(containers: Iterator[tuple[str, str]]) -> Probe:
 
 
 def _put(operation: _Operation) -> Iterator[tuple[str, str]]:
-    """Lists of containers and names in them that an operation sets, at whatever depth.
+    """Yield the container lists and names that an operation sets.
 
-    istiod compares the pod before and after place by place, so that a name may come as a whole
-    list, as a container, or alone.
+    istiod sends the difference between the pod before and after by index: a name may be part of a
+    whole list or of a container, or stand alone.
     """
     if operation.op not in {"add", "replace"}:
         return
     value = operation.value
-    for part in reversed(operation.path.split("/", 5)[1:]):  # Nothing that matters is deeper.
+    for part in reversed(operation.path.split("/", 5)[1:]):  # Container names are not deeper.
         value = {part: value}
     spec = _member(value, "spec")
     for kind in ("containers", "initContainers"):

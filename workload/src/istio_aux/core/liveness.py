@@ -1,15 +1,13 @@
-"""Whether Istio's injector is live: whether a pod that it selects would get its sidecar now.
+"""Decides whether Istio's injector is live: whether a pod that it selects gets a sidecar now.
 
-Only that question may live here; facts come in, and what is not known is not live. The checks run
-from the weakest to the strongest: a configuration that is not deactivated, a caBundle whose
-certificates are valid, a Service with a ready endpoint, and an answer to a probe. An istiod that
-says that it is ready may not serve its webhook yet, so nothing short of the probe is proof.
+Facts come in. What is unknown is not live. The checks go from the weakest to the strongest: a
+configuration that is not deactivated, a caBundle, a Service with a ready endpoint, and a probe that
+got a sidecar. Only the probe is proof: a ready istiod may not serve its webhook yet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from enum import StrEnum
 
 import msgspec
@@ -21,45 +19,36 @@ from istio_aux.core.webhooks import ClientConfig, Configuration, EndpointSlice, 
 
 
 class State(StrEnum):
-    """How far an injector is from being live; in the order of the checks."""
+    """How far an injector is from being live, in the order of the checks."""
 
     ABSENT = "absent"
     """There is no configuration of Istio's injector: pods are created without a sidecar."""
     DEACTIVATED = "deactivated"
     """No webhook of the configuration is called: pods are created without a sidecar."""
     NO_CA_BUNDLE = "no-ca-bundle"
-    """Its istiod never came up. From here on pods are refused, as failurePolicy is Fail."""
+    """Its istiod never came up. From this state on pods are refused: failurePolicy is Fail."""
     UNREADABLE = "unreadable"
-    EXPIRED = "expired"
-    NOT_YET_VALID = "not-yet-valid"
     NO_SERVICE = "no-service"
     NO_ENDPOINT = "no-endpoint"
     REFUSED = "refused"
-    """The probe failed, or istiod would not inject its pod."""
+    """The probe failed, or istiod gave the probe's pod no sidecar."""
     NOT_PROBED = "not-probed"
-    """All that can be seen is well. Nobody has asked the injector itself."""
+    """Everything visible is well. No probe has reached the injector itself."""
     LIVE = "live"
 
 
 _ORDER = {state: place for place, state in enumerate(State)}
 
 
-class Certificate(msgspec.Struct, frozen=True):
-    """When a certificate of a caBundle is valid; both ends belong to it (RFC 5280, 4.1.2.5)."""
-
-    not_before: datetime
-    not_after: datetime
-
-
 class Probe(msgspec.Struct, frozen=True):
-    """What came of asking an injector for a pod's sidecar.
+    """The result of asking an injector for a pod's sidecar.
 
     Attributes:
-        injected: whether it answered with a sidecar.
-        why: what happened instead, one line; for people.
-        native: whether a pod that asked for a native sidecar was given one; unknown after a dry
-            run, which did not ask.
-        asked: whether the injector has heard the question; if not, nothing is known of it.
+        injected: whether the answer was a sidecar.
+        why: what happened instead, one line for people.
+        native: whether a pod that asks for a native sidecar gets one; unknown after a dry run,
+            which does not ask.
+        asked: whether the question reached the injector. If not, nothing is known about it.
     """
 
     injected: bool
@@ -68,20 +57,21 @@ class Probe(msgspec.Struct, frozen=True):
     asked: bool = True
 
 
+_UNASKED = Probe(injected=False, why="it has not been asked yet", asked=False)
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of what is behind the webhooks.
+    """Everything that is known about what is behind the webhooks.
 
     Attributes:
         slices: EndpointSlices of the webhooks' Services; others do no harm.
-        certificates: of each caBundle, by its base64 text; a missing or empty one is unreadable.
-        probes: the newest of each endpoint; a new caBundle makes another endpoint of it.
-        checks: of native sidecars, the newest of each endpoint, as far as there are.
-        unseen: Services whose slices cannot be read: of them only the probe can tell.
+        unseen: Services whose slices cannot be read; only the probe counts for them.
+        probes: the last result for each endpoint.
+        checks: the last check of native sidecars for each endpoint.
     """
 
     slices: Sequence[EndpointSlice] = ()
     unseen: frozenset[Service] = frozenset()
-    certificates: Mapping[str, Sequence[Certificate]] = {}
     probes: Mapping[ClientConfig, Probe] = {}
     checks: Mapping[ClientConfig, NativeCheck] = {}
 
@@ -90,12 +80,12 @@ class Injector(Struct, frozen=True):
     """One of Istio's webhook configurations and the istiod behind it.
 
     Attributes:
-        why: what makes it so; one line, for people.
-        configuration: name of the configuration, empty when there is none.
-        revision: of Istio, empty when there is no configuration.
-        native: what the sidecars of pods are that ask for native ones; unknown unless it is live.
-        native_why: what makes it so, one line; empty while that has not been found out.
-        until: the first moment at which time alone may change the state, if it can; ask again then.
+        why: the reason for the state, one line for people.
+        configuration: name of the configuration, empty if there is none.
+        revision: of Istio, empty if there is no configuration.
+        native: the sidecar of a pod that asks for a native one; unknown unless the injector is
+            live.
+        native_why: the reason, one line; empty until it was checked.
     """
 
     state: State
@@ -104,7 +94,6 @@ class Injector(Struct, frozen=True):
     revision: str = ""
     native: Capability = Capability.UNKNOWN
     native_why: str = ""
-    until: datetime | None = None
 
     @property
     def live(self) -> bool:
@@ -113,23 +102,18 @@ class Injector(Struct, frozen=True):
 
 
 def evaluate(
-    configurations: Iterable[Configuration],
-    facts: Facts,
-    now: datetime,
-    *,
-    root: str | None = None,
+    configurations: Iterable[Configuration], facts: Facts, *, root: str | None = None
 ) -> tuple[Injector, ...]:
-    """Say of each injector whether it is live.
+    """Decide for each injector whether it is live.
 
     Args:
-        configurations: all that may be Istio's; others are passed over.
+        configurations: all of them; those that are not Istio's are ignored.
         facts: about what is behind them.
-        now: the time, with its zone.
-        root: the namespace of the only control plane that matters; None for all of them.
+        root: namespace of the only control plane that matters; None for all control planes.
 
     Returns:
-        At least one, sorted by the name of the configuration. Deactivated ones are left out where
-        another is active: `istioctl install` leaves one behind on purpose.
+        At least one, sorted by configuration. Deactivated ones are left out if another one is
+        active: `istioctl install` leaves one behind on purpose.
     """
     active: list[Injector] = []
     deactivated: list[Injector] = []
@@ -137,20 +121,20 @@ def evaluate(
         webhooks = _webhooks(configuration, root)
         found = dict.fromkeys(webhook.client_config for webhook in webhooks if _called(webhook))
         if found:
-            active.append(_of(configuration, [_check(target, facts, now) for target in found]))
+            active.append(_worst(configuration, [_check(target, facts) for target in found]))
         elif webhooks:
             why = "none of its webhooks is called for new pods"
-            deactivated.append(_of(configuration, [_Checked(State.DEACTIVATED, why)]))
+            deactivated.append(_worst(configuration, [_Verdict(State.DEACTIVATED, why)]))
     return tuple(active or deactivated) or (_absent(root),)
 
 
 def targets(
     configurations: Iterable[Configuration], *, root: str | None = None
 ) -> Mapping[ClientConfig, Sequence[tuple[str, str]]]:
-    """Say which endpoints there are to ask.
+    """Return the endpoints to probe.
 
     Returns:
-        Each with its webhooks: the names of the configuration and of the webhook in it.
+        The webhooks of each: names of the configuration and of the webhook in it.
     """
     found: dict[ClientConfig, list[tuple[str, str]]] = {}
     for configuration in configurations:
@@ -160,17 +144,17 @@ def targets(
     return found
 
 
-def askable(target: ClientConfig, facts: Facts, now: datetime) -> bool:
-    """Whether asking an endpoint could show that it is live: all that can be seen of it is well."""
+def can_be_probed(target: ClientConfig, facts: Facts) -> bool:
+    """Whether a probe could show that an endpoint is live: everything visible is well."""
     seen = msgspec.structs.replace(facts, probes={})
-    return _check(target, seen, now).state is State.NOT_PROBED
+    return _check(target, seen).state is State.NOT_PROBED
 
 
 def capability(injectors: Iterable[Injector]) -> NativeCheck:
-    """What the sidecar of a new pod that asks for a native one would be, whoever selects the pod.
+    """Return the sidecar of a new pod that asks for a native one, whichever injector selects it.
 
-    Only live injectors count: the others make no sidecar at all now. A reason names the one that
-    decides; it is empty while there is something to be found out still.
+    Only live injectors count: the others make no sidecars now. The reason names the injector that
+    decides. It is empty while a check is due.
     """
     return least(
         NativeCheck(each.native, each.native_why and f"{each.configuration}: {each.native_why}")
@@ -179,13 +163,12 @@ def capability(injectors: Iterable[Injector]) -> NativeCheck:
     )
 
 
-class _Checked(msgspec.Struct, frozen=True):
-    """What was found of one endpoint."""
+class _Verdict(msgspec.Struct, frozen=True):
+    """The state of one endpoint."""
 
     state: State
     why: str
     native: NativeCheck = NOT_CHECKED
-    until: datetime | None = None
 
 
 def _webhooks(configuration: Configuration, root: str | None) -> list[Webhook]:
@@ -210,11 +193,11 @@ def _absent(root: str | None) -> Injector:
     return Injector(state=State.ABSENT, why=f"no webhook configuration of Istio's injector{where}")
 
 
-def _of(configuration: Configuration, checked: Sequence[_Checked]) -> Injector:
-    """Webhooks of one configuration may lead to several endpoints: the worst of them counts."""
-    worst = min(checked, key=lambda found: _ORDER[found.state])
+def _worst(configuration: Configuration, verdicts: Sequence[_Verdict]) -> Injector:
+    """Webhooks of one configuration may lead to several endpoints: the worst one counts."""
+    worst = min(verdicts, key=lambda found: _ORDER[found.state])
     live = worst.state is State.LIVE
-    native = least(found.native for found in checked) if live else NOT_CHECKED
+    native = least(found.native for found in verdicts) if live else NOT_CHECKED
     return Injector(
         state=worst.state,
         why=worst.why,
@@ -222,66 +205,36 @@ def _of(configuration: Configuration, checked: Sequence[_Checked]) -> Injector:
         revision=configuration.revision,
         native=native.capability,
         native_why=native.why,
-        until=min((found.until for found in checked if found.until), default=None),
     )
 
 
-def _check(target: ClientConfig, facts: Facts, now: datetime) -> _Checked:
-    trust = _trust(target, facts.certificates, now)
-    if trust.state is not State.LIVE:
-        return trust
-    if (problem := _unreachable(target, facts)) is not None:
-        state, why = problem
-    elif (probe := facts.probes.get(target)) is None:
-        state, why = State.NOT_PROBED, "it has not been asked yet"
-    elif not probe.asked:
-        state, why = State.NOT_PROBED, probe.why
-    elif not probe.injected:
-        state, why = State.REFUSED, probe.why
-    else:
-        return _Checked(State.LIVE, "it injects", _native(target, facts, probe), trust.until)
-    return _Checked(state, why, until=trust.until)
+def _check(target: ClientConfig, facts: Facts) -> _Verdict:
+    # A vendor that runs istiod for its users may give a URL and rely on the system's certificates.
+    if not target.ca_bundle and not target.url:
+        return _Verdict(State.NO_CA_BUNDLE, "no caBundle: its istiod has never been up")
+    if target.ca_bundle and not target.anchors:
+        return _Verdict(State.UNREADABLE, "its caBundle holds no certificate that can be read")
+    return _unreachable(target, facts) or _probed(target, facts)
 
 
-def _native(target: ClientConfig, facts: Facts, probe: Probe) -> NativeCheck:
-    if probe.native is Capability.CLASSIC:
-        return never()
-    return facts.checks.get(target, NOT_CHECKED)
+def _probed(target: ClientConfig, facts: Facts) -> _Verdict:
+    probe = facts.probes.get(target, _UNASKED)
+    if not probe.injected:
+        return _Verdict(State.REFUSED if probe.asked else State.NOT_PROBED, probe.why)
+    classic = probe.native is Capability.CLASSIC
+    native = never() if classic else facts.checks.get(target, NOT_CHECKED)
+    return _Verdict(State.LIVE, "it injects", native)
 
 
-def _trust(
-    target: ClientConfig, known: Mapping[str, Sequence[Certificate]], now: datetime
-) -> _Checked:
-    """One valid certificate is enough: while a CA is replaced, the bundle holds both."""
-    bundle = target.ca_bundle
-    if not bundle:
-        if target.url:  # Of a vendor that runs istiod for its users: trusted as the system does.
-            return _Checked(State.LIVE, "")
-        return _Checked(State.NO_CA_BUNDLE, "no caBundle: its istiod has never been up")
-    certificates = known.get(bundle, ())
-    if not certificates:
-        return _Checked(State.UNREADABLE, "its caBundle holds no certificate that can be read")
-    valid = [found for found in certificates if found.not_before <= now <= found.not_after]
-    if valid:
-        last = max(found.not_after for found in valid)
-        return _Checked(State.LIVE, "", until=last + datetime.resolution)
-    to_come = [found.not_before for found in certificates if now < found.not_before]
-    if to_come:
-        first = min(to_come)
-        why = f"its caBundle is not valid before {first:%Y-%m-%d %H:%M:%S %Z}"
-        return _Checked(State.NOT_YET_VALID, why, until=first)
-    last = max(found.not_after for found in certificates)
-    return _Checked(State.EXPIRED, f"its caBundle expired at {last:%Y-%m-%d %H:%M:%S %Z}")
-
-
-def _unreachable(target: ClientConfig, facts: Facts) -> tuple[State, str] | None:
-    """What keeps the API server from reaching it, or None; of a URL nothing can be seen."""
+def _unreachable(target: ClientConfig, facts: Facts) -> _Verdict | None:
+    """Return why the API server cannot reach it, or None. Of a URL nothing is visible."""
     if target.service is None:
-        return None if target.url else (State.NO_SERVICE, "it names neither Service nor URL")
+        leads = "it names neither Service nor URL"
+        return None if target.url else _Verdict(State.NO_SERVICE, leads)
     service = Service(target.service.namespace, target.service.name)
     slices = [found for found in facts.slices if found.service == service]
     if service in facts.unseen or any(found.ready for found in slices):
         return None
     if not slices:
-        return State.NO_SERVICE, f"Service {service} has no EndpointSlice"
-    return State.NO_ENDPOINT, f"Service {service} has no ready endpoint"
+        return _Verdict(State.NO_SERVICE, f"Service {service} has no EndpointSlice")
+    return _Verdict(State.NO_ENDPOINT, f"Service {service} has no ready endpoint")

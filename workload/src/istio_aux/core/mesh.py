@@ -1,7 +1,6 @@
-"""All that is known of Istio's injectors at one moment, as one value.
+"""Everything that is known about Istio's injectors at one moment, as one value.
 
-Only that value and plain questions to it may live here; `injector.watcher` makes it, and replaces
-it as a whole, so that whoever decides by it sees one moment and not two.
+`injector.watcher` replaces the value as a whole, so a decision never mixes two moments.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ class Mesh(msgspec.Struct, frozen=True, kw_only=True):
     """Which injectors there are, which of them are live, and which pods they select.
 
     Attributes:
-        injectors: as `liveness.evaluate` gives them; empty until the configurations are listed.
+        injectors: see `liveness.evaluate`; empty until the configurations are listed.
         hooks: of all configurations, whatever their state (`injection.hooks_of`).
-        policies: of the istiods, as far as they could be read.
-        known: False until the configurations have been listed and each injector that can be asked
-            was asked once. What is said before is no reason to do anything.
+        policies: of the istiods, as far as they can be read.
+        known: whether the configurations are listed and each injector was probed once. Before that
+            nothing must be done because of this value.
     """
 
     injectors: tuple[Injector, ...] = ()
@@ -32,25 +31,25 @@ class Mesh(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def capability(self) -> Capability:
-        """What the sidecar of a new pod would be that asks for a native one."""
+        """The sidecar of a new pod that asks for a native one."""
         return liveness.capability(self.injectors).capability
 
     @property
     def capability_why(self) -> str:
-        """What makes it so, one line; empty while that has not been found out."""
+        """The reason, one line; empty until it was checked."""
         return liveness.capability(self.injectors).why
 
     @property
     def any_live(self) -> bool | None:
-        """Whether some injector is live; None while it is not known of all that are not."""
+        """Whether an injector is live; None if none is known to be, and of some it is unknown."""
         answers = {self.live(found.configuration) for found in self.injectors} or {None}
         return True if True in answers else None if None in answers else False
 
     def live(self, configuration: str) -> bool | None:
-        """Whether the injector of ``configuration`` is live; None while that is not known.
+        """Whether the injector of ``configuration`` is live; None if that is unknown.
 
-        One that has proven itself is live even before the others have been asked. One that there is
-        no word of is not live: its configuration is gone, or was never Istio's.
+        One that has proven itself is live even before the others were probed. One that is not in
+        `injectors` is not live: its configuration is gone, or is not Istio's.
         """
         for injector in self.injectors:
             if injector.configuration == configuration:

@@ -1,7 +1,4 @@
-"""Which namespaces there are, with their labels.
-
-Only the keeping may live here; what selects by the labels is decided elsewhere.
-"""
+"""Which namespaces there are, with their labels."""
 
 from __future__ import annotations
 
@@ -12,15 +9,12 @@ from istio_aux.kube.resources import Key
 
 
 class Namespaces(Mapping[str, Mapping[str, str]]):
-    """Labels by the name of the namespace, fed by a watch of all of them."""
+    """Labels by the name of the namespace; handles a watch of all namespaces."""
 
-    def __init__(self) -> None:
+    def __init__(self, changed: Callable[[str], None]) -> None:
+        """Begin empty; ``changed`` is called with the name when labels change, or exist no more."""
         self._found: dict[str, Namespace] = {}
-        self._listeners: list[Callable[[str], None]] = []
-
-    def listen(self, changed: Callable[[str], None]) -> None:
-        """Call ``changed`` with the name of each namespace that comes, goes or is labelled anew."""
-        self._listeners.append(changed)
+        self._changed = changed
 
     def __getitem__(self, name: str) -> Mapping[str, str]:
         return self._found[name].labels
@@ -37,15 +31,11 @@ class Namespaces(Mapping[str, Mapping[str, str]]):
         known = self._found.get(name)
         self._found[name] = resource
         if known is None or known.labels != resource.labels:
-            self._tell(name)
+            self._changed(name)
 
     def delete(self, key: Key, _last: Namespace | None) -> None:
         """A namespace is gone, unless there is a new one of the same name."""
         known = self._found.get(key.name)
         if known and known.metadata.uid == key.uid:
             del self._found[key.name]
-            self._tell(key.name)
-
-    def _tell(self, name: str) -> None:
-        for changed in self._listeners:
-            changed(name)
+            self._changed(key.name)

@@ -1,36 +1,41 @@
-"""Read an istiod's injection policy from its ConfigMap.
+"""Reads what the cluster says about injection: Istio's webhooks and istiods' injection policies.
 
-Only the reading may live here; `core.injection` has its meaning.
+`core.injection` decides with it. Permissions may be missing: then it is unknown, not an error.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
+
+import msgspec
 
 from istio_aux.core import injection
-from istio_aux.core.injection import InjectionPolicy
-from istio_aux.core.webhooks import ControlPlane
+from istio_aux.core.injection import Expectation, Hook, InjectionPolicy, expected, hooks_of
+from istio_aux.core.pod import NewPod
+from istio_aux.core.webhooks import Configuration, ControlPlane
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, KubeError
+from istio_aux.kube.lists import Lister
 
 _log = logging.getLogger(__name__)
 
 DEADLINE = 3.0
-"""Seconds: what is known of an injector waits for it."""
+"""Seconds for a ConfigMap: the state of its injector waits for it."""
 
 
 async def read(
     client: Client, plane: ControlPlane, known: InjectionPolicy | None
 ) -> InjectionPolicy | None:
-    """Return the policy of an istiod, None where it is not known.
+    """Read the policy of an istiod; None if it is unknown.
 
     Args:
         client: an open client.
-        plane: which istiod; of one behind a URL nothing can be read.
-        known: what was read last. It holds on while the API server is away, and while the text
-            cannot be understood: istiod goes on with what it had, too.
+        plane: the istiod. The ConfigMap of one behind a URL is out of reach.
+        known: the last policy. It stays while the API server does not answer, or if the text
+            cannot be read: istiod keeps its last one, too.
     """
     if not plane.namespace:
         return None
@@ -44,9 +49,56 @@ async def read(
         why, policy = str(error) or "no answer in time", known
     except (ValueError, KeyError, RecursionError) as error:
         why, policy = f"no injection policy: {error}", known
-    # It is asked again and again: what is the matter is worth a line to who looks for it.
     _log.debug(
         "ConfigMap %s/%s: %s", plane.namespace, plane.config_map, why,
         extra={"event": "policy", "revision": plane.revision},
     )  # fmt: skip
     return policy
+
+
+class Survey(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of `survey`.
+
+    Attributes:
+        hooks: Istio's webhooks that may be called for a new pod; None if they cannot be read.
+        policies: of the istiods behind them, as far as they can be read.
+        gaps: what cannot be read, one line each for people.
+    """
+
+    hooks: tuple[Hook, ...] | None = None
+    policies: Mapping[ControlPlane, InjectionPolicy] = {}
+    gaps: tuple[str, ...] = ()
+
+    def expected(self, pod: NewPod, namespace_labels: Mapping[str, str] | None) -> Expectation:
+        """Decide whether ``pod`` would get a sidecar if it were created now; see `injection`."""
+        if self.hooks is None:
+            return Expectation(expected=None, reason="Istio's webhooks are not known")
+        # Without webhooks, unknown labels do not matter.
+        known: Mapping[str, str] | None = namespace_labels if self.hooks else {}
+        return expected(pod, known, self.hooks, self.policies)
+
+
+async def survey(client: Client) -> Survey:
+    """Read webhook configurations and injection policies once, as `audit` does.
+
+    Raises:
+        KubeError: the API server does not answer.
+    """
+    try:
+        pages = Lister(client, actions.CONFIGURATIONS, Configuration).pages({})
+        read_pages = [page async for page in pages]
+    except ApiError as error:
+        return Survey(gaps=(f"{actions.CONFIGURATIONS}: {error}",))
+    gaps = [f"cannot read configuration {bad}" for page in read_pages for bad in page.unreadable]
+    if gaps:  # It may be Istio's.
+        return Survey(gaps=tuple(gaps))
+    # A list that started again has some objects twice.
+    found = {item.metadata.name: item for page in read_pages for item in page.items}
+    hooks = hooks_of(found.values())
+    policy_of: dict[ControlPlane, InjectionPolicy] = {}
+    for plane in sorted({hook.control_plane for hook in hooks if hook.control_plane.namespace}):
+        if policy := await read(client, plane, None):
+            policy_of[plane] = policy
+        else:
+            gaps.append(f"no policy in ConfigMap {plane.namespace}/{plane.config_map}")
+    return Survey(hooks=hooks, policies=policy_of, gaps=tuple(gaps))

@@ -189,5 +189,7 @@ def _shown(name: str) -> str:
     return shown if len(name) <= _SHOWN else f"{shown}..."
 
 
+CONFIGURATIONS = collection("admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations")
 NAMESPACES = collection("v1", "namespaces")
+NODES = collection("v1", "nodes")
 PODS = collection("v1", "pods")
