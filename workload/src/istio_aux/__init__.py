@@ -1,1 +1,6 @@
-"""Lets Job-like pods live on Istio: admission webhook and quit controller."""
+"""Lets Job-like pods run on Istio: an admission webhook, and controllers for quit and repair.
+
+`serve` runs one process, `wiring` says which watches and controllers it has, and `serving` is the
+server of both ports. `settings` has all options, `status` what the status port answers, `telemetry`
+metrics and log, `recorder` what the controllers report, `notices` how the charm is woken.
+"""
