@@ -1,7 +1,7 @@
 """Whose pods have their sidecar by us: the webhooks that show them to the workload.
 
 Pure. They ask Istio for a sidecar, or their namespace does; and they start after it, whatever the
-option namespace-selector says. Which get the label is for the workload's `core/label.py`.
+option namespace-selector says. Which get the label is for the workload's `core/start.py`.
 """
 
 from __future__ import annotations

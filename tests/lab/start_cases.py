@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from istio_aux.core.policy import Capability, StartMode
-from istio_aux.core.proxyconfig import ANNOTATION as CONFIG
-from istio_aux.core.proxyconfig import HOLD
+from istio_aux.core.proxy_config import ANNOTATION as CONFIG
+from istio_aux.core.proxy_config import HOLD
 from istio_aux.core.start import DATAPLANE, INJECT, MIRROR, NATIVE_SIDECAR, START, STARTED_WITH
 
 from lab import start_texts

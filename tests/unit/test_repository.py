@@ -118,9 +118,7 @@ SHARED_CLASSES: set[str] = {
     "_Review",
     "_Status",
 }
-SMALL_MODULES: set[str] = {"core/started.py", "injector/findings.py", "kube/backoff.py"}
 UNDESCRIBED: set[str] = {
-    "core/started.py",
     "injector/findings.py",
     "kube/backoff.py",
     "kube/errors.py",

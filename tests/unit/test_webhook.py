@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from istio_aux.admission.webhook import BODIES
-from istio_aux.core import review as reviews
+from istio_aux.core import start
 from istio_aux.serving import ServingLimits
 from unit.asynchronous import driven
 from unit.hooked import JSON, Client, post, review, serving
@@ -156,7 +156,7 @@ async def test_whatever_has_a_uid_is_answered_with_a_review(tmp_path: Path) -> N
     assert "left alone" in answer.response["warnings"][0]
 
 
-@pytest.mark.parametrize(("path", "rule"), [("/mutate", "start"), ("/inject", "label")])
+@pytest.mark.parametrize(("path", "rule"), [("/mutate", "plan"), ("/inject", "plan_label")])
 @driven
 async def test_an_error_of_our_own_refuses_no_pod(
     path: str,
@@ -170,7 +170,7 @@ async def test_an_error_of_our_own_refuses_no_pod(
     def err(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(getattr(reviews, rule), "plan", err)
+    monkeypatch.setattr(start, rule, err)
     async with serving(tmp_path) as hook:
         answer = await hook.ask(post(review(), path=path))
     assert (answer.status, answer.response["allowed"]) == (200, True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import jsonpatch
 import msgspec
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from istio_aux.core import review, start
 from istio_aux.core.policy import Capability, Start, StartMode
@@ -305,32 +304,6 @@ def test_whatever_a_review_is_about_it_is_answered(fields: dict[str, Any], about
     for answer_to in (review.answer, review.answer_inject):
         result = answer_to(body, Start())
         response(result.body, result.uid)
-
-
-NAMES = st.sampled_from(["managedFields", "spec", "f:spec", "labels", 'k:{"a":[1]}'])
-TEXTS = st.sampled_from(["", "]", 'a]},"spec":{', ',"managedFields":[', "]}},\\"])
-
-
-@example(["name", "managedFields"], "", [{"labels": {"a": []}, "spec": {}}])
-@given(
-    st.permutations(["name", "annotations", "managedFields", "ownerReferences"]),
-    TEXTS,
-    st.lists(st.recursive(
-        TEXTS,
-        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(NAMES, inner, max_size=3),
-    ), max_size=3),
-)  # fmt: skip
-def test_managed_fields_change_nothing_wherever_they_stand(
-    order: list[str], text: str, fields: list[Any]
-) -> None:
-    """Also where the document looks, for a while, as if they ended elsewhere."""
-    found = request()
-    members = {"annotations": {"a": text}, "managedFields": fields, "name": text}
-    found["request"]["object"]["metadata"] = {key: members.get(key, []) for key in order}
-    found["request"]["object"]["spec"]["hostNetwork"] = True
-    bare = copy.deepcopy(found)
-    del bare["request"]["object"]["metadata"]["managedFields"]
-    assert review.decode(compact(found)) == review.decode(compact(bare))
 
 
 @pytest.mark.parametrize("record", ["inject-classic.json", "inject-kube-system.json"])

@@ -8,10 +8,11 @@ from typing import Literal
 import msgspec
 
 from istio_aux.core import quit as quitting
-from istio_aux.core import repair, started
+from istio_aux.core import repair
 from istio_aux.core.injection import Expectation
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Policy, RepairPolicy
+from istio_aux.core.start import told
 
 State = Literal["stuck", "blocked", "lost", "unmeshed"]
 """``stuck``: only the proxy keeps the pod running. ``blocked``: some payload containers are
@@ -82,7 +83,7 @@ def explain(pod: Pod, policy: Policy, now: datetime | None) -> Explanation:
         action=str(decision.__struct_config__.tag),
         reason=decision.reason,
         containers=dict(decision.containers),
-        start=started.told(pod),
+        start=told(pod),
     )
 
 

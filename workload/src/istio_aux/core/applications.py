@@ -15,11 +15,10 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import structs
 
-from istio_aux.core import label
 from istio_aux.core.injection import IGNORED
 from istio_aux.core.pod import NewMetadata, NewPod, Pod
 from istio_aux.core.policy import Application
-from istio_aux.core.start import INJECT
+from istio_aux.core.start import INJECT, plan_label
 
 LABEL = "app.kubernetes.io/name"
 """Label that Juju gives all pods of an application."""
@@ -76,7 +75,7 @@ class Applications(msgspec.Struct, frozen=True):
 
         The same pod if it is left as it is, such as one that says itself what it wants.
         """
-        if not self.asks(pod) or not label.plan(pod).ops:
+        if not self.asks(pod) or not plan_label(pod).ops:
             return pod
         metadata = structs.replace(pod.metadata, labels=asking(pod.labels))
         return structs.replace(pod, metadata=metadata)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from istio_aux.core import completion, injected, injection, jobs, ownership
+from istio_aux.core import completion, injection, jobs, ownership
 from istio_aux.core.applications import LABEL
 from istio_aux.core.pod import PROXY, OwnerReference, Pod, Struct
 from istio_aux.core.policy import RacePolicy, RepairPolicy
-from istio_aux.core.start import DATAPLANE, INJECT, MIRROR
+from istio_aux.core.start import DATAPLANE, INJECT, INJECTED, MIRROR
 
 _JUJU = (
     ("model.juju.is/disable-webhook", None),
@@ -125,8 +125,8 @@ def _reasons_to_skip(pod: Pod, policy: RepairPolicy) -> Iterator[str]:
         yield f"the pod is finished: phase {pod.status.phase}"
     if has_sidecar(pod):
         yield f"the pod has a container {PROXY}"
-    if injected.ANNOTATION in pod.annotations:
-        yield f"annotation {injected.ANNOTATION}: Istio has processed the pod"
+    if INJECTED in pod.annotations:
+        yield f"annotation {INJECTED}: Istio has processed the pod"
     yield from _opt_outs(pod)
     yield from _untouchable(pod, policy)
 

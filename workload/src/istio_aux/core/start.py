@@ -1,7 +1,7 @@
-"""What to change in a pod at admission so that its sidecar starts before its payload.
+"""What admission changes in a pod: its sidecar starts before its payload, and it asks for one.
 
-Only that plan may live here: the opt-outs, the choice between native and hold, and the operations.
-The plan is idempotent: for a pod that already has what it needs it is empty.
+Plans are idempotent: a pod that has what it needs gets no operations. Istio's rules are those of
+pkg/kube/inject: inject.go injectRequired, reorderPod, and injection-template.yaml.
 """
 
 from __future__ import annotations
@@ -10,154 +10,259 @@ from collections.abc import Iterator
 
 import msgspec
 
-from istio_aux.core import injected, patch, proxyconfig
-from istio_aux.core.pod import NO_METADATA, NewPod, Struct
+from istio_aux.core import patch, proxy_config
+from istio_aux.core.pod import NO_METADATA, PROXY, NewContainer, NewPod, Pod, Struct
 from istio_aux.core.policy import Capability, Start, StartMode
 
 START = "istio-aux.io/start"
-"""Annotation: a `StartMode` for this pod, whatever the cluster's is."""
+"""Annotation: the `StartMode` of this pod."""
 STARTED_WITH = "istio-aux.io/started-with"
-"""Annotation of ours on every pod that we changed: ``native`` or ``hold``."""
+"""Annotation that we set on every pod we change: ``native`` or ``hold``."""
 INJECT = "sidecar.istio.io/inject"
-"""Label or annotation; ``"false"`` means that Istio gives the pod no sidecar."""
+"""Label or annotation; with ``"false"`` Istio injects no sidecar."""
 NATIVE_SIDECAR = "sidecar.istio.io/nativeSidecar"
-"""Annotation; ``"true"`` makes Istio >=1.24 put the sidecar into the init containers."""
+"""Annotation; with ``"true"`` Istio >=1.24 makes the sidecar an init container."""
+INJECTED = "sidecar.istio.io/status"
+"""Annotation that the injector sets (inject.go SidecarInjectionStatus)."""
 DATAPLANE = "istio.io/dataplane-mode"
-"""Label; in an ``ambient`` mesh there are no sidecars."""
+"""Label; pods of an ``ambient`` mesh have no sidecars."""
 MIRROR = "kubernetes.io/config.mirror"
-"""Annotation of the API's image of a static pod, which the API cannot change."""
+"""Annotation of the API's copy of a static pod, which cannot be changed."""
+WAIT: dict[str, object] = {"exec": {"command": ["pilot-agent", "wait"]}}
+"""The postStart hook with which Istio delays the containers after the proxy."""
 
 MAX_ANNOTATIONS = 256 << 10
-"""Bytes; with more the API server refuses the pod (apimachinery ValidateAnnotationsSize)."""
+"""Bytes; the API server rejects pods with more (apimachinery ValidateAnnotationsSize)."""
 
 _PATHS = {
     key: patch.pointer("metadata", "annotations", key)
-    for key in (proxyconfig.ANNOTATION, NATIVE_SIDECAR, STARTED_WITH)
+    for key in (proxy_config.ANNOTATION, NATIVE_SIDECAR, STARTED_WITH)
 }
 _MODES = {mode.value: mode for mode in StartMode}
 
 
 class Plan(Struct, frozen=True):
-    """Operations to apply in order, why they are what they are, and what the user should know."""
+    """Operations to apply in order, the reason, and warnings for the user."""
 
     ops: tuple[patch.Op, ...]
     reason: str
     warnings: tuple[str, ...] = ()
     started_with: str | None = None
-    """``native`` or ``hold``: what the operations ask for; None if for no start order."""
+    """``native`` or ``hold``; None if the operations ask for no start order."""
+
+
+class Holding(Struct, frozen=True):
+    """Operations that make an injected classic proxy delay the payload, or why there are none."""
+
+    ops: tuple[patch.Op, ...]
+    reason: str
+    effective: bool = True
+    """False if hold cannot work in this pod."""
 
 
 def plan(pod: NewPod, how: Start) -> Plan:
-    """Plan the change of a pod that is about to be created.
+    """Plan the start order of a pod that is about to be created.
 
     Args:
         pod: the pod as the API server sends it, or as its author wrote it.
-        how: what the cluster's admin wants, and what cluster and Istio can do.
+        how: the start mode of the cluster, and what cluster and Istio can do.
 
     Returns:
-        A plan whose operations apply to this pod without fail; it never raises.
+        A plan whose operations always apply to this pod.
     """
-    wish = pod.annotations.get(START)
-    if wish is None or wish in _MODES:
-        return _plan(pod, how, _MODES[wish] if wish else None)
+    mode = pod.annotations.get(START)
+    if mode is None or mode in _MODES:
+        return _plan(pod, how, _MODES[mode] if mode else None)
     chosen = _plan(pod, how, None)
-    warning = f'annotation {START}: "{wish}": expected auto, native, hold or off; ignored'
-    return Plan(
-        ops=chosen.ops,
-        reason=chosen.reason,
-        warnings=(warning, *chosen.warnings),
-        started_with=chosen.started_with,
+    warning = f'annotation {START}: "{mode}": expected auto, native, hold or off; ignored'
+    return msgspec.structs.replace(chosen, warnings=(warning, *chosen.warnings))
+
+
+def plan_label(pod: NewPod) -> Plan:
+    """Plan the label that asks Istio for a sidecar; the webhook's selectors choose the pods.
+
+    A pod that has the label or the annotation keeps it, whatever the value: the label would
+    override the annotation.
+    """
+    if reason := next(_reasons_for_no_label(pod), None):
+        return Plan(ops=(), reason=reason)
+    if pod.metadata.labels is None:  # Absent or null: add the map itself.
+        op = patch.Add("/metadata/labels", {INJECT: "true"})
+    else:
+        op = patch.Add(patch.pointer("metadata", "labels", INJECT), "true")
+    return Plan(ops=(op,), reason=f'added label {INJECT}: "true"')
+
+
+def told(pod: Pod) -> str | None:
+    """Compare how a pod started with what admission asked for; None if it did not change the pod.
+
+    Returns:
+        ``native`` or ``hold``, and why it has no effect if that is so.
+    """
+    match pod.annotations.get(STARTED_WITH):
+        case "native" as asked if is_native(pod):
+            return asked
+        case "native" as asked if any(one.name == PROXY for one in pod.containers):
+            why_not = "the sidecar is a classic one"
+        case "native" as asked:
+            why_not = f"no container is called {PROXY}"
+        case "hold" as asked if is_native(pod):
+            why_not = "the sidecar is a native one"
+        case "hold" as asked:
+            holding = hold(pod)
+            if holding.effective and not holding.ops:
+                return asked
+            unheld = f"{PROXY} does not hold the payload back"
+            why_not = unheld if holding.effective else holding.reason
+        case _:
+            return None
+    return f"asked for {asked}, but {why_not}"
+
+
+def is_native(pod: NewPod) -> bool:
+    """Whether the proxy is a native sidecar, which the kubelet starts before the payload."""
+    return any(
+        container.name == PROXY and container.restart_policy == "Always"
+        for container in pod.spec.init_containers or ()
     )
 
 
-def _plan(pod: NewPod, how: Start, wish: StartMode | None) -> Plan:
-    if reason := next(_reasons_to_leave_alone(pod, wish, how.mode), None):
+def hold(pod: NewPod) -> Holding:
+    """Do to an injected pod what the injector does for hold.
+
+    The proxy becomes the first container and gets the postStart hook. If the mesh configures a
+    lifecycle for the proxy (``global.proxy.lifecycle``), Istio adds no hook, and neither do we.
+    """
+    containers = pod.spec.containers or ()
+    names = [container.name for container in containers]
+    if PROXY not in names:
+        return Holding(ops=(), reason=f"no container is called {PROXY}", effective=False)
+    if len(names) == 1:
+        return Holding(ops=(), reason=f"{PROXY} is the only container", effective=False)
+    place = names.index(PROXY)
+    hook = _hook(containers[place])
+    if hook is None:
+        reason = f"hold has no effect: {PROXY} has a lifecycle of its own, without postStart"
+        return Holding(ops=(), reason=reason, effective=False)
+    move = (patch.Move("/spec/containers/0", f"/spec/containers/{place}"),) if place else ()
+    done = [f"moved {PROXY} first"] if place else []
+    done += ["added its postStart hook"] if hook else []
+    reason = ", ".join(done) or f"{PROXY} holds the payload back already"
+    return Holding(ops=move + hook, reason=reason)
+
+
+def _hook(proxy: NewContainer) -> tuple[patch.Op, ...] | None:
+    """Add the hook to the first container; () if it has one, None if it must not get one."""
+    lifecycle = proxy.lifecycle
+    if lifecycle is None:
+        return (patch.Add("/spec/containers/0/lifecycle", {"postStart": WAIT}),)
+    if lifecycle.post_start is not None:
+        return ()
+    if lifecycle.pre_stop is not None or lifecycle.stop_signal is not None:
+        return None
+    return (patch.Add("/spec/containers/0/lifecycle/postStart", WAIT),)
+
+
+def _plan(pod: NewPod, how: Start, mode: StartMode | None) -> Plan:
+    if reason := next(_reasons_to_leave_alone(pod, mode, how.mode), None):
         return Plan(ops=(), reason=reason)
-    if injected.ANNOTATION in pod.annotations:
+    if INJECTED in pod.annotations:
         return _after_istio(pod)
-    due = _native_is_due(pod, how, wish)
+    due = _native_is_due(pod, how, mode)
     asked = pod.annotations.get(NATIVE_SIDECAR)
     if due and asked is None:
-        return _native(pod, wish)
+        return _native(pod, mode)
     if asked == "true" and (due or how.capability is Capability.NATIVE):
         return Plan(ops=(), reason=f'annotation {NATIVE_SIDECAR}: "true" is already there')
     return _hold(pod, _merge(pod))
 
 
-def _reasons_to_leave_alone(pod: NewPod, wish: StartMode | None, mode: StartMode) -> Iterator[str]:
-    if wish is StartMode.OFF:
+def _reasons_to_leave_alone(pod: NewPod, own: StartMode | None, mode: StartMode) -> Iterator[str]:
+    if own is StartMode.OFF:
         yield f'annotation {START}: "off"'
-    if wish is None and mode is StartMode.OFF:
+    if own is None and mode is StartMode.OFF:
         yield "start-mode: off"
-    annotations, labels = pod.annotations, pod.labels
+    # The label, if there is one, overrides the annotation.
+    if pod.labels.get(INJECT, pod.annotations.get(INJECT)) == "false":
+        source = "label" if INJECT in pod.labels else "annotation"
+        yield f'{source} {INJECT}: "false"'
+    yield from _reasons_for_no_sidecar(pod)
+
+
+def _reasons_for_no_label(pod: NewPod) -> Iterator[str]:
+    for source, keys in (("label", pod.labels), ("annotation", pod.annotations)):
+        if INJECT in keys:
+            yield f'{source} {INJECT}: "{keys[INJECT]}"'
+    if INJECTED in pod.annotations:
+        yield "the sidecar is already injected"
+    yield from _reasons_for_no_sidecar(pod)
+
+
+def _reasons_for_no_sidecar(pod: NewPod) -> Iterator[str]:
     if pod.spec.host_network:
         yield "hostNetwork: Istio gives it no sidecar"
-    if MIRROR in annotations:
+    if MIRROR in pod.annotations:
         yield "the pod mirrors a static pod"
-    # istio inject.go injectRequired: the label, if there is one, beats the annotation.
-    if labels.get(INJECT, annotations.get(INJECT)) == "false":
-        source = "label" if INJECT in labels else "annotation"
-        yield f'{source} {INJECT}: "false"'
-    if labels.get(DATAPLANE) == "ambient":
+    if pod.labels.get(DATAPLANE) == "ambient":
         yield f'label {DATAPLANE}: "ambient"'
     if pod.metadata is NO_METADATA:
         yield "the object has no metadata"
 
 
-def _native_is_due(pod: NewPod, how: Start, wish: StartMode | None) -> bool:
-    """Native is for pods that end, unless an author asks for it for the pod at hand."""
-    if wish is StartMode.NATIVE:
+def _native_is_due(pod: NewPod, how: Start, own: StartMode | None) -> bool:
+    """Native is for pods that end, unless the pod's own annotation asks for it."""
+    if own is StartMode.NATIVE:
         return True
-    mode = wish or how.mode
+    mode = own or how.mode
     possible = mode is StartMode.NATIVE or (
         mode is StartMode.AUTO and how.capability is Capability.NATIVE
     )
     return possible and pod.restart_policy != "Always"
 
 
-def _hold(pod: NewPod, merge: proxyconfig.Merge) -> Plan:
+def _merge(pod: NewPod) -> proxy_config.Merge:
+    return proxy_config.hold(pod.annotations.get(proxy_config.ANNOTATION))
+
+
+def _hold(pod: NewPod, merge: proxy_config.Merge) -> Plan:
     if merge.text is None:
         warnings = (merge.warning,) if merge.warning else ()
         return Plan(ops=(), reason=merge.reason, warnings=warnings)
-    return _changed(pod, "hold", merge.reason, {proxyconfig.ANNOTATION: merge.text})
+    return _changed(pod, "hold", merge.reason, {proxy_config.ANNOTATION: merge.text})
 
 
-def _native(pod: NewPod, wish: StartMode | None) -> Plan:
-    """Ask for a native sidecar, unless the author does not want the payload to wait for the proxy.
+def _native(pod: NewPod, own: StartMode | None) -> Plan:
+    """Ask for a native sidecar, unless the author says no to hold.
 
-    The author's text is not changed; that Istio refuses it is told here as well.
+    The author's text stays, with a warning if Istio refuses it.
     """
     merge = _merge(pod)
-    if merge.declined and wish is not StartMode.NATIVE:
+    if merge.declined and own is not StartMode.NATIVE:
         return Plan(ops=(), reason=merge.reason)
-    plan = _changed(pod, "native", "added native sidecar", {NATIVE_SIDECAR: "true"})
+    chosen = _changed(pod, "native", "added native sidecar", {NATIVE_SIDECAR: "true"})
     if merge.refused and merge.warning:
-        plan = msgspec.structs.replace(plan, warnings=(*plan.warnings, merge.warning))
-    return plan
+        return msgspec.structs.replace(chosen, warnings=(*chosen.warnings, merge.warning))
+    return chosen
 
 
 def _after_istio(pod: NewPod) -> Plan:
-    """Whatever is due, only hold can still be had: Istio's webhook is not called again."""
+    """Plan for an injected pod: only hold is possible, Istio's webhook is not called again."""
     reason = "the sidecar is already injected"
-    if injected.is_native(pod):
+    if is_native(pod):
         reason += ", as a native one"
         if pod.annotations.get(STARTED_WITH) == "hold":
-            # Ours, from before Istio was called; it would claim what has no effect.
+            # Ours, from before Istio was called: hold has no effect in a native sidecar.
             return _changed(pod, "native", reason, {})
         return Plan(ops=(), reason=reason)
     merge = _merge(pod)
-    if not merge.holds:  # Then there is no text to add, either.
+    if not merge.holds:  # Then there is no text to add either.
         return _hold(pod, merge)
-    holding = injected.hold(pod)
+    holding = hold(pod)
     reason += f": {holding.reason}"
     if not holding.effective or (merge.text is None and not holding.ops):
         return Plan(ops=(), reason=reason)
-    text = {} if merge.text is None else {proxyconfig.ANNOTATION: merge.text}
+    text = {} if merge.text is None else {proxy_config.ANNOTATION: merge.text}
     return _changed(pod, "hold", f"{reason}; {merge.reason}", text, holding.ops)
-
-
-def _merge(pod: NewPod) -> proxyconfig.Merge:
-    return proxyconfig.hold(pod.annotations.get(proxyconfig.ANNOTATION))
 
 
 def _changed(
@@ -167,18 +272,15 @@ def _changed(
     annotations: dict[str, str],
     ops: tuple[patch.Op, ...] = (),
 ) -> Plan:
-    """``ops`` and annotations, the one that says what was done among them."""
+    """Plan ``ops``, the annotations, and the one that says what was done."""
     annotations[STARTED_WITH] = started_with
-    if (size := _size({**pod.annotations, **annotations})) > MAX_ANNOTATIONS:
+    every = {**pod.annotations, **annotations}
+    size = len("".join([*every, *every.values()]).encode())
+    if size > MAX_ANNOTATIONS:
         why = f"the annotations would have {size} bytes, and {MAX_ANNOTATIONS} are allowed"
         return Plan(ops=(), reason=why, warnings=(f"left alone: {why}",))
-    if pod.metadata.annotations is None:  # Absent or null: the map itself is to be made.
+    if pod.metadata.annotations is None:  # Absent or null: add the map itself.
         ops += (patch.Add("/metadata/annotations", annotations),)
     else:
         ops += tuple(patch.Add(_PATHS[key], value) for key, value in annotations.items())
     return Plan(ops=ops, reason=reason, started_with=started_with)
-
-
-def _size(annotations: dict[str, str]) -> int:
-    """Bytes, as the API server counts them."""
-    return len("".join([*annotations, *annotations.values()]).encode())

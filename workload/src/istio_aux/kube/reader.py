@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from istio_aux.core.shallow import DEEPEST, cutting, shallow
+from istio_aux.core.nesting import DEEPEST, cutting, shallow
 from istio_aux.kube.errors import UnreadableError
 
 S = TypeVar("S")

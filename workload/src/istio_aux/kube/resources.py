@@ -6,8 +6,8 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from istio_aux.core.nesting import shallow
 from istio_aux.core.pod import Key, Metadata, shared
-from istio_aux.core.shallow import shallow
 
 
 class Resource(Protocol):

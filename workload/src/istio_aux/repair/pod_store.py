@@ -15,7 +15,7 @@ from itertools import islice
 
 from msgspec import structs
 
-from istio_aux.core import injected, jobs, ownership, repair, rollout
+from istio_aux.core import jobs, ownership, repair, rollout
 from istio_aux.core.applications import LABEL, Applications
 from istio_aux.core.injection import Expectation, expected
 from istio_aux.core.mesh import Mesh
@@ -23,7 +23,7 @@ from istio_aux.core.pod import Container, NewPod, OwnerReference, Pod, PodStatus
 from istio_aux.core.policy import RepairPolicy
 from istio_aux.core.repair import RepairAction, ReportUnmeshed, Restart
 from istio_aux.core.rollout import Replica, Rollout, Sidecar, Step
-from istio_aux.core.start import INJECT, MIRROR
+from istio_aux.core.start import INJECT, INJECTED, MIRROR
 from istio_aux.kube.resources import Key, key_of, shared
 from istio_aux.recorder import RepairRecorder
 
@@ -33,7 +33,7 @@ BATCH = 50
 _NEW = Rollout()
 _UNKNOWN = Expectation(expected=None, reason="Istio's injectors are not known yet")
 
-_ANNOTATIONS = (INJECT, injected.ANNOTATION, MIRROR, jobs.INDEX_FAILURES)
+_ANNOTATIONS = (INJECT, INJECTED, MIRROR, jobs.INDEX_FAILURES)
 """Annotations that decide; others may be as long as the whole pod."""
 
 

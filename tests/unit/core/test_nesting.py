@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from istio_aux.core.shallow import shallow
+from istio_aux.core.nesting import shallow
 
 WORDS = st.sampled_from(
     ['"', "\\", "]", "}{", "managedFields", "a", '"managedFields":[', "\n", "é"]

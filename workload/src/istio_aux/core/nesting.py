@@ -1,8 +1,8 @@
-"""JSON text reduced to what may be read: nothing that is nested too deep, and no managedFields.
+"""Cut deeply nested values and managedFields out of JSON text.
 
-Decoders walk values that nobody reads by recursion, and Python bounds that at a depth of 1,000 or
-so. The API server takes 10,000 levels (Go encoding/json), and whoever may create a pod can have
-them in ``metadata.managedFields[].fieldsV1``. This cuts without recursion, in linear time.
+Decoders recurse also into values that they skip, and Python limits recursion to about 1,000 levels.
+The API server accepts 10,000 (Go encoding/json), and anybody who may create a pod can put them into
+``metadata.managedFields[].fieldsV1``. This needs no recursion, and linear time.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import re
 from collections.abc import Generator
 
 DEEPEST = 64
-"""Levels that stay. A list of pods has 13 where we read it."""
+"""Levels that stay. We read 13 of a list of pods."""
 
 MOST = 200_000
-"""Brackets and strings in one text; more take tens of milliseconds. A pod of 1.5 MB, the most that
-etcd stores, has fewer unless it was made for that."""
+"""Brackets and strings in one text. More takes tens of milliseconds; a pod of 1.5 MB, the most that
+etcd stores, has fewer unless somebody made it for that."""
 
 _STRETCH = 4096
-"""Tokens between two chances for others: less than a millisecond."""
+"""Tokens between two pauses of `cutting`: less than a millisecond."""
 
 _TOKEN = re.compile(
     rb'[^"\[\]{}]*+(?:("managedFields"\s*+:\s*+\[)|([\[{])|([\]}])|"(?:[^"\\]++|\\.)*+"?|\Z)',
@@ -27,9 +27,7 @@ _TOKEN = re.compile(
 
 
 def shallow(body: bytes, *, deepest: int = DEEPEST, most: int = MOST) -> bytes:
-    """Replace what is nested deeper than ``deepest`` levels, and managedFields, by ``null``.
-
-    What is no JSON stays none.
+    """Replace managedFields, and what is nested more than ``deepest`` levels, with ``null``.
 
     Raises:
         ValueError: there are more than ``most`` brackets and strings.
@@ -44,9 +42,9 @@ def shallow(body: bytes, *, deepest: int = DEEPEST, most: int = MOST) -> bytes:
 
 
 def cutting(body: bytes, deepest: int = DEEPEST) -> Generator[None, None, bytes]:
-    """Do the same for a text of any size, with pauses that others may use; returns the result."""
+    """Do what `shallow` does for a text of any size, and yield now and then."""
     kept: list[bytes] = []
-    depth = start = cut = 0  # ``cut`` is the depth at which the part begins that is left out.
+    depth = start = cut = 0  # ``cut`` is the depth at which the part that is left out begins.
     for number, token in enumerate(_TOKEN.finditer(body), start=1):
         kind = token.lastindex
         if kind == 3:

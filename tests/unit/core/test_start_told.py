@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from istio_aux.core.started import told
+from istio_aux.core.start import told
 from unit.core.pods import RUNNING, job
 
 HOLD, NATIVE = ({"istio-aux.io/started-with": way} for way in ("hold", "native"))

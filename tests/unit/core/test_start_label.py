@@ -7,9 +7,9 @@ from typing import Any
 import jsonpatch
 import msgspec
 import pytest
-from istio_aux.core import injected, label, patch
+from istio_aux.core import patch
 from istio_aux.core import pod as pods
-from istio_aux.core.start import DATAPLANE, INJECT, MIRROR, Plan
+from istio_aux.core.start import DATAPLANE, INJECT, INJECTED, MIRROR, Plan, plan_label
 
 
 def new_pod(**metadata: Any) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def new_pod(**metadata: Any) -> dict[str, Any]:
 
 
 def planned(found: dict[str, Any]) -> Plan:
-    return label.plan(pods.decode(msgspec.json.encode(found)))
+    return plan_label(pods.decode(msgspec.json.encode(found)))
 
 
 def patched(found: dict[str, Any]) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def test_a_pod_that_says_anything_itself_keeps_its_word(source: str, value: str)
             "hostNetwork: Istio gives it no sidecar",
         ),
         (new_pod(annotations={MIRROR: "x"}), "the pod mirrors a static pod"),
-        (new_pod(annotations={injected.ANNOTATION: "{}"}), "the sidecar is already injected"),
+        (new_pod(annotations={INJECTED: "{}"}), "the sidecar is already injected"),
         (new_pod(labels={DATAPLANE: "ambient"}), f'label {DATAPLANE}: "ambient"'),
         ({"kind": "Pod", "spec": {}}, "the object has no metadata"),
     ],
