@@ -118,6 +118,7 @@ SHARED_CLASSES: set[str] = {
     "_Review",
     "_Status",
 }
+SMALL_MODULES: set[str] = {"injector/findings.py", "kube/backoff.py"}
 UNDESCRIBED: set[str] = {
     "injector/findings.py",
     "kube/backoff.py",
