@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from istio_aux.core.jobs import TRAINING_JOB_NAME, Job
+from istio_aux.core.jobs import KINDS, Job
 from istio_aux.core.pod import Pod
 from istio_aux.core.suspension import MARK, SIDECAR
 from unit.core.pods import RUNNING
@@ -57,7 +57,7 @@ def pod_document(name: str = "mnist-worker-0", **fields: Any) -> dict[str, Any]:
         "owner": TFJOB,
         "owner_uid": "job-1",
         "restart": "Never",
-        "labels": {TRAINING_JOB_NAME: "mnist"},
+        "labels": {KINDS["TFJob"].job_name: "mnist"},
         **fields,
     }
     found = raw({"main": RUNNING}, name=name, **fields)

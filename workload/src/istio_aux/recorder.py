@@ -226,7 +226,7 @@ class RepairRecorder(Recorder):
         if unchanged:
             self._events.emit(
                 job, "Warning", reason="ResumedWithoutRestart", action="Resume",
-                note=f"{kind} {job.name}: {why}", regarding=(KINDS[kind].api_version, kind),
+                note=f"{kind} {job.name}: {why}", regarding=(KINDS[kind].version, kind),
             )  # fmt: skip
 
     def job_still_suspended(self, job: Key, kind: str, why: str, pod: Key | None) -> None:

@@ -18,9 +18,6 @@ from istio_aux.core.pod import Condition, Metadata, OwnerReference, Pod, Struct
 INDEX_FAILURES = "batch.kubernetes.io/job-index-failure-count"
 """Annotation of a pod: how often its index has failed (with backoffLimitPerIndex)."""
 
-TRAINING_JOB_NAME = "training.kubeflow.org/job-name"
-"""Label of a pod of the training operator (1.9 common_types.go JobNameLabel)."""
-
 _DISRUPTED = "DisruptionTarget"
 """Condition that an eviction sets on a pod (k8s@1.36 eviction.go); a suspension does not."""
 
@@ -32,68 +29,47 @@ _FAIL_WITH_A_JOB = {"JobSet": "jobset.x-k8s.io", "TrainJob": "trainer.kubeflow.o
 """Owners of Jobs that fail or start again when one of their Jobs fails, with their API groups."""
 
 
-class JobKind(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of Job that can be suspended.
+class JobApi(msgspec.Struct, frozen=True):
+    """An API whose Jobs can be suspended.
 
     Attributes:
-        api_version: which version of its API is used.
-        kind: its name.
-        policy: the fields of its spec that lead to ``suspend`` and ``managedBy``.
-        job_name: label by which its pods are found.
-        manager: ``managedBy`` of Jobs that its own controller manages.
+        version: which version of it is used.
+        policy: the field of the spec with ``suspend`` and ``managedBy``; empty: the spec itself.
+        job_name: label of the pods with the name of their Job.
+        manager: ``managedBy`` of Jobs that the API's own controller manages.
     """
 
-    api_version: str
-    kind: str
-    policy: tuple[str, ...] = ()
+    version: str
+    policy: str
     job_name: str
     manager: str
 
 
-_BATCH = JobKind(
-    api_version="batch/v1",
-    kind="Job",
-    job_name="batch.kubernetes.io/job-name",
-    manager="kubernetes.io/job-controller",
+_BATCH = JobApi("batch/v1", "", "batch.kubernetes.io/job-name", "kubernetes.io/job-controller")
+_TRAINING = JobApi(
+    # 1.9 common_types.go JobNameLabel, RunPolicy.
+    ownership.TRAINING,
+    "runPolicy",
+    "training.kubeflow.org/job-name",
+    "kubeflow.org/training-operator",
 )
-_TRAINING = tuple(
-    JobKind(
-        api_version=ownership.TRAINING,
-        kind=kind,
-        policy=("runPolicy",),
-        job_name=TRAINING_JOB_NAME,
-        # 1.9 common_types.go RunPolicy.
-        manager="kubeflow.org/training-operator",
-    )
-    for kind in sorted(ownership.TRAINING_KINDS)
-)
-KINDS: Mapping[str, JobKind] = {kind.kind: kind for kind in (_BATCH, *_TRAINING)}
-"""All kinds that can be suspended, by name."""
+KINDS: Mapping[str, JobApi] = {"Job": _BATCH, **dict.fromkeys(ownership.TRAINING_KINDS, _TRAINING)}
+"""All kinds that can be suspended, and their APIs."""
 
 
-def kind_of(owner: OwnerReference | None) -> JobKind | None:
-    """The owner's kind, if it can be suspended."""
-    kind = KINDS.get(owner.kind) if owner else None
-    return kind if owner and kind and kind.api_version == owner.api_version else None
-
-
-class PodCondition(Struct, frozen=True):
-    """One of ``onPodConditions``."""
-
-    type: str = ""
-    status: str = "True"
-
-
-class AnyExitCodes(Struct, frozen=True):
-    """``onExitCodes``. Nobody knows the exit code of a program that is told to stop."""
+def api_of(owner: OwnerReference | None) -> JobApi | None:
+    """The API of a Job that can be suspended."""
+    api = KINDS.get(owner.kind) if owner else None
+    return api if owner and api and api.version == owner.api_version else None
 
 
 class FailureRule(Struct, frozen=True):
     """One of ``podFailurePolicy.rules``; the first that matches counts."""
 
     action: str = ""
-    on_exit_codes: AnyExitCodes | None = None
-    on_pod_conditions: tuple[PodCondition, ...] | None = None
+    on_exit_codes: dict[str, object] | None = None
+    """Nobody knows the exit code of a program that is told to stop: it may match or not."""
+    on_pod_conditions: tuple[Condition, ...] | None = None
 
 
 class PodFailurePolicy(Struct, frozen=True):
@@ -118,19 +94,16 @@ class JobSpec(RunPolicy, frozen=True):
     pod_failure_policy: PodFailurePolicy | None = None
 
 
-class UncountedPods(Struct, frozen=True):
-    """``status.uncountedTerminatedPods``: UIDs of pods that are about to be counted."""
-
-    failed: tuple[str, ...] | None = None
-
-
 class JobStatus(Struct, frozen=True):
-    """``status``; only that of a batch Job counts pods."""
+    """``status``; only that of a batch Job counts pods.
+
+    ``uncounted_terminated_pods`` has UIDs of pods that are about to be counted.
+    """
 
     conditions: tuple[Condition, ...] | None = None
     failed: int | None = None
     terminating: int | None = None
-    uncounted_terminated_pods: UncountedPods | None = None
+    uncounted_terminated_pods: dict[str, tuple[str, ...] | None] | None = None
 
 
 class Job(Struct, frozen=True):
@@ -275,8 +248,8 @@ def _reasons_to_fail(job: Job, pod: Pod) -> Iterator[str]:
 def _failures(job: Job) -> int:
     """The failures that are counted, or may be in a moment."""
     status = job.status or JobStatus()
-    uncounted = status.uncounted_terminated_pods or UncountedPods()
-    return (status.failed or 0) + (status.terminating or 0) + len(uncounted.failed or ())
+    uncounted = (status.uncounted_terminated_pods or {}).get("failed") or ()
+    return (status.failed or 0) + (status.terminating or 0) + len(uncounted)
 
 
 def _rules(job: Job) -> tuple[FailureRule, ...]:
@@ -286,6 +259,6 @@ def _rules(job: Job) -> tuple[FailureRule, ...]:
 
 def _matches_eviction(rule: FailureRule) -> bool:
     return any(
-        condition.type == _DISRUPTED and condition.status == "True"
+        condition.type == _DISRUPTED and condition.status in {"", "True"}
         for condition in rule.on_pod_conditions or ()
     )

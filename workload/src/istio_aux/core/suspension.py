@@ -32,7 +32,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from istio_aux.core import ownership
-from istio_aux.core.jobs import Job, JobKind, kind_of, queued_by_kueue
+from istio_aux.core.jobs import Job, JobApi, api_of, queued_by_kueue
 from istio_aux.core.pod import Pod
 
 MARK = "istio-aux.io/suspended-for"
@@ -146,7 +146,7 @@ def follow(
     return next(_actions(job, left, waited, gone, limits, overdue=overdue))
 
 
-def patch(kind: JobKind, job: Job, action: Suspend | Resume | Unmark) -> Mapping[str, object]:
+def patch(api: JobApi, job: Job, action: Suspend | Resume | Unmark) -> Mapping[str, object]:
     """The merge patch for the Job; its uid and resourceVersion are preconditions."""
     suspend = isinstance(action, Suspend)
     body: dict[str, object] = {
@@ -158,10 +158,8 @@ def patch(kind: JobKind, job: Job, action: Suspend | Resume | Unmark) -> Mapping
         }
     }
     if not isinstance(action, Unmark):
-        spec: dict[str, object] = {"suspend": suspend}
-        for field in reversed(kind.policy):
-            spec = {field: spec}
-        body["spec"] = spec
+        policy = {"suspend": suspend}
+        body["spec"] = {api.policy: policy} if api.policy else policy
     return body
 
 
@@ -220,8 +218,8 @@ def _actions(
 
 def _reasons_to_leave(job: Job, pod: Pod) -> Iterator[str]:
     """Why the Job must not be suspended."""
-    kind = kind_of(ownership.controller(pod))
-    if kind is None or not _controls(job, pod):
+    api = api_of(ownership.controller(pod))
+    if api is None or not _controls(job, pod):
         yield "it is not the Job that made the pod"
         return
     if job.deleting:
@@ -232,11 +230,11 @@ def _reasons_to_leave(job: Job, pod: Pod) -> Iterator[str]:
         yield "somebody else has suspended it"
     if label := queued_by_kueue(job, pod):
         yield f"Kueue decides when it is suspended: label {label}"
-    if (manager := job.run_policy.managed_by or kind.manager) != kind.manager:
+    if (manager := job.run_policy.managed_by or api.manager) != api.manager:
         yield f"it is managed by {manager}"
-    if pod.labels.get(kind.job_name) != job.metadata.name:
+    if pod.labels.get(api.job_name) != job.metadata.name:
         # All of its pods are found by that label.
-        yield f"its pod has no label {kind.job_name}: {job.metadata.name}"
+        yield f"its pod has no label {api.job_name}: {job.metadata.name}"
 
 
 def _controls(job: Job, pod: Pod) -> bool:

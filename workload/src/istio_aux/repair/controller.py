@@ -32,7 +32,7 @@ from istio_aux.kube.resources import Key
 from istio_aux.recorder import RepairRecorder
 from istio_aux.repair.application_status import ApplicationMesh, application_status
 from istio_aux.repair.pod_store import BATCH, BarePod, PodOwner, PodStore, StoredPod
-from istio_aux.repair.suspended_jobs import SuspendedJob, SuspendedJobs
+from istio_aux.repair.suspended_jobs import SuspendedJob, SuspendedJobs, end_tasks
 from istio_aux.telemetry import Telemetry
 
 OFF = "race-policy: off"
@@ -230,14 +230,7 @@ class RepairController:
         self._stopping = True
         for owner in self._active:
             self._cancel_timer(owner)
-        await asyncio.gather(self._suspended_jobs.stop(patience), self._stop_tasks(patience))
-
-    async def _stop_tasks(self, patience: float) -> None:
-        if self._tasks:
-            _, late = await asyncio.wait(self._tasks, timeout=patience)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+        await asyncio.gather(self._suspended_jobs.stop(patience), end_tasks(self._tasks, patience))
 
     async def _observe_changed(self) -> None:
         """Observe all controllers that are queued."""

@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import msgspec
 
 from istio_aux.core import ownership, suspension
-from istio_aux.core.jobs import KINDS, Job, kind_of
+from istio_aux.core.jobs import KINDS, Job, api_of
 from istio_aux.core.pod import OwnerReference, Pod
-from istio_aux.core.suspension import AwaitPods, Leave, Resume, SuspensionLimits, Unmark
+from istio_aux.core.suspension import AwaitPods, Leave, Resume, Suspend, SuspensionLimits, Unmark
 from istio_aux.kube import actions
 from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.client import Client
@@ -74,19 +74,23 @@ class _Resources(msgspec.Struct, frozen=True):
 _resources = Reader(_Resources, "list of resources")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Suspension:
-    """One suspended Job; it was first ``seen`` when the monotonic clock said ``begun``."""
+    """One suspended Job, which was first seen at ``seen``, by the monotonic clock at ``began``."""
 
-    key: Key
+    namespace: str
     owner: OwnerReference
-    seen: datetime
-    since: datetime
-    begun: float
+    seen: datetime = field(default_factory=lambda: datetime.now(UTC))
+    began: float = field(default_factory=time.monotonic)
+    since: datetime | None = None
     reason: str = "it was just suspended"
     gone: float | None = None
     reported: bool = False
     task: asyncio.Task[None] | None = None
+
+    @property
+    def key(self) -> Key:
+        return Key(self.namespace, self.owner.name, self.owner.uid)
 
 
 class SuspendedJobs:
@@ -103,12 +107,7 @@ class SuspendedJobs:
     ) -> None:
         """Start as a follower.
 
-        Args:
-            client: an open client.
-            telemetry: the metrics.
-            recorder: records what is done.
-            allowed: whether Jobs may be suspended. Suspended ones are resumed in any case.
-            limits: limits in time.
+        Jobs are suspended only if that is ``allowed``; suspended ones are resumed in any case.
         """
         self._client, self._recorder = client, recorder
         self._allowed, self._limits = allowed, limits or SuspendedJobsLimits()
@@ -119,7 +118,7 @@ class SuspendedJobs:
         telemetry.suspended_jobs.set_function(lambda: len(self._jobs))
 
     def lead(self, leading: bool) -> None:
-        """Start to act, or stop that: then nothing more is done."""
+        """Start to act, or stop that at once."""
         if leading == self._leading or self._stopping.is_set():
             return
         self._leading = leading
@@ -131,21 +130,17 @@ class SuspendedJobs:
             self._jobs.clear()
 
     async def stop(self, patience: float) -> None:
-        """Start nothing more, give requests ``patience`` seconds; the next leader resumes Jobs."""
+        """Start nothing more, and give requests ``patience`` seconds; the next leader goes on."""
         self._stopping.set()
-        if tasks := self._tasks():
-            _, late = await asyncio.wait(tasks, timeout=patience)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+        await end_tasks(self._tasks(), patience)
 
     def status(self) -> list[SuspendedJob]:
         """The Jobs that are suspended now, the oldest first; only the leader knows any."""
-        found = sorted(self._jobs.values(), key=lambda job: job.since)
-        return [
-            SuspendedJob(job.key.namespace, job.owner.kind, job.key.name, job.since, job.reason)
-            for job in found
+        found = [
+            SuspendedJob(j.namespace, j.owner.kind, j.owner.name, j.since or j.seen, j.reason)
+            for j in self._jobs.values()
         ]
+        return sorted(found, key=lambda job: job.since)
 
     async def suspend(self, pod: Pod) -> str:
         """Have all pods of the Job that controls ``pod`` replaced.
@@ -157,7 +152,7 @@ class SuspendedJobs:
             KubeError: there was no answer. If the Job was suspended, it will be resumed.
         """
         owner = ownership.controller(pod)
-        if owner is None or kind_of(owner) is None:
+        if owner is None or api_of(owner) is None:
             return "its controller cannot be suspended"
         if not self._allowed or not self._acts():
             return "this process may not suspend it"
@@ -167,24 +162,22 @@ class SuspendedJobs:
         if suspension.is_marked(job):
             self._adopt(pod.metadata.namespace, owner)
             return ""
-        if why := await self._suspend(owner, job, pod):
-            return f"its {owner.kind} is not suspended: {why}"
-        return ""
+        why = await self._suspend(pod.metadata.namespace, owner, job, pod)
+        return why and f"its {owner.kind} is not suspended: {_short(why)}"
 
-    async def _suspend(self, owner: OwnerReference, job: Job, pod: Pod) -> str:
-        namespace = pod.metadata.namespace
+    async def _suspend(self, namespace: str, owner: OwnerReference, job: Job, pod: Pod) -> str:
         decision = suspension.begin(job, pod, datetime.now(UTC))
         if isinstance(decision, Leave):
             return decision.reason
         if why := await self._protected(await self._pods(namespace, owner, job)):
-            return _short(why)
+            return why
         if not self._acts():
             return "this process does not lead any more"
         try:
             await self._patch(namespace, owner, job, decision)
         except BaseException as error:
             if isinstance(error, ApiError) and not error.unknown:
-                return _short(str(error))
+                return str(error)
             # Also if this task is cancelled: the request may still be performed.
             self._adopt(namespace, owner)
             raise
@@ -199,7 +192,7 @@ class SuspendedJobs:
         found = await actions.list_all(self._client, path, Pod, {"labelSelector": label})
         return suspension.own(job, found)
 
-    async def _protected(self, pods: Sequence[Pod]) -> str:
+    async def _protected(self, pods: list[Pod]) -> str:
         """Why one of the pods may not be disrupted now; empty if each of them may be.
 
         The operator deletes them whatever a PodDisruptionBudget says, so dry runs of evictions ask
@@ -215,31 +208,27 @@ class SuspendedJobs:
         return ""
 
     async def _patch(
-        self,
-        namespace: str,
-        owner: OwnerReference,
-        job: Job,
-        action: suspension.Suspend | Resume | Unmark,
+        self, namespace: str, owner: OwnerReference, job: Job, action: Suspend | Resume | Unmark
     ) -> None:
-        body = suspension.patch(KINDS[owner.kind], job, action)
-        await actions.patch_job(self._client, namespace, owner, msgspec.json.encode(body))
+        body = msgspec.json.encode(suspension.patch(KINDS[owner.kind], job, action))
+        await actions.patch_job(self._client, namespace, owner, body)
 
     def _acts(self) -> bool:
         return self._leading and not self._stopping.is_set()
 
     def _adopt(self, namespace: str, owner: OwnerReference) -> Key:
         """Make sure that a suspended Job has a task."""
-        key = Key(namespace, owner.name, owner.uid)
+        job = _Suspension(namespace, owner)
+        key = job.key
         if key not in self._jobs and self._acts():
-            now = datetime.now(UTC)
-            job = self._jobs[key] = _Suspension(key, owner, now, now, time.monotonic())
+            self._jobs[key] = job
             job.task = asyncio.create_task(self._follow(job), name=f"resume {key}")
-            job.task.add_done_callback(lambda _task: self._drop(job))
+            job.task.add_done_callback(lambda _task: self._drop(key, job))
         return key
 
-    def _drop(self, job: _Suspension) -> None:
-        if self._jobs.get(job.key) is job:
-            del self._jobs[job.key]
+    def _drop(self, key: Key, job: _Suspension) -> None:
+        if self._jobs.get(key) is job:
+            del self._jobs[key]
 
     def _tasks(self) -> list[asyncio.Task[None]]:
         tasks = (self._search, *(job.task for job in self._jobs.values()))
@@ -266,27 +255,23 @@ class SuspendedJobs:
 
     async def _marked(self) -> AsyncGenerator[tuple[str, OwnerReference]]:
         """Yield namespace and reference of all marked Jobs, of each kind that is served."""
-        path = f"/apis/{ownership.TRAINING}"
-        served = await actions.read(self._client, path, _resources)
+        served = await actions.read(self._client, f"/apis/{ownership.TRAINING}", _resources)
         training = (served and served.resources) or ()  # None: there is no training operator.
         for resource in (*training, _Resource("jobs", "Job")):
-            kind = KINDS.get(resource.kind)
-            if kind is None or "/" in resource.name:  # A subresource.
+            api = KINDS.get(resource.kind)
+            if api is None or "/" in resource.name:  # A subresource.
                 continue
-            path = actions.collection(kind.api_version, resource.name)
+            path = actions.collection(api.version, resource.name)
             pages = Lister(self._client, path, Job).pages({"labelSelector": suspension.MARK})
             async with aclosing(pages):
                 async for page in pages:
                     # The task of a Job that cannot be read reports that.
                     marked = [key_of(job) for job in page.items if suspension.is_marked(job)]
                     for key in (*(found.key for found in page.unreadable), *marked):
-                        yield (
-                            key.namespace,
-                            OwnerReference(
-                                api_version=kind.api_version, kind=kind.kind,
-                                name=key.name, uid=key.uid, controller=True,
-                            ),
-                        )  # fmt: skip
+                        owner = OwnerReference(
+                            api_version=api.version, kind=resource.kind, name=key.name, uid=key.uid
+                        )
+                        yield key.namespace, owner
 
     async def _follow(self, job: _Suspension) -> None:
         """Look at a suspended Job until it is resumed, or is not ours any more."""
@@ -310,7 +295,7 @@ class SuspendedJobs:
 
     async def _step(self, job: _Suspension) -> bool:
         """Read, decide, and act; returns whether nothing is left to do."""
-        namespace, owner = job.key.namespace, job.owner
+        namespace, owner = job.namespace, job.owner
         found = await actions.read_job(self._client, namespace, owner)
         if found is None:
             self._log(logging.INFO, "job-left", job, "it is gone")
@@ -321,32 +306,25 @@ class SuspendedJobs:
         job.since = suspension.since(found, job.seen)
         decision = suspension.follow(
             found, left, now=datetime.now(UTC), since=job.since, limits=self._limits.suspension,
-            waited=now - job.begun, gone=now - (job.gone or now),
+            waited=now - job.began, gone=now - (job.gone or now),
         )  # fmt: skip
         match decision:
-            case AwaitPods():
-                job.reason = decision.reason
-                self._report_late(job, decision, now)
+            case AwaitPods(reason=why):
+                job.reason = why
+                if not job.reported and now >= job.began + self._limits.late:
+                    job.reported = True
+                    pod = key_of(decision.pod) if decision.pod else None
+                    self._recorder.job_still_suspended(job.key, owner.kind, why, pod)
                 return False
-            case Leave():
-                self._log(logging.INFO, "job-left", job, decision.reason)
-            case Unmark():
+            case Leave(reason=why):
+                self._log(logging.INFO, "job-left", job, why)
+            case Unmark(reason=why):
                 await self._patch(namespace, owner, found, decision)
-                self._log(logging.WARNING, "job-left", job, decision.reason)
-            case Resume():
+                self._log(logging.WARNING, "job-left", job, why)
+            case Resume(reason=why, unchanged=unchanged):
                 await self._patch(namespace, owner, found, decision)
-                self._recorder.job_resumed(
-                    job.key, owner.kind, decision.reason, unchanged=decision.unchanged
-                )
+                self._recorder.job_resumed(job.key, owner.kind, why, unchanged=unchanged)
         return True
-
-    def _report_late(self, job: _Suspension, decision: AwaitPods, now: float) -> None:
-        """Report pods that do not end once: their Job does nothing until they do."""
-        if job.reported or now < job.begun + self._limits.late:
-            return
-        job.reported = True
-        pod = key_of(decision.pod) if decision.pod else None
-        self._recorder.job_still_suspended(job.key, job.owner.kind, decision.reason, pod)
 
     async def _rest(self, seconds: float) -> bool:
         """Wait so long, or until this process ends; returns whether to go on."""
@@ -359,6 +337,15 @@ class SuspendedJobs:
 
     def _log(self, level: int, event: str, job: _Suspension, why: str) -> None:
         self._recorder.job(level, event, job.key, job.owner.kind, why)
+
+
+async def end_tasks(tasks: Collection[asyncio.Task[None]], patience: float) -> None:
+    """Give tasks ``patience`` seconds to end, then cancel them."""
+    if tasks:
+        _, late = await asyncio.wait(tasks, timeout=patience)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
 
 
 def _short(text: str) -> str:
