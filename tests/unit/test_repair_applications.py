@@ -9,7 +9,7 @@ from aiohttp import web
 from istio_aux.core.applications import Applications, parse
 from istio_aux.core.liveness import State
 from istio_aux.core.policy import RacePolicy, RepairPolicy
-from istio_aux.repair.application_status import ApplicationMesh, ApplicationsFile
+from istio_aux.repair.application_status import ApplicationMesh, follow_applications
 from unit.asynchronous import background, driven, until
 from unit.core.mesh import DEFAULT, ENABLED, INJECT
 from unit.core.unmeshed import REPORT, STATEFUL
@@ -196,12 +196,9 @@ async def test_the_same_pod_is_found_by_its_namespace_and_by_its_application() -
 async def test_the_file_is_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It may come, change and go; a bad line is told once, and one that cannot be read is kept."""
     path, told = tmp_path / "applications", list[Applications]()
-    file = ApplicationsFile(path, told.append)
-    async with background(file.follow(0.01)):
+    async with background(follow_applications(path, told.append, 0.01)):
         path.write_text("shop/web\nnonsense\n")
         await until(lambda: len(told) == 1, "it is read")
-        assert not file.read()
-        assert len(caplog.records) == 1
         path.unlink()
         path.mkdir()
         await until(lambda: len(caplog.records) == 2, "it cannot be read")
@@ -215,10 +212,3 @@ async def test_the_file_is_followed(tmp_path: Path, caplog: pytest.LogCaptureFix
         " or namespace/** for all pods"
     )
     assert "Is a directory" in second
-
-
-def test_without_a_file_nobody_asks(tmp_path: Path) -> None:
-    for path in (None, tmp_path / "none"):
-        file = ApplicationsFile(path, lambda _found: None)
-        assert not file.read()
-        assert file.applications == Applications()

@@ -37,7 +37,7 @@ from istio_aux.kube.watch import Handler, Watch
 from istio_aux.notices import Notices
 from istio_aux.quit import controller as quitting
 from istio_aux.repair import controller as repairing
-from istio_aux.repair.application_status import ApplicationsFile
+from istio_aux.repair.application_status import follow_applications
 from istio_aux.settings import Settings
 from istio_aux.telemetry import Telemetry
 
@@ -91,7 +91,6 @@ class Wiring:
             self.client, self._namespaces, self.telemetry, self._events,
             policy=settings.repair_policy,
         )  # fmt: skip
-        self._applications = ApplicationsFile(settings.applications, self._ask)
         self._watches = self._watch()
         name, lease = identity(settings.webhook_address.port), settings.lease
         self._lease = (
@@ -136,10 +135,11 @@ class Wiring:
             "events": self._events.run,
             "injectors": functools.partial(self._watcher.run, self._configurations.synced),
             "repair": functools.partial(self._repair.run, self._listed),
-            "applications": self._applications.follow,
         }
         if self._lease:
             works["lease"] = self._lease.run
+        if file := self._settings.applications:
+            works["applications"] = functools.partial(follow_applications, file, self._ask)
         if self._settings.pebble_socket:
             works["notices"] = Notices(self._settings.pebble_socket, self._digest).run
         return works

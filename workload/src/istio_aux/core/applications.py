@@ -1,9 +1,7 @@
-"""Applications and namespaces whose pods are to have a sidecar because somebody asked for it.
+"""Applications and namespaces whose pods get a sidecar because somebody asked for it.
 
-Only the file that names them may live here, and what is meant by it: a pod of such an application
-is judged as admission would make it now. One entry a line: ``model/app``, ``model/*`` for all
-applications of a model, or ``namespace/**`` for all pods of a namespace that Istio injects; ``#``
-begins a comment.
+The file that names them has one entry a line: ``model/app``, ``model/*`` for all applications of a
+model, or ``namespace/**`` for all pods of a namespace that Istio injects; ``#`` starts a comment.
 """
 
 from __future__ import annotations
@@ -34,12 +32,12 @@ _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 
 
 class Applications(msgspec.Struct, frozen=True):
-    """Who asks.
+    """The content of the file.
 
     Attributes:
         named: applications by name.
         models: namespaces all of whose applications ask.
-        namespaces: whose pods all get a sidecar by the namespace's label, which the charm sets.
+        namespaces: namespaces all of whose pods get a sidecar by a label that the charm sets.
     """
 
     named: frozenset[Application] = frozenset()
@@ -54,10 +52,10 @@ class Applications(msgspec.Struct, frozen=True):
         return namespace in self.models or Application(namespace, name) in self.named
 
     def covers(self, namespace: str, application: str) -> bool:
-        """Whether pods of an application have their sidecar by us.
+        """Whether pods have their sidecar because of the file.
 
-        ``application`` is the value of `LABEL`, empty where there is none. They start after their
-        proxy and have it quit, whatever namespaces are selected.
+        Such pods are held and have their proxy quit in all namespaces. ``application`` is the value
+        of their `LABEL`, empty if there is none.
         """
         if namespace in IGNORED:
             return False
@@ -67,13 +65,13 @@ class Applications(msgspec.Struct, frozen=True):
         )
 
     def places(self) -> frozenset[str]:
-        """Return the namespaces of all pods that are covered."""
+        """The namespaces of all pods that are covered."""
         return self.models | self.namespaces | {each.namespace for each in self.named}
 
     def judged(self, pod: Pod) -> Pod:
         """The pod as admission would make it now: with Istio's label if its application asks.
 
-        The same pod if it is left as it is, such as one that says itself what it wants.
+        Returns the same object if admission would not change it.
         """
         if not self.asks(pod) or not plan_label(pod).ops:
             return pod
@@ -82,18 +80,18 @@ class Applications(msgspec.Struct, frozen=True):
 
 
 def new_pod(application: Application) -> NewPod:
-    """A pod that the application would have next, as far as its labels go."""
+    """The next pod of the application, as far as its labels are known."""
     labels = asking({LABEL: application.name})
     return NewPod(metadata=NewMetadata(namespace=application.namespace, labels=labels))
 
 
 def asking(labels: Mapping[str, str]) -> dict[str, str]:
-    """The same labels with the one that asks Istio for a sidecar."""
+    """The labels with the one that asks Istio for a sidecar."""
     return {**labels, INJECT: "true"}
 
 
 def parse(text: str) -> tuple[Applications, tuple[str, ...]]:
-    """Read the file; returns who asks, and a line about each entry that means nothing."""
+    """Read the file; returns its content, and a line about each invalid entry."""
     named: set[Application] = set()
     models: set[str] = set()
     namespaces: set[str] = set()

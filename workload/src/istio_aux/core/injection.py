@@ -135,7 +135,7 @@ def expected(
         The answer of the first webhook that injects the pod, if there is one: an istiod that leaves
         a pod alone does not keep others from injecting it.
     """
-    if reason := next(_reasons_against(pod, namespace_labels or {}), None):
+    if reason := next(reasons_against(pod, namespace_labels or {}), None):
         return Expectation(expected=False, reason=reason)
     if namespace_labels is None:
         reason = f"the labels of namespace {pod.metadata.namespace} are not known"
@@ -153,8 +153,8 @@ def expected(
     return unsure or against or _unselected(namespace_labels, hooks)
 
 
-def _reasons_against(pod: NewPod, namespace_labels: Mapping[str, str]) -> Iterator[str]:
-    """What decides against a sidecar whichever webhook is called."""
+def reasons_against(pod: NewPod, namespace_labels: Mapping[str, str]) -> Iterator[str]:
+    """Why the pod would get no sidecar, whichever webhook is called."""
     namespace = pod.metadata.namespace
     if pod.spec.host_network:
         yield "hostNetwork: Istio gives it no sidecar"

@@ -1,8 +1,7 @@
-"""What is known of the controller of a pod: does it make a new one, and what does that cost it.
+"""The controllers of pods: which of them replace a deleted or evicted pod, and what that costs.
 
-A decision to quit never asks who owns a pod. This is for those that delete or evict: pods that lost
-their proxy, and pods that never got one. That may only happen where a controller is known to make
-up for it.
+Pods are deleted or evicted only where a controller is known to replace them. A quit never depends
+on the owner of a pod.
 """
 
 from __future__ import annotations
@@ -14,25 +13,24 @@ from istio_aux.core.pod import Metadata, OwnerReference, Pod
 TRAINING_KINDS = frozenset({"JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob"})
 
 _JOBS = {"batch": frozenset({"Job"}), "kubeflow.org": TRAINING_KINDS}
-"""Kinds, by API group, whose pods end, and whose controllers make a new pod when one of theirs is
-deleted, or fail (`fails_with`): kubernetes pkg/controller/job, kubeflow/training-operator
-pkg/controller.v1/common."""
+"""Kinds, by API group, whose pods finish. Their controllers replace a deleted pod, or fail
+(`fails_with`): kubernetes pkg/controller/job, training-operator pkg/controller.v1/common."""
 
 _RESTARTING = frozenset({"JAXJob", "PaddleJob", "PyTorchJob"})
-"""Those of kubeflow.org that take a failed replica for a restart, unless they are to ``Never``."""
+"""Kinds of kubeflow.org that restart a failed replica, unless its restartPolicy is Never."""
 
 TRAINING = "kubeflow.org/v1"
-"""What the training operator serves; mpi-operator's kubeflow.org/v2beta1 is another matter."""
+"""API of the training operator; kubeflow.org/v2beta1 is mpi-operator's."""
 
 KUEUE = "kueue.x-k8s.io/"
-"""Prefix of Kueue's labels: of a Job's ``queue-name``, and of ``podset`` on the pods of a Job that
-it manages without one. Whether such a Job is suspended is for Kueue to say."""
+"""Prefix of Kueue's labels: ``queue-name`` of a Job, ``podset`` of pods. Kueue decides when such a
+Job is suspended."""
 
 _SERVICES = {
     "": frozenset({"ReplicationController"}),
     "apps": frozenset({"DaemonSet", "ReplicaSet", "StatefulSet"}),
 }
-"""The same for pods that are not meant to end: kubernetes pkg/controller."""
+"""The same for kinds whose pods do not finish: kubernetes pkg/controller."""
 
 _ORDINAL = re.compile(r".*-([0-9]+)")
 """kubernetes pkg/controller/statefulset: statefulPodRegex."""
@@ -50,12 +48,12 @@ def controller_of(metadata: Metadata) -> OwnerReference | None:
 
 
 def is_job(owner: OwnerReference) -> bool:
-    """Whether the owner is a Job of a known kind: it is over when its pods are finished."""
+    """Whether the owner is a Job of a known kind, whose pods finish."""
     return owner.kind in _JOBS.get(group(owner), frozenset())
 
 
 def not_replaced(pod: Pod) -> str | None:
-    """Say why nobody is known to make a new pod in place of this one, or None if somebody is."""
+    """Why no controller is known to replace the pod; None if one is."""
     owner = controller(pod)
     if owner is None:
         return "the pod has no controller that would make a new one"
@@ -65,11 +63,11 @@ def not_replaced(pod: Pod) -> str | None:
 
 
 def fails_with(pod: Pod) -> str | None:
-    """Say why the controller itself would fail if this pod were evicted, or None if it would not.
+    """Why the controller itself would fail if this pod were evicted; None if it would not.
 
     The training operator counts a running pod with a deletionTimestamp as a failed replica (1.9
-    pkg/core/status.go), and what it makes of that depends on the kind and its restartPolicy
-    (UpdateJobStatus of each). ``ExitCode`` among those cannot be told from ``Never`` by the pod.
+    pkg/core/status.go). The consequence depends on the kind and its restartPolicy (UpdateJobStatus
+    of each). A pod does not show whether that is ``ExitCode`` or ``Never``.
     """
     owner = controller(pod)
     if owner is None or group(owner) != "kubeflow.org":
@@ -80,16 +78,15 @@ def fails_with(pod: Pod) -> str | None:
 
 
 def resumable(owner: OwnerReference) -> bool:
-    """Whether the owner is a Job that makes all its pods anew when it was suspended and is resumed.
+    """Whether the owner is a Job of the training operator, which can be suspended and resumed.
 
-    Other than for the deletion of a pod, no kind of the training operator counts a failure for that
-    (1.9 pkg/controller.v1/common/job.go ReconcileJobs): see `suspension`.
+    It replaces all its pods then, and counts no failure: see `suspension`.
     """
     return owner.api_version == TRAINING and is_job(owner)
 
 
 def ordinal(pod: Pod) -> int | None:
-    """The place of a StatefulSet's pod, which is part of its name; None for all others."""
+    """The number of a StatefulSet's pod, from its name; None for all others."""
     owner = controller(pod)
     if owner is None or (group(owner), owner.kind) != ("apps", "StatefulSet"):
         return None

@@ -12,7 +12,7 @@ from istio_aux.core import completion, injection, jobs, ownership
 from istio_aux.core.applications import LABEL
 from istio_aux.core.pod import PROXY, OwnerReference, Pod, Struct
 from istio_aux.core.policy import RacePolicy, RepairPolicy
-from istio_aux.core.start import DATAPLANE, INJECT, INJECTED, MIRROR
+from istio_aux.core.start import INJECTED, MIRROR
 
 _JUJU = (
     ("model.juju.is/disable-webhook", None),
@@ -127,24 +127,11 @@ def _reasons_to_skip(pod: Pod, policy: RepairPolicy) -> Iterator[str]:
         yield f"the pod has a container {PROXY}"
     if INJECTED in pod.annotations:
         yield f"annotation {INJECTED}: Istio has processed the pod"
-    yield from _opt_outs(pod)
-    yield from _untouchable(pod, policy)
-
-
-def _opt_outs(pod: Pod) -> Iterator[str]:
-    """Why a new pod would get no sidecar either; the expectation may be out of date."""
-    if pod.spec.host_network:
-        yield "hostNetwork: Istio gives it no sidecar"
     if MIRROR in pod.annotations:
         yield "the pod mirrors a static pod"
-    if pod.metadata.namespace in injection.IGNORED:
-        yield f"Istio ignores namespace {pod.metadata.namespace}"
-    # istio inject.go injectRequired: the label, if there is one, beats the annotation.
-    if pod.labels.get(INJECT, pod.annotations.get(INJECT)) == "false":
-        source = "label" if INJECT in pod.labels else "annotation"
-        yield f'{source} {INJECT}: "false"'
-    if pod.labels.get(DATAPLANE) == "ambient":
-        yield f'label {DATAPLANE}: "ambient"'
+    # A new pod would get no sidecar either; the expectation may be out of date.
+    yield from injection.reasons_against(pod, {})
+    yield from _untouchable(pod, policy)
 
 
 def _untouchable(pod: Pod, policy: RepairPolicy) -> Iterator[str]:

@@ -45,49 +45,38 @@ class ApplicationMesh(msgspec.Struct, frozen=True, rename="kebab"):
     meshed_reason: str
 
 
-class ApplicationsFile:
-    """The file that names the applications; `core.applications.parse` says what it means.
+async def follow_applications(
+    path: Path, changed: Callable[[Applications], None], interval: float = POLL
+) -> None:
+    """Pass the applications that the file names to ``changed``, now and after each change of it.
 
-    Attributes:
-        applications: those that the file named when it was read last.
+    A file that does not exist names nobody; one that cannot be read changes nothing.
     """
+    applications = Applications()
+    known: str | None = ""
+    while True:
+        text = _read(path, report=known is not None)
+        if text is not None and text != known:
+            found, problems = parse(text)
+            for problem in problems:
+                _log.error("%s: %s", path, problem, extra={"event": "applications"})
+            if found != applications:
+                applications = found
+                changed(found)
+        known = text
+        await asyncio.sleep(interval)
 
-    def __init__(self, path: Path | None, changed: Callable[[Applications], None]) -> None:
-        """Pass every change that `follow` finds to ``changed``. Without a path nobody asks."""
-        self.applications = Applications()
-        self._path, self._changed = path, changed
-        self._text: str | None = None
 
-    def read(self) -> bool:
-        """Read the file; returns whether it names others than before.
-
-        A file that does not exist names nobody; one that cannot be read changes nothing.
-        """
-        if self._path is None:
-            return False
-        try:
-            text = self._path.read_text(errors="replace")
-        except FileNotFoundError:
-            text = ""
-        except OSError as error:
-            if self._text is not None:
-                _log.error("%s", error, extra={"event": "applications", "outcome": "kept"})
-            self._text = None
-            return False
-        if text == self._text:
-            return False
-        self._text, before = text, self.applications
-        self.applications, problems = parse(text)
-        for problem in problems:
-            _log.error("%s: %s", self._path, problem, extra={"event": "applications"})
-        return self.applications != before
-
-    async def follow(self, interval: float = POLL) -> None:
-        """Report the content of the file now, and every change of it, until cancelled."""
-        while True:
-            if self.read():
-                self._changed(self.applications)
-            await asyncio.sleep(interval)
+def _read(path: Path, *, report: bool) -> str | None:
+    """The text of the file; None if it cannot be read."""
+    try:
+        return path.read_text(errors="replace")
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        if report:
+            _log.error("%s", error, extra={"event": "applications", "outcome": "kept"})
+        return None
 
 
 def application_status(store: PodStore, unlisted: str = "") -> list[ApplicationMesh]:

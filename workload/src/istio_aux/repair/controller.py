@@ -35,8 +35,6 @@ from istio_aux.repair.pod_store import BATCH, BarePod, PodOwner, PodStore, Store
 from istio_aux.repair.suspended_jobs import SuspendedJob, SuspendedJobs, end_tasks
 from istio_aux.telemetry import Telemetry
 
-OFF = "race-policy: off"
-
 _PAUSE = 1.0
 """Seconds between an unhandled exception and the next attempt."""
 
@@ -110,8 +108,9 @@ class RepairController:
             client, telemetry, self._recorder,
             allowed=policy.race is RacePolicy.RESTART and policy.restart_jobs,
         )  # fmt: skip
-        self._unlisted = OFF if policy.race is RacePolicy.OFF else "pods are not listed yet"
-        self._running = self._leading = self._stopping = False
+        self._off = policy.race is RacePolicy.OFF
+        self._listed: asyncio.Event | None = None
+        self._leading = self._stopping = False
         self._failed: dict[str, datetime] = {}
         self._active: dict[PodOwner, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -154,7 +153,7 @@ class RepairController:
         for pod in self._store.unmeshed.values():
             if pod.owner:
                 self._store.queue(pod.owner, restart=pod.replica.restart)
-        if self._running:
+        if self._listed:
             self._suspended_jobs.lead(leading)
         self._store.doubt()
 
@@ -194,7 +193,8 @@ class RepairController:
 
     def applications(self) -> list[ApplicationMesh]:
         """The status of each application that asks for sidecars by name."""
-        return application_status(self._store, self._unlisted)
+        unlisted = "" if self._listed and self._listed.is_set() else "pods are not listed yet"
+        return application_status(self._store, "race-policy: off" if self._off else unlisted)
 
     def suspended(self) -> list[SuspendedJob]:
         """The Jobs that are suspended until their pods are gone; only the leader knows any."""
@@ -206,12 +206,10 @@ class RepairController:
         ``listed`` is set once all pods are known. Before, a pod that is not known yet would count
         as the replacement of another.
         """
-        self._running = True
+        self._listed = listed
         # Suspended Jobs are resumed even where no pods are watched any more.
         self._suspended_jobs.lead(self._leading)
         await listed.wait()
-        if self._unlisted != OFF:
-            self._unlisted = ""
         while True:
             self._woken.clear()
             try:
