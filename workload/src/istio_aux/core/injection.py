@@ -52,14 +52,10 @@ Policies = Mapping[ControlPlane, InjectionPolicy]
 
 
 class Expectation(Struct, frozen=True):
-    """Whether a pod should have a sidecar, and why.
+    """Whether a pod should have a sidecar (None: not known), and why, in one line.
 
-    Attributes:
-        expected: None when it cannot be known.
-        reason: for people; one line.
-        configuration: name of the one that decides, empty when none selects the pod.
-        webhook: name of the webhook that selects the pod, empty when none does.
-        revision: of the istiod that answers it, empty when none does.
+    ``webhook`` of ``configuration`` decides, and the istiod of ``revision`` answers it; all three
+    are empty when no webhook selects the pod.
     """
 
     expected: bool | None
@@ -70,12 +66,9 @@ class Expectation(Struct, frozen=True):
 
 
 class Hook(msgspec.Struct, frozen=True):
-    """One webhook of Istio's that may be called at the creation of a pod.
+    """One webhook of Istio's that may be called when a pod is created.
 
-    Attributes:
-        namespaces: what it selects by the labels of the namespace.
-        pods: what it selects by the labels of the pod.
-        unclear: why it may not be called although its selectors match; empty if it is.
+    ``unclear`` says why it may not be called although its selectors match; empty if it is.
     """
 
     configuration: str

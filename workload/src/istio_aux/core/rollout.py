@@ -59,35 +59,25 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Moment(NamedTuple):
-    """The present, on two clocks.
-
-    Attributes:
-        steady: seconds of a clock that is never set.
-        wall: seconds since 1970, as in a creationTimestamp.
-    """
+    """The present, in seconds of a clock that is never set, and in seconds since 1970."""
 
     steady: float
     wall: float
 
 
 class Sidecar(StrEnum):
-    """Whether a pod has its sidecar."""
+    """Whether a pod has its sidecar; without one, whether it should (unknown: not known)."""
 
     PRESENT = "present"
     MISSING = "missing"
     UNKNOWN = "unknown"
-    """It has none, and it is not known whether it should."""
     UNWANTED = "unwanted"
-    """It has none, and it should not."""
 
 
 class Replica(Struct, frozen=True, gc=False):
     """A pod of a controller, as it is now; `replica` makes one.
 
     Attributes:
-        name: its name, in the namespace of its controller.
-        uid: its UID.
-        sidecar: whether it has its sidecar.
         ready: whether it serves. A Job's pod with a sidecar always does: it may finish before
             anybody sees it Ready.
         deleting: whether it has a deletionTimestamp.
@@ -118,7 +108,6 @@ class Failure(Struct, frozen=True):
     """A pod that was made after a restart has no sidecar either.
 
     Attributes:
-        reason: which pods; one line.
         created: when that pod was created, in seconds since 1970.
         noticed: when that was noticed, or ``created`` if that is later: clocks differ.
         uid: of that pod; empty if an earlier leader saw it.
@@ -136,8 +125,7 @@ class Rollout(Struct, frozen=True):
     Attributes:
         replacing: set in state "replacing".
         failure: set in state "failed".
-        refusals: refused evictions in a row.
-        refusal: why the last one was refused.
+        refusals: refused evictions in a row; ``refusal`` is why the last one was.
         retry_at: the steady time before which no eviction is tried.
         served: the steady time of the last attempt; None: there was none.
     """
@@ -212,16 +200,13 @@ def serves(pod: Pod, present: bool) -> bool:
 def first_in_line(
     waiting: Mapping[str, Rollout], active: Iterable[Rollout], now: Moment, limits: RolloutLimits
 ) -> list[str]:
-    """Choose the controllers that may restart a pod now.
+    """Choose the controllers that may restart a pod now, the longest unserved first.
 
     Args:
-        waiting: the controllers whose next step is `Next`, by any key.
-        active: the rollouts of all others that are replacing a pod.
+        waiting: the rollouts whose next step is `Next`, by any key.
+        active: all others that are replacing a pod.
         now: the present.
         limits: at most ``at_once`` pods are being replaced, new ones included.
-
-    Returns:
-        Those that were never served come first, then those that were served longest ago.
     """
     free = limits.at_once - sum(_within_patience(rollout, now, limits) for rollout in active)
 
@@ -301,7 +286,11 @@ def observed(
     idle = Rollout(served=rollout.served)
     if failure := rollout.failure:
         expired = now.wall - failure.noticed >= limits.memory
-        return idle if expired or any(_helps(pod, failure) for pod in pods) else rollout
+        helped = any(
+            pod.sidecar is Sidecar.PRESENT and not pod.deleting and pod.created > failure.created
+            for pod in pods
+        )
+        return idle if expired or helped else rollout
     if (replacing := rollout.replacing) is None:
         return rollout
     old = replacing.pod
@@ -362,11 +351,6 @@ def _unproven(pods: Iterable[Replica], now: Moment, limits: RolloutLimits) -> Ho
             until = now.steady + pod.created - oldest
             return Hold(f"{pod.name} has its sidecar and is not Ready yet", until)
     return None
-
-
-def _helps(pod: Replica, failure: Failure) -> bool:
-    """Whether the pod shows that a restart helps after all."""
-    return pod.sidecar is Sidecar.PRESENT and not pod.deleting and pod.created > failure.created
 
 
 def _choose(pods: Iterable[Replica], possible: Sequence[Replica]) -> Next | Hold:

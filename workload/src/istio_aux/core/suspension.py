@@ -140,7 +140,7 @@ def follow(
         since: when it was suspended.
         waited: seconds since this process first saw it suspended.
         gone: seconds since this process first found none of its pods.
-        limits: the limits.
+        limits: the limits in time.
     """
     overdue = now >= _deadline(left, since, limits)
     return next(_actions(job, left, waited, gone, limits, overdue=overdue))

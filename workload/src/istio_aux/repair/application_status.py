@@ -28,11 +28,9 @@ class ApplicationMesh(msgspec.Struct, frozen=True, rename="kebab"):
 
     Attributes:
         live: whether a new pod of it would get its sidecar now; None: not known.
-        live_reason: why; one line, for people.
         revision: of the Istio whose injector selects its pods, empty while that is not known.
         root_namespace: of that Istio's control plane, empty as well.
         meshed: whether each of its pods has a sidecar; None: not known.
-        meshed_reason: why; one line, for people.
     """
 
     namespace: str

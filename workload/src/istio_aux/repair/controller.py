@@ -47,7 +47,7 @@ class Unmeshed(msgspec.Struct, frozen=True):
     """A pod that should have a sidecar and has none, as ``/status`` shows it.
 
     Attributes:
-        owner: kind and name of its controller, ``StatefulSet/web``; empty for a bare pod.
+        owner: kind and name of its controller, ``StatefulSet/web``; empty if it has none.
         reason: why it should have one, and why it is not restarted.
         since: when it was created: a pod gets its sidecar then, or never.
     """
@@ -63,9 +63,8 @@ class NotRestarted(msgspec.Struct, frozen=True):
     """The pod was not restarted.
 
     Attributes:
-        reason: why; one line.
         asked: seconds that the API server asks us to wait.
-        changed: whether the pod, or what was known of it, has changed since it was chosen.
+        changed: whether the pod, or what is known of it, has changed since it was chosen.
     """
 
     reason: str
@@ -90,15 +89,7 @@ class RepairController:
     ) -> None:
         """Start as a follower that knows nothing of injectors and applications.
 
-        Args:
-            client: an open client.
-            namespaces: the labels of each namespace; see `relabelled`.
-            telemetry: the metrics.
-            events: sends Events.
-            policy: what the cluster admin set.
-            suspended_jobs: suspends Jobs and resumes them.
-            limits: how fast pods are restarted.
-            clock: tells the present time, with a zone.
+        ``namespaces`` are the labels of each namespace; `relabelled` reports changes of them.
         """
         self._client, self._clock, self._limits = client, clock, limits or RolloutLimits()
         self._recorder = RepairRecorder(telemetry, events)

@@ -39,12 +39,11 @@ _ANNOTATIONS = (INJECT, INJECTED, MIRROR, jobs.INDEX_FAILURES)
 
 @dataclass(slots=True)
 class BarePod:
-    """The state of a pod that has no sidecar, where a change of something else may matter.
+    """More about a pod without a sidecar whose decision depends on other objects, too.
 
     Attributes:
         pod: reduced to what decides.
         version: its newest resourceVersion.
-        action: the newest decision.
         since: since when it is unmeshed; None: it is not.
     """
 
@@ -67,9 +66,7 @@ class StoredPod:
     """A pod.
 
     Attributes:
-        key: which pod.
         replica: the pod as its rollout sees it.
-        owner: its controller, if it has one.
         application: the value of its label `LABEL`, or empty.
         running: whether its phase is Running.
         bare: None where only a change of the pod itself can make it unmeshed.
@@ -89,7 +86,8 @@ class StoredPod:
         reference = ownership.controller(pod)
         if (
             not (present or bare)
-            or (reference.uid if reference else "") != (self.owner.uid if self.owner else "")
+            or (reference.uid if reference else "")
+            != (self.owner.reference.uid if self.owner else "")
             or (pod.metadata.deletion_timestamp is not None) is not known.deleting
             or (status.phase == "Running") is not self.running
             or pod.labels.get(LABEL, "") != self.application
@@ -112,14 +110,11 @@ class PodOwner:
     """A controller of pods.
 
     Attributes:
-        namespace: of its pods, and of itself.
-        reference: which. Nobody checks that its UID is that of an object in the namespace.
-        pods: its pods.
-        finished: whether it is known to be finished, if it is a batch Job.
-        job: the batch Job as it was read last, right before it was to be disturbed.
-        rollout: what was done about its pods.
+        reference: nobody checks that its UID is that of an object in the namespace.
+        finished: whether it is a batch Job that is known to be finished.
+        job: the batch Job as it was read last, before a pod of it was to be restarted.
         step: what is next; None: none of its pods is to be restarted.
-        timer: rings when time alone changes that.
+        timer: ends when time alone may change that.
         task: restarts one of its pods.
     """
 
@@ -135,11 +130,6 @@ class PodOwner:
 
     def __str__(self) -> str:
         return f"{self.reference.kind}/{self.reference.name}"
-
-    @property
-    def uid(self) -> str:
-        """Its UID, as its pods have it."""
-        return self.reference.uid
 
     @property
     def key(self) -> str:
@@ -158,8 +148,6 @@ class PodStore:
     Attributes:
         mesh: what is known of Istio's injectors.
         applications: those that ask for sidecars.
-        pods: all pods.
-        unmeshed: the unmeshed pods.
         unknown: pods of which it is not known whether they should have a sidecar.
         changed: a queue of controllers whose rollout may have to do something.
     """
@@ -305,7 +293,7 @@ class PodStore:
     def _join(self, stored: StoredPod, reference: OwnerReference | None) -> None:
         """The pod has this controller now, and no longer another one."""
         old, uid = stored.owner, reference.uid if reference else ""
-        if uid == (old.uid if old else ""):
+        if uid == (old.reference.uid if old else ""):
             return
         if old:
             stored.owner = None

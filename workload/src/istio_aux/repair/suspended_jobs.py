@@ -48,12 +48,7 @@ class SuspendedJobsLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SuspendedJob(msgspec.Struct, frozen=True):
-    """A Job that is suspended and will be resumed, as ``/status`` shows it.
-
-    Attributes:
-        since: when it was suspended.
-        reason: what it waits for.
-    """
+    """A suspended Job, as ``/status`` shows it: since when, and what it waits for."""
 
     namespace: str
     kind: str
