@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from pathlib import Path
 
 import lab
 import lab.images
@@ -18,7 +20,9 @@ from lightkube.resources.core_v1 import Pod
 
 from demo import scenes
 from demo.performance import Performance
+from demo.promise import Check
 from demo.steps import Steps
+from demo.story import JobStory
 from demo.worlds import play
 
 # Envoy needs a second or two until it has its configuration, and more on a busy node.
@@ -46,26 +50,47 @@ def run(steps: Steps, cluster: lab.Cluster) -> Performance:
     manifest = scenes.EXAMPLES / "tfjob.yaml"
     without = scenes.play(scenes.WITHOUT, manifest, client, cluster.kubeconfig, steps)
     helped = scenes.play(scenes.WITH, manifest, client, cluster.kubeconfig, steps)
-    worlds.become(istio, "on request", scenes.WITH.namespace)
-    native = scenes.play(scenes.NATIVE, manifest, client, cluster.kubeconfig, steps)
+    native, rows = natively(steps, istio, manifest, lambda _world: None)
     # Juju sends this every five minutes; the status is of the last event.
     app.run("update-status")
-    status = app.model.status()
-
-    def made(world: lab.istio.World) -> tuple[Shape, str]:
-        name = f"native-{world.replace(' ', '-')}"
-        pod = worlds.complete(client, scenes.WITH.namespace, name)
-        return worlds.shape(pod), f"its Job completes, its proxy exits {proxy_exit_code(pod)}"
-
     return Performance(
         without=without,
         helped=helped,
         native=native,
-        status=status,
+        status=app.model.status(),
         made=MADE,
         notes=NOTES,
-        worlds=play(istio, scenes.WITH.namespace, made, steps),
+        worlds=rows,
     )
+
+
+def natively(
+    steps: Steps,
+    istio: lab.istio.Istio,
+    manifest: Path,
+    meanwhile: Callable[[lab.istio.World], None],
+) -> tuple[JobStory, tuple[Check, ...]]:
+    """Complete a Job in each of the worlds of Istio, and the job of the demo in one of them.
+
+    ``meanwhile`` is called in each world, after its Job.
+    """
+    stories: list[JobStory] = []
+    rows: list[Check] = []
+    namespace = scenes.WITH.namespace
+    with istio.cluster.client() as client:
+
+        def made(world: lab.istio.World) -> tuple[Shape, str]:
+            pod = worlds.complete(client, namespace, f"native-{world.replace(' ', '-')}")
+            return worlds.shape(pod), f"its Job completes, its proxy exits {proxy_exit_code(pod)}"
+
+        for world, row in play(istio, namespace, made, steps):
+            rows.append(row)
+            meanwhile(world)
+            if world == "on request":
+                kubeconfig = istio.cluster.kubeconfig
+                stories.append(scenes.play(scenes.NATIVE, manifest, client, kubeconfig, steps))
+    [story] = stories
+    return story, tuple(rows)
 
 
 def set_stage(steps: Steps, cluster: lab.Cluster) -> tuple[lab.juju.App, lab.istio.Istio]:

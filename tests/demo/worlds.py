@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import lab.istio
 from lab import worlds
@@ -21,14 +21,17 @@ Made = Callable[[lab.istio.World], tuple[Shape, str]]
 """Makes a pod in that world; returns what it is, and what became of it."""
 
 
-def play(istio: lab.istio.Istio, namespace: str, made: Made, steps: Steps) -> tuple[Check, ...]:
-    """Let Istio be each of the worlds in turn, and make a pod in it."""
-    rows: list[Check] = []
+def play(
+    istio: lab.istio.Istio, namespace: str, made: Made, steps: Steps
+) -> Iterator[tuple[lab.istio.World, Check]]:
+    """Let Istio be each of the worlds in turn, and make a pod in it; it still is when that is said.
+
+    The first world is the one in which Istio is installed.
+    """
     for world, expected in EXPECTED.items():
         worlds.become(istio, world, namespace)
         shape, why = made(world)
         sidecar = "a native sidecar" if shape.native else "a classic sidecar"
         why = f"{sidecar}, started with {shape.started_with}, {why}"
-        rows.append(Check(f"with the label, {SAID[world]}", shape == expected, why))
         steps.done(f"{namespace}: Istio {world}: {why}")
-    return tuple(rows)
+        yield world, Check(f"with the label, {SAID[world]}", shape == expected, why)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import lab
 import lab.istio
+import lab.juju
 import pytest
 import yaml
 from demo import __main__ as program
@@ -17,7 +18,6 @@ from demo.performance import Performance
 from demo.promise import judge
 from demo.steps import Steps
 from demo.story import JobStory
-from lab import worlds
 from lightkube import codecs
 from rich.console import Console
 
@@ -55,6 +55,15 @@ spec:
 """
 
 
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """What `node.set_stage` makes."""
+
+    cluster: lab.Cluster
+    app: lab.juju.App
+    istio: lab.istio.Istio
+
+
 @pytest.fixture(scope="module")
 def console() -> Console:
     return Console(width=100, highlight=False)
@@ -66,23 +75,22 @@ def steps(console: Console) -> Steps:
 
 
 @pytest.fixture(scope="module")
-def stage(steps: Steps) -> Iterator[lab.istio.Istio]:
-    """Istio on a cluster of the demo's own, with the training-operator and the charm."""
+def stage(steps: Steps) -> Iterator[Stage]:
+    """A cluster of the demo's own, with Istio, the training-operator and the charm."""
     with lab.cluster("node") as cluster:
-        _, istio = node.set_stage(steps, cluster)
-        yield istio
+        yield Stage(cluster, *node.set_stage(steps, cluster))
 
 
-def played(stage: lab.istio.Istio, steps: Steps, scene: scenes.Scene, manifest: Path) -> JobStory:
+def played(stage: Stage, steps: Steps, scene: scenes.Scene, manifest: Path) -> JobStory:
     with stage.cluster.client() as client:
         return scenes.play(scene, manifest, client, stage.cluster.kubeconfig, steps)
 
 
 @pytest.fixture(scope="module")
 def stories(
-    stage: lab.istio.Istio, steps: Steps, tmp_path_factory: pytest.TempPathFactory
+    stage: Stage, steps: Steps, tmp_path_factory: pytest.TempPathFactory
 ) -> Mapping[str, JobStory]:
-    """The scenes of `make demo`, and two that break its promise, all that can be at once."""
+    """The first scenes of `make demo`, and two that break its promise, all at the same time."""
     with stage.cluster.client() as client:
         for resource in codecs.load_all_yaml(REFUSED):
             client.create(resource)
@@ -97,9 +105,7 @@ def stories(
     }
     with ThreadPoolExecutor(len(manifests)) as pool:
         told = {s.namespace: pool.submit(played, stage, steps, s, m) for s, m in manifests.items()}
-    worlds.become(stage, "on request", scenes.WITH.namespace)
-    native = played(stage, steps, scenes.NATIVE, manifest)
-    return {"native": native, **{name: story.result() for name, story in told.items()}}
+    return {name: story.result() for name, story in told.items()}
 
 
 def without_hold(tfjob: str) -> str:
@@ -111,8 +117,22 @@ def without_hold(tfjob: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def performance(stories: Mapping[str, JobStory]) -> Performance:
-    return Performance(stories["without"], stories["with"], stories["native"], status="", made={})
+def said() -> dict[str, str]:
+    """The message of the charm's status in each world of Istio."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def performance(
+    stage: Stage, steps: Steps, stories: Mapping[str, JobStory], said: dict[str, str]
+) -> Performance:
+    def meanwhile(world: lab.istio.World) -> None:
+        stage.app.settle()
+        said[world] = stage.app.status()[1]
+
+    manifest = scenes.EXAMPLES / "tfjob.yaml"
+    native, rows = node.natively(steps, stage.istio, manifest, meanwhile)
+    return Performance(stories["without"], stories["with"], native, status="", made={}, worlds=rows)
 
 
 def broken(performance: Performance, helped: JobStory) -> set[str]:
@@ -126,9 +146,20 @@ def broken(performance: Performance, helped: JobStory) -> set[str]:
 def test_with_the_label_the_tfjob_succeeds_and_without_it_hangs(
     performance: Performance, console: Console, tmp_path: Path
 ) -> None:
-    assert [check for check in judge(*performance.jobs).checks if not check.kept] == []
+    promise = judge(*performance.jobs, more=performance.worlds)
+    assert [check for check in promise.checks if not check.kept] == []
+    assert performance.native.native
     assert program.conclude(console, performance, tmp_path) == 0
     assert {path.name for path in tmp_path.iterdir()} == {"index.html", "timeline.svg"}
+
+
+def test_the_charm_says_whether_pods_are_native_as_istio_changes(
+    performance: Performance, said: dict[str, str]
+) -> None:
+    """Nobody is asked: the workload finds out, its notice wakes the charm."""
+    held = ["a classic sidecar" in row.why for row in performance.worlds]
+    assert held == [True, False, False]
+    assert ["pods are held, not native" in text for text in said.values()] == held
 
 
 def test_a_quit_that_is_refused_breaks_the_promise(

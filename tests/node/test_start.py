@@ -106,7 +106,7 @@ def admission(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) ->
     def workload(place: str, mode: str = "auto", **more: Any) -> Workload:
         name = f"start-{place}"
         # A proxy that is told to quit may never get ready.
-        # Here nobody finds out what Istio can do: `test_native.py`.
+        # Here nobody finds out what Istio can do: `test_demo.py`.
         more |= {"more": {"quit": "off", "start-mode": mode, "root-namespace": "nowhere"}}
         selector = f"lab.test/{name}=yes"
         return Workload(cluster, folder / name, name=name, model="start", selector=selector, **more)
