@@ -33,7 +33,8 @@ def bodies(namespace: str, node: str) -> dict[str, str]:
 
     ``running``: all containers run. ``finished``: the payload has exited with 0, the proxy runs.
     ``finish``: the way from the one to the other. ``touched``: a change that decides nothing.
-    ``exited``: the proxy has exited with 0 as well, and the pod is Succeeded.
+    ``exited``: the proxy has exited with 0 as well. ``over``: the pod is Succeeded, which a kubelet
+    writes once it has stopped the pod (kubelet status_manager.go mergePodStatus).
     """
     recorded = json.loads(RECORDING.read_text())
     metadata = {k: v for k, v in recorded["metadata"].items() if k not in _LEFT_OUT}
@@ -53,7 +54,8 @@ def bodies(namespace: str, node: str) -> dict[str, str]:
         "finished": finished,
         "finish": finish,
         "touched": {"conditions": touched},
-        "exited": {**_end(finish, PROXY), "phase": "Succeeded"},
+        "exited": _end(finish, PROXY),
+        "over": {"phase": "Succeeded"},
     }
     return {
         "pod": json.dumps(pod),

@@ -179,12 +179,16 @@ func (all *pods) quit(name string) error {
 
 func (all *pods) end(name string, found *record) {
 	err := all.server.patch(name, "exited", 0)
+	ended := time.Now()
+	if err == nil {
+		err = all.server.patch(name, "over", 0)
+	}
 	all.lock.Lock()
 	defer all.lock.Unlock()
 	if err != nil {
 		all.failure = err
 	} else {
-		found.ended = time.Now()
+		found.ended = ended
 	}
 	select {
 	case all.changed <- struct{}{}:

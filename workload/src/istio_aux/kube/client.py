@@ -19,7 +19,7 @@ import msgspec
 from aiohttp.client_ws import ClientWebSocketResponse
 from aiohttp.http_exceptions import LineTooLong
 
-from istio_aux.kube.access import Access
+from istio_aux.kube.access import Access, ResumingContext
 from istio_aux.kube.errors import (
     LONGEST_WAIT,
     ApiError,
@@ -195,6 +195,8 @@ class Client:
                 ssl=access.tls,
                 server_hostname=access.server_hostname,
             ) as socket:
+                if isinstance(access.tls, ResumingContext):
+                    access.tls.remember(socket.get_extra_info("ssl_object"))
                 try:
                     yield socket
                 finally:

@@ -1,0 +1,327 @@
+"""The states of a pod's quit: what is next after each observation, without an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from istio_aux.core import pod as pods
+from istio_aux.core.pod import Key, Pod
+from istio_aux.core.policy import DeadProxy, Policy, QuitMode
+from istio_aux.core.quit import Rung
+from istio_aux.core.quit_state import (
+    Action,
+    Answer,
+    Delete,
+    Deleted,
+    DryRun,
+    End,
+    Gone,
+    Limits,
+    Look,
+    PodState,
+    ProxyExit,
+    QuitScope,
+    Reported,
+    Retry,
+    Send,
+    Sleep,
+    Step,
+    Superseded,
+    Task,
+)
+from unit.core.pods import RUNNING, State, document, exited
+
+NOW = datetime(2026, 11, 21, 8, 16, 40, tzinfo=UTC)
+DONE, ENDED = exited(0), exited(0, at="2026-11-21T08:16:30Z")
+WELL, DOUBTFUL = Answer(True, True, "exit code 0"), Answer(False, True, "no exit code")
+FINISHED = "every payload container is finished"
+
+
+def pod(main: State = DONE, proxy: State = RUNNING, version: int = 0, **more: Any) -> Pod:
+    body = document({"istio-proxy": proxy, "main": main}, **more)
+    body["metadata"].update(resourceVersion=str(version or ""), labels={})
+    return pods.convert(body)
+
+
+class Story:
+    """One pod and its task, from the moment it is due."""
+
+    def __init__(self, first: Pod | None = None, **scope: Any) -> None:
+        self.scope = QuitScope(namespaces={"training": "u"}, **scope)
+        self.state = PodState(Key("training", "job", "u-1"))
+        self.state.observe(first or pod(), self.scope, NOW)
+        due = self.state.due(self.scope)
+        assert due
+        self.task = self.state.task = Task(self.state, due, since=NOW)
+
+    def awake(self, seconds: float = 0) -> Action:
+        return self.task.awake(self.scope, NOW + timedelta(seconds=seconds))
+
+    def watched(self, seen: Pod) -> None:
+        self.state.observe(seen, self.scope, NOW)
+
+    def looked(self, read: Pod | None = None, *, gone: bool = False) -> Action:
+        return self.task.looked(None if gone else read or pod(), self.scope, NOW)
+
+    def answered(self, answer: Answer = WELL, rung: Rung = Rung.EXEC) -> Action:
+        return self.task.answered(rung, answer, self.scope)
+
+    def failed(self, **how: Any) -> Action:
+        return self.task.failed("503: busy", self.scope, **how)
+
+    def told(self, answer: Answer = WELL) -> Story:
+        """The same pod once its proxy was told to exit."""
+        assert self.awake() == Look()
+        send = self.looked()
+        assert isinstance(send, Send)
+        self.answered(answer, send.rung)
+        return self
+
+
+def test_a_quit_from_the_first_look_to_the_proof() -> None:
+    story = Story()
+    assert story.awake() == Look()
+    assert story.looked() == Send(Rung.EXEC, "istio-proxy", 15020)
+    assert story.answered() == Sleep(Limits().confirm)
+    story.watched(pod(proxy=ENDED))
+    assert not story.task.is_due(story.scope)
+    assert story.awake() == End(ProxyExit(0, 1.0)), "the watch is the proof: no second look"
+
+
+@pytest.mark.parametrize(
+    ("answer", "seconds"),
+    [(WELL, 8.0), (DOUBTFUL, 2.0), (Answer(False, False, "403"), 0.0)],
+    ids=["well", "doubtful", "refused"],
+)
+def test_how_long_the_exit_is_waited_for(answer: Answer, seconds: float) -> None:
+    """T16, T17, T23: whatever was heard, the status decides; what was refused needs no wait."""
+    story = Story()
+    assert story.awake() == Look()
+    story.looked()
+    assert story.answered(answer) == Sleep(seconds)
+    assert story.awake() == Look()
+    assert story.looked(pod(proxy=exited(137))) == End(ProxyExit(137, 0.0))
+
+
+def test_a_proxy_that_withstands_is_told_by_one_rung_after_the_other() -> None:
+    """T16, T23: it is stuck after three failures, and every rung says why."""
+    story = Story()
+    for count, rung in enumerate((Rung.EXEC, Rung.PORT_FORWARD, Rung.ENVOY, Rung.EXEC), 1):
+        assert story.awake() == Look()
+        assert story.looked() == Send(rung, "istio-proxy", 15020)
+        story.answered(WELL if rung is Rung.EXEC else DOUBTFUL, rung)
+        assert story.awake() == Look()
+        assert story.looked() == Retry()
+        assert (story.state.stuck() is not None) is (count >= 3)
+    stuck = story.state.stuck()
+    assert stuck
+    assert stuck.attempts == 4
+    assert stuck.reason == (
+        "exec: exit code 0, but istio-proxy still runs; exec-envoy: no exit code; "
+        "port-forward: no exit code"
+    )
+
+
+Change = Callable[[Story], None]
+
+
+def leave(story: Story) -> None:
+    story.state.left = True
+
+
+def deselect(story: Story) -> None:
+    story.scope.namespaces.clear()
+
+
+def depose(story: Story) -> None:
+    story.scope.leading = False
+
+
+def stop(story: Story) -> None:
+    story.scope.stopping = True
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (deselect, "the pod is no longer selected"),
+        (depose, "another process leads"),
+        (stop, "this process is stopping"),
+    ],
+)
+def test_a_pod_that_is_no_business_of_ours_any_more_is_not_told(
+    change: Change, reason: str
+) -> None:
+    """T19: found out while it is read."""
+    story = Story()
+    assert story.awake() == Look()
+    change(story)
+    assert story.looked() == End(Superseded(reason))
+    assert story.task.attempts == 0
+
+
+@pytest.mark.parametrize(
+    ("seen", "outcome"),
+    [
+        (None, Gone()),
+        (pod(main=RUNNING), Superseded("not finished: main (running)")),
+        (pod(proxy=ENDED), Superseded(f"{FINISHED}, and istio-proxy too")),
+        (pod(deleting=True), Superseded("the pod is being deleted")),
+    ],
+    ids=["gone", "restarted", "exited before", "deleted"],
+)
+def test_what_is_read_right_before_an_attempt_decides(seen: Pod | None, outcome: Any) -> None:
+    """T19: and an exit that nobody asked for is none of ours."""
+    story = Story()
+    story.awake()
+    assert story.looked(seen, gone=seen is None) == End(outcome)
+
+
+@pytest.mark.parametrize(
+    ("change", "following"),
+    [
+        (leave, Look()),
+        (deselect, End(Superseded("the pod is no longer selected"))),
+        (depose, End(Superseded("another process leads"))),
+        (stop, End()),
+    ],
+)
+def test_a_task_that_is_not_due_any_more_between_attempts(
+    change: Change, following: Action
+) -> None:
+    story = Story().told()
+    assert story.awake() == Look()
+    assert story.looked() == Retry()
+    change(story)
+    assert story.awake() == following
+
+
+@pytest.mark.parametrize(
+    ("read", "outcome"),
+    [
+        (pod(proxy=ENDED, phase="Succeeded"), ProxyExit(0, 1.0)),
+        (None, Gone()),
+        (pod(), Superseded(FINISHED)),
+    ],
+    ids=["exited", "gone", "an older state"],
+)
+def test_how_it_ended_for_a_pod_that_left_the_watch(read: Pod | None, outcome: Any) -> None:
+    story = Story().told()
+    leave(story)
+    assert story.awake() == Look(), "the watch did not show the exit"
+    action = story.looked(read, gone=read is None)
+    if action == Look():
+        action = story.looked(read)
+    assert action == End(outcome)
+
+
+def test_a_pod_that_left_and_cannot_be_read_is_tried_twice() -> None:
+    story = Story().told()
+    leave(story)
+    assert (story.awake(), story.failed()) == (Look(), Look())
+    assert story.failed() == End(Superseded("not known: 503: busy"))
+
+
+def test_an_attempt_of_which_nothing_was_sent_is_none() -> None:
+    """T28: and the same rung is next."""
+    story = Story()
+    assert story.awake() == Look()
+    assert isinstance(story.looked(), Send)
+    assert story.failed(counts=False, pause=7.0) == Retry(reading=True, pause=7.0)
+    assert (story.task.attempts, story.task.failures, story.task.rung) == (0, 0, None)
+    assert story.awake() == Look()
+    assert story.looked() == Send(Rung.EXEC, "istio-proxy", 15020)
+
+
+def test_a_grace_period_is_slept_through_and_found_out_again() -> None:
+    story = Story(policy=Policy(grace=30))
+    assert story.awake(10) == Sleep(20.0)
+    assert story.awake(29.9) == Sleep(0.25), "not shorter: a clock may be ahead"
+    assert story.awake(30) == Look()
+    assert story.looked() == End(), "read a moment too early: a new task waits for the rest"
+
+
+def test_a_dry_run_ends_where_the_attempt_would_begin_and_is_over_until_something_changes() -> None:
+    story = Story(mode=QuitMode.DRY_RUN)
+    assert (story.awake(), story.looked()) == (Look(), End(DryRun()))
+    assert story.state.due(story.scope) is None
+    story.watched(pod(main=RUNNING))
+    story.watched(pod())
+    assert story.state.due(story.scope) == "quit"
+
+
+def test_a_state_that_is_older_than_what_is_known_is_not_believed_for_a_while() -> None:
+    story = Story(pod(version=20))
+    story.watched(pod(main=RUNNING, version=19))
+    assert story.state.verdict == "quit"
+    assert story.awake() == Look()
+    assert story.looked(pod(main=RUNNING, version=19)) == Retry()
+    later = NOW + timedelta(seconds=31)
+    story.state.observe(pod(main=RUNNING, version=1), story.scope, later)
+    assert story.state.verdict == "wait", "a restored etcd"
+
+
+TORN = pod(main=RUNNING, proxy=ENDED, owner=("batch/v1", "Job"), version=5)
+DELETE = Policy(dead_proxy=DeadProxy.DELETE)
+
+
+@pytest.mark.parametrize(
+    ("scope", "following"),
+    [
+        ({}, End(Reported())),
+        ({"policy": DELETE}, Delete("5")),
+        ({"policy": DELETE, "mode": QuitMode.DRY_RUN}, End(Reported())),
+    ],
+    ids=["report", "delete", "dry run"],
+)
+def test_a_dead_proxy_gets_a_second_look(scope: dict[str, Any], following: Action) -> None:
+    """T30, T41."""
+    story = Story(TORN, **scope)
+    assert story.awake() == Sleep(Limits().lost_after)
+    assert story.awake() == Look()
+    assert story.looked(TORN) == following
+    if isinstance(following, Delete):
+        assert story.failed(reading=False) == Retry()
+        assert (story.awake(), story.looked(TORN)) == (Look(), following)
+        assert story.task.deleted() == End(Deleted())
+    assert story.state.due(story.scope) is None
+
+
+@pytest.mark.parametrize(
+    "seen", [pod(main=ENDED, proxy=ENDED, version=6), None], ids=["finished too", "gone"]
+)
+def test_a_pod_that_ends_with_its_proxy_is_not_reported(seen: Pod | None) -> None:
+    story = Story(TORN)
+    story.awake()
+    assert story.awake() == Look()
+    assert story.looked(seen, gone=seen is None) == End()
+
+
+def test_the_owner_of_a_blocked_pod_is_told_after_a_while_and_once() -> None:
+    scope = QuitScope(namespaces={"training": "u"})
+    state = PodState(Key("training", "job", "u-1"))
+    blocked = pods.convert(document({"istio-proxy": RUNNING, "main": DONE, "side": RUNNING}))
+    state.observe(blocked, scope, NOW)
+    later = NOW + timedelta(seconds=45)
+    state.observe(blocked, scope, later)
+    assert state.alarm(scope, later) == 15.0, "from when it was first seen"
+    scope.leading = False
+    assert state.alarm(scope, later) is None
+    scope.leading = True
+    assert state.first("ProxyQuitBlocked")
+    assert state.alarm(scope, later) is None
+    assert not state.first("ProxyQuitBlocked")
+
+
+def test_the_step_says_where_a_task_stands() -> None:
+    story = Story()
+    steps = [story.task.step]
+    for act in (story.awake, story.looked, story.answered, story.awake, story.looked):
+        act()
+        steps.append(story.task.step)
+    assert steps == [
+        Step.READY, Step.LOOKING, Step.SENDING, Step.CONFIRMING, Step.JUDGING, Step.READY,
+    ]  # fmt: skip
