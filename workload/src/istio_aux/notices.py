@@ -45,12 +45,7 @@ class Notices:
     """Sends notices to one Pebble."""
 
     def __init__(
-        self,
-        socket: Path,
-        digest: Callable[[], bytes],
-        *,
-        rate: float = RATE,
-        look: float = LOOK,
+        self, socket: Path, digest: Callable[[], bytes], *, rate: float = RATE, look: float = LOOK
     ) -> None:
         """Prepare to notify the Pebble on ``socket`` whenever ``digest()`` changes."""
         self._socket, self._digest = socket, digest

@@ -87,13 +87,8 @@ def explain(
     return _run(kubeconfig, work)
 
 
-def audit(
-    kubeconfig: Path | None,
-    scope: Scope,
-    policy: Policy,
-    show: Callable[[report.Audit], None],
-) -> int:
-    """Show the pods that wait for their proxy, lost it or lack it; return the exit status.
+def audit(kubeconfig: Path | None, scope: Scope, policy: Policy, output: str) -> int:
+    """Print the pods that wait for their proxy, lost it or lack it; return the exit status.
 
     It is 0 even if there are such pods, and `NO_ANSWER` if some pods could not be judged.
     """
@@ -101,7 +96,7 @@ def audit(
     async def work(access: Access) -> int:
         with render.Progress(sys.stderr) as progress:
             found = await look(access, scope, policy, progress.show)
-        show(found)
+        render.show(sys.stdout, found, output)
         if not found.unknown:
             return 0
         _complain(f"pods that may lack their sidecar: {found.unknown}: {'; '.join(found.gaps)}")

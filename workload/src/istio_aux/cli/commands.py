@@ -8,6 +8,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
@@ -15,6 +16,7 @@ from typing import Any, cast
 from istio_aux import settings
 from istio_aux.cli import files, render, report
 from istio_aux.core import applications
+from istio_aux.core.applications import Applications
 from istio_aux.core.policy import Capability, Policy, Start
 
 AddParser = Callable[..., argparse.ArgumentParser]
@@ -82,14 +84,10 @@ def _audit(args: argparse.Namespace) -> int:
     from istio_aux.cli import cluster  # noqa: PLC0415 - explain and mutate need no client
 
     scope = cluster.Scope(
-        namespace=args.namespace,
-        selector=args.namespace_selector,
-        applications=args.applications,
+        namespace=args.namespace, selector=args.namespace_selector, applications=args.applications
     )
     policy = Policy(ignore_containers=args.ignore_containers, grace=args.quit_grace)
-    return cluster.audit(
-        args.kubeconfig, scope, policy, lambda found: render.show(sys.stdout, found, args.output)
-    )
+    return cluster.audit(args.kubeconfig, scope, policy, args.output)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -136,16 +134,10 @@ def _add_explain(add: AddParser) -> None:
         "pods", nargs="*", type=_checked(_pod), metavar="POD", help="a pod: NAMESPACE/NAME, or NAME"
     )
     _add_files(
-        explain,
-        "pods: JSON, JSON lines or YAML; one, many or in lists; - is stdin",
-        required=False,
+        explain, "pods: JSON, JSON lines or YAML; one, many or in lists; - is stdin", default=[]
     )
-    explain.add_argument(
-        "-o",
-        "--output",
-        choices=["text", "json"],
-        help="default: text in a terminal, json in a pipe or a file",
-    )
+    output = "default: text in a terminal, json in a pipe or a file"
+    explain.add_argument("-o", "--output", choices=["text", "json"], help=output)
     _add_namespace(explain, "of pods that are named without one; default: the kubeconfig's")
     _add_kubeconfig(explain, _CREDENTIALS)
     _add_option(explain, "ignore-containers", "NAME,NAME")
@@ -228,32 +220,17 @@ def _add_audit(add: AddParser) -> None:
     )
     _add_kubeconfig(audit, _CREDENTIALS)
     _add_namespace(audit, "only this namespace; default: all")
-    audit.add_argument(
-        "-o",
-        "--output",
-        choices=["table", "json"],
-        default="table",
-        help="json is one object a line (default: table)",
-    )
+    output = "json is one object a line (default: table)"
+    audit.add_argument("-o", "--output", choices=["table", "json"], default="table", help=output)
     # Without a selector `audit` looks everywhere, unlike `serve`.
     _add_option(audit, "namespace-selector", "SELECTOR", flag="--selector", default="")
     _add_option(audit, "ignore-containers", "NAME,NAME")
-    audit.add_argument(
-        "--applications",
-        type=_checked(_applications),
-        default=applications.Applications(),
-        metavar="FILE",
-        help=f"as for serve: {settings.OPTIONS['applications'].meaning}",
-    )
+    _add_option(audit, "applications", "FILE", type=_checked(_applications), default=Applications())
     _add_option(audit, "quit-grace", "SECONDS")
 
 
 def _command(
-    add: AddParser,
-    name: str,
-    summary: str,
-    epilog: str,
-    run: Callable[[argparse.Namespace], int],
+    add: AddParser, name: str, summary: str, epilog: str, run: Callable[[argparse.Namespace], int]
 ) -> argparse.ArgumentParser:
     command = add(
         name,
@@ -267,34 +244,23 @@ def _command(
 
 
 def _add_option(
-    command: argparse.ArgumentParser,
-    name: str,
-    metavar: str,
-    *,
-    flag: str | None = None,
-    default: str | None = None,
+    command: argparse.ArgumentParser, name: str, metavar: str, flag: str = "", **options: Any
 ) -> None:
-    """Add an option of `serve`, with its meaning, its values and its default."""
+    """Add an option of `serve`; ``options`` of argparse override what the option has."""
+    given: dict[str, Any] = {
+        "type": _checked(partial(settings.argument, name)),
+        "default": settings.default(name),
+        **options,
+    }
+    meaning = f"as for serve: {settings.OPTIONS[name].meaning}"
     command.add_argument(
-        flag or f"--{name}",
-        dest=name.replace("-", "_"),
-        type=_checked(lambda text: settings.argument(name, text)),
-        default=settings.default(name) if default is None else default,
-        metavar=metavar,
-        help=f"as for serve: {settings.OPTIONS[name].meaning}",
+        flag or f"--{name}", dest=name.replace("-", "_"), metavar=metavar, help=meaning, **given
     )
 
 
-def _add_files(command: argparse.ArgumentParser, what: str, *, required: bool) -> None:
+def _add_files(command: argparse.ArgumentParser, what: str, **options: Any) -> None:
     command.add_argument(
-        "-f",
-        "--file",
-        action="append",
-        dest="files",
-        required=required,
-        default=None if required else [],
-        metavar="FILE",
-        help=what,
+        "-f", "--file", action="append", dest="files", metavar="FILE", help=what, **options
     )
 
 
@@ -303,9 +269,8 @@ def _add_kubeconfig(command: argparse.ArgumentParser, otherwise: str) -> None:
 
 
 def _add_namespace(command: argparse.ArgumentParser, what: str) -> None:
-    command.add_argument(
-        "-n", "--namespace", type=_checked(settings.namespace), metavar="NS", help=what
-    )
+    read = _checked(settings.namespace)
+    command.add_argument("-n", "--namespace", type=read, metavar="NS", help=what)
 
 
 def _checked(read: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -333,7 +298,7 @@ def _capability(text: str) -> Capability:
     return Capability(text)
 
 
-def _applications(text: str) -> applications.Applications:
+def _applications(text: str) -> Applications:
     try:
         found, problems = applications.parse(Path(text).read_text(errors="replace"))
     except OSError as error:

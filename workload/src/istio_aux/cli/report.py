@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -18,8 +18,6 @@ State = Literal["stuck", "blocked", "lost", "unmeshed"]
 """``stuck``: only the proxy keeps the pod running. ``blocked``: some payload containers are
 finished and others are not, or an annotation is invalid. ``lost``: the proxy ended before the
 payload. ``unmeshed``: the pod should have a proxy and has none."""
-
-_REPORT_ONLY = RepairPolicy()
 
 
 class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -76,15 +74,7 @@ class Audit(msgspec.Struct, frozen=True):
 def explain(pod: Pod, policy: Policy, now: datetime | None) -> Explanation:
     """Explain one pod; with ``now`` None every grace period counts as over."""
     decision = quitting.decide(pod, policy, now)
-    return Explanation(
-        namespace=pod.metadata.namespace,
-        name=pod.metadata.name,
-        uid=pod.metadata.uid,
-        action=str(decision.__struct_config__.tag),
-        reason=decision.reason,
-        containers=dict(decision.containers),
-        start=told(pod),
-    )
+    return Explanation(**_facts(pod), **_verdict(decision), start=told(pod))
 
 
 def audit(
@@ -96,12 +86,10 @@ def audit(
         a finding; or, in one line, why it is unknown whether the pod lacks a sidecar; or None when
         all is well.
     """
-    match repair.decide(pod, expectation, _REPORT_ONLY, live=None):
+    match repair.decide(pod, expectation, RepairPolicy(), live=None):
         case repair.ReportUnmeshed(unmeshed=True, reason=reason):
             return Finding(
-                namespace=pod.metadata.namespace,
-                name=pod.metadata.name,
-                uid=pod.metadata.uid,
+                **_facts(pod),
                 state="unmeshed",
                 since=pod.metadata.creation_timestamp,
                 action="report",
@@ -129,14 +117,18 @@ def proxy_finding(pod: Pod, policy: Policy, now: datetime | None) -> Finding | N
             state = "blocked"
         case _:
             return None
-    return Finding(
-        namespace=pod.metadata.namespace,
-        name=pod.metadata.name,
-        uid=pod.metadata.uid,
-        state=state,
-        since=quitting.since(pod, decision),
-        action=str(decision.__struct_config__.tag),
-        reason=decision.reason,
-        by=by,
-        containers=dict(decision.containers),
-    )
+    since = quitting.since(pod, decision)
+    return Finding(**_facts(pod), **_verdict(decision), state=state, since=since, by=by)
+
+
+def _facts(pod: Pod) -> dict[str, Any]:
+    meta = pod.metadata
+    return {"namespace": meta.namespace, "name": meta.name, "uid": meta.uid}
+
+
+def _verdict(decision: quitting.Action) -> dict[str, Any]:
+    return {
+        "action": str(decision.__struct_config__.tag),
+        "reason": decision.reason,
+        "containers": dict(decision.containers),
+    }
