@@ -80,6 +80,7 @@ async def test_an_injector_is_live_since_it_was_seen_to_be_whoever_says_so(tmp_p
 
     def since(watcher: Watcher) -> datetime.datetime:
         (shown,) = watcher.shown()
+        assert shown.since
         return shown.since
 
     async with Cluster() as api, Istiod(tmp_path) as istiod:

@@ -6,10 +6,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from istio_aux.core.liveness import State
+from istio_aux.core.liveness import Injector, State
 from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
 from istio_aux.core.quit_state import Lost, Stuck
-from istio_aux.injector.watcher import InjectorStatus
 from istio_aux.repair.application_status import ApplicationMesh
 from istio_aux.repair.controller import Unmeshed
 from istio_aux.status import Status, digest
@@ -17,7 +16,7 @@ from msgspec.structs import replace
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 LATER = datetime(2026, 11, 21, 13, tzinfo=UTC)
-INJECTOR = InjectorStatus(
+INJECTOR = Injector(
     configuration="istio", revision="default", state=State.LIVE, why="it injects", since=NOON,
     native=Capability.NATIVE,
 )  # fmt: skip

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import httpx2
 import msgspec
+from istio_aux.core import liveness
 from istio_aux.core.liveness import State
 from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
-from istio_aux.injector.watcher import InjectorStatus
 from istio_aux.repair.application_status import ApplicationMesh
 from istio_aux.repair.controller import Unmeshed
 from istio_aux.repair.suspended_jobs import SuspendedJob
@@ -18,6 +18,12 @@ import probe
 from probe import Application, Injector, Probe
 
 NOW = datetime(2026, 11, 21, 19, 40, 12, tzinfo=UTC)
+
+
+def shown(name: str, state: State, why: str, native: Capability) -> liveness.Injector:
+    return liveness.Injector(
+        configuration=name, revision="default", state=state, why=why, since=NOW, native=native
+    )
 
 
 def test_every_word_of_the_workload_is_understood() -> None:
@@ -31,8 +37,8 @@ def test_every_word_of_the_workload_is_understood() -> None:
         capability=Capability.NATIVE,
         called_before_us=("istio",),
         injectors=[
-            InjectorStatus("one", "default", State.LIVE, "it injects", NOW, Capability.NATIVE),
-            InjectorStatus("two", "1-28", State.REFUSED, "TLS", NOW, Capability.UNKNOWN),
+            shown("one", State.LIVE, "it injects", Capability.NATIVE),
+            shown("two", State.REFUSED, "TLS", Capability.UNKNOWN),
         ],
         injector_live=True,
         watched_pods=0,

@@ -9,9 +9,9 @@ from importlib.metadata import version
 import msgspec
 from aiohttp import web
 
+from istio_aux.core.liveness import Injector
 from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
 from istio_aux.core.quit_state import Blocked, Lost, Stuck
-from istio_aux.injector.watcher import InjectorStatus
 from istio_aux.repair.application_status import ApplicationMesh
 from istio_aux.repair.controller import Unmeshed
 from istio_aux.repair.suspended_jobs import SuspendedJob
@@ -63,7 +63,7 @@ class Status(msgspec.Struct, frozen=True, rename="kebab"):
     start_mode: StartMode
     capability: Capability
     called_before_us: tuple[str, ...] | None
-    injectors: list[InjectorStatus]
+    injectors: list[Injector]
     injector_live: bool | None
     watched_pods: int
     selected_namespaces: list[str]

@@ -43,7 +43,6 @@ CONTAINER = {
 """A payload that almost every policy and quota admits."""
 
 _ENFORCED = "pod-security.kubernetes.io/enforce"
-"""Label of a namespace that may refuse the capabilities of Istio's init container."""
 
 _UNREADABLE = (ValueError, RecursionError)
 """Raised by decoding: not JSON, another type, nested too deeply."""
@@ -140,24 +139,20 @@ def questions(
 ) -> Iterator[Question]:
     """Yield pods for which the API server calls the injector of ``names``, the best first.
 
-    Args:
-        names: see `question`.
-        hooks: of all configurations.
-        namespaces: labels by name.
-        preferred: namespaces that come first.
+    For the arguments see `question`; ``preferred`` selects namespaces that come first.
     """
     mine = _mine(names, hooks)
-    first = [n for n in namespaces if preferred and preferred.matches(namespaces[n])]
-    chosen = {name: namespaces[name] for name in first}
-    others = {name: labels for name, labels in namespaces.items() if name not in chosen}
-    for some in filter(None, (chosen, others)):
+    chosen = {n for n in namespaces if preferred and preferred.matches(namespaces[n])}
+    for some in (chosen, namespaces.keys() - chosen):
+        # Namespaces that may refuse the capabilities of Istio's init container come last.
+        ordered = sorted(some - IGNORED, key=lambda n: (_ENFORCED in namespaces[n], n))
         for hook in mine:
-            labels = _selected_by(hook.pods)
-            if labels is None:
+            if (labels := _selected_by(hook.pods)) is None:
                 continue
-            for namespace in _best_first(some):
-                if hook.namespaces.matches(some[namespace]) and all(
-                    other in mine for other in hooks if _matches(other, some[namespace], labels)
+            for namespace in ordered:
+                where = namespaces[namespace]
+                if hook.namespaces.matches(where) and all(
+                    other in mine for other in hooks if _matches(other, where, labels)
                 ):
                     yield Question(namespace, labels, selected=True)
 
@@ -170,13 +165,6 @@ def _mine(names: Collection[tuple[str, str]], hooks: Sequence[Hook]) -> list[Hoo
 
 def _matches(hook: Hook, namespace: Mapping[str, str], labels: Mapping[str, str]) -> bool:
     return hook.namespaces.matches(namespace) and hook.pods.matches(labels)
-
-
-def _best_first(namespaces: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    found = namespaces.keys() - IGNORED
-    enforced = {name for name in found if _ENFORCED in namespaces[name]}
-    yield from sorted(found - enforced)
-    yield from sorted(enforced)
 
 
 def _selected_by(selector: Selector) -> dict[str, str] | None:
@@ -229,7 +217,11 @@ def answered(body: bytes, uid: str) -> Probe:
         operations = msgspec.json.decode(response.patch or b"[]", type=tuple[_Operation, ...])
     except _UNREADABLE as error:
         return refusal(f"its patch is not a JSON Patch: {error}")
-    return _given(name for operation in operations for name in _put(operation))
+    kinds = {kind for each in operations for kind, name in _put(each) if name == PROXY}
+    if not kinds:
+        return refusal(_NONE)
+    native = Capability.NATIVE if "initContainers" in kinds else Capability.CLASSIC
+    return Probe(injected=True, native=native)
 
 
 def created(body: bytes) -> Probe:
@@ -248,15 +240,7 @@ def refusal(why: str, *, asked: bool = True) -> Probe:
     return Probe(injected=False, why=" ".join(why.split())[:_SAID], asked=asked)
 
 
-def _given(containers: Iterator[tuple[str, str]]) -> Probe:
-    kinds = {kind for kind, name in containers if name == PROXY}
-    if not kinds:
-        return refusal(_NONE)
-    native = Capability.NATIVE if "initContainers" in kinds else Capability.CLASSIC
-    return Probe(injected=True, native=native)
-
-
-def _put(operation: _Operation) -> Iterator[tuple[str, str]]:
+def _put(operation: _Operation) -> Iterator[tuple[str, Any]]:
     """Yield the container lists and names that an operation sets.
 
     istiod sends the difference between the pod before and after by index: a name may be part of a
@@ -267,21 +251,11 @@ def _put(operation: _Operation) -> Iterator[tuple[str, str]]:
     value = operation.value
     for part in reversed(operation.path.split("/", 5)[1:]):  # Container names are not deeper.
         value = {part: value}
-    spec = _member(value, "spec")
     for kind in ("containers", "initContainers"):
-        found = _member(spec, kind)
-        if isinstance(found, list):
-            items = cast("Collection[object]", found)
-        else:
-            items = _members(found).values()
-        for container in items:
-            if isinstance(name := _member(container, "name"), str):
-                yield kind, name
+        found = _members(_members(value).get("spec")).get(kind)
+        items = cast("list[Any]", found) if isinstance(found, list) else _members(found).values()
+        yield from ((kind, _members(container).get("name")) for container in items)
 
 
-def _members(value: object) -> dict[str, object]:
-    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
-
-
-def _member(value: object, name: str) -> object:
-    return _members(value).get(name)
+def _members(value: object) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

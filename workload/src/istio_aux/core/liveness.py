@@ -8,12 +8,12 @@ got a sidecar. Only the probe is proof: a ready istiod may not serve its webhook
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from enum import StrEnum
 
 import msgspec
 
 from istio_aux.core.native import NOT_CHECKED, NativeCheck, least, never
-from istio_aux.core.pod import Struct
 from istio_aux.core.policy import Capability
 from istio_aux.core.webhooks import ClientConfig, Configuration, EndpointSlice, Service, Webhook
 
@@ -76,8 +76,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     checks: Mapping[ClientConfig, NativeCheck] = {}
 
 
-class Injector(Struct, frozen=True):
-    """One of Istio's webhook configurations and the istiod behind it.
+class Injector(msgspec.Struct, frozen=True, kw_only=True):
+    """One of Istio's webhook configurations and the istiod behind it; shown by ``/status``.
 
     Attributes:
         why: the reason for the state, one line for people.
@@ -86,6 +86,7 @@ class Injector(Struct, frozen=True):
         native: the sidecar of a pod that asks for a native one; unknown unless the injector is
             live.
         native_why: the reason, one line; empty until it was checked.
+        since: when the leader of that time first saw this state; `evaluate` does not know it.
     """
 
     state: State
@@ -94,6 +95,7 @@ class Injector(Struct, frozen=True):
     revision: str = ""
     native: Capability = Capability.UNKNOWN
     native_why: str = ""
+    since: datetime | None = None
 
     @property
     def live(self) -> bool:

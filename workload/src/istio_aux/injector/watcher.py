@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from istio_aux.core import liveness, native
 from istio_aux.core.checkpoint import Since
 from istio_aux.core.injection import Hook, InjectionPolicy, hooks_of
-from istio_aux.core.injection_probe import question, questions, refusal
+from istio_aux.core.injection_probe import Question, question, questions, refusal
 from istio_aux.core.liveness import Facts, Injector, Probe, State
 from istio_aux.core.mesh import Mesh
 from istio_aux.core.native import NativeCheck
@@ -60,30 +60,10 @@ _EXPECTED = frozenset({State.LIVE, State.ABSENT, State.DEACTIVATED})
 """States that need no attention."""
 
 
-class InjectorStatus(msgspec.Struct, frozen=True):
-    """One injector as ``/status`` shows it; see `liveness.Injector`.
-
-    Attributes:
-        since: when the leader of that time first saw this state.
-    """
-
-    configuration: str
-    revision: str
-    state: State
-    why: str
-    since: datetime
-    native: Capability
-    native_why: str = ""
-
-
-class _Runs(Protocol):
-    async def run(self) -> None: ...
-
-
-K = TypeVar("K", Service, ClientConfig)
-P = TypeVar("P", bound=_Runs)
 InjectorProbe = ProbeLoop[tuple[Address, ...], Probe]
 NativeProbe = ProbeLoop[tuple[Configuration, ...], NativeCheck]
+K = TypeVar("K", Service, ClientConfig)
+P = TypeVar("P", "Slices", InjectorProbe, NativeProbe)
 
 
 class Watcher:
@@ -112,9 +92,9 @@ class Watcher:
             client: open while `run` runs.
             namespaces: labels of all namespaces by name, kept up to date by their owner.
             telemetry: counts states and answers.
-            changed: called on the event loop with each new `mesh`.
-            ours: name of our own configuration, if there is one.
-            root: namespace of the only control plane that matters; None for all control planes.
+            changed: called with each new `mesh`.
+            ours: name of our own configuration.
+            root: namespace of the only control plane that matters; None for all of them.
             selector: namespaces in which pods will ask for native sidecars.
             rhythm: how often to ask injectors.
         """
@@ -132,7 +112,7 @@ class Watcher:
         self._slices: dict[Service, Slices] = {}
         self._probes: dict[ClientConfig, InjectorProbe] = {}
         self._natives: dict[ClientConfig, NativeProbe] = {}
-        self._tasks: dict[_Runs, asyncio.Task[None]] = {}
+        self._tasks: dict[object, asyncio.Task[None]] = {}
         self._since: dict[str, Since] = {}
         self._recalled: Mapping[str, Since] = {}
         self._logged: dict[str, State] = {}
@@ -163,18 +143,10 @@ class Watcher:
             extra={"event": "order", "before": names},
         )  # fmt: skip
 
-    def shown(self) -> list[InjectorStatus]:
+    def shown(self) -> list[Injector]:
         """Return what `/status` shows; nothing until it is known."""
         return [
-            InjectorStatus(
-                configuration=found.configuration,
-                revision=found.revision,
-                state=found.state,
-                why=found.why,
-                since=self._since[found.configuration].since,
-                native=found.native,
-                native_why=found.native_why,
-            )
+            msgspec.structs.replace(found, since=self._since[found.configuration].since)
             for found in (self.mesh.injectors if self.mesh.known else ())
         ]
 
@@ -285,14 +257,12 @@ class Watcher:
         )  # fmt: skip
 
     def _native_probe(self, target: ClientConfig) -> NativeProbe:
-        # A webhook may be called in some namespaces only: those with our pods come first.
-        checker = NativeChecker(
-            self._client,
-            lambda: questions(
-                self._targets.get(target, ()), self._hooks, self._namespaces, self._selector
-            ),
-            self._rhythm,
-        )
+        def pods() -> Iterable[Question]:
+            # A webhook may be called in some namespaces only: those with our pods come first.
+            names = self._targets.get(target, ())
+            return questions(names, self._hooks, self._namespaces, self._selector)
+
+        checker = NativeChecker(self._client, pods, self._rhythm)
         return ProbeLoop(
             f"native sidecars of {_service(target) or target.url}", checker.ask,
             native.unknown, self._news.set,
@@ -361,28 +331,38 @@ class Watcher:
         for state in State:
             self._telemetry.injectors.labels(state).set(list(states.values()).count(state))
         if mesh.known:
-            self._remember(states, datetime.now(UTC))
-            for found in mesh.injectors:
-                if self._logged.get(found.configuration) is not found.state:
-                    _report(found)
-            self._logged = states
-            self._report_capability()
+            now = datetime.now(UTC)
+            # What was recalled counts once: this process sees later changes itself.
+            before, self._recalled = self._since or self._recalled, {}
+            self._since = {
+                name: known if (known := before.get(name)) and known.state == state
+                else Since(state, now)
+                for name, state in states.items()
+            }  # fmt: skip
+            self._report(mesh)
         self._changed(mesh)
 
-    def _remember(self, states: Mapping[str, State], now: datetime) -> None:
-        """Remember since when injectors are in their states."""
-        # What was recalled counts once: this process sees later changes itself.
-        before, self._recalled = self._since or self._recalled, {}
-        self._since = {
-            name: known if (known := before.get(name)) and known.state == state
-            else Since(state, now)
-            for name, state in states.items()
-        }  # fmt: skip
-
-    def _report_capability(self) -> None:
-        capability, why = now = self.mesh.capability, self.mesh.capability_why
-        if why and now != self._logged_capability:
-            self._logged_capability = now
+    def _report(self, mesh: Mesh) -> None:
+        """Log each new state, and a new capability once it is known."""
+        for found in mesh.injectors:
+            if self._logged.get(found.configuration) is not found.state:
+                extra = {
+                    "event": "injector",
+                    "configuration": found.configuration,
+                    "revision": found.revision,
+                    "state": found.state,
+                    "why": found.why,
+                    "native": found.native,
+                }
+                _log.log(
+                    logging.INFO if found.state in _EXPECTED else logging.WARNING,
+                    "%s: %s: %s", found.configuration or "no injector", found.state, found.why,
+                    extra=extra,
+                )  # fmt: skip
+        self._logged = {found.configuration: found.state for found in mesh.injectors}
+        capability, why = reported = mesh.capability, mesh.capability_why
+        if why and reported != self._logged_capability:
+            self._logged_capability = reported
             _log.log(
                 logging.WARNING if capability is Capability.UNKNOWN else logging.INFO,
                 "start: %s: %s", capability, why,
@@ -455,18 +435,3 @@ def _service(target: ClientConfig) -> Service | None:
         )
     except InvalidNameError:
         return None
-
-
-def _report(found: Injector) -> None:
-    _log.log(
-        logging.INFO if found.state in _EXPECTED else logging.WARNING,
-        "%s: %s: %s", found.configuration or "no injector", found.state, found.why,
-        extra={
-            "event": "injector",
-            "configuration": found.configuration,
-            "revision": found.revision,
-            "state": found.state,
-            "why": found.why,
-            "native": found.native,
-        },
-    )  # fmt: skip
