@@ -129,10 +129,11 @@ class Stream:
         creations: those that have ended.
     """
 
-    def __init__(self, cluster: Cluster, pod: Pod, *, rate: float) -> None:
-        """`rate`: creations a second."""
+    def __init__(self, cluster: Cluster, pod: Pod, *, rate: float, dry_run: bool = False) -> None:
+        """`rate`: creations a second; `dry_run`: they are admitted, and not stored."""
         self.creations: list[Creation] = []
         self._cluster, self._pod, self._rate = cluster, pod, rate
+        self._query = "?dryRun=All" if dry_run else ""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="creations")
 
@@ -172,7 +173,7 @@ class Stream:
 
         async def one() -> None:
             try:
-                self.creations.append(await _post(session, url, body))
+                self.creations.append(await _post(session, url + self._query, body))
             finally:
                 slots.release()
 

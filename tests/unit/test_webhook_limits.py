@@ -8,6 +8,7 @@ import io
 import json
 import resource
 import socket
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -254,6 +255,24 @@ async def test_a_burst_leaves_no_more_connections_than_there_may_be(tmp_path: Pa
                 await client.shake_hands()
             await until(lambda: hook.ended("limit") == 16, "as many go as are too many")
             assert hook.connections == 4
+
+
+@driven
+async def test_a_handshake_takes_little_memory(tmp_path: Path) -> None:
+    """1,024 may be under way. asyncio allocates 256 KiB for each by default."""
+    async with serving(tmp_path) as hook:
+        with ExitStack() as stack:
+            listener = hook.webhook._listener
+            assert listener
+            tracemalloc.start()
+            stack.callback(tracemalloc.stop)
+            for _ in range(20):
+                stack.enter_context(raw(hook)).send(b"\x16")
+            await until(
+                lambda: sum(one.started is not None for one in listener.waiting) == 20, "they began"
+            )
+            await asyncio.sleep(0)  # Each task makes its TLS object in its first turn.
+            assert tracemalloc.get_traced_memory()[1] < 20 * (100 << 10)
 
 
 @driven

@@ -1,9 +1,9 @@
 """HTTP and HTTPS serving for both ports: aiohttp behind an accept loop with limits.
 
 aiohttp parses HTTP and runs the handler; asyncio does TLS. Neither bounds connections, handshakes
-or slow requests, so this module does. A connection that has sent nothing has no TLS object, which
-takes 256 KiB. A new connection is never refused: when there are too many, one of the peer address
-that has most is closed (docs/decisions/0005).
+or slow requests, so this module does. A connection has no TLS object before its first byte comes.
+A new connection is never refused: when there are too many, one of the peer address that has most is
+closed (docs/decisions/0005).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import resource
 import socket
 import ssl
 import time
+from asyncio import sslproto
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from http import HTTPStatus
@@ -29,7 +30,8 @@ _log = logging.getLogger(__name__)
 BACKLOG = 4096  # The API server opens a connection for each review above 25 at once, in bursts.
 ACCEPTS = 64  # Connections accepted in one turn of the event loop.
 PAUSE = 0.1  # Seconds without accepting when the process has no descriptor left.
-AGAIN = "the connection is closed, try again"
+sslproto.SSLProtocol.max_size = 32 << 10  # Allocated for each TLS connection; 256 KiB otherwise.
+AGAIN = "the connection is closed, try again\n"
 _HTTP: dict[str, Any] = {
     "access_log": None,
     "auto_decompress": False,  # A few bytes of gzip can be gigabytes.
@@ -61,8 +63,8 @@ class Connection(web.RequestHandler):
     """One connection from accept to close.
 
     Attributes:
-        waits_for: the field of `ServingLimits` that bounds what it waits for; ``since`` is when
-            that began.
+        waits_for, since: the field of `ServingLimits` that bounds what happens now, and its start.
+        started: the task of its handshake; None until the client has sent something.
         why: why it ends, once that is known.
     """
 
@@ -72,12 +74,7 @@ class Connection(web.RequestHandler):
         self.address, self.why = address, cast("Closed | None", None)
         self.waits_for, self.since = "handshake", time.monotonic()
         self._listener, self._socket = listener, connection
-        self._start_task: asyncio.Task[None] | None = None
-
-    @property
-    def silent(self) -> bool:
-        """Whether it has sent nothing."""
-        return self._start_task is None
+        self.started: asyncio.Task[None] | None = None
 
     @property
     def idle(self) -> bool:
@@ -85,7 +82,7 @@ class Connection(web.RequestHandler):
         return self.waits_for in {"idle", "linger"}
 
     def wait(self, waits_for: str) -> None:
-        """Note that something else is waited for from now on."""
+        """Start another deadline."""
         self.waits_for, self.since = waits_for, time.monotonic()
 
     def readable(self) -> None:
@@ -96,7 +93,7 @@ class Connection(web.RequestHandler):
         except OSError:
             first = b""
         if first:
-            self._start_task = self._loop.create_task(self._begin())
+            self.started = self._loop.create_task(self._begin())
         else:
             self.end(Closed.PEER)
 
@@ -147,10 +144,10 @@ class Connection(web.RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         """aiohttp: the request is no HTTP, the client has left, or the handler has failed."""
-        if self.transport and status != 400 and not isinstance(exc, web.RequestPayloadError):
-            return super().handle_error(request, status, exc, message)
         text = " ".join(f"no HTTP/1.1: {message or exc}".split())[:256]
         if self.transport:
+            if status != 400 and not isinstance(exc, web.RequestPayloadError):
+                return super().handle_error(request, status, exc, message)
             self._listener.refused(400, text)
         self.why = self.why or Closed.REFUSED
         self.wait("idle")
@@ -163,8 +160,8 @@ class Connection(web.RequestHandler):
         if self.waits_for == "idle":
             self.say_last(HTTPStatus.SERVICE_UNAVAILABLE, AGAIN, Closed.IDLE)
         elif self.waits_for == "request":
-            text = f"no complete request in {self._listener.limits.request:g} s"
-            self._listener.refused(408, text)
+            text = f"no complete request in {self._listener.limits.request:g} s\n"
+            self._listener.refused(408, text.strip())
             self.say_last(HTTPStatus.REQUEST_TIMEOUT, text, Closed.TIMEOUT)
         elif self.waits_for == "linger" and self.transport:
             self.wait("unread")
@@ -173,16 +170,14 @@ class Connection(web.RequestHandler):
             self.end(self.why or Closed(self.waits_for))
 
     def say_last(self, status: HTTPStatus, text: str, why: Closed) -> None:
-        """Write a last answer, and close when the client does, or has had time to read it.
+        """Write a last answer; close when the client does, or after `ServingLimits.linger`.
 
-        A review that crosses the 503 on an idle connection takes it for its answer, and client-go
-        repeats what was answered so. Go drops an idle connection on which something arrives.
+        client-go repeats a review that was answered with 503, but none whose connection was closed.
         """
-        again = "Retry-After: 1\r\n" if status is HTTPStatus.SERVICE_UNAVAILABLE else ""
-        head = f"HTTP/1.1 {status.value} {status.phrase}\r\nConnection: close\r\n{again}"
-        head += f"Content-Type: text/plain; charset=utf-8\r\nContent-Length: {len(text) + 1}"
         if self.transport and self.waits_for != "linger":
-            self.transport.write(f"{head}\r\n\r\n{text}\n".encode())
+            head = f"HTTP/1.1 {status.value} {status.phrase}\r\nConnection: close\r\nRetry-After: 1"
+            head += f"\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {len(text)}"
+            self.transport.write(f"{head}\r\n\r\n{text}".encode())
             self.why = why
             self.wait("linger")
 
@@ -202,8 +197,8 @@ class Connection(web.RequestHandler):
             return
         if self.transport:
             self.transport.abort()
-        elif self._start_task:
-            self._start_task.cancel()
+        elif self.started:
+            self.started.cancel()
         else:
             self._loop.remove_reader(self._socket)
             self._socket.close()
@@ -299,9 +294,9 @@ class Listener:
         """
         self.established[connection] = self.waiting.pop(connection)
         if len(self.established) > self._most:
-            others = [one for one in self.established if one is not connection]
-            most = max(_by_address(others), key=len)
-            oldest = min(most, key=lambda one: (not one.idle, one.since))
+            others = (one for one in self.established if one is not connection)
+            others = max(_by_address(others), key=len)
+            oldest = min(others, key=lambda one: (not one.idle, one.since))
             oldest.say_last(HTTPStatus.SERVICE_UNAVAILABLE, AGAIN, Closed.LIMIT)
             oldest.end(Closed.LIMIT)
 
@@ -365,7 +360,7 @@ class Listener:
     def _make_room(self, room: int) -> None:
         """Close waiting connections: the oldest of the address that has most, silent ones first."""
         for silent in (True, False) if len(self.waiting) > room else ():
-            groups = _by_address(one for one in self.waiting if one.silent is silent)
+            groups = _by_address(one for one in self.waiting if silent is (one.started is None))
             while groups and len(self.waiting) > room:
                 most = max(groups, key=len)
                 most.pop(0).end(Closed.LIMIT)
