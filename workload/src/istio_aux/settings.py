@@ -29,6 +29,7 @@ from istio_aux.core.policy import (
 )
 
 Choice = TypeVar("Choice", bound=StrEnum)
+T = TypeVar("T")
 Read = Callable[[object], object]
 
 
@@ -80,13 +81,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_level: LogLevel = LogLevel.INFO
 
 
-def path(value: object) -> Path:
-    """The path of a file or socket."""
-    if not isinstance(value, str) or not value:
-        raise _unusable(value, "the path of a file")
-    return Path(value)
-
-
 _MAX = sys.float_info.max
 
 
@@ -105,47 +99,52 @@ def selector(value: object) -> selectors.Selector:
     return selectors.parse(value)
 
 
+def containers(value: object) -> frozenset[str]:
+    """A list of container names."""
+    names = cast("list[object]", value) if isinstance(value, list) else [None]
+    if not all(isinstance(name, str) and re.fullmatch(LABEL, name) for name in names):
+        names = cast("object", value)
+        raise _unusable(names, "a list of container names, such as [cloud-sql-proxy]")
+    return frozenset(cast("list[str]", names))
+
+
+def _text(pattern: str, expected: str, made: Callable[[re.Match[str]], T]) -> Callable[[object], T]:
+    def read(value: object) -> T:
+        match = re.fullmatch(pattern, value, re.DOTALL) if isinstance(value, str) else None
+        if match is None:
+            raise _unusable(value, expected)
+        return made(match)
+
+    return read
+
+
 # apimachinery pkg/util/validation: IsDNS1123Label for namespaces, containers and Juju applications;
 # IsDNS1123Subdomain for most other names, whose parts may be longer.
 _PART = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 LABEL = rf"(?![^/]{{64}}){_PART}"
 SUBDOMAIN = rf"(?!.{{254}}){_PART}(?:\.{_PART})*"
+_PORT = r"0*(?:[1-5]?[0-9]{1,4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 
-
-def containers(value: object) -> frozenset[str]:
-    """A list of container names."""
-    names = cast("list[object]", value) if isinstance(value, list) else [None]
-    if not all(isinstance(name, str) and re.fullmatch(LABEL, name) for name in names):
-        raise _unusable(
-            cast("object", value), "a list of container names, such as [cloud-sql-proxy]"
-        )
-    return frozenset(cast("list[str]", names))
-
-
-def namespace(value: object) -> str:
-    """The name of a namespace."""
-    return _matched(value, LABEL, "the name of a namespace")[0]
-
-
-def _configuration(value: object) -> str:
-    return _matched(value, SUBDOMAIN, "the name of a MutatingWebhookConfiguration")[0]
-
-
-def _lease(value: object) -> tuple[str, str]:
-    found = _matched(value, rf"({LABEL})/({SUBDOMAIN})", "NAMESPACE/NAME, such as kubeflow/aux")
-    return found[1], found[2]
-
-
-def _application(value: object) -> Application:
-    found = _matched(value, rf"({LABEL})/({LABEL})", "NAMESPACE/NAME, such as kubeflow/istio-aux")
-    return Application(found[1], found[2])
-
-
-def _address(value: object) -> HostPort:
-    found = _matched(value, r"(.*):([0-9]{1,5})", "HOST:PORT, such as 0.0.0.0:8443")
-    if int(found[2]) > 65535:
-        raise _unusable(value, "HOST:PORT, with a port of at most 65535")
-    return HostPort(found[1].removeprefix("[").removesuffix("]"), int(found[2]))
+_path = _text(r".+", "the path of a file", lambda found: Path(found[0]))
+namespace = _text(LABEL, "the name of a namespace", lambda found: found[0])
+_configuration = _text(
+    SUBDOMAIN, "the name of a MutatingWebhookConfiguration", lambda found: found[0]
+)
+_lease = _text(
+    rf"({LABEL})/({SUBDOMAIN})",
+    "NAMESPACE/NAME, such as kubeflow/istio-aux",
+    lambda found: (found[1], found[2]),
+)
+_application = _text(
+    rf"({LABEL})/({LABEL})",
+    "NAMESPACE/NAME, such as kubeflow/istio-aux",
+    lambda found: Application(found[1], found[2]),
+)
+_address = _text(
+    rf"\[?(.*?)\]?:({_PORT})",
+    "HOST:PORT, such as 0.0.0.0:8443",
+    lambda found: HostPort(found[1], int(found[2])),
+)
 
 
 def _flag(value: object) -> bool:
@@ -163,13 +162,6 @@ def _one_of(choices: type[Choice]) -> Callable[[object], Choice]:
         return choices(text)
 
     return read
-
-
-def _matched(value: object, pattern: str, expected: str) -> re.Match[str]:
-    match = re.fullmatch(pattern, value) if isinstance(value, str) else None
-    if match is None:
-        raise _unusable(value, expected)
-    return match
 
 
 def _number(text: str) -> object:
@@ -194,9 +186,9 @@ class Option(NamedTuple):
 
 OPTIONS = {
     "tls-certificate": Option(
-        path, "PEM file with the webhook's certificate chain; read again when it changes"
+        _path, "PEM file with the webhook's certificate chain; read again when it changes"
     ),
-    "tls-key": Option(path, "PEM file with its private key; read again when it changes"),
+    "tls-key": Option(_path, "PEM file with its private key; read again when it changes"),
     "webhook-address": Option(
         _address, "where the webhook listens: HTTPS, paths `/mutate` and `/inject`"
     ),
@@ -204,7 +196,7 @@ OPTIONS = {
         _address, "where `/livez`, `/readyz`, `/status` and `/metrics` are served: plain HTTP"
     ),
     "kubeconfig": Option(
-        path,
+        _path,
         "how to reach the API server (default: the pod's own account); `--kubeconfig` wins; "
         "it and the files that it names are read again when they change",
     ),
@@ -265,7 +257,7 @@ OPTIONS = {
         namespace, "root namespace of the only Istio control plane that counts (default: all)"
     ),
     "applications": Option(
-        path,
+        _path,
         "file with the Juju applications whose pods get a sidecar, one a line: `namespace/app`, "
         "`namespace/*`, or `namespace/**` for a namespace that is injected as a whole; "
         "read again when it changes",
@@ -276,7 +268,7 @@ OPTIONS = {
         "repair_policy.ours",
     ),
     "pebble-socket": Option(
-        path, "Pebble's socket, which gets a custom notice of each change (default: no notices)"
+        _path, "Pebble's socket, which gets a custom notice of each change (default: no notices)"
     ),
     "log-level": Option(_one_of(LogLevel), "`debug`, `info`, `warning` or `error`"),
 }
