@@ -104,13 +104,11 @@ WORKLOAD = ROOT / "workload/src/istio_aux"
 SHARED_MODULES: set[str] = set()
 SHARED_CLASSES: set[str] = {
     "Answer",
-    "Certificate",
     "Channel",
     "Connection",
     "Handler",
     "State",
     "Status",
-    "UnreachableError",
     "Wait",
     "Webhook",
     "_List",
@@ -118,14 +116,8 @@ SHARED_CLASSES: set[str] = {
     "_Review",
     "_Status",
 }
-SMALL_MODULES: set[str] = {"injector/findings.py", "kube/backoff.py"}
-UNDESCRIBED: set[str] = {
-    "injector/findings.py",
-    "kube/backoff.py",
-    "kube/errors.py",
-    "kube/events.py",
-    "kube/resources.py",
-}
+SMALL_MODULES: set[str] = {"kube/backoff.py"}
+UNDESCRIBED: set[str] = {"kube/backoff.py", "kube/errors.py", "kube/events.py", "kube/resources.py"}
 
 
 def modules() -> list[Path]:
