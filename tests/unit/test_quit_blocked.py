@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-
 from istio_aux.core.policy import Policy
 from msgspec.structs import replace
 from unit.asynchronous import driven, until
@@ -78,18 +76,6 @@ async def test_the_owner_of_a_blocked_pod_is_told_once() -> None:
         await until(lambda: len(world.api.events) == 2, "what came later is told")
         told = [event["regarding"]["name"] for event in world.api.events]
         assert told == ["job", "marker"]
-
-
-@driven
-async def test_who_takes_over_counts_from_when_the_pod_was_first_seen_blocked() -> None:
-    now = datetime.now(UTC)
-    async with cluster(limits=NEVER, leading=False, clock=lambda: now) as world:
-        await kept(world)
-        await until(world.controller.blocked, "it is known")
-        now += timedelta(seconds=3600)
-        world.controller.lead(True)
-        await until(lambda: world.api.events, "the Event is there")
-        assert world.reasons() == ["ProxyQuitBlocked"]
 
 
 @driven

@@ -167,18 +167,6 @@ async def test_a_grace_period_is_waited_for_whatever_clock_the_node_has(behind: 
 
 
 @driven
-async def test_a_grace_period_begins_again_when_the_payload_does() -> None:
-    async with cluster(policy=Policy(grace=0.5)) as world:
-        await world.pod("job")
-        await until(lambda: world.controller.watched == 1, "the pod is known")
-        await world.pod("job", main=RUNNING)
-        begun = datetime.now(UTC)
-        await world.pod("job")
-        await world.ended("exited")
-        assert datetime.now(UTC) >= begun + timedelta(seconds=0.5)
-
-
-@driven
 async def test_one_line_is_logged_for_a_decision_that_changes_and_none_for_the_same(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

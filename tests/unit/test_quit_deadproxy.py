@@ -102,24 +102,6 @@ async def test_a_payload_that_ends_shortly_after_its_proxy_is_no_loss() -> None:
 
 
 @driven
-async def test_a_pod_that_ended_without_the_watch_saying_so_is_not_told() -> None:
-    """T27, T30: what is read again counts."""
-    async with cluster(limits=SOON) as world:
-
-        async def ended(request: web.Request) -> web.StreamResponse | None:
-            if request.path != POD:
-                return None
-            await world.pod("job", main=ENDED, proxy=ENDED)
-            return web.json_response(world.api.get("pods", "training", "job"))
-
-        world.api.faults.append(ended)
-        await torn(world)
-        await until(world.controller.lost, "it is known")
-        await until(lambda: world.controller.lost() == [], "it is over")
-        assert world.count("istio_aux_dead_proxies_total") == 0
-
-
-@driven
 async def test_a_pod_with_a_dead_proxy_is_deleted_as_it_was_seen() -> None:
     """T41: UID and resourceVersion are preconditions."""
     asked: list[dict[str, Any]] = []

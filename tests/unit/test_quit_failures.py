@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from istio_aux.core import pod as pods
 from istio_aux.core.quit_state import Limits
 from unit.apiserver import proxy_quits, refusal
 from unit.asynchronous import driven, until
-from unit.core.pods import RUNNING, document, exited
+from unit.core.pods import RUNNING, document
 from unit.podverbs import agent_quits
 from unit.quitting import cluster, freeing, nobody_listens
 
@@ -123,59 +123,6 @@ async def test_a_new_pod_under_the_same_name_is_not_told_to_quit_for_the_old_one
 
 
 @driven
-async def test_a_pod_that_is_gone_is_let_go() -> None:
-    async with cluster() as world:
-
-        async def gone(request: web.Request) -> web.StreamResponse | None:
-            if request.path.endswith("/pods/job"):
-                return refusal(404, "NotFound", 'pods "job" not found')
-            return None
-
-        world.api.faults.append(gone)
-        await world.pod("job")
-        await world.ended("gone")
-        await until(lambda: world.controller.watched == 0, "it is forgotten")
-        assert world.told == []
-
-
-@driven
-async def test_what_was_read_last_decides() -> None:
-    """T19: the payload was started again between the watch's event and the attempt."""
-    async with cluster() as world:
-
-        async def restarted(request: web.Request) -> web.StreamResponse | None:
-            if request.path.endswith("/pods/job"):
-                body = document({"istio-proxy": RUNNING, "main": RUNNING})
-                stored = world.api.get("pods", "training", "job")
-                assert stored
-                body["metadata"] = {**stored["metadata"], "resourceVersion": "999"}
-                return web.json_response(body)
-            return None
-
-        world.api.faults.append(restarted)
-        await world.pod("job")
-        await world.ended("superseded")
-        assert world.told == []
-
-
-@driven
-async def test_a_namespace_that_is_deselected_while_its_pod_is_read_is_left_alone() -> None:
-    async with cluster() as world:
-
-        async def deselect(request: web.Request) -> web.StreamResponse | None:
-            if request.path.endswith("/pods/job"):
-                await world.select("training", selected=False)
-                await until(lambda: world.selection.names() == [], "that is noticed")
-                return web.json_response(world.api.get("pods", "training", "job"))
-            return None
-
-        world.api.faults.append(deselect)
-        await world.pod("job")
-        await world.ended("superseded")
-        assert world.told == []
-
-
-@driven
 async def test_events_that_are_told_twice_or_late_change_nothing() -> None:
     """T22, T28: level, not edge."""
     async with cluster() as world:
@@ -266,36 +213,6 @@ async def test_a_pod_that_trips_the_controller_stops_nobody_else(
         assert world.count("istio_aux_internal_errors_total") == 2
         assert sorted(world.told) == ["bad", "good"]
     assert [record.exc_info is not None for record in caplog.records].count(True) == 2
-
-
-@driven
-async def test_what_is_older_than_what_is_known_is_not_believed() -> None:
-    async with cluster() as world:
-        await world.select("training", selected=False)
-        await until(lambda: world.selection.names() == [], "that is noticed")
-        for version, main in (("20", RUNNING), ("10", exited(0))):
-            body = document({"istio-proxy": RUNNING, "main": main})
-            body["metadata"].update(name="job", resourceVersion=version)
-            world.controller.apply(pods.decode(json.dumps(body).encode()))
-        await world.select("training")
-        await world.pod("marker")
-        await world.ended("exited")
-        assert "GET /api/v1/namespaces/training/pods/job" not in world.api.requests
-
-
-@driven
-async def test_a_pod_whose_version_went_back_is_not_frozen() -> None:
-    """A restored etcd counts on from an old version; a watch that lags does so for a moment."""
-    now = datetime.now(UTC)
-    async with cluster(clock=lambda: now) as world:
-        body = document({"istio-proxy": RUNNING, "main": RUNNING})
-        body["metadata"].update(name="job", uid="job", resourceVersion="1000000")
-        world.controller.apply(pods.decode(json.dumps(body).encode()))
-        now += timedelta(minutes=1)
-        finished = document({"istio-proxy": RUNNING, "main": exited(0)})
-        finished["metadata"].update(name="job", uid="job")
-        await world.api.put("pods", finished)
-        await world.ended("exited")
 
 
 @driven

@@ -102,19 +102,6 @@ async def test_a_way_that_is_forbidden_is_named_and_the_next_is_taken() -> None:
 
 
 @driven
-async def test_a_refused_attempt_is_not_waited_for() -> None:
-    """T23: nothing can have reached the pod, so the next way need not wait for its status."""
-    slow = {"confirm": 30.0, "doubt": 30.0}
-    async with cluster(limits=replace(FAST, **slow)) as world:
-        fault = always(world, "/exec", lambda: refusal(403, "Forbidden", "no"))
-        world.api.faults.append(fault)
-        await world.pod("job")
-        await world.ended("exited")
-        assert world.api.execs == []
-        assert len(world.api.forwards) == 1
-
-
-@driven
 async def test_a_forwarded_port_that_hangs_ends_at_the_deadline() -> None:
     """T18: a deadline for each attempt, whichever way it takes."""
     async with cluster(limits=replace(FAST, deadline=0.2)) as world:

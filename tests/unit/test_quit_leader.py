@@ -24,8 +24,8 @@ async def settled(world: World, pods: int = 1) -> None:
     await until(lambda: world.controller.watched == pods + 1, "all pods are known")
 
 
-def errands() -> list[str]:
-    """Which pods the controller is about to do something about."""
+def tasks() -> list[str]:
+    """The names of the controller's tasks."""
     names = [task.get_name() for task in asyncio.all_tasks()]
     return [name for name in names if name.startswith("quit ")]
 
@@ -36,7 +36,7 @@ async def test_who_does_not_lead_follows_and_leaves_the_acting_to_others() -> No
         await world.pod("job")
         await world.pod("torn", main=RUNNING, others={"side": exited(0)}, proxy=ENDED)
         await settled(world, 2)
-        assert (world.told, world.api.events, errands()) == ([], [], [])
+        assert (world.told, world.api.events, tasks()) == ([], [], [])
         assert POD not in world.api.requests
         assert world.controller.stuck() == []
         assert world.count("istio_aux_lost_pods") == 0
@@ -90,23 +90,6 @@ async def test_who_is_deposed_while_it_tells_the_proxy_leaves_the_event_to_other
 
 
 @driven
-async def test_who_is_deposed_while_it_reads_the_pod_does_not_act() -> None:
-    """T19."""
-    async with cluster() as world:
-
-        async def depose(request: web.Request) -> web.StreamResponse | None:
-            if request.path.endswith("/pods/job"):
-                world.controller.lead(False)
-                return web.json_response(world.api.get("pods", "training", "job"))
-            return None
-
-        world.api.faults.append(depose)
-        await world.pod("job")
-        await world.ended("superseded")
-        assert world.told == []
-
-
-@driven
 async def test_a_decision_is_logged_by_who_leads(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
 
@@ -137,7 +120,7 @@ async def test_a_dry_run_tells_once_and_does_nothing(caplog: pytest.LogCaptureFi
         await world.pod("job", main=RUNNING)
         await until(lambda: world.count("istio_aux_would_quit_pods") == 0, "that is noticed")
         await world.pod("job")
-        await until(lambda: world.api.requests.count(POD) == 2 and not errands(), "it is over")
+        await until(lambda: world.api.requests.count(POD) == 2 and not tasks(), "it is over")
         await world.select("training", selected=False)
         await until(lambda: world.count("istio_aux_would_quit_pods") == 0, "that is noticed")
         await world.select("training")
@@ -168,5 +151,5 @@ async def test_what_is_switched_off_does_and_tells_nothing() -> None:
     async with cluster(mode=QuitMode.OFF) as world:
         await world.pod("job")
         await settled(world)
-        assert (world.told, world.api.events, errands()) == ([], [], [])
+        assert (world.told, world.api.events, tasks()) == ([], [], [])
         assert POD not in world.api.requests

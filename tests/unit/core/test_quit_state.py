@@ -15,16 +15,13 @@ from istio_aux.core.quit_state import (
     Action,
     Answer,
     Delete,
-    Deleted,
-    DryRun,
+    Done,
     End,
-    Gone,
     Limits,
     Look,
     PodState,
     ProxyExit,
     QuitScope,
-    Reported,
     Retry,
     Send,
     Sleep,
@@ -166,7 +163,7 @@ def test_a_pod_that_is_no_business_of_ours_any_more_is_not_told(
 @pytest.mark.parametrize(
     ("seen", "outcome"),
     [
-        (None, Gone()),
+        (None, Done.GONE),
         (pod(main=RUNNING), Superseded("not finished: main (running)")),
         (pod(proxy=ENDED), Superseded(f"{FINISHED}, and istio-proxy too")),
         (pod(deleting=True), Superseded("the pod is being deleted")),
@@ -203,7 +200,7 @@ def test_a_task_that_is_not_due_any_more_between_attempts(
     ("read", "outcome"),
     [
         (pod(proxy=ENDED, phase="Succeeded"), ProxyExit(0, 1.0)),
-        (None, Gone()),
+        (None, Done.GONE),
         (pod(), Superseded(FINISHED)),
     ],
     ids=["exited", "gone", "an older state"],
@@ -244,9 +241,18 @@ def test_a_grace_period_is_slept_through_and_found_out_again() -> None:
     assert story.looked() == End(), "read a moment too early: a new task waits for the rest"
 
 
+def test_a_grace_period_begins_again_when_the_payload_does() -> None:
+    story = Story(policy=Policy(grace=30))
+    story.watched(pod(main=RUNNING))
+    assert story.awake() == End()
+    later = NOW + timedelta(seconds=20)
+    story.state.observe(pod(), story.scope, later)
+    assert story.state.until == later + timedelta(seconds=30)
+
+
 def test_a_dry_run_ends_where_the_attempt_would_begin_and_is_over_until_something_changes() -> None:
     story = Story(mode=QuitMode.DRY_RUN)
-    assert (story.awake(), story.looked()) == (Look(), End(DryRun()))
+    assert (story.awake(), story.looked()) == (Look(), End(Done.DRY_RUN))
     assert story.state.due(story.scope) is None
     story.watched(pod(main=RUNNING))
     story.watched(pod())
@@ -271,9 +277,9 @@ DELETE = Policy(dead_proxy=DeadProxy.DELETE)
 @pytest.mark.parametrize(
     ("scope", "following"),
     [
-        ({}, End(Reported())),
+        ({}, End(Done.REPORTED)),
         ({"policy": DELETE}, Delete("5")),
-        ({"policy": DELETE, "mode": QuitMode.DRY_RUN}, End(Reported())),
+        ({"policy": DELETE, "mode": QuitMode.DRY_RUN}, End(Done.REPORTED)),
     ],
     ids=["report", "delete", "dry run"],
 )
@@ -286,7 +292,7 @@ def test_a_dead_proxy_gets_a_second_look(scope: dict[str, Any], following: Actio
     if isinstance(following, Delete):
         assert story.failed(reading=False) == Retry()
         assert (story.awake(), story.looked(TORN)) == (Look(), following)
-        assert story.task.deleted() == End(Deleted())
+        assert story.task.deleted() == End(Done.DELETED)
     assert story.state.due(story.scope) is None
 
 

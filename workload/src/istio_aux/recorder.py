@@ -13,7 +13,7 @@ from istio_aux.core import quit_state
 from istio_aux.core.annotations import IGNORE_CONTAINERS
 from istio_aux.core.jobs import KINDS
 from istio_aux.core.pod import PROXY, Key
-from istio_aux.core.quit_state import STUCK_AFTER, PodState, ProxyExit, Task
+from istio_aux.core.quit_state import STUCK_AFTER, Done, PodState, ProxyExit, Task
 from istio_aux.core.repair import Restart
 from istio_aux.kube.events import Events
 from istio_aux.telemetry import NO_RUNG, Telemetry
@@ -80,16 +80,16 @@ class QuitRecorder(Recorder):
         match outcome:
             case ProxyExit(exit_code=code):
                 self._quit(state, task, "exited" if code == 0 else "exited-nonzero", outcome)
-            case quit_state.Gone():
-                self._quit(state, task, "gone", "the pod is gone")
             case quit_state.Superseded(reason=why):
                 self._quit(state, task, "superseded", why)
-            case quit_state.DryRun():
+            case Done.GONE:
+                self._quit(state, task, "gone", "the pod is gone")
+            case Done.DRY_RUN:
                 note = f"{state.reason}; a dry run leaves {PROXY} running"
                 self._event(state, "Normal", "ProxyQuitDryRun", note, once=True)
-            case quit_state.Reported():
+            case Done.REPORTED:
                 self.lost(state)
-            case quit_state.Deleted():
+            case Done.DELETED:
                 self._telemetry.dead_proxies.labels("deleted").inc()
                 why = state.reason
                 self._log_pod(logging.WARNING, "dead-proxy-pod-deleted", state.key, reason=why)

@@ -16,18 +16,18 @@ A `Task` sees to what is due. It answers each observation with the next action t
                  not due, proxy exit seen             -            End(ProxyExit)
                  not due, attempts were made          LEAVING      Look
                  not due, no attempt was made         -            End()
-    LOOKING      the pod is gone                      -            End(Gone)
+    LOOKING      the pod is gone                      -            End(GONE)
                  not due                              -            End(Superseded)
-                 decided: quit, in a dry run          -            End(DryRun)
+                 decided: quit, in a dry run          -            End(DRY_RUN)
                  decided: quit                        SENDING      Send by the next rung
                  decided: report, to be deleted       LOOKING      Delete
-                 deleted                              -            End(Deleted)
-                 decided: report                      -            End(Reported)
+                 deleted                              -            End(DELETED)
+                 decided: report                      -            End(REPORTED)
                  decided otherwise: an older state    READY        Retry
     SENDING      an answer                            CONFIRMING   Sleep, confirm or doubt
     CONFIRMING   proxy exit seen                      -            End(ProxyExit)
                  time is over, or not due             JUDGING      Look
-    JUDGING and  the pod is gone                      -            End(Gone)
+    JUDGING and  the pod is gone                      -            End(GONE)
     LEAVING      decided: not quit                    -            End(ProxyExit), End(Superseded)
                  decided: quit                        READY        Retry; LEAVING: End(Superseded)
     any          the API server failed                READY        Retry; not due: as READY
@@ -133,29 +133,22 @@ class ProxyExit(msgspec.Struct, frozen=True):
     after_payload: float | None
 
 
-class Gone(msgspec.Struct, frozen=True):
-    """The pod no longer exists, or another pod has its name."""
-
-
 class Superseded(msgspec.Struct, frozen=True):
     """Nothing is due any more."""
 
     reason: str
 
 
-class DryRun(msgspec.Struct, frozen=True):
-    """The proxy would be told to exit now."""
+class Done(Enum):
+    """Other ways in which a task ends."""
+
+    GONE = auto()  # The pod no longer exists, or another pod has its name.
+    DRY_RUN = auto()  # The proxy would be told to exit now.
+    REPORTED = auto()  # A second look confirmed that the proxy is dead and the payload is not.
+    DELETED = auto()  # The pod with the dead proxy is deleted.
 
 
-class Reported(msgspec.Struct, frozen=True):
-    """A second look confirmed that the proxy is dead and a payload container is not."""
-
-
-class Deleted(msgspec.Struct, frozen=True):
-    """The pod with the dead proxy is deleted."""
-
-
-Outcome = ProxyExit | Gone | Superseded | DryRun | Reported | Deleted
+Outcome = ProxyExit | Superseded | Done
 
 
 class Sleep(msgspec.Struct, frozen=True):
@@ -374,7 +367,7 @@ class Task:
         """The pod was read; None: it is gone, or another pod has its name."""
         if pod is None:
             self.state.left = True
-            return End(Gone() if self.due == "quit" else None)
+            return End(Done.GONE if self.due == "quit" else None)
         decision = self.state.observe(pod, scope, now)
         if self.due == "report":
             return self._confirmed(pod, decision, scope)
@@ -400,7 +393,7 @@ class Task:
     def deleted(self) -> Action:
         """The pod with the dead proxy was deleted."""
         self.state.settled = True
-        return End(Deleted())
+        return End(Done.DELETED)
 
     def failed(
         self,
@@ -440,7 +433,7 @@ class Task:
         """The pod was read, and the proxy has to exit now."""
         if scope.mode is QuitMode.DRY_RUN:
             self._settle(decision)
-            return End(DryRun())
+            return End(Done.DRY_RUN)
         self.step, self.attempts = Step.SENDING, self.attempts + 1
         self.rung = decision.rungs[(self.attempts - 1) % len(decision.rungs)]
         return Send(self.rung, decision.proxy, decision.status_port)
@@ -475,7 +468,7 @@ class Task:
         if not self.state.settled:
             return self.failed(_OLDER, scope, reading=False)
         self.failure = ""
-        return End(Reported())
+        return End(Done.REPORTED)
 
     def _settle(self, decision: quitting.Action) -> None:
         """All that ``decision`` asks for was done; a newer one may ask for something else."""

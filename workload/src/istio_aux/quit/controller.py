@@ -7,25 +7,27 @@ more. Nothing is stored: a new process finds the same work in the cluster.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
+from istio_aux.core import quit as quitting
 from istio_aux.core import quit_state
 from istio_aux.core.applications import Applications
 from istio_aux.core.pod import PROXY, Key, Pod, shared
 from istio_aux.core.policy import Policy, QuitMode
-from istio_aux.core.quit_state import Limits, PodState, QuitScope, Retry, Sleep, Step, Task
+from istio_aux.core.quit import Rung
+from istio_aux.core.quit_state import Answer, Limits, PodState, QuitScope, Retry, Sleep, Step, Task
 from istio_aux.core.selectors import Selector
 from istio_aux.core.webhooks import Namespace
-from istio_aux.kube import actions
+from istio_aux.kube import actions, portforward, streams
 from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, KubeError, UnreachableError, asked
 from istio_aux.kube.events import Events
 from istio_aux.kube.resources import key_of
-from istio_aux.quit.attempt import Slots, send
 from istio_aux.recorder import QuitRecorder
 from istio_aux.telemetry import Telemetry
 
@@ -72,9 +74,33 @@ class Selection:
                 self._changed(namespace)
 
 
+class Slots:
+    """So many slots; pods of one node have half of them at most, those of a namespace a quarter.
+
+    A node may hang, and so may the agents of a tenant. On a cluster of one node the other tenants
+    still have a share. A slot is held until the request has ended, so that a slow API server never
+    sees more of them at once; deadlines bound that.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._number, self._free = number, asyncio.Semaphore(number)
+        # A share is forgotten with the last pod that waits for it.
+        self._shares = WeakValueDictionary[str, asyncio.Semaphore]()
+
+    @asynccontextmanager
+    async def take(self, namespace: str, node: str) -> AsyncGenerator[None]:
+        """Hold a slot for a pod while the body runs; ``node`` is empty if it is unknown."""
+        of_namespace = self._share(f"namespace {namespace}", 4)
+        of_node = self._share(f"node {node}", 2 if node else 1)
+        async with of_namespace, of_node, self._free:
+            yield
+
+    def _share(self, name: str, part: int) -> asyncio.Semaphore:
+        return self._shares.setdefault(name, asyncio.Semaphore(max(1, self._number // part)))
+
+
 class _Work(NamedTuple):
-    changed: asyncio.Event
-    """Set whenever the pod, or what may be done about it, has changed."""
+    changed: asyncio.Event  # Set whenever the pod, or what may be done about it, has changed.
     task: asyncio.Task[None]
 
 
@@ -94,18 +120,10 @@ class Controller:
         limits: Limits | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """Prepare; nothing is asked before pods come in.
+        """Prepare; nothing is asked of the open ``client`` before pods come in.
 
-        Args:
-            client: an open client.
-            telemetry: gets the metrics.
-            events: sends Events.
-            selector: of the namespaces whose pods count; None: all.
-            policy: how to decide.
-            mode: whether to act, or only to tell.
-            leading: whether this process acts; see `lead`.
-            limits: bounds in time and in numbers.
-            clock: the present time, with a zone.
+        Pods of namespaces that ``selector`` matches count, without one those of all namespaces.
+        ``clock`` returns the present time with a zone.
         """
         limits = limits or Limits()
         self._scope = QuitScope(
@@ -121,12 +139,14 @@ class Controller:
         self._report_slots = asyncio.Semaphore(limits.reports_at_once)
         self.selection = Selection(self._scope, selector or Selector(), self._reselect)
         telemetry.watched_pods.set_function(lambda: self.watched)
-        telemetry.stuck_pods.set_function(lambda: len(self.stuck()))
-        # Only the leader shows pods, so that a sum over all units counts each pod once.
-        led = self._scope
-        telemetry.blocked_pods.set_function(lambda: len(self.blocked()) if led.leading else 0)
-        telemetry.lost_pods.set_function(lambda: len(self.lost()) if led.leading else 0)
-        telemetry.would_quit_pods.set_function(lambda: self._would_quit() if led.leading else 0)
+        # Only the leader shows the others, so that a sum over all units counts each pod once.
+        for gauge, count in (
+            (telemetry.stuck_pods, lambda: len(self.stuck())),
+            (telemetry.blocked_pods, lambda: len(self.blocked())),
+            (telemetry.lost_pods, lambda: len(self.lost())),
+            (telemetry.would_quit_pods, self._would_quit),
+        ):
+            gauge.set_function(lambda count=count: count() if self._scope.leading else 0)
 
     def apply(self, resource: Pod) -> None:
         """A pod was created or has changed. Only running pods that end and have a proxy count."""
@@ -146,10 +166,10 @@ class Controller:
         self._steer(state)
 
     def delete(self, key: Key, _last: Pod | None = None) -> None:
-        """A pod is gone, has left phase Running, or cannot be seen any more.
+        """A pod is gone, or has left the selection.
 
-        The last state is no newer than what `apply` had: an object that leaves a selection comes
-        with its content from before, without the exit code (k8s@1.36 cache_watcher.go).
+        Its last state is what `apply` had: an object that leaves a selection comes with its content
+        from before, without the exit code (k8s@1.36 cache_watcher.go convertToWatchEvent).
         """
         if state := self._states.get(key):
             state.left = True
@@ -172,17 +192,17 @@ class Controller:
     def stuck(self) -> list[quit_state.Stuck]:
         """Pods whose proxy withstood several attempts, the oldest first; only the leader's."""
         found = (state.stuck() for state in self._states.values() if self._scope.leading)
-        return sorted((pod for pod in found if pod), key=lambda pod: pod.since)
+        return sorted(filter(None, found), key=lambda pod: pod.since)
 
     def blocked(self) -> list[quit_state.Blocked]:
         """Pods that a container keeps from completing although another one is finished."""
         found = (state.blocked(self._scope) for state in self._states.values())
-        return sorted((pod for pod in found if pod), key=lambda pod: (pod.namespace, pod.name))
+        return sorted(filter(None, found), key=lambda pod: (pod.namespace, pod.name))
 
     def lost(self) -> list[quit_state.Lost]:
         """Pods whose proxy is gone for good while a payload container may still run."""
         found = (state.lost(self._scope) for state in self._states.values())
-        return sorted((pod for pod in found if pod), key=lambda pod: (pod.namespace, pod.name))
+        return sorted(filter(None, found), key=lambda pod: (pod.namespace, pod.name))
 
     async def stop(self, patience: float) -> None:
         """Start nothing more; give what runs ``patience`` seconds to end, then cancel it."""
@@ -300,8 +320,7 @@ class Controller:
             self._tell(state)
             if isinstance(action, quit_state.Send):
                 self._recorder.attempted(state, task)
-                deadline = self._scope.limits.deadline
-                answer = await send(self._client, state.key, action, deadline)
+                answer = await self._send(state.key[:2], action)
                 return task.answered(action.rung, answer, self._scope)
             if isinstance(action, quit_state.Delete):
                 self._recorder.lost(state)
@@ -313,6 +332,17 @@ class Controller:
             return self._report_slots
         slots = self._retry_slots if task.failures else self._slots
         return slots.take(state.key.namespace, state.node)
+
+    async def _send(self, pod: tuple[str, str], what: quit_state.Send) -> Answer:
+        """Tell a proxy to exit. Raises KubeError: nothing was sent."""
+        client, port, deadline = self._client, what.port, self._scope.limits.deadline
+        if what.rung is Rung.PORT_FORWARD:
+            request = "POST /quitquitquit"
+            forwarded = await portforward.request(client, pod, port, request, deadline)
+            return Answer(forwarded.status == 200, not forwarded.unsent, str(forwarded))
+        command = quitting.command(what.rung, port)
+        result = await streams.execute(client, pod, what.proxy, command, deadline)
+        return Answer(result.exit_code == 0, not result.unsent, str(result))
 
     async def _delete(self, state: PodState, task: Task, version: str) -> quit_state.Action:
         """Delete a pod with a dead proxy as it was read."""
