@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from istio_aux.admission.webhook import BODIES, UNCOUNTED
 from istio_aux.serving import Connection, ServingLimits
-from istio_aux.telemetry import Bounded
+from istio_aux.telemetry import Bounded, Closed
 from unit.asynchronous import driven, until
 from unit.descriptors import descriptors
 from unit.hooked import JSON, Bare, Hook, post, review, serving
@@ -255,6 +255,37 @@ async def test_a_burst_leaves_no_more_connections_than_there_may_be(tmp_path: Pa
                 await client.shake_hands()
             await until(lambda: hook.ended("limit") == 16, "as many go as are too many")
             assert hook.connections == 4
+
+
+class Transport(asyncio.Transport):
+    """Of a connection whose handshake has just succeeded."""
+
+    aborted = False
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def close(self) -> None:
+        self.aborted = True
+
+
+@driven
+async def test_a_connection_that_makes_room_while_its_handshake_ends_stays_closed(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as hook:
+        with raw(hook) as client:
+            client.send(b"\x16")
+            listener = hook.webhook._listener
+            assert listener
+            await until(lambda: any(one.started for one in listener.waiting), "it has begun")
+            (connection,) = listener.waiting
+            transport = Transport()
+            connection.end(Closed.LIMIT)
+            connection.connection_made(transport)
+            assert transport.aborted
+            assert (len(listener.established), hook.connections) == (0, 0)
+            connection.connection_lost(None)
 
 
 @driven

@@ -45,7 +45,7 @@ itself; the charm's layer leaves it 10 s (kill-delay)."""
 TRIPPED = (1.0, 30.0)
 """Seconds until a part that ended goes on, at first and at most."""
 
-STATUS = ServingLimits(connections=256, share=8, idle=10.0)
+STATUS = ServingLimits(connections=256, idle=10.0)
 """Of the status port: probes, Pebble, Prometheus and the charm make few connections at once."""
 
 

@@ -42,8 +42,7 @@ _HTTP: dict[str, Any] = {
 class ServingLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers of connections, and seconds, that the clients of one port may use."""
 
-    connections: int = 2048  # Established ones; half as many more may wait for their handshake.
-    share: int = 2  # Established connections use at most this fraction of all descriptors.
+    connections: int = 2048  # At most half of all descriptors; half as many may be waiting.
     handshake: float = 10.0  # From accept on, as the API server (apimachinery util/net/http.go).
     request: float = 10.0  # From first byte to last, as a webhook's default timeoutSeconds.
     idle: float = 120.0  # More than the API server's 90 s: it does not repeat a POST that was cut.
@@ -114,6 +113,9 @@ class Connection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: the handshake is done."""
         super().connection_made(transport)
+        if self.why:  # It was ended meanwhile.
+            transport.close()
+            return
         self.wait("idle")
         self._listener.welcome(self)
 
@@ -238,10 +240,9 @@ class Listener:
         self.loop = asyncio.get_running_loop()
         self._metrics = metrics
         self._handler, server.request_handler = server.request_handler, self._handle
-        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if descriptors == resource.RLIM_INFINITY:
-            descriptors = limits.connections * limits.share
-        self._most = max(1, min(limits.connections, descriptors // limits.share))
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # Others need some, too.
+        some = descriptors // 2 if descriptors != resource.RLIM_INFINITY else limits.connections
+        self._most = max(1, min(limits.connections, some))
         self._most_waiting = max(1, self._most // 2)
         self._sockets: list[socket.socket] = []
         self._empty = asyncio.Event()

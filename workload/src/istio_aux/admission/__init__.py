@@ -1,1 +1,4 @@
-"""Serve the admission webhook over HTTPS."""
+"""The admission webhook: `webhook` answers reviews, `certificate` follows its TLS files.
+
+The rules are in `core`: `review` and `start`. Connections and limits are in `serving`.
+"""

@@ -1,9 +1,8 @@
-"""The server's TLS: the certificate can be replaced while connections are open.
+"""The webhook's certificate, which may be replaced while connections are open.
 
-Only that may live here. New files are tried in a context of their own first: `load_cert_chain` with
-a pair that does not match leaves a live context broken, and a rotation replaces two files, one
-after the other. A pair that loads serves every handshake from then on; another changes nothing.
-Whether a pair has expired is not looked at: that is for the client to judge, by its own clock.
+`load_cert_chain` with a pair that does not match breaks a live context, and a rotation replaces two
+files one after the other. So each pair is loaded into a new context, and serves the next handshakes
+only if that succeeds. Expiry is not checked: the client judges it by its own clock.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from pathlib import Path
 _log = logging.getLogger(__name__)
 
 POLL = 2.0
-"""Seconds between looks at the files."""
+"""Seconds between two looks at the files."""
 
 
 class CertificateError(Exception):
-    """The files do not make a certificate and its key; ``str()`` is one line."""
+    """The files are no certificate and its key; ``str()`` is one line."""
 
 
 class Certificate:
-    """A certificate and its key in files. A class because it remembers which contents it serves."""
+    """A certificate and its key in two files."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
         """Load the pair.
@@ -37,14 +36,14 @@ class Certificate:
         self._current = self._load()
 
     def context(self) -> ssl.SSLContext:
-        """For a handshake that begins now.
+        """Return the context for a new handshake.
 
-        Not chosen by `sni_callback`: a name that is not ASCII makes it write a traceback.
+        `sni_callback` could choose it, but logs a traceback for a name that is not ASCII.
         """
         return self._current
 
     def reload(self) -> bool:
-        """Serve the files' present contents if they have changed and load; returns whether so."""
+        """Serve the files' contents if they have changed and load; return whether so."""
         seen = self._look()
         if seen == self._seen:
             return False
@@ -63,9 +62,16 @@ class Certificate:
             await asyncio.sleep(interval)
             self.reload()
 
-    def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
-        """What shows a change: also a link that leads elsewhere, as in a mounted Secret."""
-        return tuple(_identity(file) for file in self._files)
+    def _look(self) -> list[tuple[int, int, int] | None]:
+        """What a change shows in, also of a link that leads elsewhere, as in a mounted Secret."""
+        seen: list[tuple[int, int, int] | None] = []
+        for file in self._files:
+            try:
+                stat = file.stat()
+                seen.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
+            except OSError:
+                seen.append(None)
+        return seen
 
     def _load(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -74,19 +80,10 @@ class Certificate:
         context.set_alpn_protocols(["http/1.1"])
         certificate, key = self._files
         try:
-            # OpenSSL would ask a terminal for the password of an encrypted key, and wait.
+            # Without a password OpenSSL asks a terminal for that of an encrypted key.
             context.load_cert_chain(certificate, key, password="")
-        except OSError as error:  # ssl.SSLError is one, too.
+        except OSError as error:  # ssl.SSLError is one.
             why = error.strerror or str(error)
-            raise CertificateError(
-                f"{certificate}, {key}: no certificate and key: {why}"
-            ) from error
+            text = f"{certificate}, {key}: no certificate and key: {why}"
+            raise CertificateError(text) from error
         return context
-
-
-def _identity(file: Path) -> tuple[int, int, int] | None:
-    try:
-        stat = file.stat()
-    except OSError:
-        return None
-    return stat.st_mtime_ns, stat.st_size, stat.st_ino
