@@ -11,7 +11,7 @@ from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
 from istio_aux.core.quit_state import Lost, Stuck
 from istio_aux.repair.application_status import ApplicationMesh
 from istio_aux.repair.controller import Unmeshed
-from istio_aux.status import Status, digest
+from istio_aux.status import ProcessStatus, digest
 from msgspec.structs import replace
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -26,7 +26,7 @@ APPLICATION = ApplicationMesh(
     namespace="shop", name="web", live=True, live_reason="it injects", revision="default",
     root_namespace="istio-system", meshed=False, meshed_reason="web-0 has none",
 )  # fmt: skip
-BEFORE = Status(
+BEFORE = ProcessStatus(
     ready=True, missing=[], start_mode=StartMode.AUTO, capability=Capability.NATIVE,
     called_before_us=(), injectors=[INJECTOR], injector_live=True, watched_pods=3,
     selected_namespaces=["shop"], stuck_pods=[STUCK], blocked_pods=[], lost_pods=[],

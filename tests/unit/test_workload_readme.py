@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-from istio_aux.status import Status
+from istio_aux.status import ProcessStatus
 from istio_aux.telemetry import Telemetry
 
 README = (Path(__file__).parents[2] / "workload" / "README.md").read_text()
 
 
 def test_every_key_of_the_status_is_in_the_readme() -> None:
-    keys = [field.encode_name for field in msgspec.structs.fields(Status)]
+    keys = [field.encode_name for field in msgspec.structs.fields(ProcessStatus)]
     assert [name for name in keys if f"`{name}`" not in README] == []
 
 

@@ -12,7 +12,7 @@ from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
 from istio_aux.repair.application_status import ApplicationMesh
 from istio_aux.repair.controller import Unmeshed
 from istio_aux.repair.suspended_jobs import SuspendedJob
-from istio_aux.status import Status
+from istio_aux.status import ProcessStatus
 
 import probe
 from probe import Application, Injector, Probe
@@ -30,7 +30,7 @@ def test_every_word_of_the_workload_is_understood() -> None:
     mesh = {"live": None, "live_reason": "not probed", "revision": "default"}
     mesh |= {"root_namespace": "istio-system", "meshed": False, "meshed_reason": "app-0 has none"}
     pod = {"namespace": "a", "name": "app-0", "owner": "StatefulSet/app", "reason": "too early"}
-    status = Status(
+    status = ProcessStatus(
         ready=True,
         missing=[],
         start_mode=StartMode.AUTO,

@@ -41,7 +41,7 @@ class UnreadableObject(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Status(msgspec.Struct, frozen=True, rename="kebab"):
+class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
     """What ``/status`` shows; the names are a contract, which workload/README.md documents.
 
     Attributes:
@@ -86,7 +86,7 @@ class Status(msgspec.Struct, frozen=True, rename="kebab"):
     version: str = version("istio-aux")
 
 
-def digest(status: Status) -> bytes:
+def digest(status: ProcessStatus) -> bytes:
     """A digest of what the charm shows: it leaves out times, counters and numbers of attempts."""
     shown = (
         status.called_before_us,
@@ -106,7 +106,9 @@ def digest(status: Status) -> bytes:
     return hashlib.blake2b(msgspec.json.encode(shown)).digest()
 
 
-def application(status: Callable[[], Status], metrics: Callable[[], bytes]) -> web.Application:
+def application(
+    status: Callable[[], ProcessStatus], metrics: Callable[[], bytes]
+) -> web.Application:
     """Make the application of the status port."""
 
     async def livez(_request: web.Request) -> web.Response:

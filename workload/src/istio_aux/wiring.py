@@ -151,14 +151,14 @@ class Wiring:
             # Only now: whoever leads next must not meet an exec or an eviction of ours.
             await self._lease.release()
 
-    def status(self) -> status.Status:
+    def status(self) -> status.ProcessStatus:
         """What is known at this moment."""
         missing = self._watches.missing()
         known = self._settings.webhook_configuration and "order" not in missing
         if not self.listening:
             missing["webhook"] = "not listening"
         mesh, unreadable = self._watcher.mesh, self._watches.unreadable()
-        return status.Status(
+        return status.ProcessStatus(
             ready=self.listening and self._watches.ready,
             missing=[f"{name}: {what}" for name, what in missing.items()],
             start_mode=self._start.mode,

@@ -27,13 +27,13 @@ class BadDocument(msgspec.Struct, frozen=True):
     why: str
 
 
-class _List(msgspec.Struct, frozen=True):
+class _Items(msgspec.Struct, frozen=True):
     kind: str = ""
     items: list[msgspec.Raw] | None = None
 
 
 _UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError, RecursionError, yaml.YAMLError)
-_list_decoder = msgspec.json.Decoder(_List)
+_list_decoder = msgspec.json.Decoder(_Items)
 
 
 def read(body: bytes) -> Iterator[Document | BadDocument]:
