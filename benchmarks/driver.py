@@ -20,9 +20,6 @@ PROGRAM = "bench-kubelet"
 CONNECTIONS = 24
 """To the API server, all of them busy only while pods are made."""
 
-EXIT_DELAY = 1.0
-"""Seconds from the quit to the proxy's end in the API; a real kubelet takes 0.8 to 1.1."""
-
 
 class Driver:
     """The running program; every method returns once it has done its part."""
@@ -67,8 +64,13 @@ class Driver:
 
 
 @contextmanager
-def running(cluster: lab.Cluster, namespace: str, name: str) -> Generator[Driver]:
-    """Play the node ``name`` and its pods in ``namespace``, which is there; ends with the block."""
+def running(
+    cluster: lab.Cluster, namespace: str, name: str, exit_delay: float
+) -> Generator[Driver]:
+    """Play the node ``name`` and its pods in ``namespace``, which is there; ends with the block.
+
+    ``exit_delay``: seconds from the quit to the proxy's end in the API.
+    """
     folder = cluster.state / name
     folder.mkdir()
     pair = cluster.issue(name, name, organizations=["system:masters"], hosts=["127.0.0.1"])
@@ -80,7 +82,7 @@ def running(cluster: lab.Cluster, namespace: str, name: str) -> Generator[Driver
         "key": str(pair.key),
         "namespace": namespace,
         "connections": CONNECTIONS,
-        "exit-delay": EXIT_DELAY,
+        "exit-delay": exit_delay,
         "bodies": pods.bodies(namespace, name),
     }
     plan.write_text(json.dumps(text))

@@ -34,6 +34,7 @@ class Sizes(Numbers, frozen=True, kw_only=True):
         events: changes of these pods, ``event_rate`` a second.
         event_rate: see there.
         idle: seconds for which a workload is watched that has nothing to do.
+        exit_delay: seconds from a quit to the proxy's end in the API.
         settle: seconds after the last quit before memory and descriptors are counted.
         limit: seconds after which something counts as broken.
     """
@@ -47,6 +48,7 @@ class Sizes(Numbers, frozen=True, kw_only=True):
     events: int
     event_rate: float
     idle: float
+    exit_delay: float
     settle: float
     limit: float
 
