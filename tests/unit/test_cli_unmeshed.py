@@ -18,7 +18,7 @@ from unit.apiserver import ApiServer, refusal
 from unit.asynchronous import driven
 from unit.core.pods import RUNNING, document, exited
 from unit.screens import Run, run
-from unit.test_online import ask, objects
+from unit.test_cli_cluster import ask, objects
 
 __all__ = ["run"]
 

@@ -17,7 +17,7 @@ from unit.apiserver import ApiServer, refusal
 from unit.asynchronous import driven, until
 from unit.core.pods import RUNNING, State, exited
 from unit.screens import Run, Shown, run
-from unit.test_audit import fill, put
+from unit.test_cli_audit import fill, put
 
 __all__ = ["run"]
 

@@ -89,7 +89,7 @@ def test_explain_can_be_told_what_serve_is_told(run: Callable[..., Outcome]) -> 
 
 def test_the_example_shows_every_action(run: Callable[..., Outcome]) -> None:
     """examples/pods.yaml, as its comments say."""
-    outcome = run("explain", "-f", str(Path(__file__).parents[3] / "examples/pods.yaml"))
+    outcome = run("explain", "-f", str(Path(__file__).parents[2] / "examples/pods.yaml"))
     assert [(line["name"], line["action"]) for line in outcome.lines] == [
         ("mnist-worker-0", "quit"),
         ("import-5xk2d", "wait"),
