@@ -1,4 +1,4 @@
-"""What all results have in common as documents: three files, tables, verdicts, curves."""
+"""Writes results as documents: three files with tables, verdicts and curves."""
 
 from __future__ import annotations
 

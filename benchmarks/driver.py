@@ -1,4 +1,4 @@
-"""The kubelet's part: the node, and the Go program that plays its pods, told what to do by line."""
+"""The stand-in for the kubelet: registers the node and runs the Go program that plays its pods."""
 
 from __future__ import annotations
 

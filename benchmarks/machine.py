@@ -1,4 +1,4 @@
-"""On what the numbers were taken: cores, memory, versions; never whose machine it is."""
+"""The cores, memory and versions with which the numbers were taken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was measured, and what it is measured against: data and arithmetic only."""
+"""The measurements of the quit benchmark and their targets: data and arithmetic only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pods of the benchmark, after the recording of a real one: bodies for the driver, data only.
+"""The pods of the benchmark, made from a recorded pod: request bodies for the driver. Data only.
 
 The recording is a batch Job's pod as Istio 1.28 and a real kubelet left it, its payload finished.
 What a server sets is taken out, and its owner and finalizer, whose controllers are not there.

@@ -1,4 +1,4 @@
-"""What processes use, from Linux's own accounts: CPU clocks, resident memory, descriptors."""
+"""CPU time, memory and descriptors of processes, as Linux reports them."""
 
 from __future__ import annotations
 

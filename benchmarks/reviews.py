@@ -1,4 +1,4 @@
-"""The reviews that load webhooks, after what an API server once sent for workers of TFJobs.
+"""The reviews that load the webhooks, made from recorded reviews of workers of TFJobs.
 
 The recordings (Kubernetes 1.36, a pod made as the training-operator makes it, the review posted to
 a webhook that kept it byte for byte) differ from each other as pods do: one container that trains,

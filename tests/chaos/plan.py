@@ -1,4 +1,4 @@
-"""What happens when: pods of many kinds, how their payloads end, when the program dies. Pure."""
+"""The schedule of a run: pods, how their payloads end, when the program is killed. Pure."""
 
 from __future__ import annotations
 

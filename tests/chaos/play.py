@@ -1,4 +1,4 @@
-"""Play a plan on a cluster: one thread tells the pods' stories, another kills the program."""
+"""Plays a plan on a cluster: one thread moves the pods, another kills the program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of a run, by what the scripted kubelet saw and the API server has."""
+"""Judges a run by what the scripted kubelet recorded and the API server stores."""
 
 from __future__ import annotations
 

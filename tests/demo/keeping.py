@@ -1,4 +1,4 @@
-"""DEMO_KEEP: the demo runs in a child process, which stays and holds the cluster afterwards."""
+"""DEMO_KEEP: the demo runs in a child process, which keeps the cluster running."""
 
 from __future__ import annotations
 

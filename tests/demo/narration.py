@@ -1,4 +1,4 @@
-"""What is worth a line while a job is watched: facts of a story, each said once. Pure."""
+"""The lines that are printed while a job is watched, each once. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From Kubernetes objects as they were seen to a story.
+"""Turns the observed versions of Kubernetes objects into a story.
 
 Pure, and the only code here that knows the fields of those objects.
 """

@@ -1,4 +1,4 @@
-"""What a level of the demo hands back when it has played: stories, and how they were made."""
+"""The result of a run of the demo: the stories, and how they were made."""
 
 from __future__ import annotations
 

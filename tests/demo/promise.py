@@ -1,7 +1,4 @@
-"""The promise as data: each part of what istio-aux says it does, kept or broken, and why.
-
-Judges stories, does nothing.
-"""
+"""What istio-aux promises, as a list of checks: each is kept or broken, with the reason. Pure."""
 
 from __future__ import annotations
 

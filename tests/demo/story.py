@@ -1,7 +1,4 @@
-"""What happened to the pods of a job, as small frozen facts.
-
-No Kubernetes objects, no drawing, no judgement.
-"""
+"""What happened to the pods of a job, as frozen data."""
 
 from __future__ import annotations
 

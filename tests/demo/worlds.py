@@ -1,4 +1,4 @@
-"""What `start-mode: auto` comes to in each of the three worlds of Istio: a row for each."""
+"""A check for each kind of Istio: how `start-mode: auto` starts a pod."""
 
 from __future__ import annotations
 

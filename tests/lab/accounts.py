@@ -1,4 +1,4 @@
-"""ServiceAccounts that RBAC lets do anything, for tests of what else keeps them from it."""
+"""ServiceAccounts with all rights in RBAC, for tests of the policies that still restrict them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The charm's webhook configuration, leading to webhooks that are broken in one way each.
+"""The charm's webhook configuration in front of webhooks that are each broken in one way.
 
-A namespace with label `lab.test/broken: <way>` shows its pods to the one that is broken that way.
+The label `lab.test/broken: <way>` of a namespace chooses the webhook that reviews its pods.
 """
 
 from __future__ import annotations

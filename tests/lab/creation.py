@@ -1,4 +1,4 @@
-"""A lean client that creates pods, many at once or at a rate, and keeps how each creation went.
+"""A lean client that creates pods, many at once or at a rate, and records each result.
 
 lightkube cannot be used for that: it drops the headers of an answer, and its models would take more
 of the machine than all that is looked at.

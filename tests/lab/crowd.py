@@ -1,4 +1,4 @@
-"""500 pods of all kinds of owners that were made before there was an Istio, and their keeper.
+"""500 pods with every kind of owner, created before Istio is installed, and what runs them.
 
 The controllers are the cluster's own. Pods with the label `KEPT` are run by a scripted kubelet as
 soon as they are there, as are those that come in their place; the others stay Pending.

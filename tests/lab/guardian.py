@@ -1,4 +1,4 @@
-"""The guardian: the one process that owns everything a cluster starts, and outlives nobody.
+"""The guardian: owns every process of a cluster, and ends them when the harness ends.
 
 A program of its own, run by path, with nothing but the standard library:
 

@@ -1,4 +1,4 @@
-"""Admission webhooks that answer as a test wants them to: one server, one Service for each.
+"""Admission webhooks whose answers a test chooses: one server, one Service for each webhook.
 
 The API server names the Service in the Host header, so the path and all else of a configuration may
 stay what the charm renders.

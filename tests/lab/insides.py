@@ -1,4 +1,4 @@
-"""The processes inside of pods, as the machine sees them: for tests that kill one."""
+"""The processes in containers, by their host process id, for tests that kill one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where uv and the Python interpreters are that the lab makes virtual environments with."""
+"""Finds uv and the Python interpreters from which the lab makes virtual environments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cluster that ended still has on the machine; for the tests that say it has nothing."""
+"""What a cluster leaves on the machine after its end; tests assert that it is nothing."""
 
 from __future__ import annotations
 

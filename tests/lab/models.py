@@ -1,9 +1,8 @@
-"""The models of Kubernetes objects, made ready before there are threads.
+"""Prepares the models of Kubernetes objects before any thread starts.
 
-lightkube decodes with msgspec, which learns a type when it is first used. In msgspec 0.22 two
-threads that do so for types that share a part end the process with a segmentation fault, and the
-lab has threads: the scripted kubelet, the demo's steps, what a test starts. Afterwards decoding is
-safe.
+lightkube decodes with msgspec, which analyses a type at its first use. In msgspec 0.22 the process
+crashes when two threads do this for types that share a part. The lab has threads: the scripted
+kubelet, the steps of the demo, and those that tests start.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What became of a workload, as far as it can be compared with and without a sidecar. Pure."""
+"""The outcome of a workload, reduced to what must be equal with and without a sidecar. Pure."""
 
 from __future__ import annotations
 

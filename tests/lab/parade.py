@@ -1,4 +1,4 @@
-"""Every kind of ending that a Job-like workload knows, to be shown all at once. Data only."""
+"""Every way in which a Job-like workload can end. Data only."""
 
 from __future__ import annotations
 

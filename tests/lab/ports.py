@@ -1,4 +1,4 @@
-"""TCP ports that are one harness's alone, from the moment it has them until it ends."""
+"""Reserves TCP ports for one harness until it ends."""
 
 from __future__ import annotations
 

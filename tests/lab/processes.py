@@ -1,4 +1,4 @@
-"""The harness's side of the guardian: start and end processes that cannot outlive the harness."""
+"""The harness's side of the guardian: starts and ends processes."""
 
 from __future__ import annotations
 

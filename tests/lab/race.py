@@ -1,4 +1,4 @@
-"""The deployment race as tests see it: two models, their pods, and what is said of them."""
+"""The deployment race as a scene for tests: two models, their pods, and what status reports."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A TCP relay in front of the API server that can break off in the middle of what passes through.
+"""A TCP relay in front of the API server that can cut connections in the middle of a message.
 
-It understands nothing of it, TLS least of all: bytes go through untouched, or not at all.
+It forwards bytes as they are and does not decrypt TLS.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Workloads with settings of their own, the namespaces that they serve, and what they measure."""
+"""Starts workloads with chosen settings, makes namespaces for them, and reads their metrics."""
 
 from __future__ import annotations
 

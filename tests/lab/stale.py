@@ -1,4 +1,4 @@
-"""Forget what the cache keeps for each content of the checkout once nobody has used it for days."""
+"""Removes cached builds of the checkout that have not been used for days."""
 
 from __future__ import annotations
 

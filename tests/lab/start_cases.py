@@ -1,4 +1,4 @@
-"""One table of what becomes of pods at admission, whoever does it. Data only.
+"""One table of pods and how admission changes them, by webhook and by policy. Data only.
 
 `start.plan`, the webhook, the policy, and the two together are run over it: they do the same, or
 the case says why the policy leaves the pod to the webhook.

@@ -1,4 +1,4 @@
-"""What running clusters are there, and the removal of what dead harnesses left."""
+"""Lists running clusters, and removes what dead harnesses left."""
 
 from __future__ import annotations
 

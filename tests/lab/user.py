@@ -1,4 +1,4 @@
-"""Programs run as most people run them: by a user who is not root, with a home of their own."""
+"""Runs programs as a user who is not root, with a home directory of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one way to await a state of the world that nothing announces, and the one way to end."""
+"""`until` polls for a state that nothing announces; `ending` reports errors of a teardown."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""A witness of everything that anybody does inside of pods: exec, attach, port-forward.
+"""Records every exec, attach and port-forward that the API server lets through.
 
-The API server asks a validating webhook about each before it lets it through, whoever it is; this
-one allows all and remembers. With `failurePolicy: Fail` nothing passes unseen.
+It is a validating webhook that allows everything. `failurePolicy: Fail` makes the record complete.
 """
 
 from __future__ import annotations

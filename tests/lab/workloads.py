@@ -1,4 +1,4 @@
-"""Job-like workloads as people write them, who know of no sidecar. Data only.
+"""Job-like workloads as users write them, without a thought of sidecars. Data only.
 
 Documents are sent as they are written: typed models would drop the fields that they do not know.
 """

@@ -1,4 +1,4 @@
-"""The three worlds of Istio, and what becomes in each of them of a Job under `start-mode: auto`."""
+"""Three kinds of Istio, and how `start-mode: auto` starts a pod under each."""
 
 from __future__ import annotations
 

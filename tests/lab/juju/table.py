@@ -1,4 +1,4 @@
-"""The model as `juju status` would print it."""
+"""Prints the model as `juju status` does."""
 
 from __future__ import annotations
 
