@@ -137,7 +137,7 @@ def test_audit_says_of_how_many_pods_it_may_not_know(
     done = ask(kubeconfig, *command)
 
     assert done.returncode == 1
-    assert done.stdout == ("pods: 4; stuck: 0, blocked: 0, lost: 0, unmeshed: 0 (not known of 2)\n")
+    assert done.stdout == ("pods: 4; stuck: 0, blocked: 0, lost: 0, unmeshed: 0 (unknown: 2)\n")
     assert done.stderr.startswith("pods that may lack their sidecar: 2: Istio's webhooks are not")
     assert 'cannot list resource "mutatingwebhookconfigurations"' in done.stderr
 

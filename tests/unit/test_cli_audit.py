@@ -200,7 +200,7 @@ def test_an_empty_table_is_a_summary() -> None:
 
 def test_what_is_not_known_is_not_counted_as_healthy() -> None:
     shown = table(Audit([finding("unmeshed")], 7, None, 3, ("forbidden",)))
-    assert shown.endswith("lost: 0, unmeshed: 1 (not known of 3)")
+    assert shown.endswith("lost: 0, unmeshed: 1 (unknown: 3)")
 
 
 def test_json_is_one_object_a_line() -> None:

@@ -44,23 +44,21 @@ REVIEW_OUTCOMES = (
 
 
 class Closed(StrEnum):
-    """Why a connection to the webhook came to its end."""
+    """Why a connection to the webhook ended.
+
+    The client closed it (peer) or did not read its answers (unread); the handshake failed or took
+    too long; a request took too long (timeout) or was refused before its end; it was idle; there
+    were too many (limit); the process stops (drain).
+    """
 
     PEER = "peer"
-    """The client wished it, or is gone."""
     HANDSHAKE = "handshake"
-    """It failed, or was not over in time."""
     TIMEOUT = "timeout"
-    """A request was not complete in time."""
     REFUSED = "refused"
-    """A request was refused before its end."""
     IDLE = "idle"
     LIMIT = "limit"
-    """There were too many connections."""
     UNREAD = "unread"
-    """The client did not take its answers."""
     DRAIN = "drain"
-    """The process ends."""
 
 
 WATCH_REASONS = (

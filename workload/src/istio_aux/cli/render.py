@@ -153,7 +153,7 @@ def audit_text(audit: Audit, terminal: Terminal, now: datetime | None = None) ->
         for state, style in _STATES.items()
     )
     where = "" if audit.namespaces is None else f"selected namespaces: {audit.namespaces}; "
-    unknown = f" (not known of {audit.unknown})" if audit.unknown else ""
+    unknown = f" (unknown: {audit.unknown})" if audit.unknown else ""
     yield f"{where}pods: {audit.pods}; {counts}{unknown}"
 
 
