@@ -13,7 +13,6 @@ import json
 import ssl
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from lightkube.models.meta_v1 import ObjectMeta
@@ -59,12 +58,7 @@ class Hooks:
             self._cluster.publish(self._model, name, PORT, self._server.server_address[1])
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closing.set()
         self._server.shutdown()
         self._thread.join()

@@ -9,7 +9,6 @@ import asyncio
 import concurrent.futures
 import contextlib
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -40,12 +39,7 @@ class Relay:
         self._port = self._started.result(PATIENCE)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with ending("relay"):
             self._loop.call_soon_threadsafe(self._stop.set)
             self._life.result(PATIENCE)

@@ -11,7 +11,6 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
@@ -52,12 +51,7 @@ class Api:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._in_flight:
             await asyncio.wait(self._in_flight, timeout=PARTING)
         await self._connector.close(abort_ssl=True)

@@ -9,7 +9,6 @@ import datetime
 import itertools
 import ssl
 from collections.abc import Collection, Coroutine
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from lightkube.generic_resource import create_namespaced_resource
@@ -86,12 +85,7 @@ class ScriptedKubelet:
         self._started.result(0)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._life.done():
             self._life.result()  # It failed while it was needed.
         with lab.ending(f"scripted kubelet {self._name}"):
