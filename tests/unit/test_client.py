@@ -8,11 +8,9 @@ import socket
 import ssl
 import struct
 import threading
-from pathlib import Path
 
 import pytest
 from aiohttp import web
-from istio_aux.kube import access
 from istio_aux.kube import client as kube_client
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, UnreachableError
@@ -177,20 +175,3 @@ async def test_an_answer_that_comes_byte_by_byte_is_given_up(
         api.faults.append(drip)
         with pytest.raises(UnreachableError, match=r"no complete answer within 0\.3 s"):
             await client.get("/api/v1/pods")
-
-
-@driven
-async def test_a_connection_for_an_exec_resumes_the_tls_session_of_the_one_before(
-    tmp_path: Path,
-) -> None:
-    """Certificates are checked once; the server presents none again."""
-    async with ApiServer() as api:
-        await api.put("pods", {"metadata": {"name": "job", "namespace": "training"}})
-        query = [("container", "istio-proxy"), ("command", "true")]
-        path = "/api/v1/namespaces/training/pods/job/exec"
-        resumed: list[bool] = []
-        async with Client(access.load(api.kubeconfig(tmp_path))) as client:
-            for _ in range(3):
-                async with client.websocket(path, query, ("v5.channel.k8s.io",)) as socket:
-                    resumed.append(socket.get_extra_info("ssl_object").session_reused)
-        assert resumed == [False, True, True]

@@ -393,33 +393,6 @@ def _pair(
     return (certificate, read(user.client_key_data, user.client_key, "client-key-data")), files
 
 
-class ResumingContext(ssl.SSLContext):
-    """Resumes the TLS session of an earlier connection to the same server.
-
-    Each exec has a connection of its own. To resume a session spares the server its signature, and
-    both sides the certificates: a tenth of the CPU of an exec.
-    """
-
-    _session: ssl.SSLSession | None = None
-
-    def remember(self, connection: ssl.SSLObject) -> None:
-        """Later connections resume the session of this one, which has received data."""
-        if not connection.session_reused:
-            self._session = connection.session
-
-    def wrap_bio(  # asyncio calls this for each connection.
-        self,
-        incoming: ssl.MemoryBIO,
-        outgoing: ssl.MemoryBIO,
-        server_side: bool = False,
-        server_hostname: str | bytes | None = None,
-        session: ssl.SSLSession | None = None,
-    ) -> ssl.SSLObject:
-        """Wrap a new connection."""
-        session = session or self._session
-        return super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
-
-
 def _context(source: Path, bundle: bytes | None) -> ssl.SSLContext:
     """Trust the authorities in PEM, or those of the system, as Go does.
 
@@ -427,11 +400,7 @@ def _context(source: Path, bundle: bytes | None) -> ssl.SSLContext:
     on, and takes each certificate of the bundle for an anchor.
     """
     try:
-        context = ResumingContext(ssl.PROTOCOL_TLS_CLIENT)
-        if bundle is None:
-            context.load_default_certs()
-        else:
-            context.load_verify_locations(cadata=bundle.decode())
+        context = ssl.create_default_context(cadata=bundle.decode() if bundle is not None else None)
     except (ssl.SSLError, UnicodeDecodeError, ValueError) as error:
         raise AccessError(f"{source}: no certificate authority in PEM form: {error}") from error
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
