@@ -10,9 +10,9 @@ from aiohttp import web
 from istio_aux.core.policy import Capability
 from istio_aux.core.webhooks import ClientConfig
 from lab import ports
-from unit.asking import NOWHERE, asking
 from unit.asynchronous import driven
 from unit.injecting import Istiod
+from unit.probing import NOWHERE, probing
 from unit.store import refusal
 
 
@@ -28,19 +28,19 @@ async def test_one_that_cannot_be_reached_is_asked_by_a_dry_run(
         spec = {**pod["spec"], "initContainers": containers}
         return web.json_response({**pod, "spec": spec}, status=201)
 
-    async with asking() as who:
+    async with probing() as prober:
         target = Istiod(tmp_path).target
-        who.api.dry_run = inject
+        prober.api.dry_run = inject
 
-        found = await who.ask(target, *((ports.reserve(),) if known else ()))
+        found = await prober.ask(target, *((ports.reserve(),) if known else ()))
 
         # It did not ask for a native sidecar: that is another question.
         assert (found.probe.injected, found.probe.native) == (True, Capability.UNKNOWN)
         assert found.connection is None
-        assert who.counted() == {("direct", "unreachable"): 1, ("dry-run", "injected"): 1}
-        [pod] = who.api.dry_runs
+        assert prober.counted() == {("direct", "unreachable"): 1, ("dry-run", "injected"): 1}
+        [pod] = prober.api.dry_runs
         assert pod["metadata"]["generateName"] == "istio-aux-probe-"
-        assert who.api.requests == ["POST /api/v1/namespaces/plain/pods"]
+        assert prober.api.requests == ["POST /api/v1/namespaces/plain/pods"]
 
 
 @pytest.mark.parametrize(
@@ -57,11 +57,11 @@ async def test_what_the_api_server_says_of_a_dry_run_is_told(
     answer: web.Response, asked: bool, why: str, tmp_path: Path
 ) -> None:
     """That it does not let us ask says nothing of the injector."""
-    async with asking() as who:
-        who.api.dry_run = lambda _pod: answer
+    async with probing() as prober:
+        prober.api.dry_run = lambda _pod: answer
         port = ports.reserve()
 
-        found = await who.ask(Istiod(tmp_path).target, port)
+        found = await prober.ask(Istiod(tmp_path).target, port)
 
         assert (found.probe.injected, found.probe.asked) == (False, asked)
         assert why in found.probe.why
@@ -70,19 +70,19 @@ async def test_what_the_api_server_says_of_a_dry_run_is_told(
 
 @driven
 async def test_without_a_namespace_for_a_dry_run_nothing_is_known(tmp_path: Path) -> None:
-    async with asking() as who:
-        found = await who.ask(Istiod(tmp_path).target, ports.reserve(), about=NOWHERE)
+    async with probing() as prober:
+        found = await prober.ask(Istiod(tmp_path).target, ports.reserve(), about=NOWHERE)
 
         assert (found.probe.injected, found.probe.asked) == (False, False)
-        assert who.api.requests == []
+        assert prober.api.requests == []
 
 
 @driven
 async def test_one_behind_a_url_is_asked_there(tmp_path: Path) -> None:
-    async with asking() as who, Istiod(tmp_path, "127.0.0.1") as istiod:
+    async with probing() as prober, Istiod(tmp_path, "127.0.0.1") as istiod:
         url = f"https://127.0.0.1:{istiod.port}/inject/cluster/one?net=two"
 
-        found = await who.ask(ClientConfig(url=url, ca_bundle=istiod.bundle))
+        found = await prober.ask(ClientConfig(url=url, ca_bundle=istiod.bundle))
 
         assert found.probe.injected
         assert istiod.heads[0].startswith("POST /inject/cluster/one?net=two HTTP/1.1\r\n")
@@ -91,8 +91,8 @@ async def test_one_behind_a_url_is_asked_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("url", ["http://127.0.0.1/", "https://", "https://h:99999/", "nonsense"])
 @driven
 async def test_a_url_that_the_api_server_would_not_call_is_not_called(url: str) -> None:
-    async with asking() as who:
-        found = await who.ask(ClientConfig(url=url, ca_bundle="eA=="))
+    async with probing() as prober:
+        found = await prober.ask(ClientConfig(url=url, ca_bundle="eA=="))
 
     assert found.probe.why.startswith(f'url "{url}": ')
 
@@ -100,26 +100,26 @@ async def test_a_url_that_the_api_server_would_not_call_is_not_called(url: str) 
 @driven
 async def test_whom_the_system_trusts_is_for_the_api_server_to_say(tmp_path: Path) -> None:
     """Without a caBundle it is its own system that counts, not ours."""
-    async with asking() as who, Istiod(tmp_path, "127.0.0.1") as istiod:
-        who.api.dry_run = lambda _pod: refusal(403, "Forbidden", "no")
+    async with probing() as prober, Istiod(tmp_path, "127.0.0.1") as istiod:
+        prober.api.dry_run = lambda _pod: refusal(403, "Forbidden", "no")
 
-        found = await who.ask(ClientConfig(url=f"https://127.0.0.1:{istiod.port}/inject"))
+        found = await prober.ask(ClientConfig(url=f"https://127.0.0.1:{istiod.port}/inject"))
 
         assert not found.probe.asked
-        assert len(who.api.dry_runs) == 1
+        assert len(prober.api.dry_runs) == 1
 
 
 @driven
 async def test_dry_runs_wait_for_as_long_as_the_api_server_asks(tmp_path: Path) -> None:
     """An injector that is not live is asked every second."""
-    async with asking() as who:
+    async with probing() as prober:
         target = Istiod(tmp_path).target
-        who.api.dry_run = lambda _pod: refusal(
+        prober.api.dry_run = lambda _pod: refusal(
             429, "TooManyRequests", "slow down", headers={"Retry-After": "60"}
         )
-        first = await who.ask(target)
-        second = await who.ask(target)
+        first = await prober.ask(target)
+        second = await prober.ask(target)
         assert not first.probe.asked
         assert not second.probe.asked
         assert "slow down" in second.probe.why
-        assert len(who.api.dry_runs) == 1
+        assert len(prober.api.dry_runs) == 1

@@ -76,6 +76,21 @@ async def test_a_server_that_ends_its_connections_is_not_asked_more_often(tmp_pa
 
 
 @driven
+async def test_bytes_after_the_answer_end_the_connection(tmp_path: Path) -> None:
+    """They would fill the memory; here nothing else is a reason to ask again."""
+    rhythm = Rhythm(live=3600.0, other=0.05)
+    async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api, rhythm=rhythm) as seen:
+        await api.publish(istiod.port)
+        await api.configure(bundle=istiod.bundle)
+        await told(seen, State.LIVE)
+        asked = len(istiod.heads)
+        for writer in istiod.connections:
+            writer.write(b"more than anybody asked for")
+
+        await until(lambda: len(istiod.heads) > asked, "it is asked again")
+
+
+@driven
 async def test_without_the_right_to_see_endpoints_a_dry_run_decides(tmp_path: Path) -> None:
     """What cannot be seen is no reason to call an injector dead."""
 

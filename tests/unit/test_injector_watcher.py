@@ -112,7 +112,12 @@ async def test_a_killed_istiod_is_noticed_by_its_connection_and_one_that_is_back
     tmp_path: Path,
 ) -> None:
     """Nobody would ask a live one within this test; its endpoint is called ready all the time."""
-    async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api) as watcher:
+    rhythm = Rhythm(live=3600.0, other=0.05)
+    async with (
+        Cluster() as api,
+        Istiod(tmp_path) as istiod,
+        watching(api, rhythm=rhythm) as watcher,
+    ):
         api.dry_run = lambda _pod: refusal(500, "InternalError", "failed calling webhook: refused")
         await api.put("namespaces", {"metadata": {"name": "meshed", "labels": ENABLED}})
         await api.configure(bundle=istiod.bundle)

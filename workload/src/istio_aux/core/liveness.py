@@ -127,17 +127,15 @@ def evaluate(
         elif webhooks:
             why = "none of its webhooks is called for new pods"
             deactivated.append(_worst(configuration, [_Verdict(State.DEACTIVATED, why)]))
-    return tuple(active or deactivated) or (_absent(root),)
+    where = f" for a control plane in namespace {root}" if root else ""
+    absent = f"no webhook configuration of Istio's injector{where}"
+    return tuple(active or deactivated) or (Injector(state=State.ABSENT, why=absent),)
 
 
 def targets(
     configurations: Iterable[Configuration], *, root: str | None = None
 ) -> Mapping[ClientConfig, Sequence[tuple[str, str]]]:
-    """Return the endpoints to probe.
-
-    Returns:
-        The webhooks of each: names of the configuration and of the webhook in it.
-    """
+    """Return the endpoints to probe, each with the configurations and webhooks that lead to it."""
     found: dict[ClientConfig, list[tuple[str, str]]] = {}
     for configuration in configurations:
         for webhook in filter(_called, _webhooks(configuration, root)):
@@ -177,22 +175,13 @@ def _webhooks(configuration: Configuration, root: str | None) -> list[Webhook]:
     return [
         webhook
         for webhook in configuration.webhooks or ()
-        if webhook.is_istios and _belongs(webhook, root)
+        if webhook.is_istios
+        and (root is None or root == configuration.control_plane(webhook).namespace)
     ]
 
 
 def _called(webhook: Webhook) -> bool:
     return webhook.injects and webhook.creates_pods
-
-
-def _belongs(webhook: Webhook, root: str | None) -> bool:
-    service = webhook.client_config.service
-    return root is None or (service is not None and service.namespace == root)
-
-
-def _absent(root: str | None) -> Injector:
-    where = f" for a control plane in namespace {root}" if root else ""
-    return Injector(state=State.ABSENT, why=f"no webhook configuration of Istio's injector{where}")
 
 
 def _worst(configuration: Configuration, verdicts: Sequence[_Verdict]) -> Injector:

@@ -61,7 +61,7 @@ class ControlPlane(NamedTuple):
 
 
 class Service(NamedTuple):
-    """Namespace and name of a Service."""
+    """Which Service."""
 
     namespace: str
     name: str
@@ -187,22 +187,16 @@ class Configuration(Struct, frozen=True):
 def sorted_before(ours: str, found: Iterable[Configuration]) -> tuple[str, ...]:
     """Return the names of Istio's configurations that the API server calls before ours, sorted.
 
-    It calls mutating webhooks one after another, sorted bytewise by the name of the configuration
-    (apiserver mutating_webhook_manager.go). What our webhook adds must be there when Istio's reads
-    the pod. Python compares code points, which have the order of their UTF-8 bytes.
-
-    Args:
-        ours: name of our configuration; it need not exist.
-        found: all configurations.
+    It calls mutating webhooks in the bytewise order of the names of their configurations (apiserver
+    mutating_webhook_manager.go), which is Python's order of code points. What our webhook adds must
+    be there when Istio's reads the pod. Our configuration, ``ours``, need not exist.
     """
-    return tuple(
-        sorted(
-            configuration.metadata.name
-            for configuration in found
-            if configuration.metadata.name < ours
-            and any(webhook.injects for webhook in configuration.webhooks or ())
-        )
+    names = (
+        configuration.metadata.name
+        for configuration in found
+        if any(webhook.injects for webhook in configuration.webhooks or ())
     )
+    return tuple(sorted(name for name in names if name < ours))
 
 
 class Conditions(Struct, frozen=True):
@@ -250,19 +244,13 @@ class EndpointSlice(Struct, frozen=True):
         return bool(self.ports) and any(endpoint.ready for endpoint in self.endpoints or ())
 
     def addresses(self, port: str) -> Iterator[Address]:
-        """Yield the addresses of the ready endpoints, on the port of this name or the only one.
-
-        Yields nothing if there are several ports and none has the name.
-        """
+        """Yield the addresses of the ready endpoints, on the port of this name or the only one."""
         ports = self.ports or ()
-        named = [found for found in ports if found.name == port] or (
-            ports if len(ports) == 1 else ()
-        )
-        numbers = [found.port for found in named if found.port]
+        named = [found.port for found in ports if found.name == port or len(ports) == 1]
         for endpoint in self.endpoints or ():
-            if endpoint.ready and numbers:
+            if endpoint.ready and endpoint.addresses and (numbers := list(filter(None, named))):
                 # All addresses of an endpoint lead to the same process (discovery/v1 types.go).
-                yield Address((endpoint.addresses or ("",))[0], numbers[0])
+                yield Address(endpoint.addresses[0], numbers[0])
 
 
 def _any(wanted: str, found: tuple[str, ...] | None) -> bool:

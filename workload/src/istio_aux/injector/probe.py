@@ -51,13 +51,7 @@ class Prober:
     async def ask(
         self, target: ClientConfig, addresses: Sequence[Address], question: Question
     ) -> Found:
-        """Ask the injector behind ``target`` for a sidecar.
-
-        Args:
-            target: the endpoint that the API server would call.
-            addresses: of its Service's endpoints; a URL has its own.
-            question: the pod.
-        """
+        """Ask the injector behind ``target``; ``addresses`` are for a Service only."""
         try:
             url, addresses = _place(target, addresses)
         except ValueError as error:
@@ -109,11 +103,7 @@ def _outcome(probe: Probe) -> str:
 
 
 def _place(target: ClientConfig, addresses: Sequence[Address]) -> tuple[str, Sequence[Address]]:
-    """Return URL and addresses (apiserver pkg/util/webhook/client.go).
-
-    Raises:
-        ValueError: the API server would not call this URL.
-    """
+    """Return URL and addresses (apiserver pkg/util/webhook/client.go), or raise ValueError."""
     if service := target.service:
         path = (service.path or "").lstrip("/")
         return f"https://{service.name}.{service.namespace}.svc/{path}", addresses
@@ -199,8 +189,8 @@ class ProbeLoop(Generic[S, R]):
 
         Args:
             name: of the injector, for the log.
-            ask: asks once; an exception counts as an answer.
-            failed: makes that answer.
+            ask: asks once.
+            failed: returns the answer that an unhandled exception counts as.
             changed: called after each answer.
             telemetry: counts unhandled exceptions.
             rhythm: how often to ask.

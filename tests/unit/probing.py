@@ -1,4 +1,4 @@
-"""Who asks an injector for a sidecar, in tests of the asking."""
+"""A prober with an API server beside it, for tests of the probe."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ PLAIN = Question("plain", {"istio.io/rev": "default"}, selected=True)
 NOWHERE = Question("istio-system", {})
 
 
-class Asking:
-    """Who asks, and what is counted of it."""
+class Probing:
+    """Probes an injector, and says what was counted."""
 
     def __init__(self, api: Cluster, client: Client) -> None:
         self.api = api
@@ -45,6 +45,6 @@ class Asking:
 
 
 @asynccontextmanager
-async def asking() -> AsyncGenerator[Asking]:
+async def probing() -> AsyncGenerator[Probing]:
     async with Cluster() as api, Client(api.access()) as client:
-        yield Asking(api, client)
+        yield Probing(api, client)
