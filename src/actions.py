@@ -1,4 +1,4 @@
-"""The charm's actions: what they take, whom they ask, and what they answer."""
+"""The charm's actions. They only read."""
 
 from __future__ import annotations
 
@@ -13,22 +13,18 @@ import ops
 import config
 import probe
 import workload
+from config import DNS_LABEL
+from inputs import CONTAINER
 from probe import Probe, Unmeshed
 
-# apimachinery pkg/util/validation: a namespace is IsDNS1123Label, a pod IsDNS1123Subdomain.
-_LABEL: Final = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
-_POD: Final = re.compile(rf"{_LABEL}/(?=.{{1,253}}\Z){_LABEL}(?:\.{_LABEL})*")
-# Two requests of the API server, each of which the workload gives 10 s at most.
+# The name of a pod is apimachinery's IsDNS1123Subdomain.
+_POD: Final = re.compile(rf"{DNS_LABEL}/(?=.{{1,253}}\Z){DNS_LABEL}(?:\.{DNS_LABEL})*")
+# Seconds: two requests to the API server, with a timeout of 10 s each.
 _PATIENCE: Final = 30.0
 
 
 class Actions(ops.Object):
-    """Answers the actions; it changes nothing.
-
-    Args:
-        charm: whose actions they are.
-        transport: where requests to the workload go, None for the network.
-    """
+    """Handles the actions of `charm`; `transport` leads to the workload, None for the network."""
 
     def __init__(self, charm: ops.CharmBase, transport: httpx2.BaseTransport | None) -> None:
         super().__init__(charm, "actions")
@@ -38,7 +34,7 @@ class Actions(ops.Object):
         self.framework.observe(charm.on.explain_action, self._on_explain)
 
     def _on_list_unmeshed(self, event: ops.ActionEvent) -> None:
-        answer = probe.ask(workload.STATUS_URL, self._transport)
+        answer = probe.ask(probe.STATUS_URL, self._transport)
         if why := _unknown(answer):
             event.fail(why)
             return
@@ -56,27 +52,27 @@ class Actions(ops.Object):
         if not isinstance(pod, str) or not _POD.fullmatch(pod):
             event.fail(f"pod: {json.dumps(pod)}: expected NAMESPACE/NAME")
             return
-        container = self._charm.unit.get_container(workload.CONTAINER)
+        container = self._charm.unit.get_container(CONTAINER)
         if not container.can_connect():
-            event.fail(f"container {workload.CONTAINER}: Pebble does not answer")
+            event.fail(f"container {CONTAINER}: Pebble does not answer")
             return
         results: dict[str, str] = {}
         command = ["istio-aux", "explain", "--output", "text", "--kubeconfig", workload.KUBECONFIG]
         try:
             options = config.load(self._charm.config, self._charm.model.name)
             command += ["--ignore-containers", ",".join(options.ignore_containers)]
-            answer = probe.ask(workload.STATUS_URL, self._transport)
+            answer = probe.ask(probe.STATUS_URL, self._transport)
             results["new-pods"] = _start(options.start_mode, answer)
         except config.InvalidOptionError as error:
-            # The workload still runs with the last valid ones, which nobody knows any more.
-            event.log(f"without the options, of which some are not valid: {error}")
+            # The charm does not keep the last valid options, with which the workload runs.
+            event.log(f"explained without the charm's options, because they are invalid: {error}")
         try:
             text, _ = container.exec([*command, pod], timeout=_PATIENCE).wait_output()
         except ops.pebble.ExecError as error:  # pyright: ignore[reportUnknownVariableType]  of str
-            said = str(error.stderr or "").strip()  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
-            event.fail(said or f"{pod}: exit status {error.exit_code}")
+            why = str(error.stderr or "").strip()  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+            event.fail(why or f"{pod}: exit status {error.exit_code}")
         except (ops.pebble.Error, TimeoutError) as error:
-            event.fail(f"container {workload.CONTAINER}: {error}")
+            event.fail(f"container {CONTAINER}: {error}")
         else:
             event.set_results({"explanation": text.strip(), **results})
 
@@ -87,7 +83,7 @@ def _line(pod: Unmeshed) -> str:
 
 
 def _start(mode: str, answer: Probe) -> str:
-    """Return how new pods that end are started, and what makes it so."""
+    """Return how new pods that end are started, and why."""
     if mode != "auto":
         return f"start-mode: {mode}"
     how = "native" if answer.capability == "native" else "held, not native"
@@ -95,9 +91,9 @@ def _start(mode: str, answer: Probe) -> str:
 
 
 def _unknown(answer: Probe) -> str:
-    """Return why it is not known which pods have no sidecar, the empty text if it is."""
+    """Return why the workload does not know which pods have no sidecar, or the empty text."""
     if why := answer.ignorance():
         return why
     if answer.race == "off":
-        return "race-policy: off: nobody looks for such pods"
+        return "race-policy: off: the workload does not look for such pods"
     return "" if answer.injectors else "not known yet whether Istio injects"

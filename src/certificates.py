@@ -1,19 +1,21 @@
-"""The webhook's TLS: an authority of the application's own, and a leaf for each unit.
+"""The application's certificate authority, the units' certificates, and when a token is renewed.
 
-Pure but for randomness and the clock inside the certificate library. One webhook configuration
-has one caBundle for all units, so there is one authority, which the leader keeps in a Juju
-secret; each unit signs its own leaf. A certificate is replaced long before it expires, and an
-authority that was replaced stays in the bundle until it expires, so that leaves of both are
-accepted while the units follow one by one.
+One webhook configuration has one caBundle for all units, so the application has one authority.
+The leader keeps it in a Juju secret, and each unit signs its own leaf certificate. Everything is
+renewed after half its life. A replaced authority stays in the bundle until it expires, so the API
+server accepts leaves of both while the units follow.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
+import ops
 from charmlibs.interfaces.tls_certificates import (
     Certificate,
     CertificateRequestAttributes,
@@ -22,13 +24,14 @@ from charmlibs.interfaces.tls_certificates import (
     TLSCertificatesError,
 )
 
-# A leaf must expire before its authority, which is replaced after half its life: a year is left
-# then, and a leaf lives for 60 days.
+# A leaf must expire before its authority, which has a year left when it is replaced. Half of a
+# leaf's life leaves a month of update-status events to renew it.
 AUTHORITY_VALIDITY: Final = timedelta(days=730)
 LEAF_VALIDITY: Final = timedelta(days=60)
 
-# Half of a life leaves the charm a month of update-status events to be late in.
-_RENEW_AFTER: Final = 0.5
+PEERS: Final = "peers"
+_SECRET_ID: Final = "authority-secret-id"  # noqa: S105 - the name of a key, not a secret
+_LABEL: Final = "certificate-authority"
 
 
 @dataclass(frozen=True)
@@ -36,9 +39,9 @@ class Authority:
     """What signs leaves. All fields are PEM.
 
     Attributes:
-        certificate: the authority's own certificate.
+        certificate: the authority's certificate.
         private_key: its key.
-        previous: the certificate of the authority that this one replaced, or nothing.
+        previous: the certificate of the authority that this one replaced, or the empty text.
     """
 
     certificate: str
@@ -70,6 +73,36 @@ class Leaf:
     private_key: str = field(repr=False)
 
 
+def read_authority(model: ops.Model, *, leader: bool) -> Authority | None:
+    """Return the authority, None while the leader has not made or published it."""
+    try:
+        if leader:
+            secret = model.get_secret(label=_LABEL)
+        else:
+            # Only the leader finds an application's secret by its label.
+            relation = model.get_relation(PEERS)
+            secret_id = relation.data[relation.app].get(_SECRET_ID) if relation else None
+            if not secret_id:
+                return None
+            secret = model.get_secret(id=secret_id)
+        # All units follow a new authority at once.
+        return Authority.from_secret(secret.get_content(refresh=True))
+    except ops.SecretNotFoundError:
+        return None
+
+
+def keep_authority(model: ops.Model, present: Authority | None, authority: Authority) -> None:
+    """Store `authority` in the place of `present`, and tell the other units; leader only."""
+    if present is None:
+        secret = model.app.add_secret(authority.to_secret(), label=_LABEL)
+    else:
+        secret = model.get_secret(label=_LABEL)
+        if authority != present:
+            secret.set_content(authority.to_secret())
+    if relation := model.get_relation(PEERS):
+        relation.data[model.app][_SECRET_ID] = secret.id or secret.get_info().id
+
+
 def service_names(app: str, model: str) -> tuple[str, ...]:
     """Return the names of the Service; the API server verifies `<app>.<model>.svc`."""
     return (app, f"{app}.{model}", f"{app}.{model}.svc", f"{app}.{model}.svc.cluster.local")
@@ -83,7 +116,7 @@ def make_authority(
 ) -> Authority:
     """Return a new self-signed authority."""
     key = PrivateKey.generate(key_algorithm="ecdsa")
-    # X.520 allows 64 characters in a common name, and Juju's names may fill it twice over.
+    # X.520 allows 64 characters in a common name; Juju's names can be longer.
     name = CertificateRequestAttributes(common_name=f"istio-aux {model} {app}"[:64])
     certificate = Certificate.generate_self_signed_ca(name, key, validity)
     return Authority(certificate.raw, key.raw, replaces.certificate if replaces else "")
@@ -105,10 +138,10 @@ def issue(
 
 
 def is_due(certificate: str, now: datetime) -> bool:
-    """Tell whether a PEM certificate is old enough to be replaced."""
+    """Tell whether more than half of a PEM certificate's life is over."""
     parsed = Certificate.from_string(certificate)
     life = parsed.expiry_time - parsed.validity_start_time
-    return now >= parsed.validity_start_time + life * _RENEW_AFTER
+    return now >= parsed.validity_start_time + life / 2
 
 
 def usable(leaf: Leaf, authority: Authority, names: tuple[str, ...], now: datetime) -> bool:
@@ -118,7 +151,7 @@ def usable(leaf: Leaf, authority: Authority, names: tuple[str, ...], now: dateti
     try:
         certificate = Certificate.from_string(leaf.chain)
         key = PrivateKey.from_string(leaf.private_key)
-    except (ValueError, TLSCertificatesError):  # What is in the container is no PEM.
+    except (ValueError, TLSCertificatesError):  # The container's file is not PEM.
         return False
     return (
         leaf.chain == _chain(certificate, authority)
@@ -126,6 +159,27 @@ def usable(leaf: Leaf, authority: Authority, names: tuple[str, ...], now: dateti
         and certificate.sans_dns == set(names)
         and not is_due(leaf.chain, now)
     )
+
+
+def token_is_due(token: str, account_uid: str, now: datetime) -> bool:
+    """Tell whether the bearer token of a ServiceAccount needs a replacement.
+
+    It does if it is not a token, if it belongs to an earlier account of the same name (deleting an
+    account voids its tokens), or after half its life. The API server checks the signature.
+    """
+    try:
+        payload = token.split(".")[1]
+        claims: dict[str, Any] = json.loads(
+            base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))
+        )
+        uid, issued, expires = (
+            claims["kubernetes.io"]["serviceaccount"]["uid"],
+            float(claims["iat"]),
+            float(claims["exp"]),
+        )
+    except (IndexError, KeyError, TypeError, ValueError):
+        return True
+    return uid != account_uid or now.timestamp() > (issued + expires) / 2
 
 
 def _chain(certificate: Certificate, authority: Authority) -> str:

@@ -1,5 +1,11 @@
 #!/usr/bin/env python3
-"""The istio-aux charm: which events there are, and the order in which effects happen."""
+"""The istio-aux charm: its events, and the order in which it acts.
+
+What the charm reads: `config`, `relations`, `inputs`. What it owns in the cluster: `manifests` and
+`rules` render the objects, `objects` applies and deletes them through `cluster`, `injectionlabels`
+and `suspended` change objects of others, `permissions` checks its rights. What it runs: `workload`
+with `certificates`. What it says: `status` and `actions`, from the workload's answer in `probe`.
+"""
 
 from __future__ import annotations
 
@@ -13,44 +19,41 @@ import ops
 from lightkube import Client
 
 import actions
-import admission
-import authority
+import certificates
 import cluster
 import injectionlabels
 import manifests
 import objects
 import permissions
 import probe
-import provision
-import revisions
 import status
 import suspended
 import workload
 from cluster import Problem
-from inputs import Inputs, observe
-from relations import istio_metadata, istio_pilot, peers, sidecar
+from inputs import CONTAINER, Inputs, observe
+from relations import istio, sidecar
 
 logger = logging.getLogger(__name__)
-# Every line of a log is a call of juju-log, and of the 163 in an event these two write 161.
+# Each log line calls juju-log. These two would write 161 of the 163 lines of an event.
 for _chatty in ("httpcore2", "httpx2"):
     logging.getLogger(_chatty).setLevel(logging.WARNING)
 
-# Recorded by the charm for itself: see `_look` and `Problem.wake`.
+# The charm notifies itself: see `_look` and `Problem.wake`.
 _NOTICE: Final = "istio-aux.io/not-ready-yet"
 
 
 class IstioAuxCharm(ops.CharmBase):
     """Runs the workload in every unit and, on the leader, owns its objects in the cluster."""
 
-    # Where HTTP goes, None for the network; tests put servers of their own here.
+    # Where HTTP goes, None for the network; for tests.
     kubernetes_transport: httpx2.BaseTransport | None = None
     workload_transport: httpx2.BaseTransport | None = None
     patience = suspended.Patience()
 
     def __init__(self, framework: ops.Framework) -> None:
         super().__init__(framework)
-        self._container = self.unit.get_container(workload.CONTAINER)
-        # What this dispatch observed, for the status.
+        self._container = self.unit.get_container(CONTAINER)
+        # What this event observed, for the status.
         self._inputs: Inputs | None = None
         self._problem: Problem | None = None
         self._answer: probe.Probe | None = None
@@ -58,7 +61,7 @@ class IstioAuxCharm(ops.CharmBase):
         self._starting = False
         self._labels: tuple[str, ...] = ()
         self._unapplied = ""
-        related = [self.on[module.ENDPOINT] for module in (istio_pilot, istio_metadata, sidecar)]
+        related = [self.on[each] for each in (istio.PILOT, istio.METADATA, sidecar.ENDPOINT)]
         for event in (
             self.on.install,
             self.on.start,
@@ -67,12 +70,12 @@ class IstioAuxCharm(ops.CharmBase):
             self.on.update_status,
             self.on.leader_elected,
             self.on.secret_changed,
-            self.on[workload.CONTAINER].pebble_ready,
-            self.on[workload.CONTAINER].pebble_check_failed,
-            self.on[workload.CONTAINER].pebble_check_recovered,
-            self.on[workload.CONTAINER].pebble_custom_notice,
-            self.on[peers.ENDPOINT].relation_created,
-            self.on[peers.ENDPOINT].relation_changed,
+            self.on[CONTAINER].pebble_ready,
+            self.on[CONTAINER].pebble_check_failed,
+            self.on[CONTAINER].pebble_check_recovered,
+            self.on[CONTAINER].pebble_custom_notice,
+            self.on[certificates.PEERS].relation_created,
+            self.on[certificates.PEERS].relation_changed,
             *(endpoint.relation_created for endpoint in related),
             *(endpoint.relation_changed for endpoint in related),
             *(endpoint.relation_broken for endpoint in related),
@@ -88,7 +91,7 @@ class IstioAuxCharm(ops.CharmBase):
         self._inputs = observed = observe(self)
         self.unit.set_ports(manifests.WEBHOOK_PORT)
         if observed.leader:
-            istio_pilot.publish_versions(self.model)
+            istio.publish_versions(self.model)
         needed = permissions.needed(observed.model, leader=observed.leader)
         with cluster.connect(self.kubernetes_transport) as client:
             self._problem = permissions.missing(client, needed)
@@ -103,28 +106,26 @@ class IstioAuxCharm(ops.CharmBase):
                 self._wake()
 
     def _act(self, client: Client, observed: Inputs) -> Problem | None:
-        inputs = admission.resolve(client, observed, self.workload_transport)
-        inputs = inputs if isinstance(inputs, Problem) else revisions.resolve(client, inputs)
-        inputs = inputs if isinstance(inputs, Problem) else suspended.resolve(client, inputs)
-        if isinstance(inputs, Problem):
-            problem, inputs = inputs, observed
+        resolved = objects.resolve(client, observed, self.workload_transport)
+        if isinstance(resolved, Problem):
+            problem, inputs = resolved, observed
         else:
-            self._inputs = inputs = inputs.renewed()
-            # The order matters. Rights and policies come before the settings that need them, or the
-            # first quits are refused. The API server trusts a new authority before a unit serves
-            # what it signed. It sends reviews only once somebody answers them. (Other units cannot
-            # wait for the leader so; their quits are tried again.)
+            self._inputs = inputs = resolved.renewed()
+            # The order matters. Rights and policies exist before the settings that need them, or
+            # the first quits would be refused. The API server trusts a new authority before a unit
+            # serves what it signed. It sends reviews when a unit answers them. (Other units cannot
+            # wait for the leader; they retry their quits.)
             problem = objects.ensure(client, inputs)
         if problem:
             inputs = dataclasses.replace(inputs, authority=observed.authority)
         elif inputs.leader and inputs.authority:
-            authority.keep(self.model, observed.authority, inputs.authority)
-        hindrance = provision.ensure(client, self._container, inputs, granted=not problem)
+            certificates.keep_authority(self.model, observed.authority, inputs.authority)
+        failure = workload.ensure(client, self._container, inputs, granted=not problem)
         self._look()
-        problem = problem or hindrance
+        problem = problem or failure
         if self._serves and not problem:
             problem = objects.complete(client, inputs, self.workload_transport)
-        # Webhooks of others may refuse these: so they come last, and stop nothing.
+        # Somebody else's webhook may refuse these, so they come last and block nothing.
         self._unapplied = objects.admit_api_server(client, inputs, self.kubernetes_transport)
         live = bool(self._answer and self._answer.live)
         labels = injectionlabels.ensure(client, inputs, live=live)
@@ -134,21 +135,20 @@ class IstioAuxCharm(ops.CharmBase):
         return problem
 
     def _look(self) -> None:
-        """Ask the workload how it is, and see to it that the charm learns of its getting ready."""
+        """Ask the workload for its state; wake the charm again until the workload is ready."""
         try:
             if not self._container.can_connect() or not workload.is_planned(self._container):
                 return
             check_is_up = workload.check_is_up(self._container)
         except ops.pebble.ConnectionError:
             return
-        self._answer = probe.ask(workload.STATUS_URL, self.workload_transport)
+        self._answer = probe.ask(probe.STATUS_URL, self.workload_transport)
         self._serves = self._answer.ready and check_is_up
         self._starting = check_is_up and not self._answer.ready
         if self._answer.version:
             self.unit.set_workload_version(self._answer.version)
-        # Pebble tells of a check that recovers after it failed, not of one that succeeds at first.
-        # A workload that gets ready between now and the first check would go unnoticed until
-        # update-status; so the charm wakes itself until it is ready or its check has failed.
+        # Pebble emits no event when a check succeeds for the first time. Without a notice the charm
+        # would notice a workload that becomes ready now at the next update-status.
         if self._starting:
             self._wake()
 
@@ -156,13 +156,13 @@ class IstioAuxCharm(ops.CharmBase):
         self._container.pebble.notify(ops.pebble.NoticeType.CUSTOM, _NOTICE)
 
     def _on_secret_remove(self, event: ops.SecretRemoveEvent) -> None:
-        # Every unit has moved on from this revision of the authority.
+        # Every unit uses a newer revision of the authority.
         event.remove_revision()
         self._reconcile(event)
 
     def _on_remove(self, _: ops.EventBase) -> None:
         self._problem = Problem("the unit is being removed")
-        # Leadership says nothing here: only the last unit may take down what all units share.
+        # Only the last unit deletes what all units share. Leadership is not reliable here.
         if self.app.planned_units() > 0:
             return
         workload.stop(self._container)
@@ -170,7 +170,7 @@ class IstioAuxCharm(ops.CharmBase):
             objects.remove(client, self.app.name, self.model.name, self.patience)
 
     def _on_collect_unit_status(self, event: ops.CollectStatusEvent) -> None:
-        # An event that looked at nothing, such as an action or a unit that leaves, has no news.
+        # Actions and some other events observe nothing; the status stays.
         if self._inputs or self._problem:
             inputs = self._inputs or observe(self)
             notes = (self._labels, self._unapplied)
@@ -178,6 +178,6 @@ class IstioAuxCharm(ops.CharmBase):
 
 
 if __name__ == "__main__":
-    # What was imported stays to the end: no collection has to look at it, nor has the last one.
+    # Imported objects live until the process ends, so the garbage collector can skip them.
     gc.freeze()
     ops.main(IstioAuxCharm)

@@ -1,8 +1,7 @@
-"""The charm's only way to the Kubernetes API server.
+"""The charm's access to the Kubernetes API server, and the kinds of object that the charm owns.
 
-Every function asks or writes and returns what came of it: a value, or a `Problem` that a status
-can show. A refusal is for the user to mend, what passes by itself is waited for, and what neither
-explains is raised.
+Functions return a value, or a `Problem` for the status: a refusal that the user must fix, or a
+failure that passes. Anything else is raised.
 """
 
 from __future__ import annotations
@@ -16,28 +15,69 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import httpx2
-from lightkube import Client
+from lightkube import Client, operators
 from lightkube.codecs import AnyResource
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.core.exceptions import ApiError, ConfigError
+from lightkube.generic_resource import create_namespaced_resource  # pyright: ignore[reportUnknownVariableType]
 from lightkube.models.authentication_v1 import TokenRequestSpec
 from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.admissionregistration_v1 import (
+    MutatingAdmissionPolicy,
+    MutatingAdmissionPolicyBinding,
+    MutatingWebhookConfiguration,
+    ValidatingAdmissionPolicy,
+    ValidatingAdmissionPolicyBinding,
+)
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import ServiceAccount, ServiceAccountToken
+from lightkube.resources.rbac_authorization_v1 import (
+    ClusterRole,
+    ClusterRoleBinding,
+    Role,
+    RoleBinding,
+)
 
-import kinds
-from kinds import OWNED
+PeerAuthentication: Final = create_namespaced_resource(
+    "security.istio.io", "v1", "PeerAuthentication", "peerauthentications"
+)
+
+# The kinds that the application owns, as a ClusterRole names them, in the order of deletion. The
+# webhook goes first: with `Fail` and no workload it would refuse pods meanwhile. The policies that
+# narrow the workload's account go after its roles.
+_ADMISSION, _RBAC = "admissionregistration.k8s.io", "rbac.authorization.k8s.io"
+OWNED: Final[dict[type[Any], tuple[str, str]]] = {
+    MutatingWebhookConfiguration: (_ADMISSION, "mutatingwebhookconfigurations"),
+    MutatingAdmissionPolicyBinding: (_ADMISSION, "mutatingadmissionpolicybindings"),
+    MutatingAdmissionPolicy: (_ADMISSION, "mutatingadmissionpolicies"),
+    ClusterRoleBinding: (_RBAC, "clusterrolebindings"),
+    ClusterRole: (_RBAC, "clusterroles"),
+    RoleBinding: (_RBAC, "rolebindings"),
+    Role: (_RBAC, "roles"),
+    ValidatingAdmissionPolicyBinding: (_ADMISSION, "validatingadmissionpolicybindings"),
+    ValidatingAdmissionPolicy: (_ADMISSION, "validatingadmissionpolicies"),
+    ServiceAccount: ("", "serviceaccounts"),
+    PeerAuthentication: ("security.istio.io", "peerauthentications"),
+}
+NAMESPACED: Final = frozenset({RoleBinding, Role, ServiceAccount, PeerAuthentication})
+# The kinds that not every cluster serves, and what adds them.
+NOT_EVERYWHERE: Final[dict[type[Any], str]] = {
+    ValidatingAdmissionPolicyBinding: "Kubernetes 1.30",
+    ValidatingAdmissionPolicy: "Kubernetes 1.30",
+    MutatingAdmissionPolicyBinding: "Kubernetes 1.36",
+    MutatingAdmissionPolicy: "Kubernetes 1.36",
+    PeerAuthentication: "Istio",
+}
 
 # The workload outlives its charm by a day; the API server may grant less.
 TOKEN_LIFE_SECONDS: Final = 24 * 60 * 60
 
-# Answers that pass by themselves: the object is not there yet, its kind is being taken out (405),
-# someone else wrote first, too many requests or storage that starts (429), and everything that is
-# the server's own fault.
+# Answers that pass: the object does not exist yet, its kind is being removed (405), a conflict,
+# throttling or starting storage (429), and errors of the server.
 _PASSING: Final = frozenset({404, 405, 409, 429, 500, 502, 503, 504})
 _REFUSALS: Final = frozenset({401, 403})
-# What admission says of an object that a rule of somebody else forbids (apiserver
-# plugin/webhook/errors, plugin/policy/validating). The code is the rule's choice.
+# The message of a webhook or policy that refuses an object (apiserver plugin/webhook/errors,
+# plugin/policy/validating). Its status code is the rule's choice.
 _DENIED: Final = re.compile(r"denied (the )?request")
 
 T = TypeVar("T")
@@ -47,17 +87,27 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Problem:
-    """Why something in the cluster could not be done.
+    """Why an operation in the cluster failed.
 
     Attributes:
         reason: one line for the status.
-        refused: the API server refused it, so the user has to grant the permission.
-        wake: it is over soon, and nobody tells when, so the charm has to wake itself.
+        refused: the charm lacks a permission, which the user has to grant.
+        wake: it passes soon and without an event, so the charm has to wake itself.
     """
 
     reason: str
     refused: bool = False
     wake: bool = False
+
+
+@dataclass(frozen=True)
+class Found:
+    """The metadata of an object that others own."""
+
+    name: str
+    uid: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
 
 
 def connect(transport: httpx2.BaseTransport | None = None, patience: float = 10.0) -> Client:
@@ -82,9 +132,9 @@ def endpoint(client: Client) -> tuple[str, str]:
 
 
 def apply(client: Client, resources: Iterable[AnyResource], manager: str) -> Problem | None:
-    """Write `resources` by server-side apply, in order; the first problem ends it.
+    """Write `resources` by server-side apply, in order, up to the first problem.
 
-    A kind of `kinds.NOT_EVERYWHERE` is left out where the API server does not know it.
+    Resources of a kind that the API server does not serve are skipped.
     """
     for resource in resources:
 
@@ -92,13 +142,13 @@ def apply(client: Client, resources: Iterable[AnyResource], manager: str) -> Pro
             try:
                 client.apply(resource, field_manager=manager, force=True)
             except httpx2.HTTPStatusError as error:
-                if not kinds.is_not_served(type(resource), error):
+                if not _is_not_served(type(resource), error):
                     raise
                 logger.info(
-                    "%s %s: left out: this cluster does not serve the kind (%s does)",
+                    "%s %s: skipped: the cluster does not serve the kind (%s does)",
                     resource.kind,
                     _name(resource),
-                    kinds.NOT_EVERYWHERE[type(resource)],
+                    NOT_EVERYWHERE[type(resource)],
                 )
 
         if problem := attempt(f"{resource.kind} {_name(resource)}", write):
@@ -109,18 +159,12 @@ def apply(client: Client, resources: Iterable[AnyResource], manager: str) -> Pro
 def serves(
     client: Client, kind: type[Any], labels: Mapping[str, str], model: str
 ) -> bool | Problem:
-    """Tell whether the API server knows `kind`, one of `kinds.NOT_EVERYWHERE`.
-
-    It is asked for the owned objects of that kind: `labels` are theirs.
-    """
+    """Tell whether the API server serves `kind`, one of `NOT_EVERYWHERE`."""
     return attempt(kind.__name__, lambda: _labelled(client, kind, labels, model) is not None)
 
 
 def differs(client: Client, wanted: AnyResource, model: str) -> bool | Problem:
-    """Tell whether an object of the namespace `model` is missing, or not as `wanted`.
-
-    Its labels and its spec are compared.
-    """
+    """Tell whether the object is missing or has other labels or another spec than `wanted`."""
     kind: type[Any] = type(wanted)
 
     def look() -> bool:
@@ -142,12 +186,12 @@ def differs(client: Client, wanted: AnyResource, model: str) -> bool | Problem:
 def owned(
     client: Client, kind: type[Any], labels: Mapping[str, str], model: str
 ) -> list[AnyResource] | Problem | None:
-    """Return the objects of `kind` with `labels`, None where the API server does not know it."""
+    """Return the objects of `kind` with `labels`, None where the API server does not serve it."""
     return attempt(kind.__name__, lambda: _labelled(client, kind, labels, model))
 
 
 def any_exists(client: Client, resources: Iterable[AnyResource]) -> bool | Problem:
-    """Tell whether one of `resources`, none of which has a namespace, is there."""
+    """Tell whether one of these cluster-scoped `resources` exists."""
 
     def look() -> bool:
         for resource in resources:
@@ -166,9 +210,9 @@ def any_exists(client: Client, resources: Iterable[AnyResource]) -> bool | Probl
 def prune(
     client: Client, labels: Mapping[str, str], model: str, keep: Collection[AnyResource]
 ) -> Problem | None:
-    """Delete what carries `labels` and is not one of `keep`; an object that is gone is fine.
+    """Delete objects that have `labels` and are not in `keep`.
 
-    A kind of Istio's that cannot be listed now stops nothing: the next event tries again.
+    If Istio's kind cannot be listed now, the next event tries again.
     """
     kept = {(resource.kind, _name(resource)) for resource in keep}
 
@@ -181,7 +225,7 @@ def prune(
 
     for kind in OWNED:
         problem = attempt("owned objects", lambda kind=kind: delete_strays(kind))
-        if problem and kind is not kinds.PeerAuthentication:
+        if problem and kind is not PeerAuthentication:
             return problem
         if problem:
             logger.warning("%s: %s", kind.__name__, problem.reason)
@@ -189,14 +233,14 @@ def prune(
 
 
 def delete_owned(client: Client, labels: Mapping[str, str], model: str, lease: str) -> None:
-    """Delete all that carries `labels`, kind by kind in the order of `OWNED`, then the `lease`.
+    """Delete all objects that have `labels`, in the order of `OWNED`, then the `lease`.
 
-    What is gone is fine, and so is what may not be deleted any more: Juju may take the charm's
-    permissions away before the last hook (lp:1941655).
+    A refusal is logged only: Juju may remove the charm's permissions before the last hook
+    (lp:1941655).
     """
     for kind in (*OWNED, Lease):
         try:
-            # The workload made its Lease, without labels, and may not make a new one by now.
+            # The workload created its Lease, without labels, and can no longer create another.
             names = (
                 [lease]
                 if kind is Lease
@@ -209,6 +253,21 @@ def delete_owned(client: Client, labels: Mapping[str, str], model: str, lease: s
             if error.response.status_code not in {401, 403, 404}:
                 raise
             logger.warning("%s: not deleted: %s", kind.__name__, error)
+
+
+def listed(client: Client, kind: type[Any], label: str | None = None) -> list[Found]:
+    """Return all objects of a cluster-scoped `kind`, or those that have `label`.
+
+    Raises:
+        httpx2.HTTPError: the API server did not answer or refused.
+    """
+    labels: dict[str, Any] = {label: operators.exists()} if label else {}
+    objects = client.list(kind, labels=labels)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  lightkube's untyped maps
+    metadata: list[dict[str, Any]] = [each.to_dict()["metadata"] for each in objects]  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  lightkube's untyped maps
+    return [
+        Found(one["name"], one["uid"], one.get("labels", {}), one.get("annotations", {}))
+        for one in metadata
+    ]
 
 
 def account_uid(client: Client, name: str, model: str) -> str | Problem:
@@ -226,7 +285,7 @@ def request_token(client: Client, account: str, model: str) -> str | Problem:
 
     def create() -> str:
         request = ServiceAccountToken(
-            metadata=ObjectMeta(),  # lightkube looks for a namespace in it
+            metadata=ObjectMeta(),  # lightkube reads its namespace
             spec=TokenRequestSpec(audiences=[], expirationSeconds=TOKEN_LIFE_SECONDS),
         )
         status = client.create(request, account, namespace=model).status
@@ -239,12 +298,12 @@ def request_token(client: Client, account: str, model: str) -> str | Problem:
 
 
 def attempt(what: str, action: Callable[[], T]) -> T | Problem:
-    """Return what `action` returns, or the problem that it met with the API server."""
+    """Return what `action` returns, or why the API server did not do it."""
     try:
         return action()
     except httpx2.HTTPStatusError as error:  # lightkube's ApiError is one of these.
         code = error.response.status_code
-        # What is not of the API server itself brings a second line of advice along.
+        # The second line, if any, is advice from the HTTP library.
         reason = f"{what}: {str(error).partition(chr(10))[0]}"
         denied = _DENIED.search(reason)
         if code in _REFUSALS and not denied:
@@ -259,12 +318,11 @@ def attempt(what: str, action: Callable[[], T]) -> T | Problem:
 def _labelled(
     client: Client, kind: type[Any], labels: Mapping[str, str], model: str
 ) -> list[AnyResource] | None:
-    """Return the objects of `kind` that carry `labels`, None where the kind is not served."""
     try:
-        # lightkube does not say what its label operators are operators of.
+        # lightkube's label operators are untyped.
         return [*client.list(kind, namespace=model, labels=dict(labels))]  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     except httpx2.HTTPStatusError as error:
-        if kinds.is_not_served(kind, error):
+        if _is_not_served(kind, error):
             return None
         raise
 
@@ -276,3 +334,7 @@ def _as_dict(resource: AnyResource) -> dict[str, Any]:
 def _name(resource: AnyResource) -> str:
     metadata = resource.metadata
     return (metadata.name if metadata else None) or ""
+
+
+def _is_not_served(kind: type[Any], error: httpx2.HTTPStatusError) -> bool:
+    return kind in NOT_EVERYWHERE and error.response.status_code == 404

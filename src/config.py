@@ -1,133 +1,280 @@
-"""The charm's options: what Juju hands over, parsed once into a frozen `Config`."""
+"""The charm's options. `config.yaml` has their names, types, defaults and meanings.
+
+The workload checks its own settings; these checks come first, so that the status names a bad
+option and the workload keeps its last good settings.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Final, Literal, TypeVar, get_args
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypedDict
 
-import namespaces
-from applications import Applications, parse_applications, parse_namespaces
+CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    "admission": ("auto", "webhook", "policy"),
+    "dead-proxy": ("report", "delete"),
+    "failure-policy": ("Ignore", "Fail"),
+    "log-level": ("debug", "info", "warning", "error"),
+    "quit": ("on", "dry-run", "off"),
+    "race-policy": ("report", "restart", "off"),
+    "start-mode": ("auto", "native", "hold", "off"),
+}
+"""The options that have a few values, and these values."""
 
-FailurePolicy = Literal["Ignore", "Fail"]
-LogLevel = Literal["debug", "info", "warning", "error"]
-QuitMode = Literal["on", "dry-run", "off"]
-DeadProxy = Literal["report", "delete"]
-StartMode = Literal["auto", "native", "hold", "off"]
-Admission = Literal["auto", "webhook", "policy"]
-RacePolicy = Literal["report", "restart", "off"]
+EXPECTED_APPLICATIONS: Final = (
+    "applications separated by commas, each as app, model/app, * for all of this model or model/*"
+    " for all of another"
+)
+EXPECTED_SELECTOR: Final = (
+    "comma-separated requirements such as key, !key, key=value, key!=value,"
+    " key in (a,b), key notin (a,b)"
+)
 
-T = TypeVar("T")
+EVERY: Final = "*"
+# Stands for every pod of a namespace in the workload's applications file.
+_ALL_PODS: Final = "**"
 
-# apimachinery pkg/util/validation: IsDNS1123Label.
-_CONTAINER: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+# Istio ignores these namespaces whatever their labels are (istio inject.go IgnoredNamespaces).
+NEVER_INJECTED: Final = ("kube-node-lease", "kube-public", "kube-system", "local-path-storage")
+# No selector matches kube-system: a cluster must be able to start without istio-aux. The API server
+# gives every namespace this label and lets nobody change it.
+NAME_LABEL: Final = "kubernetes.io/metadata.name"
+NEVER_SELECTED: Final = ("kube-system",)
+
+# apimachinery pkg/util/validation IsDNS1123Label: names of namespaces and containers. Juju's names
+# of models and applications are stricter, but for their length.
+DNS_LABEL: Final = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
+
+# apimachinery pkg/util/validation IsQualifiedName and IsValidLabelValue.
+_NAME: Final = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_PART: Final = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
+_KEY: Final = rf"(?:(?=[^/]{{1,253}}/){_PART}(?:\.{_PART})*/)?{_NAME}"
+_VALUE: Final = rf"(?:{_NAME})?"
+_REQUIREMENT: Final = re.compile(
+    rf"""\s*(?:
+        !\s*(?P<absent>{_KEY})
+      | (?P<key>{_KEY})\s*(?:
+            (?P<sign>==?|!=)\s*(?P<value>{_VALUE})
+          | \s(?P<set>in|notin)\s*\((?P<values>(?!\s*\))\s*{_VALUE}\s*(?:,\s*{_VALUE}\s*)*)\)
+        )?
+    )\s*""",
+    re.ASCII | re.VERBOSE,
+)
+_COMMA_OUTSIDE_PARENTHESES: Final = re.compile(r",(?![^(]*\))")
 
 
 class InvalidOptionError(ValueError):
-    """One or more options have a value that is not allowed; the message names each of them."""
+    """One or more options have an invalid value. The message names each of them."""
+
+
+class Requirement(TypedDict, total=False):
+    """One entry of `matchExpressions` (Kubernetes LabelSelectorRequirement)."""
+
+    key: str
+    operator: str
+    values: list[str]
+
+
+@dataclass(frozen=True)
+class Applications:
+    """Applications of one model.
+
+    Attributes:
+        model: name of the model, which is also the namespace of their pods.
+        names: names of the applications, sorted; None for every application of the model.
+    """
+
+    model: str
+    names: tuple[str, ...] | None
 
 
 @dataclass(frozen=True)
 class Config:
-    """The options, valid.
-
-    Attributes:
-        namespace_selector: the option as the user wrote it, which is also what the workload reads.
-        namespace_label_selector: the same as a Kubernetes LabelSelector, for the webhook.
-        failure_policy: what the API server does with a pod when the webhook does not answer.
-        log_level: the least severe level that the workload logs.
-        quit: whether the workload tells proxies to exit.
-        quit_grace: seconds between the end of the last payload container and that.
-        ignore_containers: names of containers that never keep a proxy alive, sorted.
-        dead_proxy: what becomes of a pod whose proxy ended before its payload.
-        start_mode: how the payload is made to start after its proxy.
-        admission: who changes pods for that; `auto` goes by what the API server serves.
-        race_policy: what becomes of pods that missed their sidecar.
-        restart_jobs: whether those of Jobs may be restarted too.
-        inject_applications: whose pods are to get a sidecar, one entry for each model.
-        inject_namespaces: names of the namespaces whose pods are, sorted.
-    """
+    """Valid options, named as in `config.yaml`; lists are sorted."""
 
     namespace_selector: str
-    failure_policy: FailurePolicy
-    log_level: LogLevel
-    namespace_label_selector: Mapping[str, object] = field(default_factory=dict[str, object])
-    quit: QuitMode = "on"
-    quit_grace: int = 0
-    ignore_containers: tuple[str, ...] = ()
-    dead_proxy: DeadProxy = "report"
-    start_mode: StartMode = "auto"
-    admission: Admission = "auto"
-    race_policy: RacePolicy = "report"
-    restart_jobs: bool = False
-    inject_applications: tuple[Applications, ...] = ()
-    inject_namespaces: tuple[str, ...] = ()
+    start_mode: str
+    admission: str
+    quit: str
+    quit_grace: int
+    ignore_containers: tuple[str, ...]
+    dead_proxy: str
+    race_policy: str
+    restart_jobs: bool
+    inject_applications: tuple[Applications, ...]
+    inject_namespaces: tuple[str, ...]
+    failure_policy: str
+    log_level: str
 
 
 def load(options: Mapping[str, object], model: str) -> Config:
-    """Return the options of `config.yaml` as a `Config`.
+    """Return the options as a `Config`.
 
     Args:
-        options: value by name, with the defaults.
-        model: the charm's own model, for applications that are named without one.
+        options: value by name, defaults included, as ops has them.
+        model: name of the charm's model, to which an application without a model belongs.
 
     Raises:
-        InvalidOptionError: with a clause for each bad option: name, value, what is allowed.
+        InvalidOptionError: one clause for each bad option: name, value, what is allowed.
     """
+    parsers: dict[str, Callable[[Any], object]] = {
+        "namespace-selector": _selector_text,
+        "inject-applications": lambda text: parse_applications(text, model),
+        "inject-namespaces": parse_namespaces,
+        "ignore-containers": _parse_containers,
+        "quit-grace": _parse_grace,
+    }
+    values = dict(options)
     problems: list[str] = []
-
-    def parsed(name: str, parse: Callable[[str], T], default: T) -> T:
+    for name, parse in parsers.items():
         try:
-            return parse(str(options[name]))
+            values[name] = parse(options[name])
         except ValueError as error:
             problems.append(f"{name}: {error}")
-            return default
-
-    nothing: Mapping[str, object] = {}
-    selector = parsed("namespace-selector", namespaces.parse, nothing)
-    applications = parsed("inject-applications", lambda text: parse_applications(text, model), ())
-    meshed = parsed("inject-namespaces", parse_namespaces, ())
-    ignored = str(options["ignore-containers"])
-    containers = {name.strip() for name in ignored.split(",")} if ignored.strip() else set[str]()
-    if not all(map(_CONTAINER.fullmatch, containers)):
-        problems.append(
-            f"ignore-containers: {json.dumps(ignored)}: expected container names"
-            " separated by commas, such as cloud-sql-proxy,vault-agent"
-        )
-    grace = int(str(options["quit-grace"]))
-    if grace < 0:
-        problems.append(f"quit-grace: {grace}: expected seconds, 0 or more")
     for name, allowed in CHOICES.items():
         if options[name] not in allowed:
             problems.append(f"{name}: {json.dumps(options[name])}: expected {' or '.join(allowed)}")
     if problems:
         raise InvalidOptionError("; ".join(problems))
-    return Config(
-        namespace_selector=str(options["namespace-selector"]),
-        namespace_label_selector=selector,
-        failure_policy=options["failure-policy"],  # pyright: ignore[reportArgumentType]  checked above
-        log_level=options["log-level"],  # pyright: ignore[reportArgumentType]  checked above
-        quit=options["quit"],  # pyright: ignore[reportArgumentType]  checked above
-        quit_grace=grace,
-        ignore_containers=tuple(sorted(containers)),
-        dead_proxy=options["dead-proxy"],  # pyright: ignore[reportArgumentType]  checked above
-        start_mode=options["start-mode"],  # pyright: ignore[reportArgumentType]  checked above
-        admission=options["admission"],  # pyright: ignore[reportArgumentType]  checked above
-        race_policy=options["race-policy"],  # pyright: ignore[reportArgumentType]  checked above
-        restart_jobs=options["restart-jobs"] is True,
-        inject_applications=applications,
-        inject_namespaces=meshed,
-    )
+    fields: dict[str, Any] = {name.replace("-", "_"): value for name, value in values.items()}
+    return Config(**fields)
 
 
-CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
-    "failure-policy": get_args(FailurePolicy),
-    "log-level": get_args(LogLevel),
-    "quit": get_args(QuitMode),
-    "dead-proxy": get_args(DeadProxy),
-    "start-mode": get_args(StartMode),
-    "admission": get_args(Admission),
-    "race-policy": get_args(RacePolicy),
-}
+def parse_applications(text: str, model: str) -> tuple[Applications, ...]:
+    """Return the applications that `text` names, one entry for each model, sorted.
+
+    Args:
+        text: entries as in `EXPECTED_APPLICATIONS`; blanks around them are allowed.
+        model: the charm's model, for entries that name none.
+
+    Raises:
+        ValueError: the message is one line that names the bad entries.
+    """
+    found: list[Applications] = []
+    wrong: list[str] = []
+    for entry in _entries(text):
+        where, slash, name = entry.rpartition("/")
+        where = where if slash else model
+        if _is_label(where) and (name == EVERY or _is_label(name)):
+            found.append(Applications(where, None if name == EVERY else (name,)))
+        else:
+            wrong.append(entry)
+    if wrong:
+        raise ValueError(f"{_quoted(wrong)}: expected {EXPECTED_APPLICATIONS}")
+    if never := [asked.model for asked in found if asked.model in NEVER_INJECTED]:
+        raise ValueError(f"{_quoted(never)}: expected models that Istio does not ignore")
+    return union(found)
+
+
+def union(applications: Iterable[Applications]) -> tuple[Applications, ...]:
+    """Return the same applications with one entry for each model, sorted."""
+    models: dict[str, tuple[str, ...] | None] = {}
+    for asked in applications:
+        before = models.get(asked.model, ())
+        if asked.names is None or before is None:
+            models[asked.model] = None
+        else:
+            models[asked.model] = tuple(sorted({*before, *asked.names}))
+    return tuple(Applications(model, names) for model, names in sorted(models.items()))
+
+
+def as_file(applications: Iterable[Applications], namespaces: Iterable[str] = ()) -> str:
+    """Return the workload's applications file, which is never empty.
+
+    Args:
+        applications: whose pods ask for a sidecar.
+        namespaces: whose label injects a sidecar into every pod.
+    """
+    lines = [
+        f"{asked.model}/{name}"
+        for asked in applications
+        for name in (asked.names if asked.names is not None else (EVERY,))
+    ]
+    lines += [f"{namespace}/{_ALL_PODS}" for namespace in namespaces]
+    return "\n".join(["# Applications whose pods get a sidecar: model/application.", *lines, ""])
+
+
+def parse_namespaces(text: str) -> tuple[str, ...]:
+    """Return the namespaces that `text` names, separated by commas, sorted.
+
+    Raises:
+        ValueError: the message is one line that names the bad entries.
+    """
+    entries = _entries(text)
+    if wrong := [entry for entry in entries if not _is_label(entry)]:
+        raise ValueError(f"{_quoted(wrong)}: expected names of namespaces separated by commas")
+    if never := [entry for entry in entries if entry in NEVER_INJECTED]:
+        raise ValueError(f"{_quoted(never)}: expected namespaces that Istio does not ignore")
+    return tuple(sorted(set(entries)))
+
+
+def parse_selector(text: str) -> dict[str, list[Requirement]]:
+    """Return the Kubernetes LabelSelector for kubectl's syntax; the empty text selects all.
+
+    No maintained library parses this syntax, and the charm cannot import the workload's parser.
+    A test compares the two.
+
+    Raises:
+        ValueError: `text` is not a label selector; the message is one line.
+    """
+    if not text.strip():
+        return {}
+    terms = _COMMA_OUTSIDE_PARENTHESES.split(text)
+    return {"matchExpressions": [_parse_requirement(term, text) for term in terms]}
+
+
+def but_never_selected(text: str) -> str:
+    """Return the selector `text` AND not kube-system."""
+    never = f"{NAME_LABEL} notin ({','.join(NEVER_SELECTED)})"
+    return f"{text},{never}" if text.strip() else never
+
+
+def _selector_text(text: str) -> str:
+    parse_selector(text)
+    return text
+
+
+def _parse_requirement(term: str, text: str) -> Requirement:
+    match = _REQUIREMENT.fullmatch(term)
+    if match is None:
+        raise ValueError(f"{json.dumps(text, ensure_ascii=False)}: expected {EXPECTED_SELECTOR}")
+    if match["absent"]:
+        return {"key": match["absent"], "operator": "DoesNotExist"}
+    if match["set"]:
+        values = sorted({value.strip() for value in match["values"].split(",")})
+        operator = "In" if match["set"] == "in" else "NotIn"
+        return {"key": match["key"], "operator": operator, "values": values}
+    if match["sign"]:
+        operator = "NotIn" if match["sign"] == "!=" else "In"
+        return {"key": match["key"], "operator": operator, "values": [match["value"]]}
+    return {"key": match["key"], "operator": "Exists"}
+
+
+def _parse_containers(text: str) -> tuple[str, ...]:
+    names = _entries(text)
+    if not all(map(_is_label, names)):
+        raise ValueError(
+            f"{json.dumps(text)}: expected container names separated by commas,"
+            " such as cloud-sql-proxy,vault-agent"
+        )
+    return tuple(sorted(set(names)))
+
+
+def _parse_grace(seconds: int) -> int:
+    if seconds < 0:
+        raise ValueError(f"{seconds}: expected seconds, 0 or more")
+    return seconds
+
+
+def _is_label(text: str) -> bool:
+    return re.fullmatch(DNS_LABEL, text) is not None
+
+
+def _entries(text: str) -> list[str]:
+    return [entry.strip() for entry in text.split(",")] if text.strip() else []
+
+
+def _quoted(entries: Sequence[str]) -> str:
+    return ", ".join(map(json.dumps, entries))

@@ -1,8 +1,8 @@
-"""The option `inject-namespaces`: Istio's label on namespaces, set and taken back.
+"""The option `inject-namespaces`: setting and removing Istio's label on namespaces.
 
-Server-side apply keeps the account of who set what: the charm has a field manager of its own for
-this, never forces, and what it takes back is what nobody else has set too. By an annotation it
-finds again the namespaces that it labelled. Nothing here makes or deletes a namespace.
+The charm uses server-side apply with its own field manager and never forces, so it removes only
+what nobody else has set. An annotation marks the namespaces that it labelled. Nothing here creates
+or deletes a namespace.
 """
 
 from __future__ import annotations
@@ -17,18 +17,17 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
 
 import cluster
-from cluster import Problem
-from found import Found, listed
+from cluster import Found, Problem, listed
 from inputs import Inputs
 
-# Of all labels of a namespace the one that the default revision's webhook selects
-# (istio-discovery chart mutatingwebhook.yaml).
+# The label that the default revision's webhook selects (istio-discovery chart
+# mutatingwebhook.yaml).
 INJECTION: Final = "istio-injection"
 ENABLED: Final = "enabled"
-# Who set it, as model/application.
+# The application that set the label, as model/application.
 ANNOTATION: Final = "istio-aux.io/injection"
 
-# Whoever has set one of these wants something else of Istio.
+# A namespace with one of these asks Istio for something else.
 _REVISION: Final = "istio.io/rev"
 _AMBIENT: Final = ("istio.io/dataplane-mode", "ambient")
 
@@ -36,15 +35,15 @@ logger = logging.getLogger(__name__)
 
 
 def ensure(client: Client, inputs: Inputs, *, live: bool) -> tuple[str, ...] | Problem:
-    """Label the namespaces of the option once an injector is live; take the label from others.
+    """Label the namespaces of the option when an injector is live; remove the label elsewhere.
 
     Args:
         client: of the API server.
-        inputs: the leader's; with others, and without valid options, nothing is done.
-        live: an injector is. What is labelled already stays so when it is not.
+        inputs: what was observed. Only the leader with valid options acts.
+        live: an injector is live. If not, labels that exist stay.
 
     Returns:
-        What is to be said of namespaces that are not labelled, each with its name.
+        Namespaces that are not as they should be, each with the reason.
     """
     if not inputs.leader or inputs.config is None:
         return ()
@@ -53,7 +52,7 @@ def ensure(client: Client, inputs: Inputs, *, live: bool) -> tuple[str, ...] | P
     def act() -> tuple[str, ...]:
         present = {namespace.name: namespace for namespace in listed(client, Namespace)}
         trouble = [
-            (name, f"label not taken back: {why}")
+            (name, f"label not removed: {why}")
             for name, namespace in present.items()
             if _is_stray(namespace, owner, wanted)
             and (why := _refusal(client, namespace, owner, {}, {}))
@@ -68,16 +67,16 @@ def ensure(client: Client, inputs: Inputs, *, live: bool) -> tuple[str, ...] | P
 
 
 def take_back(client: Client, model: str, app: str) -> None:
-    """Take back every label that the application set; a refusal comes too late to be mended."""
+    """Remove every label that the application set. A refusal is logged only."""
     try:
         for namespace in listed(client, Namespace):
             if _is_stray(namespace, f"{model}/{app}"):
                 _apply(client, namespace, f"{model}/{app}", {}, {})
-                logger.info("Namespace %s: label %s taken back", namespace.name, INJECTION)
+                logger.info("Namespace %s: label %s removed", namespace.name, INJECTION)
     except ApiError as error:
         if error.response.status_code not in {401, 403, 404}:
             raise
-        logger.warning("Namespace: label %s: not taken back: %s", INJECTION, error)
+        logger.warning("Namespace: label %s: not removed: %s", INJECTION, error)
 
 
 def _label(client: Client, namespace: Found, owner: str, live: bool) -> str:
@@ -88,10 +87,10 @@ def _label(client: Client, namespace: Found, owner: str, live: bool) -> str:
     if _REVISION in labels:
         return f"has {_REVISION}={labels[_REVISION]}"
     if INJECTION in labels:
-        # What it has by somebody else's doing is as good, and stays theirs.
+        # Somebody else's label serves as well, and stays theirs.
         return "" if labels[INJECTION] == ENABLED else f"has {INJECTION}={labels[INJECTION]}"
     if not live:
-        return "waits until Istio injects"
+        return "waiting until Istio injects"
     if why := _refusal(client, namespace, owner, {INJECTION: ENABLED}, {ANNOTATION: owner}):
         return why
     logger.info("Namespace %s: labelled %s=%s", namespace.name, INJECTION, ENABLED)
@@ -109,10 +108,10 @@ def _refusal(
     labels: dict[str, str],
     annotations: dict[str, str],
 ) -> str:
-    """`_apply`; return why it was refused, or nothing.
+    """Call `_apply` and return why it was refused, or the empty text.
 
-    Somebody was faster, with the label or the namespace, or has rules that forbid it, or a webhook
-    that does not answer. That is no reason to leave out the other namespaces.
+    The reason may be a conflict, or a rule or webhook of somebody else. The other namespaces are
+    labelled nevertheless.
     """
     try:
         _apply(client, namespace, owner, labels, annotations)
@@ -128,14 +127,13 @@ def _apply(
     labels: dict[str, str],
     annotations: dict[str, str],
 ) -> None:
-    """Make these all that the field manager of `owner` has set in `namespace`."""
+    """Make these all that `owner`, as field manager, has set in `namespace`."""
     ours = ObjectMeta(
         name=namespace.name,
-        # With it, one that has gone meanwhile is a conflict; without, it would be made.
+        # With the UID, a namespace that is gone is a conflict. Without it, it would be created.
         uid=namespace.uid,
         labels=labels or None,
         annotations=annotations or None,
     )
-    # A field manager may have 128 characters (apimachinery FieldManagerMaxLength), which two names
-    # and a slash do not exceed.
+    # Two names and a slash fit in 128 characters (apimachinery FieldManagerMaxLength).
     client.apply(Namespace(metadata=ours), field_manager=owner, force=False)

@@ -1,7 +1,6 @@
-"""The Kubernetes objects that the application owns, rendered from `templates/*.j2`.
+"""The Kubernetes objects that the application owns, rendered from `templates/*.j2`. Pure.
 
-Pure: values in, objects out. Nothing here knows Juju, Pebble or a cluster, so that tests of the
-workload can use the very role and webhook configuration that the charm creates.
+Tests of the workload use the same role, policies and webhook configuration as the charm.
 """
 
 from __future__ import annotations
@@ -18,12 +17,9 @@ import yaml
 from lightkube import codecs
 from lightkube.codecs import AnyResource
 
-import injectrules
-import jobrules
-import kinds  # noqa: F401  # pyright: ignore[reportUnusedImport]  tells `codecs` of Istio's kind
-import namespaces
-import startrules
-from applications import NEVER_INJECTED, Applications
+import cluster  # noqa: F401  # pyright: ignore[reportUnusedImport]  tells `codecs` of Istio's kind
+import rules
+from config import NAME_LABEL, NEVER_INJECTED, NEVER_SELECTED, Applications
 
 WEBHOOK_PORT: Final = 8443
 
@@ -38,8 +34,13 @@ QUIT_COMMANDS: Final = (
     ("pilot-agent", "request", *_QUIT),
 )
 
-# Annotation of the start policy: the capability that it was rendered for, by which the next leader
-# knows it. What is not known yet changes nothing.
+# The kinds of the training operator that have `spec.runPolicy.suspend`: all of them.
+TRAINING_KINDS: Final = ("JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob")
+TRAINING_JOBS: Final = tuple(f"{kind.lower()}s" for kind in TRAINING_KINDS)
+# The workload puts it on a Job that it suspends: a label to find the Job, an annotation for people.
+SUSPENDED: Final = "istio-aux.io/suspended-for"
+
+# Annotation of the start policy: the capability that the policy was rendered for.
 CAPABILITY: Final = "istio-aux.io/capability"
 
 _ENVIRONMENT: Final = jinja2.Environment(
@@ -47,10 +48,10 @@ _ENVIRONMENT: Final = jinja2.Environment(
     undefined=jinja2.StrictUndefined,
     trim_blocks=True,
     autoescape=False,  # noqa: S701  this is YAML, not HTML: see `finalize`
-    # JSON is YAML: every value arrives as what it is, a name that looks like a number too.
+    # JSON is YAML: a name that looks like a number stays a name.
     finalize=json.dumps,
 )
-# libyaml where PyYAML was built with it: most of the time of an event went into parsing.
+# libyaml where PyYAML has it: parsing took most of the time of an event.
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -59,37 +60,34 @@ class Values:
     """What the objects depend on.
 
     Attributes:
-        app: name of the Juju application; also its Service and the base of the objects' names.
-        model: name of the Juju model; also its namespace.
-        namespace_selector: Kubernetes LabelSelector (`matchLabels`, `matchExpressions`) of the
-            namespaces whose pods are shown to the webhook.
+        app: name of the Juju application, of its Service, and part of the objects' names.
+        model: name of the Juju model, and of its namespace.
+        namespace_selector: Kubernetes LabelSelector of the namespaces whose pods admission changes.
         failure_policy: what the API server does with a pod when the webhook does not answer.
         ca_bundle: PEM certificates, any of which may have signed what the webhook serves.
         acts: the workload may quit proxies.
-        deletes: it may also delete pods that lost theirs; without `acts` it may not.
-        start_mode: how pods get their start order, as the workload's setting of that name has it.
-        capability: what cluster and Istio can do, as the workload found out: `auto` goes by it.
-        admission: who changes pods: the webhook, or a policy inside the API server, which leaves
-            to the webhook what it cannot change safely.
-        inject: applications whose pods are to ask for a sidecar, one entry for each model.
-        inject_namespaces: namespaces all of whose pods have one by the namespace's label.
-        revisions: Istio's, whose injection policies the workload may read, beside the default's.
-        dry_runs: the workload may create pods that are never stored. Only where the API server
-            knows ValidatingAdmissionPolicies: without one, it could create any pod.
-        repairs: it may evict pods that missed their sidecar.
-        repairs_jobs: it may suspend and resume Jobs, also to resume what it suspended when it
-            still had `repairs`.
+        deletes: it may also delete pods without a proxy; needs `acts`.
+        start_mode: the option of that name.
+        capability: what cluster and Istio can do, as the workload found out.
+        admission: who changes pods: the webhook alone, or the policy with the webhook beside it.
+        inject: applications whose pods ask for a sidecar, one entry for each model.
+        inject_namespaces: namespaces whose label injects a sidecar into every pod.
+        revisions: Istio's, whose injection policies the workload may read.
+        dry_runs: the workload may create pods as a dry run. Only where the API server has
+            ValidatingAdmissionPolicies, which refuse all others.
+        repairs: it may evict pods without a sidecar.
+        repairs_jobs: it may suspend and resume Jobs.
     """
 
     app: str
     model: str
     namespace_selector: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    failure_policy: Literal["Ignore", "Fail"] = "Ignore"
+    failure_policy: str = "Ignore"
     ca_bundle: str = ""
     acts: bool = True
     deletes: bool = False
-    start_mode: Literal["auto", "native", "hold", "off"] = "auto"
-    capability: Literal["native", "classic", "unknown"] = "unknown"
+    start_mode: str = "auto"
+    capability: str = "unknown"
     admission: Literal["webhook", "policy"] = "webhook"
     inject: tuple[Applications, ...] = ()
     inject_namespaces: tuple[str, ...] = ()
@@ -105,20 +103,20 @@ def service_account(app: str) -> str:
 
 
 def webhook_configuration(app: str, model: str) -> str:
-    """Name of the MutatingWebhookConfiguration, which sorts before every one of Istio's.
+    """Name of the MutatingWebhookConfiguration and of the MutatingAdmissionPolicy.
 
-    The MutatingAdmissionPolicy has it as well.
+    It sorts before every one of Istio's.
     """
     return f"istio-aux-{model}-{app}"
 
 
 def lease(app: str) -> str:
-    """Name of the Lease by which one unit is chosen to act, in the model's namespace."""
+    """Name of the Lease that elects the unit that acts, in the model's namespace."""
     return app
 
 
 def labels(app: str, model: str) -> dict[str, str]:
-    """The labels by which the application finds again what it owns, in any namespace."""
+    """The labels of all objects that the application owns."""
     return {
         "app.kubernetes.io/managed-by": "istio-aux-charm",
         "istio-aux.io/application": app,
@@ -127,9 +125,9 @@ def labels(app: str, model: str) -> dict[str, str]:
 
 
 def render_access(values: Values) -> list[AnyResource]:
-    """Return the workload's ServiceAccount, what narrows it, and its roles, in this order.
+    """Return the workload's ServiceAccount, the policies that narrow it, and its roles.
 
-    So it never has a right, in any namespace, that the policy does not narrow yet.
+    In this order, no right exists before the policy that narrows it.
     """
     user = f"system:serviceaccount:{values.model}:{service_account(values.app)}"
     policy = _render(
@@ -138,12 +136,12 @@ def render_access(values: Values) -> list[AnyResource]:
         values.model,
         user=user,
         never_injected=NEVER_INJECTED,
-        injected=json.dumps(injectrules.injected(values.inject, values.inject_namespaces)),
-        application=injectrules.APPLICATION,
-        selected=namespaces.expression(
+        injected=json.dumps(rules.injected(values.inject, values.inject_namespaces)),
+        application=rules.APPLICATION,
+        selected=rules.selector_expression(
             _except_never_selected(values.namespace_selector), labels="variables.labels"
         ),
-        proxy=startrules.PROXY,
+        proxy=rules.PROXY,
         commands=QUIT_COMMANDS,
     )
     if values.repairs_jobs:
@@ -152,11 +150,11 @@ def render_access(values: Values) -> list[AnyResource]:
             values.app,
             values.model,
             user=user,
-            training_jobs=jobrules.TRAINING_JOBS,
-            suspended=jobrules.SUSPENDED,
-            variables=jobrules.variables(),
+            training_jobs=TRAINING_JOBS,
+            suspended=SUSPENDED,
+            variables=_job_variables(),
         )
-    # Istio's injector has no suffix for the default revision (istio webhook.go, injection-cm).
+    # The default revision has no suffix (istio webhook.go, injection-cm).
     suffixes = {f"-{revision}" for revision in values.revisions if revision not in {"", "default"}}
     roles = _render(
         "access.yaml.j2",
@@ -170,24 +168,21 @@ def render_access(values: Values) -> list[AnyResource]:
         ],
         repairs=values.repairs,
         repairs_jobs=values.repairs_jobs,
-        training_jobs=jobrules.TRAINING_JOBS,
+        training_jobs=TRAINING_JOBS,
     )
     return _render("account.yaml.j2", values.app, values.model) + policy + roles
 
 
 def render_start_policy(values: Values) -> list[AnyResource]:
-    """Return the MutatingAdmissionPolicy and its binding; nothing where the webhook does it all.
-
-    They need no workload: what they change, the API server changes by itself.
-    """
+    """Return the MutatingAdmissionPolicy and its binding, nothing where the webhook works alone."""
     if values.admission != "policy":
         return []
     return _render(
         "start.yaml.j2",
         values.app,
         values.model,
-        conditions=startrules.policy_conditions(values.start_mode, values.capability),
-        mutation=startrules.mutation(values.start_mode, values.capability),
+        conditions=rules.policy_conditions(values.start_mode, values.capability),
+        mutation=rules.mutation(values.start_mode, values.capability),
         annotations={CAPABILITY: values.capability},
         **_admission(values),
     )
@@ -197,9 +192,9 @@ def render_webhook(values: Values) -> list[AnyResource]:
     """Return the MutatingWebhookConfiguration."""
     admission = _admission(values)
     conditions = (
-        startrules.webhook_conditions_beside_policy(values.start_mode, values.capability)
+        rules.webhook_conditions_beside_policy(values.start_mode, values.capability)
         if values.admission == "policy"
-        else startrules.webhook_conditions()
+        else rules.webhook_conditions()
     )
     start = {
         "name": "start.istio-aux.io",
@@ -214,33 +209,29 @@ def render_webhook(values: Values) -> list[AnyResource]:
         ca_bundle=base64.b64encode(values.ca_bundle.encode()).decode(),
         webhooks=[
             start,
-            *injectrules.namespaced(values.app, values.inject_namespaces, conditions),
-            *injectrules.webhooks(values.app, values.model, values.inject),
+            *rules.start_webhook_of_namespaces(values.app, values.inject_namespaces, conditions),
+            *rules.inject_webhooks(values.app, values.model, values.inject),
         ],
         **admission,
     )
 
 
 def render_mesh(values: Values) -> list[AnyResource]:
-    """Return what lets the API server through to a workload that is in the mesh itself."""
+    """Return what lets the API server reach a workload that has a sidecar itself."""
     return _render("mesh.yaml.j2", values.app, values.model)
 
 
 def render(values: Values) -> list[AnyResource]:
     """Return every object that the application owns, in the order in which they are applied."""
-    return (
-        render_access(values)
-        + render_start_policy(values)
-        + render_webhook(values)
-        + render_mesh(values)
-    )
+    admission = render_start_policy(values) + render_webhook(values)
+    return render_access(values) + admission + render_mesh(values)
 
 
 def _admission(values: Values) -> dict[str, Any]:
-    """What both forms of admission are rendered from."""
+    """Return the template values that both forms of admission share."""
     return {
         "failure_policy": values.failure_policy,
-        "matches": startrules.matches(
+        "matches": rules.start_matches(
             values.app, _except_never_selected(values.namespace_selector)
         ),
         "rule": {
@@ -255,12 +246,51 @@ def _admission(values: Values) -> dict[str, Any]:
 
 def _except_never_selected(selector: Mapping[str, Any]) -> dict[str, Any]:
     """Return `selector` AND not kube-system."""
-    never = {
-        "key": namespaces.NAME_LABEL,
-        "operator": "NotIn",
-        "values": list(namespaces.NEVER_SELECTED),
-    }
+    never = {"key": NAME_LABEL, "operator": "NotIn", "values": list(NEVER_SELECTED)}
     return {**selector, "matchExpressions": [*selector.get("matchExpressions", []), never]}
+
+
+def _job_variables() -> dict[str, str]:
+    """Return the `variables` of the policy for Jobs: the update suspends or resumes, no more."""
+    marked, was_marked = (
+        f"'{SUSPENDED}' in variables.{labels}" for labels in ("labels", "oldLabels")
+    )
+    unchanged = (
+        f"(variables.batch || {_same('spec', 'oldSpec', but='runPolicy')})",
+        _same("run", "oldRun", but="suspend"),
+        _same("labels", "oldLabels", but=SUSPENDED),
+        _same("notes", "oldNotes", but=SUSPENDED),
+        *(
+            f"object.metadata.?{field} == oldObject.metadata.?{field}"
+            for field in ("finalizers", "ownerReferences")
+        ),
+    )
+    return {
+        # A batch Job has `suspend` in its spec, a training job in `spec.runPolicy`.
+        "batch": "request.resource.group == 'batch'",
+        # `dyn`: the kinds differ in the rest.
+        "spec": "dyn(object.spec)",
+        "oldSpec": "dyn(oldObject.spec)",
+        "run": "variables.batch ? variables.spec : variables.spec.?runPolicy.orValue({})",
+        "oldRun": "variables.batch ? variables.oldSpec : variables.oldSpec.?runPolicy.orValue({})",
+        "labels": "object.metadata.?labels.orValue({})",
+        "oldLabels": "oldObject.metadata.?labels.orValue({})",
+        "notes": "object.metadata.?annotations.orValue({})",
+        "oldNotes": "oldObject.metadata.?annotations.orValue({})",
+        "unchanged": " && ".join(unchanged),
+        "ours": (
+            f"variables.run.?suspend.orValue(false) == ({marked}) && ({marked} || {was_marked})"
+        ),
+    }
+
+
+def _same(new: str, old: str, but: str) -> str:
+    """CEL: two maps are the same but for the key `but`."""
+    new, old = f"variables.{new}", f"variables.{old}"
+    return (
+        f"{new}.all(k, k == '{but}' || k in {old} && {new}[k] == {old}[k])"
+        f" && {old}.all(k, k == '{but}' || k in {new})"
+    )
 
 
 def _render(template: str, app: str, model: str, **more: Any) -> list[AnyResource]:

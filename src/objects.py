@@ -1,40 +1,74 @@
-"""The order in which the leader's objects come and go, so that no pod finds neither form of start.
+"""What the leader does in the cluster for an event, and in which order.
 
-The API server learns of each object by itself, within a second and in any order: that a form was
-written does not mean that it applies. So the webhook leaves to the policy only what the policy has
-changed, and the policy goes only once the webhook has been there for an event.
+The API server learns of each object separately, within a second and in any order. So the webhook
+leaves to the policy only pods that the policy has changed, and the policy is deleted one event
+after the webhook took over.
 
-Objects of kinds that somebody else's webhook validates come after everything else: while that
-webhook has no endpoint, the API server refuses them.
+Objects that another operator's webhook validates come last: while that webhook has no endpoint, the
+API server refuses them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final, Literal, get_args
 
 import httpx2
 from lightkube import Client
-from lightkube.resources.admissionregistration_v1 import ValidatingAdmissionPolicy
+from lightkube.models.discovery_v1 import Endpoint
+from lightkube.resources.admissionregistration_v1 import (
+    MutatingAdmissionPolicy,
+    MutatingWebhookConfiguration,
+    ValidatingAdmissionPolicy,
+)
+from lightkube.resources.discovery_v1 import EndpointSlice
 
 import cluster
 import injectionlabels
 import manifests
-import readiness
+import probe
 import suspended
 from cluster import Problem
 from inputs import Inputs
 
-# Seconds for the API server to ask Istio's validator. An istiod that hangs takes the 10 of its
-# configuration (istio-discovery chart validatingwebhookconfiguration.yaml has the default).
-_PATIENCE: Final = 3.0
+Capability = Literal["native", "classic", "unknown"]
+
+_NOT_SERVED: Final = (
+    'admission: "policy": expected auto or webhook, because the API server does not serve'
+    " MutatingAdmissionPolicy v1 (Kubernetes 1.36 does)"
+)
+# Every injector's configuration has it, revision tags included (istio-discovery chart
+# mutatingwebhook.yaml, revision-tags-mwc.yaml).
+_REVISION: Final = "istio.io/rev"
+# Seconds that the API server has to ask Istio's validator. An istiod that hangs takes the 10 s of
+# its configuration (istio-discovery chart validatingwebhookconfiguration.yaml).
+_VALIDATOR_PATIENCE: Final = 3.0
 
 logger = logging.getLogger(__name__)
 
 
+def resolve(
+    client: Client, inputs: Inputs, transport: httpx2.BaseTransport | None = None
+) -> Inputs | Problem:
+    """Return `inputs` with what the cluster and the workload say, on the leader.
+
+    The cluster is asked on every event, because it may be upgraded. `transport` leads to the
+    workload, None for the network.
+    """
+    if not inputs.leader:
+        return inputs
+    decided = _with_admission(client, inputs, transport)
+    if isinstance(decided, Problem):
+        return decided
+    return cluster.attempt(
+        "MutatingWebhookConfiguration and suspended Jobs", lambda: _with_others(client, decided)
+    )
+
+
 def ensure(client: Client, inputs: Inputs) -> Problem | None:
-    """Make what needs no workload; bring the webhook configuration up to date if there is one."""
+    """Apply what needs no workload, and the webhook configuration if it exists already."""
     values = inputs.values()
     if values is None:
         return None
@@ -53,29 +87,14 @@ def ensure(client: Client, inputs: Inputs) -> Problem | None:
     return cluster.apply(client, webhook, manager=inputs.app) if present else None
 
 
-def remove(client: Client, app: str, model: str, patience: suspended.Patience) -> None:
-    """Take back all that the application has made or changed, and resume the Jobs it suspended.
-
-    Raises:
-        httpx2.HTTPError: the API server fails; Juju tries the hook again.
-    """
-    # Before the rights go, so that the workload does it should this end half-way; and after, for
-    # until then the workload of another unit may have suspended one more.
-    suspended.resume(client, patience)
-    cluster.delete_owned(client, manifests.labels(app, model), model, manifests.lease(app))
-    suspended.resume(client, patience)
-    injectionlabels.take_back(client, model, app)
-
-
 def complete(
     client: Client, inputs: Inputs, transport: httpx2.BaseTransport | None = None
 ) -> Problem | None:
-    """Make the webhook configuration, or delete what is not owned now if it is there already.
+    """Create the webhook configuration, or, once it exists, delete objects that are not wanted.
 
-    Only for a unit that serves, and once every other that is ready does, which `transport` is for.
-    With `Fail`, a configuration without a workload behind it stops every pod of the selected
-    namespaces; with `Ignore`, pods slip through for as long. One that is there already stays when
-    a unit restarts: others may serve.
+    Call it when this unit serves. The configuration is created when every ready unit serves:
+    without a workload, `Fail` refuses all pods and `Ignore` leaves them unchanged. It stays when a
+    unit restarts. `transport` leads to the units, None for the network.
     """
     values = inputs.values()
     if values is None:
@@ -85,7 +104,7 @@ def complete(
     if isinstance(present, Problem):
         return present
     if not present:
-        return readiness.missing(client, inputs.app, inputs.model, transport) or cluster.apply(
+        return unready(client, inputs.app, inputs.model, transport) or cluster.apply(
             client, webhook, manager=inputs.app
         )
     labels = manifests.labels(inputs.app, inputs.model)
@@ -95,19 +114,14 @@ def complete(
 def admit_api_server(
     client: Client, inputs: Inputs, transport: httpx2.BaseTransport | None = None
 ) -> str:
-    """Let the API server through to a workload that is in the mesh itself.
+    """Let the API server reach a workload that has a sidecar itself; leader only.
 
-    Istio's validator is asked about the object, and refuses it for as long as istiod is away. So it
-    is written only when it differs. The next event tries again; the workload's notice is one when
-    the injector is live again.
-
-    Args:
-        client: of the API server.
-        inputs: the leader's; with others, and without valid options, nothing is done.
-        transport: where the write goes, None for the network.
+    Istio's validator checks the object and refuses it while istiod is away, so it is written only
+    when it differs. The next event tries again; the workload's notice that an injector is live is
+    one. `transport` is where the write goes, None for the network.
 
     Returns:
-        Which object could not be applied and why, one line; nothing where all is well.
+        Which object was not applied and why, in one line, or the empty text.
     """
     values = inputs.values()
     if values is None:
@@ -119,7 +133,7 @@ def admit_api_server(
         if isinstance(differs, Problem):
             return differs.reason
         try:
-            with cluster.connect(transport, patience=_PATIENCE) as hasty:
+            with cluster.connect(transport, patience=_VALIDATOR_PATIENCE) as hasty:
                 problem = cluster.apply(hasty, [wanted], manager=inputs.app)
         except httpx2.HTTPStatusError as error:
             problem = Problem(f"{wanted.kind} {inputs.app}: {str(error).partition(chr(10))[0]}")
@@ -127,3 +141,110 @@ def admit_api_server(
             logger.warning("%s: not applied", problem.reason)
             return problem.reason
     return ""
+
+
+def remove(client: Client, app: str, model: str, patience: suspended.Patience) -> None:
+    """Delete what the application owns, revert its labels, and resume the Jobs it suspended.
+
+    Raises:
+        httpx2.HTTPError: the API server fails; Juju retries the hook.
+    """
+    # Before the workload loses its rights, in case this hook fails half-way. And afterwards,
+    # because another unit's workload may have suspended one more Job until then.
+    suspended.resume(client, patience)
+    cluster.delete_owned(client, manifests.labels(app, model), model, manifests.lease(app))
+    suspended.resume(client, patience)
+    injectionlabels.take_back(client, model, app)
+
+
+def unready(
+    client: Client, app: str, model: str, transport: httpx2.BaseTransport | None = None
+) -> Problem | None:
+    """Return which unit behind the Service is not ready, None when all ready endpoints answer.
+
+    A pod's readiness says only that no check has failed yet, so each unit is asked.
+
+    Args:
+        client: of the API server.
+        app: name of the application and of its Service.
+        model: its namespace.
+        transport: where the requests to units go, None for the network.
+    """
+
+    def look() -> dict[str, list[str]]:
+        # lightkube's label operators are untyped.
+        slices = client.list(  # pyright: ignore[reportUnknownMemberType]
+            EndpointSlice, namespace=model, labels={"kubernetes.io/service-name": app}
+        )
+        return _addresses(end for found in slices for end in found.endpoints or ())
+
+    units = cluster.attempt(f"EndpointSlices of Service {app}", look)
+    if isinstance(units, Problem):
+        return units
+    if not units:
+        return Problem(f"waiting for a ready endpoint of Service {app}", wake=True)
+    with probe.connect(transport) as asking:
+        for unit, addresses in sorted(units.items()):
+            refusals = [probe.unready(asking, address) for address in addresses]
+            # In a dual-stack cluster one address is enough.
+            if all(refusals):
+                return Problem(f"waiting for {unit}: {refusals[0]}", wake=True)
+    return None
+
+
+def _with_admission(
+    client: Client, inputs: Inputs, transport: httpx2.BaseTransport | None
+) -> Inputs | Problem:
+    if inputs.config is None:
+        return inputs
+    labels = manifests.labels(inputs.app, inputs.model)
+    policies = cluster.owned(client, MutatingAdmissionPolicy, labels, inputs.model)
+    if isinstance(policies, Problem):
+        return policies
+    if inputs.config.admission == "policy" and policies is None:
+        return dataclasses.replace(inputs, config=None, invalid=_NOT_SERVED)
+    if policies is None or inputs.config.admission == "webhook":
+        return dataclasses.replace(inputs, admission="webhook")
+    known = probe.ask(probe.STATUS_URL, transport).capability if inputs.container_ready else None
+    return dataclasses.replace(
+        inputs, admission="policy", capability=known or _rendered_for(policies)
+    )
+
+
+def _rendered_for(policies: list[Any]) -> Capability:
+    """Return the capability in the policy, which stays while the workload knows none.
+
+    That is while the workload or istiod restarts. A workload that cannot find out says `unknown`.
+    """
+    for policy in policies:
+        annotations: dict[str, str] = (policy.metadata and policy.metadata.annotations) or {}
+        known = annotations.get(manifests.CAPABILITY)
+        for capability in get_args(Capability):
+            if known == capability:
+                return capability
+    return "unknown"
+
+
+def _with_others(client: Client, inputs: Inputs) -> Inputs:
+    """Return `inputs` with Istio's revisions and whether Jobs are left suspended."""
+    found = cluster.listed(client, MutatingWebhookConfiguration, _REVISION)
+    left = (
+        inputs.config is not None and not inputs.config.restart_jobs and suspended.any_left(client)
+    )
+    return dataclasses.replace(
+        inputs,
+        revisions=tuple(sorted({configuration.labels[_REVISION] for configuration in found})),
+        jobs_suspended=left,
+    )
+
+
+def _addresses(endpoints: Iterable[Endpoint]) -> dict[str, list[str]]:
+    """Return the addresses of ready endpoints by unit."""
+    units: dict[str, list[str]] = {}
+    for endpoint in endpoints:
+        # None means True (discovery/v1 EndpointConditions).
+        if endpoint.conditions is None or endpoint.conditions.ready is not False:
+            pod = endpoint.targetRef.name if endpoint.targetRef else None
+            unit = "unit " + "/".join(pod.rsplit("-", 1)) if pod else endpoint.addresses[0]
+            units.setdefault(unit, []).append(endpoint.addresses[0])
+    return units

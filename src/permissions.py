@@ -1,4 +1,4 @@
-"""What the charm has to be allowed to do, and whether it is: asked before it begins."""
+"""Which permissions the charm needs, and whether it has them; checked before every event."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from lightkube.models.authorization_v1 import ResourceAttributes, SelfSubjectAcc
 from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
 
 import cluster
-import kinds
 from cluster import Problem
 
-# In seconds. Everybody may ask for permissions (ClusterRole system:basic-user), but an API server
-# that has just started knows no roles yet.
+# Seconds. Everybody may ask (ClusterRole system:basic-user), but an API server that has just
+# started knows no roles yet.
 _PAUSES: Final = (0.5, 1.0, 2.0, 4.0)
 
 
 @dataclass(frozen=True)
 class Permission:
-    """One thing the charm has to be allowed to do; spelled as in a ClusterRole."""
+    """One permission, spelled as in a ClusterRole."""
 
     verb: str
     group: str
@@ -34,7 +33,7 @@ class Permission:
 
 
 def needed(model: str, *, leader: bool) -> tuple[Permission, ...]:
-    """Return what a unit has to be allowed to do; the leader also writes the owned objects."""
+    """Return what a unit needs; the leader also writes the owned objects."""
     every_unit = (
         Permission("get", "", "serviceaccounts", model),
         Permission("create", "", "serviceaccounts/token", model),
@@ -48,17 +47,17 @@ def needed(model: str, *, leader: bool) -> tuple[Permission, ...]:
         Permission("list", "discovery.k8s.io", "endpointslices", model),
     )
     return every_leader + tuple(
-        Permission(verb, group, resource, model if kind in kinds.NAMESPACED else "")
-        for kind, (group, resource) in kinds.OWNED.items()
+        Permission(verb, group, resource, model if kind in cluster.NAMESPACED else "")
+        for kind, (group, resource) in cluster.OWNED.items()
         for verb in ("get", "list", "create", "patch", "delete")
     )
 
 
 def missing(client: Client, wanted: Iterable[Permission]) -> Problem | None:
-    """Return the first of `wanted` that the charm does not have, or None when it has all."""
+    """Return the first of `wanted` that the charm does not have, None if it has all."""
 
     def ask() -> Permission | None:
-        # What `juju trust` grants is everything, which one question settles.
+        # `juju trust` grants everything, so one request is enough.
         if _allowed(client, Permission("*", "*", "*")):
             return None
         return next((p for p in wanted if not _allowed(client, p)), None)

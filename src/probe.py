@@ -1,4 +1,4 @@
-"""What the workload says about itself over its status port, which the charm's container shares."""
+"""What the workload reports on its status port, which the charm reaches on localhost."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from typing import Any, Final, Literal
 
 import httpx2
 
-# The workload answers from memory; what takes longer than this is not well.
+STATUS_PORT: Final = 8080
+STATUS_URL: Final = f"http://localhost:{STATUS_PORT}"
+# Seconds. The workload answers from memory.
 _TIMEOUT: Final = 2.0
 
 
 @dataclass(frozen=True)
 class Injector:
-    """One of Istio's webhook configurations, or that there is none.
+    """One of Istio's webhook configurations.
 
     Attributes:
-        configuration: its name, or nothing.
-        live: it has proven that it injects.
-        why: what makes it so, one line.
+        configuration: its name; empty if there is no configuration.
+        live: it has injected the workload's probe.
+        why: the reason, one line.
         since: when it was first seen so, in UTC.
     """
 
@@ -44,7 +46,7 @@ class Unmeshed:
 
 @dataclass(frozen=True)
 class Application:
-    """The mesh of an application that asks for sidecars by name; None is what is not known."""
+    """An application that asks for sidecars by name; None where the state is unknown."""
 
     model: str
     name: str
@@ -58,29 +60,29 @@ class Application:
 
 @dataclass(frozen=True)
 class Probe:
-    """One answer of the workload.
+    """One answer of the workload; its `/status` has the same names.
 
     Attributes:
-        ready: it serves the webhook and has seen every pod and every namespace once.
-        missing: why it is not ready, in one line, or nothing.
+        ready: it serves the webhook and has listed all pods and namespaces.
+        missing: why it is not ready, in one line, or the empty text.
         selected_namespaces: how many namespaces the selector matches, None when unknown.
-        stuck_pods: `namespace/name` of the pods whose proxy it could not end.
-        lost_pods: how many pods lost their proxy before their payload ended.
-        blocked_pods: how many pods are kept by another container than the one that is finished.
-        called_before_us: names of Istio's webhook configurations that the API server calls first.
-        injectors: of Istio; none while they are not known.
-        live: at least one of them injects; None while that is not known.
-        capability: what cluster and Istio can do for the start of pods; None while that is not
-            known yet, or nobody injects, or nobody looks.
-        capability_why: what makes it so, one line.
-        watches_injectors: the workload looks for injectors, as images older than the charm do not.
-        race: what becomes of pods that should have a sidecar and have none, or nothing.
-        unmeshed: those pods, the oldest first, at most 500.
+        stuck_pods: `namespace/name` of pods whose proxy did not quit.
+        lost_pods: how many pods lost their proxy before their payload finished.
+        blocked_pods: how many pods wait for another container after one has finished.
+        called_before_us: Istio's webhook configurations that the API server calls first.
+        injectors: Istio's; empty while they are unknown.
+        live: at least one of them injects; None while that is unknown.
+        capability: what cluster and Istio can do for the start of pods; None while that is
+            unknown, nobody injects, or nobody looks.
+        capability_why: the reason, one line.
+        watches_injectors: the workload's image is recent enough to watch injectors.
+        race: the option `race-policy` that is in force, or the empty text.
+        unmeshed: pods without a sidecar that should have one, the oldest first, at most 500.
         unmeshed_total: how many of them there are.
-        unmeshed_unknown: how many pods have none of which that is not known.
+        unmeshed_unknown: how many pods have none and may or may not need one.
         suspended_jobs: `namespace/name` of Jobs that are suspended until their pods are gone.
         applications: those that ask for sidecars by name.
-        version: of the workload, or nothing.
+        version: of the workload, or the empty text.
     """
 
     ready: bool
@@ -104,31 +106,44 @@ class Probe:
     version: str = ""
 
     def ignorance(self) -> str:
-        """Return why nothing is said of injectors and sidecars, the empty text if it is."""
+        """Return why the workload does not report injectors and sidecars, or the empty text."""
         if not self.ready:
             return f"workload: {self.missing}"
         if not self.watches_injectors:
-            return "the workload's image is older than the charm and knows nothing of injectors"
+            return "the workload's image is older than the charm and does not watch injectors"
         return ""
 
 
 def connect(transport: httpx2.BaseTransport | None = None) -> httpx2.Client:
     """Return a client for the status ports of workloads; `transport` is for tests."""
-    # A proxy of the model is for what is far away. Status ports speak plain HTTP: no authority is
-    # trusted, for reading the system's, as is the default, takes longer than the question.
+    # No proxy of the model: status ports are in the cluster. They speak plain HTTP, so the system's
+    # authorities are not loaded, which takes longer than the request.
     nobody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     return httpx2.Client(timeout=_TIMEOUT, transport=transport, trust_env=False, verify=nobody)
 
 
 def ask(url: str, transport: httpx2.BaseTransport | None = None) -> Probe:
-    """Ask `url`/status; never raises, for no answer is an answer too."""
+    """Return what `url`/status says; without an answer, a `Probe` that is not ready."""
     try:
         with connect(transport) as client:
             return _decode(client.get(f"{url}/status").raise_for_status().content)
     except httpx2.HTTPError as error:
         return Probe(ready=False, missing=f"no answer at {url}: {error}")
     except (KeyError, TypeError, ValueError) as error:
-        return Probe(ready=False, missing=f"{url}/status: not understood: {error!r}")
+        return Probe(ready=False, missing=f"{url}/status: unexpected answer: {error!r}")
+
+
+def unready(client: httpx2.Client, address: str) -> str:
+    """Return why the workload at `address` is not ready, or the empty text."""
+    host = f"[{address}]" if ":" in address else address
+    url = f"http://{host}:{STATUS_PORT}/readyz"
+    try:
+        answer = client.get(url)
+    except httpx2.HTTPError as error:
+        return f"no answer at {url}: {error}"
+    if answer.is_success:
+        return ""
+    return "; ".join(answer.text.split("\n")[:3]).strip("; ") or f"{url}: {answer.status_code}"
 
 
 def _decode(body: bytes) -> Probe:
@@ -138,7 +153,7 @@ def _decode(body: bytes) -> Probe:
         missing="; ".join(status["missing"]),
         selected_namespaces=len(status["selected-namespaces"]),
         stuck_pods=tuple(f"{p['namespace']}/{p['name']}" for p in status["stuck-pods"]),
-        # An image that is older than the charm does not say these.
+        # An image that is older than the charm does not report these.
         lost_pods=len(status.get("lost-pods", ())),
         blocked_pods=len(status.get("blocked-pods", ())),
         called_before_us=tuple(status.get("called-before-us") or ()),
@@ -147,7 +162,7 @@ def _decode(body: bytes) -> Probe:
             for i in status.get("injectors", ())
         ),
         live=status.get("injector-live"),
-        # It gives no reason for what it does not know yet.
+        # It has no reason while it does not know.
         capability=status["capability"] if status.get("capability-why") else None,
         capability_why=status.get("capability-why", ""),
         watches_injectors="injectors" in status,
@@ -166,16 +181,16 @@ def _decode(body: bytes) -> Probe:
     )
 
 
-def _application(said: dict[str, Any]) -> Application:
+def _application(one: dict[str, Any]) -> Application:
     return Application(
-        model=said["namespace"],
-        name=said["name"],
-        live=said["live"],
-        live_reason=said["live-reason"],
-        revision=said["revision"],
-        root_namespace=said["root-namespace"],
-        meshed=said["meshed"],
-        meshed_reason=said["meshed-reason"],
+        model=one["namespace"],
+        name=one["name"],
+        live=one["live"],
+        live_reason=one["live-reason"],
+        revision=one["revision"],
+        root_namespace=one["root-namespace"],
+        meshed=one["meshed"],
+        meshed_reason=one["meshed-reason"],
     )
 
 

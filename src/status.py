@@ -1,7 +1,7 @@
-"""What `juju status` says: facts in order of priority, the first that has something to say wins.
+"""What `juju status` says. Nothing else in the charm makes a status.
 
-Each fact looks at one thing and returns a status, or None when that thing was checked and is
-fine. Nothing else in the charm makes a status.
+Each function checks one thing and returns a status, or None if that thing is fine. The first
+status wins.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from typing import Final
 
 import ops
 
-import controlplane
 from cluster import Problem
-from inputs import Inputs
+from inputs import CONTAINER, Inputs
 from probe import Injector, Probe
-from workload import CONTAINER
+from relations import istio
 
-# A row of `juju status` that wraps is read by nobody; the workload's /status lists them all.
+# Keeps a row of `juju status` short; the workload's /status lists all.
 _LONGEST_LIST: Final = 3
 
 
@@ -32,10 +31,10 @@ def of_unit(
 
     Args:
         inputs: what the charm observed.
-        problem: what stood in the way of its work in the cluster, None when nothing did.
-        probe: what the workload said about itself, None when it was not set up far enough to ask.
-        labels: what is to be said of the namespaces that the charm labels.
-        unapplied: which object a webhook of somebody else keeps from being applied, and why.
+        problem: why its work in the cluster failed, None if it did not.
+        probe: what the workload says, None if it is not set up yet.
+        labels: namespaces of `inject-namespaces` that are not labelled, with the reason.
+        unapplied: which object was not applied because of somebody else's webhook, and why.
     """
     return (
         _options(inputs)
@@ -62,8 +61,8 @@ def _trust(inputs: Inputs, problem: Problem | None) -> ops.StatusBase | None:
 
 
 def _control_planes(inputs: Inputs) -> ops.StatusBase | None:
-    # The workload goes on without any of them meanwhile, and looks at every injector that it finds.
-    disagreement = controlplane.disagreement(inputs.control_planes)
+    # Meanwhile the workload watches every injector that it finds.
+    disagreement = istio.disagreement(inputs.control_planes)
     return ops.BlockedStatus(disagreement) if disagreement else None
 
 
@@ -94,7 +93,7 @@ def _workload(probe: Probe | None) -> ops.StatusBase | None:
 def _working(
     inputs: Inputs, probe: Probe | None, labels: Sequence[str], unapplied: str
 ) -> ops.StatusBase:
-    # The others have spoken already unless there are options and the workload is ready.
+    # Earlier checks make sure of both.
     assert inputs.config is not None
     assert probe is not None
     count = probe.selected_namespaces
@@ -103,8 +102,8 @@ def _working(
         facts.append(f"start: {inputs.config.start_mode}")
     elif probe.capability not in {"native", None}:
         facts.append(f"pods are held, not native: {probe.capability_why}")
-    # A policy comes before all webhooks; only the leader knows whether there is one. A sidecar that
-    # is there already can be moved first and waited for, which is what a hold does.
+    # A policy comes before all webhooks, and only the leader knows whether there is one. After
+    # Istio's webhook, ours can still move the sidecar first and hold the payload.
     if probe.called_before_us and inputs.leader and inputs.admission == "webhook":
         facts.append(f"called after {_some(probe.called_before_us)}, so pods are held, not native")
     if inputs.config.quit != "on":
@@ -123,23 +122,23 @@ def _working(
         facts.append(f"inject-namespaces: {_some(labels)}")
     if unapplied:
         facts.append(f"not applied: {unapplied}")
-    # Who relates it with Istio wants its sidecars; without, they may not be there on purpose.
+    # Without a relation to Istio, missing injectors may be on purpose.
     if inputs.control_planes and probe.watches_injectors and not probe.live:
         return ops.WaitingStatus("; ".join(["waiting for Istio", *facts]))
     return ops.ActiveStatus("; ".join(facts))
 
 
 def _mesh(inputs: Inputs, probe: Probe) -> list[str]:
-    """Return what is known of Istio, and of the applications that ask for its sidecars."""
+    """Return the state of Istio and of the applications that ask for sidecars."""
     if not probe.watches_injectors:
         return []
-    # Why a relation does not tell where Istio is.
+    # The relations that do not name the root namespace.
     facts = [plane.reason for plane in inputs.control_planes if not plane.root_namespace]
     facts.append(
         _some([_injector(injector) for injector in probe.injectors])
         or "not known yet whether Istio injects"
     )
-    # While nothing is injected at all, no application is a case of its own.
+    # While Istio injects nothing, single applications are not listed.
     left_out = [
         f"{app.model}/{app.name}: {app.live_reason}"
         for app in probe.applications

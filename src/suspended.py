@@ -1,12 +1,11 @@
-"""Jobs that the workload has suspended until their pods are gone, as the charm sees them.
+"""Jobs that the workload has suspended until their pods are gone.
 
-As long as there is one, the workload keeps the right to resume it. When the last unit goes, the
-charm resumes with its own account what is left.
+While there is one, the workload keeps the right to resume it. When the last unit is removed, the
+charm resumes the rest with its own account.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import time
 from collections.abc import Iterator, Mapping
@@ -18,16 +17,13 @@ from lightkube import ApiError, Client, operators
 from lightkube.generic_resource import create_namespaced_resource  # pyright: ignore[reportUnknownVariableType]
 from lightkube.types import PatchType
 
-import cluster
-import jobrules
-from cluster import Problem
-from inputs import Inputs
+from manifests import SUSPENDED, TRAINING_KINDS
 
-# Of pods, anything but their metadata would be checked against a schema.
+# A generic resource: lightkube checks the fields of its own Pod, and only metadata is needed.
 _POD: Final = create_namespaced_resource("", "v1", "Pod", "pods")
 
 _REFUSED: Final = frozenset({401, 403})
-# How often a Job is read and patched again that somebody else changes at the same time.
+# How often a Job that changes at the same time is read and patched again.
 _ATTEMPTS: Final = 5
 
 logger = logging.getLogger(__name__)
@@ -35,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Kind:
-    """A kind of Job: its resource, the label of its pods, and where `suspend` is in its spec."""
+    """A kind of Job: its resource, the label of its pods, and the parent of `suspend`."""
 
     resource: type[Any]
     name: str
@@ -43,7 +39,7 @@ class _Kind:
     policy: tuple[str, ...]
 
     def patch(self) -> dict[str, Any]:
-        """Return the spec that resumes a Job, to be merged."""
+        """Return the merge patch of the spec that resumes a Job."""
         spec: dict[str, Any] = {"suspend": False}
         for field in reversed(self.policy):
             spec = {field: spec}
@@ -68,7 +64,7 @@ _KINDS: Final = (
             "training.kubeflow.org/job-name",
             ("runPolicy",),
         )
-        for kind in jobrules.TRAINING_KINDS
+        for kind in TRAINING_KINDS
     ),
 )
 
@@ -78,10 +74,10 @@ class Patience:
     """Bounds in seconds.
 
     Attributes:
-        settle: between the end of a Job's last pod and its resumption, for its controller to learn
-            of both in this order.
-        longest: after which a Job is resumed although there still are pods of it.
-        pause: between two looks.
+        settle: between the end of a Job's last pod and its resumption, so that the Job's controller
+            learns of both in this order.
+        longest: after which a Job is resumed even if it has pods left.
+        pause: between two rounds.
     """
 
     settle: float = 2.0
@@ -91,7 +87,7 @@ class Patience:
 
 @dataclass(frozen=True)
 class _Job:
-    """A Job with our mark."""
+    """A Job that has the label `SUSPENDED`."""
 
     kind: _Kind
     namespace: str
@@ -103,23 +99,18 @@ class _Job:
         return f"{self.kind.name} {self.namespace}/{self.name}"
 
 
-def resolve(client: Client, inputs: Inputs) -> Inputs | Problem:
-    """Return the leader's `inputs` with whether a Job is suspended that nobody may resume else."""
-    if not inputs.leader or inputs.config is None or inputs.config.restart_jobs:
-        return inputs
-    left = cluster.attempt("suspended Jobs", lambda: any(_marked(client)))
-    if isinstance(left, Problem):
-        return left
-    return dataclasses.replace(inputs, jobs_suspended=left)
+def any_left(client: Client) -> bool:
+    """Tell whether a Job is suspended that the workload has to resume."""
+    return any(_marked(client))
 
 
 def resume(client: Client, patience: Patience) -> None:
-    """Resume every Job that the workload has suspended, each once its pods are gone.
+    """Resume every Job that the workload has suspended, each when its pods are gone.
 
-    A Job that the API server refuses to change is named in the log and left as it is.
+    A Job that the API server refuses to change stays suspended, and the log names it.
 
     Raises:
-        httpx2.HTTPError: the API server fails, or does not answer; Juju tries the hook again.
+        httpx2.HTTPError: the API server fails or does not answer; Juju retries the hook.
     """
     begun = time.monotonic()
     gone: dict[str, float] = {}
@@ -133,13 +124,13 @@ def resume(client: Client, patience: Patience) -> None:
             if late or (not left and now - gone.setdefault(job.uid, now) >= patience.settle):
                 done = _resume(client, job, left)
                 attempts[job.uid] = attempts.get(job.uid, 0) + (1 if done else _ATTEMPTS)
-        # A hook has no loop: the last unit goes when this returns (`Patience.longest`).
+        # The hook has to wait here: the last unit is removed when it returns.
         time.sleep(patience.pause)
 
 
 def _marked(client: Client) -> Iterator[_Job]:
-    """Yield the Jobs with our mark, of each kind that is served and may be listed."""
-    labels: dict[str, Any] = {jobrules.SUSPENDED: operators.exists()}
+    """Yield the Jobs with the label, of each kind that is served and may be listed."""
+    labels: dict[str, Any] = {SUSPENDED: operators.exists()}
     for kind in _KINDS:
         try:
             for metadata in _listed(client, kind.resource, "*", labels):
@@ -151,15 +142,15 @@ def _marked(client: Client) -> Iterator[_Job]:
                     metadata["resourceVersion"],
                 )
         except httpx2.HTTPStatusError as error:
-            # What is not served is no ApiError, for its answer is not the API server's own.
+            # For a kind that is not served this is no ApiError: the answer is not a Status.
             code = error.response.status_code
             if code in _REFUSED:
-                logger.warning("%s: suspended ones not listed: %s", kind.name, error)
+                logger.warning("%s: suspended Jobs not listed: %s", kind.name, error)
             elif code != 404:
                 raise
         except RecursionError:
-            # An author may have the API server store a document thousands of levels deep.
-            logger.warning("%s: suspended ones not listed: nested too deeply", kind.name)
+            # The API server stores documents that are thousands of levels deep.
+            logger.warning("%s: suspended Jobs not listed: nested too deeply", kind.name)
 
 
 def _pods(client: Client, job: _Job) -> list[str]:
@@ -177,28 +168,28 @@ def _pods(client: Client, job: _Job) -> list[str]:
 
 
 def _resume(client: Client, job: _Job, left: list[str]) -> bool:
-    """Resume the Job, only as it was read; return False if the API server refuses it."""
-    nothing = {jobrules.SUSPENDED: None}
+    """Resume the Job if it has not changed; return False if the API server refuses it."""
+    nothing = {SUSPENDED: None}
     metadata = {"uid": job.uid, "resourceVersion": job.version}
     patch = {
         "metadata": {**metadata, "labels": nothing, "annotations": nothing},
         "spec": job.kind.patch(),
     }
     try:
-        client.patch(  # pyright: ignore[reportUnknownMemberType]  as in `_listed`
+        client.patch(  # pyright: ignore[reportUnknownMemberType]  lightkube's untyped maps
             job.kind.resource, job.name, patch, namespace=job.namespace, patch_type=PatchType.MERGE
         )
     except ApiError as error:
         code = error.response.status_code
         if code in {404, 409}:
-            return True  # It is gone, or not as it was read: the next look finds out.
-        logger.error("%s: stays suspended: %s; set %s to false yourself", job, error, job.kind.path)
+            return True  # It is gone or has changed; the next round finds out.
+        logger.error("%s: stays suspended: %s: set %s to false", job, error, job.kind.path)
         if code >= 500:
             raise
         return False
     if left:
-        # A training job may fail with a pod that is on its way out when it is resumed.
-        logger.warning("%s: resumed although %d of its pods are still there", job, len(left))
+        # A training job may fail if it is resumed while one of its pods terminates.
+        logger.warning("%s: resumed although %d of its pods still exist", job, len(left))
     else:
         logger.info("%s: resumed", job)
     return True
@@ -207,9 +198,6 @@ def _resume(client: Client, job: _Job, left: list[str]) -> bool:
 def _listed(
     client: Client, kind: type[Any], namespace: str, labels: dict[str, Any]
 ) -> list[Mapping[str, Any]]:
-    """Return the metadata of all objects of `kind` with `labels`, `*` being every namespace.
-
-    Here lightkube's untyped maps end, as in `found`.
-    """
+    """Return the metadata of objects with `labels`; the namespace `*` stands for all."""
     objects = client.list(kind, namespace=namespace, labels=labels)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     return [each.to_dict()["metadata"] for each in objects]  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]

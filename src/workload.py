@@ -1,7 +1,6 @@
-"""The workload as Pebble sees it: which files it reads and which layer runs it.
+"""A unit's workload: its files, its credentials and the Pebble layer that runs it.
 
-`files` and `layer` are pure; the rest is the only code that touches the container. Nothing here
-knows Juju's model or Kubernetes objects.
+`settings`, `files` and `layer` are pure.
 """
 
 from __future__ import annotations
@@ -15,14 +14,19 @@ from typing import Any, Final
 
 import ops
 import yaml
+from lightkube import Client
 
-import applications
-import namespaces
-from applications import Applications
-from certificates import Leaf
-from config import Config
+import certificates
+import cluster
+import config as options
+import manifests
+from certificates import Authority, Leaf
+from cluster import Problem
+from config import Applications, Config
+from inputs import CONTAINER, Inputs
+from probe import STATUS_URL
+from relations import istio
 
-CONTAINER: Final = "istio-aux"
 SERVICE: Final = "istio-aux"
 READY: Final = "ready"
 
@@ -34,10 +38,20 @@ APPLICATIONS: Final = f"{_ETC}/applications"
 TLS_CERTIFICATE: Final = f"{_ETC}/tls/tls.crt"
 TLS_KEY: Final = f"{_ETC}/tls/tls.key"
 
-# Where Juju mounts Pebble's socket in the workload's container, and PEBBLE_SOCKET points to.
+# Where Juju mounts Pebble's socket in the workload's container.
 _PEBBLE_SOCKET: Final = "/charm/container/pebble.socket"
-STATUS_PORT: Final = 8080
-STATUS_URL: Final = f"http://localhost:{STATUS_PORT}"
+
+# The options that are settings of the workload, under the same name.
+_PASSED_ON: Final = (
+    "quit",
+    "quit-grace",
+    "ignore-containers",
+    "dead-proxy",
+    "start-mode",
+    "race-policy",
+    "restart-jobs",
+    "log-level",
+)
 
 logger = logging.getLogger(__name__)
 
@@ -59,13 +73,13 @@ class Access:
 
 @dataclass(frozen=True)
 class Names:
-    """What the workload finds in the cluster by name.
+    """The objects that the workload finds by name.
 
     Attributes:
-        lease: the Lease (namespace/name) by which one unit is chosen to quit proxies.
-        webhook_configuration: the MutatingWebhookConfiguration by which the workload is called.
+        lease: the Lease (namespace/name) that elects the unit that acts.
+        webhook_configuration: the MutatingWebhookConfiguration that calls the workload.
         application: the application itself (namespace/name), whose pods are never restarted.
-        root_namespace: of Istio's control plane, None where no relation tells it.
+        root_namespace: of Istio's control plane, None where no relation names it.
     """
 
     lease: str
@@ -74,25 +88,31 @@ class Names:
     root_namespace: str | None = None
 
 
+def names(inputs: Inputs) -> Names:
+    """Return the names that the workload gets."""
+    return Names(
+        lease=f"{inputs.model}/{manifests.lease(inputs.app)}",
+        webhook_configuration=manifests.webhook_configuration(inputs.app, inputs.model),
+        application=f"{inputs.model}/{inputs.app}",
+        root_namespace=istio.root_namespace(inputs.control_planes),
+    )
+
+
 def settings(config: Config, names: Names) -> dict[str, Any]:
     """Return the settings file of `istio-aux serve`, as a mapping."""
+    passed_on: dict[str, Any] = {
+        name: getattr(config, name.replace("-", "_")) for name in _PASSED_ON
+    }
     root = {"root-namespace": names.root_namespace} if names.root_namespace else {}
     return {
-        "namespace-selector": namespaces.but_never_selected(config.namespace_selector),
-        # `on` and `off` are booleans in YAML, so the dumper puts these strings in quotes.
-        "quit": config.quit,
-        "quit-grace": config.quit_grace,
+        "namespace-selector": options.but_never_selected(config.namespace_selector),
+        **passed_on,
         "ignore-containers": list(config.ignore_containers),
-        "dead-proxy": config.dead_proxy,
-        "start-mode": config.start_mode,
-        "race-policy": config.race_policy,
-        "restart-jobs": config.restart_jobs,
         **root,
         "applications": APPLICATIONS,
         "application": names.application,
         "webhook-configuration": names.webhook_configuration,
         "lease": names.lease,
-        "log-level": config.log_level,
         "tls-certificate": TLS_CERTIFICATE,
         "tls-key": TLS_KEY,
         "kubeconfig": KUBECONFIG,
@@ -107,9 +127,9 @@ def files(
     leaf: Leaf,
     injected: Iterable[Applications] = (),
 ) -> dict[str, str]:
-    """Return path and content of every file the workload reads.
+    """Return path and content of the workload's files.
 
-    Without a valid configuration those that come of the last valid one are left as they are.
+    Without a valid `config`, the files that depend on it are left out and stay as they are.
     """
     kubeconfig: dict[str, Any] = {
         "apiVersion": "v1",
@@ -123,14 +143,13 @@ def files(
                 },
             }
         ],
-        # The token is a file of its own, which the workload reads again when it changes.
+        # The workload reads the token's file again when it changes.
         "users": [{"name": "workload", "user": {"tokenFile": TOKEN}}],
         "contexts": [{"name": "default", "context": {"cluster": "cluster", "user": "workload"}}],
         "current-context": "default",
     }
     contents = {
-        # The key comes before its certificate, so that a reader who is woken by the certificate
-        # finds the key that belongs to it.
+        # The key comes first: the workload loads both when the certificate changes.
         TLS_KEY: leaf.private_key,
         TLS_CERTIFICATE: leaf.chain,
         TOKEN: access.token,
@@ -138,13 +157,13 @@ def files(
     }
     if config is None:
         return contents
-    # The settings name the file, which has to be there before them.
-    contents[APPLICATIONS] = applications.as_file(injected, config.inject_namespaces)
+    # The settings name this file, so it comes first.
+    contents[APPLICATIONS] = options.as_file(injected, config.inject_namespaces)
     return {**contents, CONFIG: _yaml(settings(config, names))}
 
 
 def layer(config: Config, names: Names) -> ops.pebble.LayerDict:
-    """Return the Pebble layer that runs the workload with the settings of `config` and `names`."""
+    """Return the Pebble layer that runs the workload with these settings."""
     digest = hashlib.sha256(_yaml(settings(config, names)).encode()).hexdigest()
     return {
         "summary": "istio-aux",
@@ -154,15 +173,15 @@ def layer(config: Config, names: Names) -> ops.pebble.LayerDict:
                 "summary": "admission webhook and quit controller",
                 "command": f"istio-aux serve --config {CONFIG}",
                 "startup": "enabled",
-                # Certificates, the token and the applications are read again when they change;
-                # settings are read once, so that a change of them has to be one of the service.
+                # The workload reads its settings once, so a change has to restart the service. It
+                # reads certificates, the token and the applications again when they change.
                 "environment": {"ISTIO_AUX_SETTINGS": digest[:16]},
                 "on-check-failure": {"live": "restart"},
                 "on-failure": "restart",
                 "on-success": "restart",
                 "backoff-delay": "200ms",
                 "backoff-limit": "10s",
-                # Finishing what is in flight takes the length of one quit attempt at most.
+                # The workload finishes the quit attempts that have begun.
                 "kill-delay": "10s",
             }
         },
@@ -175,7 +194,7 @@ def layer(config: Config, names: Names) -> ops.pebble.LayerDict:
                 "threshold": 3,
                 "http": {"url": f"{STATUS_URL}/livez"},
             },
-            # Drives the pod's readiness, and so whether the Service sends reviews to this unit.
+            # The pod's readiness: whether the Service sends reviews to this unit.
             READY: {
                 "override": "replace",
                 "startup": "enabled",
@@ -189,8 +208,44 @@ def layer(config: Config, names: Names) -> ops.pebble.LayerDict:
     }
 
 
+def ensure(
+    client: Client, container: ops.Container, inputs: Inputs, *, granted: bool
+) -> Problem | None:
+    """Bring the workload to what `inputs` say; nothing happens while there is no authority.
+
+    Args:
+        client: of the API server.
+        container: the workload's.
+        inputs: what was observed.
+        granted: the cluster has the rights and policies that the settings need. If not, a workload
+            keeps its present settings. One without settings, as after a restart of its container,
+            gets them nevertheless: without a workload every Job would hang.
+
+    Returns:
+        Why it was not done, None when it was.
+    """
+    if not inputs.container_ready or inputs.authority is None:
+        return None
+    try:
+        present = read(container)
+        access = _access(client, present[TOKEN], inputs)
+        if isinstance(access, Problem):
+            return access
+        leaf = _leaf(present, inputs, inputs.authority)
+        has_settings = bool(present[CONFIG]) and is_planned(container)
+        config = inputs.config if granted or not has_settings else None
+        known = names(inputs)
+        write(container, present, files(config, known, access, leaf, inputs.applications()))
+        if config:
+            run(container, layer(config, known))
+    except ops.pebble.ConnectionError as error:
+        # The container restarts; pebble-ready follows.
+        return Problem(f"container {CONTAINER}: {error}")
+    return None
+
+
 def read(container: ops.Container) -> dict[str, str]:
-    """Return path and content of the workload's files, empty where there is no such file."""
+    """Return path and content of the workload's files; a missing file is empty."""
     return {
         path: _read(container, path)
         for path in (TLS_KEY, TLS_CERTIFICATE, TOKEN, KUBECONFIG, APPLICATIONS, CONFIG)
@@ -198,7 +253,7 @@ def read(container: ops.Container) -> dict[str, str]:
 
 
 def write(container: ops.Container, present: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    """Write the files of `wanted` that are not so in `present`; tell whether there was one."""
+    """Write the files of `wanted` that differ from `present`; tell whether there was one."""
     changed = [path for path, content in wanted.items() if present.get(path) != content]
     for path in changed:
         container.push(path, wanted[path], make_dirs=True, permissions=0o600)
@@ -208,7 +263,7 @@ def write(container: ops.Container, present: Mapping[str, str], wanted: Mapping[
 
 
 def run(container: ops.Container, wanted: ops.pebble.LayerDict) -> bool:
-    """Bring the service and its checks to what `wanted` says; tell whether anything changed."""
+    """Bring the service and its checks to `wanted`; tell whether anything changed."""
     plan, layer = container.get_plan(), ops.pebble.Layer(wanted)
     in_place = all(plan.services.get(k) == v for k, v in layer.services.items()) and all(
         plan.checks.get(k) == v for k, v in layer.checks.items()
@@ -219,15 +274,15 @@ def run(container: ops.Container, wanted: ops.pebble.LayerDict) -> bool:
     try:
         container.replan()
     except ops.pebble.ChangeError as error:
-        # Pebble keeps restarting it; the probe says what the unit is waiting for.
+        # Pebble keeps restarting it, and the status says what is missing.
         logger.warning("service %s: did not start: %s", SERVICE, error.err)
     else:
-        logger.info("service %s: planned again", SERVICE)
+        logger.info("service %s: replanned", SERVICE)
     return True
 
 
 def stop(container: ops.Container) -> None:
-    """Stop the service if it can be reached: it begins nothing more."""
+    """Stop the service if Pebble answers, so that it begins nothing more."""
     try:
         if container.can_connect() and is_planned(container):
             container.stop(SERVICE)
@@ -241,9 +296,33 @@ def is_planned(container: ops.Container) -> bool:
 
 
 def check_is_up(container: ops.Container) -> bool:
-    """Tell whether Pebble's check `ready` has not failed; it is up until it fails at first."""
+    """Tell whether Pebble's check `ready` is up; it is until it fails for the first time."""
     checks = container.get_checks(READY)
     return READY in checks and checks[READY].status is ops.pebble.CheckStatus.UP
+
+
+def _access(client: Client, token: str, inputs: Inputs) -> Access | Problem:
+    """Return how the workload reaches the API server, with `token` while that is good."""
+    account = manifests.service_account(inputs.app)
+    uid = cluster.account_uid(client, account, inputs.model)
+    if isinstance(uid, Problem):
+        return uid
+    if certificates.token_is_due(token, uid, inputs.now):
+        answer = cluster.request_token(client, account, inputs.model)
+        if isinstance(answer, Problem):
+            return answer
+        token = answer
+    server, ca = cluster.endpoint(client)
+    return Access(server, ca, token)
+
+
+def _leaf(present: Mapping[str, str], inputs: Inputs, authority: Authority) -> Leaf:
+    """Return what the unit serves: its present leaf while that is good, else a new one."""
+    served = Leaf(present[TLS_CERTIFICATE], present[TLS_KEY])
+    names = certificates.service_names(inputs.app, inputs.model)
+    if certificates.usable(served, authority, names, inputs.now):
+        return served
+    return certificates.issue(authority, names)
 
 
 def _read(container: ops.Container, path: str) -> str:

@@ -1,1 +1,1 @@
-"""One module for each relation endpoint: what is read from it and what is written to it."""
+"""The charm's relations: `istio` reads where Istio is, `sidecar` serves other charms."""

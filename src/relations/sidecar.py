@@ -1,6 +1,6 @@
-"""The relation `sidecar` (interface `istio_sidecar`): who asks for sidecars, and what each is told.
+"""The relation `sidecar` (interface `istio_sidecar`): which charms ask for sidecars, and answers.
 
-The library speaks the interface; here is what istio-aux grants, and when it knows an answer.
+The library has the interface; this module decides what istio-aux grants and answers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 import ops
 from charms.istio_aux.v0.sidecar import Mesh, SidecarProvider, SidecarRequest
 
-from applications import NEVER_INJECTED, Applications
+from config import NEVER_INJECTED, Applications
 from probe import Probe
 
 ENDPOINT: Final = "sidecar"
@@ -20,12 +20,12 @@ ENDPOINT: Final = "sidecar"
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked for in one relation.
+    """What one relation asks for.
 
     Attributes:
         relation_id: which relation.
-        application: who gets sidecars by it, None when it is not granted.
-        refusal: why not, else nothing; one line.
+        application: the application that gets sidecars, None if that is refused.
+        refusal: why, in one line, or the empty text.
     """
 
     relation_id: int
@@ -34,11 +34,11 @@ class Asked:
 
 
 def asked(charm: ops.CharmBase) -> tuple[Asked, ...]:
-    """Return what all relations ask for; every unit may look."""
+    """Return what all relations ask for."""
     found: list[Asked] = []
     for one in SidecarProvider(charm, ENDPOINT).requests():
         relation = charm.model.get_relation(ENDPOINT, one.relation_id)
-        assert relation is not None  # The provider has just found it.
+        assert relation is not None  # The library has just found it.
         if request := one.request:
             application = Applications(request.model, (request.application,))
             refusal = _refusal(request, relation.app.name, charm.model.name)
@@ -49,15 +49,15 @@ def asked(charm: ops.CharmBase) -> tuple[Asked, ...]:
 
 
 def answer(charm: ops.CharmBase, asked: Iterable[Asked], probe: Probe | None) -> None:
-    """Tell each relation what the workload says; only the leader does.
+    """Publish to each relation what the workload says; leader only.
 
-    What was told stays while the workload starts and has not looked at everything once, so that
-    its restart is no news to anybody. Before the first word, what is not known is not live.
+    While the workload starts, the earlier answer stays, so its restart changes nothing. Before the
+    first answer, an unknown state is published as not live.
 
     Args:
         charm: the charm that answers.
-        asked: what stands in the relations.
-        probe: what the workload said about itself, None while it starts.
+        asked: what the relations ask for.
+        probe: what the workload says, None while it starts.
     """
     if not charm.unit.is_leader():
         return
@@ -72,7 +72,7 @@ def answer(charm: ops.CharmBase, asked: Iterable[Asked], probe: Probe | None) ->
 
 
 def _mesh(asked: Asked, probe: Probe | None) -> Mesh | None:
-    """Return what to tell, None while there is nothing to tell yet."""
+    """Return the answer, None while it is unknown."""
     if asked.application is None:
         return Mesh(live=False, reason=asked.refusal)
     if probe is None:
@@ -84,7 +84,7 @@ def _mesh(asked: Asked, probe: Probe | None) -> Mesh | None:
     if state is None or not probe.injectors:
         return None
     return Mesh(
-        # Neither a healthy injector nor a broken one, when it cannot be asked.
+        # None, unknown, is published as not live.
         live=state.live is True,
         reason=state.live_reason,
         root_namespace=state.root_namespace or None,
@@ -95,9 +95,9 @@ def _mesh(asked: Asked, probe: Probe | None) -> Mesh | None:
 
 
 def _refusal(request: SidecarRequest, remote: str, model: str) -> str:
-    """Return why `remote` may not ask for this, the empty text if it may.
+    """Return why `remote` may not ask for this, or the empty text.
 
-    Across models the relation does not tell who is on the other side; in our own model it does.
+    Juju shows the real name of the other side only within a model.
     """
     if request.model == model and request.application != remote:
         return f"{remote}: application {request.application}: expected its own name"

@@ -27,7 +27,7 @@ from lightkube.resources.apps_v1 import StatefulSet
 from lightkube.resources.core_v1 import Namespace, Pod
 
 import manifests
-from applications import Applications
+from config import Applications
 
 Mode = Literal["webhook", "policy"]
 MODES: tuple[Mode, ...] = ("webhook", "policy")

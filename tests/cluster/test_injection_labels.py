@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import lightkube
 import pytest
+import yaml
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
 from lightkube.types import PatchType
 
+import config
 import injectionlabels
-from config import Config
-from found import Found
+from cluster import Found
 from inputs import Inputs
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 MODEL, APP = "m" * 63, "a" * 63
 OURS = {"istio-injection": "enabled", "istio-aux.io/injection": f"{MODEL}/{APP}"}
 
 
 def naming(*namespaces: str) -> Inputs:
     """The leader, whose option names these."""
-    config = Config("", "Ignore", "info", inject_namespaces=namespaces)
-    return Inputs(APP, MODEL, True, datetime.now(UTC), config, "", True, None)
+    described = yaml.safe_load((REPOSITORY / "config.yaml").read_text())["options"]
+    defaults = {name: option["default"] for name, option in described.items()}
+    options = config.load({**defaults, "inject-namespaces": ",".join(namespaces)}, MODEL)
+    return Inputs(APP, MODEL, True, datetime.now(UTC), options, "", True, None)
 
 
 def labels(client: lightkube.Client, namespace: str) -> dict[str, str]:

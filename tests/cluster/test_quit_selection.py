@@ -12,7 +12,7 @@ from lab.scene import Scene
 from lab.served import stage
 from lab.workload import Workload
 
-from applications import Applications
+from config import Applications
 
 
 def test_a_retry_that_is_due_in_a_namespace_that_lost_its_label_is_not_made(

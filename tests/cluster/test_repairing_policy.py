@@ -22,7 +22,6 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.admissionregistration_v1 import ValidatingAdmissionPolicy
 from lightkube.resources.core_v1 import Pod, ServiceAccount
 
-import jobrules
 import manifests
 from manifests import Values
 
@@ -142,7 +141,7 @@ def test_nothing_is_evicted_where_istio_injects_nothing(account: Account):
 def jobs(client: lightkube.Client, account: Account) -> Iterator[dict[str, dict[str, str]]]:
     """Jobs of both kinds: one that runs, one that we suspended, one that was suspended before."""
     client.apply(Definition.from_dict(DEFINITION), field_manager="lab")
-    ours, theirs = {jobrules.SUSPENDED: "sidecar"}, {"team": "a"}
+    ours, theirs = {manifests.SUSPENDED: "sidecar"}, {"team": "a"}
     made = {
         "running": (theirs, {}),
         "ours": (theirs | ours, {"suspend": True}),
@@ -184,7 +183,7 @@ def change(
     """A merge patch, with more of metadata and spec; a mark of False says nothing about it."""
     metadata: dict[str, Any] = {}
     if mark is not False:
-        metadata = {field: {jobrules.SUSPENDED: mark} for field in ("labels", "annotations")}
+        metadata = {field: {manifests.SUSPENDED: mark} for field in ("labels", "annotations")}
     extra = more.get("metadata", {})
     metadata |= {
         field: {**metadata.get(field, {}), **extra[field]}
@@ -234,7 +233,7 @@ def test_what_somebody_else_suspended_is_not_resumed_and_nothing_is_suspended_un
     refusal = account.patch(jobs[kind][job], change(kind, what[0], mark=what[1]))
 
     assert refusal.startswith("403: ")
-    assert f"suspends with label {jobrules.SUSPENDED}, and resumes" in refusal
+    assert f"suspends with label {manifests.SUSPENDED}, and resumes" in refusal
 
 
 METADATA = [
@@ -273,7 +272,7 @@ def test_nothing_else_of_a_job_is_changed(
     refusal = account.patch(jobs[kind]["running"], change(kind, True, mark="sidecar", **more))
 
     assert refusal.startswith("403: ")
-    assert f"changes suspend and label and annotation {jobrules.SUSPENDED} only" in refusal
+    assert f"changes suspend and label and annotation {manifests.SUSPENDED} only" in refusal
 
 
 @pytest.mark.parametrize("policy", ["istio-aux", "istio-aux-jobs"])

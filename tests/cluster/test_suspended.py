@@ -16,11 +16,11 @@ from lightkube.codecs import from_dict
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Pod
 
-import jobrules
+import manifests
 import suspended
 from suspended import Patience
 
-MARK = {jobrules.SUSPENDED: "sidecar"}
+MARK = {manifests.SUSPENDED: "sidecar"}
 PATIENCE = Patience(settle=0.1, longest=30.0, pause=0.1)
 SOON = 60.0
 
@@ -40,7 +40,7 @@ def look(client: lightkube.Client, namespace: str) -> tuple[bool, bool]:
     assert job.metadata
     assert job.spec
     marks = {**(job.metadata.labels or {}), **(job.metadata.annotations or {})}
-    return bool(job.spec.suspend), jobrules.SUSPENDED in marks
+    return bool(job.spec.suspend), manifests.SUSPENDED in marks
 
 
 @pytest.mark.parametrize(("marks", "after"), [(MARK, (False, False)), ({}, (True, False))])

@@ -22,11 +22,10 @@ from lightkube.codecs import AnyResource
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
 
-import applications
 import certificates
+import config
 import lab
 import manifests
-import namespaces
 import probe
 from lab import meshed, ports
 
@@ -59,7 +58,7 @@ class Workload:
         model: str = "istio-aux",
         selector: str = DEFAULT_SELECTOR,
         admission: Literal["webhook", "policy"] = "webhook",
-        inject: tuple[applications.Applications, ...] = (),
+        inject: tuple[config.Applications, ...] = (),
         revisions: tuple[str, ...] = (),
         more: Mapping[str, Any] | None = None,
     ) -> None:
@@ -116,13 +115,13 @@ class Workload:
         self.ask_for(*self.inject)
         self.config.write_text(yaml.safe_dump(self._settings))
 
-    def ask_for(self, *asked: applications.Applications) -> None:
+    def ask_for(self, *asked: config.Applications) -> None:
         """Have these applications' pods get a sidecar, and no others': replaces the file.
 
         Admission follows with the next `publish`.
         """
         self.inject = asked
-        (self._folder / "applications").write_text(applications.as_file(asked))
+        (self._folder / "applications").write_text(config.as_file(asked))
 
     def renew_certificate(self) -> str:
         """Write a new certificate of ``authority``, and then its key; returns the chain, PEM."""
@@ -241,7 +240,7 @@ class Workload:
         return manifests.Values(
             app=self.name,
             model=self.model,
-            namespace_selector=namespaces.parse(self.selector),
+            namespace_selector=config.parse_selector(self.selector),
             ca_bundle=self.authority.bundle(datetime.datetime.now(datetime.UTC)),
             acts=self._settings.get("quit", "on") == "on",
             deletes=self._settings.get("dead-proxy") == "delete",

@@ -12,6 +12,7 @@ import yaml
 from ops import testing
 
 import certificates
+import probe
 import suspended
 import workload
 from charm import IstioAuxCharm
@@ -61,7 +62,7 @@ class Workload:
             raise httpx2.ConnectError("connection refused")
         if request.url.path == "/readyz":
             return self.units[request.url.host]
-        assert str(request.url) == f"{workload.STATUS_URL}/status"
+        assert str(request.url) == f"{probe.STATUS_URL}/status"
         status = {
             "ready": not self.missing,
             "missing": self.missing,

@@ -6,7 +6,7 @@ import dataclasses
 import json
 
 import pytest
-from istio_aux import cli
+from istio_aux.cli import commands
 from ops import testing
 
 import workload
@@ -79,10 +79,10 @@ def test_what_is_not_known_is_no_empty_list(
         vars(process).update(before)
 
     assert said == [
-        "race-policy: off: nobody looks for such pods",
+        "race-policy: off: the workload does not look for such pods",
         "not known yet whether Istio injects",
         "workload: the list of pods",
-        "the workload's image is older than the charm and knows nothing of injectors",
+        "the workload's image is older than the charm and does not watch injectors",
     ]
 
 
@@ -109,7 +109,7 @@ def test_a_pod_is_explained_by_the_workload_with_its_credentials_and_the_options
         "new-pods": "native; istio: sidecars are native on request",
     }
     (call,) = ctx.exec_history["istio-aux"]
-    understood = cli._parser().parse_args(call.command[1:])
+    understood = commands.parser().parse_args(call.command[1:])
     assert understood.pods == [("team-a", "web-0")]
     assert str(understood.kubeconfig) == workload.KUBECONFIG
     assert understood.ignore_containers == {"vault-agent"}

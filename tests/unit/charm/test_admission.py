@@ -67,8 +67,8 @@ def test_a_policy_that_is_not_served_blocks_while_all_that_works_goes_on(
     out = ctx.run(ctx.on.config_changed(), dataclasses.replace(settled, config=options))
 
     assert out.unit_status == testing.BlockedStatus(
-        'admission: "policy": expected auto or webhook, for the API server does not serve'
-        " MutatingAdmissionPolicy v1, as Kubernetes 1.36 does"
+        'admission: "policy": expected auto or webhook, because the API server does not serve'
+        " MutatingAdmissionPolicy v1 (Kubernetes 1.36 does)"
     )
     assert api.objects == objects
     assert files() == contents
@@ -180,7 +180,7 @@ def test_the_policy_follows_the_start_mode(
 ) -> None:
     before = api.one("MutatingAdmissionPolicy")["spec"]
 
-    ctx.run(ctx.on.config_changed(), dataclasses.replace(settled, config={"start-mode": "native"}))
+    ctx.run(ctx.on.config_changed(), dataclasses.replace(settled, config={"start-mode": "hold"}))
 
     assert api.one("MutatingAdmissionPolicy")["spec"] != before
 

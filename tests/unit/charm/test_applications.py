@@ -8,8 +8,15 @@ import re
 import pytest
 from charms.istio_aux.v0.sidecar import SidecarRequest
 
-import applications
-from applications import Applications, as_file, parse_applications, parse_namespaces, union
+import config
+from config import (
+    NEVER_INJECTED,
+    Applications,
+    as_file,
+    parse_applications,
+    parse_namespaces,
+    union,
+)
 
 
 @pytest.mark.parametrize("text", ["", "  "])
@@ -64,7 +71,7 @@ def test_applications_are_of_the_charms_own_model_unless_another_is_named(
     ],
 )
 def test_an_entry_that_names_no_application_is_named_with_what_is_allowed(entry: str) -> None:
-    said = f"{json.dumps(entry)}: expected {applications.EXPECTED}"
+    said = f"{json.dumps(entry)}: expected {config.EXPECTED_APPLICATIONS}"
 
     with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
         parse_applications(f"good,{entry}", "kubeflow")
@@ -79,7 +86,7 @@ def test_the_longest_name_is_allowed() -> None:
     assert parse_applications("a" * 63, "kubeflow") == (Applications("kubeflow", ("a" * 63,)),)
 
 
-@pytest.mark.parametrize("model", applications.NEVER_INJECTED)
+@pytest.mark.parametrize("model", NEVER_INJECTED)
 def test_an_application_of_a_model_that_istio_ignores_cannot_be_named(model: str) -> None:
     with pytest.raises(
         ValueError, match=f'^"{model}": expected models that Istio does not ignore$'
@@ -135,7 +142,7 @@ def test_an_entry_that_names_no_namespace_is_named(entry: str) -> None:
         parse_namespaces(f"team-a,{entry}")
 
 
-@pytest.mark.parametrize("namespace", applications.NEVER_INJECTED)
+@pytest.mark.parametrize("namespace", NEVER_INJECTED)
 def test_a_namespace_that_istio_ignores_cannot_be_named(namespace: str) -> None:
     with pytest.raises(
         ValueError, match=f'^"{namespace}": expected namespaces that Istio does not'

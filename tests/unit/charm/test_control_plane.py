@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane import ControlPlane
-from relations import istio_metadata, istio_pilot
+from relations.istio import ControlPlane, parse_metadata, parse_pilot
 
 from .conftest import ROOT
 
@@ -26,38 +25,38 @@ def recorded(name: str) -> dict[str, str]:
 
 
 def test_istio_pilot_tells_the_namespace_of_istiod() -> None:
-    told = istio_pilot.parse(recorded("istio-pilot.json"))
+    told = parse_pilot(recorded("istio-pilot.json"))
 
     assert told == ControlPlane("kubeflow", "istio-pilot: root namespace kubeflow")
 
 
 def test_istio_k8s_tells_its_root_namespace() -> None:
-    told = istio_metadata.parse(recorded("istio-metadata.json"))
+    told = parse_metadata(recorded("istio-metadata.json"))
 
     assert told == ControlPlane("istio-system", "istio-metadata: root namespace istio-system")
 
 
 def test_istio_pilot_tells_no_service_before_it_knows_our_versions() -> None:
-    told = istio_pilot.parse(recorded("istio-pilot-before-our-versions.json"))
+    told = parse_pilot(recorded("istio-pilot-before-our-versions.json"))
 
-    assert told == ControlPlane(None, "istio-pilot: the service is not told yet")
+    assert told == ControlPlane(None, "istio-pilot: the service is not set yet")
 
 
 def test_another_format_under_the_same_interface_name_is_not_taken_for_istio_pilot() -> None:
-    told = istio_pilot.parse(recorded("k8s-service-info.json"))
+    told = parse_pilot(recorded("k8s-service-info.json"))
 
     assert told == ControlPlane(
         None,
         'istio-pilot: keys "name, port": expected _supported_versions and data,'
-        " as istio-pilot writes them",
+        " as istio-pilot writes",
     )
 
 
 @pytest.mark.parametrize(
     ("parse", "reason"),
     [
-        (istio_pilot.parse, "istio-pilot: nothing is told yet"),
-        (istio_metadata.parse, "istio-metadata: the root namespace is not told yet"),
+        (parse_pilot, "istio-pilot: the databag is empty"),
+        (parse_metadata, "istio-metadata: the root namespace is not set yet"),
     ],
 )
 def test_a_charm_that_wrote_nothing_has_told_nothing_yet(
@@ -70,16 +69,14 @@ def test_a_charm_that_wrote_nothing_has_told_nothing_yet(
     "service", ["istiod.mesh", "istiod.mesh.svc", "istiod-1-29.mesh.svc.cluster.local"]
 )
 def test_the_namespace_is_the_second_part_of_the_services_name(service: str) -> None:
-    assert (
-        istio_pilot.parse(VERSIONS | {"data": f"service-name: {service}"}).root_namespace == "mesh"
-    )
+    assert parse_pilot(VERSIONS | {"data": f"service-name: {service}"}).root_namespace == "mesh"
 
 
 @pytest.mark.parametrize("versions", ["[v1]", "- v2\n- v1\n", "- 1\n"])
 def test_one_version_in_common_is_enough(versions: str) -> None:
     databag = {"_supported_versions": versions, "data": "service-name: istiod.mesh.svc"}
 
-    assert istio_pilot.parse(databag).root_namespace == "mesh"
+    assert parse_pilot(databag).root_namespace == "mesh"
 
 
 @pytest.mark.parametrize(
@@ -110,14 +107,14 @@ def test_one_version_in_common_is_enough(versions: str) -> None:
     ],
 )
 def test_what_istio_pilot_would_not_write_is_named(databag: dict[str, str], why: str) -> None:
-    told = istio_pilot.parse(databag)
+    told = parse_pilot(databag)
 
     assert told.root_namespace is None
     assert told.reason.startswith(f"istio-pilot: {why}")
 
 
 def test_a_root_namespace_that_cannot_be_one_is_named() -> None:
-    assert istio_metadata.parse({"root_namespace": "a\nb"}) == ControlPlane(
+    assert parse_metadata({"root_namespace": "a\nb"}) == ControlPlane(
         None, 'istio-metadata: "a\\nb": expected the name of a namespace'
     )
 
@@ -129,5 +126,5 @@ ANYTHING = st.text(alphabet="-:[]{}&*!|>'\"%@`\n\t #,?.a1\0é")
 @given(ANYTHING, ANYTHING)
 def test_nothing_that_a_charm_can_write_raises(one: str, other: str) -> None:
     for databag in ({"_supported_versions": one}, VERSIONS | {"data": other}):
-        assert istio_pilot.parse(databag).reason
-    assert istio_metadata.parse({"root_namespace": one}).reason
+        assert parse_pilot(databag).reason
+    assert parse_metadata({"root_namespace": one}).reason

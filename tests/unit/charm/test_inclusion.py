@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
+import certificates
 import manifests
 import workload
 from config import CHOICES, load
-from relations import istio_metadata, istio_pilot, peers, sidecar
+from relations import istio, sidecar
 
 from .conftest import ROOT
 
@@ -49,9 +50,9 @@ def test_the_container_runs_an_image_that_is_a_resource() -> None:
 
 
 def test_every_endpoint_says_whether_it_is_needed_and_how_often() -> None:
-    assert set(METADATA["requires"]) == {istio_pilot.ENDPOINT, istio_metadata.ENDPOINT}
+    assert set(METADATA["requires"]) == {istio.PILOT, istio.METADATA}
     assert set(METADATA["provides"]) == {sidecar.ENDPOINT}
-    assert set(METADATA["peers"]) == {peers.ENDPOINT}
+    assert set(METADATA["peers"]) == {certificates.PEERS}
     for endpoint in METADATA["requires"].values():
         assert endpoint["optional"] is True
         assert endpoint["limit"] == 1
@@ -65,16 +66,9 @@ def test_every_action_says_what_it_does_and_takes_nothing_unknown() -> None:
 
 
 def test_defaults_are_valid_and_every_option_is_read() -> None:
-    read: set[str] = set()
+    options = load({name: option["default"] for name, option in OPTIONS.items()}, "m")
 
-    class Options(dict[str, object]):
-        def __getitem__(self, key: str) -> object:
-            read.add(key)
-            return super().__getitem__(key)
-
-    load(Options({name: option["default"] for name, option in OPTIONS.items()}), "m")
-
-    assert read == set(OPTIONS)
+    assert {name.replace("-", "_") for name in OPTIONS} == vars(options).keys()
 
 
 @pytest.mark.parametrize("name", CHOICES)
@@ -90,7 +84,7 @@ def test_the_overlay_deploys_this_charm_with_its_options_and_endpoint() -> None:
     assert deployed["trust"] is True
     assert set(deployed["options"]) <= set(OPTIONS)
     load({n: o["default"] for n, o in OPTIONS.items()} | deployed["options"], "m")
-    assert OVERLAY["relations"] == [["istio-pilot:istio-pilot", f"{name}:{istio_pilot.ENDPOINT}"]]
+    assert OVERLAY["relations"] == [["istio-pilot:istio-pilot", f"{name}:{istio.PILOT}"]]
 
 
 def test_the_module_has_the_files_inputs_and_outputs_of_charmed_kubeflow() -> None:

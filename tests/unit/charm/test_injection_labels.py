@@ -11,7 +11,7 @@ import pytest
 from lightkube.resources.core_v1 import Namespace
 from ops import testing
 
-import kinds
+import cluster
 from charm import IstioAuxCharm
 
 from .apiserver import ApiServer
@@ -74,7 +74,7 @@ def test_nothing_is_labelled_before_istio_injects(
     waiting = ctx.run(ctx.on.config_changed(), named)
     assert labels(api, "team-a") == {}
     assert waiting.unit_status.message.endswith(
-        "inject-namespaces: team-a: waits until Istio injects"
+        "inject-namespaces: team-a: waiting until Istio injects"
     )
 
     process.injects = True
@@ -229,4 +229,4 @@ def test_a_namespace_that_may_not_be_labelled_is_told_of_and_the_others_are(
 
 def test_namespaces_are_no_kind_that_the_charm_owns() -> None:
     """What it owns it deletes by label, and with a namespace goes everything in it."""
-    assert Namespace not in kinds.OWNED
+    assert Namespace not in cluster.OWNED

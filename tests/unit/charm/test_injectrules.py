@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 
 import manifests
-from applications import NEVER_INJECTED, Applications
+from config import NEVER_INJECTED, Applications
 from manifests import Values
 
 

@@ -143,7 +143,7 @@ def test_a_live_injector_is_enough_and_a_relation_that_tells_nothing_says_why(
     out = ctx.run(ctx.on.update_status(), related(settled, SILENT))
 
     assert out.unit_status == testing.ActiveStatus(
-        "2 namespaces selected; istio-metadata: the root namespace is not told yet;"
+        "2 namespaces selected; istio-metadata: the root namespace is not set yet;"
         " istio-sidecar-injector live since 2026-11-21 19:40Z,"
         " istio-old: caBundle expired, since 2026-11-21 19:40Z"
     )

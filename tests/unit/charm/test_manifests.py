@@ -9,7 +9,7 @@ import pytest
 from istio_aux.core import quit as quitting
 
 import manifests
-from applications import Applications
+from config import Applications
 from manifests import Values
 
 # As `istioctl install` and Charmed Kubeflow name Istio's (reference: istio-discovery chart).

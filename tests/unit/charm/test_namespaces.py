@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from istio_aux.core import selectors
 
-import namespaces
+import config
+import rules
 
 VALID = [
     "",
@@ -104,14 +105,14 @@ def as_object(selector: selectors.Selector) -> dict[str, Any]:
 
 @pytest.mark.parametrize("text", VALID)
 def test_both_accept_and_mean_the_same(text: str) -> None:
-    ours = namespaces.parse(text)
+    ours = config.parse_selector(text)
 
     assert requirements(dict(ours)) == requirements(as_object(selectors.parse(text)))
 
 
 @pytest.mark.parametrize("text", INVALID)
 def test_both_refuse_in_one_line(text: str) -> None:
-    for parse in (namespaces.parse, selectors.parse):
+    for parse in (config.parse_selector, selectors.parse):
         with pytest.raises(ValueError, match="expected") as refusal:
             parse(text)
         assert len(str(refusal.value).splitlines()) == 1
@@ -129,7 +130,7 @@ def test_both_agree_on_anything(text: str) -> None:
             return None
         return requirements(parsed if isinstance(parsed, dict) else as_object(parsed))
 
-    assert outcome(namespaces.parse) == outcome(selectors.parse)
+    assert outcome(config.parse_selector) == outcome(selectors.parse)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +145,7 @@ def test_both_agree_on_anything(text: str) -> None:
     ],
 )
 def test_a_requirement_becomes_an_expression(text: str, requirement: dict[str, object]) -> None:
-    assert namespaces.parse(text) == {"matchExpressions": [requirement]}
+    assert config.parse_selector(text) == {"matchExpressions": [requirement]}
 
 
 @pytest.mark.parametrize(
@@ -163,14 +164,14 @@ def test_a_requirement_becomes_an_expression(text: str, requirement: dict[str, o
 )
 def test_a_selector_becomes_an_expression_of_cel(text: str, cel: str) -> None:
     """tests/cluster/test_policy_selectors.py has a real API server evaluate them."""
-    assert namespaces.expression(namespaces.parse(text), "l") == cel
+    assert rules.selector_expression(config.parse_selector(text), "l") == cel
 
 
 @pytest.mark.parametrize("text", VALID)
 def test_both_ways_to_write_a_selector_make_the_same_conditions(text: str) -> None:
     """A LabelSelector may have `matchLabels` for equality."""
-    ours = namespaces.expression(namespaces.parse(text), "l")
-    theirs = namespaces.expression(as_object(selectors.parse(text)), "l")
+    ours = rules.selector_expression(config.parse_selector(text), "l")
+    theirs = rules.selector_expression(as_object(selectors.parse(text)), "l")
 
     assert set(ours.split(" && ")) == set(theirs.split(" && "))
 
@@ -179,12 +180,12 @@ def test_an_operator_that_selectors_do_not_have_is_refused() -> None:
     selector = {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]}
 
     with pytest.raises(ValueError, match="Gt: expected In, NotIn, Exists or DoesNotExist"):
-        namespaces.expression(selector, "l")
+        rules.selector_expression(selector, "l")
 
 
 @pytest.mark.parametrize("text", VALID)
 def test_kube_system_is_left_out_of_every_selector(text: str) -> None:
-    narrowed = selectors.parse(namespaces.but_never_selected(text))
+    narrowed = selectors.parse(config.but_never_selected(text))
     wanted = selectors.parse(text)
 
     for name in ("kube-system", "team-a"):

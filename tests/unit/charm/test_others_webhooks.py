@@ -261,5 +261,5 @@ def test_a_namespace_that_a_webhook_refuses_stops_neither_the_others_nor_the_sta
 
     assert labels(api, "team-c") == OURS
     assert out.unit_status == testing.ActiveStatus(
-        f"{WELL}; inject-namespaces: team-b: label not taken back: {failed}, team-a: {failed}"
+        f"{WELL}; inject-namespaces: team-b: label not removed: {failed}, team-a: {failed}"
     )

@@ -16,8 +16,8 @@ from lightkube import Client
 from ops import testing
 
 import cluster
+import objects
 import probe
-import readiness
 import workload
 from charm import IstioAuxCharm
 from cluster import Problem
@@ -34,7 +34,7 @@ WEBHOOK = "MutatingWebhookConfiguration"
 def port(monkeypatch: pytest.MonkeyPatch) -> int:
     """The status port, one that nobody has at any local address."""
     port = ports.reserve()
-    monkeypatch.setattr(readiness, "STATUS_PORT", port)
+    monkeypatch.setattr(probe, "STATUS_PORT", port)
     return port
 
 
@@ -75,7 +75,7 @@ def test_nobody_is_waited_for_when_every_unit_answers(
     api.endpoints = [endpoint("istio-aux-0", "127.0.0.2"), endpoint("istio-aux-1", "127.0.0.3")]
 
     with unit("127.0.0.2", port), unit("127.0.0.3", port):
-        assert readiness.missing(client, "istio-aux", "kubeflow") is None
+        assert objects.unready(client, "istio-aux", "kubeflow") is None
 
 
 def test_a_unit_that_is_not_ready_says_what_is_missing(
@@ -84,7 +84,7 @@ def test_a_unit_that_is_not_ready_says_what_is_missing(
     api.endpoints = [endpoint("istio-aux-0", "127.0.0.2"), endpoint("istio-aux-1", "127.0.0.3")]
 
     with unit("127.0.0.2", port), unit("127.0.0.3", port, 503, "pods\nnamespaces\n"):
-        problem = readiness.missing(client, "istio-aux", "kubeflow")
+        problem = objects.unready(client, "istio-aux", "kubeflow")
 
     assert problem == Problem("waiting for unit istio-aux/1: pods; namespaces", wake=True)
 
@@ -94,7 +94,7 @@ def test_a_unit_that_does_not_answer_is_named_with_its_address(
 ) -> None:
     api.endpoints = [endpoint("istio-aux-10", "127.0.0.2")]
 
-    problem = readiness.missing(client, "istio-aux", "kubeflow")
+    problem = objects.unready(client, "istio-aux", "kubeflow")
 
     assert problem is not None
     assert problem.wake
@@ -109,7 +109,7 @@ def test_a_unit_that_hangs_is_not_waited_for_long(
     api.endpoints = [endpoint("istio-aux-0", "127.0.0.2")]
 
     with socket.create_server(("127.0.0.2", port)):
-        problem = readiness.missing(client, "istio-aux", "kubeflow")
+        problem = objects.unready(client, "istio-aux", "kubeflow")
 
     assert problem is not None
     assert "timed out" in problem.reason
@@ -122,7 +122,7 @@ def test_of_the_addresses_of_a_unit_one_is_enough(
     api.endpoints = [endpoint("istio-aux-0", "::1"), endpoint("istio-aux-0", "127.0.0.2")]
 
     with unit("127.0.0.2", port):
-        assert readiness.missing(client, "istio-aux", "kubeflow") is None
+        assert objects.unready(client, "istio-aux", "kubeflow") is None
 
 
 def test_a_unit_that_is_not_ready_to_the_cluster_is_not_asked(
@@ -134,7 +134,7 @@ def test_a_unit_that_is_not_ready_to_the_cluster_is_not_asked(
     ]
 
     with unit("127.0.0.2", port):
-        assert readiness.missing(client, "istio-aux", "kubeflow") is None
+        assert objects.unready(client, "istio-aux", "kubeflow") is None
 
 
 @pytest.mark.parametrize("ends", [[], [endpoint("istio-aux-0", "127.0.0.2", ready=False)]])
@@ -143,7 +143,7 @@ def test_without_a_ready_unit_nobody_could_be_called(
 ) -> None:
     api.endpoints = ends
 
-    problem = readiness.missing(client, "istio-aux", "kubeflow")
+    problem = objects.unready(client, "istio-aux", "kubeflow")
 
     assert problem == Problem("waiting for a ready endpoint of Service istio-aux", wake=True)
 

@@ -245,5 +245,5 @@ def test_an_image_that_knows_nothing_of_sidecars_says_so(
 
     assert told(out, TENSORBOARD) == Mesh(
         live=False,
-        reason="the workload's image is older than the charm and knows nothing of injectors",
+        reason="the workload's image is older than the charm and does not watch injectors",
     )

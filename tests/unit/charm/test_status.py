@@ -9,8 +9,7 @@ import httpx2
 import pytest
 from ops import testing
 
-import applications
-import namespaces
+import config
 from charm import IstioAuxCharm
 
 from .apiserver import ApiServer
@@ -39,7 +38,7 @@ Context = testing.Context[IstioAuxCharm]
         (
             "inject-applications",
             "a,kubeflow/A",
-            f'inject-applications: "kubeflow/A": expected {applications.EXPECTED}',
+            f'inject-applications: "kubeflow/A": expected {config.EXPECTED_APPLICATIONS}',
         ),
         (
             "inject-namespaces",
@@ -60,7 +59,7 @@ Context = testing.Context[IstioAuxCharm]
         (
             "namespace-selector",
             "a in b",
-            f'namespace-selector: "a in b": expected {namespaces.EXPECTED}',
+            f'namespace-selector: "a in b": expected {config.EXPECTED_SELECTOR}',
         ),
     ],
 )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ops import pebble, testing
 
-import jobrules
+import manifests
 from charm import IstioAuxCharm
 
 from .apiserver import ApiServer
@@ -23,8 +23,8 @@ POD = "/api/v1/namespaces/training/pods/mnist-worker-0"
 
 def suspend(api: ApiServer, path: str = TFJOB, *, marked: bool = True) -> None:
     """Have a Job that is suspended."""
-    labels = {jobrules.SUSPENDED: "sidecar"} if marked else {}
-    notes = {jobrules.SUSPENDED: "2026-11-21T09:00:00Z ..."} if marked else {}
+    labels = {manifests.SUSPENDED: "sidecar"} if marked else {}
+    notes = {manifests.SUSPENDED: "2026-11-21T09:00:00Z ..."} if marked else {}
     spec: dict[str, Any] = {"suspend": True}
     resource, name = path.split("/")[-2:]
     api.objects[path] = {
@@ -42,7 +42,7 @@ def state(api: ApiServer, path: str = TFJOB) -> tuple[bool, bool]:
     job = api.objects[path]
     metadata, spec = job["metadata"], job["spec"]
     marks = {**metadata["labels"], **metadata["annotations"]}
-    return spec.get("runPolicy", spec)["suspend"], jobrules.SUSPENDED in marks
+    return spec.get("runPolicy", spec)["suspend"], manifests.SUSPENDED in marks
 
 
 def rights(api: ApiServer) -> set[str]:
@@ -163,7 +163,7 @@ def test_a_job_is_resumed_although_its_pods_stay(
         ctx.run(ctx.on.stop(), dataclasses.replace(restarting, planned_units=0))
 
     assert state(api) == (False, False)
-    assert "TFJob training/mnist: resumed although 1 of its pods are still there" in caplog.text
+    assert "TFJob training/mnist: resumed although 1 of its pods still exist" in caplog.text
 
 
 def test_what_somebody_else_suspended_stays_so(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ops import testing
 
-import tokens
+import certificates
 from charm import IstioAuxCharm
 
 from .apiserver import ApiServer, jwt
@@ -31,7 +31,7 @@ Context = testing.Context[IstioAuxCharm]
     ],
 )
 def test_a_token_is_due_when(token: str, due: bool) -> None:
-    assert tokens.is_due(token, "uid", datetime.fromtimestamp(1000, UTC)) is due
+    assert certificates.token_is_due(token, "uid", datetime.fromtimestamp(1000, UTC)) is due
 
 
 def test_a_token_is_good_for_half_a_day(settled: testing.State, api: ApiServer, etc: Path) -> None:
@@ -40,7 +40,9 @@ def test_a_token_is_good_for_half_a_day(settled: testing.State, api: ApiServer, 
     uid = api.one("ServiceAccount")["metadata"]["uid"]
 
     def due_in(hours: float) -> bool:
-        return tokens.is_due(token, uid, datetime.fromtimestamp(time.time() + hours * 3600, UTC))
+        return certificates.token_is_due(
+            token, uid, datetime.fromtimestamp(time.time() + hours * 3600, UTC)
+        )
 
     assert not due_in(11.9)
     assert due_in(12.1)

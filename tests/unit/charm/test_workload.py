@@ -6,7 +6,7 @@ import base64
 import dataclasses
 import shlex
 from pathlib import Path
-from typing import get_args
+from typing import Any
 
 import pytest
 import yaml
@@ -17,10 +17,10 @@ from istio_aux.kube import access
 from ops import pebble, testing
 
 import config
+import probe
 import workload
-from applications import Applications
 from charm import IstioAuxCharm
-from config import Config
+from config import Applications, Config
 
 from .conftest import Files
 
@@ -36,6 +36,8 @@ CONFIG = Config(
     admission="policy",
     race_policy="restart",
     restart_jobs=True,
+    inject_applications=(),
+    inject_namespaces=(),
 )
 NAMES = workload.Names(
     "kubeflow/istio-aux", "istio-aux-kubeflow-istio-aux", "kubeflow/istio-aux", "istio-system"
@@ -74,7 +76,7 @@ def test_the_settings_file_is_understood(
     assert str(understood.tls_certificate) == workload.TLS_CERTIFICATE
     assert str(understood.tls_key) == workload.TLS_KEY
     assert str(understood.kubeconfig) == workload.KUBECONFIG
-    assert understood.status_address.port == workload.STATUS_PORT
+    assert understood.status_address.port == probe.STATUS_PORT
     assert understood.repair_policy.race is RacePolicy.REPORT
     assert understood.repair_policy.restart_jobs is False
     assert understood.root_namespace is None
@@ -103,35 +105,32 @@ def test_every_option_reaches_the_settings(tmp_path: Path) -> None:
     assert understood.root_namespace == "istio-system"
 
 
-@pytest.mark.parametrize("mode", get_args(config.QuitMode))
-def test_every_mode_survives_yaml(mode: config.QuitMode, tmp_path: Path) -> None:
-    settings_of = workload.settings(dataclasses.replace(CONFIG, quit=mode), NAMES)
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings_of))
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (name, value)
+        for name in ("dead-proxy", "log-level", "quit", "race-policy", "start-mode")
+        for value in config.CHOICES[name]
+    ],
+)
+def test_the_workload_reads_every_choice(name: str, value: str, tmp_path: Path) -> None:
+    """In YAML, `on` and `off` are booleans unless they are quoted."""
+    changed: dict[str, Any] = {name.replace("-", "_"): value}
+    chosen = workload.settings(dataclasses.replace(CONFIG, **changed), NAMES)
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(chosen))
 
-    assert settings.load(tmp_path / "config.yaml").quit == mode
+    understood = settings.load(tmp_path / "config.yaml")
 
-
-@pytest.mark.parametrize("mode", get_args(config.StartMode))
-def test_every_start_mode_survives_yaml(mode: config.StartMode, tmp_path: Path) -> None:
-    settings_of = workload.settings(dataclasses.replace(CONFIG, start_mode=mode), NAMES)
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings_of))
-
-    assert settings.load(tmp_path / "config.yaml").start_mode == mode
-
-
-@pytest.mark.parametrize("policy", get_args(config.RacePolicy))
-def test_every_race_policy_survives_yaml(policy: config.RacePolicy, tmp_path: Path) -> None:
-    settings_of = workload.settings(dataclasses.replace(CONFIG, race_policy=policy), NAMES)
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings_of))
-
-    assert settings.load(tmp_path / "config.yaml").repair_policy.race == policy
-
-
-def test_the_charm_and_the_workload_know_the_same_choices() -> None:
-    assert set(get_args(config.QuitMode)) == set(QuitMode)
-    assert set(get_args(config.DeadProxy)) == set(DeadProxy)
-    assert set(get_args(config.StartMode)) == set(StartMode)
-    assert set(get_args(config.RacePolicy)) == set(RacePolicy)
+    assert (
+        value
+        == {
+            "dead-proxy": understood.quit_policy.dead_proxy,
+            "log-level": understood.log_level,
+            "quit": understood.quit,
+            "race-policy": understood.repair_policy.race,
+            "start-mode": understood.start_mode,
+        }[name]
+    )
 
 
 def test_what_the_user_writes_reaches_the_settings(

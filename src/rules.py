@@ -1,16 +1,20 @@
-"""The start rules in CEL: which pods the MutatingAdmissionPolicy changes, which the webhook gets.
+"""Which pods admission changes: selectors and CEL for the webhooks and the start policy. Pure.
 
-Pure. The workload has the same rules in `core/start.py`; one table of cases runs through both
-(`tests/lab/start_cases.py`). The policy changes pods that have no annotation
+The workload has the start rules in `core/start.py`; one table of cases runs through both forms
+(`tests/lab/start_cases.py`). The MutatingAdmissionPolicy changes pods that have no annotation
 `proxy.istio.io/config`. All others are the webhook's, because CEL cannot parse YAML.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from config import EVERY, NAME_LABEL, NEVER_INJECTED, Applications
+
+# Juju labels all pods of an application with it (juju internal/provider/kubernetes/constants).
+APPLICATION: Final = "app.kubernetes.io/name"
 # Spelled as in `core/start.py`, which explains each.
 START: Final = "istio-aux.io/start"
 STARTED_WITH: Final = "istio-aux.io/started-with"
@@ -40,7 +44,7 @@ _HAS_ANNOTATIONS: Final = f"has({_ANNOTATIONS})"
 _FIRST: Final = "object.spec.containers[0]"
 
 
-def matches(app: str, selector: Mapping[str, Any]) -> dict[str, Any]:
+def start_matches(app: str, selector: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a webhook, or of a policy's `matchConstraints`, that choose pods.
 
     Args:
@@ -48,16 +52,16 @@ def matches(app: str, selector: Mapping[str, Any]) -> dict[str, Any]:
         selector: Kubernetes LabelSelector of namespaces.
     """
     # An ambient mesh has no sidecars.
-    expressions = [*selector.get("matchExpressions", []), _not_in(DATAPLANE, "ambient")]
+    expressions = [*selector.get("matchExpressions", []), _NOT_AMBIENT]
     return {
         "matchPolicy": "Equivalent",
         "namespaceSelector": {**selector, "matchExpressions": expressions},
         "objectSelector": {
             "matchExpressions": [
                 # The label of the model's operator, without which Juju cannot repair any charm.
-                {"key": "model.juju.is/disable-webhook", "operator": "DoesNotExist"},
+                _requirement("model.juju.is/disable-webhook", "DoesNotExist"),
                 # With `Fail`, a webhook that matches its own pod blocks its own restart.
-                _not_in("app.kubernetes.io/name", app),
+                _requirement(APPLICATION, "NotIn", app),
             ]
         },
     }
@@ -75,7 +79,7 @@ _POSSIBLE: Final = {
 
 def webhook_conditions() -> list[dict[str, str]]:
     """Return the `matchConditions` of a webhook that works alone."""
-    return _listed(_POSSIBLE)
+    return _as_conditions(_POSSIBLE)
 
 
 def policy_conditions(mode: str, capability: str = UNKNOWN) -> list[dict[str, str]]:
@@ -93,7 +97,7 @@ def policy_conditions(mode: str, capability: str = UNKNOWN) -> list[dict[str, st
         f" : {_active(mode)} && ('{INJECTED}' in {_ANNOTATIONS} ? {_only_native()}"
         f" : !('{CONFIG}' in {_ANNOTATIONS}) && !({_has_native(mode, capability)}) && {small})"
     )
-    return _listed({**_POSSIBLE, "sidecar-wanted": _wanted(), "lacks-its-start": lacking})
+    return _as_conditions({**_POSSIBLE, "sidecar-wanted": _wanted(), "lacks-its-start": lacking})
 
 
 def webhook_conditions_beside_policy(mode: str, capability: str = UNKNOWN) -> list[dict[str, str]]:
@@ -116,7 +120,7 @@ def webhook_conditions_beside_policy(mode: str, capability: str = UNKNOWN) -> li
         f" : {_has_native(mode, capability)} ? false"
         f" : !('{CONFIG}' in {_ANNOTATIONS} && {_ANNOTATIONS}['{CONFIG}'] == '{HOLD}')))"
     )
-    return _listed({**_POSSIBLE, "sidecar-wanted": _wanted(), "left-by-the-policy": left})
+    return _as_conditions({**_POSSIBLE, "sidecar-wanted": _wanted(), "left-by-the-policy": left})
 
 
 def mutation(mode: str, capability: str = UNKNOWN) -> str:
@@ -142,7 +146,7 @@ def mutation(mode: str, capability: str = UNKNOWN) -> str:
     )
 
 
-def _listed(conditions: Mapping[str, str]) -> list[dict[str, str]]:
+def _as_conditions(conditions: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"name": name, "expression": e} for name, e in conditions.items()]
 
 
@@ -220,5 +224,122 @@ def _operation(path: str, value: str) -> str:
     return f"JSONPatch{{op: 'add', path: '/metadata/annotations{path}', value: {value}}}"
 
 
-def _not_in(key: str, *values: str) -> dict[str, Any]:
-    return {"key": key, "operator": "NotIn", "values": list(values)}
+def inject_webhooks(
+    app: str, model: str, asked: Iterable[Applications]
+) -> Iterator[dict[str, Any]]:
+    """Return one webhook for each model with applications that may get a sidecar.
+
+    It shows the workload every pod that the namespace or the pod itself has injected, too, because
+    those start after their proxy whatever `namespace-selector` says. The workload's
+    `core/start.py` decides which of them get the label.
+
+    Args:
+        app: name of our application, whose own pods in `model` are not chosen.
+        model: name of our model.
+        asked: applications, one entry for each model.
+    """
+    for applications in asked:
+        own = app if applications.model == model else None
+        chosen = _chosen(applications.names, own)
+        if chosen is None or applications.model in NEVER_INJECTED:
+            continue
+        named = _requirement(NAME_LABEL, "In", applications.model)
+        yield {
+            # A DNS subdomain, unique, and not one of Istio's.
+            "name": f"{applications.model}.inject.istio-aux.io",
+            "path": "/inject",
+            "matches": {
+                "matchPolicy": "Equivalent",
+                "namespaceSelector": {"matchExpressions": [named, _NOT_AMBIENT]},
+                "objectSelector": {
+                    "matchExpressions": [
+                        *chosen,
+                        _requirement(INJECT, "NotIn", "false"),
+                        _NOT_AMBIENT,
+                        *_NOT_JUJUS,
+                    ]
+                },
+            },
+            "conditions": webhook_conditions(),
+        }
+
+
+def start_webhook_of_namespaces(
+    app: str, injected: Sequence[str], conditions: Sequence[Mapping[str, str]]
+) -> Iterator[dict[str, Any]]:
+    """Return the webhook for the namespaces of `inject-namespaces`, if there are any.
+
+    Args:
+        app: name of our application, whose own pods are not chosen.
+        injected: names of the namespaces.
+        conditions: `matchConditions` of the webhook for selected namespaces.
+    """
+    if injected:
+        named = _requirement(NAME_LABEL, "In", *injected)
+        yield {
+            "name": "injected.start.istio-aux.io",
+            "path": "/mutate",
+            "matches": start_matches(app, {"matchExpressions": [named]}),
+            "conditions": conditions,
+        }
+
+
+def injected(
+    asked: Iterable[Applications], every_pod_of: Iterable[str]
+) -> dict[str, tuple[str, ...]]:
+    """Return applications by namespace, `*` for all pods: those that the workload may act on."""
+    found = {one.model: (EVERY,) if one.names is None else one.names for one in asked}
+    found |= dict.fromkeys(every_pod_of, (EVERY,))
+    return {name: names for name, names in found.items() if name not in NEVER_INJECTED}
+
+
+def selector_expression(selector: Mapping[str, Any], labels: str) -> str:
+    """Return a LabelSelector as a CEL expression over `labels`, CEL for a map of strings.
+
+    An absent label meets `NotIn`, as everywhere in Kubernetes (apimachinery pkg/labels
+    Requirement.Matches).
+    """
+    required = [_in(key, [value], labels) for key, value in selector.get("matchLabels", {}).items()]
+    for requirement in selector.get("matchExpressions", []):
+        key, values = requirement["key"], requirement.get("values", [])
+        match requirement["operator"]:
+            case "In":
+                required.append(_in(key, values, labels))
+            case "NotIn":
+                required.append(f"!({_in(key, values, labels)})")
+            case "Exists":
+                required.append(f"{json.dumps(key)} in {labels}")
+            case "DoesNotExist":
+                required.append(f"!({json.dumps(key)} in {labels})")
+            case operator:
+                raise ValueError(f"{operator}: expected In, NotIn, Exists or DoesNotExist")
+    return " && ".join(required) or "true"
+
+
+def _in(key: str, values: Sequence[str], labels: str) -> str:
+    # Labels are ASCII, so JSON strings and lists of them are CEL.
+    key = json.dumps(key)
+    return f"{key} in {labels} && {labels}[{key}] in {json.dumps(list(values))}"
+
+
+def _chosen(names: tuple[str, ...] | None, own: str | None) -> list[dict[str, Any]] | None:
+    """Return what chooses pods by their application; None if only our own is left."""
+    if names is None:
+        every = _requirement(APPLICATION, "Exists")
+        return [every, _requirement(APPLICATION, "NotIn", own)] if own else [every]
+    others = [name for name in names if name != own]
+    return [_requirement(APPLICATION, "In", *others)] if others else None
+
+
+def _requirement(key: str, operator: str, *values: str) -> dict[str, Any]:
+    return {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
+
+
+_NOT_AMBIENT: Final = _requirement(DATAPLANE, "NotIn", "ambient")
+# Juju cannot repair any charm of a model without these pods: the model's operator and the
+# controller (juju internal/provider/kubernetes modeloperator.go, bootstrap.go).
+_NOT_JUJUS: Final = (
+    _requirement("model.juju.is/disable-webhook", "DoesNotExist"),
+    _requirement("operator.juju.is/name", "NotIn", "modeloperator"),
+    _requirement("juju-modeloperator", "DoesNotExist"),
+)
