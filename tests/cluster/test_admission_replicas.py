@@ -69,7 +69,7 @@ def unchanged(creations: list[Creation]) -> list[Creation]:
 def test_a_rolling_restart_misses_no_pod(
     cluster: lab.Cluster, replicas: list[Workload], scene: Scene
 ):
-    """T37: each leaves the Service as it is told to end, and is back in it when it is ready.
+    """T37: each leaves the Service with SIGTERM, and is back in it when it is ready.
 
     Dry runs are reviewed like any creation, and two cores manage 200 a second of them.
     """
@@ -77,7 +77,7 @@ def test_a_rolling_restart_misses_no_pod(
         pods.await_more(MANY)
         for replica in replicas:
             replica.enlist(ready=False)
-            # At once, as a kubelet does: that the API server has noticed is not awaited.
+            # At once, as a kubelet does: the API server may not have noticed.
             assert replica.stop() == 0
             replica.start()
             replica.await_ready()
@@ -121,10 +121,10 @@ def served_by(replica: Workload) -> str:
     return ssl.get_server_certificate((replica.cluster.host, replica.webhook_port)).strip()
 
 
-def test_one_that_is_killed_costs_no_creation(
+def test_a_killed_replica_fails_no_creation(
     cluster: lab.Cluster, replicas: list[Workload], scene: Scene
 ):
-    """T37: pods may come unchanged, but only until the dead one is out of the Service."""
+    """T37: pods may be unchanged, but only until the dead process is out of the Service."""
     replicas[1].process.kill()
     replicas[1].process.wait(30)
 

@@ -1,7 +1,7 @@
-"""Attacks by who may create pods, or reach a port: each costs the attacker alone.
+"""Attacks by users who may create pods, or who reach a port: each harms the attacker alone.
 
-While one goes on, pods of another namespace are created. In the end every one of them was created,
-and changed; the leader is the same process, and its Lease has not changed hands.
+Meanwhile pods of another namespace are created. In the end each of them was created and changed,
+and the same process holds the Lease.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def test_an_agent_that_sends_single_bytes_without_end_stalls_nobody(
         pytest.param("status", "127.0.0.1", id="status"),
     ],
 )
-def test_connections_that_say_nothing_shut_no_door(
+def test_silent_connections_keep_nobody_out(
     cluster: lab.Cluster, attacked: Workload, victims: Scene, bystanders: Bystanders,
     *, port: str, address: str,
 ):  # fmt: skip

@@ -15,7 +15,7 @@ class Garbled(Exception):  # noqa: N818 - it says what the answer is
 
 
 class Connection:
-    """One connection. A class because TLS and what was read have a state."""
+    """One connection."""
 
     def __init__(self, address: tuple[str, int], trust: ssl.SSLContext) -> None:
         self._address = address

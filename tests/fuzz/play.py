@@ -175,7 +175,7 @@ async def _run(
 
 
 class _Player:
-    """Takes cases one after another. A class because its connection lasts for many."""
+    """Takes cases one after another."""
 
     def __init__(self, server: Server, verdict: Verdict, answers: Counter[int]) -> None:
         self._server, self._verdict, self._answers = server, verdict, answers

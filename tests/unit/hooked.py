@@ -1,4 +1,4 @@
-"""A webhook that serves, and clients that speak to it byte by byte."""
+"""A webhook that serves, and clients that send it single bytes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Answer:
 
 
 class Client:
-    """One connection. It does nothing that it is not told to."""
+    """One connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -83,7 +83,7 @@ class Client:
         self._transport.resume_reading()
 
     @property
-    def has_mail(self) -> bool:
+    def has_data(self) -> bool:
         """Whether anything has come that was not read yet."""
         return bool(select.select([self._writer.get_extra_info("socket")], [], [], 0)[0])
 
@@ -92,7 +92,7 @@ class Client:
         return self._writer.get_extra_info("ssl_object")
 
     def leave(self) -> None:
-        """Be gone without a word."""
+        """Abort the connection."""
         self._transport.abort()
 
     async def close(self) -> None:
@@ -219,7 +219,7 @@ class Hook:
 async def serving(
     folder: Path, how: Callable[[], Start] = Start, **limits: Any
 ) -> AsyncGenerator[Hook]:
-    """A webhook with bounds of a test's own; deadlines are looked at often."""
+    """A webhook with the limits of a test, which checks deadlines often."""
     crt, key = certificate(folder)
     metrics = Telemetry()
     memory = {name: limits.pop(name) for name in ("body", "bodies") if name in limits}

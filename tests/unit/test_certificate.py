@@ -109,10 +109,10 @@ async def test_a_chain_that_is_half_written_changes_nothing(tmp_path: Path) -> N
         assert await shown(port) == der(new_crt)
 
 
-def test_nobody_is_asked_for_the_password_of_a_key(
+def test_an_encrypted_key_prompts_for_no_password(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """OpenSSL would ask the terminal, and all reviews would wait for the answer."""
+    """OpenSSL would ask on the terminal, and block all reviews."""
     with pytest.raises(CertificateError, match="no certificate and key"):
         Certificate(*certificate(tmp_path, password="secret"))
     assert capfd.readouterr().err == ""
@@ -120,7 +120,7 @@ def test_nobody_is_asked_for_the_password_of_a_key(
 
 @driven
 async def test_an_expired_pair_is_served_like_any_other(tmp_path: Path) -> None:
-    """Clients judge by their own clocks; and the one before is no better for being older."""
+    """Clients judge by their own clocks, and the previous one is older."""
     crt, key = certificate(tmp_path)
     served = Certificate(crt, key)
     certificate(tmp_path, hours=-1)
@@ -154,14 +154,14 @@ async def test_a_mounted_secret_is_followed_through_its_link(tmp_path: Path) -> 
 
 
 @driven
-async def test_tls_1_2_is_the_least_that_is_spoken(tmp_path: Path) -> None:
+async def test_tls_1_2_is_the_minimum(tmp_path: Path) -> None:
     served = Certificate(*certificate(tmp_path))
     async with serving(served) as port:
         await shown(port, maximum_version=ssl.TLSVersion.TLSv1_2)
     assert served.context().minimum_version is ssl.TLSVersion.TLSv1_2
 
 
-def test_a_pair_that_cannot_be_loaded_at_the_start_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_pair_that_cannot_be_loaded(tmp_path: Path) -> None:
     crt, _ = certificate(tmp_path, stem="one")
     _, key = certificate(tmp_path, stem="other")
     with pytest.raises(CertificateError, match=r"one\.crt, .*other\.key: no certificate and key"):

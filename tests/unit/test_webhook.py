@@ -1,4 +1,4 @@
-"""The webhook over HTTPS: what is answered, what is refused, and what is told about it."""
+"""The webhook over HTTPS: answers, refusals, metrics and log lines."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_a_pod_is_answered_with_a_patch(tmp_path: Path) -> None:
 
 @driven
 async def test_the_path_says_what_a_pod_is_reviewed_for(tmp_path: Path) -> None:
-    """Both are asked of the same connections, one after another; a head may be known or not."""
+    """Also on one connection, one after another."""
     async with serving(tmp_path) as hook, hook.client() as client:
         for kind in (JSON, f"{JSON}; charset=utf-8"):
             await client.ask(post(review(), kind=kind))
@@ -46,7 +46,7 @@ async def test_the_path_says_what_a_pod_is_reviewed_for(tmp_path: Path) -> None:
 
 
 @driven
-async def test_a_pod_that_has_opted_out_is_answered_without(tmp_path: Path) -> None:
+async def test_a_pod_that_opts_out_gets_no_patch(tmp_path: Path) -> None:
     out = {"annotations": {"sidecar.istio.io/inject": "false"}}
     async with serving(tmp_path) as hook:
         answer = await hook.ask(post(review(metadata=out)))
@@ -56,9 +56,7 @@ async def test_a_pod_that_has_opted_out_is_answered_without(tmp_path: Path) -> N
 
 
 @driven
-async def test_a_review_is_one_line_of_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_review_logs_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         async with serving(tmp_path) as hook:
             await hook.ask(post(review()))
@@ -70,8 +68,7 @@ async def test_a_review_is_one_line_of_the_log(
 
 
 @driven
-async def test_the_log_has_the_reviews_of_one_go_when_they_are_answered(tmp_path: Path) -> None:
-    """Written together, but without waiting for others."""
+async def test_each_of_many_pipelined_reviews_logs_one_line(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with logging_to(path.open("wb")):
         async with serving(tmp_path) as hook, hook.client() as client:
@@ -85,7 +82,7 @@ async def test_the_log_has_the_reviews_of_one_go_when_they_are_answered(tmp_path
 
 
 class Output(io.BytesIO):
-    """A log; whoever is to get mail has it, or not, when lines are let go."""
+    """A log that notes whether the client has its answer when a line is flushed."""
 
     def __init__(self, client: Client) -> None:
         super().__init__()
@@ -93,14 +90,12 @@ class Output(io.BytesIO):
 
     def flush(self) -> None:
         if not self.closed and self.getvalue():
-            self.late.append(self.client.has_mail)
+            self.late.append(self.client.has_data)
 
 
 @pytest.mark.parametrize("draining", [False, True])
 @driven
-async def test_the_log_has_a_review_before_its_client_has_the_answer(
-    draining: bool, tmp_path: Path
-) -> None:
+async def test_a_review_is_logged_before_it_is_answered(draining: bool, tmp_path: Path) -> None:
     async with serving(tmp_path) as hook, hook.client() as client:
         await client.ask(post(review()))
         if draining:
@@ -111,7 +106,7 @@ async def test_the_log_has_a_review_before_its_client_has_the_answer(
 
 
 class Full(io.BytesIO):
-    """A log on a disk that is full for a while."""
+    """A log on a disk that is full at first."""
 
     full = True
 
@@ -121,7 +116,7 @@ class Full(io.BytesIO):
 
 
 @driven
-async def test_a_log_that_cannot_be_written_holds_no_answer_back(tmp_path: Path) -> None:
+async def test_a_log_that_cannot_be_written_delays_no_answer(tmp_path: Path) -> None:
     with logging_to(Full()) as log:
         async with serving(tmp_path) as hook, asyncio.timeout(ServingLimits().idle / 2):
             answer = await hook.ask(post(review()))
@@ -146,7 +141,7 @@ async def test_what_is_no_review_is_refused_in_one_line(
 
 
 @driven
-async def test_whatever_has_a_uid_is_answered_with_a_review(tmp_path: Path) -> None:
+async def test_a_malformed_review_with_a_uid_gets_a_review_as_its_answer(tmp_path: Path) -> None:
     """The API server can use nothing else, and refuses the pod under `failurePolicy: Fail`."""
     body = json.dumps({"request": {"uid": "u-2", "object": 7}}).encode()
     async with serving(tmp_path) as hook:
@@ -165,7 +160,7 @@ async def test_an_error_of_our_own_refuses_no_pod(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """T37: nor does a fault of a rule."""
+    """T37: an exception in a rule."""
 
     def err(*_: object) -> None:
         raise ZeroDivisionError
@@ -202,7 +197,7 @@ async def test_head_is_refused_without_a_body(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["Content-Type: text/yaml", "X: application/json"])
 @driven
-async def test_only_json_is_taken(kind: str, tmp_path: Path) -> None:
+async def test_only_json_is_accepted(kind: str, tmp_path: Path) -> None:
     async with serving(tmp_path) as hook:
         answer = await hook.ask(post(review(), kind=kind))
     assert answer.status == 415
@@ -211,7 +206,7 @@ async def test_only_json_is_taken(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["application/json; charset=utf-8", "Application/JSON"])
 @driven
-async def test_json_may_be_spelt_as_http_allows(kind: str, tmp_path: Path) -> None:
+async def test_the_content_type_may_have_parameters_and_capitals(kind: str, tmp_path: Path) -> None:
     async with serving(tmp_path) as hook:
         assert (await hook.ask(post(review(), kind=f"content-TYPE: {kind}"))).status == 200
 
@@ -225,7 +220,7 @@ async def test_another_path_is_not_found(path: str, tmp_path: Path) -> None:
 
 
 @driven
-async def test_the_api_server_s_own_query_does_no_harm(tmp_path: Path) -> None:
+async def test_the_query_of_the_api_server_is_ignored(tmp_path: Path) -> None:
     async with serving(tmp_path) as hook:
         assert (await hook.ask(post(review(), path="/mutate?timeout=3s"))).status == 200
 
@@ -240,7 +235,7 @@ async def test_the_api_server_s_own_query_does_no_harm(tmp_path: Path) -> None:
     ids=["bytes", "objects", "strings"],
 )
 @driven
-async def test_a_pod_that_would_take_long_is_left_alone_and_the_limit_told(
+async def test_a_pod_that_would_take_too_long_is_allowed_with_a_warning(
     pod: dict[str, Any], why: str, tmp_path: Path
 ) -> None:
     """All other reviews would wait for it; etcd stores 1.5 MB of a pod."""
@@ -254,7 +249,7 @@ async def test_a_pod_that_would_take_long_is_left_alone_and_the_limit_told(
 
 
 @driven
-async def test_a_pod_of_as_much_as_etcd_stores_is_held(tmp_path: Path) -> None:
+async def test_a_pod_of_the_size_that_etcd_stores_gets_hold(tmp_path: Path) -> None:
     big = {"annotations": {"note": "x" * (1_500_000)}}
     async with serving(tmp_path) as hook:
         answer = await hook.ask(post(review(metadata=big), path="/inject"))

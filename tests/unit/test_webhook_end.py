@@ -1,4 +1,4 @@
-"""The webhook's end: reviews that are under way when it is told to stop are not lost."""
+"""Shutdown of the webhook loses no review."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unit.hooked import Bare, post, review, serving
 
 
 @driven
-async def test_a_server_that_is_about_to_stop_answers_and_asks_for_a_new_connection(
+async def test_while_draining_each_answer_closes_its_connection(
     tmp_path: Path,
 ) -> None:
     async with serving(tmp_path) as hook:
@@ -26,7 +26,7 @@ async def test_a_server_that_is_about_to_stop_answers_and_asks_for_a_new_connect
 
 
 @driven
-async def test_a_server_that_is_about_to_stop_still_takes_new_connections(tmp_path: Path) -> None:
+async def test_while_draining_new_connections_are_accepted(tmp_path: Path) -> None:
     """An API server hears later than we do that this endpoint ends (kubernetes#127335)."""
     async with serving(tmp_path) as hook:
         hook.webhook.drain()
@@ -34,7 +34,7 @@ async def test_a_server_that_is_about_to_stop_still_takes_new_connections(tmp_pa
 
 
 @driven
-async def test_an_idle_connection_is_not_closed_before_the_end(tmp_path: Path) -> None:
+async def test_while_draining_idle_connections_stay_open(tmp_path: Path) -> None:
     async with serving(tmp_path) as hook, hook.client() as client:
         await client.ask(post(review()))
         hook.webhook.drain()
@@ -43,8 +43,8 @@ async def test_an_idle_connection_is_not_closed_before_the_end(tmp_path: Path) -
 
 
 @driven
-async def test_a_review_that_races_with_the_end_is_asked_to_come_again(tmp_path: Path) -> None:
-    """client-go repeats a POST for this answer, and for no closed connection."""
+async def test_a_review_that_crosses_the_close_gets_503_with_retry_after(tmp_path: Path) -> None:
+    """client-go repeats a POST for this answer, not for a closed connection."""
     async with serving(tmp_path) as hook, hook.client() as client:
         await client.ask(post(review()))
         closing = asyncio.create_task(hook.webhook.close(5))
@@ -60,7 +60,7 @@ async def test_a_review_that_races_with_the_end_is_asked_to_come_again(tmp_path:
 
 
 @driven
-async def test_a_review_that_is_arriving_is_still_answered(tmp_path: Path) -> None:
+async def test_a_review_that_has_begun_is_answered(tmp_path: Path) -> None:
     request = post(review())
     async with serving(tmp_path) as hook, hook.client() as client:
         await client.send(request[:50])
@@ -75,7 +75,7 @@ async def test_a_review_that_is_arriving_is_still_answered(tmp_path: Path) -> No
 
 
 @driven
-async def test_a_connection_that_waits_in_the_kernel_is_still_served(tmp_path: Path) -> None:
+async def test_a_connection_in_the_kernels_queue_is_served(tmp_path: Path) -> None:
     async with serving(tmp_path) as hook:
         with closing(Bare(hook.port, hook.trust)) as client:
             ending = asyncio.create_task(hook.webhook.close(5))
@@ -87,7 +87,7 @@ async def test_a_connection_that_waits_in_the_kernel_is_still_served(tmp_path: P
 
 
 @driven
-async def test_the_end_does_not_wait_longer_than_it_is_told(tmp_path: Path) -> None:
+async def test_close_waits_no_longer_than_its_patience(tmp_path: Path) -> None:
     async with serving(tmp_path) as hook, hook.client() as client:
         await client.send(post(review())[:50])
         await until(lambda: hook.connections, "it is there")
@@ -97,14 +97,14 @@ async def test_the_end_does_not_wait_longer_than_it_is_told(tmp_path: Path) -> N
 
 
 @driven
-async def test_a_port_that_is_taken_is_an_os_error(tmp_path: Path) -> None:
+async def test_a_port_in_use_raises_os_error(tmp_path: Path) -> None:
     async with serving(tmp_path) as hook:
         with pytest.raises(OSError, match="address already in use"):
             await hook.webhook.listen("127.0.0.1", hook.port, lambda: hook.trust)
 
 
 @driven
-async def test_what_never_listened_is_closed_without_further_ado(tmp_path: Path) -> None:
+async def test_a_webhook_that_never_listened_can_be_closed(tmp_path: Path) -> None:
     async with serving(tmp_path) as hook:
         await hook.webhook.close(0)
         await hook.webhook.close(0)

@@ -1,4 +1,4 @@
-"""The webhook's HTTP/1.1, byte by byte: what a request may look like, and where it ends."""
+"""HTTP/1.1 at the webhook, byte by byte."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ async def test_a_connection_is_used_again(tmp_path: Path) -> None:
 
 
 @driven
-async def test_what_one_request_says_of_itself_does_not_count_for_the_next(tmp_path: Path) -> None:
+async def test_headers_of_one_request_do_not_apply_to_the_next(tmp_path: Path) -> None:
     async with serving(tmp_path) as hook, hook.client() as client:
         assert (await client.ask(post(review()))).status == 200
         assert (await client.ask(post(review(), kind="X: y"))).status == 415
 
 
 @driven
-async def test_requests_in_one_go_are_answered_in_their_order(tmp_path: Path) -> None:
+async def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
     async with serving(tmp_path) as hook, hook.client() as client:
         await client.send(post(b"{") + post(review()) + post(b"[]"))
         answers = [await client.answer() for _ in range(3)]
@@ -54,7 +54,7 @@ async def test_a_body_may_come_in_chunks_and_with_a_trailer(tmp_path: Path) -> N
 
 
 @driven
-async def test_a_client_that_asks_whether_to_go_on_is_told_so(tmp_path: Path) -> None:
+async def test_expect_100_continue_is_answered(tmp_path: Path) -> None:
     body = review()
     head = HEAD + b"Content-Length: %d\r\nExpect: 100-Continue\r\n\r\n" % len(body)
     async with serving(tmp_path) as hook, hook.client() as client:
@@ -72,7 +72,7 @@ async def test_http_1_0_is_answered_and_closed(tmp_path: Path) -> None:
 
 
 @driven
-async def test_a_client_that_asks_for_the_close_is_answered_first(tmp_path: Path) -> None:
+async def test_connection_close_is_honoured_after_the_answer(tmp_path: Path) -> None:
     async with serving(tmp_path) as hook, hook.client() as client:
         answer = await client.ask(post(review(), "Connection: close"))
         assert (answer.status, answer.headers["Connection"]) == (200, "close")
@@ -104,8 +104,8 @@ async def test_another_protocol_is_not_switched_to(protocol: str, tmp_path: Path
     ],
 )
 @driven
-async def test_what_is_no_http_is_refused(sent: bytes, tmp_path: Path) -> None:
-    """Above all what two parsers could read in two ways."""
+async def test_malformed_http_gets_400(sent: bytes, tmp_path: Path) -> None:
+    """Request smuggling above all: what two parsers could read in two ways."""
     async with serving(tmp_path) as hook, hook.client() as client:
         answer = await client.ask(sent)
         assert await client.closed()
@@ -117,7 +117,7 @@ async def test_what_is_no_http_is_refused(sent: bytes, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("claimed", [(4 << 20) + 1, 1 << 60])
 @driven
-async def test_a_body_over_4_mib_is_refused_before_it_is_read(claimed: int, tmp_path: Path) -> None:
+async def test_a_body_over_4_mib_gets_413_before_it_is_read(claimed: int, tmp_path: Path) -> None:
     async with serving(tmp_path) as hook, hook.client() as client:
         answer = await client.ask(HEAD + b"Content-Length: %d\r\n\r\n" % claimed)
         assert await client.closed()
@@ -126,15 +126,15 @@ async def test_a_body_over_4_mib_is_refused_before_it_is_read(claimed: int, tmp_
 
 
 @driven
-async def test_a_client_that_sends_all_of_too_large_a_body_gets_its_answer(tmp_path: Path) -> None:
-    """A reset instead of an answer would be an error of the network to the client."""
+async def test_a_client_that_sends_the_whole_of_a_too_large_body_reads_413(tmp_path: Path) -> None:
+    """After a reset the client would report a network error."""
     async with serving(tmp_path, linger=30) as hook:
         answer = await hook.insist(post(b" " * (5 << 20)))
     assert answer.status == 413
 
 
 @driven
-async def test_chunks_over_4_mib_in_all_are_refused(tmp_path: Path) -> None:
+async def test_chunks_over_4_mib_get_413(tmp_path: Path) -> None:
     async with serving(tmp_path, linger=30) as hook:
         answer = await hook.insist(chunked(*[b" " * (1 << 20)] * 5))
     assert answer.status == 413
@@ -152,7 +152,7 @@ async def test_chunks_over_4_mib_in_all_are_refused(tmp_path: Path) -> None:
     ids=["header", "headers", "path", "trailer"],
 )
 @driven
-async def test_a_head_that_takes_much_memory_is_refused(sent: bytes, tmp_path: Path) -> None:
+async def test_a_large_head_gets_400(sent: bytes, tmp_path: Path) -> None:
     async with serving(tmp_path, linger=30) as hook, hook.client() as client:
         answer = await client.ask(sent)
     assert answer.status == 400
@@ -162,7 +162,7 @@ async def test_a_head_that_takes_much_memory_is_refused(sent: bytes, tmp_path: P
 
 @driven
 async def test_a_header_of_4_kib_is_read(tmp_path: Path) -> None:
-    """Such as a token: nothing that an API server sends is longer."""
+    """Such as a token."""
     async with serving(tmp_path) as hook, hook.client() as client:
         for _ in range(3):
             assert (await client.ask(post(review(), "X: " + "x" * 4000))).status == 200

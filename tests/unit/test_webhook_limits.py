@@ -1,4 +1,4 @@
-"""What a client may cost the webhook: time, connections, memory, descriptors (T37)."""
+"""Limits of the webhook: time, connections, memory, descriptors (T37)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def is_open(connection: socket.socket) -> bool:
 
 
 @driven
-async def test_a_client_that_never_shakes_hands_is_given_up(tmp_path: Path) -> None:
+async def test_a_handshake_that_never_ends_is_closed(tmp_path: Path) -> None:
     async with serving(tmp_path, handshake=SHORT) as hook:
         with raw(hook) as connection:
             loop = asyncio.get_running_loop()
@@ -57,10 +57,10 @@ async def test_a_client_that_never_shakes_hands_is_given_up(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "begun",
     [b"P", b"POST /mutate HTTP/1.1\r\nX: y", BEGUN + b"{", ORDINARY, ORDINARY + b"{"],
-    ids=["byte", "head", "large body", "known head", "body"],
+    ids=["byte", "head", "large body", "head alone", "body"],
 )
 @driven
-async def test_a_request_that_never_ends_is_given_up(begun: bytes, tmp_path: Path) -> None:
+async def test_a_request_that_never_ends_gets_408(begun: bytes, tmp_path: Path) -> None:
     async with serving(tmp_path, request=SHORT) as hook, hook.client() as client:
         answer = await client.ask(begun)
         assert await client.closed()
@@ -76,8 +76,8 @@ async def test_a_request_that_never_ends_is_given_up(begun: bytes, tmp_path: Pat
     ids=["head", "large body", "body"],
 )
 @driven
-async def test_dripping_on_does_not_help(begun: bytes, tmp_path: Path) -> None:
-    """A deadline that each byte puts off is none ("slow loris")."""
+async def test_slow_bytes_do_not_extend_the_deadline(begun: bytes, tmp_path: Path) -> None:
+    """Slow loris."""
     async with serving(tmp_path, request=SHORT) as hook, hook.client() as client:
         await client.send(begun)
         answered = asyncio.create_task(client.answer())
@@ -88,8 +88,8 @@ async def test_dripping_on_does_not_help(begun: bytes, tmp_path: Path) -> None:
 
 
 @driven
-async def test_an_idle_connection_is_closed_with_a_request_to_come_again(tmp_path: Path) -> None:
-    """client-go repeats a review that is answered so, and only such a one."""
+async def test_an_idle_connection_is_closed_with_503_and_retry_after(tmp_path: Path) -> None:
+    """client-go repeats a review that crosses it."""
     async with serving(tmp_path, idle=SHORT) as hook:
         async with hook.client() as client:
             await client.ask(post(review()))
@@ -101,7 +101,7 @@ async def test_an_idle_connection_is_closed_with_a_request_to_come_again(tmp_pat
 
 @driven
 async def test_a_request_begins_with_its_first_byte(tmp_path: Path) -> None:
-    """Waiting for one is not taking long over it."""
+    """Idle time before it does not count."""
     async with serving(tmp_path, request=SHORT) as hook, hook.client() as client:
         await client.ask(post(review()))
         # One look at the deadlines after that of a request would have passed.
@@ -121,13 +121,13 @@ async def test_bytes_that_are_no_request_do_not_keep_a_connection_open(tmp_path:
                 await asyncio.sleep(0.01)
 
 
-def test_idle_connections_outlive_the_api_server_s() -> None:
+def test_the_idle_timeout_is_longer_than_the_api_servers() -> None:
     """apimachinery util/net/http.go: IdleConnTimeout is 90 s."""
     assert ServingLimits().idle > 90
 
 
 @driven
-async def test_the_connection_idle_longest_makes_room(tmp_path: Path) -> None:
+async def test_over_the_limit_the_connection_idle_longest_is_closed(tmp_path: Path) -> None:
     async with (
         serving(tmp_path, connections=2) as hook,
         hook.client() as first,
@@ -146,7 +146,7 @@ async def test_the_connection_idle_longest_makes_room(tmp_path: Path) -> None:
 
 
 @driven
-async def test_without_idle_connections_the_request_that_takes_longest_makes_room(
+async def test_without_idle_connections_the_oldest_request_is_closed(
     tmp_path: Path,
 ) -> None:
     async with serving(tmp_path, connections=1) as hook, hook.client() as client:
@@ -162,10 +162,10 @@ async def test_without_idle_connections_the_request_that_takes_longest_makes_roo
     ("limit", "descriptors"), [(4, 1 << 20), (4, resource.RLIM_INFINITY), (99, 8)]
 )
 @driven
-async def test_of_connections_that_say_nothing_the_oldest_makes_room(
+async def test_over_the_limit_the_oldest_silent_connection_is_closed(
     limit: int, descriptors: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And none that has spoken. Most of the descriptors are left to the rest of the process."""
+    """Established ones stay. The rest of the process keeps half of the descriptors."""
     monkeypatch.setattr(resource, "getrlimit", lambda _: (descriptors, descriptors))
     async with serving(tmp_path, connections=limit) as hook, hook.client() as spoken:
         await spoken.ask(post(review()))
@@ -191,7 +191,7 @@ async def test_an_address_with_few_connections_loses_none_to_one_with_many(tmp_p
 
 
 @driven
-async def test_a_stranger_who_has_begun_to_speak_outlives_those_who_have_not(
+async def test_silent_connections_are_closed_before_handshakes(
     tmp_path: Path,
 ) -> None:
     async with serving(tmp_path, connections=4) as hook:
@@ -206,7 +206,7 @@ async def test_a_stranger_who_has_begun_to_speak_outlives_those_who_have_not(
 
 
 @driven
-async def test_silence_is_given_up(tmp_path: Path) -> None:
+async def test_a_silent_connection_is_closed_after_the_handshake_timeout(tmp_path: Path) -> None:
     async with serving(tmp_path, handshake=SHORT) as hook:
         with raw(hook) as silent:
             await until(lambda: hook.ended("handshake") == 1, "it is given up")
@@ -214,10 +214,10 @@ async def test_silence_is_given_up(tmp_path: Path) -> None:
 
 
 @driven
-async def test_without_a_descriptor_the_log_is_bounded_and_others_come_later(
+async def test_without_free_descriptors_the_log_is_bounded_and_accepting_resumes(
     tmp_path: Path,
 ) -> None:
-    """asyncio itself would write a traceback for each connection that waits."""
+    """asyncio logs a traceback for each failed accept."""
     async with serving(tmp_path) as hook:
         with ExitStack() as stack:
             log = stack.enter_context(logging_to(io.BytesIO()))
@@ -235,7 +235,7 @@ async def test_without_a_descriptor_the_log_is_bounded_and_others_come_later(
 
 @contextmanager
 def exhausted_descriptors() -> Iterator[None]:
-    """This process may have no further descriptor for a while."""
+    """This process cannot open another descriptor in the block."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with socket.socket() as highest:
         limit = highest.fileno()
@@ -247,7 +247,7 @@ def exhausted_descriptors() -> Iterator[None]:
 
 
 @driven
-async def test_a_burst_leaves_no_more_connections_than_there_may_be(tmp_path: Path) -> None:
+async def test_a_burst_leaves_no_more_connections_than_the_limit(tmp_path: Path) -> None:
     async with serving(tmp_path, connections=4) as hook:
         with ExitStack() as stack:
             for _ in range(20):
@@ -258,7 +258,7 @@ async def test_a_burst_leaves_no_more_connections_than_there_may_be(tmp_path: Pa
 
 
 class Transport(asyncio.Transport):
-    """Of a connection whose handshake has just succeeded."""
+    """The transport of a connection whose handshake has just succeeded."""
 
     aborted = False
 
@@ -270,7 +270,7 @@ class Transport(asyncio.Transport):
 
 
 @driven
-async def test_a_connection_that_makes_room_while_its_handshake_ends_stays_closed(
+async def test_a_connection_that_is_closed_while_its_handshake_ends_stays_closed(
     tmp_path: Path,
 ) -> None:
     async with serving(tmp_path) as hook:
@@ -290,7 +290,7 @@ async def test_a_connection_that_makes_room_while_its_handshake_ends_stays_close
 
 @driven
 async def test_a_handshake_takes_little_memory(tmp_path: Path) -> None:
-    """1,024 may be under way. asyncio allocates 256 KiB for each by default."""
+    """There may be 1,024. asyncio allocates 256 KiB for each by default."""
     async with serving(tmp_path) as hook:
         with ExitStack() as stack:
             listener = hook.webhook._listener
@@ -307,8 +307,8 @@ async def test_a_handshake_takes_little_memory(tmp_path: Path) -> None:
 
 
 @driven
-async def test_bodies_over_the_memory_for_all_are_asked_to_come_again(tmp_path: Path) -> None:
-    """The API server repeats that within its deadline (client-go rest/with_retry.go)."""
+async def test_bodies_over_the_common_limit_get_503(tmp_path: Path) -> None:
+    """client-go retries within its deadline (rest/with_retry.go)."""
     large = review(metadata={"annotations": {"note": "x" * (2 * UNCOUNTED)}})
     async with serving(tmp_path, bodies=5 * UNCOUNTED) as hook:
         async with hook.client() as slow:
@@ -325,8 +325,8 @@ async def test_bodies_over_the_memory_for_all_are_asked_to_come_again(tmp_path: 
 
 
 @driven
-async def test_a_client_that_does_not_read_its_answers_is_given_up(tmp_path: Path) -> None:
-    """And what it may still send is not read: its answers would fill the memory."""
+async def test_a_client_that_does_not_read_its_answers_is_closed(tmp_path: Path) -> None:
+    """Its next requests are not answered meanwhile: the answers would fill the memory."""
     large = review().replace(b"u-1", b"u" * 400_000)
     async with serving(tmp_path, unread=4 * SHORT) as hook, hook.client() as client:
         client.pause()
@@ -337,7 +337,7 @@ async def test_a_client_that_does_not_read_its_answers_is_given_up(tmp_path: Pat
 
 
 @driven
-async def test_a_client_that_reads_late_gets_all_its_answers(tmp_path: Path) -> None:
+async def test_a_slow_reader_gets_all_its_answers(tmp_path: Path) -> None:
     large = review().replace(b"u-1", b"u" * 400_000)
     async with serving(tmp_path) as hook, hook.client() as client:
         client.pause()
@@ -353,10 +353,10 @@ async def test_a_client_that_reads_late_gets_all_its_answers(tmp_path: Path) -> 
 
 
 @driven
-async def test_a_refused_client_that_sends_on_before_it_reads_gets_its_answer(
+async def test_a_refused_client_that_sends_before_it_reads_gets_its_answer(
     tmp_path: Path,
 ) -> None:
-    """A reset would take the answer back."""
+    """A reset would discard the answer."""
     async with serving(tmp_path) as hook:
         with closing(Bare(hook.port, hook.trust)) as client:
             await client.shake_hands()
@@ -369,7 +369,7 @@ async def test_a_refused_client_that_sends_on_before_it_reads_gets_its_answer(
 
 
 @driven
-async def test_what_a_refused_client_sends_on_is_not_taken_for_ever(tmp_path: Path) -> None:
+async def test_a_refused_client_that_never_stops_sending_is_closed(tmp_path: Path) -> None:
     async with serving(tmp_path, linger=SHORT) as hook:
         with closing(Bare(hook.port, hook.trust)) as client:
             await client.shake_hands()
@@ -380,7 +380,7 @@ async def test_what_a_refused_client_sends_on_is_not_taken_for_ever(tmp_path: Pa
 
 
 @driven
-async def test_a_client_that_leaves_in_mid_body_leaves_no_trace_of_an_error(
+async def test_a_client_that_leaves_during_its_body_causes_no_traceback(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving(tmp_path) as hook, hook.client() as client:
@@ -415,7 +415,7 @@ async def test_hostile_clients_leave_nothing_behind(tmp_path: Path) -> None:
 
 @driven
 async def test_a_connection_is_freed_without_the_garbage_collector(tmp_path: Path) -> None:
-    """Memory that only a full collection frees grows for long under load."""
+    """Otherwise memory grows until the next full collection."""
     async with serving(tmp_path) as hook:
         gc.collect()
         gc.disable()

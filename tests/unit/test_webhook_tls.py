@@ -1,4 +1,4 @@
-"""The webhook's TLS: what is spoken, what is refused, and a certificate that changes under load."""
+"""TLS of the webhook, and a certificate that changes under load."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from unit.tls import certificate
     ids=["plain HTTP", "half a hello"],
 )
 @driven
-async def test_what_is_no_tls_gets_no_answer(
+async def test_a_client_without_tls_gets_no_answer(
     sent: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving(tmp_path) as hook:
@@ -66,7 +66,7 @@ async def test_tls_1_2_and_1_3_are_spoken(version: ssl.TLSVersion, tmp_path: Pat
 async def test_a_name_that_is_not_ascii_is_served_like_any_other(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Python's own callback for names writes a traceback for it."""
+    """Python's sni_callback logs a traceback for it."""
     async with serving(tmp_path) as hook:
         hook.trust.check_hostname = False
         # Nine bytes of a name become others of which the last is not ASCII.
@@ -84,7 +84,7 @@ async def test_a_name_that_is_not_ascii_is_served_like_any_other(
 
 
 @driven
-async def test_a_client_that_does_not_trust_the_certificate_is_told_in_the_log(
+async def test_a_client_that_does_not_trust_the_certificate_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving(tmp_path) as hook:
@@ -117,7 +117,7 @@ async def test_certificates_change_under_load_and_no_review_is_lost(tmp_path: Pa
             return codes
 
     async def rotate() -> int:
-        served_anew = 0
+        reloads = 0
         for _ in range(4):
             new_crt, new_key = certificate(tmp_path, stem="new")
             crt.write_bytes(new_crt.read_bytes()[:100])
@@ -127,14 +127,14 @@ async def test_certificates_change_under_load_and_no_review_is_lost(tmp_path: Pa
             served.reload()
             await hook.ask(post(review()))
             new_key.replace(key)
-            served_anew += served.reload()
+            reloads += served.reload()
             await hook.ask(post(review()))
         rotated.set()
-        return served_anew
+        return reloads
 
     try:
-        served_anew, one, other = await asyncio.gather(rotate(), ask_on(), ask_on())
+        reloads, one, other = await asyncio.gather(rotate(), ask_on(), ask_on())
     finally:
         await webhook.close(0)
-    assert served_anew == 4
+    assert reloads == 4
     assert set(one + other) == {200}

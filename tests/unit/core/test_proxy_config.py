@@ -112,7 +112,7 @@ def test_without_a_text_ours_is_all(text: str | None) -> None:
         pytest.param(f"{HOLD}: [true]", "expected true or false", id="a list of booleans"),
         pytest.param(f"<<: {{{HOLD}: false}}", "merge key", id="a decision in a merge key"),
         pytest.param(f"a: &x {HOLD}\n*x : false", "alias", id="a decision behind an alias"),
-        pytest.param("a: \ufeff", "byte order mark", id="a byte order mark in its midst"),
+        pytest.param("a: \ufeff", "byte order mark", id="a byte order mark inside"),
         pytest.param("[" * 16_000, "nested more than 100", id="a deep list"),
         pytest.param("{a: " * 4_000, "nested more than 100", id="a deep mapping"),
         pytest.param("? " * 8_000, "nested more than 100", id="a deep key"),

@@ -179,10 +179,10 @@ def test_a_pod_that_needs_nothing_gets_no_patch() -> None:
         ({start.START: "off"}, {"reason": 'annotation istio-aux.io/start: "off"'}),
     ],
 )
-def test_the_audit_log_learns_why(
+def test_the_audit_annotation_has_the_reason(
     annotations: dict[str, str] | None, expected: dict[str, str]
 ) -> None:
-    """Whoever reads the API server's audit log sees what we did, and that we did nothing."""
+    """The audit log of the API server says what we did, or why nothing."""
     found = request(object=document({"main": None}, annotations=annotations))
     assert response(answer(found).body)["auditAnnotations"] == expected
 

@@ -72,7 +72,7 @@ def test_where_native_sidecars_work_a_job_gets_one() -> None:
 
 
 @pytest.mark.parametrize("restart", ["Always", None])
-def test_a_pod_that_runs_for_ever_gets_hold_even_then(restart: str | None) -> None:
+def test_a_pod_that_never_ends_gets_hold_even_then(restart: str | None) -> None:
     """How a Deployment's sidecar ends is not ours to change."""
     found = patched(new_pod(restart=restart), NATIVE)
     assert annotations_of(found) == WITH_HOLD
@@ -117,7 +117,7 @@ def test_the_annotation_of_a_pod_wins(
     assert annotations_of(found) == {START: wish, **expected}
 
 
-def test_an_author_who_asks_for_native_gets_it_for_a_pod_that_runs_for_ever() -> None:
+def test_the_annotation_native_applies_to_a_pod_that_never_ends() -> None:
     """Modes are for whole clusters; an annotation is about the pod at hand."""
     found = patched(new_pod(annotations={START: "native"}, restart="Always"))
     assert annotations_of(found) == {START: "native", **WITH_NATIVE}
@@ -130,7 +130,7 @@ def test_nothing_is_added_to_a_sidecar_that_will_be_native(mode: StartMode) -> N
     assert planned(found, Start(mode=mode, capability=Capability.NATIVE)).ops == ()
 
 
-def test_an_unknown_wish_is_reported_and_ignored() -> None:
+def test_an_unknown_value_is_reported_and_ignored() -> None:
     """The line names the annotation, its value and what is allowed."""
     result = planned(new_pod(annotations={START: "later"}))
     assert result.warnings == (

@@ -161,5 +161,5 @@ def test_a_mark_without_a_proxy_changes_nothing() -> None:
 
 
 def test_switched_off_means_that_the_order_stays() -> None:
-    """The admin's wish counts here as well."""
+    """start-mode applies here, too."""
     assert planned(injected(), Start(mode=StartMode.OFF)).ops == ()

@@ -12,7 +12,7 @@ from istio_aux.core import repair
 from istio_aux.core.injection import Expectation
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Policy, RepairPolicy
-from istio_aux.core.start import told
+from istio_aux.core.start import effective_start
 
 State = Literal["stuck", "blocked", "lost", "unmeshed"]
 """``stuck``: only the proxy keeps the pod running. ``blocked``: some payload containers are
@@ -74,7 +74,7 @@ class Audit(msgspec.Struct, frozen=True):
 def explain(pod: Pod, policy: Policy, now: datetime | None) -> Explanation:
     """Explain one pod; with ``now`` None every grace period counts as over."""
     decision = quitting.decide(pod, policy, now)
-    return Explanation(**_facts(pod), **_verdict(decision), start=told(pod))
+    return Explanation(**_facts(pod), **_verdict(decision), start=effective_start(pod))
 
 
 def audit(

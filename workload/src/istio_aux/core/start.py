@@ -93,7 +93,7 @@ def plan_label(pod: NewPod) -> Plan:
     return Plan(ops=(op,), reason=f'added label {INJECT}: "true"')
 
 
-def told(pod: Pod) -> str | None:
+def effective_start(pod: Pod) -> str | None:
     """Compare how a pod started with what admission asked for; None if it did not change the pod.
 
     Returns:

@@ -1,11 +1,11 @@
-"""Whether a pod says truly how it was started (T31)."""
+"""How a pod started, beside what admission asked for (T31)."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from istio_aux.core.start import told
+from istio_aux.core.start import effective_start
 from unit.core.pods import RUNNING, job
 
 HOLD, NATIVE = ({"istio-aux.io/started-with": way} for way in ("hold", "native"))
@@ -16,7 +16,7 @@ MAIN, PROXY = {"main": RUNNING}, {"istio-proxy": RUNNING}
 
 
 @pytest.mark.parametrize(
-    ("pod", "told_of_it"),
+    ("pod", "expected"),
     [
         (job(PROXY | MAIN, details=HELD, annotations=HOLD), "hold"),
         (job(MAIN, sidecars=PROXY, annotations=NATIVE), "native"),
@@ -44,13 +44,15 @@ MAIN, PROXY = {"main": RUNNING}, {"istio-proxy": RUNNING}
         (job(MAIN, annotations=NATIVE), "asked for native, but no container is called istio-proxy"),
     ],
 )
-def test_what_was_asked_for_is_told_with_what_became_of_it(pod: Any, told_of_it: str) -> None:
+def test_it_says_what_admission_asked_for_and_whether_it_took_effect(
+    pod: Any, expected: str
+) -> None:
     """T31: hold has no effect beside hooks of the mesh and in native mode."""
-    assert told(pod) == told_of_it
+    assert effective_start(pod) == expected
 
 
 @pytest.mark.parametrize("annotations", [{}, {"istio-aux.io/started-with": "luck"}])
-def test_nothing_is_told_of_a_pod_that_admission_did_not_change(
+def test_a_pod_that_admission_did_not_change_has_no_start(
     annotations: dict[str, str],
 ) -> None:
-    assert told(job(PROXY | MAIN, details=HELD, annotations=annotations)) is None
+    assert effective_start(job(PROXY | MAIN, details=HELD, annotations=annotations)) is None
