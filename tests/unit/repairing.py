@@ -1,11 +1,11 @@
-"""A cluster with a repair controller at work in it, and with controllers that make pods anew."""
+"""A cluster with a repair controller at work in it, and with controllers that replace pods."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import web
 from istio_aux.core.injection import hooks_of
@@ -187,42 +187,31 @@ class World:
 
 
 @asynccontextmanager
-async def cluster(
-    *,
-    policy: RepairPolicy = RESTART,
-    leading: bool = True,
-    known: Mesh | None = None,
-    listed: asyncio.Event | None = None,
-    **options: Any,
-) -> AsyncGenerator[World]:
+async def cluster(**options: Any) -> AsyncGenerator[World]:
     """A cluster with a repair controller at work in it; see `at_work`."""
-    async with (
-        Cluster() as api,
-        at_work(
-            api, policy=policy, leading=leading, known=known, listed=listed, **options
-        ) as world,
-    ):
+    async with Cluster() as api, at_work(api, **options) as world:
         yield world
 
 
 @asynccontextmanager
 async def at_work(
-    api: Cluster,
+    api: ApiServer,
     *,
     policy: RepairPolicy = RESTART,
     leading: bool = True,
     known: Mesh | None = None,
     listed: asyncio.Event | None = None,
+    namespace: str = "shop",
     **options: Any,
 ) -> AsyncGenerator[World]:
-    """A repair controller with its watch, as `serve` runs it."""
+    """A repair controller with its watch, as `serve` runs it; one namespace is in the mesh."""
     telemetry = Telemetry()
     options = {"limits": LIMITS, **options}
     async with Client(api.access()) as client:
         events = Events(client, "host")
-        namespaces = {"shop": dict(ENABLED)}
+        namespaces = {namespace: dict(ENABLED)}
         repair = RepairController(client, namespaces, telemetry, events, policy=policy, **options)
-        world = World(api, repair, telemetry, namespaces)
+        world = World(cast("Cluster", api), repair, telemetry, namespaces)
         pods = Watch(
             client, "/api/v1/pods", Pod, repair, backoff=Backoff(0.02, 0.1),
             selection=NOT_TERMINAL,

@@ -133,22 +133,19 @@ async def test_an_application_is_live_when_a_new_pod_of_it_would_get_a_sidecar()
         ({"istio.io/dataplane-mode": "ambient"}, 'istio.io/dataplane-mode: "ambient"'),
     ],
 )
-def test_a_namespace_that_forbids_it_is_reported_and_not_fought(
+@driven
+async def test_a_namespace_that_forbids_it_is_reported_and_not_fought(
     labels: dict[str, str], reason: str
 ) -> None:
-    @driven
-    async def check() -> None:
-        async with cluster() as world:
-            ask(world)
-            await world.relabel("bank", labels)
-            await world.pod("web-0", namespace="bank", labels=WEB)
-            await world.known(1)
-            await until(lambda: said(world).meshed is False, "it is seen")
-            assert said(world).live is False
-            assert reason in said(world).live_reason
-            assert (world.unmeshed, world.api.evictions) == ({}, [])
-
-    check()
+    async with cluster() as world:
+        ask(world)
+        await world.relabel("bank", labels)
+        await world.pod("web-0", namespace="bank", labels=WEB)
+        await world.known(1)
+        await until(lambda: said(world).meshed is False, "it is seen")
+        assert said(world).live is False
+        assert reason in said(world).live_reason
+        assert (world.unmeshed, world.api.evictions) == ({}, [])
 
 
 @driven

@@ -205,33 +205,29 @@ async def test_a_replacement_without_a_sidecar_stops_the_loop_and_says_why() -> 
 
 
 @pytest.mark.parametrize("what", ["injector", "namespace", "applications", "leader"])
-def test_what_did_not_help_is_not_tried_again_when_something_else_changes(what: str) -> None:
+@driven
+async def test_what_did_not_help_is_not_tried_again_when_something_else_changes(what: str) -> None:
     """A flap of the injector, for example; each such attempt would cost a pod."""
-
-    @driven
-    async def check() -> None:
-        async with cluster() as world:
-            await hopeless(world)
-            match what:
-                case "injector":
-                    world.repair.look(mesh(State.NO_ENDPOINT))
-                    await until(lambda: "not live" in world.unmeshed["web-0"], "it is away")
-                    world.repair.look(mesh())
-                case "namespace":
-                    await world.relabel("shop", {"istio-injection": "disabled"})
-                    await world.found()
-                    await world.relabel("shop", {"istio-injection": "enabled", "more": "so"})
-                case "applications":
-                    world.repair.ask(parse("shop/other")[0])
-                case _:
-                    world.repair.lead(False)
-                    world.repair.lead(True)
-            await world.pod("marker", owner_uid="another")
-            await until(lambda: "marker" in world.api.evictions, "other controllers go on")
-            assert world.api.evictions == ["web-0", "marker"]
-            await until(lambda: "no sidecar either" in world.unmeshed["web-0"], "it says why")
-
-    check()
+    async with cluster() as world:
+        await hopeless(world)
+        match what:
+            case "injector":
+                world.repair.look(mesh(State.NO_ENDPOINT))
+                await until(lambda: "not live" in world.unmeshed["web-0"], "it is away")
+                world.repair.look(mesh())
+            case "namespace":
+                await world.relabel("shop", {"istio-injection": "disabled"})
+                await world.found()
+                await world.relabel("shop", {"istio-injection": "enabled", "more": "so"})
+            case "applications":
+                world.repair.ask(parse("shop/other")[0])
+            case _:
+                world.repair.lead(False)
+                world.repair.lead(True)
+        await world.pod("marker", owner_uid="another")
+        await until(lambda: "marker" in world.api.evictions, "other controllers go on")
+        assert world.api.evictions == ["web-0", "marker"]
+        await until(lambda: "no sidecar either" in world.unmeshed["web-0"], "it says why")
 
 
 async def hopeless(world: World) -> None:

@@ -32,23 +32,21 @@ def budget(**headers: str) -> web.Response:
         (403, "Forbidden", ENDING),
     ],
 )
-def test_a_refused_eviction_is_shown_and_tried_again(code: int, reason: str, message: str) -> None:
+@driven
+async def test_a_refused_eviction_is_shown_and_tried_again(
+    code: int, reason: str, message: str
+) -> None:
     """A PodDisruptionBudget, several of them, a namespace that ends, a missing right."""
-
-    @driven
-    async def check() -> None:
-        async with cluster() as world:
-            world.api.answers = [refusal(code, reason, message) for _ in range(3)]
-            await world.pod("web")
-            await until(lambda: message in world.unmeshed.get("web", ""), "the refusal is shown")
-            await until(lambda: world.restarts("evicted") == 1, "it is evicted in the end")
-            assert world.restarts("refused") == 3
-            told = await until(lambda: world.events("NoSidecar"), "the owner is told")
-            assert len(told) == 1
-            answer = f"{code} {reason}".rstrip()
-            assert told[0][1].endswith(f"; not restarted yet: {answer}: {message}")
-
-    check()
+    async with cluster() as world:
+        world.api.answers = [refusal(code, reason, message) for _ in range(3)]
+        await world.pod("web")
+        await until(lambda: message in world.unmeshed.get("web", ""), "the refusal is shown")
+        await until(lambda: world.restarts("evicted") == 1, "it is evicted in the end")
+        assert world.restarts("refused") == 3
+        told = await until(lambda: world.events("NoSidecar"), "the owner is told")
+        assert len(told) == 1
+        answer = f"{code} {reason}".rstrip()
+        assert told[0][1].endswith(f"; not restarted yet: {answer}: {message}")
 
 
 @driven
@@ -147,33 +145,29 @@ async def test_an_eviction_that_nobody_answered_is_awaited_if_it_happened() -> N
         (502, "", "an answer of a proxy in between"),
     ],
 )
-def test_an_eviction_that_ended_in_a_server_error_is_awaited(
+@driven
+async def test_an_eviction_that_ended_in_a_server_error_is_awaited(
     code: int, reason: str, message: str
 ) -> None:
     """It may have happened: the next pod waits until the first one's replacement is Ready."""
+    async with cluster(limits=replace(LIMITS, doubt=20)) as world:
 
-    @driven
-    async def check() -> None:
-        async with cluster(limits=replace(LIMITS, doubt=20)) as world:
+        async def evict_and_fail(request: web.Request) -> web.StreamResponse | None:
+            if not request.path.endswith("/first/eviction"):
+                return None
+            await world.api.remove("pods", "shop", "first")
+            return refusal(code, reason, message)
 
-            async def evict_and_fail(request: web.Request) -> web.StreamResponse | None:
-                if not request.path.endswith("/first/eviction"):
-                    return None
-                await world.api.remove("pods", "shop", "first")
-                return refusal(code, reason, message)
-
-            world.api.faults.append(evict_and_fail)
-            await world.pod("first")
-            await world.pod("second")
-            await until(lambda: world.api.get("pods", "shop", "first") is None, "the first goes")
-            await world.pod("marker", owner_uid="owner-2")
-            await until(lambda: "marker" in world.api.evictions, "other controllers go on")
-            assert world.api.evictions == ["marker"]
-            assert (world.restarts("failed"), world.restarts("refused")) == (1, 0)
-            await world.pod("replacement", SIDECAR)
-            await until(lambda: world.api.evictions == ["marker", "second"], "the second is next")
-
-    check()
+        world.api.faults.append(evict_and_fail)
+        await world.pod("first")
+        await world.pod("second")
+        await until(lambda: world.api.get("pods", "shop", "first") is None, "the first goes")
+        await world.pod("marker", owner_uid="owner-2")
+        await until(lambda: "marker" in world.api.evictions, "other controllers go on")
+        assert world.api.evictions == ["marker"]
+        assert (world.restarts("failed"), world.restarts("refused")) == (1, 0)
+        await world.pod("replacement", SIDECAR)
+        await until(lambda: world.api.evictions == ["marker", "second"], "the second is next")
 
 
 @pytest.mark.parametrize(
@@ -191,19 +185,15 @@ def test_an_eviction_that_ended_in_a_server_error_is_awaited(
         ),
     ],
 )
-def test_no_pod_of_a_job_that_is_over_is_evicted(job: dict[str, object] | None) -> None:
+@driven
+async def test_no_pod_of_a_job_that_is_over_is_evicted(job: dict[str, object] | None) -> None:
     """Nobody would make a new one."""
-
-    @driven
-    async def check() -> None:
-        async with cluster(policy=WITH_JOBS) as world:
-            if job:
-                world.api.jobs["web"] = job
-            await world.pod("train", owner=JOB, restart="Never")
-            await until(lambda: "its Job is finished" in world.unmeshed.get("train", ""), "so")
-            assert world.api.evictions == []
-
-    check()
+    async with cluster(policy=WITH_JOBS) as world:
+        if job:
+            world.api.jobs["web"] = job
+        await world.pod("train", owner=JOB, restart="Never")
+        await until(lambda: "its Job is finished" in world.unmeshed.get("train", ""), "so")
+        assert world.api.evictions == []
 
 
 @driven

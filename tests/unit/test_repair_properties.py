@@ -19,6 +19,7 @@ from istio_aux.kube.events import Events
 from istio_aux.kube.resources import key_of
 from istio_aux.repair.controller import RepairController
 from istio_aux.telemetry import Telemetry
+from unit.core.mesh import INJECT
 from unit.core.unmeshed import JOB, REPLICAS, REPORT, RESTART, STATEFUL, WITH_JOBS, raw
 from unit.repairing import BARE, SIDECAR, mesh
 
@@ -30,13 +31,14 @@ CLIENT = Client(Access("https://127.0.0.1:1", ssl.create_default_context(), lamb
 
 
 class World:
-    """A controller that is told of changes, and how things are. A class because they change."""
+    """A controller that is told of changes, and how things are."""
 
     def __init__(self, random: Random) -> None:
         self.random, self.version = random, 0
         self.policy = random.choice([REPORT, RESTART, WITH_JOBS])
         self.namespaces: dict[str, dict[str, str]] = {}
         self.pods: dict[str, Pod] = {}
+        self.details: dict[str, dict[str, Any]] = {}
         self.mesh, self.file = MESHES[2], ""
         self.repair = self.newcomer()
 
@@ -74,19 +76,30 @@ class World:
         choose = self.random.choice
         self.version += 1
         owner = choose([REPLICAS, STATEFUL, JOB, None])
-        details: dict[str, Any] = {
-            "owner": owner,
-            "owner_uid": f"{owner} {self.random.randrange(2)}",
-            "labels": {"app.kubernetes.io/name": choose(["web", "db"])},
-            "phase": choose(["Pending", "Running"]),
+        new: dict[str, Any] = {
+            "owner": (owner, f"{owner} {self.random.randrange(2)}"),
+            "labels": {
+                "app.kubernetes.io/name": choose(["web", "db"]),
+                **choose([{}, {INJECT: "true"}]),
+            },
+            "annotations": choose([{}, {INJECT: "false"}]),
+            "phase": choose(["Pending", "Running", "Unknown"]),
             "ready": choose([True, False]),
             "deleting": choose([True, False, False]),
-            "spec": {"hostNetwork": choose([True, False, False])},
         }
+        # Mostly one thing changes.
+        known = self.details.setdefault(f"{namespace}-{number}", new)
+        changed = choose(sorted(new))
+        known[changed] = new[changed]
+        details = {name: value for name, value in known.items() if name != "owner"}
+        owner, owner_uid = known["owner"]
+        # A pod keeps its spec (k8s@1.36 validation.go ValidatePodUpdate).
+        spec = {"hostNetwork": number == 5}
         return pods.convert(
             raw(
-                choose([BARE, BARE, SIDECAR]), name=f"web-{number}", namespace=namespace,
-                uid=f"{namespace}-{number}", version=str(self.version), **details,
+                SIDECAR if number % 3 == 0 else BARE, name=f"web-{number}", namespace=namespace,
+                uid=f"{namespace}-{number}", version=str(self.version),
+                owner=owner, owner_uid=owner_uid, spec=spec, **details,
             )
         )  # fmt: skip
 

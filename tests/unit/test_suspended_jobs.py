@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 from aiohttp import web
-from istio_aux.core.suspension import SuspensionLimits
 from istio_aux.kube.errors import UnreachableError
 from unit.asynchronous import driven, until
 from unit.store import refusal
@@ -171,7 +170,7 @@ async def test_a_job_that_is_gone_is_not_waited_for() -> None:
 async def test_a_job_whose_operator_is_away_keeps_its_pods() -> None:
     async with kubeflow() as world:
         before, world.api.operates = world.api.pods, False
-        await world.restart(world.process(suspension=SuspensionLimits(doubt=0.1)))
+        await world.restart(world.process(doubt=0.1))
         await world.resumed()
         assert world.api.pods == before
         await world.counted("failed")

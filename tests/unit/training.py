@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 from istio_aux.core import pod as pods
-from istio_aux.core.suspension import MARK, SuspensionLimits
+from istio_aux.core.suspension import MARK
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
 from istio_aux.recorder import RepairRecorder
@@ -21,7 +21,8 @@ from unit.core.training import document, pod_document
 from unit.store import refusal
 
 FAST = SuspendedJobsLimits(
-    suspension=SuspensionLimits(settle=0.05, doubt=30),
+    settle=0.05,
+    doubt=30,
     look=0.01,
     late=30,
     first_retry=0.02,

@@ -32,7 +32,12 @@ from istio_aux.kube.resources import Key
 from istio_aux.recorder import RepairRecorder
 from istio_aux.repair.application_status import ApplicationMesh, application_status
 from istio_aux.repair.pod_store import BATCH, BarePod, PodOwner, PodStore, StoredPod
-from istio_aux.repair.suspended_jobs import SuspendedJob, SuspendedJobs, end_tasks
+from istio_aux.repair.suspended_jobs import (
+    SuspendedJob,
+    SuspendedJobs,
+    SuspendedJobsLimits,
+    end_tasks,
+)
 from istio_aux.telemetry import Telemetry
 
 _PAUSE = 1.0
@@ -83,8 +88,8 @@ class RepairController:
         events: Events,
         *,
         policy: RepairPolicy,
-        suspended_jobs: SuspendedJobs | None = None,
         limits: RolloutLimits | None = None,
+        job_limits: SuspendedJobsLimits | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """Start as a follower that knows nothing of injectors and applications.
@@ -95,8 +100,8 @@ class RepairController:
         self._recorder = RepairRecorder(telemetry, events)
         self._woken = asyncio.Event()
         self._store = PodStore(namespaces, policy, self._recorder, clock, self._woken)
-        self._suspended_jobs = suspended_jobs or SuspendedJobs(
-            client, telemetry, self._recorder,
+        self._suspended_jobs = SuspendedJobs(
+            client, telemetry, self._recorder, limits=job_limits,
             allowed=policy.race is RacePolicy.RESTART and policy.restart_jobs,
         )  # fmt: skip
         self._off = policy.race is RacePolicy.OFF

@@ -33,10 +33,9 @@ from istio_aux.telemetry import Telemetry
 _log = logging.getLogger(__name__)
 
 
-class SuspendedJobsLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Times in seconds."""
+class SuspendedJobsLimits(SuspensionLimits, frozen=True, kw_only=True):
+    """More times in seconds."""
 
-    suspension: SuspensionLimits = SuspensionLimits()
     look: float = 1.0
     """Between two looks at a suspended Job."""
     late: float = 120.0
@@ -300,7 +299,7 @@ class SuspendedJobs:
         job.gone = None if left else job.gone or now
         job.since = suspension.since(found, job.seen)
         decision = suspension.follow(
-            found, left, now=datetime.now(UTC), since=job.since, limits=self._limits.suspension,
+            found, left, now=datetime.now(UTC), since=job.since, limits=self._limits,
             waited=now - job.began, gone=now - (job.gone or now),
         )  # fmt: skip
         match decision:
