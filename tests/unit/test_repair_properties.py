@@ -7,6 +7,7 @@ import ssl
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from istio_aux.core import pod as pods
@@ -20,6 +21,7 @@ from istio_aux.kube.resources import key_of
 from istio_aux.repair.controller import RepairController
 from istio_aux.telemetry import Telemetry
 from unit.core.mesh import INJECT
+from unit.core.pods import exited
 from unit.core.unmeshed import JOB, REPLICAS, REPORT, RESTART, STATEFUL, WITH_JOBS, raw
 from unit.repairing import BARE, SIDECAR, mesh
 
@@ -128,3 +130,32 @@ def test_who_followed_all_changes_knows_what_a_newcomer_finds(seed: int) -> None
     newcomer.ask(parse(world.file)[0])
     newcomer.look(world.mesh)
     assert known(world.repair) == known(newcomer)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"labels": {INJECT: "false"}},
+        {"annotations": {INJECT: "false"}},
+        {"phase": "Unknown"},
+        {"deleting": True},
+        {"ready": False},
+        {"owner": None},
+        {"owner_uid": "another"},
+        {"containers": {"main": exited(0)}},
+    ],
+    ids=str,
+)
+def test_each_change_of_a_pod_that_decides_is_decided_on(change: dict[str, Any]) -> None:
+    """T41; most events of a pod change nothing, and are not decided on again."""
+    usual: dict[str, Any] = {"containers": BARE, "owner": JOB, "restart": "Never"}
+    found: list[Any] = []
+    for versions in ([usual, {**usual, **change}], [{**usual, **change}]):
+        world = World(Random(0))
+        world.policy, world.namespaces = WITH_JOBS, {"shop": {"istio-injection": "enabled"}}
+        repair = world.newcomer()
+        repair.look(mesh())
+        for fields in versions:
+            repair.apply(pods.convert(raw(**fields)))
+        found.append(known(repair))
+    assert found[0] == found[1]
