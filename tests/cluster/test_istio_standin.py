@@ -1,8 +1,9 @@
-"""The stand-in for Istio through a real API server: who is injected, and how."""
+"""The stand-in for Istio through a real API server: when it is live, and what is so until then."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import lab
 import lab.istio
@@ -10,18 +11,28 @@ import pytest
 from lightkube import ApiError
 from lightkube.models.core_v1 import Container, PodSpec
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import ConfigMap, Namespace, Pod
+from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
+from lightkube.resources.core_v1 import Namespace, Pod
 
-HOLD = {"proxy.istio.io/config": "holdApplicationUntilProxyStarts: true"}
-NATIVE = {"sidecar.istio.io/nativeSidecar": "true"}
+Install = Callable[..., lab.istio.Istio]
+CLASSIC = ["istio-init", "main", "istio-proxy"]
+# Measured: 0.1 s until the API server acts on a configuration or a label, 1 s until istiod is back,
+# 10 s with six builds and test runs beside it.
+SOON = 100
 
 
-@pytest.fixture(scope="module")
-def istio(cluster: lab.Cluster) -> Iterator[lab.istio.Istio]:
-    """One that makes native sidecars for pods that ask for them."""
-    istio = lab.istio.install(cluster, native="on request")
-    yield istio
-    istio.remove()
+@pytest.fixture
+def install(cluster: lab.Cluster) -> Iterator[Install]:
+    """`lab.istio.install`, undone at the end."""
+    installed: list[lab.istio.Istio] = []
+
+    def install(**options: Any) -> lab.istio.Istio:
+        installed.append(lab.istio.install(cluster, **options))
+        return installed[-1]
+
+    yield install
+    for istio in installed:
+        istio.remove()
 
 
 @pytest.fixture
@@ -33,96 +44,70 @@ def meshed(cluster: lab.Cluster, namespace: str) -> str:
     return namespace
 
 
-def create(
-    cluster: lab.Cluster,
-    namespace: str,
-    annotations: dict[str, str] | None = None,
-    labels: dict[str, str] | None = None,
-) -> PodSpec:
-    metadata = ObjectMeta(
-        generateName="pod-", namespace=namespace, annotations=annotations, labels=labels
+def containers(cluster: lab.Cluster, namespace: str) -> list[str]:
+    """The containers of a new pod, init containers first."""
+    pod = Pod(
+        metadata=ObjectMeta(generateName="pod-", namespace=namespace),
+        spec=PodSpec(containers=[Container(name="main", image="x")], restartPolicy="Never"),
     )
-    spec = PodSpec(containers=[Container(name="main", image="x")], restartPolicy="Never")
     with cluster.client() as client:
-        created = client.create(Pod(metadata=metadata, spec=spec))
-    assert created.spec
-    return created.spec
+        spec = client.create(pod).spec or PodSpec(containers=[])
+    return [container.name for container in [*(spec.initContainers or []), *spec.containers]]
 
 
-def names(containers: list[Container] | None) -> list[str]:
-    return [container.name for container in containers or []]
+def await_refusal(cluster: lab.Cluster, namespace: str) -> str:
+    """What the API server says when it refuses a pod."""
+
+    def refusal() -> str:
+        try:
+            containers(cluster, namespace)
+        except ApiError as error:
+            return error.status.message or ""
+        return ""
+
+    return lab.until(refusal, timeout=SOON, what="a pod to be refused")
 
 
-def await_injection(cluster: lab.Cluster, namespace: str) -> None:
-    """The API server evaluates a namespace's labels a moment after they were set."""
+def await_containers(cluster: lab.Cluster, namespace: str, expected: list[str]) -> None:
     lab.until(
-        lambda: lab.istio.PROXY in names(create(cluster, namespace).containers),
-        timeout=100,
-        what=f"pods of namespace {namespace} to be injected",
+        lambda: containers(cluster, namespace) == expected,
+        timeout=SOON,
+        what=f"a pod with {expected}",
+        ignoring=(ApiError,),
     )
 
 
-@pytest.mark.parametrize(
-    ("annotations", "init", "containers"),
-    [
-        ({}, ["istio-init"], ["main", "istio-proxy"]),
-        (HOLD, ["istio-init"], ["istio-proxy", "main"]),
-        (NATIVE, ["istio-init", "istio-proxy"], ["main"]),
-        ({"sidecar.istio.io/inject": "false"}, [], ["main"]),
-    ],
-)
-@pytest.mark.usefixtures("istio")
-def test_a_pod_gets_the_sidecar_that_it_asks_for(
-    cluster: lab.Cluster,
-    meshed: str,
-    annotations: dict[str, str],
-    init: list[str],
-    containers: list[str],
+def test_until_istiod_writes_its_ca_pods_are_refused(
+    cluster: lab.Cluster, meshed: str, install: Install
 ) -> None:
-    await_injection(cluster, meshed)
+    istio = install(ca_delay=3600)
 
-    spec = create(cluster, meshed, annotations)
-
-    assert (names(spec.initContainers), names(spec.containers)) == (init, containers)
-
-
-@pytest.mark.usefixtures("istio")
-def test_a_namespace_without_the_label_is_not_injected_unless_the_pod_asks(
-    cluster: lab.Cluster, namespace: str
-) -> None:
-    assert names(create(cluster, namespace).containers) == ["main"]
-
-    asking = create(cluster, namespace, labels={"sidecar.istio.io/inject": "true"})
-
-    assert names(asking.containers) == ["main", "istio-proxy"]
-
-
-@pytest.mark.usefixtures("istio")
-def test_a_bad_config_is_refused_in_istios_words(cluster: lab.Cluster, meshed: str) -> None:
-    await_injection(cluster, meshed)
-
-    with pytest.raises(ApiError) as refused:
-        create(cluster, meshed, {"proxy.istio.io/config": "holdApplicationUntilProxyStarts: [true"})
-
-    assert refused.value.status.message == (
-        'admission webhook "namespace.sidecar-injector.istio.io" denied the request: '
-        "failed to run injection template: 1 error occurred:\n"
-        "\t* invalid value 'holdApplicationUntilProxyStarts: [true' for annotation "
-        "'proxy.istio.io/config': failed to convert to apply proxy config: "
-        "yaml: line 1: did not find expected ',' or ']'\n\n"
-    )
-
-
-@pytest.mark.usefixtures("istio")
-def test_a_new_namespace_gets_the_root_certificate_that_sidecars_mount(
-    cluster: lab.Cluster, namespace: str
-) -> None:
+    # Without the delay it takes 0.1 s.
+    with pytest.raises(TimeoutError):
+        istio.await_live(timeout=2)
+    assert "failed calling webhook" in await_refusal(cluster, meshed)
     with cluster.client() as client:
-        found = lab.until(
-            lambda: client.get(ConfigMap, "istio-ca-root-cert", namespace=namespace),
-            timeout=100,
-            what="the root certificate",
-            ignoring=(ApiError,),
-        )
+        found = client.get(MutatingWebhookConfiguration, istio.configurations[0])
+    assert [webhook.clientConfig.caBundle for webhook in found.webhooks or []] == [None] * 4
 
-    assert "BEGIN CERTIFICATE" in (found.data or {})["root-cert.pem"]
+
+def test_once_istiod_writes_its_ca_pods_are_injected(
+    cluster: lab.Cluster, meshed: str, install: Install
+) -> None:
+    install(ca_delay=1).await_live()
+
+    await_containers(cluster, meshed, CLASSIC)
+
+
+def test_without_istiod_pods_are_refused_until_it_is_back(
+    cluster: lab.Cluster, meshed: str, install: Install
+) -> None:
+    istio = install()
+    istio.process.kill()
+    istio.process.wait(SOON)
+    refused = await_refusal(cluster, meshed)
+
+    istio.process.start()
+
+    assert "failed calling webhook" in refused
+    await_containers(cluster, meshed, CLASSIC)
