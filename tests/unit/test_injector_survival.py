@@ -85,7 +85,7 @@ async def test_bytes_after_the_answer_end_the_connection(tmp_path: Path) -> None
         await told(seen, State.LIVE)
         asked = len(istiod.heads)
         for writer in istiod.connections:
-            writer.write(b"more than anybody asked for")
+            writer.write(http(b"more than anybody asked for"))
 
         await until(lambda: len(istiod.heads) > asked, "it is asked again")
 

@@ -138,14 +138,14 @@ def test_a_cluster_without_istio_is_said_to_be_one(
 def test_a_live_injector_is_enough_and_a_relation_that_tells_nothing_says_why(
     ctx: Context, settled: testing.State, process: Workload
 ) -> None:
-    process.injectors = [injector(), injector("expired", "caBundle expired", name="istio-old")]
+    process.injectors = [injector(), injector("no-ca-bundle", "no caBundle", name="istio-old")]
 
     out = ctx.run(ctx.on.update_status(), related(settled, SILENT))
 
     assert out.unit_status == testing.ActiveStatus(
         "2 namespaces selected; istio-metadata: the root namespace is not set yet;"
         " istio-sidecar-injector live since 2026-11-21 19:40Z,"
-        " istio-old: caBundle expired, since 2026-11-21 19:40Z"
+        " istio-old: no caBundle, since 2026-11-21 19:40Z"
     )
 
 
