@@ -23,8 +23,8 @@ from istio_aux.injector.namespaces import Namespaces
 from istio_aux.injector.probe import Rhythm
 from istio_aux.injector.watcher import Watcher
 from istio_aux.kube import actions
-from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.client import Client
+from istio_aux.kube.errors import Backoff
 from istio_aux.kube.watch import Watch
 from istio_aux.telemetry import Telemetry
 from lab.certificates import Authority

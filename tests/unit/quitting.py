@@ -12,8 +12,8 @@ from istio_aux.core.quit_state import Limits
 from istio_aux.core.selectors import parse
 from istio_aux.core.webhooks import Namespace
 from istio_aux.kube.actions import RUNNING_JOBS
-from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.client import Client
+from istio_aux.kube.errors import Backoff
 from istio_aux.kube.events import Events
 from istio_aux.kube.watch import Watch
 from istio_aux.quit.controller import Controller, Selection

@@ -15,8 +15,8 @@ from istio_aux.core.pod import Pod
 from istio_aux.core.policy import RepairPolicy
 from istio_aux.core.rollout import RolloutLimits
 from istio_aux.kube.actions import NOT_TERMINAL
-from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.client import Client
+from istio_aux.kube.errors import Backoff
 from istio_aux.kube.events import Events
 from istio_aux.kube.watch import Watch
 from istio_aux.repair.controller import RepairController

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from istio_aux.kube.backoff import Backoff
+from istio_aux.kube.errors import Backoff
 
 
 def test_each_failure_doubles_the_wait_up_to_a_bound() -> None:

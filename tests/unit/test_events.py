@@ -13,7 +13,7 @@ from aiohttp import web
 from istio_aux.kube import events
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
-from istio_aux.kube.resources import Key
+from istio_aux.kube.objects import Key
 from unit.apiserver import ApiServer, refusal
 from unit.asynchronous import background, driven, until
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from istio_aux.kube import access, execplugin
+from istio_aux.kube import access, exec_plugin
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import AccessError
 from unit.apiserver import ApiServer
@@ -176,7 +176,7 @@ async def test_a_program_that_fails_is_quoted_and_not_run_again_at_once(tmp_path
 async def test_a_program_that_never_ends_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(execplugin, "DEADLINE", 0.2)
+    monkeypatch.setattr(exec_plugin, "DEADLINE", 0.2)
     plugin = Plugin(tmp_path)
     plugin.does("sleep 300 &", "sleep 300")
     async with ApiServer() as api, plugin.client(api) as client:

@@ -6,7 +6,7 @@ import pytest
 from istio_aux.core.pod import Metadata
 from istio_aux.core.webhooks import Namespace
 from istio_aux.injector.namespaces import Namespaces
-from istio_aux.kube.resources import Key
+from istio_aux.kube.objects import Key
 
 
 def namespace(name: str, uid: str = "1", **labels: str) -> Namespace:

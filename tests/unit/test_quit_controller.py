@@ -12,7 +12,7 @@ from istio_aux.core.policy import Policy
 from istio_aux.core.quit_state import Limits, QuitScope
 from istio_aux.core.selectors import Selector
 from istio_aux.core.webhooks import Namespace
-from istio_aux.kube.resources import Key
+from istio_aux.kube.objects import Key
 from istio_aux.quit.controller import Selection
 from unit.apiserver import ApiServer, proxy_quits
 from unit.asynchronous import driven, until

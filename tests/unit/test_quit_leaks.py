@@ -9,7 +9,7 @@ from aiohttp import web
 from aiohttp.client_ws import ClientWebSocketResponse
 from istio_aux.core.policy import DeadProxy, Policy
 from istio_aux.core.quit_state import PodState, Task
-from istio_aux.kube.streams import Channels
+from istio_aux.kube.exec import Channels
 from msgspec.structs import replace
 from unit.asynchronous import driven, until
 from unit.core.pods import RUNNING

@@ -17,7 +17,7 @@ from istio_aux.core.pod import Pod
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
-from istio_aux.kube.resources import key_of
+from istio_aux.kube.objects import key_of
 from istio_aux.repair.controller import RepairController
 from istio_aux.telemetry import Telemetry
 from unit.core.mesh import INJECT

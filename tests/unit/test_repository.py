@@ -104,18 +104,13 @@ WORKLOAD = ROOT / "workload/src/istio_aux"
 SHARED_MODULES: set[str] = set()
 SHARED_CLASSES: set[str] = {
     "Answer",
-    "Channel",
     "Connection",
-    "Handler",
-    "State",
-    "Wait",
     "Webhook",
     "_Response",
     "_Review",
-    "_Status",
 }
-SMALL_MODULES: set[str] = {"kube/backoff.py"}
-UNDESCRIBED: set[str] = {"kube/backoff.py", "kube/errors.py", "kube/events.py", "kube/resources.py"}
+SMALL_MODULES: set[str] = set()
+UNDESCRIBED: set[str] = set()
 
 
 def modules() -> list[Path]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from istio_aux.kube import access
-from istio_aux.kube.backoff import Backoff
+from istio_aux.kube.errors import Backoff
 from unit.apiserver import ApiServer
 from unit.asynchronous import driven, until
 from unit.store import refusal, status

@@ -10,7 +10,7 @@ from istio_aux.core.selectors import parse
 from istio_aux.core.webhooks import Namespace
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
-from istio_aux.kube.resources import Key
+from istio_aux.kube.objects import Key
 from istio_aux.quit.controller import Controller, Selection
 from istio_aux.telemetry import Telemetry
 from istio_aux.wiring import Watches

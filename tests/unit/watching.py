@@ -10,9 +10,9 @@ from typing import Any
 from aiohttp import web
 from istio_aux.core.pod import Pod
 from istio_aux.kube.access import Access
-from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.client import Client
-from istio_aux.kube.resources import Key, key_of
+from istio_aux.kube.errors import Backoff
+from istio_aux.kube.objects import Key, key_of
 from istio_aux.kube.watch import Watch
 from unit.apiserver import ApiServer, Fault
 from unit.asynchronous import background

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from istio_aux.core.election import Observation, Record, Renew, Step, Take, Wait, decide
+from istio_aux.core.election import Acquire, LeaseRecord, Observation, Renew, Standby, Step, decide
 
 ME, OTHER = "me", "other"
 
 
-def held_by(holder: str | None, transitions: int | None = 4, **more: str) -> Record:
-    return Record(
+def held_by(holder: str | None, transitions: int | None = 4, **more: str) -> LeaseRecord:
+    return LeaseRecord(
         holder_identity=holder, lease_duration_seconds=15, lease_transitions=transitions, **more
     )
 
 
-def seen(record: Record | None, since: float = 100.0, *, exists: bool = True) -> Observation:
+def seen(record: LeaseRecord | None, since: float = 100.0, *, exists: bool = True) -> Observation:
     return Observation(record, since, exists=exists and record is not None)
 
 
@@ -24,25 +24,28 @@ MINE = held_by(ME)
 @pytest.mark.parametrize(
     ("what", "observation", "now", "step"),
     [
-        ("none was ever there", seen(None), 100, Take(0, "there was no lease")),
+        ("none was ever there", seen(None), 100, Acquire(0, "there was no lease")),
         ("it is mine", seen(MINE), 101, Renew(MINE, "the lease is held by this process")),
         ("it is mine though I was late", seen(MINE), 500,
          Renew(MINE, "the lease is held by this process")),
         ("it was mine and is deleted", seen(MINE, exists=False), 101,
          Renew(MINE, "the lease is held by this process")),
-        ("it is another's", seen(held_by(OTHER)), 114.9, Wait(115, "the lease is held by other")),
-        ("it was another's", seen(held_by(OTHER)), 115, Take(5, "the lease of other has lapsed")),
+        ("it is another's", seen(held_by(OTHER)), 114.9,
+         Standby(115, "the lease is held by other")),
+        ("it was another's", seen(held_by(OTHER)), 115,
+         Acquire(5, "the lease of other has lapsed")),
         ("another's is deleted", seen(held_by(OTHER), exists=False), 101,
-         Wait(115, "the lease is held by other")),
+         Standby(115, "the lease is held by other")),
         ("another's was deleted long ago", seen(held_by(OTHER), exists=False), 116,
-         Take(5, "the lease of other has lapsed")),
-        ("it was released", seen(held_by("")), 100, Take(5, "the lease was released")),
-        ("somebody made an empty one", seen(Record()), 100, Take(1, "the lease was released")),
-        ("it names no duration", seen(Record(holder_identity=OTHER)), 109,
-         Wait(110, "the lease is held by other")),
+         Acquire(5, "the lease of other has lapsed")),
+        ("it was released", seen(held_by("")), 100, Acquire(5, "the lease was released")),
+        ("somebody made an empty one", seen(LeaseRecord()), 100,
+         Acquire(1, "the lease was released")),
+        ("it names no duration", seen(LeaseRecord(holder_identity=OTHER)), 109,
+         Standby(110, "the lease is held by other")),
         ("its times are those of a wrong clock",
          seen(held_by(OTHER, renew_time="1999-01-01T00:00:00.000000Z")), 101,
-         Wait(115, "the lease is held by other")),
+         Standby(115, "the lease is held by other")),
     ],
 )  # fmt: skip
 def test_what_to_do(what: str, observation: Observation, now: float, step: Step) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import aiohttp
 
-from istio_aux.kube.backoff import Backoff
+from istio_aux.kube.errors import Backoff
 
 _log = logging.getLogger(__name__)
 

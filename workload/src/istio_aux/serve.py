@@ -25,8 +25,7 @@ from istio_aux import settings as configuration
 from istio_aux import status, telemetry
 from istio_aux.admission.certificate import Certificate, CertificateError
 from istio_aux.kube import access
-from istio_aux.kube.backoff import Backoff
-from istio_aux.kube.errors import AccessError
+from istio_aux.kube.errors import AccessError, Backoff
 from istio_aux.serving import Listener, ServingLimits, raise_descriptors
 from istio_aux.settings import HostPort, Settings
 from istio_aux.wiring import Wiring

@@ -32,7 +32,7 @@ from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
 from istio_aux.kube.lease import Lease
-from istio_aux.kube.resources import Key, T, key_of
+from istio_aux.kube.objects import Key, T, key_of
 from istio_aux.kube.watch import Handler, Watch
 from istio_aux.notices import Notices
 from istio_aux.quit import controller as quitting

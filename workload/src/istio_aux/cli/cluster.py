@@ -29,9 +29,7 @@ from istio_aux.kube.errors import (
     KubeError,
     UnreadableError,
 )
-from istio_aux.kube.lists import Lister
-from istio_aux.kube.reader import Reader
-from istio_aux.kube.resources import Key
+from istio_aux.kube.objects import Key, Reader
 
 NO_ANSWER = 1
 """Exit status when the API server refuses or does not answer."""
@@ -129,7 +127,7 @@ async def look(
         if selects and not labels:
             return report.Audit([], 0, 0)
         mesh = await survey(client)
-        async for page in Lister(client, path, Pod).pages(actions.NOT_TERMINAL):
+        async for page in actions.pages(client, path, Pod, actions.NOT_TERMINAL):
             for lost in page.unreadable:
                 if not selects or lost.key.namespace in labels:
                     unreadable[lost.key] = f"cannot read pod {lost}"
@@ -147,7 +145,7 @@ async def look(
                         unknown[why] += 1
                     case None:
                         pass
-            if page.metadata.next:
+            if page.next:
                 progress(f"{len(seen)} pods read ...")
     named = [*unreadable.values()][:UNREADABLE_SHOWN]
     if len(unreadable) > len(named):
@@ -185,7 +183,7 @@ async def _namespaces(
 
 
 async def _labels(client: Client, params: Mapping[str, str]) -> dict[str, Mapping[str, str]]:
-    pages = Lister(client, _NAMESPACES, Namespace).pages(params)
+    pages = actions.pages(client, _NAMESPACES, Namespace, params)
     return {item.metadata.name: item.labels async for page in pages for item in page.items}
 
 

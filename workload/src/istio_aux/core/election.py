@@ -12,7 +12,7 @@ import msgspec
 from istio_aux.core.pod import Struct
 
 
-class Record(Struct, frozen=True):
+class LeaseRecord(Struct, frozen=True):
     """``spec`` of a Lease (coordination.k8s.io/v1); absent fields count as empty."""
 
     holder_identity: str | None = None
@@ -31,11 +31,11 @@ class Observation(msgspec.Struct, frozen=True):
         exists: whether the Lease is there now.
     """
 
-    record: Record | None = None
+    record: LeaseRecord | None = None
     since: float = 0.0
     exists: bool = False
 
-    def then(self, record: Record | None, now: float) -> Observation:
+    def then(self, record: LeaseRecord | None, now: float) -> Observation:
         """What is known after another look; the same record again does not start its time anew."""
         if record is None:
             return Observation(self.record, self.since, exists=False)
@@ -48,7 +48,7 @@ class Observation(msgspec.Struct, frozen=True):
         return (self.record and self.record.holder_identity) or ""
 
 
-class Take(msgspec.Struct, frozen=True):
+class Acquire(msgspec.Struct, frozen=True):
     """Write the Lease as the new holder, for the ``transitions``-th change of holders."""
 
     transitions: int
@@ -58,18 +58,18 @@ class Take(msgspec.Struct, frozen=True):
 class Renew(msgspec.Struct, frozen=True):
     """Write the Lease again: it is ours."""
 
-    record: Record
+    record: LeaseRecord
     reason: str
 
 
-class Wait(msgspec.Struct, frozen=True):
+class Standby(msgspec.Struct, frozen=True):
     """Leave it to its holder; ``until`` is when it lapses if it is not renewed."""
 
     until: float
     reason: str
 
 
-Step = Take | Renew | Wait
+Step = Acquire | Renew | Standby
 
 
 def decide(me: str, seen: Observation, now: float, duration: float) -> Step:
@@ -83,14 +83,14 @@ def decide(me: str, seen: Observation, now: float, duration: float) -> Step:
     """
     record = seen.record
     if record is None:
-        return Take(0, "there was no lease")
+        return Acquire(0, "there was no lease")
     transitions = record.lease_transitions or 0
     if seen.holder == me:
         return Renew(record, "the lease is held by this process")
     if not seen.holder:
-        return Take(transitions + 1, "the lease was released")
+        return Acquire(transitions + 1, "the lease was released")
     # A Lease that somebody deleted is still its holder's, who is about to write it again.
     until = seen.since + (record.lease_duration_seconds or duration)
     if now < until:
-        return Wait(until, f"the lease is held by {seen.holder}")
-    return Take(transitions + 1, f"the lease of {seen.holder} has lapsed")
+        return Standby(until, f"the lease is held by {seen.holder}")
+    return Acquire(transitions + 1, f"the lease of {seen.holder} has lapsed")

@@ -47,8 +47,13 @@ class Key(NamedTuple):
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
-class Struct(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Base of all wire structs: immutable, lowerCamelCase on the wire, unknown fields skipped."""
+class Struct(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False
+):
+    """Base of all wire structs: immutable, lowerCamelCase on the wire, unknown fields skipped.
+
+    They hold no reference cycles, so the garbage collector need not visit them.
+    """
 
 
 class OwnerReference(Struct, frozen=True):
@@ -106,15 +111,15 @@ class EnvVar(Struct, frozen=True):
     value: str | None = None
 
 
-class Handler(Struct, frozen=True, gc=False):
+class LifecycleHandler(Struct, frozen=True, gc=False):
     """A hook of a container; that it is there is all that is read."""
 
 
 class Lifecycle(Struct, frozen=True, gc=False):
     """``lifecycle`` of a container."""
 
-    post_start: Handler | None = None
-    pre_stop: Handler | None = None
+    post_start: LifecycleHandler | None = None
+    pre_stop: LifecycleHandler | None = None
     stop_signal: str | None = None
 
 
@@ -176,7 +181,7 @@ class Terminated(Struct, frozen=True):
     finished_at: datetime | None = None
 
 
-class State(Struct, frozen=True):
+class ContainerState(Struct, frozen=True):
     """Exactly one is set; none set means waiting (core/v1 ContainerState)."""
 
     waiting: Waiting | None = None
@@ -188,7 +193,7 @@ class ContainerStatus(Struct, frozen=True):
     """What the kubelet last reported about one container."""
 
     name: str = ""
-    state: State | None = None
+    state: ContainerState | None = None
     ready: bool | None = None
     restart_count: int | None = None
 

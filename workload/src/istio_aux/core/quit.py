@@ -22,7 +22,7 @@ from istio_aux.core.annotations import (
     Overrides,
     read_overrides,
 )
-from istio_aux.core.pod import PROXY, Container, Pod, State, Struct
+from istio_aux.core.pod import PROXY, Container, ContainerState, Pod, Struct
 from istio_aux.core.policy import DeadProxy, Policy
 
 STATUS_PORT = "status.sidecar.istio.io/port"
@@ -250,7 +250,7 @@ def _keeps_lost_pod(facts: _Facts) -> Iterator[str]:
     for problem in facts.overrides.problems:
         yield problem.why
     states = (facts.pod.container_status(name) for name in facts.unfinished)
-    if all(status is None or status.state in {None, State()} for status in states):
+    if all(status is None or status.state in {None, ContainerState()} for status in states):
         yield "the state of its payload is not known"
 
 

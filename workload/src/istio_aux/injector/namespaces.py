@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from istio_aux.core.webhooks import Namespace
-from istio_aux.kube.resources import Key
+from istio_aux.kube.objects import Key
 
 
 class Namespaces(Mapping[str, Mapping[str, str]]):

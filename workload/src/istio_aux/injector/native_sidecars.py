@@ -19,9 +19,8 @@ from istio_aux.core.pod import Metadata, Struct
 from istio_aux.core.webhooks import Configuration
 from istio_aux.injector.probe import Rhythm, dry_run
 from istio_aux.kube import actions
-from istio_aux.kube.backoff import Backoff, jittered
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import ApiError, KubeError, UnreadableError, asked
+from istio_aux.kube.errors import ApiError, Backoff, KubeError, UnreadableError, asked, jittered
 
 KEPT = 300.0
 """Seconds that an answer counts while the API server gives no other one."""
@@ -106,7 +105,7 @@ async def check(client: Client, questions: Iterable[Question]) -> NativeCheck:
 
 async def _of_nodes(client: Client) -> NativeCheck | None:
     try:
-        nodes = await actions.list_all(client, actions.NODES, _Node, {}, page=500)
+        nodes = await actions.list_all(client, actions.NODES, _Node, {}, limit=500)
     except (ApiError, UnreadableError) as error:
         if _temporary(error):
             raise

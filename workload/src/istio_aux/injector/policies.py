@@ -18,7 +18,6 @@ from istio_aux.core.webhooks import Configuration, ControlPlane
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, KubeError
-from istio_aux.kube.lists import Lister
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +84,7 @@ async def survey(client: Client) -> Survey:
         KubeError: the API server does not answer.
     """
     try:
-        pages = Lister(client, actions.CONFIGURATIONS, Configuration).pages({})
+        pages = actions.pages(client, actions.CONFIGURATIONS, Configuration, {})
         read_pages = [page async for page in pages]
     except ApiError as error:
         return Survey(gaps=(f"{actions.CONFIGURATIONS}: {error}",))

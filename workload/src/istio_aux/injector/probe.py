@@ -22,9 +22,8 @@ from istio_aux.core.webhooks import Address, ClientConfig
 from istio_aux.injector import replica
 from istio_aux.injector.replica import Connection, Found
 from istio_aux.kube import actions
-from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import ApiError, KubeError, asked
+from istio_aux.kube.errors import ApiError, Backoff, KubeError, asked
 from istio_aux.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)

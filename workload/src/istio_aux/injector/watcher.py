@@ -40,10 +40,9 @@ from istio_aux.injector.native_sidecars import NativeChecker
 from istio_aux.injector.probe import RHYTHM, ProbeLoop, Prober, Rhythm
 from istio_aux.injector.replica import Connection
 from istio_aux.kube import actions
-from istio_aux.kube.backoff import Backoff, jittered
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import InvalidNameError
-from istio_aux.kube.resources import Key, key_of
+from istio_aux.kube.errors import Backoff, InvalidNameError, jittered
+from istio_aux.kube.objects import Key, key_of
 from istio_aux.kube.watch import Watch
 from istio_aux.telemetry import Telemetry
 

@@ -1,1 +1,8 @@
-"""The only code that speaks to the API server; it knows nothing of quitting or admission."""
+"""Everything that speaks to the API server; what objects mean is decided in `istio_aux.core`.
+
+Credentials and connections: `access` (kubeconfig, service account), `exec_plugin` (credential
+plugins), `client` (HTTP), `errors` (and how long to wait after them).
+Reading: `objects` decodes answers, `watch` keeps up with a collection.
+Requests: `actions` has every path and verb, `exec` and `port_forward` reach into pods, `events` and
+`lease` write objects of their own.
+"""

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import yaml
 
-from istio_aux.kube import execplugin
+from istio_aux.kube import exec_plugin
 from istio_aux.kube.errors import AccessError
-from istio_aux.kube.execplugin import Plugin
+from istio_aux.kube.exec_plugin import Plugin
 
 _log = logging.getLogger(__name__)
 
@@ -63,11 +63,11 @@ class Access:
         return self if self.renewed is None else await self.renewed()
 
 
-class _Struct(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
+class _Part(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
     """kubeconfig spells its keys in kebab-case, with exceptions that are named."""
 
 
-class _Cluster(_Struct, frozen=True):
+class _Cluster(_Part, frozen=True):
     server: str
     certificate_authority: str | None = None
     certificate_authority_data: str | None = None
@@ -77,7 +77,7 @@ class _Cluster(_Struct, frozen=True):
     extensions: object = None
 
 
-class _User(_Struct, frozen=True):
+class _User(_Part, frozen=True):
     token: str | None = None
     token_file: str | None = msgspec.field(name="tokenFile", default=None)
     client_certificate: str | None = None
@@ -88,7 +88,7 @@ class _User(_Struct, frozen=True):
     extensions: object = None
 
 
-class _Context(_Struct, frozen=True):
+class _Context(_Part, frozen=True):
     cluster: str
     user: str = ""
     namespace: str | None = None
@@ -122,7 +122,7 @@ class _Entry(NamedTuple):
         return self.path.absolute().parent / name
 
 
-_S = TypeVar("_S", bound=_Struct)
+_S = TypeVar("_S", bound=_Part)
 
 
 def find(kubeconfig: Path | None, environ: Mapping[str, str] = os.environ) -> Access:
@@ -204,7 +204,7 @@ class _Source:
         self._make = make
         self._made = make()
         self._stamps = _stamps(self._made.files)
-        self._credential: execplugin.Credential | None = None
+        self._credential: exec_plugin.Credential | None = None
         self._with_credential: Access | None = None
 
     @property
@@ -237,7 +237,7 @@ class _Source:
             self._made.plugin.forget()
 
 
-def _with(made: _Made, credential: execplugin.Credential) -> Access:
+def _with(made: _Made, credential: exec_plugin.Credential) -> Access:
     """The access with what a plugin gave."""
     token, pair = credential.token, credential.certificate
     tls = made.context(*pair) if pair and made.context else made.access.tls
@@ -349,7 +349,7 @@ def _made(of_cluster: _Entry, context: _Context, of_user: _Entry) -> _Made:
     if user.exec is None or token or pair:  # As in client-go: who has something asks nobody.
         return made
     told = _told(of_cluster, bundle)
-    return made._replace(plugin=execplugin.understood(user.exec, who, of_user.beside(""), told))
+    return made._replace(plugin=exec_plugin.understood(user.exec, who, of_user.beside(""), told))
 
 
 def _told(cluster: _Entry, bundle: bytes | None) -> dict[str, object]:
@@ -360,7 +360,7 @@ def _told(cluster: _Entry, bundle: bytes | None) -> dict[str, object]:
         told["certificate-authority-data"] = base64.b64encode(bundle).decode()
     extensions: Any = cluster.value.get("extensions") or ()
     for item in extensions:
-        if item.get("name") == execplugin.EXTENSION:
+        if item.get("name") == exec_plugin.EXTENSION:
             told["config"] = item.get("extension")
     return told
 

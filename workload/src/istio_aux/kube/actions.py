@@ -6,8 +6,9 @@ that nobody has validated: a name that no object can have is refused here, befor
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from urllib.parse import quote
 
@@ -15,15 +16,17 @@ import msgspec
 
 from istio_aux.core.jobs import Job
 from istio_aux.core.pod import OwnerReference, Pod, Struct
-from istio_aux.kube.client import DRY_RUN_ALL, Client
+from istio_aux.kube.client import DRY_RUN_ALL, TRIES, Client
 from istio_aux.kube.errors import ApiError, InvalidNameError, UnreadableError
-from istio_aux.kube.lists import Lister
-from istio_aux.kube.reader import Reader, S
-from istio_aux.kube.resources import Key, T
+from istio_aux.kube.objects import Key, Page, PageReader, Reader, S, T
 
 NOT_TERMINAL = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 RUNNING_JOBS = {"fieldSelector": "status.phase=Running,spec.restartPolicy!=Always"}
 """Pods that repair looks at, and the fewer ones whose proxy may have to quit."""
+
+PAGE = 100
+"""Objects in a page. client-go's pager asks for 500, of which the body alone is 7 MB, held twice;
+smaller pages cost no more CPU."""
 
 STRICT = {"fieldManager": "istio-aux", "fieldValidation": "Strict"}
 """An API server that does not know a field refuses the patch, rather than drop the field."""
@@ -33,6 +36,16 @@ class _ConfigMap(Struct, frozen=True):
     data: dict[str, str] | None = None
 
 
+class _Served(Struct, frozen=True):
+    kind: str = ""
+    name: str = ""
+
+
+class _ServedList(Struct, frozen=True):
+    resources: tuple[_Served, ...] | None = None
+
+
+_served = Reader(_ServedList, "APIResourceList")
 _config_map = Reader(_ConfigMap, "ConfigMap")
 _job = Reader(Job, "Job")
 _pod = Reader(Pod, "pod")
@@ -65,22 +78,70 @@ async def patch_job(client: Client, namespace: str, owner: OwnerReference, body:
     await client.patch(_job_path(namespace, owner), body, STRICT)
 
 
+async def served(client: Client, api: str) -> dict[str, str]:
+    """Return the plural names of the kinds that an API has; none if the API is not served."""
+    found = await read(client, _api_path(api), _served)
+    # A subresource has a slash in its name.
+    resources = (found and found.resources) or ()
+    return {each.kind: each.name for each in resources if "/" not in each.name}
+
+
 async def read_config_map(client: Client, namespace: str, name: str) -> Mapping[str, str]:
     """Read the data of a ConfigMap; one that does not exist is an `ApiError`, too."""
     body = await client.get(object_path("v1", "configmaps", namespace, name))
     return _config_map.read(body).data or {}
 
 
+async def pages(
+    client: Client,
+    path: str,
+    kind: type[T],
+    selection: Mapping[str, str],
+    *,
+    limit: int = PAGE,
+    restarted: Callable[[], None] = lambda: None,
+) -> AsyncGenerator[Page[T]]:
+    """List a collection page by page.
+
+    ``restarted`` is called when the list has to begin again: then the pages before count for
+    nothing, and objects may come twice.
+
+    Raises:
+        KubeError: a page could not be read; the pages before it are no complete list.
+    """
+    reader, params, throttled = PageReader(kind), {**selection, "limit": str(limit)}, 0
+    while True:
+        try:
+            page = await reader.read(await client.get(path, params))
+        except ApiError as error:
+            if "continue" not in params:
+                raise
+            if error.code == 429 and error.retry_after is not None and throttled < TRIES:
+                # To begin again would cost the server all pages that came before.
+                throttled += 1
+                await asyncio.sleep(error.retry_after)
+                continue
+            if error.code != 410:
+                raise
+            # The snapshot that the pages come from has expired; one large page cannot expire.
+            restarted()
+            page = await reader.read(await client.get(path, selection))
+        yield page
+        if not page.next:
+            return
+        params["continue"] = page.next
+
+
 async def list_all(
-    client: Client, path: str, kind: type[T], selection: Mapping[str, str], *, page: int = 100
+    client: Client, path: str, kind: type[T], selection: Mapping[str, str], *, limit: int = PAGE
 ) -> list[T]:
-    """List a whole collection; an object that cannot be read is an `UnreadableError`."""
+    """List a whole collection; an object that cannot be decoded is an `UnreadableError`."""
     found = list[T]()
-    async with aclosing(Lister(client, path, kind, page=page).pages(selection)) as pages:
-        async for each in pages:
-            if each.unreadable:
-                raise UnreadableError(f"cannot read {each.unreadable[0]}")
-            found += each.items
+    async with aclosing(pages(client, path, kind, selection, limit=limit)) as listed:
+        async for page in listed:
+            if page.unreadable:
+                raise UnreadableError(f"cannot read {page.unreadable[0]}")
+            found += page.items
     return found
 
 
@@ -143,13 +204,16 @@ def collection(api: str, resource: str, namespace: str = "") -> str:
     Raises:
         InvalidNameError: no API has such a name.
     """
+    middle = f"/namespaces/{quote(namespace_name(namespace), safe='')}" if namespace else ""
+    return f"{_api_path(api)}{middle}/{quote(resource, safe='')}"
+
+
+def _api_path(api: str) -> str:
     if not _API.fullmatch(api):
         raise InvalidNameError(
             f'apiVersion "{_shown(api)}": the API server serves none of that name'
         )
-    root = "apis" if "/" in api else "api"
-    middle = f"/namespaces/{quote(namespace_name(namespace), safe='')}" if namespace else ""
-    return f"/{root}/{api}{middle}/{quote(resource, safe='')}"
+    return f"/{'apis' if '/' in api else 'api'}/{api}"
 
 
 def object_path(api: str, resource: str, namespace: str, name: str, subresource: str = "") -> str:

@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Self
 
 import aiohttp
-import msgspec
 from aiohttp.client_ws import ClientWebSocketResponse
 from aiohttp.http_exceptions import LineTooLong
 
@@ -28,7 +27,7 @@ from istio_aux.kube.errors import (
     UnreachableError,
     UnreadableError,
 )
-from istio_aux.kube.reader import Reader
+from istio_aux.kube.objects import ApiStatus, Reader
 
 Params = Mapping[str, str] | Sequence[tuple[str, str]]
 
@@ -52,42 +51,10 @@ READ_BUFFER = 4 << 20
 """Bytes. aiohttp refuses a line longer than twice this; etcd stores objects up to 1.5 MiB."""
 
 
-class Status(msgspec.Struct, frozen=True, rename="camel"):
-    """meta/v1 Status, how the API server says what went wrong."""
-
-    class Details(msgspec.Struct, frozen=True, rename="camel"):
-        """``details``: when to come back, and why in machine-readable parts."""
-
-        class Cause(msgspec.Struct, frozen=True):
-            """One of ``causes``."""
-
-            reason: str = ""
-            message: str = ""
-
-        retry_after_seconds: float | None = None
-        causes: tuple[Cause, ...] | None = None
-
-    status: str = ""
-    message: str = ""
-    reason: str = ""
-    code: int = 0
-    details: Details | None = None
-
-    def error(self, *, code: int = 0, retry_after: float | None = None) -> ApiError:
-        """Turn the status into an exception; ``code`` and ``retry_after`` fill what it lacks."""
-        asked = self.details.retry_after_seconds if self.details else None
-        return ApiError(
-            self.code or code,
-            self.message or "no message",
-            reason=self.reason,
-            retry_after=asked if asked is not None else retry_after,
-        )
-
-
 _CONTEXT = re.compile(r" ssl:(?:\w+|<[^>]*>)")
 """What aiohttp says of the TLS context: an address in memory."""
 
-_status = Reader(Status, "Status")
+_status = Reader(ApiStatus, "Status")
 
 
 class Client:

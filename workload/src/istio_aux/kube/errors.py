@@ -1,45 +1,46 @@
-"""What can go wrong between us and the API server, as exceptions whose text is one clear line.
+"""Errors of requests to the API server, and how long to wait after them.
 
-Only exception types, and what to read of them, may live here. Decide by type and code of one, never
-by its text.
+The text of each error is one clear line. Decide by its type and code, never by its text.
 """
 
 from __future__ import annotations
+
+import random
 
 LONGEST_WAIT = 300.0
 """Seconds. The API server asks for 1 to 10; a proxy in between must not stop us for a day."""
 
 
 class KubeError(Exception):
-    """A request to the API server did not succeed; ``str()`` says why in one line."""
+    """A request to the API server failed; ``str()`` says why in one line."""
 
 
 class AccessError(KubeError):
-    """A kubeconfig or a service account's files cannot be used; trying again does not help."""
+    """A kubeconfig or the files of a service account cannot be used; a retry does not help."""
 
 
 class InvalidNameError(KubeError):
-    """No object of the API can have that name; nothing was asked."""
+    """No object of the API can have that name; no request was sent."""
 
 
 class UnreachableError(KubeError):
-    """No complete answer: refused, reset, cut in the middle, or TLS failed. May pass by itself."""
+    """No complete answer: refused, reset, cut in the middle, or TLS failed. A retry may help."""
 
 
 class NoConnectionError(UnreachableError):
-    """No connection to the API server could be made, so that it has heard nothing."""
+    """No connection to the API server could be made, so it received nothing."""
 
 
 class SilentError(UnreachableError):
-    """The connection stands, but not one byte came for as long as a healthy one may be quiet."""
+    """The connection is open, but no byte arrived for longer than a healthy one stays quiet."""
 
 
 class UnreadableError(UnreachableError):
-    """The answer is complete, but cannot be read. Nothing is known of the object by it."""
+    """The answer is complete, but cannot be decoded: it says nothing about the object."""
 
 
 class ApiError(KubeError):
-    """The API server answered with an error: its Status, or what could be made of its answer.
+    """The API server answered with an error.
 
     Attributes:
         code: HTTP status, or the code in a Status that came inside a watch stream.
@@ -54,12 +55,12 @@ class ApiError(KubeError):
         self.code = code
         self.reason = reason
         self.retry_after: float | None = None
-        if retry_after is not None and retry_after >= 0:  # Which NaN is not.
+        if retry_after is not None and retry_after >= 0:  # False for NaN.
             self.retry_after = min(retry_after, LONGEST_WAIT)
 
     @property
     def unknown(self) -> bool:
-        """Whether a change that was asked for may have been made all the same.
+        """Whether the change that was requested may have been made all the same.
 
         The API server answers 504 while the request may still be on its way to etcd, and any other
         server error may come after the change.
@@ -68,5 +69,30 @@ class ApiError(KubeError):
 
 
 def asked(error: Exception) -> float:
-    """Return the seconds that the API server asks us to wait after ``error``; 0: it does not."""
+    """Return the seconds that the API server asks us to wait after ``error``, or 0."""
     return (error.retry_after or 0.0) if isinstance(error, ApiError) else 0.0
+
+
+class Backoff:
+    """Counts consecutive failures and says how long to wait after each."""
+
+    def __init__(self, first: float, longest: float) -> None:
+        """Wait about ``first`` seconds after the first failure, never more than ``longest``."""
+        self._first, self._longest = first, longest
+        self._failures = 0
+
+    def next(self) -> float:
+        """Count a failure; returns the seconds to wait, between half the step and all of it."""
+        step = min(self._first * 2 ** min(self._failures, 32), self._longest)
+        self._failures += 1
+        # Jitter: clients that failed together must not come back together.
+        return step * random.uniform(0.5, 1.0)  # noqa: S311  (spreads load, guards nothing)
+
+    def reset(self) -> None:
+        """Forget the failures: something succeeded."""
+        self._failures = 0
+
+
+def jittered(seconds: float, part: float = 0.1) -> float:
+    """Return ``seconds``, more or less ``part`` of them."""
+    return seconds * random.uniform(1 - part, 1 + part)  # noqa: S311  (spreads load, guards nothing)

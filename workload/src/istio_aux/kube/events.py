@@ -19,7 +19,7 @@ import msgspec
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, KubeError, asked
-from istio_aux.kube.resources import Key
+from istio_aux.kube.objects import Key
 
 _log = logging.getLogger(__name__)
 

@@ -19,11 +19,11 @@ from datetime import UTC, datetime
 import msgspec
 
 from istio_aux.core.checkpoint import ANNOTATION
-from istio_aux.core.election import Observation, Record, Renew, Take, Wait, decide
+from istio_aux.core.election import Acquire, LeaseRecord, Observation, Renew, Standby, decide
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, KubeError
-from istio_aux.kube.reader import Reader
+from istio_aux.kube.objects import Reader
 
 _log = logging.getLogger(__name__)
 
@@ -34,24 +34,24 @@ RELEASE = 1.0
 """Seconds that a release may take: the process is about to end."""
 
 
-class _Lease(msgspec.Struct, frozen=True):
+class _LeaseObject(msgspec.Struct, frozen=True):
     """``metadata`` stays as it came, but for one annotation: the rest is not ours to drop."""
 
     metadata: dict[str, msgspec.Raw]
-    spec: Record = Record()
+    spec: LeaseRecord = LeaseRecord()
 
 
-class _Metadata(msgspec.Struct, frozen=True):
+class _Annotations(msgspec.Struct, frozen=True):
     annotations: dict[str, str] | None = None
 
 
 class _Annotated(msgspec.Struct, frozen=True):
     """The same, for what is read of ``metadata``."""
 
-    metadata: _Metadata
+    metadata: _Annotations
 
 
-_lease = Reader(_Lease, "Lease")
+_lease = Reader(_LeaseObject, "Lease")
 _annotated = Reader(_Annotated, "Lease")
 
 
@@ -156,7 +156,7 @@ class Lease:
                 await self._read()
                 if self._seen.exists and self._seen.holder == self._identity:
                     gone = msgspec.structs.replace(
-                        self._seen.record or Record(), holder_identity="", renew_time=_clock()
+                        self._seen.record or LeaseRecord(), holder_identity="", renew_time=_clock()
                     )
                     await self._write(gone)
         if self.held:
@@ -177,7 +177,7 @@ class Lease:
         if self.held:
             # The others had no reason to write, so the last version is tried unread.
             try:
-                await self._hold(self._renewal(self._seen.record or Record()))
+                await self._hold(self._renewal(self._seen.record or LeaseRecord()))
             except ApiError as error:
                 if error.code not in {404, 409}:
                     raise
@@ -185,11 +185,11 @@ class Lease:
                 return math.inf
         await self._read()
         match step := decide(self._identity, self._seen, _now(), self._duration):
-            case Wait():
+            case Standby():
                 if self.held:
                     self._lead(held=False, why=step.reason)
                 return step.until
-            case Take():
+            case Acquire():
                 await self._hold(self._claim(step.transitions))
             case Renew():
                 await self._hold(self._renewal(step.record))
@@ -197,9 +197,9 @@ class Lease:
             self._lead(held=True, why=step.reason)
         return math.inf
 
-    def _claim(self, transitions: int) -> Record:
+    def _claim(self, transitions: int) -> LeaseRecord:
         now = _clock()
-        return Record(
+        return LeaseRecord(
             holder_identity=self._identity,
             lease_duration_seconds=math.ceil(self._duration),
             acquire_time=now,
@@ -207,19 +207,19 @@ class Lease:
             lease_transitions=transitions,
         )
 
-    def _renewal(self, record: Record) -> Record:
+    def _renewal(self, record: LeaseRecord) -> LeaseRecord:
         return msgspec.structs.replace(
             self._claim(record.lease_transitions or 0),
             acquire_time=record.acquire_time or _clock(),
         )
 
-    async def _hold(self, record: Record) -> None:
+    async def _hold(self, record: LeaseRecord) -> None:
         # The others count from when they see the record, which is after it was sent.
         sent = _now()
         await self._write(record)
         self._renewed = sent
 
-    async def _write(self, record: Record) -> None:
+    async def _write(self, record: LeaseRecord) -> None:
         """Store a record in place of the one that was seen; `ApiError` 409: there is another."""
         metadata = self._metadata if self._seen.exists else self._new
         annotations = {**self._annotations, ANNOTATION: self._checkpoint()}

@@ -1,9 +1,8 @@
-"""List and watch one collection for ever, and tell a handler what is there and what is gone.
+"""Watches one collection forever, and passes changes to a handler.
 
-Only the keeping-in-step with the API server may live here: nothing about what the objects mean. The
-rules follow client-go's reflector: list, watch from the list's resourceVersion, keep the newest
-version from events and bookmarks, list again when the server has forgotten ours. Where the server
-can, the list is the beginning of the watch (KEP-3157), one object at a time on one connection.
+The rules follow client-go's reflector: list, watch from the list's resourceVersion, keep the newest
+version from events and bookmarks, list again when the server has forgotten that version. Where the
+server can, the list is the beginning of the watch (KEP-3157), one object at a time.
 """
 
 from __future__ import annotations
@@ -16,40 +15,40 @@ from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from typing import Generic, Protocol, TypeVar
 
-from istio_aux.kube.backoff import Backoff, jittered
+from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import (
     ApiError,
+    Backoff,
     KubeError,
     NoConnectionError,
     SilentError,
     UnreachableError,
     asked,
+    jittered,
 )
-from istio_aux.kube.lines import Lines
-from istio_aux.kube.lists import Lister, Unreadable
-from istio_aux.kube.resources import Key, Resource, T, key_of
+from istio_aux.kube.objects import Event, EventReader, Key, Resource, T, Unreadable, key_of
 
 _log = logging.getLogger(__name__)
 
 SILENCE = 70.0
-"""Seconds without a byte after which a watch counts as dead: bookmarks come about every 60 s."""
+"""Watch read timeout in seconds. The API server sends bookmarks about every 60 s."""
 
 STREAM = 300.0
-"""Seconds (more or less a tenth) that the server is asked to keep one stream open."""
+"""Seconds, give or take a tenth, that the server is asked to keep one stream open."""
 
 RELIST = 600.0
-"""Seconds (more or less a tenth) between full lists: the bound on what a watch that lies can cost.
-Also for how long lists come in pages after a streaming list that failed."""
+"""Seconds, give or take a tenth, between full lists: the longest that an event which the watch
+missed goes unnoticed. For as long, lists come in pages after a streaming list failed."""
 
 BATCH = 50
-"""Objects that are delivered at a stretch, so that reviews need not wait for a whole list."""
+"""Objects that are delivered before reviews and other tasks get a turn."""
 
 INITIAL = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
-"""What makes a watch begin with all that is there, as new as a list would have it."""
+"""Parameters of a streaming list: the watch begins with all objects, as new as in a list."""
 
 UNREADABLE = 1000
-"""Objects that cannot be read and are remembered, and named in the log; no more are."""
+"""Unreadable objects that are remembered and named in the log, at most."""
 
 T_contra = TypeVar("T_contra", bound=Resource, contravariant=True)
 
@@ -74,7 +73,7 @@ class Handler(Protocol[T_contra]):
 
 
 class _NoStreamError(KubeError):
-    """The server has no streaming lists, or could not complete this one."""
+    """The server has no streaming lists, or did not complete this one."""
 
 
 class _WentBackError(KubeError):
@@ -82,15 +81,15 @@ class _WentBackError(KubeError):
 
 
 class Watch(Generic[T]):
-    """One collection, kept in step.
+    """The watch of one collection.
 
     Attributes:
         synced: set after the first complete list, and never cleared.
-        refused: whether the server has ever said no, as it does where a right is missing.
+        refused: whether the server ever refused, as it does when a permission is missing.
         path: of the collection.
-        trouble: what the last attempt failed with, in one line; None while all is well.
-        unreadable: why objects that are there cannot be read, at most `UNREADABLE` of them. What
-            was known of them before stays.
+        trouble: why the last attempt failed, in one line; None while all is well.
+        unreadable: why objects cannot be decoded, at most `UNREADABLE` of them. Handlers keep what
+            they knew of them.
     """
 
     def __init__(
@@ -107,62 +106,60 @@ class Watch(Generic[T]):
         relist: float = RELIST,
         backoff: Backoff | None = None,
     ) -> None:
-        """Prepare; nothing is asked before `run`.
+        """Prepare; no request is sent before `run`.
 
         Args:
             client: an open client.
             path: of the collection, such as ``/api/v1/pods``.
             kind: msgspec struct that an object decodes to.
-            handler: is told of every change, from the loop that `run` runs in.
+            handler: receives every change, in the loop that `run` runs in.
             selection: ``labelSelector`` and ``fieldSelector``.
-            restarted: is called with a word from a small fixed set whenever a stream ended.
+            restarted: is called with a reason, one of a few words, whenever a stream ended.
             silence: see `SILENCE`.
             stream: see `STREAM`.
             relist: see `RELIST`.
             backoff: how long to wait after consecutive errors.
         """
         self.synced = asyncio.Event()
-        self._heard = time.monotonic()
+        self._alive_at = time.monotonic()
         self.refused = False
         self.trouble: str | None = None
         self.unreadable: dict[Key, str] = {}
         self._client, self.path, self._handler = client, path, handler
         self._selection = dict(selection or {})
         self._restarted = restarted
-        self._silence, self._stream, self._relist = silence, stream, relist
-        # Apart, so that a watch that fails whenever its list was complete is not asked for lists
-        # without a pause.
+        self._silence, self._stream_seconds, self._relist = silence, stream, relist
+        # Two of them: a watch that fails after each complete list must not list without a pause.
         self._listing = backoff or Backoff(first=0.25, longest=30.0)
         self._watching = copy.copy(self._listing)
-        self._lister = Lister(client, path, kind)
-        self._lines = Lines(kind)
-        self._streams = True  # Whether the next list is to be a streaming one.
+        self._kind, self._events = kind, EventReader(kind)
+        self._streams = True  # Whether the next list is a streaming list.
         self._version = ""
         self._known: dict[Key, str] = {}
         self._missing: set[Key] | None = None
 
     @property
     def silent(self) -> float:
-        """Seconds since the last sign of life: a stream began or ended well, or said something.
+        """Seconds since the last sign of life: a stream began, brought a line, or ended well.
 
-        Of a watch that is alive that is `SILENCE` at most, and what a new list takes.
+        A live watch is silent for `SILENCE` at most, and for as long as a new list takes.
         """
-        return time.monotonic() - self._heard
+        return time.monotonic() - self._alive_at
 
     async def run(self) -> None:
-        """Keep in step until cancelled. Raises only what the handler raises."""
-        self._heard = time.monotonic()
+        """Watch until cancelled. Raises only what the handler raises."""
+        self._alive_at = time.monotonic()
         while True:
             backoff = self._listing
             try:
                 until = time.monotonic() + jittered(self._relist)
                 if self._streams:
-                    await self._follow(until, initial=True)
+                    await self._stream_events(until, initial=True)
                 else:
                     await self._list()
                 backoff = self._watching
                 while time.monotonic() < until:
-                    await self._follow(until)
+                    await self._stream_events(until)
                 # A server without streaming lists may have been replaced by one that has them.
                 self._streams = True
                 self._restarted("relist")
@@ -176,23 +173,25 @@ class Watch(Generic[T]):
                 await asyncio.sleep(max(backoff.next(), asked(error)))
 
     def _note(self, error: KubeError) -> str:
-        """Tell of an error that ended a list or a stream; returns its kind."""
+        """Record an error that ended a list or a stream; returns its reason."""
         reason = _reason(error)
         self._restarted(reason)
-        # A version that is too old is a matter of course; anything else is trouble.
+        # A version that is too old is normal; anything else is trouble.
         log = _log.info if reason == "expired" else _log.warning
         self.trouble = None if reason == "expired" else f"{self.path}: {error}"
         log("watch %s: %s", self.path, error, extra={"event": "watch", "reason": reason})
         return reason
 
     async def _list(self) -> None:
-        """Read the whole collection; deliver what is new or other, and what has vanished."""
+        """List the whole collection in pages; deliver what is new, changed or gone."""
         self._begin()
         version = ""
-        async for page in self._lister.pages(self._selection, self._begin):
-            version, self._heard = page.metadata.resource_version, time.monotonic()
+        async for page in actions.pages(
+            self._client, self.path, self._kind, self._selection, restarted=self._begin
+        ):
+            version, self._alive_at = page.version, time.monotonic()
             for found in page.unreadable:
-                self._spare(found)
+                self._keep(found)
             for number, resource in enumerate(page.items):
                 self._apply(resource)
                 if number % BATCH == 0:
@@ -200,11 +199,11 @@ class Watch(Generic[T]):
         self._complete(version)
 
     def _begin(self) -> None:
-        """A list begins: what is known and does not come in it is gone."""
+        """A list begins: what is known and not in it is gone."""
         self._missing = {*self._known, *self.unreadable}
 
     def _complete(self, version: str) -> None:
-        """A list is complete: what was known and did not come is gone."""
+        """A list is complete: what was known and not in it is gone."""
         for key in self._missing or ():
             self._delete(key)
         self._missing = None
@@ -216,17 +215,17 @@ class Watch(Generic[T]):
             raise self._went_back(version, before)
 
     def _went_back(self, version: str, before: str) -> _WentBackError:
-        """Let the next list tell everything: an old version may have another content now."""
+        """Make the next list deliver everything: an old version may have other content now."""
         self._known = dict.fromkeys(self._known, "")
         self._version = ""
         return _WentBackError(f"versions went back from {before} to {version}: a restored etcd?")
 
-    async def _follow(self, until: float, *, initial: bool = False) -> None:
-        """Watch until the stream ends in order, or raise `KubeError`.
+    async def _stream_events(self, until: float, *, initial: bool = False) -> None:
+        """Watch until the stream ends normally; raises `KubeError` otherwise.
 
         The stream begins at the known version, or with the whole collection if ``initial``.
         """
-        seconds = max(1, round(min(jittered(self._stream), until - time.monotonic())))
+        seconds = max(1, round(min(jittered(self._stream_seconds), until - time.monotonic())))
         params = {
             **self._selection,
             "watch": "true",
@@ -239,7 +238,7 @@ class Watch(Generic[T]):
             self._begin()
         opened, version = time.monotonic(), self._version
         try:
-            # The server ends the stream; one that does not must not put off the next list.
+            # A server that does not end the stream in time must not delay the next list.
             async with asyncio.timeout(seconds * 1.1):
                 await self._read(params)
         except TimeoutError:
@@ -249,22 +248,22 @@ class Watch(Generic[T]):
                 raise _NoStreamError(str(error)) from error
             if self._missing is not None or not self._resumable(error, version):
                 raise
-            # The version is good: to go on from it costs less than a list.
+            # The version is good: to resume costs less than a list.
             self._note(error)
             await asyncio.sleep(max(self._watching.next(), asked(error)))
             return
         if self._missing is not None:
-            raise _NoStreamError("the stream ended before all was told")
+            raise _NoStreamError("the stream ended before all objects were delivered")
         if self._version == version and time.monotonic() - opened < 1.0:
             raise UnreachableError("the stream ended as soon as it began")
-        self._heard = time.monotonic()
+        self._alive_at = time.monotonic()
         self._restarted("ended")
 
     def _resumable(self, error: KubeError, version: str) -> bool:
-        """Whether a stream that began at ``version`` can be taken up again after ``error``.
+        """Whether a stream that began at ``version`` can be resumed after ``error``.
 
-        As client-go does: where nothing was asked, and where the server turned it away for being
-        busy. A stream that broke without having brought us on may be broken by its version.
+        As in client-go: when no request arrived, or the server was too busy. A stream that broke
+        before it brought a newer version may be broken by its version.
         """
         if isinstance(error, NoConnectionError):
             return True
@@ -277,26 +276,29 @@ class Watch(Generic[T]):
         number = 0
         async with aclosing(lines):
             async for line in lines:
-                self._heard = time.monotonic()
+                self._alive_at = time.monotonic()
                 if not line:
                     continue
-                await self._take(line)
+                event = self._events.read(line)
+                self._deliver(event if event is not None else await self._other(line))
                 number += 1
                 if number % BATCH == 0:
                     await asyncio.sleep(0)
 
-    async def _take(self, line: bytes) -> None:
-        """Act on one line of the stream."""
+    async def _other(self, line: bytes) -> Event[T]:
+        """Read a line that is no readable object."""
         try:
-            event = await self._lines.decode(line)
+            return await self._events.read_other(line)
         except ApiError as error:
             if self._missing is not None and _reason(error) not in {"expired", "throttled"}:
-                raise _NoStreamError(str(error)) from error  # Such as an etcd of long ago.
+                raise _NoStreamError(str(error)) from error  # An old etcd, for one.
             raise
+
+    def _deliver(self, event: Event[T]) -> None:
         if event.type == "DELETED":
             self._delete(key_of(event), event.resource)
         elif event.why:
-            self._spare(Unreadable(key_of(event), event.why))
+            self._keep(Unreadable(key_of(event), event.why))
         elif event.resource is not None and event.type in {"ADDED", "MODIFIED"}:
             self._apply(event.resource)
         if self._missing is None:
@@ -307,7 +309,7 @@ class Watch(Generic[T]):
             if _older(self._version, before):
                 raise self._went_back(self._version, before)
         elif event.ends_initial:
-            # Before it, events come in no order: only this version is one to go on from.
+            # Initial events come in no order: only this version can be resumed from.
             self._complete(event.metadata.resource_version)
 
     def _apply(self, resource: T) -> None:
@@ -320,13 +322,13 @@ class Watch(Generic[T]):
             self._known[key] = version
             self._handler.apply(resource)
 
-    def _spare(self, found: Unreadable) -> None:
-        """An object is there that cannot be read: what is known of it stays as it is."""
+    def _keep(self, found: Unreadable) -> None:
+        """An object exists, but cannot be decoded: handlers keep what they knew of it."""
         key = found.key
         if self._missing is not None:
             if key.uid:
                 self._missing.discard(key)
-            else:  # It may be any of those that did not come yet.
+            else:  # It may be any object that was not delivered yet.
                 self._missing = {k for k in self._missing if key.name and k[:2] != key[:2]}
         if key not in self.unreadable and len(self.unreadable) < UNREADABLE:
             _log.error(
@@ -342,7 +344,7 @@ class Watch(Generic[T]):
 
 
 def _refuses_streams(error: KubeError) -> bool:
-    """Whether another streaming list would end as this one: refused, or without a word."""
+    """Whether another streaming list would end like this one: refused, or in silence."""
     return isinstance(error, SilentError) or (
         isinstance(error, ApiError) and error.code in {400, 422}
     )
@@ -354,7 +356,7 @@ def _older(version: str, before: str) -> bool:
 
 
 def _reason(error: KubeError) -> str:
-    """The metric's label for an error: few values, whatever the server says."""
+    """Return the metric's label for an error: one of a few values."""
     if isinstance(error, _WentBackError):
         return "went-back"
     if isinstance(error, SilentError):

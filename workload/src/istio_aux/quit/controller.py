@@ -22,12 +22,12 @@ from istio_aux.core.quit import Rung
 from istio_aux.core.quit_state import Answer, Limits, PodState, QuitScope, Retry, Sleep, Step, Task
 from istio_aux.core.selectors import Selector
 from istio_aux.core.webhooks import Namespace
-from istio_aux.kube import actions, portforward, streams
-from istio_aux.kube.backoff import Backoff
+from istio_aux.kube import actions
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import ApiError, KubeError, UnreachableError, asked
+from istio_aux.kube.errors import ApiError, Backoff, KubeError, UnreachableError, asked
 from istio_aux.kube.events import Events
-from istio_aux.kube.resources import key_of
+from istio_aux.kube.exec import execute
+from istio_aux.kube.objects import key_of
 from istio_aux.recorder import QuitRecorder
 from istio_aux.telemetry import Telemetry
 
@@ -338,10 +338,10 @@ class Controller:
         client, port, deadline = self._client, what.port, self._scope.limits.deadline
         if what.rung is Rung.PORT_FORWARD:
             request = "POST /quitquitquit"
-            forwarded = await portforward.request(client, pod, port, request, deadline)
+            forwarded = await forward(client, pod, port, request, deadline)
             return Answer(forwarded.status == 200, not forwarded.unsent, str(forwarded))
         command = quitting.command(what.rung, port)
-        result = await streams.execute(client, pod, what.proxy, command, deadline)
+        result = await execute(client, pod, what.proxy, command, deadline)
         return Answer(result.exit_code == 0, not result.unsent, str(result))
 
     async def _delete(self, state: PodState, task: Task, version: str) -> quit_state.Action:

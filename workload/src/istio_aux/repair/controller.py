@@ -28,7 +28,7 @@ from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, KubeError, asked
 from istio_aux.kube.events import Events
-from istio_aux.kube.resources import Key
+from istio_aux.kube.objects import Key
 from istio_aux.recorder import RepairRecorder
 from istio_aux.repair.application_status import ApplicationMesh, application_status
 from istio_aux.repair.pod_store import BATCH, BarePod, PodOwner, PodStore, StoredPod

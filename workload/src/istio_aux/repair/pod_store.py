@@ -24,7 +24,7 @@ from istio_aux.core.policy import RepairPolicy
 from istio_aux.core.repair import RepairAction, ReportUnmeshed, Restart
 from istio_aux.core.rollout import Replica, Rollout, Sidecar, Step
 from istio_aux.core.start import INJECT, INJECTED, MIRROR
-from istio_aux.kube.resources import Key, key_of, shared
+from istio_aux.kube.objects import Key, key_of, shared
 from istio_aux.recorder import RepairRecorder
 
 BATCH = 50

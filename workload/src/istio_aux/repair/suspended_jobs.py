@@ -21,12 +21,9 @@ from istio_aux.core.jobs import KINDS, Job, api_of
 from istio_aux.core.pod import OwnerReference, Pod
 from istio_aux.core.suspension import AwaitPods, Leave, Resume, Suspend, SuspensionLimits, Unmark
 from istio_aux.kube import actions
-from istio_aux.kube.backoff import Backoff
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import ApiError, KubeError, asked
-from istio_aux.kube.lists import Lister
-from istio_aux.kube.reader import Reader
-from istio_aux.kube.resources import Key, key_of
+from istio_aux.kube.errors import ApiError, Backoff, KubeError, asked
+from istio_aux.kube.objects import Key, key_of
 from istio_aux.recorder import RepairRecorder
 from istio_aux.telemetry import Telemetry
 
@@ -54,18 +51,6 @@ class SuspendedJob(msgspec.Struct, frozen=True):
     name: str
     since: datetime
     reason: str
-
-
-class _Resource(msgspec.Struct, frozen=True):
-    name: str
-    kind: str
-
-
-class _Resources(msgspec.Struct, frozen=True):
-    resources: tuple[_Resource, ...] | None = None
-
-
-_resources = Reader(_Resources, "list of resources")
 
 
 @dataclass(slots=True, eq=False)
@@ -249,21 +234,19 @@ class SuspendedJobs:
 
     async def _marked(self) -> AsyncGenerator[tuple[str, OwnerReference]]:
         """Yield namespace and reference of all marked Jobs, of each kind that is served."""
-        served = await actions.read(self._client, f"/apis/{ownership.TRAINING}", _resources)
-        training = (served and served.resources) or ()  # None: there is no training operator.
-        for resource in (*training, _Resource("jobs", "Job")):
-            api = KINDS.get(resource.kind)
-            if api is None or "/" in resource.name:  # A subresource.
+        training = await actions.served(self._client, ownership.TRAINING)
+        for name, plural in {**training, "Job": "jobs"}.items():
+            if (api := KINDS.get(name)) is None:
                 continue
-            path = actions.collection(api.version, resource.name)
-            pages = Lister(self._client, path, Job).pages({"labelSelector": suspension.MARK})
+            path = actions.collection(api.version, plural)
+            pages = actions.pages(self._client, path, Job, {"labelSelector": suspension.MARK})
             async with aclosing(pages):
                 async for page in pages:
                     # The task of a Job that cannot be read reports that.
                     marked = [key_of(job) for job in page.items if suspension.is_marked(job)]
                     for key in (*(found.key for found in page.unreadable), *marked):
                         owner = OwnerReference(
-                            api_version=api.version, kind=resource.kind, name=key.name, uid=key.uid
+                            api_version=api.version, kind=name, name=key.name, uid=key.uid
                         )
                         yield key.namespace, owner
 

@@ -14,8 +14,8 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as some
 from istio_aux.kube.client import Client
-from istio_aux.kube.portforward import ForwardChannels, ForwardResult, request
-from istio_aux.kube.streams import FRAMES, OUTPUT, Silence
+from istio_aux.kube.exec import FRAMES, OUTPUT, Silence
+from istio_aux.kube.port_forward import ForwardChannels, ForwardResult, request
 from unit.apiserver import ApiServer, refusal
 from unit.asynchronous import driven
 from unit.podverbs import OK, Forward

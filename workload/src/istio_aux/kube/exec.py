@@ -16,8 +16,9 @@ import aiohttp
 import msgspec
 
 from istio_aux.kube import actions
-from istio_aux.kube.client import Client, Params, Status
+from istio_aux.kube.client import Client, Params
 from istio_aux.kube.errors import ApiError, KubeError, NoConnectionError
+from istio_aux.kube.objects import ApiStatus
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 """Newest first; without stdin they are the same to us (semantics: v5 adds CLOSE)."""
@@ -92,7 +93,7 @@ class ExecResult(msgspec.Struct, frozen=True):
         return one_line(head, self.error or self.stderr or self.stdout)
 
 
-class Channel(IntEnum):
+class ExecChannel(IntEnum):
     """Channels of an exec (remotecommand constants)."""
 
     STDIN = 0
@@ -107,21 +108,21 @@ class ExecChannels(Channels):
     """The channels of one exec, until the server has told how it ended."""
 
     def __init__(self) -> None:
-        super().__init__((Channel.STDOUT, Channel.STDERR, Channel.ERROR))
+        super().__init__((ExecChannel.STDOUT, ExecChannel.STDERR, ExecChannel.ERROR))
 
     @property
     def finished(self) -> bool:
         """Whether the server has told how the command ended; nothing follows that."""
-        return bool(self._heard[Channel.ERROR])
+        return bool(self._heard[ExecChannel.ERROR])
 
     def result(self, silence: Silence | None = None) -> ExecResult:
         """Make the result of what arrived; ``silence`` says why no more will."""
-        body = self.heard(Channel.ERROR)
+        body = self.heard(ExecChannel.ERROR)
         exit_code, error = _verdict(body) if body else (None, silence.why if silence else None)
         return ExecResult(
             exit_code=exit_code,
-            stdout=self.heard(Channel.STDOUT).decode(errors="replace"),
-            stderr=self.heard(Channel.STDERR).decode(errors="replace"),
+            stdout=self.heard(ExecChannel.STDOUT).decode(errors="replace"),
+            stderr=self.heard(ExecChannel.STDERR).decode(errors="replace"),
             error=error,
             unsent=silence is not None and silence.unsent,
         )
@@ -130,7 +131,7 @@ class ExecChannels(Channels):
 def _verdict(body: bytes) -> tuple[int | None, str | None]:
     """Exit code and message of the Status on the error channel (remotecommand v4)."""
     try:
-        status = msgspec.json.decode(body, type=Status)
+        status = msgspec.json.decode(body, type=ApiStatus)
     except (ValueError, RecursionError):
         return None, body.decode(errors="replace")
     if status.status == "Success":

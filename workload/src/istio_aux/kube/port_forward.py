@@ -14,7 +14,7 @@ import msgspec
 
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
-from istio_aux.kube.streams import OUTPUT, Channels, Silence, converse, one_line
+from istio_aux.kube.exec import OUTPUT, Channels, Silence, converse, one_line
 
 PROTOCOLS = ("v4.channel.k8s.io",)
 """Port-forward has no other over a WebSocket (kubelet cri-streaming portforward/websocket.go)."""
@@ -28,7 +28,7 @@ _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _LONGEST_END = len(b"\r\n\r\n")
 
 
-class Channel(IntEnum):
+class ForwardChannel(IntEnum):
     """Channels of the first port; a second port would have 2 and 3."""
 
     DATA = 0
@@ -60,14 +60,14 @@ class ForwardChannels(Channels):
     """The two channels of one forwarded port, until the answer is complete or the node said why."""
 
     def __init__(self) -> None:
-        super().__init__(Channel)
+        super().__init__(ForwardChannel)
         self._searched = PREFIX
         self._wanted: int | None = None  # Bytes of the whole answer, once its head is complete.
 
     def feed(self, frame: bytes) -> None:
         """Take one binary message. What was searched for the end of the head is not again."""
         super().feed(frame)
-        answer = self._heard[Channel.DATA]
+        answer = self._heard[ForwardChannel.DATA]
         if self._wanted is None and len(answer) > self._searched:
             end = _HEAD_END.search(answer, max(PREFIX, self._searched - _LONGEST_END))
             self._searched = len(answer)
@@ -81,15 +81,15 @@ class ForwardChannels(Channels):
 
         An answer that names no length ends with its connection.
         """
-        if len(self._heard[Channel.ERROR]) > PREFIX:
+        if len(self._heard[ForwardChannel.ERROR]) > PREFIX:
             return True
         wanted = self._wanted
-        return wanted is not None and len(self._heard[Channel.DATA]) >= min(wanted, OUTPUT)
+        return wanted is not None and len(self._heard[ForwardChannel.DATA]) >= min(wanted, OUTPUT)
 
     def result(self, silence: Silence | None = None) -> ForwardResult:
         """Make the result of what arrived; ``silence`` says why no more will."""
-        answer = self.heard(Channel.DATA)[PREFIX:]
-        said = self.heard(Channel.ERROR)[PREFIX:].decode(errors="replace")
+        answer = self.heard(ForwardChannel.DATA)[PREFIX:]
+        said = self.heard(ForwardChannel.ERROR)[PREFIX:].decode(errors="replace")
         status = _STATUS_LINE.match(answer)
         end = _HEAD_END.search(answer)
         error = said or (silence.why if silence and not (status and end) else None)
@@ -130,6 +130,6 @@ async def request(
         deadline,
         params=[("ports", str(port))],
         protocols=PROTOCOLS,
-        say=bytes([Channel.DATA]) + head.encode("ascii"),
+        say=bytes([ForwardChannel.DATA]) + head.encode("ascii"),
     )
     return channels.result(silence)

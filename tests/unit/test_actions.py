@@ -1,16 +1,18 @@
-"""Names that become part of a request: what is no name of an object is never sent."""
+"""Paths and lists: a name that no object can have is never sent; a list is read page by page."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
-from istio_aux.core.pod import OwnerReference
+from aiohttp import web
+from istio_aux.core.pod import OwnerReference, Pod
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import InvalidNameError
-from unit.apiserver import ApiServer
+from unit.apiserver import ApiServer, refusal
 from unit.asynchronous import driven
 
 SOURCE = Path(actions.__file__).parents[1]
@@ -62,8 +64,7 @@ def test_no_other_file_makes_a_path() -> None:
         for line in file.read_text().splitlines()
         if made.search(line)
     }
-    assert found.keys() == {"kube/actions.py", "repair/trainingjobs.py"}, found
-    assert found["repair/trainingjobs.py"] == '_GROUP = f"/apis/{ownership.TRAINING}"'
+    assert found.keys() == {"kube/actions.py"}, found
 
 
 @pytest.mark.parametrize(
@@ -80,3 +81,44 @@ async def test_an_owner_that_cannot_be_is_not_asked_for(owner: OwnerReference) -
         with pytest.raises(InvalidNameError):
             await actions.read_job(client, "training", owner)
         assert api.requests == []
+
+
+def pod(name: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "namespace": "training"}}
+
+
+async def names(api: ApiServer) -> list[str]:
+    async with Client(api.access()) as client:
+        pages = actions.pages(client, "/api/v1/pods", Pod, {}, limit=2)
+        return [item.metadata.name async for page in pages for item in page.items]
+
+
+@driven
+async def test_a_long_list_comes_in_pages() -> None:
+    async with ApiServer() as api:
+        for name in "abcde":
+            await api.put("pods", pod(name))
+        assert await names(api) == list("abcde")
+        assert [query["limit"] for query in api.queries] == ["2", "2", "2"]
+        assert ["continue" in query for query in api.queries] == [False, True, True]
+
+
+@driven
+async def test_an_empty_list_is_one_page() -> None:
+    async with ApiServer() as api:
+        assert await names(api) == []
+        assert len(api.requests) == 1
+
+
+@driven
+async def test_a_list_whose_snapshot_expires_between_pages_is_read_as_a_whole() -> None:
+    async def expired(request: web.Request) -> web.StreamResponse | None:
+        return refusal(410, "Expired", "too old") if "continue" in request.query else None
+
+    async with ApiServer() as api:
+        api.faults.append(expired)
+        for name in "abcde":
+            await api.put("pods", pod(name))
+        # The pages before are told again: whoever keeps a set of keys does not mind.
+        assert await names(api) == [*"ab", *"abcde"]
+        assert "limit" not in api.queries[-1]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import NoConnectionError
-from istio_aux.kube.streams import OUTPUT, ExecChannels, ExecResult, Silence, execute
+from istio_aux.kube.exec import OUTPUT, ExecChannels, ExecResult, Silence, execute
 from unit.apiserver import ApiServer, Exec, refusal
 from unit.asynchronous import driven
 from unit.descriptors import descriptors

@@ -40,20 +40,20 @@ AGAIN = 10.0
 _SAID = 200
 
 
-class Variable(msgspec.Struct, frozen=True):
+class ExecEnvVar(msgspec.Struct, frozen=True):
     """One environment variable."""
 
     name: str
     value: str = ""
 
 
-class Spec(msgspec.Struct, frozen=True, rename="camel"):
+class ExecConfig(msgspec.Struct, frozen=True, rename="camel"):
     """``exec`` of a user in a kubeconfig (client-go clientcmd/api/v1 ExecConfig)."""
 
     command: str = ""
     api_version: str = ""
     args: tuple[str, ...] | None = None
-    env: tuple[Variable, ...] | None = None
+    env: tuple[ExecEnvVar, ...] | None = None
     install_hint: str = ""
     provide_cluster_info: bool = False
     interactive_mode: str = ""
@@ -67,7 +67,7 @@ class Credential(msgspec.Struct, frozen=True):
     expires: datetime | None
 
 
-class _Status(msgspec.Struct, frozen=True, rename="camel"):
+class _CredentialStatus(msgspec.Struct, frozen=True, rename="camel"):
     token: str | None = None
     client_certificate_data: str | None = None
     client_key_data: str | None = None
@@ -77,7 +77,7 @@ class _Status(msgspec.Struct, frozen=True, rename="camel"):
 class _ExecCredential(msgspec.Struct, frozen=True, rename="camel"):
     api_version: str = ""
     kind: str = ""
-    status: _Status = _Status()
+    status: _CredentialStatus = _CredentialStatus()
 
 
 def understood(
@@ -95,13 +95,13 @@ def understood(
         AccessError: it cannot be run as it should be.
     """
     where = f"{who}: exec"
-    known = {field.encode_name for field in msgspec.structs.fields(Spec)}
+    known = {field.encode_name for field in msgspec.structs.fields(ExecConfig)}
     for key in spec:
         if key not in known:
             raise AccessError(f"{where}: {key} is not supported")
     try:
         said = {key: item for key, item in spec.items() if item is not None}
-        found = msgspec.convert(said, Spec)
+        found = msgspec.convert(said, ExecConfig)
     except msgspec.ValidationError as error:
         raise AccessError(f"{where}: {error}") from error
     if found.api_version not in VERSIONS:
@@ -124,7 +124,7 @@ class Plugin:
     """One program, and the credential that it gave last."""
 
     def __init__(
-        self, spec: Spec, who: str, cluster: Mapping[str, object], *, interactive: bool
+        self, spec: ExecConfig, who: str, cluster: Mapping[str, object], *, interactive: bool
     ) -> None:
         """Prepare; nothing is run before `credential`."""
         self._spec, self._name, self._interactive = spec, f"{who}: {spec.command}", interactive

@@ -1,0 +1,277 @@
+"""Objects of the API: how to name one, and how to decode answers, pages of lists and watch events.
+
+Tenants write most of an object, so an object that cannot be decoded must not cost its neighbours.
+The plain decoder comes first. A text that it cannot read is cut (`core.nesting`) and decoded again,
+object by object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+
+from istio_aux.core.nesting import DEEPEST, cutting, shallow
+from istio_aux.core.pod import Key, Metadata, shared
+from istio_aux.kube.errors import ApiError, UnreachableError, UnreadableError
+
+INITIAL_END = "k8s.io/initial-events-end"
+"""Annotation of the bookmark after which a streaming list is complete (KEP-3157)."""
+
+_LONGEST_WHY = 200
+"""Characters of an error shown to a person; a tenant may have written part of it."""
+
+
+class Resource(Protocol):
+    """What an object must have to be listed and watched."""
+
+    @property
+    def metadata(self) -> Metadata:
+        """Name, namespace, uid and resourceVersion."""
+        ...
+
+
+T = TypeVar("T", bound=Resource)
+S = TypeVar("S")
+
+
+def key_of(resource: Resource) -> Key:
+    """Return the key of an object."""
+    meta = resource.metadata
+    return Key(shared(meta.namespace), meta.name, meta.uid)
+
+
+class Unreadable(msgspec.Struct, frozen=True):
+    """An object that exists, but cannot be decoded; what is unknown of ``key`` is empty."""
+
+    key: Key
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.key if self.key.name else 'an object without a readable name'}: {self.why}"
+
+
+class ApiStatus(msgspec.Struct, frozen=True, rename="camel"):
+    """meta/v1 Status, how the API server reports an error."""
+
+    class Details(msgspec.Struct, frozen=True, rename="camel"):
+        """``details``: when to come back, and machine-readable causes."""
+
+        class Cause(msgspec.Struct, frozen=True):
+            """One of ``causes``."""
+
+            reason: str = ""
+            message: str = ""
+
+        retry_after_seconds: float | None = None
+        causes: tuple[Cause, ...] | None = None
+
+    status: str = ""
+    message: str = ""
+    reason: str = ""
+    code: int = 0
+    details: Details | None = None
+
+    def error(self, *, code: int = 0, retry_after: float | None = None) -> ApiError:
+        """Turn the status into an exception; ``code`` and ``retry_after`` fill what it lacks."""
+        asked = self.details.retry_after_seconds if self.details else None
+        return ApiError(
+            self.code or code,
+            self.message or "no message",
+            reason=self.reason,
+            retry_after=asked if asked is not None else retry_after,
+        )
+
+
+class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+    next: str = msgspec.field(name="continue", default="")
+
+
+class _ListOf(msgspec.Struct, Generic[S], frozen=True):
+    metadata: _ListMeta
+    items: list[S] | None = None
+
+
+class _EventOf(msgspec.Struct, Generic[S], frozen=True):
+    type: str
+    object: S
+
+
+class _OnlyMetadata(msgspec.Struct, frozen=True):
+    metadata: Metadata = Metadata()
+
+
+class _AnyMetadata(msgspec.Struct, frozen=True):
+    metadata: dict[str, object]
+
+
+class Page(msgspec.Struct, Generic[S], frozen=True):
+    """A page of a list. ``next`` is its ``continue``, empty on the last page."""
+
+    version: str
+    next: str
+    items: list[S]
+    unreadable: tuple[Unreadable, ...] = ()
+
+
+class Event(msgspec.Struct, Generic[S], frozen=True, gc=False):
+    """A line of a watch.
+
+    Attributes:
+        type: ``ADDED``, ``MODIFIED``, ``DELETED`` or ``BOOKMARK``.
+        metadata: of the object; of one that cannot be decoded, as much as can be.
+        resource: the object; None for a bookmark and for an object that cannot be decoded.
+        why: why the object cannot be decoded, or empty.
+    """
+
+    type: str
+    metadata: Metadata
+    resource: S | None = None
+    why: str = ""
+
+    @property
+    def ends_initial(self) -> bool:
+        """Whether all objects that existed at the start have been delivered."""
+        annotations = self.metadata.annotations or {}
+        return self.type == "BOOKMARK" and annotations.get(INITIAL_END) == "true"
+
+
+_raw_list = msgspec.json.Decoder(_ListOf[msgspec.Raw])
+_any_event = msgspec.json.Decoder(_EventOf[object])
+_raw_event = msgspec.json.Decoder(_EventOf[msgspec.Raw])
+_error_event = msgspec.json.Decoder(_EventOf[ApiStatus])
+_bookmark = msgspec.json.Decoder(_EventOf[_OnlyMetadata])
+_any_metadata = msgspec.json.Decoder(_AnyMetadata)
+
+
+class Reader(Generic[S]):
+    """Decodes answers that hold one object of a kind."""
+
+    def __init__(self, kind: type[S], name: str) -> None:
+        """Decode to ``kind``, a struct that error messages call ``name``."""
+        self._decoder = msgspec.json.Decoder(kind)
+        self._name = name
+
+    def read(self, body: bytes) -> S:
+        """Decode one answer; `UnreadableError` if that is not possible."""
+        try:
+            return self._decoder.decode(body)
+        except Exception:  # Decoders raise many types; the second attempt decides.
+            return self._read_cut(body)
+
+    def _read_cut(self, body: bytes) -> S:
+        try:
+            return self._decoder.decode(shallow(body))
+        except Exception as error:
+            raise UnreadableError(f"the answer is no {self._name}: {brief(error)}") from error
+
+
+class PageReader(Generic[T]):
+    """Decodes pages of a list."""
+
+    def __init__(self, kind: type[T]) -> None:
+        """Decode items to ``kind``."""
+        self._page = msgspec.json.Decoder(_ListOf[kind])
+        self._item = msgspec.json.Decoder(kind)
+
+    async def read(self, body: bytes) -> Page[T]:
+        """Decode one page; `UnreadableError` if it is no list."""
+        try:
+            found = self._page.decode(body)
+            return Page(found.metadata.resource_version, found.metadata.next, found.items or [])
+        except Exception:  # Find out which objects cannot be decoded.
+            text = await _cut(body)
+        try:
+            raw = _raw_list.decode(text)
+        except Exception as error:
+            raise UnreadableError(f"the answer is no list: {brief(error)}") from error
+        items, unreadable = list[T](), list[Unreadable]()
+        for item in raw.items or ():
+            try:
+                items.append(self._item.decode(item))
+            except Exception as error:
+                key = key_of(_OnlyMetadata(_identity(item)))
+                unreadable.append(Unreadable(key, brief(error)))
+        return Page(raw.metadata.resource_version, raw.metadata.next, items, tuple(unreadable))
+
+
+class EventReader(Generic[T]):
+    """Decodes lines of a watch."""
+
+    def __init__(self, kind: type[T]) -> None:
+        """Decode objects to ``kind``."""
+        self._event = msgspec.json.Decoder(_EventOf[kind])
+        self._object = msgspec.json.Decoder(kind)
+
+    def read(self, line: bytes) -> Event[T] | None:
+        """Decode a line that holds an object of the kind; None: see `read_other`."""
+        try:
+            found = self._event.decode(line)
+        except Exception:  # A bookmark, a Status, or an object that cannot be decoded.
+            return None
+        if found.type in {"ERROR", "BOOKMARK"}:
+            return None
+        return Event(found.type, found.object.metadata, found.object)
+
+    async def read_other(self, line: bytes) -> Event[T]:
+        """Decode any other line.
+
+        Raises:
+            ApiError: the server ended the stream with a Status.
+            UnreachableError: the line is no event; most likely it was cut.
+        """
+        if not line.endswith(b"\n"):
+            raise UnreachableError("the stream was cut within an event")
+        text = await _cut(line)
+        try:
+            kind = _any_event.decode(await _cut(text, 1)).type
+            if kind == "ERROR":
+                raise _error_event.decode(text).object.error()
+            if kind == "BOOKMARK":
+                return Event(kind, _bookmark.decode(text).object.metadata)
+        except ValueError as error:
+            raise UnreachableError(f"the stream brought no event: {brief(error)}") from error
+        try:
+            resource = self._object.decode(_raw_event.decode(text).object)
+        except Exception as error:
+            return Event(kind, await _event_identity(text), why=brief(error))
+        return Event(kind, resource.metadata, resource)
+
+
+async def _event_identity(text: bytes) -> Metadata:
+    try:
+        return _identity(_raw_event.decode(await _cut(text, 3)).object)
+    except ValueError:
+        return Metadata()
+
+
+def _identity(body: bytes | msgspec.Raw) -> Metadata:
+    """Read which object this is; what cannot be decoded of that is empty. Never raises."""
+    try:
+        found = _any_metadata.decode(shallow(bytes(body), deepest=2)).metadata
+    except Exception:  # The object counts as unreadable already.
+        return Metadata()
+    name, namespace, uid, version = (
+        value if isinstance(value := found.get(field), str) else ""
+        for field in ("name", "namespace", "uid", "resourceVersion")
+    )
+    return Metadata(name=name, namespace=namespace, uid=uid, resource_version=version)
+
+
+async def _cut(body: bytes, deepest: int = DEEPEST) -> bytes:
+    """`shallow` for a text of any size; yields to the event loop now and then."""
+    work = cutting(body, deepest)
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            return done.value
+        await asyncio.sleep(0)
+
+
+def brief(error: Exception) -> str:
+    """Say in one line why something could not be decoded."""
+    text = " ".join((str(error) or type(error).__name__).split())
+    return text if len(text) <= _LONGEST_WHY else f"{text[:_LONGEST_WHY]} ..."
