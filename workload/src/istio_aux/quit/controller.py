@@ -28,6 +28,7 @@ from istio_aux.kube.errors import ApiError, Backoff, KubeError, UnreachableError
 from istio_aux.kube.events import Events
 from istio_aux.kube.exec import execute
 from istio_aux.kube.objects import key_of
+from istio_aux.kube.port_forward import request as forward
 from istio_aux.recorder import QuitRecorder
 from istio_aux.telemetry import Telemetry
 
