@@ -150,8 +150,8 @@ class Client:
     ) -> AsyncGenerator[ClientWebSocketResponse]:
         """Upgrade a GET to a WebSocket; on leaving, the connection is closed without a wait.
 
-        To resume TLS sessions does not pay: it saves a tenth of our CPU of a connection and costs
-        the API server (Go 1.25) about as much, which reads the ticket and verifies again.
+        TLS sessions are not resumed: that saves us a sixth of the CPU of a connection, and costs
+        the API server of Kubernetes 1.36 a third more.
         """
         access = await self._access.current()
         with _errors(self._access):
