@@ -10,6 +10,7 @@ import httpx2
 import lab
 import lab.tools
 from lab import ports
+from lab.juju import image
 from lab.workload import Workload
 
 from benchmarks.numbers import CONTROLLER
@@ -17,8 +18,6 @@ from probe import connect
 
 SOURCE = lab.tools.BENCHMARKS / "quitter"
 """Where the controller that stands beside istio-aux is built from."""
-
-_RUN = "import sys; sys.path.insert(0, {!r}); from istio_aux.cli import main; sys.exit(main())"
 
 
 class Quitter(Protocol):
@@ -52,10 +51,15 @@ class IstioAux:
     """`istio-aux serve` under the rights that it ships with."""
 
     def __init__(self, workload: Workload, name: str, checkout: Path | None = None) -> None:
-        """Deploy it. ``checkout``: run the workload that is there, not the installed one."""
+        """Deploy it. ``checkout``: run the workload that is there, with its own dependencies."""
         workload.deploy()
         self.name = name
-        self._workload, self._checkout = workload, checkout
+        self._workload = workload
+        self._argv = workload.argv
+        if checkout:
+            python = Path(sys.executable).resolve()
+            installed = image.environment(checkout.resolve() / "workload", python)
+            self._argv[0] = str(installed / "bin/istio-aux")
 
     @property
     def process(self) -> lab.Process:
@@ -64,12 +68,7 @@ class IstioAux:
 
     def start(self) -> None:
         """Start it, without waiting."""
-        if not self._checkout:
-            self._workload.start()
-            return
-        source = str(self._checkout.resolve() / "workload/src")
-        _, *arguments = self._workload.argv
-        self._workload.start([sys.executable, "-c", _RUN.format(source), *arguments])
+        self._workload.start(self._argv)
 
     def stop(self) -> None:
         """End it."""

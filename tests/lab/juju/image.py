@@ -48,13 +48,15 @@ def of_workload(workload: Path) -> Image:
     )
 
 
-def environment(workload: Path) -> Path:
+def environment(workload: Path, python: Path | None = None) -> Path:
     """Return the virtual environment with the program of the folder `workload` installed.
+
+    ``python``: its interpreter, by default the one that ships.
 
     Raises:
         ChildProcessError: when uv cannot install it; the message ends with what uv said.
     """
-    python, excuse = interpreters.shipped()
+    python, excuse = (python, "") if python else interpreters.shipped()
     folder = cache.root().parent / "workload" / _digest(workload, python)
     with cache.lock(folder.with_suffix(".lock"), waiting="another process installs the workload"):
         if not (folder / "ready").exists():
