@@ -7,13 +7,16 @@ import gc
 import io
 import json
 import resource
+import runpy
 import socket
 import tracemalloc
+from asyncio import sslproto
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
+from istio_aux import serving as serving_module
 from istio_aux.admission.webhook import BODIES, UNCOUNTED
 from istio_aux.serving import Connection, ServingLimits
 from istio_aux.telemetry import Bounded, Closed
@@ -304,6 +307,15 @@ async def test_a_handshake_takes_little_memory(tmp_path: Path) -> None:
             )
             await asyncio.sleep(0)  # Each task makes its TLS object in its first turn.
             assert tracemalloc.get_traced_memory()[1] < 20 * (100 << 10)
+
+
+@pytest.mark.parametrize("missing", ["SSLProtocol", "SSLProtocol.max_size"])
+def test_a_python_without_that_limit_of_a_handshake_keeps_its_own(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(f"asyncio.sslproto.{missing}")
+    assert "Listener" in runpy.run_path(serving_module.__file__)
+    assert not hasattr(getattr(sslproto, "SSLProtocol", None), "max_size")
 
 
 @driven
