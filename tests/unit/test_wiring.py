@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
+from pathlib import Path
+
 import pytest
+from aiohttp import web
 from istio_aux import wiring
 from istio_aux.core.pod import Metadata
+from istio_aux.core.policy import QuitMode, RacePolicy, RepairPolicy
 from istio_aux.core.quit_state import QuitScope
 from istio_aux.core.selectors import parse
 from istio_aux.core.webhooks import Namespace
@@ -12,11 +17,13 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
 from istio_aux.kube.objects import Key
 from istio_aux.quit.controller import Controller, Selection
+from istio_aux.settings import Settings
 from istio_aux.telemetry import Telemetry
-from istio_aux.wiring import Watches
+from istio_aux.wiring import Watches, Wiring
 from unit.apiserver import ApiServer
 from unit.asynchronous import background, driven, until
 from unit.core.pods import RUNNING, job
+from unit.store import refusal
 
 MESHED = {"main": RUNNING, "istio-proxy": RUNNING}
 
@@ -81,6 +88,38 @@ async def test_a_watch_that_is_dead_for_long_makes_unready_and_unfit_until_it_li
             assert "Cannot connect" in watches.missing()["pods"]
             await api.start()
             await until(lambda: watches.ready and not watches.dead("pods"), "it lives")
+
+
+class WithoutPods(ApiServer):
+    """An API server that refuses to list pods."""
+
+    async def _route(self, request: web.Request) -> web.StreamResponse:
+        if request.path == "/api/v1/pods":
+            return refusal(403, "Forbidden", "pods is forbidden")
+        return await super()._route(request)
+
+
+@pytest.mark.parametrize(("quit_", "ready"), [(QuitMode.ON, False), (QuitMode.OFF, True)])
+@driven
+async def test_only_quits_need_pods_for_readiness(quit_: QuitMode, ready: bool) -> None:
+    """Repair is no reason to take a unit out of admission: reviews need no pods."""
+    settings = Settings(
+        tls_certificate=Path("tls.crt"), tls_key=Path("tls.key"), quit=quit_,
+        repair_policy=RepairPolicy(race=RacePolicy.REPORT),
+    )  # fmt: skip
+    async with WithoutPods() as api, AsyncExitStack() as stack:
+        wired = Wiring(settings, api.access())
+        await stack.enter_async_context(wired.client)
+        for name, work in wired.work().items():
+            if name.startswith("watch "):
+                await stack.enter_async_context(background(work()))
+        wired.listening = True
+        (missing,) = await until(
+            lambda: len(wired.status().missing) == 1 and wired.status().missing, "pods are refused"
+        )
+        assert missing.startswith("pods: no complete list yet: ")
+        assert "pods is forbidden" in missing
+        assert wired.status().ready is ready
 
 
 def test_namespaces_are_selected_by_their_labels_as_they_change() -> None:
