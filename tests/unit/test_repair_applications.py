@@ -48,16 +48,7 @@ async def test_pods_of_an_application_that_asks_are_unmeshed_without_a_sidecar()
 
 
 @driven
-async def test_they_are_restarted_like_others() -> None:
-    async with cluster() as world:
-        ask(world)
-        await world.pod("web-0", namespace="bank", labels=WEB, owner=STATEFUL)
-        await until(lambda: said(world).meshed, "it is meshed")
-        assert world.api.evictions == ["web-0"]
-
-
-@driven
-async def test_no_pod_is_evicted_before_a_new_one_would_get_its_sidecar() -> None:
+async def test_they_are_restarted_once_a_new_one_would_get_its_sidecar() -> None:
     """Our own admission is in force a moment later than this process leads."""
     async with cluster() as world:
         ask(world)
@@ -126,6 +117,7 @@ async def test_an_application_is_live_when_a_new_pod_of_it_would_get_a_sidecar()
         assert (found.revision, found.root_namespace) == ("default", "istio-system")
 
 
+@pytest.mark.parametrize("entry", ["bank/web", "bank/*"])
 @pytest.mark.parametrize(
     ("labels", "reason"),
     [
@@ -135,14 +127,15 @@ async def test_an_application_is_live_when_a_new_pod_of_it_would_get_a_sidecar()
 )
 @driven
 async def test_a_namespace_that_forbids_it_is_reported_and_not_fought(
-    labels: dict[str, str], reason: str
+    labels: dict[str, str], reason: str, entry: str
 ) -> None:
     async with cluster() as world:
-        ask(world)
+        ask(world, entry)
         await world.relabel("bank", labels)
         await world.pod("web-0", namespace="bank", labels=WEB)
         await world.known(1)
         await until(lambda: said(world).meshed is False, "it is seen")
+        assert f"bank/{said(world).name}" == entry
         assert said(world).live is False
         assert reason in said(world).live_reason
         assert (world.unmeshed, world.api.evictions) == ({}, [])
@@ -157,22 +150,6 @@ async def test_nothing_is_said_of_pods_that_nobody_watches() -> None:
         assert (said(world).meshed, said(world).meshed_reason) == (None, "race-policy: off")
         assert said(world).live is True
         assert world.unmeshed == {}
-
-
-@driven
-async def test_a_model_of_which_all_are_asked_for_says_why_none_is_injected() -> None:
-    """Where the namespace forbids it, nothing but the status says what is left out."""
-    async with cluster(policy=REPORT) as world:
-        ask(world, "bank/*")
-        await world.pod("web-0", namespace="bank", labels=WEB)
-        await world.pod("nobody-0", namespace="bank")
-        await world.known(2)
-        await until(lambda: said(world).meshed is False, "it is without")
-        assert (said(world).name, said(world).live) == ("*", True)
-        world.namespaces["bank"] = {"istio-injection": "disabled"}
-        world.repair.relabelled("bank")
-        await until(lambda: said(world).live is False, "it forbids injection")
-        assert said(world).live_reason
 
 
 @driven

@@ -76,24 +76,6 @@ async def test_a_job_is_suspended_once_for_all_its_pods() -> None:
 
 
 @driven
-async def test_a_job_that_somebody_suspended_is_left_alone() -> None:
-    async with kubeflow() as world:
-        await world.api.change({"suspend": True})
-        refused = await world.restart(world.process())
-        assert refused == "its TFJob is not suspended: somebody else has suspended it"
-        assert patches(world.api) == 0
-
-
-@driven
-async def test_a_job_is_not_suspended_unless_that_is_allowed() -> None:
-    async with kubeflow() as world:
-        assert (
-            await world.restart(world.process(allowed=False)) == "this process may not suspend it"
-        )
-        assert not world.api.suspended
-
-
-@driven
 async def test_a_job_is_not_suspended_while_a_budget_lets_none_of_its_pods_go() -> None:
     """The operator would delete them whatever it says."""
     async with kubeflow() as world:
@@ -128,8 +110,11 @@ async def test_a_job_that_changed_since_it_was_read_is_not_suspended() -> None:
 
     async with kubeflow() as world:
         world.api.faults.append(meddle)
-        refused = await world.restart(world.process())
-        assert "409" in refused
+        process = world.process()
+        assert "409" in await world.restart(process)
+        refused = await world.restart(process)
+        assert refused == "its TFJob is not suspended: somebody else has suspended it"
+        assert patches(world.api) == 1
         assert not world.api.marked
 
 
@@ -179,20 +164,11 @@ async def test_a_job_whose_operator_is_away_keeps_its_pods() -> None:
 
 @driven
 async def test_a_job_is_resumed_however_often_that_is_refused_at_first() -> None:
+    """At the time that the API server names, where it does."""
+    asked = list[float]()
+
     async def refuse(request: web.Request) -> web.Response | None:
         return refusal(403, "Forbidden", "not you") if request.method == "PATCH" else None
-
-    async with kubeflow() as world:
-        process = world.process()
-        await world.restart(process)
-        world.api.faults += [refuse] * 5
-        await until(lambda: "not you" in process.status()[0].reason, "the reason is shown")
-        await world.resumed()
-
-
-@driven
-async def test_a_job_is_resumed_when_a_busy_api_server_says_so() -> None:
-    asked = list[float]()
 
     async def throttle(request: web.Request) -> web.Response | None:
         if request.method != "PATCH":
@@ -203,6 +179,7 @@ async def test_a_job_is_resumed_when_a_busy_api_server_says_so() -> None:
     async with kubeflow() as world:
         process = world.process()
         await world.restart(process)
-        world.api.faults.append(throttle)
+        world.api.faults += [*[refuse] * 5, throttle]
+        await until(lambda: "not you" in process.status()[0].reason, "the reason is shown")
         await world.resumed()
         assert asyncio.get_running_loop().time() - asked[0] >= 1

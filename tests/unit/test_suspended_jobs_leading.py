@@ -24,10 +24,15 @@ async def test_whoever_leads_next_resumes_the_job(allowed: bool) -> None:
     """Also when the policy was changed meanwhile, so that nothing would be suspended now."""
     async with kubeflow() as world:
         await world.suspended()
-        world.process(allowed=allowed)
+        process = world.process(allowed=allowed)
+        await until(lambda: world.gauge("istio_aux_suspended_jobs") == 1, "it is counted")
         await world.api.end()
         await world.resumed()
         assert world.api.job["status"]["conditions"][0]["type"] == "Running"
+        await until(lambda: world.gauge("istio_aux_suspended_jobs") == 0, "it is not any more")
+        assert not process.status()
+        refused = await world.restart(process)
+        assert refused == ("" if allowed else "this process may not suspend it")
 
 
 @driven
@@ -91,25 +96,15 @@ async def test_a_bound_that_began_under_an_earlier_leader_ends_under_the_next() 
         await until(lambda: not process.status(), "nothing is under way")
 
 
+@pytest.mark.parametrize("allowed", [True, False])
 @driven
-async def test_suspended_jobs_are_counted_while_they_are() -> None:
-    async with kubeflow() as world:
-        await world.suspended()
-        process = world.process()
-        await until(lambda: world.gauge("istio_aux_suspended_jobs") == 1, "it is counted")
-        await world.api.end()
-        await until(lambda: world.gauge("istio_aux_suspended_jobs") == 0, "it is not any more")
-        assert not process.status()
-
-
-@driven
-async def test_a_job_is_resumed_once_the_right_to_list_jobs_is_given_back() -> None:
+async def test_a_job_is_resumed_once_the_right_to_list_jobs_is_given_back(allowed: bool) -> None:
     """Without `restart-jobs` the charm grants it as soon as it finds such a Job."""
     async with kubeflow() as world:
         await world.suspended()
         await world.api.end()
         await forbid(world)
-        world.process(allowed=False, search=0.02)
+        world.process(allowed=allowed, search=600 if allowed else 0.02)
         await world.resumed()
 
 
@@ -144,16 +139,6 @@ async def forbid(world: World) -> None:
         return refusal(403, "Forbidden", "no") if request.path.endswith("/tfjobs") else None
 
     world.api.faults += [refuse] * 3
-
-
-@driven
-async def test_without_the_right_to_list_jobs_it_is_tried_again_if_some_may_be_suspended() -> None:
-    async with kubeflow() as world:
-        await world.suspended()
-        await world.api.end()
-        await forbid(world)
-        world.process()
-        await world.resumed()
 
 
 @driven

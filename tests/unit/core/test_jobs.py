@@ -117,8 +117,11 @@ def test_a_pod_of_a_job_that_is_not_suspended_is_evicted_below_its_limit(
             "its Job is part of JobSet train, which might fail or start again"),
         row("of a TrainJob", job(TRAINJOB),
             "its Job is part of TrainJob train, which might fail or start again"),
-        row("that is finished", job(status=ended("Complete")), "its Job is finished"),
-        row("that has failed", job(status=ended("FailureTarget")), "its Job is finished"),
+        *(
+            row(f"with the condition {condition}", job(status=ended(condition)),
+                "its Job is finished")
+            for condition in ("Complete", "Failed", "SuccessCriteriaMet", "FailureTarget")
+        ),
         row("that somebody suspended", job(suspend=True), "its Job is suspended"),
         row("of another cluster", job(managedBy="kueue.x-k8s.io/multikueue"),
             "its Job is managed by kueue.x-k8s.io/multikueue"),

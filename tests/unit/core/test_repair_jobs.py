@@ -60,13 +60,6 @@ def test_no_pod_of_a_job_that_is_or_may_be_finished_is_restarted(
     assert decision.reason.endswith(f"not restarted: {because}")
 
 
-@pytest.mark.parametrize("finished", [True, None])
-def test_whether_a_controller_that_is_no_job_is_finished_is_not_asked(
-    finished: bool | None,
-) -> None:
-    assert isinstance(decide(unmeshed(), owner_finished=finished), repair.Restart)
-
-
 @pytest.mark.parametrize("finished", [False, True, None])
 @pytest.mark.parametrize("restart", ["Never", "OnFailure"])
 @pytest.mark.parametrize(
@@ -89,25 +82,11 @@ def test_a_kubeflow_job_is_suspended_for_its_pods(
     )
 
 
-def test_a_kubeflow_job_is_not_suspended_unless_jobs_are_allowed() -> None:
-    """T41: by policy, never by surprise."""
-    decision = decide(job(owner=TFJOB))
-    assert isinstance(decision, repair.ReportUnmeshed), decision
-    assert decision.reason.endswith("not restarted: it is a TFJob's, and restart-jobs is off")
-
-
 def test_a_job_of_a_version_that_is_not_the_training_operator_s_is_only_reported() -> None:
     """T41: what mpi-operator makes of a suspension is not known, and its Job fails with a pod."""
     decision = decide(job(owner=("kubeflow.org/v2beta1", "MPIJob")), WITH_JOBS)
     assert isinstance(decision, repair.ReportUnmeshed), decision
     assert "not restarted: the MPIJob would fail" in decision.reason
-
-
-@pytest.mark.parametrize("pod", [unmeshed(), job()])
-def test_other_pods_are_evicted(pod: Pod) -> None:
-    decision = decide(pod, WITH_JOBS)
-    assert isinstance(decision, repair.Restart), decision
-    assert not decision.suspend
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""In which order, and how fast, unmeshed pods are restarted: stories of one controller."""
+"""In which order, and how fast, the unmeshed pods of one controller are restarted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from istio_aux.core.rollout import (
 )
 from unit.core.pods import RUNNING
 from unit.core.restart_story import LIMITS, Story, bare, going, meshed
-from unit.core.unmeshed import NO, REPORT, RESTART, STATEFUL, UNKNOWN, YES, decide, job, unmeshed
+from unit.core.unmeshed import NO, REPORT, RESTART, STATEFUL, UNKNOWN, decide, job, unmeshed
 
 NOW = Moment(1000.0, 1e9)
 
@@ -39,17 +39,19 @@ def test_a_stateful_set_is_restarted_from_its_highest_ordinal() -> None:
 
 
 def test_the_next_pod_waits_until_the_replacement_is_ready_with_a_sidecar() -> None:
-    """T41: gone, not made yet, not ready yet: each of these is a reason to wait."""
+    """T41; a pod of another ordinal is new where the set is scaled up meanwhile."""
     story = Story(bare("web-0"), bare("web-1"))
-    story.evict()
+    assert story.evict() == "web-1"
     for pods in (
-        [bare("web-0"), bare("web-1")],
-        [bare("web-0"), going(bare("web-1"))],
-        [bare("web-0")],
-        [bare("web-0"), meshed("web-1", ready=False)],
-        [bare("web-0"), going(meshed("web-1"))],
+        [bare("web-1")],
+        [going(bare("web-1"))],
+        [],
+        [meshed("web-1", ready=False)],
+        [going(meshed("web-1"))],
+        [going(bare("web-1")), meshed("web-2")],
+        [meshed("web-2")],
     ):
-        held = story.see(*pods)
+        held = story.see(bare("web-0"), *pods)
         assert isinstance(held, Hold), pods
         assert held.until == 1060.0
         assert held.reason.startswith("web-1 was evicted, and no replacement is Ready")
@@ -101,15 +103,6 @@ def test_who_leads_next_waits_for_a_replacement_that_is_not_ready() -> None:
     assert story.evict() == "b"
 
 
-def test_a_new_course_gives_a_stopped_controller_another_try() -> None:
-    """For example because the injector has changed since."""
-    story = Story(bare("a"))
-    story.evict()
-    assert isinstance(story.see(bare("b")), Stop)
-    story.rollout = Rollout()
-    assert story.evict() == "b"
-
-
 def test_a_replacement_of_which_too_little_is_known_is_waited_for() -> None:
     """Unknown is never healthy, and no reason to stop for good."""
     story = Story(bare("a"), bare("b"))
@@ -132,14 +125,6 @@ def test_the_pods_that_were_there_already_are_no_replacement() -> None:
     story = Story(bare("a"), bare("b"), meshed("c"))
     story.evict()
     assert isinstance(story.see(bare("b"), meshed("c")), Hold)
-
-
-def test_a_new_pod_of_another_ordinal_is_no_replacement() -> None:
-    """A StatefulSet that is scaled up while its pod is on the way out."""
-    story = Story(bare("web-0"), bare("web-1"))
-    assert story.evict() == "web-1"
-    assert isinstance(story.see(bare("web-0"), going(bare("web-1")), meshed("web-2")), Hold)
-    assert isinstance(story.see(bare("web-0"), meshed("web-2")), Hold)
 
 
 def test_a_replacement_that_never_comes_stops_the_loop_until_it_does() -> None:
@@ -171,10 +156,14 @@ def test_a_refused_eviction_is_tried_again_ever_later() -> None:
     assert waits == [10, 20, 40, 80, 160, 300, 300]
 
 
-def test_what_the_api_server_asks_for_is_respected() -> None:
-    """Retry-After, when it is longer than the pause that is due anyway."""
-    assert refused(Rollout(), "429", NOW, LIMITS, asked=30.0).retry_at == 1030.0
-    assert refused(Rollout(), "429", NOW, LIMITS, asked=1.0).retry_at == 1010.0
+@pytest.mark.parametrize(
+    ("refusals", "asked", "retry_at"), [(0, 30.0, 1030.0), (0, 1.0, 1010.0), (10_000, 0.0, 1300.0)]
+)
+def test_the_longer_of_our_own_delay_and_retry_after_counts(
+    refusals: int, asked: float, retry_at: float
+) -> None:
+    after = refused(Rollout(refusals=refusals), "429", NOW, LIMITS, asked=asked)
+    assert after.retry_at == retry_at
 
 
 def test_a_pod_that_has_changed_since_is_looked_at_again_soon() -> None:
@@ -186,11 +175,6 @@ def test_a_pod_that_has_changed_since_is_looked_at_again_soon() -> None:
         assert isinstance(story.next, Hold)
         assert isinstance(story.see(bare("a")), Next)
     assert story.rollout.refusals == 0
-
-
-def test_ten_thousand_refusals_are_no_problem() -> None:
-    rollout = Rollout(refusals=10_000)
-    assert refused(rollout, "429", NOW, LIMITS).retry_at == 1300.0
 
 
 def test_a_success_forgets_the_refusals() -> None:
@@ -225,69 +209,51 @@ def test_an_eviction_that_nobody_answered_is_tried_again_if_it_did_not_happen() 
     assert story.evict() == "a"
 
 
-def test_of_a_deployment_a_pod_that_is_not_ready_goes_first() -> None:
-    """Nobody is served by it."""
-    story = Story(bare("a"), bare("b"), bare("c", ready=False))
-    assert story.evict() == "c"
-
-
-def test_of_a_stateful_set_a_pod_that_is_not_ready_goes_first() -> None:
-    """Else a StatefulSet would make no pod after it: the set would lose a second one."""
-    story = Story(bare("web-0", ready=False), bare("web-1", ready=False), bare("web-2"))
-    assert story.evict() == "web-0"
-
-
-def test_no_pod_is_evicted_behind_one_that_is_not_ready_for_another_reason() -> None:
-    """The StatefulSet would not make it again."""
-    broken = meshed("web-1", ready=False)
-    story = Story(broken, bare("web-2"))
-    assert story.next == Hold(reason="web-1 is not Ready, and comes before the others")
-    assert isinstance(story.see(meshed("web-1"), bare("web-2")), Next)
-    story = Story(bare("web-0"), broken, bare("web-2"))
-    assert story.evict() == "web-0"
-
-
-def test_only_pods_that_may_be_restarted_are() -> None:
-    story = Story(bare("a", restart=False), meshed("b"))
-    assert story.next is None
-
-
-READY = {"ready": True}
+BROKEN = meshed("web-1", ready=False)
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"),
+    ("pods", "expected"),
+    [
+        ([bare("a"), bare("b"), bare("c", ready=False)], "c"),
+        ([bare("a", restart=False), meshed("b")], None),
+        ([bare("web-0", ready=False), bare("web-1", ready=False), bare("web-2")], "web-0"),
+        ([bare("web-0"), BROKEN, bare("web-2")], "web-0"),
+        ([BROKEN, bare("web-2")], Hold("web-1 is not Ready, and comes before the others")),
+    ],
+    ids=["Deployment", "none", "the gap first", "before the gap", "never behind the gap"],
+)
+def test_a_pod_that_is_not_ready_goes_first(
+    pods: list[Replica], expected: str | Hold | None
+) -> None:
+    """It serves nobody, and a StatefulSet makes no pod behind it."""
+    found = Story(*pods).next
+    assert (found.pod.name if isinstance(found, Next) else found) == expected
+
+
+PROXY = {"istio-proxy": RUNNING}
+
+
+@pytest.mark.parametrize(
+    ("fields", "context", "expected"),
     [
         (
-            replica(unmeshed(owner=STATEFUL, name="web-3"), decide(unmeshed(owner=STATEFUL))),
-            {"sidecar": Sidecar.MISSING, "restart": True, "ordinal": 3, **READY},
+            {"owner": STATEFUL, "name": "web-3"}, (RESTART,),
+            {"sidecar": Sidecar.MISSING, "restart": True, "ordinal": 3, "ready": True},
         ),
-        (
-            replica(unmeshed(ready=False), decide(unmeshed(ready=False), REPORT)),
-            {"sidecar": Sidecar.MISSING},
-        ),
-        (
-            replica(unmeshed(), decide(unmeshed(), RESTART, UNKNOWN)),
-            {"sidecar": Sidecar.UNKNOWN, **READY},
-        ),
-        (
-            replica(unmeshed(), decide(unmeshed(), RESTART, NO)),
-            {"sidecar": Sidecar.UNWANTED, **READY},
-        ),
-        (
-            replica(
-                unmeshed({"istio-proxy": RUNNING}), decide(unmeshed({"istio-proxy": RUNNING}))
-            ),
-            {"sidecar": Sidecar.PRESENT, **READY},
-        ),
-        (
-            replica(unmeshed(deleting=True), decide(unmeshed(deleting=True), RESTART, YES)),
-            {"sidecar": Sidecar.UNWANTED, "deleting": True},
-        ),
+        ({"ready": False}, (REPORT,), {"sidecar": Sidecar.MISSING}),
+        ({}, (RESTART, UNKNOWN), {"sidecar": Sidecar.UNKNOWN, "ready": True}),
+        ({}, (RESTART, NO), {"sidecar": Sidecar.UNWANTED, "ready": True}),
+        ({"containers": PROXY}, (RESTART,), {"sidecar": Sidecar.PRESENT, "ready": True}),
+        ({"deleting": True}, (RESTART,), {"sidecar": Sidecar.UNWANTED, "deleting": True}),
     ],
 )  # fmt: skip
-def test_a_pod_as_its_rollout_sees_it(found: Replica, expected: dict[str, Any]) -> None:
-    assert found == Replica(name=found.name, uid="pod-1", **expected)
+def test_a_pod_as_its_rollout_sees_it(
+    fields: dict[str, Any], context: tuple[Any, ...], expected: dict[str, Any]
+) -> None:
+    found = unmeshed(**fields)
+    expected = {"name": found.metadata.name, "uid": "pod-1", **expected}
+    assert replica(found, decide(found, *context)) == Replica(**expected)
 
 
 @pytest.mark.parametrize(
