@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,7 +19,7 @@ from istio_aux.kube.events import Events
 from istio_aux.kube.watch import Watch
 from istio_aux.quit.controller import Controller, Selection
 from istio_aux.telemetry import Telemetry
-from unit.apiserver import ApiServer, proxy_quits
+from unit.apiserver import ApiServer, proxy_quits, refusal
 from unit.asynchronous import background, until
 from unit.core.pods import RUNNING, State, document, exited
 from unit.podverbs import agent_quits
@@ -93,6 +94,29 @@ class World:
 
     def reasons(self) -> list[str]:
         return [event["reason"] for event in self.api.events]
+
+    def refuse(
+        self, ending: str, code: int, reason: str, text: str = "", *, after: int | None = None
+    ) -> list[float]:
+        """Refuse requests whose ``METHOD path`` ends so; return the times at which they came.
+
+        It lasts until `ApiServer.faults` is cleared. With ``after`` one request is refused, and the
+        answer asks the client to come again after so many seconds.
+        """
+        came = list[float]()
+
+        async def fault(request: web.Request) -> web.Response | None:
+            if not f"{request.method} {request.path}".endswith(ending):
+                return None
+            came.append(asyncio.get_running_loop().time())
+            if after is not None and len(came) > 1:
+                return None
+            self.api.faults.append(fault)
+            headers = None if after is None else {"Retry-After": str(after)}
+            return refusal(code, reason, text, headers=headers)
+
+        self.api.faults.append(fault)
+        return came
 
 
 def freeing(world: World, answer: Answer = proxy_quits) -> Answer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from istio_aux.core.policy import Policy
 from msgspec.structs import replace
 from unit.asynchronous import driven, until
 from unit.core.pods import RUNNING
@@ -18,8 +17,8 @@ async def kept(world: World, name: str = "job") -> None:
 
 
 @driven
-async def test_a_blocked_pod_says_by_whom_at_once_and_tells_its_owner_later() -> None:
-    """T13."""
+async def test_a_blocked_pod_says_by_whom_at_once_and_tells_its_owner_later_and_once() -> None:
+    """T13, T22: a pod that is blocked again, or seen again, gets no second Event."""
     async with cluster(limits=SOON) as world:
         await kept(world)
         (blocked,) = await until(world.controller.blocked, "it is known")
@@ -32,6 +31,15 @@ async def test_a_blocked_pod_says_by_whom_at_once_and_tells_its_owner_later() ->
         assert (event["reason"], event["type"]) == ("ProxyQuitBlocked", "Normal")
         assert "cloud-sql-proxy" in event["note"]
         assert "istio-aux.io/ignore-containers" in event["note"]
+        await world.pod("job", main=RUNNING, others={"cloud-sql-proxy": RUNNING})
+        await until(lambda: world.controller.blocked() == [], "it is not blocked any more")
+        await kept(world)
+        await until(world.controller.blocked, "it is blocked again")
+        world.controller.lead(False)
+        world.controller.lead(True)
+        await kept(world, "marker")
+        await until(lambda: len(world.api.events) == 2, "what came later is told")
+        assert world.api.events[-1]["regarding"]["name"] == "marker"
         assert world.told == []
 
 
@@ -48,34 +56,6 @@ async def test_a_pod_that_is_not_blocked_for_long_is_not_told() -> None:
         await until(lambda: len(world.api.events) == 2, "what was blocked later is told")
         assert world.reasons() == ["ProxyQuit", "ProxyQuitBlocked"]
         assert world.api.events[-1]["regarding"]["name"] == "marker"
-
-
-@driven
-async def test_a_container_that_is_ignored_blocks_nobody() -> None:
-    """T13."""
-    policy = Policy(ignore_containers=frozenset({"cloud-sql-proxy"}))
-    async with cluster(limits=SOON, policy=policy) as world:
-        await kept(world)
-        await world.ended("exited")
-        assert world.told == ["job"]
-
-
-@driven
-async def test_the_owner_of_a_blocked_pod_is_told_once() -> None:
-    """T22: a pod that is blocked again, or seen again, gets no second Event."""
-    async with cluster(limits=SOON) as world:
-        await kept(world)
-        await until(lambda: world.api.events, "the Event is there")
-        await world.pod("job", main=RUNNING, others={"cloud-sql-proxy": RUNNING})
-        await until(lambda: world.controller.blocked() == [], "it is not blocked any more")
-        await kept(world)
-        await until(world.controller.blocked, "it is blocked again")
-        world.controller.lead(False)
-        world.controller.lead(True)
-        await kept(world, "marker")
-        await until(lambda: len(world.api.events) == 2, "what came later is told")
-        told = [event["regarding"]["name"] for event in world.api.events]
-        assert told == ["job", "marker"]
 
 
 @driven

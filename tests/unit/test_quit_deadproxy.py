@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from copy import deepcopy
 from typing import Any
 
 import pytest
 from aiohttp import web
 from istio_aux.core.policy import DeadProxy, Policy, QuitMode
 from msgspec.structs import replace
-from unit.apiserver import ApiServer, refusal
+from unit.apiserver import ApiServer
 from unit.asynchronous import driven, until
 from unit.core.pods import RUNNING, exited, waiting
 from unit.quitting import ENDED, FAST, World, at_work, cluster
@@ -89,19 +87,6 @@ def about(api: ApiServer) -> list[str]:
 
 
 @driven
-async def test_a_payload_that_ends_shortly_after_its_proxy_is_no_loss() -> None:
-    """T30: the two are reported one after the other."""
-    async with cluster(limits=replace(FAST, lost_after=0.4)) as world:
-        await torn(world)
-        await until(world.controller.lost, "it is known")
-        await world.pod("job", main=ENDED, proxy=ENDED, owners=[JOB])
-        await until(lambda: world.controller.lost() == [], "it is over")
-        await world.pod("marker", main=RUNNING, proxy=ENDED)
-        await until(lambda: world.api.events, "what came later is told")
-        assert [event["regarding"]["name"] for event in world.api.events] == ["marker"]
-
-
-@driven
 async def test_a_pod_with_a_dead_proxy_is_deleted_as_it_was_seen() -> None:
     """T41: UID and resourceVersion are preconditions."""
     asked: list[dict[str, Any]] = []
@@ -148,96 +133,37 @@ async def test_a_pod_that_changed_before_its_deletion_is_read_and_decided_on_aga
         assert world.count('istio_aux_dead_proxies_total{action="delete-failed"}') == 0
 
 
+@pytest.mark.parametrize(
+    ("code", "reason", "shown"),
+    [
+        (403, "Forbidden", "not deleted: 403 Forbidden: no"),
+        (504, "Timeout", "not known whether it was deleted: 504 Timeout: no"),
+    ],
+)
 @driven
-async def test_a_pod_that_changed_and_is_still_lost_is_deleted_all_the_same() -> None:
+async def test_a_deletion_that_failed_is_shown_and_tried_again(
+    code: int, reason: str, shown: str
+) -> None:
+    """T23: after a server error it may have happened."""
     async with cluster(limits=SOON, policy=DELETE) as world:
-
-        async def touched(request: web.Request) -> web.StreamResponse | None:
-            if request.method != "DELETE":
-                return None
-            await torn(world, annotations={"touched": "yes"})
-            return refusal(409, "Conflict", "Precondition failed: resourceVersion")
-
-        world.api.faults.append(touched)
-        await torn(world)
-        await until(lambda: gone(world), "it is deleted")
-        assert world.api.requests.count(f"DELETE {POD}") == 2
-
-
-@driven
-async def test_a_deletion_that_is_refused_is_shown_and_tried_again() -> None:
-    """T23."""
-    async with cluster(limits=SOON, policy=DELETE) as world:
-
-        async def refuse(request: web.Request) -> web.StreamResponse | None:
-            if request.method != "DELETE":
-                return None
-            world.api.faults.append(refuse)
-            return refusal(403, "Forbidden", "pods is forbidden")
-
-        world.api.faults.append(refuse)
+        world.refuse(f"DELETE {POD}", code, reason, "no")
         await torn(world)
         failed = 'istio_aux_dead_proxies_total{action="delete-failed"}'
         await until(lambda: world.count(failed) >= 2, "it is tried again")
         (lost,) = world.controller.lost()
-        assert lost.reason.endswith("; not deleted: 403 Forbidden: pods is forbidden")
+        assert lost.reason.endswith(f"; {shown}")
         assert world.controller.stuck() == []
         world.api.faults.clear()
         await until(lambda: gone(world), "it is deleted")
 
 
 @driven
-async def test_a_pod_is_deleted_once_what_kept_it_from_that_is_over() -> None:
-    """It was reported before: the level counts, not the change."""
+async def test_a_deletion_that_is_throttled_is_tried_again_when_the_api_server_says() -> None:
     async with cluster(limits=SOON, policy=DELETE) as world:
-        await torn(world, annotations={"istio-aux.io/quit-grace": "soon"})
-        await until(lambda: world.reasons() == ["ProxyLost"], "it is reported")
-        assert not gone(world)
+        came = world.refuse(f"DELETE {POD}", 429, "TooManyRequests", after=1)
         await torn(world)
         await until(lambda: gone(world), "it is deleted")
-        await until(lambda: len(world.api.events) == 2, "both Events are there")
-    assert world.reasons() == ["ProxyLost", "DeadProxyPodDeleted"]
-
-
-@driven
-async def test_a_report_on_an_older_state_of_a_pod_does_not_put_off_its_deletion() -> None:
-    """The API server answers with what it has cached; the watch has told of a newer state."""
-    async with cluster(limits=SOON, policy=DELETE) as world:
-        await torn(world, annotations={"istio-aux.io/quit-grace": "soon"})
-        older = deepcopy(world.api.get("pods", "training", "job"))
-
-        async def stale(request: web.Request) -> web.StreamResponse | None:
-            if (request.method, request.path) != ("GET", POD):
-                return None
-            await torn(world)
-            await until(lambda: "not deleted" not in world.controller.lost()[0].reason, "told")
-            return web.json_response(older)
-
-        world.api.faults.append(stale)
-        await until(lambda: gone(world), "it is deleted")
-
-
-@driven
-async def test_a_deletion_that_ended_in_a_server_error_may_have_happened() -> None:
-    async with cluster(limits=SOON, policy=DELETE) as world:
-
-        async def fail(request: web.Request) -> web.StreamResponse | None:
-            if request.method != "DELETE":
-                return None
-            world.api.faults.append(fail)
-            return refusal(504, "Timeout", "request did not complete")
-
-        world.api.faults.append(fail)
-        await torn(world)
-        await until(lambda: f"DELETE {POD}" in world.api.requests, "it is tried")
-        (lost,) = await until(
-            lambda: [pod for pod in world.controller.lost() if "504" in pod.reason], "it is shown"
-        )
-        assert lost.reason.endswith(
-            "; not known whether it was deleted: 504 Timeout: request did not complete"
-        )
-        world.api.faults.clear()
-        await until(lambda: gone(world), "it is deleted")
+        assert came[1] - came[0] >= 1
 
 
 @pytest.mark.parametrize("why", ["dry-run", "no controller", "another namespace"])
@@ -256,24 +182,3 @@ async def test_no_pod_is_deleted_that_must_not_be(why: str) -> None:
         )
         assert not [line for line in world.api.requests if line.startswith("DELETE")]
         assert (len(world.api.events) == 1) is (why == "another namespace")
-
-
-@driven
-async def test_a_deletion_that_is_throttled_is_tried_again_when_the_api_server_says() -> None:
-    asked = list[float]()
-
-    async def throttle(request: web.Request) -> web.StreamResponse | None:
-        if request.method != "DELETE":
-            return None
-        asked.append(asyncio.get_running_loop().time())
-        return refusal(429, "TooManyRequests", "slow down", headers={"Retry-After": "1"})
-
-    async def look(request: web.Request) -> None:
-        if request.method == "DELETE":
-            asked.append(asyncio.get_running_loop().time())
-
-    async with cluster(limits=SOON, policy=DELETE) as world:
-        world.api.faults += [throttle, look]
-        await torn(world)
-        await until(lambda: len(asked) >= 2, "it is tried again")
-        assert asked[1] - asked[0] >= 1

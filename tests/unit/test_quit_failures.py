@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 from aiohttp import web
 from istio_aux.core import pod as pods
 from istio_aux.core.quit_state import Limits
-from unit.apiserver import proxy_quits, refusal
+from unit.apiserver import proxy_quits
 from unit.asynchronous import driven, until
 from unit.core.pods import RUNNING, document
 from unit.podverbs import agent_quits
@@ -154,42 +153,12 @@ async def test_an_api_server_that_is_restarted_in_between_loses_nobody() -> None
 @driven
 async def test_a_pod_that_cannot_be_read_is_called_stuck_with_the_reason() -> None:
     async with cluster() as world:
-
-        async def forbid(request: web.Request) -> web.Response | None:
-            if request.path.endswith("/pods/job"):
-                world.api.faults.insert(0, again())
-                return refusal(403, "Forbidden", "pods is forbidden")
-            return None
-
-        def again() -> Any:
-            async def fault(request: web.Request) -> web.Response | None:
-                return await forbid(request)
-
-            return fault
-
-        world.api.faults.append(again())
+        world.refuse("/pods/job", 403, "Forbidden", "pods is forbidden")
         await world.pod("job")
         (stuck,) = await until(world.controller.stuck, "it is called stuck")
         assert (stuck.attempts, stuck.reason) == (0, "403 Forbidden: pods is forbidden")
         world.api.faults.clear()
         await world.ended("exited")
-
-
-@driven
-async def test_an_api_server_that_asks_for_patience_gets_it() -> None:
-    """T28."""
-    async with cluster() as world:
-
-        async def throttle(request: web.Request) -> web.Response | None:
-            if request.path.endswith("/pods/job"):
-                return refusal(429, "TooManyRequests", "slow down", headers={"Retry-After": "1"})
-            return None
-
-        world.api.faults.append(throttle)
-        began = asyncio.get_running_loop().time()
-        await world.pod("job")
-        await world.ended("exited")
-        assert asyncio.get_running_loop().time() - began >= 1
 
 
 @driven
@@ -235,34 +204,30 @@ async def test_retries_that_hang_keep_no_first_attempt_waiting() -> None:
         await world.ended("exited")
 
 
-@pytest.mark.parametrize("way", ["exec", "portforward"])
+@pytest.mark.parametrize("request_", ["job", "job/exec", "job/portforward"])
 @driven
-async def test_a_way_that_is_throttled_is_tried_again_when_the_api_server_says(way: str) -> None:
-    """The same way: nothing was sent, and nothing has failed."""
+async def test_an_api_server_that_asks_for_patience_gets_it(request_: str) -> None:
+    """T28: the same request comes again, as nothing was sent and nothing has failed."""
     async with cluster() as world:
-        throttled = list[float]()
-
-        async def throttle(request: web.Request) -> web.Response | None:
-            if not request.path.endswith(f"/pods/job/{way}"):
-                return None
-            throttled.append(asyncio.get_running_loop().time())
-            return refusal(429, "TooManyRequests", "slow down", headers={"Retry-After": "1"})
+        came = world.refuse(f"/pods/{request_}", 429, "TooManyRequests", after=1)
 
         async def fail(socket: web.WebSocketResponse, _namespace: str, _pod: str) -> None:
             await socket.send_bytes(b'\x03{"status":"Failure","message":"container not found"}')
 
-        if way == "portforward":
+        if request_ == "job/portforward":
             world.api.on_exec = fail
-        world.api.faults.append(throttle)
         await world.pod("job")
         await world.ended("exited")
-        assert asyncio.get_running_loop().time() - throttled[0] >= 1
-        asked = [
-            path.rsplit("/", 1)[1]
-            for path in world.api.requests
-            if path.endswith(("exec", "forward"))
-        ]
-        assert asked == (["exec"] * 2 if way == "exec" else ["exec", "portforward", "portforward"])
+        assert came[1] - came[0] >= 1
+        asked = [path.rsplit("/", 1)[1] for path in world.api.requests if "/pods/job/" in path]
+        assert (
+            asked
+            == {
+                "job": ["exec"],
+                "job/exec": ["exec"] * 2,
+                "job/portforward": ["exec", "portforward", "portforward"],
+            }[request_]
+        )
         assert not world.controller.stuck()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from istio_aux.core.applications import Applications, parse
 from unit.asynchronous import driven, until
 from unit.core.pods import RUNNING
@@ -17,20 +16,8 @@ def asking(entry: str) -> Applications:
     return found
 
 
-@pytest.mark.parametrize("entry", ["shop/web", "shop/*", "shop/**"])
 @driven
-async def test_a_job_of_an_injected_application_is_freed_in_a_namespace_that_is_not_selected(
-    entry: str,
-) -> None:
-    async with cluster() as world:
-        world.selection.ask(asking(entry))
-        await world.pod("web", namespace="shop", labels=WEB)
-        await world.ended("exited")
-        assert world.told == ["web"]
-
-
-@driven
-async def test_other_pods_of_that_namespace_are_left_alone() -> None:
+async def test_only_jobs_of_an_injected_application_are_freed_in_a_namespace_not_selected() -> None:
     async with cluster() as world:
         world.selection.ask(asking("shop/web"))
         await world.pod("other", namespace="shop", labels={"app.kubernetes.io/name": "db"})

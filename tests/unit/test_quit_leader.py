@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta
 
 import pytest
 from aiohttp import web
-from istio_aux.core.policy import Policy, QuitMode
+from istio_aux.core.policy import QuitMode
 from msgspec.structs import replace
 from unit.apiserver import proxy_quits
 from unit.asynchronous import driven, until
@@ -130,20 +129,6 @@ async def test_a_dry_run_tells_once_and_does_nothing(caplog: pytest.LogCaptureFi
         assert world.controller.stuck() == []
     actions = [vars(record).get("action") for record in caplog.records if "job" in record.message]
     assert actions == ["would quit", "wait", "would quit"]
-
-
-@driven
-async def test_a_dry_run_waits_for_the_grace_period_too() -> None:
-    ended = datetime.now(UTC)
-    async with cluster(mode=QuitMode.DRY_RUN, policy=Policy(grace=1.0)) as world:
-        await world.pod("job", main=exited(0, at=ended.isoformat()))
-        await until(lambda: world.controller.watched == 1, "the pod is known")
-        assert world.count("istio_aux_would_quit_pods") == 0
-        await until(lambda: world.api.events, "it is told")
-        assert datetime.now(UTC) >= ended + timedelta(seconds=1.0)
-        assert world.count("istio_aux_would_quit_pods") == 1
-        assert world.told == []
-        assert world.api.requests.count(POD) == 1
 
 
 @driven

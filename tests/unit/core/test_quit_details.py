@@ -57,19 +57,3 @@ def test_a_recorded_job_gets_exactly_one_stretch_of_quit() -> None:
         quitting.Ignore,
     ]
     assert decisions.count(quitting.Quit) == 1
-
-
-def test_the_window_after_a_quit_is_quiet() -> None:
-    """While every container is terminated and the phase is still Running, nothing is done (T22)."""
-    events = (RECORDS / "watch-classic-job.jsonstream").read_text().splitlines()
-    seen = [pods.convert(json.loads(event)["object"]) for event in events]
-    window = [
-        pod
-        for pod in seen
-        if pod.status.phase == "Running"
-        and (status := pod.container_status("istio-proxy"))
-        and status.state
-        and status.state.terminated
-    ]
-    assert window
-    assert {kind(pod) for pod in window} == {quitting.Ignore}

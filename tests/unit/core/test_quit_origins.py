@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from istio_aux.core import quit as quitting
-from unit.core.pods import RUNNING, State, exited, job, recorded
+from unit.core.pods import RUNNING, State, exited, job
 from unit.core.table import decide
 
 DONE: dict[str, State] = {"main": exited(0), "istio-proxy": RUNNING}
@@ -51,30 +51,6 @@ def test_a_pod_is_judged_by_itself_not_by_its_source() -> None:
     )
     assert isinstance(plain, quitting.Quit)
     assert marked == plain
-
-
-def test_a_pod_that_finished_before_anybody_looked_is_found() -> None:
-    """T26, T38: the first sight of a pod decides, without any earlier one."""
-    pod = recorded("pod-classic-before-quit.json")
-    assert isinstance(decide(pod), quitting.Quit)
-
-
-WRAPPED = [
-    pytest.param(
-        exited(143, "Error"), "Never", quitting.Quit, id="SIGTERM before the child starts"
-    ),
-    pytest.param(exited(137, "Error"), "Never", quitting.Quit, id="the wrapper is killed"),
-    pytest.param(exited(137, "Error"), "OnFailure", quitting.Wait, id="killed, to be restarted"),
-]
-
-
-@pytest.mark.parametrize(("state", "restart", "expected"), WRAPPED)
-def test_what_hangs_a_wrapper_inside_the_pod_hangs_nothing_here(
-    state: State, restart: str, expected: type[quitting.Action]
-) -> None:
-    """T39: the payload's own end decides, and nothing has to live on inside the pod for it."""
-    pod = job({"main": state, "istio-proxy": RUNNING}, restart=restart)
-    assert type(decide(pod)) is expected
 
 
 def test_envoy_that_ran_out_of_memory_is_reported_while_the_payload_runs() -> None:

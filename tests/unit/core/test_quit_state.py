@@ -241,6 +241,11 @@ def test_a_grace_period_is_slept_through_and_found_out_again() -> None:
     assert story.looked() == End(), "read a moment too early: a new task waits for the rest"
 
 
+def test_a_dry_run_waits_for_the_grace_period_too() -> None:
+    story = Story(mode=QuitMode.DRY_RUN, policy=Policy(grace=30))
+    assert (story.awake(10), story.state.verdict) == (Sleep(20.0), "wait")
+
+
 def test_a_grace_period_begins_again_when_the_payload_does() -> None:
     story = Story(policy=Policy(grace=30))
     story.watched(pod(main=RUNNING))
@@ -304,6 +309,40 @@ def test_a_pod_that_ends_with_its_proxy_is_not_reported(seen: Pod | None) -> Non
     story.awake()
     assert story.awake() == Look()
     assert story.looked(seen, gone=seen is None) == End()
+
+
+def test_a_payload_that_ends_shortly_after_its_proxy_is_no_loss() -> None:
+    """T30: the two are reported one after the other."""
+    story = Story(TORN)
+    assert story.awake() == Sleep(Limits().lost_after)
+    story.watched(pod(main=ENDED, proxy=ENDED, version=6))
+    assert not story.task.is_due(story.scope)
+    assert story.awake() == End()
+
+
+KEPT = pod(
+    main=RUNNING, proxy=ENDED, owner=("batch/v1", "Job"), version=4,
+    annotations={"istio-aux.io/quit-grace": "soon"},
+)  # fmt: skip
+
+
+def test_a_pod_is_deleted_once_what_kept_it_from_that_is_over() -> None:
+    """It was reported before: the level counts, not the change."""
+    story = Story(KEPT, policy=DELETE)
+    assert (story.awake(), story.awake()) == (Sleep(Limits().lost_after), Look())
+    assert story.looked(KEPT) == End(Done.REPORTED)
+    assert story.state.due(story.scope) is None
+    story.watched(TORN)
+    assert story.state.due(story.scope) == "report"
+
+
+def test_a_report_on_an_older_state_does_not_put_off_a_deletion() -> None:
+    """The API server answers from its cache; the watch has shown a newer state."""
+    story = Story(KEPT, policy=DELETE)
+    assert (story.awake(), story.awake()) == (Sleep(Limits().lost_after), Look())
+    story.watched(TORN)
+    assert story.looked(KEPT) == Retry()
+    assert (story.awake(), story.looked(TORN)) == (Look(), Delete("5"))
 
 
 def test_the_owner_of_a_blocked_pod_is_told_after_a_while_and_once() -> None:
