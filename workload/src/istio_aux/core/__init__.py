@@ -1,9 +1,10 @@
 """The rules: pure functions over frozen data. No I/O, no log, no clock, no event loop, no client.
 
 What is read: `pod`, `webhooks` (with EndpointSlices and namespaces), `annotations` of ours,
-`applications`, `policy` (what an admin may choose), `selectors`, `documents` (files of people).
-What is decided: `completion` and `quit` for a proxy, `quit_state` for its attempts; `start` and
-`patch` for a new pod, in a `review`; `injection`, `liveness`, `injection_probe`, `native`, `mesh`
+`applications`, `policy` (what an admin may choose), `selectors`, `documents` (files of people);
+`nesting` cuts JSON that is nested too deeply for decoders.
+What is decided: `completion` and `quit` for a proxy, `quit_state` for its attempts; `start`,
+`proxy_config` and `patch` for a new pod, in a `review`; `injection`, `liveness`, `injection_probe`, `native`, `mesh`
 for Istio's injectors; `repair`, `rollout`, `suspension`, `ownership` and `jobs` for pods without
 their sidecar; `election` and `checkpoint` for the leader.
 """
