@@ -31,7 +31,8 @@ async def test_who_takes_over_tells_of_what_it_knew_already() -> None:
     async with cluster(policy=REPORT, leading=False) as world:
         await world.pod("web")
         await world.found("web")
-        await until(lambda: world.repair._store.settled, "all is decided")
+        store = world.repair._store
+        await until(lambda: not (store._doubted or store._stale or store.changed), "all is decided")
         world.repair.lead(True)
         told = await until(lambda: world.events("NoSidecar"), "the owner is told")
         assert [name for name, _ in told] == ["web"]

@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
 from aiohttp import web
 from istio_aux.core.policy import RepairPolicy
 from unit.asynchronous import driven, until
@@ -79,12 +78,9 @@ async def test_a_suspension_that_ended_in_a_server_error_is_awaited() -> None:
         assert (world.restarts("failed"), world.restarts("refused")) == (1, 0)
 
 
-@pytest.mark.parametrize("injects", [True, False])
 @driven
-async def test_a_training_job_is_only_reported_where_jobs_are_not_to_be_restarted(
-    injects: bool,
-) -> None:
-    async with training(RESTART, injects=injects) as world:
+async def test_a_training_job_is_only_reported_where_jobs_are_not_to_be_restarted() -> None:
+    async with training(RESTART) as world:
         await until(lambda: len(world.unmeshed) == 2, "both are found")
         for reason in world.unmeshed.values():
             assert reason.endswith("not restarted: it is a TFJob's, and restart-jobs is off")

@@ -60,8 +60,7 @@ def test_no_pod_of_a_job_that_is_or_may_be_finished_is_restarted(
     assert decision.reason.endswith(f"not restarted: {because}")
 
 
-@pytest.mark.parametrize("finished", [False, True, None])
-@pytest.mark.parametrize("restart", ["Never", "OnFailure"])
+@pytest.mark.parametrize(("restart", "finished"), [("Never", True), ("OnFailure", None)])
 @pytest.mark.parametrize(
     "kind", ["JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob"]
 )

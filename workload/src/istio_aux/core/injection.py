@@ -27,7 +27,6 @@ IGNORED = frozenset({"kube-system", "kube-public", "kube-node-lease", "local-pat
 _NAMESPACE_LABEL = "istio-injection"
 """Label of a namespace; with any value but ``enabled`` none of Istio's own webhooks selects it."""
 
-
 POLICY_KEY = "config"
 """Key of the injection policy in its ConfigMap."""
 

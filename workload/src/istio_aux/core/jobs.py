@@ -169,10 +169,7 @@ def queued_by_kueue(job: Job, pod: Pod) -> str:
 def replace_pod(job: Job, pod: Pod, *, meshed: bool) -> Way:
     """Decide how ``pod`` of the batch Job ``job`` may be replaced.
 
-    Args:
-        job: the pod's Job, read a moment ago.
-        pod: one of its pods, which has no sidecar.
-        meshed: whether another pod of the Job has a sidecar; its work need not be lost.
+    ``meshed`` says whether another pod of the Job has a sidecar, and need not lose its work.
 
     Returns:
         The first that applies: the Job must be left alone; an eviction does not count as a failure;

@@ -131,11 +131,7 @@ def _reasons_to_skip(pod: Pod, policy: RepairPolicy) -> Iterator[str]:
         yield "the pod mirrors a static pod"
     # A new pod would get no sidecar either; the expectation may be out of date.
     yield from injection.reasons_against(pod, {})
-    yield from _untouchable(pod, policy)
-
-
-def _untouchable(pod: Pod, policy: RepairPolicy) -> Iterator[str]:
-    """Pods without which nothing could be repaired."""
+    # Without these pods nothing could be repaired.
     for label, value in _JUJU:
         if label in pod.labels and value in {None, pod.labels[label]}:
             yield f"Juju needs the pod: label {label}"

@@ -105,12 +105,10 @@ class Replacement(Struct, frozen=True):
 
 
 class Failure(Struct, frozen=True):
-    """A pod that was made after a restart has no sidecar either.
+    """A pod that was made after a restart, and ``created`` then, has no sidecar either.
 
-    Attributes:
-        created: when that pod was created, in seconds since 1970.
-        noticed: when that was noticed, or ``created`` if that is later: clocks differ.
-        uid: of that pod; empty if an earlier leader saw it.
+    ``noticed`` is not before ``created``: clocks differ. Both are seconds since 1970. ``uid`` is
+    empty if an earlier leader noticed.
     """
 
     reason: str
@@ -122,12 +120,8 @@ class Failure(Struct, frozen=True):
 class Rollout(Struct, frozen=True):
     """What was done about the pods of one controller, and its result.
 
-    Attributes:
-        replacing: set in state "replacing".
-        failure: set in state "failed".
-        refusals: refused evictions in a row; ``refusal`` is why the last one was.
-        retry_at: the steady time before which no eviction is tried.
-        served: the steady time of the last attempt; None: there was none.
+    ``refusals`` counts refused evictions in a row, and ``refusal`` is why the last one was. No
+    eviction is tried before the steady time ``retry_at``; the last one was tried at ``served``.
     """
 
     replacing: Replacement | None = None
@@ -202,13 +196,11 @@ def first_in_line(
 ) -> list[str]:
     """Choose the controllers that may restart a pod now, the longest unserved first.
 
-    Args:
-        waiting: the rollouts whose next step is `Next`, by any key.
-        active: all others that are replacing a pod.
-        now: the present.
-        limits: at most ``at_once`` pods are being replaced, new ones included.
+    The next step of those in ``waiting`` is `Next`; all others that are replacing a pod are
+    ``active``.
     """
-    free = limits.at_once - sum(_within_patience(rollout, now, limits) for rollout in active)
+    begun = [rollout.replacing.since for rollout in active if rollout.replacing]
+    free = limits.at_once - sum(now.steady < since + limits.patience for since in begun)
 
     def place(key: str) -> tuple[float, str]:
         served = waiting[key].served
@@ -332,11 +324,6 @@ def _await(
     if now.steady >= late:
         return Stop(f"{awaited} after {limits.patience:g} s", gone)
     return Hold(f"{awaited} yet", doubtful if now.steady < doubtful else late)
-
-
-def _within_patience(rollout: Rollout, now: Moment, limits: RolloutLimits) -> bool:
-    replacing = rollout.replacing
-    return replacing is not None and now.steady < replacing.since + limits.patience
 
 
 def _unproven(pods: Iterable[Replica], now: Moment, limits: RolloutLimits) -> Hold | None:

@@ -133,14 +133,8 @@ def follow(
 ) -> AwaitPods | Resume | Unmark | Leave:
     """Decide what to do with a Job that was suspended, by us or by an earlier leader.
 
-    Args:
-        job: the Job, read before its pods.
-        left: its own pods, in any phase, with or without a deletionTimestamp.
-        now: the time of day.
-        since: when it was suspended.
-        waited: seconds since this process first saw it suspended.
-        gone: seconds since this process first found none of its pods.
-        limits: the limits in time.
+    ``job`` was read before the pods that are ``left``, which are its own, in any phase. ``waited``
+    and ``gone`` are the seconds since this process first saw it suspended, and without pods.
     """
     overdue = now >= _deadline(left, since, limits)
     return next(_actions(job, left, waited, gone, limits, overdue=overdue))

@@ -26,11 +26,9 @@ _NAMED = 3
 class ApplicationMesh(msgspec.Struct, frozen=True, rename="kebab"):
     """An application that asks for sidecars, as ``/status`` shows it.
 
-    Attributes:
-        live: whether a new pod of it would get its sidecar now; None: not known.
-        revision: of the Istio whose injector selects its pods, empty while that is not known.
-        root_namespace: of that Istio's control plane, empty as well.
-        meshed: whether each of its pods has a sidecar; None: not known.
+    ``live`` says whether a new pod of it would get its sidecar now, ``meshed`` whether each of its
+    pods has one; None: not known. ``revision`` and ``root_namespace`` are those of the Istio whose
+    injector selects its pods.
     """
 
     namespace: str

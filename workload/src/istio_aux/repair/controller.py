@@ -51,10 +51,7 @@ _SEVERAL_BUDGETS = "more than one PodDisruptionBudget"
 class Unmeshed(msgspec.Struct, frozen=True):
     """A pod that should have a sidecar and has none, as ``/status`` shows it.
 
-    Attributes:
-        owner: kind and name of its controller, ``StatefulSet/web``; empty if it has none.
-        reason: why it should have one, and why it is not restarted.
-        since: when it was created: a pod gets its sidecar then, or never.
+    ``owner`` is its controller, ``StatefulSet/web``, and ``since`` is when the pod was created.
     """
 
     namespace: str
@@ -65,11 +62,9 @@ class Unmeshed(msgspec.Struct, frozen=True):
 
 
 class NotRestarted(msgspec.Struct, frozen=True):
-    """The pod was not restarted.
+    """The pod was not restarted; ``changed``: it, or what is known of it, is not what it was.
 
-    Attributes:
-        asked: seconds that the API server asks us to wait.
-        changed: whether the pod, or what is known of it, has changed since it was chosen.
+    ``asked`` is how many seconds the API server asks us to wait.
     """
 
     reason: str
@@ -259,14 +254,11 @@ class RepairController:
         if not isinstance(step, Next) and step.until is not None:
             delay = max(step.until - now.steady, 0.0)
             loop = asyncio.get_running_loop()
-            owner.timer = loop.call_later(delay, self._look_at, owner)
+            owner.timer = loop.call_later(delay, self._store.queue, owner)
         if isinstance(step, Stop) and not isinstance(before, Stop) and not recalled:
             unmeshed = [pod for pod in owner.pods if pod.replica.sidecar is Sidecar.MISSING]
             shows = [pod.key for pod in unmeshed if step.uid in {"", pod.key.uid}]
             self._recorder.stopped(str(owner), shows[0] if shows else None, step.reason)
-
-    def _look_at(self, owner: PodOwner) -> None:
-        self._store.queue(owner, restart=True)
 
     def _expired(self, at: datetime) -> bool:
         return (self._clock() - at).total_seconds() >= self._limits.memory
@@ -301,7 +293,7 @@ class RepairController:
             owner.task = asyncio.create_task(self._restart(owner, pod), name=f"restart {owner}")
             self._tasks.add(owner.task)
             owner.task.add_done_callback(self._tasks.discard)
-            self._look_at(owner)
+            self._store.queue(owner)
 
     async def _restart(self, owner: PodOwner, pod: StoredPod) -> None:
         """Perform one restart; an error of the request leaves it open, until it is observed."""
@@ -315,7 +307,7 @@ class RepairController:
         finally:
             owner.task = None
             if owner in self._active:
-                self._look_at(owner)
+                self._store.queue(owner)
 
     async def _attempt(self, owner: PodOwner, pod: StoredPod) -> NotRestarted | None:
         """Decide again with all that has to be read for it, and restart the pod."""
@@ -429,5 +421,4 @@ def _unmeshed(pod: StoredPod) -> Unmeshed | None:
     reason = bare.action.reason
     if owner and isinstance(owner.step, Hold | Stop) and pod.replica.restart:
         reason = f"{reason}; {owner.step.reason}"
-    name = str(owner) if owner else ""
-    return Unmeshed(pod.key.namespace, pod.key.name, name, reason, bare.since)
+    return Unmeshed(pod.key.namespace, pod.key.name, str(owner or ""), reason, bare.since)

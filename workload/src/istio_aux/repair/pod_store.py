@@ -41,10 +41,8 @@ _ANNOTATIONS = (INJECT, INJECTED, MIRROR, jobs.INDEX_FAILURES)
 class BarePod:
     """More about a pod without a sidecar whose decision depends on other objects, too.
 
-    Attributes:
-        pod: reduced to what decides.
-        version: its newest resourceVersion.
-        since: since when it is unmeshed; None: it is not.
+    ``pod`` is reduced to what decides, and ``version`` is its newest resourceVersion. ``since`` is
+    when it became unmeshed; None: it is not.
     """
 
     pod: Pod
@@ -63,13 +61,9 @@ class BarePod:
 
 @dataclass(slots=True, eq=False)
 class StoredPod:
-    """A pod.
+    """A pod. ``bare`` is None where only a change of the pod itself can make it unmeshed.
 
-    Attributes:
-        replica: the pod as its rollout sees it.
-        application: the value of its label `LABEL`, or empty.
-        running: whether its phase is Running.
-        bare: None where only a change of the pod itself can make it unmeshed.
+    ``application`` is the value of its label `LABEL`, or empty.
     """
 
     key: Key
@@ -107,14 +101,13 @@ class StoredPod:
 
 @dataclass(slots=True, eq=False)
 class PodOwner:
-    """A controller of pods.
+    """A controller of pods. Nobody checks that its UID is that of an object in the namespace.
 
     Attributes:
-        reference: nobody checks that its UID is that of an object in the namespace.
         finished: whether it is a batch Job that is known to be finished.
         job: the batch Job as it was read last, before a pod of it was to be restarted.
         step: what is next; None: none of its pods is to be restarted.
-        timer: ends when time alone may change that.
+        timer: ends when time alone may change ``step``.
         task: restarts one of its pods.
     """
 
@@ -145,11 +138,8 @@ class PodOwner:
 class PodStore:
     """See the module.
 
-    Attributes:
-        mesh: what is known of Istio's injectors.
-        applications: those that ask for sidecars.
-        unknown: pods of which it is not known whether they should have a sidecar.
-        changed: a queue of controllers whose rollout may have to do something.
+    ``unknown`` has the pods of which it is not known whether they should have a sidecar,
+    ``changed`` the controllers whose rollout may have to do something.
     """
 
     def __init__(
@@ -172,11 +162,6 @@ class PodStore:
         self.unmeshed: dict[Key, StoredPod] = {}
         self.unknown: set[Key] = set()
         self.changed: dict[PodOwner, None] = {}
-
-    @property
-    def settled(self) -> bool:
-        """Whether all pods are decided on, and nothing is queued."""
-        return not (self._doubted or self._stale or self.changed)
 
     def apply(self, pod: Pod) -> None:
         """The pod exists and looks like this."""
@@ -255,7 +240,7 @@ class PodStore:
                     self.queue(stored.owner, restart=stored.replica.restart)
             await asyncio.sleep(0)
 
-    def queue(self, owner: PodOwner, *, restart: bool) -> None:
+    def queue(self, owner: PodOwner, *, restart: bool = True) -> None:
         """Queue a controller that has a pod to ``restart``, or had one."""
         if restart or owner.step is not None:
             self.changed[owner] = None
