@@ -187,16 +187,11 @@ def test_reported_under_report(row: Row) -> None:
 
 
 @pytest.mark.parametrize("policy", [REPORT, RESTART, WITH_JOBS])
-def test_a_pod_is_never_restarted_on_a_guess(policy: RepairPolicy) -> None:
-    """Unknown is never healthy: it is said, but not that the pod is unmeshed."""
+def test_a_pod_is_never_restarted_on_a_guess_or_without_need(policy: RepairPolicy) -> None:
+    """Unknown is never healthy: it is reported, but not that the pod is unmeshed."""
     reason = f"not known whether the pod should have a sidecar: {UNKNOWN.reason}"
-    assert decide(unmeshed(), policy, UNKNOWN) == repair.ReportUnmeshed(
-        reason=reason, unmeshed=False
-    )
-
-
-@pytest.mark.parametrize("policy", [REPORT, RESTART, WITH_JOBS])
-def test_a_pod_that_should_have_no_sidecar_is_as_it_should_be(policy: RepairPolicy) -> None:
+    unknown = repair.ReportUnmeshed(reason=reason, unmeshed=False)
+    assert decide(unmeshed(), policy, UNKNOWN) == unknown
     assert decide(unmeshed(), policy, NO) == repair.Skip(reason=NO.reason)
 
 

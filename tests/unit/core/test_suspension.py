@@ -113,10 +113,6 @@ def test_a_job_is_left_alone(found: Job, its: Pod, because: str) -> None:
     assert suspension.begin(found, its, NOW) == Leave(reason=because)
 
 
-def test_a_suspended_job_is_resumed_once_its_pods_are_gone() -> None:
-    assert follow(suspended()) == Resume(reason="all its pods are gone")
-
-
 @pytest.mark.parametrize(
     ("found", "left", "gone"),
     [
@@ -129,6 +125,24 @@ def test_a_suspended_job_is_resumed_once_its_pods_are_gone() -> None:
 def test_a_suspended_job_waits(found: Job, left: Sequence[Pod], gone: float) -> None:
     """Resumed too early it fails: see test_training_race of the node tier."""
     assert isinstance(follow(found, left, gone=gone), AwaitPods)
+
+
+@pytest.mark.parametrize(
+    ("found", "left", "expected"),
+    [
+        row("whose pods are gone", suspended(), (), Resume("all its pods are gone")),
+        row("that finished", suspended("Suspended", "Failed"), pods("a"), Resume("it is finished")),
+        row("without our mark", suspended(marked=False), (), Leave("it does not carry our mark")),
+        row(
+            "that is deleted", suspended(deletionTimestamp="2026-11-21T08:17:00Z"), (),
+            Leave("it is being deleted"),
+        ),
+    ],
+)  # fmt: skip
+def test_a_suspended_job_is_resumed_or_left(
+    found: Job, left: Sequence[Pod], expected: Resume | Leave
+) -> None:
+    assert follow(found, left) == expected
 
 
 def test_one_of_the_pods_that_do_not_go_is_named() -> None:
@@ -201,10 +215,6 @@ def test_when_a_job_was_suspended_is_known_to_the_next_leader(
     assert suspension.since(suspended(annotations=notes), SEEN) == since
 
 
-def test_a_job_that_finished_meanwhile_does_not_stay_suspended() -> None:
-    assert isinstance(follow(suspended("Suspended", "Failed"), pods("a")), Resume)
-
-
 def test_a_job_that_somebody_else_resumed_loses_our_mark_only() -> None:
     found = suspended(policy={"suspend": False})
     decision = follow(found, pods("a"))
@@ -215,17 +225,6 @@ def test_a_job_that_somebody_else_resumed_loses_our_mark_only() -> None:
             "labels": {MARK: None}, "annotations": {MARK: None},
         }
     }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "found",
-    [
-        row("without our mark", suspended(marked=False)),
-        row("that is deleted", suspended(deletionTimestamp="2026-11-21T08:17:00Z")),
-    ],
-)
-def test_a_suspended_job_is_left_alone(found: Job) -> None:
-    assert isinstance(follow(found), Leave)
 
 
 @pytest.mark.parametrize(
