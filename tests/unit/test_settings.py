@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -79,55 +80,25 @@ def test_every_key_is_taken(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "mode"),
+    ("line", "field", "value"),
     [
-        ("on", QuitMode.ON),
-        ('"on"', QuitMode.ON),
-        ("true", QuitMode.ON),
-        ("off", QuitMode.OFF),
-        ("'off'", QuitMode.OFF),
-        ("dry-run", QuitMode.DRY_RUN),
+        ("quit: on", "quit", QuitMode.ON),
+        ('quit: "on"', "quit", QuitMode.ON),
+        ("quit: true", "quit", QuitMode.ON),
+        ("quit: off", "quit", QuitMode.OFF),
+        ("quit: 'off'", "quit", QuitMode.OFF),
+        ("quit: dry-run", "quit", QuitMode.DRY_RUN),
+        *((f"start-mode: {mode}", "start_mode", mode) for mode in StartMode),
+        ("start-mode: 'off'", "start_mode", StartMode.OFF),
+        *((f"race-policy: {policy}", "repair_policy.race", policy) for policy in RacePolicy),
+        ("race-policy: 'off'", "repair_policy.race", RacePolicy.OFF),
+        ('namespace-selector: ""', "namespace_selector", selectors.Selector()),
     ],
 )
-def test_on_and_off_are_modes_although_yaml_has_them_for_booleans(
-    written: str, mode: QuitMode, file: Path
+def test_every_mode_is_taken_although_yaml_has_on_and_off_for_booleans(
+    line: str, field: str, value: object, file: Path
 ) -> None:
-    assert read(file, f"{LEAST}quit: {written}\n").quit is mode
-
-
-@pytest.mark.parametrize(
-    ("written", "mode"),
-    [
-        ("auto", StartMode.AUTO),
-        ("native", StartMode.NATIVE),
-        ("hold", StartMode.HOLD),
-        ("off", StartMode.OFF),
-        ("'off'", StartMode.OFF),
-    ],
-)
-def test_every_start_mode_is_taken_and_a_bare_off_too(
-    written: str, mode: StartMode, file: Path
-) -> None:
-    assert read(file, f"{LEAST}start-mode: {written}\n").start_mode is mode
-
-
-@pytest.mark.parametrize(
-    ("written", "policy"),
-    [
-        ("report", RacePolicy.REPORT),
-        ("restart", RacePolicy.RESTART),
-        ("off", RacePolicy.OFF),
-        ("'off'", RacePolicy.OFF),
-    ],
-)
-def test_every_race_policy_is_taken_and_a_bare_off_too(
-    written: str, policy: RacePolicy, file: Path
-) -> None:
-    assert read(file, f"{LEAST}race-policy: {written}\n").repair_policy.race is policy
-
-
-def test_an_empty_selector_selects_every_namespace(file: Path) -> None:
-    assert str(read(file, LEAST + 'namespace-selector: ""\n').namespace_selector) == ""
+    assert attrgetter(field)(read(file, f"{LEAST}{line}\n")) == value
 
 
 @pytest.mark.parametrize(

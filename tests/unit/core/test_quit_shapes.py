@@ -134,11 +134,6 @@ def test_none_of_this_keeps_a_proxy(row: Row) -> None:
         "main (no status yet)",
     ),
     Row(
-        "a report in which only the proxy appears",
-        job({"main": MISSING, "istio-proxy": RUNNING}),
-        "main (no status yet)",
-    ),
-    Row(
         "a report in which one of two payloads is missing",
         job({"main": exited(0), "wait": MISSING, "istio-proxy": RUNNING}),
         "wait (no status yet)",

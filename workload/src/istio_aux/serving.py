@@ -35,7 +35,6 @@ if hasattr(getattr(sslproto, "SSLProtocol", None), "max_size"):
     # option for it. It is the most that one read returns; a TLS record has at most 16 KiB. With
     # 1,024 handshakes at once this saves 224 MiB. A Python without the attribute uses its default.
     sslproto.SSLProtocol.max_size = 32 << 10
-AGAIN = "the connection is closed, try again\n"
 _HTTP: dict[str, Any] = {
     "access_log": None,
     "auto_decompress": False,  # A few bytes of gzip can be gigabytes.
@@ -75,8 +74,8 @@ class Connection(web.RequestHandler):
         linger = listener.limits.linger
         super().__init__(listener.server, loop=listener.loop, lingering_time=linger, **_HTTP)
         self.address, self.why = address, cast("Closed | None", None)
-        self.waits_for, self.since = "handshake", time.monotonic()
         self._listener, self._socket = listener, connection
+        self.wait("handshake")
         self.started: asyncio.Task[None] | None = None
 
     @property
@@ -101,10 +100,8 @@ class Connection(web.RequestHandler):
             self.end(Closed.PEER)
 
     async def _begin(self) -> None:
-        tls: dict[str, Any] = {}
-        if self._listener.context:
-            unread = self._listener.limits.unread
-            tls = {"ssl": self._listener.context(), "ssl_shutdown_timeout": unread}
+        context, unread = self._listener.context, self._listener.limits.unread
+        tls: dict[str, Any] = {"ssl": context(), "ssl_shutdown_timeout": unread} if context else {}
         try:
             await self._loop.connect_accepted_socket(lambda: self, self._socket, **tls)
         except OSError as error:
@@ -164,18 +161,23 @@ class Connection(web.RequestHandler):
     def expire(self) -> None:
         """End what has taken too long."""
         if self.waits_for == "idle":
-            self.say_last(HTTPStatus.SERVICE_UNAVAILABLE, AGAIN, Closed.IDLE)
+            self.say_last(Closed.IDLE)
         elif self.waits_for == "request":
             text = f"no complete request in {self._listener.limits.request:g} s\n"
             self._listener.refused(408, text.strip())
-            self.say_last(HTTPStatus.REQUEST_TIMEOUT, text, Closed.TIMEOUT)
+            self.say_last(Closed.TIMEOUT, HTTPStatus.REQUEST_TIMEOUT, text)
         elif self.waits_for == "linger" and self.transport:
             self.wait("unread")
             self.transport.close()
         else:
             self.end(self.why or Closed(self.waits_for))
 
-    def say_last(self, status: HTTPStatus, text: str, why: Closed) -> None:
+    def say_last(
+        self,
+        why: Closed,
+        status: HTTPStatus = HTTPStatus.SERVICE_UNAVAILABLE,
+        text: str = "the connection is closed, try again\n",
+    ) -> None:
         """Write a last answer; close when the client does, or after `ServingLimits.linger`.
 
         client-go repeats a review that was answered with 503, but none whose connection was closed.
@@ -212,17 +214,15 @@ class Connection(web.RequestHandler):
 
     def _log_tls(self, error: BaseException | None) -> None:
         if isinstance(error, ssl.SSLError):  # The client may not trust the certificate.
-            facts = {"event": "connection", "outcome": self.why}
-            _log.warning("%s: %s", self.address, error, extra=facts)
+            extra = {"event": "connection", "outcome": self.why}
+            _log.warning("%s: %s", self.address, error, extra=extra)
 
 
 class Listener:
     """One port, its connections and their limits.
 
-    Attributes:
-        waiting: connections that are silent or in their handshake, the oldest first.
-        established: the others.
-        draining: each answer closes its connection.
+    ``waiting`` has those that are silent or in their handshake, the oldest first; while
+    ``draining`` each answer closes its connection.
     """
 
     def __init__(
@@ -280,7 +280,7 @@ class Listener:
             self.loop.remove_reader(one)
             one.close()
         for connection in [one for one in self.established if one.idle]:
-            connection.say_last(HTTPStatus.SERVICE_UNAVAILABLE, AGAIN, Closed.DRAIN)
+            connection.say_last(Closed.DRAIN)
         with suppress(TimeoutError):
             async with asyncio.timeout(patience):
                 while self.waiting or self.established:
@@ -292,17 +292,16 @@ class Listener:
         await asyncio.sleep(0)  # asyncio calls connection_lost in a later turn.
 
     def welcome(self, connection: Connection) -> None:
-        """Count a connection as established.
+        """Count a connection as established; if there are too many, close another one.
 
-        If there are too many, one of the address that has most is closed: the one that has been
-        idle longest, or else the one whose request has been arriving longest.
+        It is of the address that has most: the one idle longest, or else the oldest request.
         """
         self.established[connection] = self.waiting.pop(connection)
         if len(self.established) > self._most:
             others = (one for one in self.established if one is not connection)
             others = max(_by_address(others), key=len)
             oldest = min(others, key=lambda one: (not one.idle, one.since))
-            oldest.say_last(HTTPStatus.SERVICE_UNAVAILABLE, AGAIN, Closed.LIMIT)
+            oldest.say_last(Closed.LIMIT)
             oldest.end(Closed.LIMIT)
 
     def forget(self, connection: Connection, why: Closed) -> bool:
