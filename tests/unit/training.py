@@ -14,6 +14,7 @@ from istio_aux.kube.events import Events
 from istio_aux.recorder import RepairRecorder
 from istio_aux.repair.suspended_jobs import SuspendedJobs, SuspendedJobsLimits
 from istio_aux.telemetry import Telemetry
+from msgspec import structs
 from unit import podverbs
 from unit.apiserver import ApiServer
 from unit.asynchronous import background, until
@@ -21,12 +22,7 @@ from unit.core.training import document, pod_document
 from unit.store import refusal
 
 FAST = SuspendedJobsLimits(
-    settle=0.05,
-    doubt=30,
-    look=0.01,
-    late=30,
-    first_retry=0.02,
-    last_retry=0.05,
+    settle=0.05, doubt=30, look=0.01, late=30, first_retry=0.02, last_retry=0.05
 )
 WORKERS = ("mnist-worker-0", "mnist-worker-1")
 
@@ -124,7 +120,7 @@ class Kubeflow(ApiServer):
         if self.suspended:
             await self._say("Suspended")
             for name in self.pods:
-                await self.put("pods", self._document(name, self.pods[name], deleting=True))
+                await self.put("pods", pod_document(name, uid=self.pods[name], deleting=True))
             if self.ends:
                 await self.end()
             return
@@ -134,7 +130,7 @@ class Kubeflow(ApiServer):
         for name in WORKERS:
             if name not in self.pods:
                 self._made += 1
-                await self.put("pods", self._document(name, f"made-{self._made}"))
+                await self.put("pods", pod_document(name, uid=f"made-{self._made}"))
 
     async def end(self) -> None:
         """The pods end."""
@@ -144,10 +140,6 @@ class Kubeflow(ApiServer):
     async def _say(self, condition: str) -> None:
         status = {"conditions": [{"type": condition, "status": "True"}]}
         await self.put("tfjobs", {**self.job, "status": status})
-
-    @staticmethod
-    def _document(name: str, uid: str, *, deleting: bool = False) -> dict[str, Any]:
-        return pod_document(name, uid=uid, deleting=deleting)
 
 
 def merged(target: Any, patch: Any) -> Any:
@@ -172,12 +164,11 @@ class World:
         self, *, allowed: bool = True, leading: bool = True, **limits: Any
     ) -> SuspendedJobs:
         """A process with limits that differ from `FAST` like that."""
-        limits = {name: getattr(FAST, name) for name in FAST.__struct_fields__} | limits
         recorder = RepairRecorder(self.telemetry, self._events)
         recorder.leading = True
         process = SuspendedJobs(
             self._client, self.telemetry, recorder,
-            allowed=allowed, limits=SuspendedJobsLimits(**limits),
+            allowed=allowed, limits=structs.replace(FAST, **limits),
         )  # fmt: skip
         self._processes.append(process)
         process.lead(leading)

@@ -41,12 +41,9 @@ def meshed(name: str, uid: str = "", **more: Any) -> Replica:
 
 
 def going(pod: Replica) -> Replica:
-    """The same pod on its way out."""
-    return structs.replace(pod, sidecar=_going(pod), ready=False, deleting=True, restart=False)
-
-
-def _going(pod: Replica) -> Sidecar:
-    return Sidecar.PRESENT if pod.sidecar is Sidecar.PRESENT else Sidecar.UNWANTED
+    """The same pod with a deletionTimestamp."""
+    sidecar = Sidecar.PRESENT if pod.sidecar is Sidecar.PRESENT else Sidecar.UNWANTED
+    return structs.replace(pod, sidecar=sidecar, ready=False, deleting=True, restart=False)
 
 
 class Story:

@@ -51,11 +51,8 @@ def test_only_those_that_wait_get_a_turn() -> None:
     assert chosen(states) == {"one"}
 
 
-def test_no_more_than_so_many_are_begun_at_once() -> None:
+def test_no_more_than_so_many_are_under_way_at_once() -> None:
     assert chosen({name: waiting() for name in "abc"}) == {"a", "b"}
-
-
-def test_those_under_way_count() -> None:
     assert chosen({"a": restarting(1), "b": waiting(), "c": waiting()}) == {"b"}
     assert chosen({"a": restarting(1), "b": restarting(2), "c": waiting()}) == set()
     many = {name: restarting(1) for name in "abc"}
