@@ -43,6 +43,14 @@ SUSPENDED: Final = "istio-aux.io/suspended-for"
 # Annotation of the start policy: the capability that the policy was rendered for.
 CAPABILITY: Final = "istio-aux.io/capability"
 
+_CREATED_PODS: Final = {
+    "apiGroups": [""],
+    "apiVersions": ["v1"],
+    "operations": ["CREATE"],
+    "resources": ["pods"],
+    "scope": "Namespaced",
+}
+
 _ENVIRONMENT: Final = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
     undefined=jinja2.StrictUndefined,
@@ -181,38 +189,39 @@ def render_start_policy(values: Values) -> list[AnyResource]:
         "start.yaml.j2",
         values.app,
         values.model,
-        conditions=rules.policy_conditions(values.start_mode, values.capability),
         mutation=rules.mutation(values.start_mode, values.capability),
         annotations={CAPABILITY: values.capability},
-        **_admission(values),
+        failure_policy=values.failure_policy,
+        matches=rules.policy_matches(values.app, _except_never_selected(values.namespace_selector)),
+        rule=_CREATED_PODS,
     )
 
 
 def render_webhook(values: Values) -> list[AnyResource]:
     """Return the MutatingWebhookConfiguration."""
-    admission = _admission(values)
+    beside_policy = values.admission == "policy"
     conditions = (
         rules.webhook_conditions_beside_policy(values.start_mode, values.capability)
-        if values.admission == "policy"
+        if beside_policy
         else rules.webhook_conditions()
     )
-    start = {
-        "name": "start.istio-aux.io",
-        "path": "/mutate",
-        "matches": admission.pop("matches"),
-        "conditions": conditions,
-    }
     return _render(
         "webhook.yaml.j2",
         values.app,
         values.model,
         ca_bundle=base64.b64encode(values.ca_bundle.encode()).decode(),
+        failure_policy=values.failure_policy,
+        rule=_CREATED_PODS,
         webhooks=[
-            start,
-            *rules.start_webhook_of_namespaces(values.app, values.inject_namespaces, conditions),
+            *rules.start_webhooks(
+                values.app,
+                _except_never_selected(values.namespace_selector),
+                values.inject_namespaces,
+                conditions,
+                beside_policy=beside_policy,
+            ),
             *rules.inject_webhooks(values.app, values.model, values.inject),
         ],
-        **admission,
     )
 
 
@@ -225,23 +234,6 @@ def render(values: Values) -> list[AnyResource]:
     """Return every object that the application owns, in the order in which they are applied."""
     admission = render_start_policy(values) + render_webhook(values)
     return render_access(values) + admission + render_mesh(values)
-
-
-def _admission(values: Values) -> dict[str, Any]:
-    """Return the template values that both forms of admission share."""
-    return {
-        "failure_policy": values.failure_policy,
-        "matches": rules.start_matches(
-            values.app, _except_never_selected(values.namespace_selector)
-        ),
-        "rule": {
-            "apiGroups": [""],
-            "apiVersions": ["v1"],
-            "operations": ["CREATE"],
-            "resources": ["pods"],
-            "scope": "Namespaced",
-        },
-    }
 
 
 def _except_never_selected(selector: Mapping[str, Any]) -> dict[str, Any]:

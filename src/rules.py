@@ -2,7 +2,8 @@
 
 The workload has the start rules in `core/start.py`; one table of cases runs through both forms
 (`tests/lab/start_cases.py`). The MutatingAdmissionPolicy changes pods that have no annotation
-`proxy.istio.io/config`. All others are the webhook's, because CEL cannot parse YAML.
+`proxy.istio.io/config` and that Istio has not injected yet. All others are the webhook's, because
+CEL cannot parse YAML and moves no containers.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ APPLICATION: Final = "app.kubernetes.io/name"
 # Spelled as in `core/start.py`, which explains each.
 START: Final = "istio-aux.io/start"
 STARTED_WITH: Final = "istio-aux.io/started-with"
+# Label: the policy gave the pod its start, so the API server need not look at the webhook.
+STARTED_BY: Final = "istio-aux.io/started-by"
 CONFIG: Final = "proxy.istio.io/config"
 HOLD: Final = "holdApplicationUntilProxyStarts: true"
 INJECT: Final = "sidecar.istio.io/inject"
@@ -41,6 +44,9 @@ MAX_CHARACTERS: Final = 60_000
 _LABELS: Final = "object.metadata.labels"
 _ANNOTATIONS: Final = "object.metadata.annotations"
 _HAS_ANNOTATIONS: Final = f"has({_ANNOTATIONS})"
+_UNKNOWN_START: Final = (
+    f"'{START}' in {_ANNOTATIONS} && !({_ANNOTATIONS}['{START}'] in {json.dumps(MODES)})"
+)
 _FIRST: Final = "object.spec.containers[0]"
 
 
@@ -82,22 +88,15 @@ def webhook_conditions() -> list[dict[str, str]]:
     return _as_conditions(_POSSIBLE)
 
 
-def policy_conditions(mode: str, capability: str = UNKNOWN) -> list[dict[str, str]]:
-    """Return the `matchConditions` of the policy: the pod lacks something that CEL can add.
+def policy_matches(app: str, selector: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `start_matches` without the pods whose labels refuse a sidecar.
 
-    A pod that needs no change must not match, because even an empty patch costs the API server
-    the encoding and decoding of the pod.
+    Selectors cost next to nothing; whatever is CEL makes the API server convert the pod first.
     """
-    small = (
-        f"size({_ANNOTATIONS}) <= {MAX_ANNOTATIONS} && {_ANNOTATIONS}.map(key,"
-        f" size({_ANNOTATIONS}[key])).sum() <= {MAX_CHARACTERS}"
-    )
-    lacking = (
-        f"!{_HAS_ANNOTATIONS} ? {json.dumps(mode != 'off')}"
-        f" : {_active(mode)} && ('{INJECTED}' in {_ANNOTATIONS} ? {_only_native()}"
-        f" : !('{CONFIG}' in {_ANNOTATIONS}) && !({_has_native(mode, capability)}) && {small})"
-    )
-    return _as_conditions({**_POSSIBLE, "sidecar-wanted": _wanted(), "lacks-its-start": lacking})
+    matches = start_matches(app, selector)
+    refused = [_requirement(INJECT, "NotIn", "false"), _NOT_AMBIENT]
+    matches["objectSelector"]["matchExpressions"] += refused
+    return matches
 
 
 def webhook_conditions_beside_policy(mode: str, capability: str = UNKNOWN) -> list[dict[str, str]]:
@@ -113,7 +112,7 @@ def webhook_conditions_beside_policy(mode: str, capability: str = UNKNOWN) -> li
     left = (
         f"!{_HAS_ANNOTATIONS} ? {json.dumps(mode != 'off')}"
         # The webhook warns the author of a start that does not exist.
-        f" : '{START}' in {_ANNOTATIONS} && !({_ANNOTATIONS}['{START}'] in {json.dumps(MODES)})"
+        f" : {_UNKNOWN_START}"
         f" || {_active(mode)} && ("
         f"'{INJECTED}' in {_ANNOTATIONS} && ({_only_native()} || {misplaced})"
         f" || ({_native(mode, capability)} && !('{NATIVE_SIDECAR}' in {_ANNOTATIONS}) ? true"
@@ -124,13 +123,25 @@ def webhook_conditions_beside_policy(mode: str, capability: str = UNKNOWN) -> li
 
 
 def mutation(mode: str, capability: str = UNKNOWN) -> str:
-    """Return the policy's JSON patch for a pod that meets `policy_conditions`.
+    """Return the policy's JSON patch: the start and the label, or no operation.
+
+    The policy has no `matchConditions`: for them the API server converts pod and request once more.
 
     Args:
         mode: the start mode.
         capability: what cluster and Istio can do: native, classic or unknown. CEL cannot find
             out, so the charm renders the policy again when it changes.
     """
+    small = (
+        f"size({_ANNOTATIONS}) <= {MAX_ANNOTATIONS} && {_ANNOTATIONS}.map(key,"
+        f" size({_ANNOTATIONS}[key])).sum() <= {MAX_CHARACTERS}"
+    )
+    lacking = (
+        f"!{_HAS_ANNOTATIONS} ? {json.dumps(mode != 'off')}"
+        f" : {_active(mode)} && !('{INJECTED}' in {_ANNOTATIONS})"
+        f" && !('{CONFIG}' in {_ANNOTATIONS})"
+        f" && !({_has_native(mode, capability)}) && {small}"
+    )
     native = {NATIVE_SIDECAR: "true", STARTED_WITH: "native"}
     hold = {CONFIG: HOLD, STARTED_WITH: "hold"}
     lacks_native = f"{_native(mode, capability)} && !('{NATIVE_SIDECAR}' in {_ANNOTATIONS})"
@@ -139,10 +150,10 @@ def mutation(mode: str, capability: str = UNKNOWN) -> str:
         if _by_default(mode, capability)
         else _made(hold)
     )
+    due = " && ".join(f"({each})" for each in (*_POSSIBLE.values(), _wanted(), lacking))
     return (
-        f"!{_HAS_ANNOTATIONS} ? ({first})"
-        f" : '{INJECTED}' in {_ANNOTATIONS} ? {_added({STARTED_WITH: 'native'})}"
-        f" : {lacks_native} ? {_added(native)} : {_added(hold)}"
+        f"{due} ? (!{_HAS_ANNOTATIONS} ? ({first})"
+        f" : {lacks_native} ? {_added(native)} : {_added(hold)}) + {_labelled()} : []"
     )
 
 
@@ -151,16 +162,11 @@ def _as_conditions(conditions: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def _wanted() -> str:
-    """CEL: the pod's author does not refuse a sidecar."""
+    """CEL: the author of a pod that `policy_matches` chooses does not refuse a sidecar."""
     # istio inject.go injectRequired: a label beats the annotation.
-    annotated = (
-        f"!({_HAS_ANNOTATIONS} && '{INJECT}' in {_ANNOTATIONS}"
-        f" && {_ANNOTATIONS}['{INJECT}'] == 'false')"
-    )
     return (
-        f"!has({_LABELS}) ? {annotated}"
-        f" : !('{DATAPLANE}' in {_LABELS} && {_LABELS}['{DATAPLANE}'] == 'ambient')"
-        f" && ('{INJECT}' in {_LABELS} ? {_LABELS}['{INJECT}'] != 'false' : {annotated})"
+        f"!({_HAS_ANNOTATIONS} && {_ANNOTATIONS}[?'{INJECT}'] == optional.of('false')"
+        f" && !(has({_LABELS}) && '{INJECT}' in {_LABELS}))"
     )
 
 
@@ -220,8 +226,22 @@ def _added(annotations: Mapping[str, str]) -> str:
     return f"[{', '.join(operations)}]"
 
 
+def _labelled() -> str:
+    """CEL: the label; none if the webhook has to warn the author of a start that does not exist."""
+    pointer = STARTED_BY.replace("/", "~1")
+    label = (
+        f"has({_LABELS}) ? [{_add(f'/metadata/labels/{pointer}', json.dumps('policy'))}]"
+        f" : [{_add('/metadata/labels', json.dumps({STARTED_BY: 'policy'}))}]"
+    )
+    return f"({_HAS_ANNOTATIONS} && {_UNKNOWN_START} ? [] : {label})"
+
+
 def _operation(path: str, value: str) -> str:
-    return f"JSONPatch{{op: 'add', path: '/metadata/annotations{path}', value: {value}}}"
+    return _add(f"/metadata/annotations{path}", value)
+
+
+def _add(path: str, value: str) -> str:
+    return f"JSONPatch{{op: 'add', path: '{path}', value: {value}}}"
 
 
 def inject_webhooks(
@@ -264,24 +284,33 @@ def inject_webhooks(
         }
 
 
-def start_webhook_of_namespaces(
-    app: str, injected: Sequence[str], conditions: Sequence[Mapping[str, str]]
+def start_webhooks(
+    app: str,
+    selector: Mapping[str, Any],
+    injected: Sequence[str],
+    conditions: Sequence[Mapping[str, str]],
+    *,
+    beside_policy: bool,
 ) -> Iterator[dict[str, Any]]:
-    """Return the webhook for the namespaces of `inject-namespaces`, if there are any.
+    """Return the webhook for selected namespaces, and one for `inject-namespaces` if there are any.
 
     Args:
         app: name of our application, whose own pods are not chosen.
-        injected: names of the namespaces.
-        conditions: `matchConditions` of the webhook for selected namespaces.
+        selector: Kubernetes LabelSelector of the selected namespaces.
+        injected: names of the namespaces of `inject-namespaces`.
+        conditions: `matchConditions` of both.
+        beside_policy: the policy changes pods as well.
     """
+    selectors = {"start.istio-aux.io": selector}
     if injected:
         named = _requirement(NAME_LABEL, "In", *injected)
-        yield {
-            "name": "injected.start.istio-aux.io",
-            "path": "/mutate",
-            "matches": start_matches(app, {"matchExpressions": [named]}),
-            "conditions": conditions,
-        }
+        selectors["injected.start.istio-aux.io"] = {"matchExpressions": [named]}
+    for name, namespaces in selectors.items():
+        matches = (policy_matches if beside_policy else start_matches)(app, namespaces)
+        if beside_policy:
+            undone = _requirement(STARTED_BY, "DoesNotExist")
+            matches["objectSelector"]["matchExpressions"].append(undone)
+        yield {"name": name, "path": "/mutate", "matches": matches, "conditions": conditions}
 
 
 def injected(

@@ -24,6 +24,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, Pod
 
 import manifests
+import rules
 
 FORM: Final = "lab.test/form"
 # `unseen`: both, of which the API server has not seen the policy yet.
@@ -97,6 +98,13 @@ class Table:
     def outcomes(self, form: str) -> dict[str, Outcome]:
         """What the pods became."""
         return {case.name: became(made) for case, made in self._of(form)}
+
+    def labels(self, form: str) -> dict[str, dict[str, str]]:
+        """The labels of the pods."""
+        return {
+            case.name: made.pod.to_dict()["metadata"].get("labels", {})
+            for case, made in self._of(form)
+        }
 
     def warnings(self, form: str) -> dict[str, str]:
         """What the authors of pods were told by us."""
@@ -199,6 +207,20 @@ def test_pods_become_what_the_table_says(table: Table, form: str):
     expected = {case.name: case.by_policy if form == "policy" else case.expected for case in CASES}
 
     assert table.outcomes(form) == expected
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_pods_that_need_the_policy_only_are_labelled_by_it(table: Table, form: str):
+    """The webhook's selector leaves them out, so the API server need not evaluate conditions."""
+    policy = form in {"policy", "both"}
+
+    assert table.labels(form) == {
+        case.name: {
+            **case.labels,
+            **({rules.STARTED_BY: "policy"} if policy and case.done_by_policy else {}),
+        }
+        for case in CASES
+    }
 
 
 @pytest.mark.parametrize("form", ["webhook", "both", "unseen"])

@@ -9,6 +9,8 @@ import lab
 import lab.istio
 import lightkube
 import pytest
+from istio_aux.core.pod import decode
+from istio_aux.core.start import effective_start
 from lab import creation, meshed
 from lab.creation import Creation
 from lab.fixtures import await_account
@@ -22,6 +24,7 @@ LINE = "holdApplicationUntilProxyStarts: true"
 NATIVE_SIDECAR = "sidecar.istio.io/nativeSidecar"
 START = "istio-aux.io/start"
 STARTED_WITH = "istio-aux.io/started-with"
+STARTED_BY = "istio-aux.io/started-by"
 HELD = {CONFIG: LINE, STARTED_WITH: "hold"}
 NATIVE = {NATIVE_SIDECAR: "true", STARTED_WITH: "native"}
 LEFT = {CONFIG: "a: &x 1\nb: *x\n"}
@@ -148,8 +151,19 @@ def test_istio_makes_the_sidecar_native_where_the_policy_asks_for_it(cluster: la
 
 
 def test_a_sidecar_that_istio_made_native_is_not_said_to_hold(cluster: lab.Cluster):
-    """T31: hold has no effect on it. The API server runs the policy again after Istio's webhook."""
+    """T31: hold has no effect on it. The policy does not run again, so `explain` says it."""
     made = create(cluster, "policy-native-mesh")
 
     assert "istio-proxy" in names(made.pod)[0]
-    assert annotations_of(made.pod)[STARTED_WITH] == "native"
+    assert annotations_of(made.pod)[STARTED_WITH] == "hold"
+    assert effective_start(decode(made.body)) == "asked for hold, but the sidecar is a native one"
+
+
+def test_the_webhook_is_not_asked_about_pods_with_the_label_of_the_policy(cluster: lab.Cluster):
+    """It decides nothing else: who copies the label gets what the policy alone does."""
+    copied = {STARTED_BY: "policy"}
+
+    assert annotations_of(create(cluster, "policy-only", labels=copied).pod) == HELD
+    left = create(cluster, "policy-only", LEFT, copied)
+    assert annotations_of(left.pod) == LEFT
+    assert WEBHOOK not in left.audit(cluster)

@@ -76,6 +76,11 @@ class Case:
         return outcome({**self.annotations, **(added or {})}, self.pod["spec"]["containers"])
 
     @property
+    def done_by_policy(self) -> bool:
+        """Whether the policy changes it, and the webhook is not to be called."""
+        return bool(self.added) and not self.left_to_webhook and not self.warns
+
+    @property
     def by_policy(self) -> Outcome:
         """What it is to be where there is no webhook."""
         return self.unchanged() if self.left_to_webhook else self.expected
@@ -269,6 +274,7 @@ INJECTED_PODS = [
         annotations={**BY_HAND, **HELD},
         spec={"initContainers": [{**PROXY, "restartPolicy": "Always"}]},
         added={STARTED_WITH: "native"},
+        left_to_webhook="Istio has injected it already",
     ),
     Case(
         name="injected natively",
