@@ -59,9 +59,8 @@ class QuitRecorder(Recorder):
     def attempted(self, state: PodState, task: Task) -> None:
         """The proxy is about to be told to exit."""
         self._telemetry.quit_attempts.labels(task.rung).inc()
-        self._log_pod(
-            logging.DEBUG, "attempt", state.key, attempt=task.attempts, rung=task.rung
-        )  # fmt: skip
+        facts = {"attempt": task.attempts, "rung": task.rung}
+        self._log_pod(logging.DEBUG, "attempt", state.key, **facts)
 
     def failed(self, state: PodState, task: Task) -> None:
         """An attempt failed; there will be another."""

@@ -103,22 +103,14 @@ def _answer_each(files: Iterable[str], answer: Callable[[documents.Document], _R
             status = BAD_INPUT
             continue
         for document in documents.read(body):
-            reply = _reply(document, answer)
+            try:
+                bad = isinstance(document, documents.BadDocument)
+                reply = _Reply(notes=(document.why,), bad=True) if bad else answer(document)
+            except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+                reply = _Reply(notes=(str(error),), bad=True)
             reply.show()
             for note in reply.notes:
                 sys.stderr.write(f"{name}: {document.place}: {' '.join(note.split())}\n")
             if reply.bad:
                 status = BAD_INPUT
     return status
-
-
-def _reply(
-    document: documents.Document | documents.BadDocument,
-    answer: Callable[[documents.Document], _Reply],
-) -> _Reply:
-    if isinstance(document, documents.BadDocument):
-        return _Reply(notes=(document.why,), bad=True)
-    try:
-        return answer(document)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        return _Reply(notes=(str(error),), bad=True)
