@@ -60,12 +60,13 @@ async def test_a_server_may_be_trusted_unseen_if_its_kubeconfig_says_so(tmp_path
             assert b"items" in await client.get("/api/v1/pods")
 
 
-@pytest.mark.parametrize("form", ["data", "files"])
-def test_a_client_certificate_is_taken_in_either_form(form: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["data", "files", "one of each"])
+def test_a_client_certificate_is_taken_in_any_form(form: str, tmp_path: Path) -> None:
     crt, key = certificate(tmp_path)
     user = {
         "data": {"client-certificate-data": encoded(crt), "client-key-data": encoded(key)},
         "files": {"client-certificate": crt.name, "client-key": key.name},
+        "one of each": {"client-certificate-data": encoded(crt), "client-key": key.name},
     }[form]
     assert access.load(kubeconfig(tmp_path, user=user)).token() is None
 
@@ -84,19 +85,12 @@ def test_a_token_may_stand_in_the_kubeconfig(tmp_path: Path) -> None:
     assert found.server == "https://api:6443"
 
 
-def test_a_token_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
-    file = tmp_path / "token"
-    file.write_text("first\n")
-    token = access.load(kubeconfig(tmp_path, user={"tokenFile": "token"})).token
-    assert token() == "first"
-    file.write_text("second, longer\n")
-    assert token() == "second, longer"
-
-
-def test_a_token_file_that_is_just_being_replaced_leaves_the_last_token(tmp_path: Path) -> None:
+def test_a_token_file_is_read_again_when_it_changes_unless_it_is_missing_or_empty(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "token"
     file.write_text("first")
-    token = access.load(kubeconfig(tmp_path, user={"tokenFile": str(file)})).token
+    token = access.load(kubeconfig(tmp_path, user={"tokenFile": "token"})).token
     file.unlink()
     assert token() == "first"
     file.write_text("")
@@ -191,12 +185,6 @@ def test_relative_paths_start_at_the_folder_of_the_name_that_was_given(tmp_path:
     link = tmp_path / "config"
     link.symlink_to(path)
     assert access.load(link).token() == "here"
-
-
-def test_certificate_and_key_may_come_in_different_forms(tmp_path: Path) -> None:
-    crt, key = certificate(tmp_path)
-    user = {"client-certificate-data": encoded(crt), "client-key": key.name}
-    assert access.load(kubeconfig(tmp_path, user=user)).token() is None
 
 
 def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from istio_aux.kube.errors import AccessError
 from unit.apiserver import ApiServer
 from unit.asynchronous import driven
 from unit.store import refusal
+from unit.test_access import kubeconfig
 from unit.tls import certificate
 
 V1 = "client.authentication.k8s.io/v1"
@@ -208,28 +209,14 @@ async def test_a_program_that_is_not_there_is_named_with_the_hint_of_how_to_get_
 def test_a_program_that_cannot_be_run_as_it_should_is_refused(
     spec: dict[str, Any], complaint: str, tmp_path: Path
 ) -> None:
-    path = tmp_path / "kubeconfig"
     found = {"apiVersion": V1, "command": "plugin", "interactiveMode": "Never"} | spec
-    config = {
-        "current-context": "here",
-        "clusters": [{"name": "c", "cluster": {"server": "https://api:6443"}}],
-        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
-        "users": [{"name": "u", "user": {"exec": found}}],
-    }
-    path.write_text(json.dumps(config))
+    path = kubeconfig(tmp_path, user={"exec": found})
     with pytest.raises(AccessError, match=f"user u: {complaint}"):
         access.load(path)
 
 
 def test_what_a_kubeconfig_says_without_a_program_wins(tmp_path: Path) -> None:
     """As in client-go: a program is only asked where there is no token."""
-    path = tmp_path / "kubeconfig"
     spec = {"apiVersion": V1, "command": "plugin", "interactiveMode": "Never"}
-    config = {
-        "current-context": "here",
-        "clusters": [{"name": "c", "cluster": {"server": "https://api:6443"}}],
-        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
-        "users": [{"name": "u", "user": {"exec": spec, "token": "abc"}}],
-    }
-    path.write_text(json.dumps(config))
+    path = kubeconfig(tmp_path, user={"exec": spec, "token": "abc"})
     assert access.load(path).token() == "abc"

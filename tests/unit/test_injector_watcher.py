@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from istio_aux.core.checkpoint import Since
+from istio_aux.core.election import Since
 from istio_aux.core.liveness import Injector, State
 from istio_aux.core.mesh import Mesh
 from istio_aux.core.policy import Capability

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from istio_aux.kube.lease import identity
 from istio_aux.serve import endless_task
-from istio_aux.wiring import identity
 from unit.asynchronous import background, driven, until
 
 

@@ -1,11 +1,29 @@
-"""What to do about a Lease that was seen."""
+"""What to do about a Lease, and the checkpoint in it, which anybody may have changed."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
-from istio_aux.core.election import Acquire, LeaseRecord, Observation, Renew, Standby, Step, decide
+from istio_aux.core.election import (
+    FAILED,
+    INJECTORS,
+    LONGEST,
+    Acquire,
+    Checkpoint,
+    LeaseRecord,
+    Observation,
+    Renew,
+    Since,
+    Standby,
+    Step,
+    decide,
+    read_checkpoint,
+)
+from istio_aux.core.liveness import State
 
 ME, OTHER = "me", "other"
+NOW = datetime(2026, 11, 22, 14, 0, 0, 250_000, tzinfo=UTC)
 
 
 def held_by(holder: str | None, transitions: int | None = 4, **more: str) -> LeaseRecord:
@@ -67,3 +85,43 @@ def test_the_same_record_seen_again_gives_the_holder_no_new_time() -> None:
 def test_a_lease_that_is_deleted_leaves_its_holder_the_rest_of_its_time() -> None:
     deleted = Observation().then(held_by(OTHER), 100).then(None, 110)
     assert (deleted.since, deleted.holder, deleted.exists) == (100, OTHER, False)
+
+
+def test_what_was_written_is_read_checkpoint() -> None:
+    left = Checkpoint({"u-1": NOW}, {"istio-revision-tag-default": Since(State.LIVE, NOW)})
+    assert read_checkpoint(left.text()) == left
+    assert read_checkpoint(Checkpoint().text()) == Checkpoint()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "so",
+        "[]",
+        '{"failed": {"u-1": 3}}',
+        '{"failed": {"u-1": "2026-11-22T14:00:00"}}',
+        '{"injectors": {"default": ["%s", "2026-11-22T14:00:00Z"]' % ("s" * 41) + "}}",
+        '{"injectors": {"default": ["live"]}}',
+        '{"failed": {"%s": "2026-11-22T14:00:00Z"}}' % ("u" * 254),
+        '{"more": ' + "[" * 30_000 + "]" * 30_000 + "}",
+        "{}" + " " * LONGEST,
+    ],
+)
+def test_nothing_is_remembered_of_a_text_that_is_not_ours(text: str) -> None:
+    assert read_checkpoint(text) == Checkpoint()
+
+
+def test_what_is_left_is_bounded_and_of_controllers_it_is_the_newest() -> None:
+    failed = {f"{number:036}": NOW + timedelta(seconds=number) for number in range(1000)}
+    states = {f"{number:0253}": Since(State.NO_CA_BUNDLE, NOW) for number in range(1000)}
+    text = Checkpoint(failed, states).text()
+    assert len(text) < LONGEST / 4
+    left = read_checkpoint(text)
+    assert list(left.failed) == list(reversed(failed))[:FAILED]
+    assert len(left.injectors) == INJECTORS
+
+
+def test_a_uid_that_no_api_server_gave_is_not_left() -> None:
+    """A Lease that is too large could not be renewed."""
+    assert Checkpoint({"u" * 129: NOW, "u" * 128: NOW}).text().count(":00.250000Z") == 1

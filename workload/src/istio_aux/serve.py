@@ -1,10 +1,8 @@
 """The process of ``serve``: start, run endless tasks, stop in the right order.
 
-`wiring` says which components there are.
-
-The loop is asyncio's own. uvloop is faster, but a connection that the API server resets
-while it starts makes uvloop 0.23 with aiohttp 3.14 abort the process, and earlier versions refuse
-the descriptor for ever (MagicStack/uvloop#653): see ``test_client.py``.
+The event loop is asyncio's own. A connection that the API server resets while it starts makes
+uvloop 0.23 with aiohttp 3.14 abort the process, and earlier versions refuse the descriptor forever
+(MagicStack/uvloop#653): see ``test_client.py``.
 """
 
 from __future__ import annotations
@@ -42,10 +40,10 @@ open (kubernetes#127335). With `IN_FLIGHT` it fits into the 5 s that Pebble leav
 itself; the charm's layer leaves it 10 s (kill-delay)."""
 
 TRIPPED = (1.0, 30.0)
-"""Seconds until a part that ended goes on, at first and at most."""
+"""Seconds until a task that ended starts again, at first and at most."""
 
 STATUS = ServingLimits(connections=256, idle=10.0)
-"""Of the status port: probes, Pebble, Prometheus and the charm make few connections at once."""
+"""Limits of the status port. Probes, Pebble, Prometheus and the charm make few connections."""
 
 
 def serve(config: Path, kubeconfig: Path | None = None) -> int:
@@ -117,12 +115,12 @@ class _Service:
                 task.cancel()
 
     def _failed(self, what: str, error: BaseException | None) -> None:
-        """An error that nobody foresaw: the process serves admission, and must not end by it."""
+        """Report an unhandled exception. Admission goes on."""
         self._wiring.telemetry.internal_errors.inc()
         _log.error("%s: %r", what, error, exc_info=error, extra={"event": "internal-error"})
 
     def _callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """The same of an error in a callback or in a task whose result nobody reads."""
+        """Report an exception in a callback, or in a task whose result nobody reads."""
         error = context.get("exception")
         if error is None or isinstance(error, OSError):  # A connection's own, such as a reset.
             loop.default_exception_handler(context)
@@ -134,7 +132,7 @@ class _Service:
         loop = asyncio.get_running_loop()
 
         def on_signal() -> None:
-            if stop.is_set():  # The second one: whoever sends it does not want to wait.
+            if stop.is_set():  # The second signal: stop at once.
                 os._exit(1)
             stop.set()
 

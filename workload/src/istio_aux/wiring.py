@@ -1,26 +1,22 @@
-"""The wiring of ``serve``: watches, controllers, what they tell each other, readiness and status.
+"""The wiring of ``serve``: watches, controllers, what they report to each other, readiness, status.
 
-There is one watch of a collection, whoever needs its objects. `serve` says when all this runs.
+Each collection has one watch, which feeds every handler that needs its objects.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import hashlib
 import logging
-import secrets
 import socket
 from collections.abc import Callable, Coroutine, Mapping
 from enum import Enum, auto
-from pathlib import Path
 from typing import Any, Generic
 
 from istio_aux import status
 from istio_aux.admission.webhook import Webhook
-from istio_aux.core import checkpoint
 from istio_aux.core.applications import Applications
-from istio_aux.core.checkpoint import Checkpoint
+from istio_aux.core.election import Checkpoint, read_checkpoint
 from istio_aux.core.mesh import Mesh
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import QuitMode, RacePolicy, Start
@@ -31,7 +27,7 @@ from istio_aux.kube import actions
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
-from istio_aux.kube.lease import Lease
+from istio_aux.kube.lease import Lease, identity
 from istio_aux.kube.objects import Key, T, key_of
 from istio_aux.kube.watch import Handler, Watch
 from istio_aux.notices import Notices
@@ -44,31 +40,28 @@ from istio_aux.telemetry import Telemetry
 _log = logging.getLogger(__name__)
 
 LEADING = 120.0
-"""Seconds without a sign of life after which a watch counts as dead, and a leader that depends on
-it gives up the Lease. A live watch is silent for 70 s at most, and waits 30 s at most before it is
-tried again. An API server that is away for longer ends leading anyway."""
+"""Seconds of silence after which a watch counts as dead, and a leader without pods gives up the
+Lease. A live watch is silent for 70 s at most; a failed one is tried again after 30 s at most."""
 
 READY = 600.0
-"""The same for readiness. Without a watch, reviews are answered with what was true before; a unit
-that is not ready gets no reviews at all, and pods start without being held. So a restart of an API
-server, or the upgrade of a control plane, must not make all units unready at once."""
+"""Seconds of silence after which a watch makes the unit unready. Without a watch, reviews are
+answered with older facts. Without a ready unit there are no reviews, and pods start without being
+held. So the restart of an API server must not make all units unready at once."""
 
 
 class Wiring:
-    """All components of one process.
+    """All components of one process. ``client`` must be open while they run.
 
-    Attributes:
-        client: to be open while anything runs.
-        listening: whether reviews are being answered.
+    ``listening`` says whether reviews are answered.
     """
 
     def __init__(self, settings: Settings, credentials: Access) -> None:
-        """Create and connect them; nothing runs yet."""
+        """Create and connect them; `work` starts them."""
         self._settings = settings
         self.listening = False
         self.telemetry = Telemetry()
         self.client = Client(credentials)
-        # What cluster and Istio can do is unknown until the injector has shown it.
+        # The capability is unknown until the injector is probed.
         self._start = Start(mode=settings.start_mode)
         self.webhook = Webhook(self.telemetry, lambda: self._start)
         self._namespaces = Namespaces(self._relabelled)
@@ -92,10 +85,10 @@ class Wiring:
             policy=settings.repair_policy,
         )  # fmt: skip
         self._watches = self._watch()
-        name, lease = identity(settings.webhook_address.port), settings.lease
+        lease = settings.lease
         self._lease = (
             Lease(
-                self.client, *lease, name,
+                self.client, *lease, identity(settings.webhook_address.port),
                 changed=self._lead, checkpoint=self._checkpoint, recall=self._recall,
                 unfit=self._unfit,
             )
@@ -128,7 +121,7 @@ class Wiring:
         return watches
 
     def work(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """Begin, on the loop; returns what has to run for as long as the process does, by name."""
+        """Start, in the event loop; returns the endless tasks by name."""
         self._lead(self._lease is None)
         works = {
             **self._watches.work(),
@@ -145,14 +138,14 @@ class Wiring:
         return works
 
     async def hand_over(self, patience: float) -> None:
-        """End what is being done to pods, within ``patience`` seconds; let another process lead."""
+        """End all actions on pods within ``patience`` seconds, then let another process lead."""
         await asyncio.gather(self._quit.stop(patience), self._repair.stop(patience))
         if self._lease:
-            # Only now: whoever leads next must not meet an exec or an eviction of ours.
+            # Only now: the next leader must not meet an exec or an eviction of ours.
             await self._lease.release()
 
     def status(self) -> status.ProcessStatus:
-        """What is known at this moment."""
+        """Return the present status."""
         missing = self._watches.missing()
         known = self._settings.webhook_configuration and "order" not in missing
         if not self.listening:
@@ -197,11 +190,10 @@ class Wiring:
         self._repair.look(mesh)
 
     def _checkpoint(self) -> str:
-        """What the next leader must know, and the next process is to know."""
         return Checkpoint(self._repair.failed, self._watcher.since).text()
 
     def _recall(self, text: str) -> None:
-        found = checkpoint.read(text)
+        found = read_checkpoint(text)
         self._repair.recall(found.failed)
         self._watcher.recall(found.injectors)
 
@@ -210,7 +202,7 @@ class Wiring:
         self._repair.ask(applications)
 
     def _unfit(self) -> str:
-        """Say why another process should lead: without a watch of pods, none is helped."""
+        """Return why another process should lead: without a watch of pods, no pod is helped."""
         return self._watches.dead("pods")
 
     def _lead(self, leads: bool) -> None:
@@ -220,40 +212,21 @@ class Wiring:
         self._repair.lead(leads)
 
 
-def identity(port: int) -> str:
-    """Name this process as a candidate: the same again only for its successor after it has died.
-
-    Whoever listens on ``port`` is alone in its network namespace, and a process listens before it
-    leads. So one that was killed and started again resumes its Lease instead of waiting until it
-    lapses, while a pod of the same name, on another node or beside one that does not end, is
-    another candidate. Port 0 is nobody's: then every process has a name of its own.
-    """
-    try:
-        place = (
-            Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
-            str(Path("/proc/self/ns/net").readlink()),
-        )
-    except OSError:
-        place = ()
-    own = " ".join((*place, str(port))) if place and port else secrets.token_hex(8)
-    return f"{socket.gethostname()}_{hashlib.sha256(own.encode()).hexdigest()[:8]}"
-
-
 class Need(Enum):
-    """Whether this process is unready for as long as a collection has not been seen."""
+    """Whether readiness waits for a collection."""
 
     ALWAYS = auto()
     UNLESS_REFUSED = auto()
     """If missing RBAC made the pod unready, the rollout that adds the RBAC would deadlock."""
     NEVER = auto()
-    """Reviews can be answered without it."""
+    """Reviews do not need it."""
 
 
 class Watches:
-    """All of them, by the name under which `/readyz` speaks of each."""
+    """All watches, by the name that `/readyz` shows."""
 
     def __init__(self, client: Client, telemetry: Telemetry) -> None:
-        """Prepare; ``telemetry`` counts how often watches start again."""
+        """Begin without watches; ``telemetry`` counts restarts, unreadable objects and errors."""
         self._client, self._telemetry = client, telemetry
         self._watches: dict[str, tuple[Watch[Any], Need]] = {}
         telemetry.unreadable_objects.set_function(lambda: len(self.unreadable()))
@@ -267,7 +240,7 @@ class Watches:
         need: Need = Need.ALWAYS,
         selection: Mapping[str, str] | None = None,
     ) -> Watch[T]:
-        """Add a collection; every handler receives every change, in the order given here."""
+        """Add a collection; the handlers receive each change in this order."""
         watch = Watch(
             self._client, path, kind, _FanOut(handlers, self._telemetry),
             selection=selection, restarted=self._count_restart,
@@ -276,26 +249,19 @@ class Watches:
         return watch
 
     def work(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """What has to run for as long as the process does, by name."""
+        """Return the endless tasks by name."""
         return {f"watch {name}": watch.run for name, (watch, _) in self._watches.items()}
 
     def unreadable(self) -> list[status.UnreadableObject]:
-        """Objects that are there but cannot be read; each once, also where several watches see it.
-
-        Each watch remembers a bounded number of them.
-        """
-        found = {
-            (watch.path, key): why
+        """Return the objects that cannot be decoded, a bounded number of each watch."""
+        return [
+            status.UnreadableObject(watch.path, key.namespace, key.name, why)
             for watch, _ in self._watches.values()
             for key, why in watch.unreadable.items()
-        }
-        return [
-            status.UnreadableObject(path, key.namespace, key.name, why)
-            for (path, key), why in found.items()
         ]
 
     def missing(self) -> dict[str, str]:
-        """Why collections are not seen as they are now, by their names; for people."""
+        """Return why collections are not up to date, by name."""
         return {
             name: why + (f": {watch.trouble}" if watch.trouble else "")
             for name, (watch, _) in self._watches.items()
@@ -303,13 +269,13 @@ class Watches:
         }
 
     def dead(self, name: str) -> str:
-        """Say that a watch has been silent for long; empty if it is alive, or there is none."""
+        """Return why a watch counts as dead; empty if it is alive, or there is none."""
         watch, _ = self._watches.get(name, (None, None))
         return f"watch {name}: {_unheard(watch)}" if watch and watch.silent >= LEADING else ""
 
     @property
     def ready(self) -> bool:
-        """Whether all that is needed has been seen, and is being followed."""
+        """Whether every collection that readiness needs was listed and is up to date."""
         return all(
             (watch.synced.is_set() and watch.silent < READY)
             or need is Need.NEVER
@@ -341,7 +307,7 @@ class _FanOut(Generic[T]):
         for handler in self._handlers:
             try:
                 handler.apply(resource)
-            except Exception:  # Reviews are answered whatever one pod does to the quit controller.
+            except Exception:  # One pod must not stop the watch.
                 self._failed(key_of(resource))
 
     def delete(self, key: Key, last: T | None) -> None:

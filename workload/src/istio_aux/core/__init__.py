@@ -6,5 +6,5 @@ What is read: `pod`, `webhooks` (with EndpointSlices and namespaces), `annotatio
 What is decided: `completion` and `quit` for a proxy, `quit_state` for its attempts; `start`,
 `proxy_config` and `patch` for a new pod, in a `review`; `injection`, `liveness`,
 `injection_probe`, `native` and `mesh` for Istio's injectors; `repair`, `rollout`, `suspension`,
-`ownership` and `jobs` for pods without their sidecar; `election` and `checkpoint` for the leader.
+`ownership` and `jobs` for pods without their sidecar; `election` for the leader.
 """

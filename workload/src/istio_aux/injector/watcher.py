@@ -17,7 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from istio_aux.core import liveness, native
-from istio_aux.core.checkpoint import Since
+from istio_aux.core.election import Since
 from istio_aux.core.injection import Hook, InjectionPolicy, hooks_of
 from istio_aux.core.injection_probe import Question, question, questions, refusal
 from istio_aux.core.liveness import Facts, Injector, Probe, State

@@ -1,9 +1,7 @@
-"""Where the API server is and how to prove who we are: kubeconfigs, or a pod's service account.
+"""Address and credentials of the API server, from kubeconfigs or a pod's service account.
 
-Only the reading of credentials may live here; no request is made. What a kubeconfig says in files
-is read again when these change. A kubeconfig with a part that changes how to connect, or as whom,
-and that is not understood is refused with the name of that part: to leave it out would connect
-differently from kubectl.
+Files are read again when they change. A kubeconfig with a field that is not supported is refused
+with the name of that field: without it, we would connect in another way than kubectl.
 """
 
 from __future__ import annotations
@@ -33,17 +31,17 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 @dataclass(frozen=True)
 class Access:
-    """All that a client needs to know, as it is at one time.
+    """How to connect to the API server, at one moment.
 
     Attributes:
-        server: base URL of the API server, without a slash at the end.
-        tls: context that trusts the cluster's CA and carries our client certificate, if any. One
-            context serves all connections: building it costs more than a handshake.
-        token: gives the bearer token that is valid now, or None.
-        server_hostname: name to expect in the server's certificate, when it is not the URL's.
-        namespace: the context's namespace.
-        renewed: gives what is valid now in place of all this; None: this stays valid.
-        refused: is to be called when the API server does not accept who we are (401).
+        server: base URL, without a slash at the end.
+        tls: context with the cluster's CA and our client certificate, if any. All connections
+            share it: to build one costs more than a handshake.
+        token: returns the bearer token that is valid now, or None.
+        server_hostname: name in the server's certificate, if it is not the URL's.
+        namespace: of the context.
+        renewed: returns the access that replaces this one; None if this one stays valid.
+        refused: to be called after a 401.
     """
 
     server: str
@@ -55,16 +53,12 @@ class Access:
     refused: Callable[[], None] = lambda: None
 
     async def current(self) -> Access:
-        """The access that is valid now.
-
-        Raises:
-            AccessError: a credential plugin gave none.
-        """
+        """The access that is valid now; `AccessError` if a credential plugin fails."""
         return self if self.renewed is None else await self.renewed()
 
 
 class _Part(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
-    """kubeconfig spells its keys in kebab-case, with exceptions that are named."""
+    """Base of the parts of a kubeconfig; its keys are in kebab-case, with few exceptions."""
 
 
 class _Cluster(_Part, frozen=True):
@@ -96,7 +90,7 @@ class _Context(_Part, frozen=True):
 
 
 class _Named(msgspec.Struct, frozen=True):
-    """One of the entries; what it says counts only for the one that the context names."""
+    """An entry of a list. Only the entry that the context names is checked further."""
 
     name: str
     cluster: dict[str, object] | None = None
@@ -112,13 +106,13 @@ class _File(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 class _Entry(NamedTuple):
-    """What a file says under a name, without what it says nothing about."""
+    """The value of an entry, without empty fields, and the kubeconfig that it comes from."""
 
     path: Path
     value: dict[str, object]
 
     def beside(self, name: str) -> Path:
-        """A file that is named there, relative to the folder of the kubeconfig."""
+        """Resolve a path in the entry; it is relative to the folder of the kubeconfig."""
         return self.path.absolute().parent / name
 
 
@@ -128,8 +122,7 @@ _S = TypeVar("_S", bound=_Part)
 def find(kubeconfig: Path | None, environ: Mapping[str, str] = os.environ) -> Access:
     """Choose as kubectl does: the file given, ``KUBECONFIG``, ``~/.kube/config``, in-cluster.
 
-    Raises:
-        AccessError: there are none, or those found cannot be used.
+    All functions raise `AccessError`, with one line that names the file, the field and the problem.
     """
     if kubeconfig is not None:
         return load(kubeconfig)
@@ -142,11 +135,7 @@ def find(kubeconfig: Path | None, environ: Mapping[str, str] = os.environ) -> Ac
 
 
 def in_cluster(environ: Mapping[str, str], mount: Path = SERVICE_ACCOUNT) -> Access:
-    """Use the service account of the pod that we run in.
-
-    Raises:
-        AccessError: this is no pod, or it has no token.
-    """
+    """Use the service account of the pod that this process runs in."""
     host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT")
     if not host or not port:
         raise AccessError(
@@ -169,22 +158,18 @@ def in_cluster(environ: Mapping[str, str], mount: Path = SERVICE_ACCOUNT) -> Acc
 
 
 def load(*paths: Path) -> Access:
-    """Read the current context of a kubeconfig, or of several as one.
+    """Read the current context of a kubeconfig, or of several merged into one.
 
-    Of several the first that sets something wins, and those that are not there are passed over, as
-    with kubectl (client-go clientcmd loader.go). Relative paths in a file start at its own folder.
-
-    Raises:
-        AccessError: one line that names the file, the part and what is wrong with it.
+    As in kubectl, the first file that sets something wins, and of several files some may be
+    missing (client-go clientcmd loader.go).
     """
     return _Source(lambda: _load(paths)).first
 
 
 class _Made(NamedTuple):
-    """An access, the files it comes from, and who is to be asked for what it lacks.
+    """An access, the files that it comes from, and the plugin that completes it, if any.
 
-    Attributes:
-        context: makes a TLS context that presents a certificate and key, both in PEM.
+    ``context`` makes a TLS context with a client certificate and key, both in PEM.
     """
 
     access: Access
@@ -194,10 +179,9 @@ class _Made(NamedTuple):
 
 
 class _Source:
-    """Keeps an access valid: makes it again when its files change, asks the plugin if there is one.
+    """Keeps an access valid: makes it again when its files change, and asks the plugin if any.
 
-    Files that cannot be used, such as those that are just being written, leave the last access in
-    force.
+    While the files cannot be used, for example during a write, the last access stays.
     """
 
     def __init__(self, make: Callable[[], _Made]) -> None:
@@ -209,7 +193,7 @@ class _Source:
 
     @property
     def first(self) -> Access:
-        """The access as it is now; it leads to those that come later."""
+        """The present access, which knows how to get later ones."""
         return replace(self._made.access, renewed=self._current, refused=self._refused)
 
     async def _current(self) -> Access:
@@ -238,18 +222,18 @@ class _Source:
 
 
 def _with(made: _Made, credential: exec_plugin.Credential) -> Access:
-    """The access with what a plugin gave."""
+    """Add what a plugin returned."""
     token, pair = credential.token, credential.certificate
     tls = made.context(*pair) if pair and made.context else made.access.tls
     return replace(made.access, tls=tls, token=lambda: token)
 
 
 def _stamps(files: Iterable[Path]) -> list[tuple[int, int, int] | None]:
-    """What differs when one of the files was written or replaced; None: it is not there."""
     return [_stamp(path) for path in files]
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """What changes when a file is written or replaced; None if it does not exist."""
     try:
         stat = path.stat()
     except OSError:
@@ -286,12 +270,12 @@ def _file(path: Path) -> _File:
 
 
 def _entries(files: Iterable[tuple[Path, Sequence[_Named] | None, str]]) -> dict[str, _Entry]:
-    """All entries of a kind by their names; the first of a name wins, whole."""
+    """Entries of a kind by name. The first entry of a name wins as a whole."""
     found: dict[str, _Entry] = {}
     for path, entries, kind in files:
         for entry in entries or ():
             value: dict[str, object] = getattr(entry, kind) or {}
-            # What says nothing is left out: others write `as: ""` and `token: null`.
+            # Some programs write `as: ""` and `token: null`.
             said = {key: item for key, item in value.items() if item not in (None, "", [], {})}
             found.setdefault(entry.name, _Entry(path, said))
     return found
@@ -309,7 +293,6 @@ def _understood(entry: _Entry, what: str, kind: type[_S]) -> _S:
 
 
 def _made(of_cluster: _Entry, context: _Context, of_user: _Entry) -> _Made:
-    """Make the access of a cluster and a user."""
     where = f"cluster {context.cluster}"
     cluster = _understood(of_cluster, where, _Cluster)
     if not cluster.server.startswith(("https://", "http://")):
@@ -346,14 +329,14 @@ def _made(of_cluster: _Entry, context: _Context, of_user: _Entry) -> _Made:
         server_hostname=cluster.tls_server_name,
     )
     made = _Made(access, (*files, *of_pair), context=presenting)
-    if user.exec is None or token or pair:  # As in client-go: who has something asks nobody.
+    if user.exec is None or token or pair:  # As in client-go.
         return made
     told = _told(of_cluster, bundle)
     return made._replace(plugin=exec_plugin.understood(user.exec, who, of_user.beside(""), told))
 
 
 def _told(cluster: _Entry, bundle: bytes | None) -> dict[str, object]:
-    """What a plugin may be told of the cluster (client.authentication.k8s.io/v1 Cluster)."""
+    """The cluster as a plugin gets it (client.authentication.k8s.io/v1 Cluster)."""
     kept = ("server", "tls-server-name", "insecure-skip-tls-verify", "disable-compression")
     told = {key: cluster.value[key] for key in kept if key in cluster.value}
     if bundle is not None:
@@ -368,7 +351,7 @@ def _told(cluster: _Entry, bundle: bytes | None) -> dict[str, object]:
 def _pair(
     entry: _Entry, who: str, user: _User
 ) -> tuple[tuple[bytes, bytes] | tuple[()], list[Path]]:
-    """Client certificate and key, and the files they come from; nothing if there is none."""
+    """Client certificate and key, or nothing; and the files that they come from."""
     files: list[Path] = []
 
     def read(data: str | None, name: str | None, key: str) -> bytes:
@@ -382,7 +365,7 @@ def _pair(
     certified = user.client_certificate_data or user.client_certificate
     keyed = user.client_key_data or user.client_key
     if bool(certified) != bool(keyed):
-        # To leave it out would connect as nobody.
+        # Without it, we would be anonymous.
         lone, lacks = ("certificate", "key") if certified else ("key", "certificate")
         raise AccessError(f"{who}: client-{lone} without client-{lacks}")
     if not certified:
@@ -396,8 +379,8 @@ def _pair(
 def _context(source: Path, bundle: bytes | None) -> ssl.SSLContext:
     """Trust the authorities in PEM, or those of the system, as Go does.
 
-    Go asks for neither key usage nor key identifiers in an authority, which Python does from 3.13
-    on, and takes each certificate of the bundle for an anchor.
+    Every certificate of the bundle is an anchor. From 3.13 on, Python asks for key usage and key
+    identifiers in an authority; Go does not.
     """
     try:
         context = ssl.create_default_context(cadata=bundle.decode() if bundle is not None else None)
@@ -409,12 +392,12 @@ def _context(source: Path, bundle: bytes | None) -> ssl.SSLContext:
 
 
 def _present(context: ssl.SSLContext, source: Path, certificate: bytes, key: bytes) -> None:
-    # OpenSSL takes a client certificate from a file only; this one is readable for us alone.
+    # OpenSSL reads client certificates from files only. Nobody else can read this one.
     with tempfile.NamedTemporaryFile() as pair:
         pair.write(certificate + b"\n" + key)
         pair.flush()
         try:
-            # Without a password OpenSSL would ask for one on the terminal.
+            # Otherwise OpenSSL asks for a password on the terminal.
             context.load_cert_chain(pair.name, password="")
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError.
             raise AccessError(f"{source}: client certificate: {error}") from error
@@ -429,9 +412,9 @@ def _token(entry: _Entry, user: _User) -> Callable[[], str | None] | None:
 
 
 class _TokenFile:
-    """Gives the token in a file, read again when the file changes: tokens live for an hour or so.
+    """Returns the token in a file, which changes every hour or so.
 
-    A file that is missing for a moment, while it is replaced, leaves the last token in force.
+    While the file is missing or empty, the last token stays.
     """
 
     def __init__(self, path: Path, token: str | None = None) -> None:

@@ -1,7 +1,6 @@
-"""HTTP to the API server in a few small verbs: one session, one TLS context, typed errors.
+"""HTTP client of the API server: one method per verb, typed errors, no knowledge of object kinds.
 
-Nothing about a particular kind of object may live here, and no retry: who asks knows whether and
-when to ask again.
+It retries nothing unless it is ``patient``: the caller knows whether and when to try again.
 """
 
 from __future__ import annotations
@@ -32,39 +31,38 @@ from istio_aux.kube.objects import ApiStatus, Reader
 Params = Mapping[str, str] | Sequence[tuple[str, str]]
 
 DRY_RUN_ALL = {"dryRun": "All"}
-"""Parameters of a request that is to change nothing."""
+"""Parameters of a request that changes nothing."""
 
 CONNECT_TIMEOUT = 10.0
 """Seconds for TCP and TLS; client-go's transport gives a TLS handshake as long."""
 
 READ_TIMEOUT = 30.0
-"""Seconds without a byte after which an answer that is no watch is given up."""
+"""Read timeout in seconds of a request that is no watch."""
 
 REQUEST = 90.0
-"""Seconds for a whole request that is no watch. The API server gives it 60 (--request-timeout); one
-of ours that lasted longer would hold one of few slots."""
+"""Seconds for a whole request that is no watch, which may hold one of few slots. The API server's
+own limit is 60 s (--request-timeout)."""
 
 TRIES = 10
-"""How often a patient client waits as it is told to; client-go tries as often."""
+"""Retries of a patient client after a 429; client-go has as many."""
 
 READ_BUFFER = 4 << 20
 """Bytes. aiohttp refuses a line longer than twice this; etcd stores objects up to 1.5 MiB."""
 
 
 _CONTEXT = re.compile(r" ssl:(?:\w+|<[^>]*>)")
-"""What aiohttp says of the TLS context: an address in memory."""
+"""The TLS context in aiohttp's messages: an address in memory."""
 
 _status = Reader(ApiStatus, "Status")
 
 
 class Client:
-    """The API server, for as long as the ``async with`` lasts. Every verb raises `KubeError`."""
+    """The API server, while the ``async with`` lasts. Every method raises `KubeError`."""
 
     def __init__(self, access: Access, *, patient: bool = False) -> None:
-        """Prepare.
+        """Prepare; ``patient`` repeats a request after a 429 with a Retry-After.
 
-        ``patient``: a request that the API server has no time for (429) is made again when it says.
-        That is for those who ask once; who asks again anyway decides when by itself.
+        That is for commands that ask once. Controllers have retries of their own.
         """
         self._access, self._tries = access, TRIES if patient else 0
         self._session: aiohttp.ClientSession | None = None
@@ -72,8 +70,8 @@ class Client:
     async def __aenter__(self) -> Self:
         """Open the session; it connects on the first request."""
         self._session = aiohttp.ClientSession(
-            # Whoever uses the client bounds its own concurrency; a common limit would let watches
-            # and hung execs keep a GET waiting.
+            # Callers bound their own concurrency. With one limit for all, watches and hung execs
+            # would delay a GET.
             connector=aiohttp.TCPConnector(limit=0),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": "istio-aux", "Accept": "application/json"},
@@ -98,18 +96,18 @@ class Client:
         return await self._ask("GET", path, params)
 
     async def post(self, path: str, body: bytes, params: Params = ()) -> bytes:
-        """Create an object from JSON; returns it as it was stored."""
+        """Create an object from JSON; returns the stored object."""
         return await self._ask("POST", path, params, body=body)
 
     async def put(self, path: str, body: bytes) -> bytes:
-        """Replace an object by JSON; returns it as it was stored.
+        """Replace an object by JSON; returns the stored object.
 
         A ``metadata.resourceVersion`` in the body is a precondition: `ApiError` 409 if it is old.
         """
         return await self._ask("PUT", path, (), body=body)
 
     async def patch(self, path: str, body: bytes, params: Params = ()) -> bytes:
-        """Merge JSON into an object (RFC 7386); returns it as it is stored then.
+        """Merge JSON into an object (RFC 7386); returns the stored object.
 
         ``metadata.uid`` and ``metadata.resourceVersion`` in the body are preconditions: `ApiError`
         422 (a custom resource) or 409 if the object has others.
@@ -118,21 +116,16 @@ class Client:
         return await self._ask("PATCH", path, params, body=body, kind=kind)
 
     async def delete(self, path: str, body: bytes) -> bytes:
-        """Delete an object; ``body`` is a meta/v1 DeleteOptions in JSON, such as preconditions.
+        """Delete an object; ``body`` is a meta/v1 DeleteOptions in JSON.
 
-        Returns a Status, or the object while it is still terminating.
+        Returns a Status, or the object while it is terminating.
         """
         return await self._ask("DELETE", path, (), body=body)
 
     async def watch(self, path: str, params: Params, *, silence: float) -> AsyncGenerator[bytes]:
-        """Yield the lines of a watch until the server ends it.
+        """Yield an empty line once the watch is accepted, then its lines until the server ends it.
 
-        The first one is empty, and comes when the server has accepted the watch.
-
-        Args:
-            path: of the collection.
-            params: among them ``watch``, ``resourceVersion`` and ``timeoutSeconds``.
-            silence: seconds without a byte after which the connection counts as dead.
+        After ``silence`` seconds without a byte the connection counts as dead.
         """
         patience = _timeout(read=silence)
         access = await self._access.current()
@@ -148,17 +141,17 @@ class Client:
     async def websocket(
         self, path: str, params: Params, protocols: Sequence[str]
     ) -> AsyncGenerator[ClientWebSocketResponse]:
-        """Upgrade a GET to a WebSocket; on leaving, the connection is closed without a wait.
+        """Upgrade a GET to a WebSocket; on exit, close the connection without waiting.
 
-        TLS sessions are not resumed: that saves us a sixth of the CPU of a connection, and costs
+        TLS sessions are not resumed: it would save us a sixth of the CPU of a connection, and cost
         the API server of Kubernetes 1.36 a third more.
         """
         access = await self._access.current()
         with _errors(self._access):
             async with self._open.ws_connect(
                 access.server + path,
-                # The kubelet names no type that its streams have, and refuses any other with 406.
-                headers={"Accept": "*/*", **_proof(access)},
+                # The kubelet refuses every other type with 406.
+                headers={"Accept": "*/*", **_authorization(access)},
                 protocols=protocols,
                 params=params,
                 compress=0,
@@ -169,7 +162,7 @@ class Client:
                 try:
                     yield socket
                 finally:
-                    # Its own `close` reads on for as long as the peer sends, and yields to nobody.
+                    # Its `close` reads while the peer sends, without yielding to other tasks.
                     socket._response.close()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
     @property
@@ -186,8 +179,8 @@ class Client:
         body: bytes | None = None,
         kind: str = "application/json",
     ) -> bytes:
-        """Request and read the whole answer, within `REQUEST` seconds."""
-        access = await self._access.current()  # Before the clock runs: a person may have to log in.
+        """Send a request and read the whole answer, within `REQUEST` seconds."""
+        access = await self._access.current()  # Not timed: a person may have to log in.
         bound = asyncio.timeout(REQUEST)
         try:
             async with (
@@ -198,7 +191,7 @@ class Client:
         except TimeoutError as error:
             if bound.expired():
                 raise SilentError(f"no complete answer within {REQUEST:g} s") from error
-            raise  # The caller's own.
+            raise  # The caller's own timeout.
 
     @asynccontextmanager
     async def _request(
@@ -219,8 +212,7 @@ class Client:
                 access.server + path,
                 params=params,
                 data=body,
-                headers={**headers, **_proof(access)},
-                # Another context has connections of its own.
+                headers={**headers, **_authorization(access)},
                 ssl=access.tls,
                 server_hostname=access.server_hostname,
                 timeout=patience or _timeout(read=READ_TIMEOUT),
@@ -230,10 +222,9 @@ class Client:
     async def _middleware(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        """Turn an error answer into what it says.
+        """Turn an error answer into an `ApiError`.
 
-        It stands here, below the verbs, because a WebSocket's refused handshake loses its body
-        further up.
+        Above the middleware, a refused WebSocket handshake has lost its body.
         """
         response = await handler(request)
         for _ in range(self._tries):
@@ -261,20 +252,19 @@ def _error(response: aiohttp.ClientResponse, body: bytes) -> ApiError:
     retry_after = _retry_after(response)
     try:
         return _status.read(body).error(code=response.status, retry_after=retry_after)
-    except UnreadableError:  # A proxy in between answers in plain text or HTML.
+    except UnreadableError:  # From a proxy: plain text or HTML.
         text = " ".join(body[:200].decode(errors="replace").split())
         return ApiError(response.status, text or "no message", retry_after=retry_after)
 
 
-def _proof(access: Access) -> dict[str, str]:
-    """The header with the token of this moment."""
+def _authorization(access: Access) -> dict[str, str]:
     token = access.token()
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 @contextmanager
 def _errors(access: Access) -> Generator[None]:
-    """Translate what aiohttp raises; TimeoutError passes, because it is the caller's own."""
+    """Translate what aiohttp raises. A TimeoutError is the caller's own."""
     try:
         yield
     except ApiError as error:

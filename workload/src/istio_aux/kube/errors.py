@@ -12,7 +12,7 @@ LONGEST_WAIT = 300.0
 
 
 class KubeError(Exception):
-    """A request to the API server failed; ``str()`` says why in one line."""
+    """A request to the API server failed."""
 
 
 class AccessError(KubeError):
@@ -32,7 +32,7 @@ class NoConnectionError(UnreachableError):
 
 
 class SilentError(UnreachableError):
-    """The connection is open, but no byte arrived for longer than a healthy one stays quiet."""
+    """The connection is open, but a read timed out."""
 
 
 class UnreadableError(UnreachableError):

@@ -1,8 +1,7 @@
-"""Tell people what happened to a pod, as Kubernetes Events on it (events.k8s.io/v1).
+"""Sends Kubernetes Events (events.k8s.io/v1).
 
-Only the recording may live here; what is worth an Event is decided elsewhere. Events are a
-courtesy: one task sends them at a bounded rate, and they are dropped when there are too many or the
-API server refuses them. Nothing ever waits for one.
+One task sends them at a bounded rate. They are dropped when there are too many, or when the API
+server refuses them. Nothing waits for an Event.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ CONTROLLER = "istio-aux.io/istio-aux"
 """``reportingController``; must be a qualified name."""
 
 BURST = 50
-"""Events that may go out at once; client-go's limiter allows 25 for one object."""
+"""Events that may be sent at once; client-go's limiter allows 25 for one object."""
 
 RATE = 5.0
-"""Events a second after that."""
+"""Events per second after that."""
 
 WAITING = 500
-"""Events that wait to be sent; more than that are dropped: warnings only from twice as many on,
-those that come in masses from half as many on."""
+"""Events in the queue; more are dropped. Warnings may fill twice as many places, ``mass`` Events
+half as many."""
 
 NOTE = 1024
-"""Bytes of ``note`` that the API server takes (validation of events.k8s.io/v1)."""
+"""Bytes of the longest ``note`` (validation of events.k8s.io/v1)."""
 
 
 class Events:
-    """A recorder. A class because it owns the queue between who emits and the one who sends."""
+    """A queue of Events, and the task that sends them."""
 
     def __init__(
         self, client: Client, instance: str, *, source: str = "", rate: float = RATE
@@ -50,13 +49,13 @@ class Events:
 
         Args:
             client: an open client.
-            instance: names this process, such as its host name.
-            source: names all processes that tell the same: see `emit`.
-            rate: Events a second.
+            instance: name of this process.
+            source: name that the units of one application share; see ``once`` of `emit`.
+            rate: Events per second.
         """
         self._client, self._instance, self._rate = client, instance[:128], rate
         self._source = source
-        # A thousand pods that are freed at a start must not hide the one that lost its proxy.
+        # A thousand quits after a start must not delay the warning about one lost pod.
         self._queue: asyncio.PriorityQueue[tuple[int, int, str, bytes]] = asyncio.PriorityQueue()
         self._emitted = 0
         self._refused = ""
@@ -73,14 +72,18 @@ class Events:
         once: bool = False,
         regarding: tuple[str, str] = ("v1", "Pod"),
     ) -> None:
-        """Queue an Event about an object; ``reason`` and ``action`` are UpperCamelCase words.
+        """Queue an Event; ``reason`` and ``action`` are UpperCamelCase words.
 
-        ``regarding`` is the object's apiVersion and kind.
-
-        An object has one Event of a ``reason`` that is told ``once``, whichever process of this
-        source sends it; the first stays until the API server drops it (kube-apiserver --event-ttl).
-        Warnings overtake others, and all overtake those that come in masses (``mass``), such as one
-        for each pod of a cluster; among the same kind the order is kept.
+        Args:
+            about: the object.
+            kind: warnings are sent before others.
+            reason: why.
+            action: what was done.
+            note: for people.
+            mass: sent after all others, for example if every pod of a cluster may have one.
+            once: not sent again for this object, reason and source while the API server has the
+                first one (kube-apiserver --event-ttl).
+            regarding: apiVersion and kind of the object.
         """
         rank = 2 if mass else int(kind == "Normal")
         if self._queue.qsize() >= (2 * WAITING, WAITING, WAITING // 2)[rank]:
@@ -121,7 +124,7 @@ class Events:
             tokens, filled = min(BURST, tokens + (now - filled) * self._rate), now
             if tokens < 1:
                 await asyncio.sleep((1 - tokens) / self._rate)
-            # Only now, so that a warning which came in the meantime goes first.
+            # Only now: a warning may have been queued in the meantime.
             _, _, namespace, body = await self._queue.get()
             tokens -= 1
             await self._send(namespace, body)
@@ -134,23 +137,20 @@ class Events:
             except ApiError as error:
                 if error.code != 429:
                     raise
-                # All others wait as well, and are dropped when they are too many.
+                # All others wait as well.
                 await asyncio.sleep(asked(error) or 1.0)
                 await self._client.post(path, body)
             self._refused = ""
         except KubeError as error:
             if isinstance(error, ApiError) and error.reason == "AlreadyExists":
                 return
-            # One line for each new trouble: a missing permission would otherwise fill the log.
+            # Log each new error once: a missing permission would fill the log.
             if str(error) != self._refused:
                 self._refused = str(error)
                 _log.warning("Event not sent: %s", error, extra={"event": "event-refused"})
 
 
 def _name(pod: Key, what: str) -> str:
-    """The name of an Event: the same for the same pod and the same ``what``.
-
-    At most 253 characters that are a DNS subdomain, as all names are.
-    """
+    """Name an Event after a pod and ``what``: a DNS subdomain of at most 253 characters."""
     digest = hashlib.blake2b(f"{pod.uid} {what}".encode(), digest_size=8).hexdigest()
     return f"{pod.name[:236].rstrip('-.')}.{digest}"

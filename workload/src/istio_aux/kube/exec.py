@@ -1,9 +1,7 @@
-"""Talk to a pod through the API server: channels over a WebSocket, and ``pods/exec`` on them.
+"""Runs a command in a container through ``pods/exec`` (kubernetes remotecommand v4/v5).
 
-`Channels` is what exec and port-forward have in common, without a socket: frames in, bytes by
-channel out. `converse` is the only I/O; it raises only where nothing was sent. `execute`
-runs a command (kubernetes remotecommand v4/v5). The result says what was heard; whether the command
-had its effect, it cannot say.
+`Channels` and `converse` are shared with port-forward: channels over a WebSocket. The result says
+what arrived, not whether the command had its effect.
 """
 
 from __future__ import annotations
@@ -21,63 +19,58 @@ from istio_aux.kube.errors import ApiError, KubeError, NoConnectionError
 from istio_aux.kube.objects import ApiStatus
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
-"""Newest first; without stdin they are the same to us (semantics: v5 adds CLOSE)."""
+"""Newest first. v5 adds CLOSE, which matters only with stdin."""
 
 OUTPUT = 64 << 10
 """Bytes kept of each channel; the rest is dropped."""
 
 FRAMES, BYTES = 4096, 4 << 20
-"""How much one conversation may say. What is behind the API server may be the pod's own program,
-which sends as fast as it can; a quit says a few hundred bytes in a few frames."""
+"""Limits of one connection: a pod's own program may answer, as fast as it can. A quit takes a few
+hundred bytes in a few frames."""
 AT_ONCE = 64
-"""Frames after which everything else has its turn: those that are there already are no wait."""
+"""Frames after which other tasks get a turn: to receive a frame that has arrived does not yield."""
 
 SAID = 300
-"""Characters of what the other side said that a line for a person has room for."""
+"""Characters of the other side's text in a message."""
 
 
 class Channels:
-    """Collects the frames of one connection by channel, the first byte of each frame."""
+    """Collects the payload of frames by channel, which is the first byte of a frame."""
 
     def __init__(self, kept: Iterable[int]) -> None:
-        """Keep what arrives on the channels of these numbers; others mean nothing to us."""
+        """Keep what arrives on these channels, and drop the rest."""
         self._heard = {channel: bytearray() for channel in kept}
 
     def feed(self, frame: bytes) -> None:
-        """Take one binary message. The kubelet begins with frames that have no payload."""
+        """Add one frame. The first ones of a kubelet have no payload."""
         if len(frame) > 1 and (buffer := self._heard.get(frame[0])) is not None:
             buffer += frame[1 : 1 + OUTPUT - len(buffer)]
 
     @property
     def finished(self) -> bool:
-        """Whether all that matters has arrived."""
+        """Whether the result is complete."""
         raise NotImplementedError
 
     def heard(self, channel: int) -> bytes:
-        """What arrived on a channel, at most `OUTPUT` bytes; a copy, so not for each frame."""
+        """Copy what arrived on a channel, at most `OUTPUT` bytes."""
         return bytes(self._heard[channel])
 
 
 class Silence(msgspec.Struct, frozen=True):
-    """Why a conversation ended before all that matters had arrived.
-
-    Attributes:
-        why: for people.
-        unsent: whether the API server refused, so that nothing can have reached the pod.
-    """
+    """Why a connection ended early; ``unsent``: the API server refused, so nothing was sent."""
 
     why: str
     unsent: bool = False
 
 
 class ExecResult(msgspec.Struct, frozen=True):
-    """What was heard of a command.
+    """What arrived from a command.
 
     Attributes:
-        exit_code: the command's, or None when nobody told.
-        stdout: as far as it arrived, at most `OUTPUT` bytes.
-        stderr: likewise.
-        error: why there is no exit code, or what the server said beside it; None if all went well.
+        exit_code: None if it is unknown.
+        stdout: at most `OUTPUT` bytes.
+        stderr: the same.
+        error: why there is no exit code, or the server's message about it.
         unsent: see `Silence`.
     """
 
@@ -105,18 +98,18 @@ class ExecChannel(IntEnum):
 
 
 class ExecChannels(Channels):
-    """The channels of one exec, until the server has told how it ended."""
+    """The channels of one exec. The server ends with a Status on the error channel."""
 
     def __init__(self) -> None:
         super().__init__((ExecChannel.STDOUT, ExecChannel.STDERR, ExecChannel.ERROR))
 
     @property
     def finished(self) -> bool:
-        """Whether the server has told how the command ended; nothing follows that."""
+        """Whether the Status has arrived."""
         return bool(self._heard[ExecChannel.ERROR])
 
     def result(self, silence: Silence | None = None) -> ExecResult:
-        """Make the result of what arrived; ``silence`` says why no more will."""
+        """Return what arrived; ``silence`` says why the connection ended early."""
         body = self.heard(ExecChannel.ERROR)
         exit_code, error = _verdict(body) if body else (None, silence.why if silence else None)
         return ExecResult(
@@ -146,14 +139,7 @@ def _verdict(body: bytes) -> tuple[int | None, str | None]:
 async def execute(
     client: Client, pod: tuple[str, str], container: str, command: Sequence[str], deadline: float
 ) -> ExecResult:
-    """Run ``command`` in a container of ``pod`` (namespace, name), without stdin.
-
-    What goes wrong on the way is in the result. After ``deadline`` seconds the connection is
-    dropped, and the command may or may not have run.
-
-    Raises:
-        KubeError: the API server has no time now, or cannot be reached; nothing was sent.
-    """
+    """Run ``command`` in a container of ``pod`` (namespace, name), without stdin: `converse`."""
     params = [("container", container), ("stdout", "true"), ("stderr", "true")]
     params += [("command", word) for word in command]
     channels = ExecChannels()
@@ -172,13 +158,13 @@ async def converse(
     protocols: Sequence[str],
     say: bytes = b"",
 ) -> Silence | None:
-    """Upgrade to a WebSocket, send the frame ``say`` if it is one, and listen.
+    """Upgrade to a WebSocket, send the frame ``say`` if not empty, and read until the end.
 
-    Returns None once ``channels`` are finished, else why they never will be. After ``deadline``
-    seconds, handshake included, the connection is dropped.
+    Returns None once ``channels`` are finished, or why the connection ended early. ``deadline``
+    seconds include the handshake; after them the request may or may not have had its effect.
 
     Raises:
-        KubeError: the API server has no time now, or cannot be reached; nothing was sent.
+        KubeError: the API server is busy or cannot be reached; nothing was sent.
     """
     try:
         async with asyncio.timeout(deadline):
@@ -202,7 +188,7 @@ async def _listen(socket: aiohttp.ClientWebSocketResponse, channels: Channels) -
         if message.type is aiohttp.WSMsgType.BINARY:
             channels.feed(message.data)
         elif message.type is not aiohttp.WSMsgType.TEXT:
-            # 1006 is what a connection that was cut looks like.
+            # 1006: the connection was cut.
             return Silence(f"closed without a status ({socket.close_code})")
         frames, size = frames + 1, size + len(message.data)
         if frames > FRAMES or size > BYTES:
@@ -213,5 +199,5 @@ async def _listen(socket: aiohttp.ClientWebSocketResponse, channels: Channels) -
 
 
 def one_line(head: str, said: str) -> str:
-    """Append what the other side said to ``head``, without line breaks and not too much of it."""
+    """Append ``said``, without line breaks and cut to `SAID` characters."""
     return f"{head}: {' '.join(said.split())[:SAID]}" if said.strip() else head

@@ -1,7 +1,6 @@
-"""Ask a program for credentials, as a kubeconfig's ``exec`` says (client.authentication.k8s.io).
+"""Credential plugins: programs that a kubeconfig names in ``exec`` (client.authentication.k8s.io).
 
-The program is one that the user's own kubeconfig names, and runs as the user. It gets a bounded
-time, and of what it says a bounded amount is read.
+A plugin runs as the user. Its time and the size of its answer are bounded.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ from istio_aux.kube.errors import AccessError
 GROUP = "client.authentication.k8s.io"
 VERSIONS = (f"{GROUP}/v1", f"{GROUP}/v1beta1")
 EXTENSION = f"{GROUP}/exec"
-"""Name of the extension of a cluster that plugins are told."""
+"""The extension of a cluster that is passed on to plugins."""
 
 DEADLINE = 60.0
-"""Seconds that a program has for its answer."""
+"""Seconds for an answer."""
 
 LOGIN = 300.0
-"""The same where a person may have to log in."""
+"""Seconds for an answer if a person may have to log in."""
 
 OUTPUT = 1 << 20
-"""Bytes of the answer."""
+"""Bytes of the longest answer."""
 
 AGAIN = 10.0
-"""Seconds for which a failure stands: all who wait for credentials would run the program again."""
+"""Seconds until a plugin that failed runs again, however many requests wait for credentials."""
 
 _SAID = 200
 
@@ -60,7 +59,7 @@ class ExecConfig(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Credential(msgspec.Struct, frozen=True):
-    """What a program gave: a token, or a client certificate and key in PEM, or both."""
+    """A token, or a client certificate and key in PEM, or both."""
 
     token: str | None
     certificate: tuple[bytes, bytes] | None
@@ -83,16 +82,13 @@ class _ExecCredential(msgspec.Struct, frozen=True, rename="camel"):
 def understood(
     spec: Mapping[str, object], who: str, folder: Path, cluster: Mapping[str, object]
 ) -> Plugin:
-    """Check what a kubeconfig says of a program.
+    """Read the value of ``exec``; `AccessError` if the plugin cannot run as it says.
 
     Args:
-        spec: the value of ``exec``.
-        who: file and user, for people.
+        spec: the value.
+        who: file and user, for messages.
         folder: of the kubeconfig; a command with a slash is relative to it.
-        cluster: what the program is told of the cluster, if it is to be told.
-
-    Raises:
-        AccessError: it cannot be run as it should be.
+        cluster: passed to the plugin if ``provideClusterInfo`` is set.
     """
     where = f"{who}: exec"
     known = {field.encode_name for field in msgspec.structs.fields(ExecConfig)}
@@ -121,12 +117,12 @@ def understood(
 
 
 class Plugin:
-    """One program, and the credential that it gave last."""
+    """One program, and its last credential."""
 
     def __init__(
         self, spec: ExecConfig, who: str, cluster: Mapping[str, object], *, interactive: bool
     ) -> None:
-        """Prepare; nothing is run before `credential`."""
+        """Prepare; `credential` runs the program."""
         self._spec, self._name, self._interactive = spec, f"{who}: {spec.command}", interactive
         info: dict[str, object] = {"interactive": interactive}
         if spec.provide_cluster_info:
@@ -139,10 +135,9 @@ class Plugin:
         self._failure: tuple[float, AccessError] | None = None
 
     async def credential(self) -> Credential:
-        """The credential that is valid now; without an end it is so until it is refused.
+        """Return the valid credential, or run the program; `AccessError` if that fails.
 
-        Raises:
-            AccessError: the program gave none.
+        A credential without an expiry is valid until `forget`.
         """
         async with self._turn:
             last = self._last
@@ -160,11 +155,11 @@ class Plugin:
             return self._last
 
     def forget(self) -> None:
-        """The API server refused the last credential."""
+        """Drop the last credential: the API server refused it."""
         self._last = None
 
     async def _run(self) -> bytes:
-        """Run the program; returns what it answered."""
+        """Run the program; returns its answer."""
         spec, quiet = self._spec, not self._interactive
         variables = {item.name: item.value for item in spec.env or ()}
         try:
@@ -173,10 +168,10 @@ class Plugin:
                 *(spec.args or ()),
                 stdin=asyncio.subprocess.DEVNULL if quiet else None,
                 stdout=asyncio.subprocess.PIPE,
-                # A person who is to log in has to read how.
+                # A person who logs in must see the instructions.
                 stderr=asyncio.subprocess.PIPE if quiet else None,
                 env={**os.environ, **variables, "KUBERNETES_EXEC_INFO": self._info},
-                # With a group of its own all that it starts ends with it.
+                # `_end` kills the whole session: the program and its children.
                 start_new_session=quiet,
             )
         except (OSError, ValueError) as error:
@@ -224,7 +219,7 @@ class Plugin:
 
 
 async def _end(process: asyncio.subprocess.Process, *, group: bool) -> None:
-    """End a program, with all of its group; who has left that may keep its pipes for a moment."""
+    """Kill a program, or its process group. A process that left the group may hold its pipes."""
     with suppress(ProcessLookupError, PermissionError):
         if group:
             os.killpg(process.pid, signal.SIGKILL)
@@ -232,7 +227,7 @@ async def _end(process: asyncio.subprocess.Process, *, group: bool) -> None:
             process.kill()
     with suppress(TimeoutError):
         async with asyncio.timeout(1):
-            # asyncio waits for the end of pipes, too, and reads none that is full.
+            # asyncio also waits for the end of the pipes, and does not empty a full one.
             for stream in (process.stdout, process.stderr):
                 while stream and await stream.read(OUTPUT):
                     pass
@@ -240,7 +235,7 @@ async def _end(process: asyncio.subprocess.Process, *, group: bool) -> None:
 
 
 async def _read(stream: asyncio.StreamReader | None, most: int) -> bytes:
-    """Read to the end, or to so many bytes."""
+    """Read ``most`` bytes, or to the end."""
     found = bytearray()
     while stream and len(found) < most and (part := await stream.read(most - len(found))):
         found += part
@@ -248,7 +243,7 @@ async def _read(stream: asyncio.StreamReader | None, most: int) -> bytes:
 
 
 async def _tail(stream: asyncio.StreamReader | None) -> bytes:
-    """Read to the end; returns the last of it."""
+    """Read to the end; returns the last bytes."""
     found = b""
     while stream and (part := await stream.read(OUTPUT)):
         found = (found + part)[-_SAID * 4 :]

@@ -1,41 +1,53 @@
-"""Be the one process of several that acts, by holding a Lease (coordination.k8s.io/v1).
+"""Leader election among the units: reads and writes a Lease (coordination.k8s.io/v1).
 
-Only the reading and writing may live here; `core.election` says who may hold it. As in client-go, a
-holder that could not renew for ``deadline`` seconds stops leading, and nobody else begins before
-``duration`` seconds have passed without a renewal; so two never lead at once, whatever their
-clocks show. A write names the version it replaces, and the API server lets one of several win.
+`core.election` decides. As in client-go, a holder that could not renew for ``deadline`` seconds
+stops leading, and no other process begins before ``duration`` seconds without a renewal. So two
+never lead at once, whatever their clocks show. A write names the version that it replaces, so the
+API server accepts one of several.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import math
 import random
+import secrets
+import socket
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 
 import msgspec
 
-from istio_aux.core.checkpoint import ANNOTATION
-from istio_aux.core.election import Acquire, LeaseRecord, Observation, Renew, Standby, decide
+from istio_aux.core.election import (
+    ANNOTATION,
+    Acquire,
+    LeaseRecord,
+    Observation,
+    Renew,
+    Standby,
+    decide,
+)
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import ApiError, KubeError
+from istio_aux.kube.errors import ApiError, KubeError, asked
 from istio_aux.kube.objects import Reader
 
 _log = logging.getLogger(__name__)
 
 DURATION, DEADLINE, RETRY = 15.0, 10.0, 2.0
-"""Seconds, as client-go's users have them (component-base ``LeaderElectionConfiguration``)."""
+"""Seconds; the defaults of Kubernetes components (component-base ``LeaderElectionConfiguration``).
+"""
 
 RELEASE = 1.0
-"""Seconds that a release may take: the process is about to end."""
+"""Seconds that a release may take. The process is about to end."""
 
 
 class _LeaseObject(msgspec.Struct, frozen=True):
-    """``metadata`` stays as it came, but for one annotation: the rest is not ours to drop."""
+    """A Lease. Its ``metadata`` is written back unchanged, except for one annotation."""
 
     metadata: dict[str, msgspec.Raw]
     spec: LeaseRecord = LeaseRecord()
@@ -46,7 +58,7 @@ class _Annotations(msgspec.Struct, frozen=True):
 
 
 class _Annotated(msgspec.Struct, frozen=True):
-    """The same, for what is read of ``metadata``."""
+    """The part of a Lease's ``metadata`` that is read."""
 
     metadata: _Annotations
 
@@ -55,13 +67,27 @@ _lease = Reader(_LeaseObject, "Lease")
 _annotated = Reader(_Annotated, "Lease")
 
 
-class Lease:
-    """One candidate for one Lease.
+def identity(port: int) -> str:
+    """Name this process as a candidate for the Lease.
 
-    Attributes:
-        held: whether this process leads.
-        holder: identity of who leads as far as is known, empty when nobody is known to.
+    A process that was killed has the same name after its restart, so it resumes its Lease instead
+    of waiting until it lapses. Only one process listens on ``port`` in a network namespace, and it
+    listens before it leads. A pod of the same name, on another node or beside one that does not
+    end, has another network namespace. With port 0 the name is random.
     """
+    try:
+        place = (
+            Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+            str(Path("/proc/self/ns/net").readlink()),
+        )
+    except OSError:
+        place = ()
+    own = " ".join((*place, str(port))) if place and port else secrets.token_hex(8)
+    return f"{socket.gethostname()}_{hashlib.sha256(own.encode()).hexdigest()[:8]}"
+
+
+class Lease:
+    """One candidate for one Lease. ``held`` says whether this process leads."""
 
     def __init__(
         self,
@@ -78,23 +104,23 @@ class Lease:
         deadline: float = DEADLINE,
         retry: float = RETRY,
     ) -> None:
-        """Prepare; nothing is asked before `run`.
+        """Prepare; `run` sends the first request, and creates the Lease if it does not exist.
 
         Args:
             client: an open client.
-            namespace: of the Lease, which is created when it is not there.
+            namespace: of the Lease.
             name: of the Lease.
-            identity: of this process; no other, earlier ones included, may have the same.
-            changed: is called with True when this process begins to lead and with False when it
-                must stop.
-            checkpoint: gives the text that the holder leaves to the next one, with each renewal.
-            recall: is called with the text that the Lease has, also an empty one, whenever it is
-                read while this process does not lead, and before it begins to.
-            unfit: says why this process should not lead now, empty if it may. One that leads stops,
-                and renews no more, so that another leads once the Lease lapses.
+            identity: of this process. No other process may have the same.
+            changed: called with True when this process begins to lead, and with False when it must
+                stop.
+            checkpoint: returns the text that the holder stores with each renewal.
+            recall: called with the stored text, perhaps empty, whenever the Lease is read while
+                this process does not lead, and before it begins to lead.
+            unfit: returns why this process must not lead now, or nothing. A leader then stops
+                renewing, so that another process leads once the Lease lapses.
             duration: seconds that the others wait for a renewal.
             deadline: seconds without a renewal after which this process stops leading.
-            retry: seconds between looks at the Lease.
+            retry: seconds between attempts to take or renew the Lease.
         """
         if not retry < deadline < duration:
             raise ValueError(f"lease: {retry=} {deadline=} {duration=}: expected to increase")
@@ -113,15 +139,11 @@ class Lease:
 
     @property
     def holder(self) -> str:
-        """See the class."""
+        """Identity of the leader, empty if none is known."""
         return self._seen.holder if self._seen.exists else ""
 
     async def run(self) -> None:
-        """Try to lead, and go on leading, until cancelled.
-
-        Raises:
-            Exception: an error that nobody foresaw; this process has stopped leading.
-        """
+        """Try to lead, and go on leading, until cancelled. Stops leading before it raises."""
         try:
             await self._run()
         except Exception:
@@ -133,24 +155,23 @@ class Lease:
         while True:
             pause = self._retry * random.uniform(1.0, 1.2)  # noqa: S311  (spreads load)
             try:
-                # Half of the deadline: one request that hangs leaves time for another.
+                # A request that hangs leaves time for another one.
                 async with asyncio.timeout_at(self._latest(self._deadline / 2)):
                     lapses = await self._round()
                 self._trouble = ""
                 pause = min(pause, max(0.0, lapses - _now()))
             except (KubeError, TimeoutError) as error:
                 if isinstance(error, ApiError) and error.code == 409:
-                    pause = self._retry / 10  # Another was faster: look again who leads.
+                    pause = self._retry / 10  # Another process was faster: read the Lease again.
                 else:
-                    asked = (isinstance(error, ApiError) and error.retry_after) or 0.0
-                    pause = max(pause, min(asked, self._deadline))
+                    pause = max(pause, min(asked(error), self._deadline))
                     self._complain(str(error) or "no answer in time")
             if self.held and _now() >= self._renewed + self._deadline:
                 self._lead(held=False, why=f"not renewed for {self._deadline:g} s")
             await asyncio.sleep(self._latest(pause) - _now())
 
     async def release(self) -> None:
-        """Let another lead at once. Call it when `run` and all that was led have ended."""
+        """Let another process lead at once. Call it after all work of the leader has ended."""
         with suppress(KubeError, TimeoutError):
             async with asyncio.timeout(RELEASE):
                 await self._read()
@@ -163,19 +184,19 @@ class Lease:
             self._lead(held=False, why="released")
 
     def _latest(self, seconds: float) -> float:
-        """So many seconds from now, or when leading has to stop, if that is earlier."""
+        """The time in ``seconds``, but not later than leading has to stop."""
         then = _now() + seconds
         return min(then, self._renewed + self._deadline) if self.held else then
 
     async def _round(self) -> float:
-        """Read, decide, write; returns when the Lease of another lapses, or infinity."""
+        """Read, decide, write; returns when another holder's Lease lapses, or infinity."""
         if why := self._unfit():
             if self.held:
                 self._lead(held=False, why=why)
             await self._read()
             return math.inf
         if self.held:
-            # The others had no reason to write, so the last version is tried unread.
+            # Nobody else had a reason to write: try the last version without reading.
             try:
                 await self._hold(self._renewal(self._seen.record or LeaseRecord()))
             except ApiError as error:
@@ -214,13 +235,13 @@ class Lease:
         )
 
     async def _hold(self, record: LeaseRecord) -> None:
-        # The others count from when they see the record, which is after it was sent.
+        # The others count from when they read the record, which is later.
         sent = _now()
         await self._write(record)
         self._renewed = sent
 
     async def _write(self, record: LeaseRecord) -> None:
-        """Store a record in place of the one that was seen; `ApiError` 409: there is another."""
+        """Replace the record that was read; `ApiError` 409 if it is no longer the last one."""
         metadata = self._metadata if self._seen.exists else self._new
         annotations = {**self._annotations, ANNOTATION: self._checkpoint()}
         metadata = {**metadata, "annotations": _raw(annotations)}
@@ -246,7 +267,7 @@ class Lease:
             self._seen = self._seen.then(None, _now())
 
     def _take(self, body: bytes) -> None:
-        """Adopt what the API server says the Lease is."""
+        """Store what the API server returned."""
         lease, metadata = _lease.read(body), _annotated.read(body).metadata
         # An update without managedFields leaves those that are there (apiserver fieldmanager.go).
         self._metadata = {k: v for k, v in lease.metadata.items() if k != "managedFields"}
@@ -265,7 +286,7 @@ class Lease:
         self._changed(held)
 
     def _complain(self, trouble: str) -> None:
-        """One line for each new trouble: it is met again every two seconds."""
+        """Log each new error once: the same one comes back every two seconds."""
         if trouble != self._trouble:
             self._trouble = trouble
             _log.warning("lease %s: %s", self._name, trouble, extra={"event": "lease-refused"})
@@ -276,10 +297,10 @@ def _raw(value: object) -> msgspec.Raw:
 
 
 def _now() -> float:
-    """Seconds of the loop's steady clock, which timeouts count in, too."""
+    """Seconds of the event loop's clock, which timeouts use, too."""
     return asyncio.get_running_loop().time()
 
 
 def _clock() -> str:
-    """The time of day as a Lease has it (meta/v1 MicroTime)."""
+    """The time as meta/v1 MicroTime."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -43,7 +43,7 @@ def key_of(resource: Resource) -> Key:
 
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """An object that exists, but cannot be decoded; what is unknown of ``key`` is empty."""
+    """An object that cannot be decoded. Unknown fields of ``key`` are empty."""
 
     key: Key
     why: str

@@ -1,8 +1,7 @@
-"""One HTTP request to a port of a pod, through ``pods/portforward`` over a WebSocket.
+"""Sends an HTTP request to a port of a pod, through ``pods/portforward``.
 
-The runtime connects to ``localhost`` inside the pod's network (containerd sandbox_portforward), so
-this passes checks for a loopback peer, needs no process in a container, and reaches any port.
-`ForwardChannels` is the protocol without a socket; `request` the only I/O.
+The runtime connects to ``localhost`` inside the pod's network (containerd sandbox_portforward): the
+peer is a loopback address, no container runs a process, and every port can be reached.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.exec import OUTPUT, Channels, Silence, converse, one_line
 
 PROTOCOLS = ("v4.channel.k8s.io",)
-"""Port-forward has no other over a WebSocket (kubelet cri-streaming portforward/websocket.go)."""
+"""The only one over a WebSocket (kubelet cri-streaming portforward/websocket.go)."""
 
 PREFIX = 2
 """Bytes at the beginning of both channels: the port, little-endian."""
@@ -29,20 +28,20 @@ _LONGEST_END = len(b"\r\n\r\n")
 
 
 class ForwardChannel(IntEnum):
-    """Channels of the first port; a second port would have 2 and 3."""
+    """Channels of the first port."""
 
     DATA = 0
     ERROR = 1
 
 
 class ForwardResult(msgspec.Struct, frozen=True):
-    """What was heard of a request.
+    """What arrived of an answer.
 
     Attributes:
-        status: HTTP status code of the answer, or None when there was none.
-        body: of the answer, as far as it arrived.
-        error: why there is no status, or what the node said beside it; None if all went well.
-        unsent: whether the API server refused, so that nothing can have reached the pod.
+        status: HTTP status code, None if there was no answer.
+        body: as far as it arrived.
+        error: why there is no status or no complete answer, or the node's message.
+        unsent: see `exec.Silence`.
     """
 
     status: int | None
@@ -57,7 +56,7 @@ class ForwardResult(msgspec.Struct, frozen=True):
 
 
 class ForwardChannels(Channels):
-    """The two channels of one forwarded port, until the answer is complete or the node said why."""
+    """The two channels of one forwarded port."""
 
     def __init__(self) -> None:
         super().__init__(ForwardChannel)
@@ -65,7 +64,7 @@ class ForwardChannels(Channels):
         self._wanted: int | None = None  # Bytes of the whole answer, once its head is complete.
 
     def feed(self, frame: bytes) -> None:
-        """Take one binary message. What was searched for the end of the head is not again."""
+        """Add one frame. Searches only new bytes for the end of the head."""
         super().feed(frame)
         answer = self._heard[ForwardChannel.DATA]
         if self._wanted is None and len(answer) > self._searched:
@@ -77,9 +76,9 @@ class ForwardChannels(Channels):
 
     @property
     def finished(self) -> bool:
-        """Whether the answer has arrived, or words on the error channel, which none follows.
+        """Whether the answer is complete, or the node sent an error.
 
-        An answer that names no length ends with its connection.
+        An answer without a length ends with its connection.
         """
         if len(self._heard[ForwardChannel.ERROR]) > PREFIX:
             return True
@@ -87,7 +86,7 @@ class ForwardChannels(Channels):
         return wanted is not None and len(self._heard[ForwardChannel.DATA]) >= min(wanted, OUTPUT)
 
     def result(self, silence: Silence | None = None) -> ForwardResult:
-        """Make the result of what arrived; ``silence`` says why no more will."""
+        """Return what arrived; ``silence`` says why the connection ended early."""
         answer = self.heard(ForwardChannel.DATA)[PREFIX:]
         said = self.heard(ForwardChannel.ERROR)[PREFIX:].decode(errors="replace")
         status = _STATUS_LINE.match(answer)
@@ -106,15 +105,9 @@ class ForwardChannels(Channels):
 async def request(
     client: Client, pod: tuple[str, str], port: int, what: str, deadline: float
 ) -> ForwardResult:
-    """Send an HTTP request without a body to a TCP port of ``pod`` (namespace, name).
+    """Send a request without a body to a port of ``pod`` (namespace, name); see `exec.converse`.
 
     ``what`` is method and path, such as ``POST /quitquitquit``.
-
-    What goes wrong on the way is in the result. After ``deadline`` seconds the connection is
-    dropped, and the request may or may not have arrived.
-
-    Raises:
-        KubeError: the API server has no time now, or cannot be reached; nothing was sent.
     """
     head = (
         f"{what} HTTP/1.1\r\n"

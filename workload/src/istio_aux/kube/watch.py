@@ -42,13 +42,13 @@ RELIST = 600.0
 missed goes unnoticed. For as long, lists come in pages after a streaming list failed."""
 
 BATCH = 50
-"""Objects that are delivered before reviews and other tasks get a turn."""
+"""Objects after which other tasks get a turn."""
 
 INITIAL = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
-"""Parameters of a streaming list: the watch begins with all objects, as new as in a list."""
+"""Parameters of a streaming list: the watch begins with all objects."""
 
 UNREADABLE = 1000
-"""Unreadable objects that are remembered and named in the log, at most."""
+"""Unreadable objects that are stored and logged, at most."""
 
 T_contra = TypeVar("T_contra", bound=Resource, contravariant=True)
 
@@ -61,13 +61,11 @@ class Handler(Protocol[T_contra]):
         ...
 
     def delete(self, key: Key, last: T_contra | None, /) -> None:
-        """The object is gone, or has left the selection; the two look alike.
+        """The object is gone, or has left the selection: the two look alike.
 
-        Args:
-            key: which object.
-            last: what the DELETED event carried, None where a list no longer has the object, or
-                the event's object cannot be read. An object that leaves a selection comes with
-                its previous content (apiserver cacher.go), which was still selected.
+        ``last`` is the object in the DELETED event, None if a list no longer has it, or if it
+        cannot be decoded. An object that leaves a selection comes with its previous content
+        (apiserver cacher.go).
         """
         ...
 
@@ -111,14 +109,14 @@ class Watch(Generic[T]):
         Args:
             client: an open client.
             path: of the collection, such as ``/api/v1/pods``.
-            kind: msgspec struct that an object decodes to.
-            handler: receives every change, in the loop that `run` runs in.
+            kind: struct of an object.
+            handler: receives every change.
             selection: ``labelSelector`` and ``fieldSelector``.
-            restarted: is called with a reason, one of a few words, whenever a stream ended.
+            restarted: called with the reason, one of a few words, whenever a stream ended.
             silence: see `SILENCE`.
             stream: see `STREAM`.
             relist: see `RELIST`.
-            backoff: how long to wait after consecutive errors.
+            backoff: waits after consecutive errors.
         """
         self.synced = asyncio.Event()
         self._alive_at = time.monotonic()
@@ -199,11 +197,11 @@ class Watch(Generic[T]):
         self._complete(version)
 
     def _begin(self) -> None:
-        """A list begins: what is known and not in it is gone."""
+        """A list begins: objects that are known and not in it are gone."""
         self._missing = {*self._known, *self.unreadable}
 
     def _complete(self, version: str) -> None:
-        """A list is complete: what was known and not in it is gone."""
+        """A list is complete: delete the objects that it does not have."""
         for key in self._missing or ():
             self._delete(key)
         self._missing = None
