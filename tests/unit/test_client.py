@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 from istio_aux.kube import client as kube_client
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import ApiError, UnreachableError
+from istio_aux.kube.errors import ApiError, NoConnectionError, UnreachableError
 from unit.apiserver import ApiServer, refusal
 from unit.asynchronous import driven
 
@@ -96,6 +96,20 @@ async def test_a_server_that_is_not_there_is_named() -> None:
             with pytest.raises(UnreachableError, match="Cannot connect to host"):
                 await client.get("/api/v1/pods")
         await api.start()
+
+
+@driven
+async def test_a_server_that_never_finishes_the_handshake_has_been_asked_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So a watch goes on from its version; a list would tell the server the same at more cost."""
+    monkeypatch.setattr(kube_client, "CONNECT_TIMEOUT", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        async with ApiServer() as api:
+            server = f"https://127.0.0.1:{silent.getsockname()[1]}"
+            async with Client(dataclasses.replace(api.access(), server=server)) as client:
+                with pytest.raises(NoConnectionError, match="Connection timeout"):
+                    await client.get("/api/v1/pods")
 
 
 @driven

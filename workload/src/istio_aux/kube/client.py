@@ -273,7 +273,7 @@ def _errors(access: Access) -> Generator[None]:
         raise
     except aiohttp.SocketTimeoutError as error:
         raise SilentError("the connection went silent") from error
-    except aiohttp.ClientConnectorError as error:
+    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
         raise NoConnectionError(_CONTEXT.sub("", str(error))) from error
     except (aiohttp.ClientError, ConnectionError, ssl.SSLError) as error:
         raise UnreachableError(str(error) or type(error).__name__) from error
