@@ -185,11 +185,13 @@ def render_start_policy(values: Values) -> list[AnyResource]:
     """Return the MutatingAdmissionPolicy and its binding, nothing where the webhook works alone."""
     if values.admission != "policy":
         return []
+    conditions, mutation = rules.start_policy(values.start_mode, values.capability)
     return _render(
         "start.yaml.j2",
         values.app,
         values.model,
-        mutation=rules.mutation(values.start_mode, values.capability),
+        conditions=conditions,
+        mutation=mutation,
         annotations={CAPABILITY: values.capability},
         failure_policy=values.failure_policy,
         matches=rules.policy_matches(values.app, _except_never_selected(values.namespace_selector)),

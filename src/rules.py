@@ -122,10 +122,11 @@ def webhook_conditions_beside_policy(mode: str, capability: str = UNKNOWN) -> li
     return _as_conditions({**_POSSIBLE, "sidecar-wanted": _wanted(), "left-by-the-policy": left})
 
 
-def mutation(mode: str, capability: str = UNKNOWN) -> str:
-    """Return the policy's JSON patch: the start and the label, or no operation.
+def start_policy(mode: str, capability: str = UNKNOWN) -> tuple[list[dict[str, str]], str]:
+    """Return the policy's `matchConditions`, and its JSON patch: the start and the label.
 
-    The policy has no `matchConditions`: for them the API server converts pod and request once more.
+    For conditions the API server converts pod and request once more, and without them it encodes
+    and decodes each pod that the patch leaves as it is. So there are none where most pods change.
 
     Args:
         mode: the start mode.
@@ -142,6 +143,7 @@ def mutation(mode: str, capability: str = UNKNOWN) -> str:
         f" && !('{CONFIG}' in {_ANNOTATIONS})"
         f" && !({_has_native(mode, capability)}) && {small}"
     )
+    due = {**_POSSIBLE, "sidecar-wanted": _wanted(), "lacks-its-start": lacking}
     native = {NATIVE_SIDECAR: "true", STARTED_WITH: "native"}
     hold = {CONFIG: HOLD, STARTED_WITH: "hold"}
     lacks_native = f"{_native(mode, capability)} && !('{NATIVE_SIDECAR}' in {_ANNOTATIONS})"
@@ -150,11 +152,13 @@ def mutation(mode: str, capability: str = UNKNOWN) -> str:
         if _by_default(mode, capability)
         else _made(hold)
     )
-    due = " && ".join(f"({each})" for each in (*_POSSIBLE.values(), _wanted(), lacking))
-    return (
-        f"{due} ? (!{_HAS_ANNOTATIONS} ? ({first})"
-        f" : {lacks_native} ? {_added(native)} : {_added(hold)}) + {_labelled()} : []"
+    patch = (
+        f"(!{_HAS_ANNOTATIONS} ? ({first})"
+        f" : {lacks_native} ? {_added(native)} : {_added(hold)}) + {_labelled()}"
     )
+    if mode == "off":
+        return _as_conditions(due), patch
+    return [], f"{' && '.join(f'({each})' for each in due.values())} ? {patch} : []"
 
 
 def _as_conditions(conditions: Mapping[str, str]) -> list[dict[str, str]]:

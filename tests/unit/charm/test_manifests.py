@@ -251,13 +251,15 @@ def test_what_the_policy_does_not_look_at_the_webhook_is_not_shown_either() -> N
     ]
 
 
-def test_the_api_server_converts_a_pod_for_the_policy_only_once() -> None:
-    """Match conditions and a second run each cost a creation about a third of what the policy
-    costs in all."""
-    policy, _ = by_policy()
+@pytest.mark.parametrize("mode", ["auto", "native", "hold", "off"])
+def test_the_api_server_converts_a_pod_that_changes_for_the_policy_only_once(
+    mode: Literal["auto", "native", "hold", "off"],
+) -> None:
+    """Match conditions and a second run convert it again. In mode `off` few pods change."""
+    policy, _ = by_policy(start_mode=mode)
 
     assert policy["spec"]["reinvocationPolicy"] == "Never"
-    assert "matchConditions" not in policy["spec"]
+    assert bool(policy["spec"]["matchConditions"]) is (mode == "off")
 
 
 def test_without_a_policy_nothing_is_left_by_it() -> None:
