@@ -124,7 +124,7 @@ def load(options: Mapping[str, object], model: str) -> Config:
         "inject-applications": lambda text: parse_applications(text, model),
         "inject-namespaces": parse_namespaces,
         "ignore-containers": _parse_containers,
-        "quit-grace": _parse_grace,
+        **{name: _parse_seconds for name, value in options.items() if type(value) is int},
     }
     values = dict(options)
     problems: list[str] = []
@@ -262,7 +262,7 @@ def _parse_containers(text: str) -> tuple[str, ...]:
     return tuple(sorted(set(names)))
 
 
-def _parse_grace(seconds: int) -> int:
+def _parse_seconds(seconds: int) -> int:
     if seconds < 0:
         raise ValueError(f"{seconds}: expected seconds, 0 or more")
     return seconds

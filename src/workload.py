@@ -41,16 +41,9 @@ TLS_KEY: Final = f"{_ETC}/tls/tls.key"
 # Where Juju mounts Pebble's socket in the workload's container.
 _PEBBLE_SOCKET: Final = "/charm/container/pebble.socket"
 
-# The options that are settings of the workload, under the same name.
-_PASSED_ON: Final = (
-    "quit",
-    "quit-grace",
-    "ignore-containers",
-    "dead-proxy",
-    "start-mode",
-    "race-policy",
-    "restart-jobs",
-    "log-level",
+# All other options are settings of the workload, under the same name.
+_FOR_THE_CHARM: Final = frozenset(
+    {"admission", "failure-policy", "inject-applications", "inject-namespaces"}
 )
 
 logger = logging.getLogger(__name__)
@@ -100,13 +93,15 @@ def names(inputs: Inputs) -> Names:
 
 def settings(config: Config, names: Names) -> dict[str, Any]:
     """Return the settings file of `istio-aux serve`, as a mapping."""
-    passed_on: dict[str, Any] = {
-        name: getattr(config, name.replace("-", "_")) for name in _PASSED_ON
+    options_of_both: dict[str, Any] = {
+        name: value
+        for field, value in vars(config).items()
+        if (name := field.replace("_", "-")) not in _FOR_THE_CHARM
     }
     root = {"root-namespace": names.root_namespace} if names.root_namespace else {}
     return {
+        **options_of_both,
         "namespace-selector": options.but_never_selected(config.namespace_selector),
-        **passed_on,
         "ignore-containers": list(config.ignore_containers),
         **root,
         "applications": APPLICATIONS,

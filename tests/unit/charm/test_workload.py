@@ -20,13 +20,14 @@ import config
 import probe
 import workload
 from charm import IstioAuxCharm
-from config import Applications, Config
+from config import Applications
 
-from .conftest import Files
+from .conftest import ROOT, Files
 
-CONFIG = Config(
+OPTIONS: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())["options"]
+CONFIG = dataclasses.replace(
+    config.load({name: option["default"] for name, option in OPTIONS.items()}, "kubeflow"),
     namespace_selector="team in (a,b)",
-    failure_policy="Ignore",
     log_level="debug",
     quit="off",
     quit_grace=5,
@@ -36,8 +37,6 @@ CONFIG = Config(
     admission="policy",
     race_policy="restart",
     restart_jobs=True,
-    inject_applications=(),
-    inject_namespaces=(),
 )
 NAMES = workload.Names(
     "kubeflow/istio-aux", "istio-aux-kubeflow-istio-aux", "kubeflow/istio-aux", "istio-system"
