@@ -70,7 +70,7 @@ class Connection:
             if status == "100":
                 self._got = rest
                 return await self.answer()
-            length = int(headers["content-length"] if version[:7] == "HTTP/1." else version)
+            length = int(headers["content-length"] if version[:5] == "HTTP/" else version)
         except (ValueError, KeyError) as error:
             raise Garbled(f"no head of an answer: {head[:200]!r}") from error
         while len(rest) < length:

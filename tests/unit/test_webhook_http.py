@@ -115,6 +115,16 @@ async def test_malformed_http_gets_400(sent: bytes, tmp_path: Path) -> None:
     assert hook.reviews("malformed") == 1
 
 
+@driven
+async def test_a_request_without_a_version_gets_400(tmp_path: Path) -> None:
+    """A parser may read it as HTTP/0.9, which has no headers."""
+    async with serving(tmp_path) as hook, hook.client() as client:
+        answer = await client.ask(post(review()).replace(b" HTTP/1.1", b"", 1))
+        assert await client.closed()
+    assert answer.status == 400
+    assert hook.reviews("malformed") == 1
+
+
 @pytest.mark.parametrize("claimed", [(4 << 20) + 1, 1 << 60])
 @driven
 async def test_a_body_over_4_mib_gets_413_before_it_is_read(claimed: int, tmp_path: Path) -> None:

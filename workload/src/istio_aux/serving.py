@@ -21,7 +21,7 @@ from http import HTTPStatus
 from typing import Any, cast
 
 import msgspec
-from aiohttp import web
+from aiohttp import HttpVersion10, web
 
 from istio_aux.telemetry import Closed, Telemetry
 
@@ -324,6 +324,8 @@ class Listener:
         if connection.waits_for == "idle":
             connection.wait("request")
         try:
+            if request.version < HttpVersion10:  # llhttp reads a line without a version as 0.9.
+                raise web.HTTPBadRequest(text="no HTTP/1.1: the request line has no version\n")
             response = await self._handler(request)
         except web.HTTPException as error:
             self.refused(error.status, (error.text or "").strip())
