@@ -91,8 +91,9 @@ def test_a_pod_that_leaves_a_selection_comes_as_it_was_before(
             for number, (phase, exited) in enumerate(changes, 2):
                 await asyncio.to_thread(patch, name, phase, exited=exited)
                 await seen.until(number)
-            watch.cancel()
-            await asyncio.gather(watch, return_exceptions=True)
+        # Only now: the client aborts connections that are in use, and waits until they are closed.
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
         return seen.told
 
     assert asyncio.run(watched("twice", ("Running", True), ("Succeeded", True))) == [
