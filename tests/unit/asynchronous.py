@@ -1,11 +1,13 @@
-"""Run a test that is a coroutine, and wait in it for something to come true."""
+"""Run a test that is a coroutine, wait in it for a condition, and count its open files."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -50,3 +52,9 @@ async def background(work: Coroutine[Any, Any, None]) -> AsyncGenerator[asyncio.
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
+
+
+def descriptors() -> int:
+    """How many file descriptors this process has, once what is unreachable is closed."""
+    gc.collect()
+    return len([*Path("/proc/self/fd").iterdir()])

@@ -1,4 +1,4 @@
-"""What every unit test finds, whichever ran before it."""
+"""Settings of every unit test; Hypothesis runs the same examples on every machine."""
 
 from __future__ import annotations
 
@@ -6,11 +6,21 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "steady",
+    deadline=None,
+    derandomize=True,
+    max_examples=300,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("steady")
 
 
 @pytest.fixture(autouse=True)
 def root_level() -> Iterator[None]:
-    """The root logger's level; ops sets it to debug, and tests of the log would hear more."""
+    """Restore the root logger's level: ops sets it to debug, which breaks tests of the log."""
     level = logging.getLogger().level
     yield
     logging.getLogger().setLevel(level)

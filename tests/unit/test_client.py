@@ -1,4 +1,4 @@
-"""What a request says when it does not succeed, and what it never does."""
+"""How a request fails, what it never does, and how long a client waits after failures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 from istio_aux.kube import client as kube_client
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import ApiError, NoConnectionError, UnreachableError
+from istio_aux.kube.errors import ApiError, Backoff, NoConnectionError, UnreachableError
 from unit.apiserver import ApiServer, refusal
 from unit.asynchronous import driven
 
@@ -189,3 +189,27 @@ async def test_an_answer_that_comes_byte_by_byte_is_given_up(
         api.faults.append(drip)
         with pytest.raises(UnreachableError, match=r"no complete answer within 0\.3 s"):
             await client.get("/api/v1/pods")
+
+
+def test_each_failure_doubles_the_wait_up_to_a_bound() -> None:
+    backoff = Backoff(first=1, longest=8)
+    waits = [backoff.next() for _ in range(6)]
+    for wait, step in zip(waits, (1, 2, 4, 8, 8, 8), strict=True):
+        assert step / 2 <= wait <= step
+
+
+def test_a_success_makes_the_next_failure_the_first_again() -> None:
+    backoff = Backoff(first=1, longest=8)
+    for _ in range(5):
+        backoff.next()
+    backoff.reset()
+    assert backoff.next() <= 1
+
+
+def test_clients_that_failed_together_do_not_return_together() -> None:
+    assert len({Backoff(first=1, longest=8).next() for _ in range(20)}) > 1
+
+
+def test_thousands_of_failures_do_not_overflow_the_wait() -> None:
+    backoff = Backoff(first=1, longest=300)
+    assert max(backoff.next() for _ in range(5000)) <= 300

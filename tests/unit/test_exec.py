@@ -13,8 +13,7 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.errors import NoConnectionError
 from istio_aux.kube.exec import OUTPUT, ExecChannels, ExecResult, Silence, execute
 from unit.apiserver import ApiServer, Exec, refusal
-from unit.asynchronous import driven
-from unit.descriptors import descriptors
+from unit.asynchronous import descriptors, driven
 
 SUCCESS = b'\x03{"metadata":{},"status":"Success"}'
 

@@ -11,9 +11,8 @@ from istio_aux.core.policy import DeadProxy, Policy
 from istio_aux.core.quit_state import PodState, Task
 from istio_aux.kube.exec import Channels
 from msgspec.structs import replace
-from unit.asynchronous import driven, until
+from unit.asynchronous import descriptors, driven, until
 from unit.core.pods import RUNNING
-from unit.descriptors import descriptors
 from unit.quitting import ENDED, FAST, World, cluster, freeing
 
 AT_ONCE = 20

@@ -1,10 +1,12 @@
-"""What of the status wakes the charm."""
+"""The status: its changes that wake the charm, and the README that names its keys."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from istio_aux.core.liveness import Injector, State
 from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
@@ -12,6 +14,7 @@ from istio_aux.core.quit_state import Lost, Stuck
 from istio_aux.repair.application_status import ApplicationMesh
 from istio_aux.repair.controller import Unmeshed
 from istio_aux.status import ProcessStatus, digest
+from istio_aux.telemetry import Telemetry
 from msgspec.structs import replace
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -74,3 +77,19 @@ def test_what_the_charm_shows_wakes_it(change: dict[str, Any]) -> None:
 )
 def test_what_changes_all_the_time_does_not(change: dict[str, Any]) -> None:
     assert digest(replace(BEFORE, **change)) == digest(BEFORE)
+
+
+README = (Path(__file__).parents[2] / "workload" / "README.md").read_text()
+
+
+def test_every_key_of_the_status_is_in_the_readme() -> None:
+    keys = [field.encode_name for field in msgspec.structs.fields(ProcessStatus)]
+    assert [name for name in keys if f"`{name}`" not in README] == []
+
+
+def test_every_metric_is_in_the_readme() -> None:
+    lines = Telemetry().render().decode().splitlines()
+    metrics = {line.split()[2] for line in lines if line.startswith("# TYPE istio_aux_")}
+    metrics = {name for name in metrics if not name.endswith("_created")}
+    assert "istio_aux_quits_total" in metrics
+    assert [name for name in sorted(metrics) if f"`{name}" not in README] == []

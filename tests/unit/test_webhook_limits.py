@@ -20,8 +20,7 @@ from istio_aux import serving as serving_module
 from istio_aux.admission.webhook import BODIES, UNCOUNTED
 from istio_aux.serving import Connection, ServingLimits
 from istio_aux.telemetry import Bounded, Closed
-from unit.asynchronous import driven, until
-from unit.descriptors import descriptors
+from unit.asynchronous import descriptors, driven, until
 from unit.hooked import JSON, Bare, Hook, post, review, serving
 from unit.logged import logging_to
 

@@ -1,7 +1,8 @@
-"""Watches that feed several handlers: what each handler receives, and when a watch is dead."""
+"""Watches that feed several handlers, when a watch is dead, and tasks that never end."""
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from istio_aux.core.selectors import parse
 from istio_aux.core.webhooks import Namespace
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
+from istio_aux.kube.lease import identity
 from istio_aux.kube.objects import Key
 from istio_aux.quit.controller import Controller, Selection
+from istio_aux.serve import endless_task
 from istio_aux.settings import Settings
 from istio_aux.telemetry import Telemetry
 from istio_aux.wiring import Watches, Wiring
@@ -146,3 +149,31 @@ async def test_the_quit_controller_keeps_nothing_of_pods_that_never_need_a_quit(
         assert quits.watched == 1
         quits.apply(job(MESHED, phase="Unknown"))
         assert quits.watched == 0
+
+
+def test_a_process_that_restarts_keeps_its_identity() -> None:
+    assert identity(8443) == identity(8443)
+    assert identity(8443) != identity(8444)
+    assert identity(0) != identity(0)
+
+
+@driven
+async def test_an_endless_task_survives_unhandled_exceptions() -> None:
+    """Each is reported, and the task starts again, later each time."""
+    reported: list[str] = []
+    lives = 0
+
+    async def work() -> None:
+        nonlocal lives
+        lives += 1
+        if lives == 1:
+            raise RecursionError("too deep")
+        if lives > 2:
+            await asyncio.sleep(60)
+
+    def failed(name: str, error: BaseException | None) -> None:
+        reported.append(f"{name}: {error!r}")
+
+    async with background(endless_task("watch", work, failed, (0.02, 0.1))):
+        await until(lambda: lives == 3, "it runs again")
+    assert reported == ["watch: RecursionError('too deep')", "watch: None"]

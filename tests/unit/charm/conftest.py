@@ -1,8 +1,10 @@
-"""Fixtures of the charm's tests: an API server and a workload with behaviour, and a unit."""
+"""Fixtures of the charm's tests: a unit, and the API server and the workload that it talks to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import dataclasses
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,14 @@ from .apiserver import ApiServer
 
 ROOT = Path(__file__).parents[3]
 
-
-# What the status says of a workload as it is here.
+# The status while the workload answers as `Workload` does at first.
 WELL = "2 namespaces selected; istio-sidecar-injector live since 2026-11-21 19:40Z"
 SINCE = "2026-11-21T19:40:12.5Z"
+
+
+def active(more: str = "") -> testing.ActiveStatus:
+    """The status of a unit that works, with more to say."""
+    return testing.ActiveStatus(WELL + more)
 
 
 def injector(state: str = "live", why: str = "it injects", name: str = "istio-sidecar-injector"):
@@ -34,7 +40,10 @@ def injector(state: str = "live", why: str = "it injects", name: str = "istio-si
 
 
 class Workload:
-    """Answers /status on the unit's localhost, and for `units`, by their address, /readyz."""
+    """Answers /status on the unit's localhost, and /readyz at the addresses in `units`.
+
+    /status leaves out the keys in `unsaid`, as older images do.
+    """
 
     def __init__(self) -> None:
         self.units = {"10.1.0.10": httpx2.Response(200, text="ok\n")}
@@ -47,7 +56,6 @@ class Workload:
         self.called_before: list[str] | None = []
         self.injectors: list[dict[str, str]] = [injector()]
         self.injects: bool | None = True
-        # What it says of `capability`, and why.
         self.capability: tuple[str, str] = ("native", "istio: sidecars are native on request")
         self.race = "report"
         self.unmeshed: list[dict[str, str]] = []
@@ -88,98 +96,116 @@ class Workload:
         )
 
 
-@pytest.fixture
-def api() -> ApiServer:
-    return ApiServer()
+@dataclasses.dataclass
+class Unit:
+    """A unit of the charm, and what it talks to. Each event starts from the state of the last."""
+
+    ctx: testing.Context[IstioAuxCharm]
+    state: testing.State
+    api: ApiServer
+    process: Workload
+    etc: Path
+
+    def run(self, event: Any = None, **changes: Any) -> Any:
+        """Change the state, emit an event (update-status by default); return the status."""
+        changed = dataclasses.replace(self.state, **changes)
+        with self.ctx(event or self.on.update_status(), changed) as manager:
+            self.state = manager.run()
+            pebble = manager.charm.unit.get_container(workload.CONTAINER).pebble
+            # ops.testing does not put them into the state.
+            found = getattr(pebble, "_notices", {}).values()
+            notices = [testing.Notice(one.key, occurrences=one.occurrences) for one in found]
+        self.change_container(notices=notices)
+        return self.state.unit_status
+
+    def configure(self, **options: str | int | bool) -> Any:
+        """Emit config-changed; these options are set, all others have their defaults."""
+        named = {name.replace("_", "-"): value for name, value in options.items()}
+        return self.run(self.on.config_changed(), config=named)
+
+    def follow(self, event: Any = None) -> Any:
+        """Emit an event to the unit, which does not lead any more."""
+        return self.run(event, leader=False)
+
+    def remove(self, event: str = "remove", **changes: Any) -> Any:
+        """Remove the unit, which is the last one."""
+        return self.run(getattr(self.on, event)(), **{"planned_units": 0, **changes})
+
+    def relate(self, *relations: testing.Relation) -> Any:
+        """Add relations and emit relation-changed for the first."""
+        every = {*self.state.relations, *relations}
+        return self.run(self.on.relation_changed(relations[0]), relations=every)
+
+    def leave(self, relation: testing.Relation) -> Any:
+        """Emit relation-broken."""
+        return self.run(self.on.relation_broken(self.state.get_relation(relation.id)))
+
+    def change_container(self, **changes: Any) -> None:
+        """Change facts of the workload's container."""
+        container = dataclasses.replace(self.container, **changes)
+        self.state = dataclasses.replace(self.state, containers={container})
+
+    @property
+    def on(self) -> Any:
+        return self.ctx.on
+
+    @property
+    def container(self) -> testing.Container:
+        return self.state.get_container(workload.CONTAINER)
+
+    @property
+    def files(self) -> dict[str, str]:
+        """Name and content of the files in the workload's /etc/istio-aux."""
+        found = (path for path in self.etc.rglob("*") if path.is_file())
+        return {str(path.relative_to(self.etc)): path.read_text() for path in found}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The workload's settings."""
+        return yaml.safe_load(self.files["config.yaml"])
 
 
 @pytest.fixture
-def process() -> Workload:
-    return Workload()
-
-
-@pytest.fixture
-def ctx(
-    api: ApiServer, process: Workload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[testing.Context[IstioAuxCharm]]:
-    """The charm, with its two network connections ending in `api` and `process`."""
-    kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text(
-        yaml.safe_dump(
-            {
-                "current-context": "c",
-                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-                "clusters": [
-                    {
-                        "name": "c",
-                        "cluster": {
-                            "server": "https://10.152.183.1:443",
-                            "certificate-authority": str(tmp_path / "ca.crt"),
-                        },
-                    }
-                ],
-                "users": [{"name": "u", "user": {"token": "charm"}}],
-            }
-        )
-    )
+def new_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Unit]:
+    """The leader of a new application: Pebble answers, and there was no event yet."""
+    cluster = {"server": "https://10.152.183.1:443"}
+    cluster["certificate-authority"] = str(tmp_path / "ca.crt")
+    kubeconfig = {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": {"token": "charm"}}],
+    }
+    (tmp_path / "kubeconfig").write_text(json.dumps(kubeconfig))
     (tmp_path / "ca.crt").write_text(certificates.make_authority("ca", "cluster").certificate)
-    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    api, process, etc = ApiServer(), Workload(), tmp_path / "etc"
+    etc.mkdir()
 
     class Charm(IstioAuxCharm):
         kubernetes_transport = httpx2.MockTransport(api.answer)
         workload_transport = httpx2.MockTransport(process.answer)
         patience = suspended.Patience(settle=0.05, longest=0.5, pause=0.02)
 
-    context: testing.Context[IstioAuxCharm] = testing.Context(
-        Charm,
-        meta=yaml.safe_load((ROOT / "metadata.yaml").read_text()),
-        config=yaml.safe_load((ROOT / "config.yaml").read_text()),
-        actions=yaml.safe_load((ROOT / "actions.yaml").read_text()),
-        app_name="istio-aux",
-    )
-    with context:
-        yield context
-
-
-@pytest.fixture
-def etc(tmp_path: Path) -> Path:
-    """The workload's /etc/istio-aux; it outlives an event, as the container does."""
-    (tmp_path / "etc").mkdir()
-    return tmp_path / "etc"
-
-
-@pytest.fixture
-def container(etc: Path) -> testing.Container:
+    names = {"meta": "metadata", "config": "config", "actions": "actions"}
+    texts = {
+        key: yaml.safe_load((ROOT / f"{name}.yaml").read_text()) for key, name in names.items()
+    }
+    # The folder outlives an event, as the container does.
     mounts = {"etc": testing.Mount(location="/etc/istio-aux", source=etc)}
-    return testing.Container(workload.CONTAINER, can_connect=True, mounts=mounts)
-
-
-@pytest.fixture
-def fresh(container: testing.Container) -> testing.State:
-    """The leader of a new application: Pebble is up, nothing was done yet."""
-    return testing.State(
+    state = testing.State(
         leader=True,
-        containers={container},
+        containers={testing.Container(workload.CONTAINER, can_connect=True, mounts=mounts)},
         relations={testing.PeerRelation("peers")},
         model=testing.Model("kubeflow"),
     )
+    ctx: testing.Context[IstioAuxCharm] = testing.Context(Charm, app_name="istio-aux", **texts)
+    with ctx:
+        yield Unit(ctx, state, api, process, etc)
 
 
 @pytest.fixture
-def settled(ctx: testing.Context[IstioAuxCharm], fresh: testing.State) -> testing.State:
+def unit(new_unit: Unit) -> Unit:
     """The same after its first event."""
-    return ctx.run(ctx.on.config_changed(), fresh)
-
-
-Files = Callable[[], dict[str, str]]
-
-
-@pytest.fixture
-def files(etc: Path) -> Files:
-    """Name and content of the files in the workload's /etc/istio-aux."""
-
-    def read() -> dict[str, str]:
-        found = (path for path in etc.rglob("*") if path.is_file())
-        return {str(path.relative_to(etc)): path.read_text() for path in found}
-
-    return read
+    new_unit.run(new_unit.on.config_changed())
+    return new_unit

@@ -1,31 +1,31 @@
-"""Pods are changed by a policy in the API server where there can be one, else by the webhook."""
+"""A policy in the API server changes pods where the cluster serves it; else the webhook does."""
 
 from __future__ import annotations
 
-import dataclasses
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from ops import testing
 
-from charm import IstioAuxCharm
-
 from .apiserver import ApiServer
-from .conftest import WELL, Files, Workload
-
-Context = testing.Context[IstioAuxCharm]
+from .conftest import Unit, active
 
 BEFORE_1_36 = {"mutatingadmissionpolicies", "mutatingadmissionpolicybindings"}
 POLICY = {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}
 WEBHOOK = {"MutatingWebhookConfiguration"}
+
+NATIVE = ("native", "istio: native sidecars on request")
+CLASSIC = ("classic", "istio: a webhook drops restartPolicy")
 
 
 def forms(api: ApiServer) -> set[str]:
     return set(api.kinds()) & (POLICY | WEBHOOK)
 
 
-def with_option(state: testing.State, admission: str) -> testing.State:
-    return dataclasses.replace(state, config={"admission": admission})
+def spec(api: ApiServer) -> dict[str, Any]:
+    """What the policy does."""
+    return api.one("MutatingAdmissionPolicy")["spec"]
 
 
 @pytest.mark.parametrize(
@@ -38,163 +38,114 @@ def with_option(state: testing.State, admission: str) -> testing.State:
         ("webhook", False, WEBHOOK),
     ],
 )
-def test_the_option_and_what_the_cluster_serves_say_who_changes_pods(
-    ctx: Context,
-    fresh: testing.State,
-    api: ApiServer,
-    *,
-    admission: str,
-    served: bool,
-    expected: set[str],
+def test_the_option_and_the_cluster_decide_which_forms_exist(
+    new_unit: Unit, *, admission: str, served: bool, expected: set[str]
 ) -> None:
-    api.unknown = set() if served else BEFORE_1_36
+    new_unit.api.unknown = set() if served else BEFORE_1_36
 
-    out = ctx.run(ctx.on.config_changed(), with_option(fresh, admission))
-    again = ctx.run(ctx.on.update_status(), out)
-
-    assert again.unit_status == out.unit_status == testing.ActiveStatus(WELL)
-    assert forms(api) == expected
+    assert new_unit.configure(admission=admission) == active()
+    assert new_unit.run() == active()
+    assert forms(new_unit.api) == expected
 
 
-def test_a_policy_that_is_not_served_blocks_while_all_that_works_goes_on(
-    ctx: Context, fresh: testing.State, api: ApiServer, files: Files
+def test_a_policy_that_is_not_served_blocks_and_everything_else_keeps_running(
+    new_unit: Unit,
 ) -> None:
-    api.unknown = BEFORE_1_36
-    settled = ctx.run(ctx.on.config_changed(), fresh)
-    objects, contents = dict(api.objects), files()
+    new_unit.api.unknown = BEFORE_1_36
+    new_unit.configure()
+    objects, files = dict(new_unit.api.objects), new_unit.files
+    plan = new_unit.container.plan
 
-    options: dict[str, str] = {"admission": "policy", "log-level": "debug"}
-    out = ctx.run(ctx.on.config_changed(), dataclasses.replace(settled, config=options))
-
-    assert out.unit_status == testing.BlockedStatus(
+    assert new_unit.configure(admission="policy", log_level="debug") == testing.BlockedStatus(
         'admission: "policy": expected auto or webhook, because the API server does not serve'
         " MutatingAdmissionPolicy v1 (Kubernetes 1.36 does)"
     )
-    assert api.objects == objects
-    assert files() == contents
-    assert out.get_container("istio-aux").plan == settled.get_container("istio-aux").plan
+    assert new_unit.api.objects == objects
+    assert new_unit.files == files
+    assert new_unit.container.plan == plan
+
+    # Only the leader owns the policy.
+    assert isinstance(new_unit.follow(), testing.ActiveStatus)
 
 
-def test_a_follower_leaves_that_to_its_leader(
-    ctx: Context, settled: testing.State, api: ApiServer
-) -> None:
-    api.unknown = BEFORE_1_36
-    follower = dataclasses.replace(with_option(settled, "policy"), leader=False)
+def test_the_policy_comes_after_an_upgrade_of_the_cluster(new_unit: Unit) -> None:
+    new_unit.api.unknown = BEFORE_1_36
+    new_unit.configure()
+    assert forms(new_unit.api) == WEBHOOK
 
-    out = ctx.run(ctx.on.config_changed(), follower)
+    new_unit.api.unknown = set()
+    new_unit.run()
 
-    assert isinstance(out.unit_status, testing.ActiveStatus)
-
-
-def test_an_upgrade_of_the_cluster_is_noticed(
-    ctx: Context, fresh: testing.State, api: ApiServer
-) -> None:
-    api.unknown = BEFORE_1_36
-    settled = ctx.run(ctx.on.config_changed(), fresh)
-    assert forms(api) == WEBHOOK
-
-    api.unknown = set()
-    ctx.run(ctx.on.update_status(), settled)
-
-    assert forms(api) == POLICY | WEBHOOK
+    assert forms(new_unit.api) == POLICY | WEBHOOK
 
 
-def test_an_api_server_that_does_not_say_is_asked_again(
-    ctx: Context, settled: testing.State, api: ApiServer
-) -> None:
-    objects = dict(api.objects)
-    api.broken = {"list mutatingadmissionpolicies"}
-
-    out = ctx.run(ctx.on.update_status(), settled)
-
-    assert isinstance(out.unit_status, testing.WaitingStatus)
-    assert out.unit_status.message.startswith("MutatingAdmissionPolicy: ")
-    assert api.objects == objects
-
-
-def test_the_policy_waits_for_no_workload(
-    ctx: Context, fresh: testing.State, api: ApiServer, process: Workload
-) -> None:
+def test_the_policy_does_not_wait_for_the_workload(new_unit: Unit) -> None:
     """T37"""
-    process.running = False
+    new_unit.process.running = False
 
-    ctx.run(ctx.on.config_changed(), fresh)
+    new_unit.configure()
 
-    assert forms(api) == POLICY
+    assert forms(new_unit.api) == POLICY
 
 
-def test_the_policy_is_there_before_the_webhook_leaves_pods_to_it(
-    ctx: Context, fresh: testing.State, api: ApiServer
-) -> None:
-    settled = ctx.run(ctx.on.config_changed(), with_option(fresh, "webhook"))
-    api.calls.clear()
+def test_the_policy_exists_before_the_webhook_leaves_pods_to_it(new_unit: Unit) -> None:
+    new_unit.configure(admission="webhook")
+    new_unit.api.calls.clear()
 
-    ctx.run(ctx.on.config_changed(), with_option(settled, "policy"))
+    new_unit.configure(admission="policy")
 
-    written = [call.split("/")[-2] for call in api.calls if call.startswith("PATCH")]
+    written = [call.split("/")[-2] for call in new_unit.api.calls if call.startswith("PATCH")]
     assert written.index("mutatingadmissionpolicybindings") < written.index(
         "mutatingwebhookconfigurations"
     )
 
 
-def test_the_policy_stays_until_the_webhook_serves(
-    ctx: Context, fresh: testing.State, api: ApiServer, process: Workload
-) -> None:
+def test_the_policy_stays_until_the_webhook_serves(new_unit: Unit) -> None:
     """T37"""
-    process.running = False
-    starting = ctx.run(ctx.on.config_changed(), fresh)
-    waiting = ctx.run(ctx.on.config_changed(), with_option(starting, "webhook"))
-    assert forms(api) == POLICY
+    new_unit.process.running = False
+    new_unit.configure()
+    new_unit.configure(admission="webhook")
+    assert forms(new_unit.api) == POLICY
 
-    process.running = True
-    # API servers take a moment to call a new webhook, so that the policy goes with the next event.
-    ready = ctx.run(ctx.on.update_status(), waiting)
-    assert forms(api) == POLICY | WEBHOOK
+    new_unit.process.running = True
+    # API servers take a moment to call a new webhook, so the policy goes with the next event.
+    new_unit.run()
+    assert forms(new_unit.api) == POLICY | WEBHOOK
 
-    ctx.run(ctx.on.update_status(), ready)
-    assert forms(api) == WEBHOOK
+    new_unit.run()
+    assert forms(new_unit.api) == WEBHOOK
 
 
-def test_not_for_a_moment_does_neither_form_apply(
-    ctx: Context, settled: testing.State, api: ApiServer
-) -> None:
-    api.moments.clear()
+def test_one_form_applies_at_every_moment_of_a_change(unit: Unit) -> None:
+    unit.api.moments.clear()
 
     for admission in ("webhook", "policy", "webhook", "auto"):
-        settled = ctx.run(ctx.on.config_changed(), with_option(settled, admission))
+        unit.configure(admission=admission)
 
-    assert any(not POLICY & moment for moment in api.moments)
-    assert all(moment >= POLICY or moment >= WEBHOOK for moment in api.moments)
+    moments = unit.api.moments
+    assert any(not POLICY & moment for moment in moments)
+    assert all(moment >= POLICY or moment >= WEBHOOK for moment in moments)
     # The binding goes first: one whose policy is gone would fail every request under `Fail`.
     gone = {
-        kind
-        for before, after in pairwise(api.moments)
-        if before >= POLICY
-        for kind in before - after
+        kind for before, after in pairwise(moments) if before >= POLICY for kind in before - after
     }
     assert gone == {"MutatingAdmissionPolicyBinding"}
 
 
-def test_the_policy_follows_the_start_mode(
-    ctx: Context, settled: testing.State, api: ApiServer
-) -> None:
-    before = api.one("MutatingAdmissionPolicy")["spec"]
+def test_the_policy_follows_the_start_mode(unit: Unit) -> None:
+    before = spec(unit.api)
 
-    ctx.run(ctx.on.config_changed(), dataclasses.replace(settled, config={"start-mode": "hold"}))
+    unit.configure(start_mode="hold")
 
-    assert api.one("MutatingAdmissionPolicy")["spec"] != before
+    assert spec(unit.api) != before
 
 
-def test_webhooks_of_istio_that_are_called_first_are_named_with_what_that_means(
-    ctx: Context, settled: testing.State, process: Workload
-) -> None:
+def test_webhooks_of_istio_that_are_called_first_are_named_with_the_effect(unit: Unit) -> None:
     """T33: only a sidecar that Istio has not injected yet can be made native."""
-    process.called_before = ["asm-sidecar-injector", "istio-a"]
+    unit.process.called_before = ["asm-sidecar-injector", "istio-a"]
 
-    out = ctx.run(ctx.on.config_changed(), with_option(settled, "webhook"))
-
-    assert out.unit_status == testing.ActiveStatus(
-        f"{WELL}; called after asm-sidecar-injector, istio-a, so pods are held, not native"
+    assert unit.configure(admission="webhook") == active(
+        "; called after asm-sidecar-injector, istio-a, so pods are held, not native"
     )
 
 
@@ -203,35 +154,90 @@ def test_webhooks_of_istio_that_are_called_first_are_named_with_what_that_means(
     [("policy", ["asm-sidecar-injector"]), ("webhook", []), ("webhook", None)],
     ids=["the policy comes before all", "none", "not known"],
 )
-def test_an_order_that_changes_nothing_is_not_spoken_of(
-    admission: str,
-    called_before: list[str] | None,
-    ctx: Context,
-    settled: testing.State,
-    process: Workload,
+def test_the_status_omits_an_order_without_effect(
+    admission: str, called_before: list[str] | None, unit: Unit
 ) -> None:
     """T33"""
-    process.called_before = called_before
+    unit.process.called_before = called_before
 
-    out = ctx.run(ctx.on.config_changed(), with_option(settled, admission))
-
-    assert out.unit_status == testing.ActiveStatus(WELL)
+    assert unit.configure(admission=admission) == active()
 
 
 def test_a_workload_in_a_strict_mesh_lets_the_api_server_in_once_istio_is_there(
-    ctx: Context, fresh: testing.State, api: ApiServer
+    new_unit: Unit,
 ) -> None:
     """T36"""
-    api.unknown = {"peerauthentications"}
-    settled = ctx.run(ctx.on.config_changed(), fresh)
-    assert settled.unit_status == testing.ActiveStatus(WELL)
-    assert "PeerAuthentication" not in api.kinds()
+    new_unit.api.unknown = {"peerauthentications"}
+    assert new_unit.configure() == active()
+    assert "PeerAuthentication" not in new_unit.api.kinds()
 
-    api.unknown = set()
-    ctx.run(ctx.on.update_status(), settled)
+    new_unit.api.unknown = set()
+    new_unit.run()
 
     path = "/apis/security.istio.io/v1/namespaces/kubeflow/peerauthentications/istio-aux"
-    assert api.objects[path]["spec"] == {
+    assert new_unit.api.objects[path]["spec"] == {
         "selector": {"matchLabels": {"app.kubernetes.io/name": "istio-aux"}},
         "portLevelMtls": {"8443": {"mode": "DISABLE"}},
     }
+
+
+def test_the_policy_follows_the_capability_of_cluster_and_istio(unit: Unit) -> None:
+    """The workload's notice wakes the charm at each change."""
+    found: list[dict[str, Any]] = []
+    webhooks: list[object] = []
+    # The last one is an answer too: nobody can find out more.
+    for capability in (CLASSIC, NATIVE, CLASSIC, NATIVE, ("unknown", "istio: no dry run: 403")):
+        unit.process.capability = capability
+        unit.run()
+        found.append(spec(unit.api))
+        webhooks.append(unit.api.one("MutatingWebhookConfiguration")["webhooks"])
+
+    held, native, *others = found
+    assert held != native
+    assert others == [held, native, held]
+    assert webhooks[0] != webhooks[1]
+
+
+@pytest.mark.parametrize("change", ["not known yet", "silent", "older", "no container"])
+def test_the_policy_stays_while_nothing_is_known(change: str, unit: Unit) -> None:
+    """A restart of the workload, or of istiod, must not change the policy twice."""
+    unit.process.capability = NATIVE
+    unit.run()
+    native = spec(unit.api)
+
+    unit.change_container(can_connect=change != "no container")
+    unit.process.running = change != "silent"
+    unit.process.unsaid = {"capability", "capability-why"} if change == "older" else set()
+    unit.process.capability = ("unknown", "")
+    unit.run()
+
+    assert spec(unit.api) == native
+
+
+def test_the_first_policy_holds_pods(new_unit: Unit) -> None:
+    new_unit.process.capability = ("unknown", "")
+    new_unit.configure()
+    held = spec(new_unit.api)
+
+    new_unit.process.capability = CLASSIC
+    new_unit.run()
+
+    assert spec(new_unit.api) == held
+
+
+@pytest.mark.parametrize(
+    ("option", "capability", "said"),
+    [
+        ("auto", NATIVE, ""),
+        ("auto", CLASSIC, "; pods are held, not native: istio: a webhook drops restartPolicy"),
+        ("auto", ("unknown", ""), ""),
+        ("auto", ("unknown", "istio: 403"), "; pods are held, not native: istio: 403"),
+        ("hold", CLASSIC, "; start: hold"),
+    ],
+)
+def test_the_status_says_why_pods_are_not_native(
+    unit: Unit, option: str, capability: tuple[str, str], said: str
+) -> None:
+    unit.process.capability = capability
+
+    assert unit.configure(start_mode=option) == active(said)

@@ -1,4 +1,4 @@
-"""The API server can verify what every unit serves, before, during and after a renewal."""
+"""Certificates and tokens: the API server trusts every unit before, during and after a renewal."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import dataclasses
 import socket
 import ssl
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -18,12 +19,9 @@ from ops import testing
 
 import certificates
 from certificates import Authority, Leaf
-from charm import IstioAuxCharm
 
-from .apiserver import ApiServer
-from .conftest import Files, Workload
-
-Context = testing.Context[IstioAuxCharm]
+from .apiserver import ApiServer, jwt
+from .conftest import Unit
 
 NAMES = certificates.service_names("istio-aux", "kubeflow")
 NOW = datetime.now(UTC)
@@ -98,7 +96,7 @@ def test_leaves_of_both_authorities_are_accepted_while_one_replaces_the_other(
     assert handshake(leaf, new.bundle(NOW), NAMES[2], tmp_path)
 
 
-def test_an_authority_that_expired_leaves_the_bundle(authority: Authority) -> None:
+def test_an_expired_authority_leaves_the_bundle(authority: Authority) -> None:
     new = certificates.make_authority("istio-aux", "kubeflow", replaces=authority)
 
     later = NOW + certificates.AUTHORITY_VALIDITY + timedelta(days=1)
@@ -115,7 +113,7 @@ def test_a_leaf_is_due_after_half_its_life(age: int, due: bool, authority: Autho
     assert usable is not due
 
 
-def test_a_leaf_of_another_authority_name_or_key_is_not_used(authority: Authority) -> None:
+def test_a_leaf_with_another_authority_name_or_key_is_not_usable(authority: Authority) -> None:
     leaf = certificates.issue(authority, NAMES)
     other = certificates.make_authority("istio-aux", "kubeflow")
     other_key = certificates.issue(authority, NAMES).private_key
@@ -134,48 +132,39 @@ def test_private_keys_are_not_in_representations(authority: Authority) -> None:
     assert "PRIVATE" not in repr(authority) + repr(leaf)
 
 
-def test_the_webhook_trusts_what_the_unit_serves(
-    settled: testing.State, api: ApiServer, files: Files, tmp_path: Path
-) -> None:
-    assert isinstance(settled.unit_status, testing.ActiveStatus)
-    served = Leaf(files()["tls/tls.crt"], files()["tls/tls.key"])
-    client_config = api.one("MutatingWebhookConfiguration")["webhooks"][0]["clientConfig"]
-    service = client_config["service"]
-    bundle = base64.b64decode(client_config["caBundle"]).decode()
+def test_the_webhook_trusts_the_certificate_of_the_unit(unit: Unit, tmp_path: Path) -> None:
+    served = Leaf(unit.files["tls/tls.crt"], unit.files["tls/tls.key"])
+    service = unit.api.one("MutatingWebhookConfiguration")["webhooks"][0]["clientConfig"]["service"]
 
     name = f"{service['name']}.{service['namespace']}.svc"
 
-    assert handshake(served, bundle, name, tmp_path)
+    assert handshake(served, trusted(unit.api), name, tmp_path)
 
 
-def test_the_authority_is_kept_in_one_secret_of_the_application(
-    ctx: Context, settled: testing.State
-) -> None:
-    out = ctx.run(ctx.on.update_status(), settled)
+def test_the_authority_is_kept_in_one_secret_of_the_application(unit: Unit) -> None:
+    unit.run()
 
-    (secret,) = out.secrets
+    (secret,) = unit.state.secrets
     assert secret.owner == "app"
-    (peers,) = out.get_relations("peers")
+    (peers,) = unit.state.get_relations("peers")
     assert list(peers.local_app_data.values()) == [secret.id]
     assert "PRIVATE" not in str(peers.local_app_data)
-    assert "PRIVATE" not in str(ctx.juju_log)
-
-
-def aged(state: testing.State, authority: Authority) -> testing.State:
-    (secret,) = state.secrets
-    content = authority.to_secret()
-    replaced = dataclasses.replace(secret, latest_content=content, tracked_content=content)
-    return dataclasses.replace(state, secrets={replaced})
+    assert "PRIVATE" not in str(unit.ctx.juju_log)
 
 
 @pytest.fixture
-def old() -> Authority:
-    """An authority with so short a life that half of it is over at once."""
-    return certificates.make_authority("istio-aux", "kubeflow", validity=timedelta(0))
+def old(unit: Unit) -> Authority:
+    """The unit's authority. Its life is so short that half of it is over at once."""
+    authority = certificates.make_authority("istio-aux", "kubeflow", validity=timedelta(0))
+    (secret,) = unit.state.secrets
+    content = authority.to_secret()
+    replaced = dataclasses.replace(secret, latest_content=content, tracked_content=content)
+    unit.state = dataclasses.replace(unit.state, secrets={replaced})
+    return authority
 
 
-def kept(state: testing.State) -> Authority:
-    (secret,) = state.secrets
+def kept(unit: Unit) -> Authority:
+    (secret,) = unit.state.secrets
     assert secret.latest_content
     return Authority.from_secret(secret.latest_content)
 
@@ -185,67 +174,115 @@ def trusted(api: ApiServer) -> str:
     return base64.b64decode(webhook["clientConfig"]["caBundle"]).decode()
 
 
-def test_the_leader_replaces_an_authority_in_time(
-    ctx: Context, settled: testing.State, old: Authority, files: Files
-) -> None:
-    out = ctx.run(ctx.on.update_status(), aged(settled, old))
+def test_the_leader_replaces_an_authority_in_time(unit: Unit, old: Authority) -> None:
+    assert isinstance(unit.run(), testing.ActiveStatus)
 
-    new = kept(out)
+    new = kept(unit)
     assert new.certificate != old.certificate
     assert new.previous == old.certificate
-    assert files()["tls/tls.crt"].endswith(new.certificate + "\n")
-    assert isinstance(out.unit_status, testing.ActiveStatus)
+    assert unit.files["tls/tls.crt"].endswith(new.certificate + "\n")
 
 
-def test_a_new_authority_is_trusted_before_anything_of_it_is_served(
-    ctx: Context, settled: testing.State, old: Authority, api: ApiServer, process: Workload
+def test_a_new_authority_is_trusted_before_a_unit_serves_with_it(
+    unit: Unit, old: Authority
 ) -> None:
-    process.running = False
+    unit.process.running = False
 
-    out = ctx.run(ctx.on.update_status(), aged(settled, old))
+    unit.run()
 
-    assert kept(out).certificate in trusted(api)
+    assert kept(unit) != old
+    assert kept(unit).certificate in trusted(unit.api)
 
 
-def test_an_authority_that_could_not_be_announced_is_not_kept(
-    ctx: Context, settled: testing.State, old: Authority, api: ApiServer, files: Files
+def test_an_authority_that_the_webhook_does_not_trust_is_not_kept(
+    unit: Unit, old: Authority
 ) -> None:
-    api.broken = {"patch mutatingwebhookconfigurations"}
+    unit.api.broken = {"patch mutatingwebhookconfigurations"}
 
-    out = ctx.run(ctx.on.update_status(), aged(settled, old))
+    assert isinstance(unit.run(), testing.WaitingStatus)
 
-    assert kept(out) == old
-    assert files()["tls/tls.crt"].endswith(old.certificate + "\n")
-    assert isinstance(out.unit_status, testing.WaitingStatus)
+    assert kept(unit) == old
+    assert unit.files["tls/tls.crt"].endswith(old.certificate + "\n")
 
 
-def test_an_authority_is_not_replaced_while_the_webhook_cannot_be_told(
-    ctx: Context, settled: testing.State, old: Authority
+def test_an_authority_is_not_replaced_while_an_option_is_invalid(
+    unit: Unit, old: Authority
 ) -> None:
-    bad = dataclasses.replace(aged(settled, old), config={"failure-policy": "Abort"})
+    unit.configure(failure_policy="Abort")
 
-    out = ctx.run(ctx.on.update_status(), bad)
-
-    assert kept(out) == old
+    assert kept(unit) == old
 
 
-def test_an_old_revision_of_the_authority_is_removed(ctx: Context, settled: testing.State) -> None:
-    (secret,) = settled.secrets
+def test_an_old_revision_of_the_authority_is_removed(unit: Unit) -> None:
+    (secret,) = unit.state.secrets
 
-    ctx.run(ctx.on.secret_remove(secret, revision=3), settled)
+    unit.run(unit.on.secret_remove(secret, revision=3))
 
-    assert ctx.removed_secret_revisions == [3]
+    assert unit.ctx.removed_secret_revisions == [3]
 
 
-def test_a_follower_moves_on_to_the_newest_authority(
-    ctx: Context, settled: testing.State, files: Files
-) -> None:
-    new = certificates.make_authority("istio-aux", "kubeflow", replaces=kept(settled))
-    (secret,) = settled.secrets
+def test_a_follower_uses_the_newest_authority(unit: Unit) -> None:
+    new = certificates.make_authority("istio-aux", "kubeflow", replaces=kept(unit))
+    (secret,) = unit.state.secrets
     # ops.testing takes a secret of the application for one that is not this unit's.
     newest = dataclasses.replace(secret, latest_content=new.to_secret(), owner=None)
-    follower = dataclasses.replace(settled, secrets={newest}, leader=False)
 
-    ctx.run(ctx.on.secret_changed(newest), follower)
+    unit.run(unit.on.secret_changed(newest), secrets={newest}, leader=False)
 
-    assert files()["tls/tls.crt"].endswith(new.certificate + "\n")
+    assert unit.files["tls/tls.crt"].endswith(new.certificate + "\n")
+
+
+@pytest.mark.parametrize(
+    ("token", "due"),
+    [
+        pytest.param("", True, id="there is none"),
+        pytest.param("no.token", True, id="it is no token"),
+        pytest.param("e30.e30.sig", True, id="it says nothing about itself"),
+        pytest.param(jwt("uid", 900, 1200), False, id="a third is used up"),
+        pytest.param(jwt("uid", 800, 1100), True, id="two thirds are used up"),
+        pytest.param(jwt("uid", 100, 200), True, id="it expired"),
+        pytest.param(jwt("other", 900, 1200), True, id="its account was created again"),
+    ],
+)
+def test_a_token_is_due_when(token: str, due: bool) -> None:
+    assert certificates.token_is_due(token, "uid", datetime.fromtimestamp(1000, UTC)) is due
+
+
+def test_a_token_is_good_for_half_a_day(unit: Unit) -> None:
+    uid = unit.api.one("ServiceAccount")["metadata"]["uid"]
+
+    def due_in(hours: float) -> bool:
+        later = datetime.fromtimestamp(time.time() + hours * 3600, UTC)
+        return certificates.token_is_due(unit.files["token"], uid, later)
+
+    assert not due_in(11.9)
+    assert due_in(12.1)
+
+
+def test_an_old_token_is_replaced(unit: Unit) -> None:
+    uid = unit.api.one("ServiceAccount")["metadata"]["uid"]
+    old = jwt(uid, time.time() - 50_000, time.time() + 30_000)
+    (unit.etc / "token").write_text(old)
+
+    unit.run()
+
+    assert unit.files["token"] != old
+
+
+def test_an_account_that_was_deleted_gets_a_new_token(unit: Unit) -> None:
+    before = unit.files["token"]
+    (path,) = [p for p, o in unit.api.objects.items() if o["kind"] == "ServiceAccount"]
+    del unit.api.objects[path]
+
+    unit.run()
+
+    assert unit.files["token"] != before
+
+
+def test_a_follower_waits_for_the_account(unit: Unit) -> None:
+    unit.api.objects.clear()
+
+    status = unit.follow()
+
+    assert isinstance(status, testing.WaitingStatus)
+    assert "ServiceAccount istio-aux-workload" in status.message

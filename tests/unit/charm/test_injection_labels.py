@@ -1,39 +1,30 @@
 """The option `inject-namespaces`: Istio's label comes once Istio injects, and goes with the option.
 
-What the API server makes of it is tested in `tests/cluster/test_injection_labels.py`.
+`tests/cluster/test_injection_labels.py` tests it with a real API server.
 """
 
 from __future__ import annotations
-
-import dataclasses
 
 import pytest
 from lightkube.resources.core_v1 import Namespace
 from ops import testing
 
 import cluster
-from charm import IstioAuxCharm
 
 from .apiserver import ApiServer
-from .conftest import WELL, Files, Workload
-
-Context = testing.Context[IstioAuxCharm]
+from .conftest import Unit, active
 
 
 @pytest.fixture
-def named(settled: testing.State, api: ApiServer) -> testing.State:
-    """Two namespaces, of which the option names one."""
-    api.add_namespace("team-a")
-    api.add_namespace("team-b")
-    return naming(settled, "team-a")
-
-
-def naming(state: testing.State, namespaces: str) -> testing.State:
-    return dataclasses.replace(state, config={"inject-namespaces": namespaces})
+def teams(unit: Unit) -> Unit:
+    """A unit beside two namespaces."""
+    for name in ("team-a", "team-b"):
+        unit.api.add_namespace(name)
+    return unit
 
 
 def labels(api: ApiServer, namespace: str) -> dict[str, str]:
-    """What the namespace is labelled with and, by annotation, who did it."""
+    """Labels and annotations of the namespace; an annotation says who set the label."""
     metadata = api.objects[f"/api/v1/namespaces/{namespace}"]["metadata"]
     return metadata["labels"] | metadata["annotations"]
 
@@ -41,105 +32,83 @@ def labels(api: ApiServer, namespace: str) -> dict[str, str]:
 OURS = {"istio-injection": "enabled", "istio-aux.io/injection": "kubeflow/istio-aux"}
 
 
-def test_the_namespaces_of_the_option_are_labelled_and_no_other(
-    ctx: Context, named: testing.State, api: ApiServer
-) -> None:
-    out = ctx.run(ctx.on.config_changed(), named)
+def test_the_charm_labels_the_namespaces_of_the_option_once(teams: Unit) -> None:
+    assert teams.configure(inject_namespaces="team-a") == active()
 
-    assert labels(api, "team-a") == OURS
-    assert labels(api, "team-b") == {}
-    assert out.unit_status == testing.ActiveStatus(WELL)
+    assert labels(teams.api, "team-a") == OURS
+    assert labels(teams.api, "team-b") == {}
+
+    teams.api.calls.clear()
+    teams.run()
+    assert "PATCH /api/v1/namespaces/team-a" not in teams.api.calls
 
 
-def test_the_workload_and_its_policy_know_the_namespaces_of_the_option(
-    ctx: Context, named: testing.State, api: ApiServer, files: Files
-) -> None:
-    """Jobs there get a sidecar by us: they are started and quit by us."""
-    ctx.run(ctx.on.config_changed(), named)
+def test_the_workload_and_its_policy_know_the_namespaces_of_the_option(teams: Unit) -> None:
+    """Jobs there get a sidecar through us, so we start and quit them."""
+    teams.configure(inject_namespaces="team-a")
 
-    assert files()["applications"].splitlines()[1:] == ["team-a/**"]
+    assert teams.files["applications"].splitlines()[1:] == ["team-a/**"]
     (injected,) = [
         variable["expression"]
-        for variable in api.one("ValidatingAdmissionPolicy")["spec"]["variables"]
+        for variable in teams.api.one("ValidatingAdmissionPolicy")["spec"]["variables"]
         if variable["name"] == "injected"
     ]
     assert injected == '{"team-a": ["*"]}'
 
 
 @pytest.mark.parametrize("live", [False, None])
-def test_nothing_is_labelled_before_istio_injects(
-    live: bool | None, ctx: Context, named: testing.State, api: ApiServer, process: Workload
-) -> None:
-    process.injects = live
-    waiting = ctx.run(ctx.on.config_changed(), named)
-    assert labels(api, "team-a") == {}
-    assert waiting.unit_status.message.endswith(
-        "inject-namespaces: team-a: waiting until Istio injects"
-    )
+def test_the_label_waits_until_istio_injects(live: bool | None, teams: Unit) -> None:
+    teams.process.injects = live
+    waiting = teams.configure(inject_namespaces="team-a")
+    assert labels(teams.api, "team-a") == {}
+    assert waiting.message.endswith("inject-namespaces: team-a: waiting until Istio injects")
 
-    process.injects = True
-    ctx.run(ctx.on.update_status(), waiting)
+    teams.process.injects = True
+    teams.run()
 
-    assert labels(api, "team-a") == OURS
+    assert labels(teams.api, "team-a") == OURS
 
 
-def test_a_label_stays_while_istio_is_down(
-    ctx: Context, named: testing.State, api: ApiServer, process: Workload
-) -> None:
-    before = ctx.run(ctx.on.config_changed(), named)
+def test_a_label_stays_while_the_workload_is_down(teams: Unit) -> None:
+    teams.configure(inject_namespaces="team-a")
 
-    process.running = False
-    ctx.run(ctx.on.update_status(), before)
+    teams.process.running = False
+    teams.run()
 
-    assert labels(api, "team-a") == OURS
+    assert labels(teams.api, "team-a") == OURS
 
 
-def test_a_second_time_writes_nothing(ctx: Context, named: testing.State, api: ApiServer) -> None:
-    before = ctx.run(ctx.on.config_changed(), named)
-    api.calls.clear()
+def test_a_follower_labels_nothing(teams: Unit) -> None:
+    teams.run(teams.on.config_changed(), leader=False, config={"inject-namespaces": "team-a"})
 
-    ctx.run(ctx.on.update_status(), before)
-
-    assert "PATCH /api/v1/namespaces/team-a" not in api.calls
+    assert labels(teams.api, "team-a") == {}
 
 
-def test_a_follower_labels_nothing(ctx: Context, named: testing.State, api: ApiServer) -> None:
-    ctx.run(ctx.on.config_changed(), dataclasses.replace(named, leader=False))
+@pytest.mark.parametrize("option", ["", "team-b"])
+def test_a_namespace_that_left_the_option_loses_its_label(option: str, teams: Unit) -> None:
+    teams.configure(inject_namespaces="team-a")
 
-    assert labels(api, "team-a") == {}
+    teams.configure(inject_namespaces=option)
 
-
-@pytest.mark.parametrize("options", ["", "team-b"])
-def test_what_the_option_does_not_name_any_more_is_taken_back(
-    options: str, ctx: Context, named: testing.State, api: ApiServer
-) -> None:
-    before = ctx.run(ctx.on.config_changed(), named)
-
-    ctx.run(ctx.on.config_changed(), naming(before, options))
-
-    assert labels(api, "team-a") == {}
-    assert labels(api, "team-b") == (OURS if options else {})
+    assert labels(teams.api, "team-a") == {}
+    assert labels(teams.api, "team-b") == (OURS if option else {})
 
 
-def test_an_option_that_is_not_valid_takes_nothing_back(
-    ctx: Context, named: testing.State, api: ApiServer
-) -> None:
-    before = ctx.run(ctx.on.config_changed(), named)
+def test_an_invalid_option_removes_no_label(teams: Unit) -> None:
+    teams.configure(inject_namespaces="team-a")
 
-    ctx.run(ctx.on.config_changed(), naming(before, "team b"))
+    teams.configure(inject_namespaces="team b")
 
-    assert labels(api, "team-a") == OURS
+    assert labels(teams.api, "team-a") == OURS
 
 
-def test_what_somebody_else_has_set_stays_when_the_option_goes(
-    ctx: Context, settled: testing.State, api: ApiServer
-) -> None:
-    api.add_namespace("theirs", **{"istio-injection": "enabled"})
-    before = ctx.run(ctx.on.config_changed(), naming(settled, "theirs"))
+def test_a_label_that_somebody_else_set_stays_when_the_option_goes(unit: Unit) -> None:
+    unit.api.add_namespace("theirs", **{"istio-injection": "enabled"})
+    unit.configure(inject_namespaces="theirs")
 
-    ctx.run(ctx.on.config_changed(), naming(before, ""))
+    unit.configure(inject_namespaces="")
 
-    assert labels(api, "theirs") == {"istio-injection": "enabled"}
+    assert labels(unit.api, "theirs") == {"istio-injection": "enabled"}
 
 
 @pytest.mark.parametrize(
@@ -150,83 +119,67 @@ def test_what_somebody_else_has_set_stays_when_the_option_goes(
         ({"istio-injection": "disabled"}, "has istio-injection=disabled"),
     ],
 )
-def test_a_namespace_that_says_something_else_to_istio_is_told_of_and_left(
-    present: dict[str, str], why: str, ctx: Context, settled: testing.State, api: ApiServer
+def test_a_namespace_with_another_label_for_istio_is_reported_and_left_alone(
+    present: dict[str, str], why: str, unit: Unit
 ) -> None:
-    api.add_namespace("theirs", **present)
+    unit.api.add_namespace("theirs", **present)
 
-    out = ctx.run(ctx.on.config_changed(), naming(settled, "theirs"))
+    assert unit.configure(inject_namespaces="theirs") == active(
+        f"; inject-namespaces: theirs: {why}"
+    )
+    assert labels(unit.api, "theirs") == present
 
-    assert labels(api, "theirs") == present
-    assert out.unit_status == testing.ActiveStatus(f"{WELL}; inject-namespaces: theirs: {why}")
+
+def test_a_missing_namespace_is_reported_and_not_created(teams: Unit) -> None:
+    assert teams.configure(inject_namespaces="gone,team-a") == active(
+        "; inject-namespaces: gone: not found"
+    )
+    assert "/api/v1/namespaces/gone" not in teams.api.objects
+    assert labels(teams.api, "team-a") == OURS
 
 
-def test_a_namespace_that_is_not_there_is_told_of_and_not_made(
-    ctx: Context, named: testing.State, api: ApiServer
+def test_a_namespace_that_refuses_the_label_is_reported_and_the_others_get_it(
+    teams: Unit,
 ) -> None:
-    out = ctx.run(ctx.on.config_changed(), naming(named, "gone,team-a"))
+    teams.api.guarded = {"team-a"}
 
-    assert "/api/v1/namespaces/gone" not in api.objects
-    assert labels(api, "team-a") == OURS
-    assert out.unit_status == testing.ActiveStatus(f"{WELL}; inject-namespaces: gone: not found")
-
-
-def test_the_last_unit_takes_the_labels_back_and_leaves_the_namespaces(
-    ctx: Context, named: testing.State, api: ApiServer
-) -> None:
-    before = ctx.run(ctx.on.config_changed(), named)
-
-    ctx.run(ctx.on.remove(), dataclasses.replace(before, leader=False, planned_units=0))
-
-    assert api.kinds() == ["Namespace", "Namespace"]
-    assert labels(api, "team-a") == {}
+    assert teams.configure(inject_namespaces="team-a,team-b") == active(
+        "; inject-namespaces: team-a: denied by the namespaces' owner"
+    )
+    assert labels(teams.api, "team-b") == OURS
 
 
-def test_labels_of_another_application_stay(
-    ctx: Context, named: testing.State, api: ApiServer
-) -> None:
+def test_the_last_unit_removes_its_labels_and_leaves_the_namespaces(teams: Unit) -> None:
+    """Also when it does not lead. Labels of another application stay."""
     theirs = {"istio-aux.io/injection": "kubeflow/another"}
-    api.objects["/api/v1/namespaces/team-b"]["metadata"]["annotations"] |= theirs
+    teams.api.objects["/api/v1/namespaces/team-b"]["metadata"]["annotations"] |= theirs
+    teams.configure(inject_namespaces="team-a")
 
-    ctx.run(ctx.on.remove(), dataclasses.replace(named, planned_units=0))
+    teams.remove(leader=False)
 
-    assert labels(api, "team-b") == theirs
-    assert "PATCH /api/v1/namespaces/team-b" not in api.calls
-
-
-def test_a_label_that_may_not_be_taken_back_any_more_does_not_stop_the_removal(
-    ctx: Context, named: testing.State, api: ApiServer
-) -> None:
-    before = ctx.run(ctx.on.config_changed(), named)
-    api.denied = {"list namespaces"}
-
-    ctx.run(ctx.on.remove(), dataclasses.replace(before, planned_units=0))
-
-    assert labels(api, "team-a") == OURS
+    assert teams.api.kinds() == ["Namespace", "Namespace"]
+    assert labels(teams.api, "team-a") == {}
+    assert labels(teams.api, "team-b") == theirs
+    assert "PATCH /api/v1/namespaces/team-b" not in teams.api.calls
 
 
-def test_a_server_that_fails_makes_juju_try_the_removal_again(
-    ctx: Context, named: testing.State, api: ApiServer
-) -> None:
-    api.broken = {"list namespaces"}
+def test_a_lost_permission_to_list_namespaces_does_not_stop_the_removal(teams: Unit) -> None:
+    teams.configure(inject_namespaces="team-a")
+    teams.api.denied = {"list namespaces"}
+
+    teams.remove()
+
+    assert labels(teams.api, "team-a") == OURS
+
+
+def test_juju_retries_the_removal_when_the_api_server_fails(teams: Unit) -> None:
+    teams.configure(inject_namespaces="team-a")
+    teams.api.broken = {"list namespaces"}
 
     with pytest.raises(testing.errors.UncaughtCharmError, match="etcd is slow"):
-        ctx.run(ctx.on.remove(), dataclasses.replace(named, planned_units=0))
+        teams.remove()
 
 
-def test_a_namespace_that_may_not_be_labelled_is_told_of_and_the_others_are(
-    ctx: Context, named: testing.State, api: ApiServer
-) -> None:
-    api.guarded = {"team-a"}
-
-    out = ctx.run(ctx.on.config_changed(), naming(named, "team-a,team-b"))
-
-    assert labels(api, "team-b") == OURS
-    assert out.unit_status == testing.ActiveStatus(
-        f"{WELL}; inject-namespaces: team-a: denied by the namespaces' owner"
-    )
-
-
-def test_namespaces_are_no_kind_that_the_charm_owns() -> None:
-    """What it owns it deletes by label, and with a namespace goes everything in it."""
+def test_the_charm_does_not_own_namespaces() -> None:
+    """It deletes what it owns by label, and with a namespace goes everything in it."""
     assert Namespace not in cluster.OWNED

@@ -1,26 +1,28 @@
-"""What Istio's charms tell reaches the workload; what the workload finds out, the user."""
+"""The relations with Istio: where the control plane is, what the workload and the user learn of it.
+
+The databags are recorded; `tests/data/relations/README.md` says how.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from ops import testing
 
-from charm import IstioAuxCharm
+from relations.istio import ControlPlane, parse_metadata, parse_pilot
 
-from .apiserver import ApiServer
-from .conftest import ROOT, WELL, Files, Workload, injector
+from .conftest import ROOT, Unit, active, injector
 
-Context = testing.Context[IstioAuxCharm]
+VERSIONS = {"_supported_versions": "- v1\n"}
 
 
-def recorded(endpoint: str) -> dict[str, str]:
-    """The databag that the provider wrote (tests/data/relations/README.md)."""
-    return json.loads((ROOT / f"tests/data/relations/{endpoint}.json").read_text())
+def recorded(name: str) -> dict[str, str]:
+    return json.loads((ROOT / f"tests/data/relations/{name}.json").read_text())
 
 
 PILOT = testing.Relation("istio-pilot", remote_app_data=recorded("istio-pilot"))
@@ -28,149 +30,112 @@ METADATA = testing.Relation("istio-metadata", remote_app_data=recorded("istio-me
 SILENT = testing.Relation("istio-metadata")
 
 
-def related(state: testing.State, *relations: testing.Relation) -> testing.State:
-    return dataclasses.replace(state, relations={*state.relations, *relations})
-
-
-def settings(files: Files) -> dict[str, Any]:
-    return yaml.safe_load(files()["config.yaml"])
-
-
 @pytest.mark.parametrize(
     ("relations", "namespace"),
     [
-        ([], None),
         ([PILOT], "kubeflow"),
         ([METADATA], "istio-system"),
         ([PILOT, SILENT], "kubeflow"),
         ([SILENT], None),
         ([PILOT, METADATA], None),
     ],
-    ids=["none", "istio-pilot", "istio-metadata", "one is silent", "silent", "disagreeing"],
+    ids=["istio-pilot", "istio-metadata", "one is silent", "silent", "disagreeing"],
 )
 def test_the_workload_learns_where_the_control_plane_is(
-    relations: list[testing.Relation],
-    namespace: str | None,
-    ctx: Context,
-    fresh: testing.State,
-    files: Files,
+    relations: list[testing.Relation], namespace: str | None, new_unit: Unit
 ) -> None:
-    ctx.run(ctx.on.config_changed(), related(fresh, *relations))
+    new_unit.relate(*relations)
 
-    assert settings(files).get("root-namespace") == namespace
-
-
-def test_a_relation_that_goes_tells_nothing_any_more(
-    ctx: Context, settled: testing.State, files: Files
-) -> None:
-    before = ctx.run(ctx.on.relation_changed(METADATA), related(settled, METADATA))
-    assert settings(files)["root-namespace"] == "istio-system"
-
-    out = ctx.run(ctx.on.relation_broken(before.get_relation(METADATA.id)), before)
-
-    assert "root-namespace" not in settings(files)
-    assert out.unit_status == testing.ActiveStatus(WELL)
+    assert new_unit.settings.get("root-namespace") == namespace
 
 
-def test_control_planes_that_disagree_block_and_name_each_other(
-    ctx: Context, settled: testing.State
-) -> None:
-    out = ctx.run(ctx.on.relation_changed(PILOT), related(settled, PILOT, METADATA))
+def test_the_root_namespace_goes_with_its_relation(unit: Unit) -> None:
+    unit.relate(METADATA)
+    assert unit.settings["root-namespace"] == "istio-system"
 
-    assert out.unit_status == testing.BlockedStatus(
+    assert unit.leave(METADATA) == active()
+    assert "root-namespace" not in unit.settings
+
+
+def test_control_planes_that_disagree_block_and_name_each_other(unit: Unit) -> None:
+    assert unit.relate(PILOT, METADATA) == testing.BlockedStatus(
         "istio-pilot: root namespace kubeflow, istio-metadata: root namespace istio-system:"
         " expected one control plane: remove one of these relations"
     )
 
 
 NO_ENDPOINT = injector("no-endpoint", "Service istiod has no ready endpoint")
+ABSENT = injector("absent", "there is no webhook configuration of Istio's injector", name="")
+OLD = injector("no-ca-bundle", "no caBundle", name="istio-old")
 TROUBLE = (
     "2 namespaces selected;"
     " istio-sidecar-injector: Service istiod has no ready endpoint, since 2026-11-21 19:40Z"
 )
 
 
-def test_who_is_related_with_istio_waits_for_its_injector(
-    ctx: Context, settled: testing.State, process: Workload
+@pytest.mark.parametrize(
+    ("relations", "injectors", "injects", "status"),
+    [
+        pytest.param(
+            [PILOT],
+            [NO_ENDPOINT],
+            False,
+            testing.WaitingStatus(f"waiting for Istio; {TROUBLE}"),
+            id="a unit with a relation waits",
+        ),
+        pytest.param(
+            [], [NO_ENDPOINT], False, testing.ActiveStatus(TROUBLE), id="a unit without does not"
+        ),
+        pytest.param(
+            [PILOT],
+            [],
+            None,
+            testing.WaitingStatus(
+                "waiting for Istio; 2 namespaces selected; not known yet whether Istio injects"
+            ),
+            id="unknown is not live",
+        ),
+        pytest.param(
+            [],
+            [ABSENT],
+            False,
+            testing.ActiveStatus(
+                "2 namespaces selected; Istio: there is no webhook configuration of Istio's"
+                " injector, since 2026-11-21 19:40Z"
+            ),
+            id="no Istio",
+        ),
+        pytest.param(
+            [SILENT],
+            [injector(), OLD],
+            True,
+            testing.ActiveStatus(
+                "2 namespaces selected; istio-metadata: the root namespace is not set yet;"
+                " istio-sidecar-injector live since 2026-11-21 19:40Z,"
+                " istio-old: no caBundle, since 2026-11-21 19:40Z"
+            ),
+            id="one live injector is enough",
+        ),
+    ],
+)
+def test_the_status_names_the_injectors(
+    unit: Unit,
+    *,
+    relations: list[testing.Relation],
+    injectors: list[dict[str, str]],
+    injects: bool | None,
+    status: testing.ActiveStatus | testing.WaitingStatus,
 ) -> None:
-    process.injectors, process.injects = [NO_ENDPOINT], False
+    unit.process.injectors, unit.process.injects = injectors, injects
 
-    out = ctx.run(ctx.on.update_status(), related(settled, PILOT))
-
-    assert out.unit_status == testing.WaitingStatus(f"waiting for Istio; {TROUBLE}")
+    assert unit.run(relations={*unit.state.relations, *relations}) == status
 
 
-def test_who_is_not_related_with_istio_says_what_it_finds(
-    ctx: Context, settled: testing.State, process: Workload
-) -> None:
-    process.injectors, process.injects = [NO_ENDPOINT], False
+def test_an_image_that_does_not_watch_injectors_is_not_waited_for(unit: Unit) -> None:
+    unit.process.unsaid = {"injectors", "injector-live", "race", "unmeshed-pods", "unmeshed-total"}
+    unit.process.unsaid |= {"applications"}
 
-    out = ctx.run(ctx.on.update_status(), settled)
-
-    assert out.unit_status == testing.ActiveStatus(TROUBLE)
-
-
-def test_what_is_not_known_is_not_live(
-    ctx: Context, settled: testing.State, process: Workload
-) -> None:
-    process.injectors, process.injects = [], None
-
-    out = ctx.run(ctx.on.update_status(), related(settled, PILOT))
-
-    assert out.unit_status == testing.WaitingStatus(
-        "waiting for Istio; 2 namespaces selected; not known yet whether Istio injects"
-    )
-
-
-def test_a_cluster_without_istio_is_said_to_be_one(
-    ctx: Context, settled: testing.State, process: Workload
-) -> None:
-    why = "there is no webhook configuration of Istio's injector"
-    process.injectors, process.injects = [injector("absent", why, name="")], False
-
-    out = ctx.run(ctx.on.update_status(), settled)
-
-    assert out.unit_status == testing.ActiveStatus(
-        f"2 namespaces selected; Istio: {why}, since 2026-11-21 19:40Z"
-    )
-
-
-def test_a_live_injector_is_enough_and_a_relation_that_tells_nothing_says_why(
-    ctx: Context, settled: testing.State, process: Workload
-) -> None:
-    process.injectors = [injector(), injector("no-ca-bundle", "no caBundle", name="istio-old")]
-
-    out = ctx.run(ctx.on.update_status(), related(settled, SILENT))
-
-    assert out.unit_status == testing.ActiveStatus(
-        "2 namespaces selected; istio-metadata: the root namespace is not set yet;"
-        " istio-sidecar-injector live since 2026-11-21 19:40Z,"
-        " istio-old: no caBundle, since 2026-11-21 19:40Z"
-    )
-
-
-def test_an_image_that_knows_no_injectors_is_not_waited_for(
-    ctx: Context, settled: testing.State, process: Workload
-) -> None:
-    process.unsaid = {"injectors", "injector-live", "race", "unmeshed-pods", "unmeshed-total"}
-    process.unsaid |= {"applications"}
-
-    out = ctx.run(ctx.on.update_status(), related(settled, PILOT))
-
-    assert out.unit_status == testing.ActiveStatus("2 namespaces selected")
-
-
-def test_pods_without_a_sidecar_are_counted_and_jobs_that_were_suspended_for_it(
-    ctx: Context, settled: testing.State, process: Workload
-) -> None:
-    process.unmeshed_total = 612
-    process.suspended = [{"namespace": "a", "kind": "TFJob", "name": "mnist"}]
-
-    out = ctx.run(ctx.on.update_status(), settled)
-
-    assert out.unit_status == testing.ActiveStatus(
-        f"{WELL}; 612 without sidecar; suspended for their sidecar: a/mnist"
-    )
+    assert unit.relate(PILOT) == testing.ActiveStatus("2 namespaces selected")
 
 
 def with_revision(name: str, **labels: str) -> dict[str, Any]:
@@ -178,19 +143,18 @@ def with_revision(name: str, **labels: str) -> dict[str, Any]:
     return {"kind": "MutatingWebhookConfiguration", "metadata": metadata}
 
 
-def test_the_workload_may_read_the_policies_of_all_revisions(
-    ctx: Context, settled: testing.State, api: ApiServer
-) -> None:
+def test_the_workload_may_read_the_policies_of_all_revisions(unit: Unit) -> None:
     base = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
     for name, revision in {"a": "1-28", "tag": "1-29", "default": "default"}.items():
-        api.objects[f"{base}/{name}"] = with_revision(name, **{"istio.io/rev": revision})
-    api.objects[f"{base}/foreign"] = with_revision("foreign")
+        configuration = with_revision(name, **{"istio.io/rev": revision})
+        unit.api.objects[f"{base}/{name}"] = configuration
+    unit.api.objects[f"{base}/foreign"] = with_revision("foreign")
 
-    ctx.run(ctx.on.update_status(), settled)
+    unit.run()
 
     named = [
         rule["resourceNames"]
-        for rule in api.one("ClusterRole")["rules"]
+        for rule in unit.api.one("ClusterRole")["rules"]
         if rule["resources"] == ["configmaps"]
     ]
     assert named == [
@@ -198,25 +162,95 @@ def test_the_workload_may_read_the_policies_of_all_revisions(
     ]
 
 
-@pytest.mark.parametrize(
-    ("options", "rights"),
-    [
-        ({}, set[str]()),
-        ({"race-policy": "restart"}, {"pods/eviction"}),
-        ({"race-policy": "restart", "restart-jobs": True}, {"pods/eviction", "tfjobs"}),
-        # Jobs that were suspended under another policy have to be resumed.
-        ({"restart-jobs": True}, {"tfjobs"}),
-    ],
-    ids=["by default", "restart", "restart jobs", "only resume jobs"],
-)
-def test_the_workload_may_restart_what_the_options_say(
-    options: dict[str, str | int | float | bool],
-    rights: set[str],
-    ctx: Context,
-    settled: testing.State,
-    api: ApiServer,
-) -> None:
-    ctx.run(ctx.on.config_changed(), dataclasses.replace(settled, config=options))
+def test_istio_pilot_names_no_service_before_it_knows_our_versions() -> None:
+    told = parse_pilot(recorded("istio-pilot-before-our-versions"))
 
-    granted = {name for rule in api.one("ClusterRole")["rules"] for name in rule["resources"]}
-    assert granted & {"pods/eviction", "tfjobs"} == rights
+    assert told == ControlPlane(None, "istio-pilot: the service is not set yet")
+
+
+def test_another_format_under_the_same_interface_name_is_refused() -> None:
+    told = parse_pilot(recorded("k8s-service-info"))
+
+    assert told == ControlPlane(
+        None,
+        'istio-pilot: keys "name, port": expected _supported_versions and data,'
+        " as istio-pilot writes",
+    )
+
+
+@pytest.mark.parametrize(
+    ("parse", "reason"),
+    [
+        (parse_pilot, "istio-pilot: the databag is empty"),
+        (parse_metadata, "istio-metadata: the root namespace is not set yet"),
+    ],
+)
+def test_an_empty_databag_names_no_namespace(
+    parse: Callable[[Mapping[str, str]], ControlPlane], reason: str
+) -> None:
+    assert parse({}) == ControlPlane(None, reason)
+
+
+@pytest.mark.parametrize(
+    "service", ["istiod.mesh", "istiod.mesh.svc", "istiod-1-29.mesh.svc.cluster.local"]
+)
+def test_the_namespace_is_the_second_part_of_the_services_name(service: str) -> None:
+    assert parse_pilot(VERSIONS | {"data": f"service-name: {service}"}).root_namespace == "mesh"
+
+
+@pytest.mark.parametrize("versions", ["[v1]", "- v2\n- v1\n", "- 1\n"])
+def test_one_version_in_common_is_enough(versions: str) -> None:
+    databag = {"_supported_versions": versions, "data": "service-name: istiod.mesh.svc"}
+
+    assert parse_pilot(databag).root_namespace == "mesh"
+
+
+@pytest.mark.parametrize(
+    ("databag", "why"),
+    [
+        ({"_supported_versions": "- v2\n"}, '_supported_versions "- v2\\n": expected v1'),
+        ({"_supported_versions": "v1"}, '_supported_versions "v1": expected v1'),
+        ({"_supported_versions": ""}, '_supported_versions "": expected v1'),
+        (VERSIONS | {"data": "{"}, 'data "{": expected a service-name'),
+        (VERSIONS | {"data": "!!bool a"}, 'data "!!bool a": expected a service-name'),
+        (VERSIONS | {"data": "- a"}, 'data "- a": expected a service-name'),
+        (VERSIONS | {"data": "a: b"}, 'data "a: b": expected a service-name'),
+        (VERSIONS | {"data": "service-name: [a]"}, 'data "service-name: [a]": expected a service-'),
+        (VERSIONS | {"data": "&a [*a]"}, 'data "&a [*a]": expected a service-name'),
+        (VERSIONS | {"data": "[" * 1000}, f'data "{"[" * 60}"…: expected a service-name'),
+        (
+            VERSIONS | {"data": "service-name: istiod"},
+            'service-name "istiod": expected <service>.<namespace>.svc',
+        ),
+        (
+            VERSIONS | {"data": "service-name: istiod.example.com"},
+            'service-name "istiod.example.com": expected <service>.<namespace>.svc',
+        ),
+        (
+            VERSIONS | {"data": "service-name: istiod.Mesh.svc"},
+            '"Mesh": expected the name of a namespace',
+        ),
+    ],
+)
+def test_a_bad_databag_of_istio_pilot_is_named(databag: dict[str, str], why: str) -> None:
+    told = parse_pilot(databag)
+
+    assert told.root_namespace is None
+    assert told.reason.startswith(f"istio-pilot: {why}")
+
+
+def test_a_bad_root_namespace_is_named() -> None:
+    assert parse_metadata({"root_namespace": "a\nb"}) == ControlPlane(
+        None, 'istio-metadata: "a\\nb": expected the name of a namespace'
+    )
+
+
+ANYTHING = st.text(alphabet="-:[]{}&*!|>'\"%@`\n\t #,?.a1\0é")
+
+
+@settings(max_examples=60, deadline=None)
+@given(ANYTHING, ANYTHING)
+def test_no_databag_raises(one: str, other: str) -> None:
+    for databag in ({"_supported_versions": one}, VERSIONS | {"data": other}):
+        assert parse_pilot(databag).reason
+    assert parse_metadata({"root_namespace": one}).reason

@@ -1,4 +1,4 @@
-"""The objects as Kubernetes gets them."""
+"""The rendered objects; `tests/cluster/test_inject.py` shows what an API server does with them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from istio_aux.core import quit as quitting
 
 import manifests
-from config import Applications
+from config import NEVER_INJECTED, Applications
 from manifests import Values
 
 # As `istioctl install` and Charmed Kubeflow name Istio's (reference: istio-discovery chart).
@@ -23,13 +23,13 @@ ISTIO = [
 
 
 @pytest.mark.parametrize(("app", "model"), [("istio-aux", "kubeflow"), ("z" * 63, "z" * 63)])
-def test_the_configuration_sorts_before_every_one_of_istio(app: str, model: str) -> None:
+def test_our_configuration_sorts_before_all_of_istio(app: str, model: str) -> None:
     ours = manifests.webhook_configuration(app, model)
 
     assert min(*ISTIO, ours, key=str.encode) == ours
 
 
-def test_the_webhook_costs_a_pod_three_seconds_at_most_and_changes_nothing_else() -> None:
+def test_every_webhook_takes_three_seconds_at_most_and_sees_only_new_pods() -> None:
     inject = (Applications("kubeflow", None), Applications("team", ("a", "b")))
     values = Values("a", "m", inject=inject, inject_namespaces=("meshed",))
     (configuration,) = manifests.render_webhook(values)
@@ -74,11 +74,13 @@ def test_a_selector_keeps_its_own_expressions() -> None:
 
 
 def test_istiod_and_istioctl_do_not_take_it_for_an_injector() -> None:
-    configuration = manifests.render_webhook(Values("a", "m"))[0].to_dict()
+    values = Values("a", "m", inject=(Applications("sidecar-injector", None),))
+    configuration = manifests.render_webhook(values)[0].to_dict()
 
     assert "istio.io/rev" not in configuration["metadata"]["labels"]
     assert configuration["metadata"]["labels"].get("app") != "sidecar-injector"
-    assert not configuration["webhooks"][0]["name"].endswith((".istio.io", "/istio.io"))
+    theirs = (".istio.io", "/istio.io", "sidecar-injector.istio.io")
+    assert not [hook["name"] for hook in configuration["webhooks"] if hook["name"].endswith(theirs)]
 
 
 @pytest.mark.parametrize("odd", ['quote"', "colon: x", "{{ braces }}", "yes", "null", "#"])
@@ -90,7 +92,7 @@ def test_label_values_reach_the_object_unchanged(odd: str) -> None:
     assert webhook.to_dict()["webhooks"][0]["namespaceSelector"]["matchLabels"] == {"key": odd}
 
 
-def test_names_that_look_like_something_else_stay_names() -> None:
+def test_names_that_look_like_yaml_values_stay_strings() -> None:
     access = [resource.to_dict() for resource in manifests.render_access(Values("null", "1234"))]
 
     assert access[0]["metadata"]["namespace"] == "1234"
@@ -208,7 +210,7 @@ def test_the_policy_follows_the_selector() -> None:
     } in policy["spec"]["variables"]
 
 
-def test_the_bundle_of_authorities_is_what_was_given() -> None:
+def test_the_ca_bundle_is_encoded() -> None:
     webhook = manifests.render_webhook(Values("a", "m", ca_bundle="one\ntwo\n"))[0]
 
     bundle = webhook.to_dict()["webhooks"][0]["clientConfig"]["caBundle"]
@@ -227,7 +229,7 @@ def by_policy(**what: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def test_both_forms_of_admission_choose_the_same_pods() -> None:
-    """T34: those of ambient namespaces are none of them."""
+    """T34: never pods of ambient namespaces."""
     policy, configuration = by_policy(namespace_selector={"matchLabels": {"team": "x"}})
 
     (webhook,) = configuration["webhooks"]
@@ -240,7 +242,7 @@ def test_both_forms_of_admission_choose_the_same_pods() -> None:
     assert AMBIENT in constraints["namespaceSelector"]["matchExpressions"]
 
 
-def test_what_the_policy_does_not_look_at_the_webhook_is_not_shown_either() -> None:
+def test_policy_and_webhook_have_the_same_conditions() -> None:
     policy, configuration = by_policy()
 
     conditions = configuration["webhooks"][0]["matchConditions"]
@@ -262,7 +264,7 @@ def test_the_api_server_converts_a_pod_that_changes_for_the_policy_only_once(
     assert bool(policy["spec"]["matchConditions"]) is (mode == "off")
 
 
-def test_without_a_policy_nothing_is_left_by_it() -> None:
+def test_without_a_policy_the_webhook_excludes_nothing() -> None:
     values = Values("a", "m")
 
     (webhook,) = manifests.render_webhook(values)[0].to_dict()["webhooks"]
@@ -272,14 +274,17 @@ def test_without_a_policy_nothing_is_left_by_it() -> None:
 
 
 @pytest.mark.parametrize("failure_policy", ["Ignore", "Fail"])
-def test_both_forms_fail_alike(failure_policy: Literal["Ignore", "Fail"]) -> None:
-    policy, configuration = by_policy(failure_policy=failure_policy)
+def test_both_forms_have_the_failure_policy_of_the_option(
+    failure_policy: Literal["Ignore", "Fail"],
+) -> None:
+    inject = (Applications("team", None),)
+    policy, configuration = by_policy(failure_policy=failure_policy, inject=inject)
 
     assert policy["spec"]["failurePolicy"] == failure_policy
-    assert configuration["webhooks"][0]["failurePolicy"] == failure_policy
+    assert [w["failurePolicy"] for w in configuration["webhooks"]] == [failure_policy] * 2
 
 
-def test_the_policy_goes_by_the_name_of_the_webhook_configuration() -> None:
+def test_the_policy_has_the_name_of_the_webhook_configuration() -> None:
     policy, configuration = by_policy(capability="native")
 
     assert policy["metadata"].pop("annotations") == {"istio-aux.io/capability": "native"}
@@ -287,13 +292,133 @@ def test_the_policy_goes_by_the_name_of_the_webhook_configuration() -> None:
 
 
 @pytest.mark.parametrize("mode", ["auto", "native", "hold", "off"])
-def test_rules_are_the_same_whether_native_cannot_be_had_or_is_not_known(
+def test_the_rules_are_the_same_for_classic_and_unknown(
     mode: Literal["auto", "native", "hold", "off"],
 ) -> None:
-    """The cluster tier's table leaves the one out for the other."""
+    """So the table of the cluster tier needs only one of them."""
     (cannot, webhook), (unknown, same) = (
         by_policy(start_mode=mode, capability=capability) for capability in ("classic", "unknown")
     )
 
     assert cannot["spec"] == unknown["spec"]
     assert webhook == same
+
+
+def inject_webhooks(
+    *asked: Applications, admission: Literal["webhook", "policy"] = "webhook"
+) -> list[dict[str, Any]]:
+    """All webhooks but the first, which is `start`."""
+    values = Values("istio-aux", "kubeflow", inject=asked, admission=admission)
+    (configuration,) = manifests.render_webhook(values)
+    start, *others = configuration.to_dict()["webhooks"]
+    assert start["name"] == "start.istio-aux.io"
+    return others
+
+
+def chosen(webhook: dict[str, Any]) -> list[dict[str, Any]]:
+    """The requirements on the name of a pod's application."""
+    expressions = webhook["objectSelector"]["matchExpressions"]
+    return [e for e in expressions if e["key"] == "app.kubernetes.io/name"]
+
+
+def test_no_application_needs_no_inject_webhook() -> None:
+    assert inject_webhooks() == []
+
+
+def test_all_applications_of_a_model_are_one_webhook() -> None:
+    names = tuple(f"app-{i}" for i in range(300))
+
+    (webhook,) = inject_webhooks(Applications("team", names))
+
+    assert webhook["name"] == "team.inject.istio-aux.io"
+    assert webhook["clientConfig"]["service"]["path"] == "/inject"
+    assert {
+        "key": "kubernetes.io/metadata.name",
+        "operator": "In",
+        "values": ["team"],
+    } in webhook["namespaceSelector"]["matchExpressions"]
+    assert [one["values"] for one in chosen(webhook)] == [list(names)]
+
+
+def test_each_model_has_its_own_webhook() -> None:
+    found = inject_webhooks(Applications("a", ("x",)), Applications("b", None))
+
+    assert [webhook["name"] for webhook in found] == [
+        "a.inject.istio-aux.io",
+        "b.inject.istio-aux.io",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "expressions"),
+    [
+        (Applications("team", None), [("Exists", None)]),
+        (Applications("kubeflow", None), [("Exists", None), ("NotIn", ["istio-aux"])]),
+        (Applications("kubeflow", ("istio-aux", "web")), [("In", ["web"])]),
+        (Applications("team", ("istio-aux", "web")), [("In", ["istio-aux", "web"])]),
+    ],
+)
+def test_the_webhook_of_our_model_excludes_our_own_pods(
+    asked: Applications, expressions: list[tuple[str, list[str] | None]]
+) -> None:
+    (webhook,) = inject_webhooks(asked)
+
+    assert [(e["operator"], e.get("values")) for e in chosen(webhook)] == expressions
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [Applications("kubeflow", ("istio-aux",)), *(Applications(n, None) for n in NEVER_INJECTED)],
+    ids=str,
+)
+def test_a_webhook_that_matches_nothing_is_not_rendered(asked: Applications) -> None:
+    """An `In` without values is refused by the API server; kube-system is left alone anyway."""
+    assert inject_webhooks(asked) == []
+
+
+def test_a_pod_with_its_own_label_is_included_unless_it_declines() -> None:
+    """The pod itself decides on its sidecar; where it has one, it must start after it."""
+    (webhook,) = inject_webhooks(Applications("team", None))
+
+    expressions = webhook["objectSelector"]["matchExpressions"]
+    [own] = [e for e in expressions if e["key"] == "sidecar.istio.io/inject"]
+    assert (own["operator"], own["values"]) == ("NotIn", ["false"])
+
+
+@pytest.mark.parametrize("admission", ["webhook", "policy"])
+def test_pods_of_namespaces_that_we_label_reach_the_webhook_whatever_is_selected(
+    admission: Literal["webhook", "policy"],
+) -> None:
+    values = Values(
+        "istio-aux", "kubeflow", admission=admission, inject_namespaces=("team-a", "team-b")
+    )
+    (configuration,) = manifests.render_webhook(values)
+    start, labelled = configuration.to_dict()["webhooks"]
+
+    assert labelled["name"] == "injected.start.istio-aux.io"
+    assert labelled["clientConfig"]["service"]["path"] == "/mutate"
+    assert labelled["matchConditions"] == start["matchConditions"]
+    assert labelled["namespaceSelector"]["matchExpressions"] == [
+        {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["team-a", "team-b"]},
+        {"key": "istio.io/dataplane-mode", "operator": "NotIn", "values": ["ambient"]},
+    ]
+    assert labelled["objectSelector"] == start["objectSelector"]
+
+
+def test_pods_that_juju_needs_are_excluded() -> None:
+    (webhook,) = inject_webhooks(Applications("kubeflow", None))
+
+    expressions = webhook["objectSelector"]["matchExpressions"]
+    assert {"key": "model.juju.is/disable-webhook", "operator": "DoesNotExist"} in expressions
+    assert {"key": "juju-modeloperator", "operator": "DoesNotExist"} in expressions
+    assert {
+        "key": "operator.juju.is/name",
+        "operator": "NotIn",
+        "values": ["modeloperator"],
+    } in expressions
+
+
+def test_inject_webhooks_are_the_same_beside_a_policy() -> None:
+    asked = Applications("team", ("web",))
+
+    assert inject_webhooks(asked, admission="policy") == inject_webhooks(asked)

@@ -1,4 +1,4 @@
-"""What other webhooks refuse is applied last and stops nothing else.
+"""Objects that webhooks of others may refuse are applied last, and a refusal stops nothing else.
 
 Istio's validator of its own kinds has `failurePolicy: Fail` once istiod has been up: while istiod
 is away, the API server refuses every write of a PeerAuthentication.
@@ -6,9 +6,7 @@ is away, the API server refuses every write of a PeerAuthentication.
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -16,15 +14,10 @@ import pytest
 from charms.istio_aux.v0.sidecar import Mesh
 from ops import testing
 
-from charm import IstioAuxCharm
-
-from .apiserver import ApiServer
-from .conftest import WELL, Files, Workload
-from .test_injection_labels import OURS, labels, naming
+from .conftest import Unit, active
+from .test_injection_labels import OURS, labels
 from .test_reconcile import STANDING
-from .test_sidecar_relation import TENSORBOARD, related, state_of
-
-Context = testing.Context[IstioAuxCharm]
+from .test_sidecar_relation import TENSORBOARD, state_of
 
 # As recorded with Istio 1.28.10 on Kubernetes 1.36.3.
 AWAY = (
@@ -42,159 +35,114 @@ def refusal(code: int, reason: str, message: str) -> httpx2.Response:
 
 
 @pytest.fixture
-def away(api: ApiServer, settled: testing.State) -> testing.State:
-    """Istiod is away, and the PeerAuthentication is not there."""
-    del api.objects[PATH]
-    api.answers[WRITE] = refusal(500, "InternalError", AWAY)
-    return settled
+def away(unit: Unit) -> Unit:
+    """A unit whose istiod is away, without its PeerAuthentication."""
+    del unit.api.objects[PATH]
+    unit.api.answers[WRITE] = refusal(500, "InternalError", AWAY)
+    return unit
 
 
-@pytest.fixture
-def restarted(settled: testing.State, etc: Path) -> testing.State:
-    """The unit after its container restarted: no file and no plan is left."""
-    for path in etc.iterdir():
+def restart(unit: Unit) -> Any:
+    """Restart the unit's container: its files and its plan are gone."""
+    for path in unit.etc.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    container = dataclasses.replace(
-        settled.get_container("istio-aux"),
-        layers={},
-        service_statuses={},
-        check_infos=frozenset(),
-    )
-    return dataclasses.replace(settled, containers={container})
+    unit.change_container(layers={}, service_statuses={}, check_infos=frozenset())
+    return unit.run(unit.on.pebble_ready(unit.container))
 
 
-def test_a_unit_that_restarts_while_istiod_is_away_starts_its_workload(
-    ctx: Context, away: testing.State, restarted: testing.State, files: Files
-) -> None:
-    out = ctx.run(ctx.on.pebble_ready(restarted.get_container("istio-aux")), restarted)
+def test_a_unit_that_restarts_while_istiod_is_away_starts_its_workload(away: Unit) -> None:
+    restart(away)
 
-    assert "config.yaml" in files()
-    assert "istio-aux" in out.get_container("istio-aux").plan.services
+    assert "config.yaml" in away.files
+    assert "istio-aux" in away.container.plan.services
 
 
-def test_every_other_object_is_there_although_istiod_is_away(
-    ctx: Context, fresh: testing.State, api: ApiServer
-) -> None:
-    api.answers[WRITE] = refusal(500, "InternalError", AWAY)
+def test_every_other_object_is_created_while_istiod_is_away(new_unit: Unit) -> None:
+    new_unit.api.answers[WRITE] = refusal(500, "InternalError", AWAY)
 
-    ctx.run(ctx.on.config_changed(), fresh)
+    new_unit.configure()
 
     expected = {*STANDING, "MutatingWebhookConfiguration"} - {"PeerAuthentication"}
-    assert api.kinds() == sorted(expected)
+    assert new_unit.api.kinds() == sorted(expected)
 
 
-def test_options_reach_the_workload_although_istiod_is_away(
-    ctx: Context, away: testing.State, api: ApiServer, files: Files
-) -> None:
-    changed = dataclasses.replace(away, config={"quit": "dry-run", "failure-policy": "Fail"})
+def test_options_reach_the_workload_while_istiod_is_away(away: Unit) -> None:
+    away.configure(quit="dry-run", failure_policy="Fail")
 
-    ctx.run(ctx.on.config_changed(), changed)
-
-    assert "quit: dry-run" in files()["config.yaml"]
-    verbs = [rule["resources"] for rule in api.one("ClusterRole")["rules"]]
-    assert ["pods/exec", "pods/portforward"] not in verbs
-    assert api.one("MutatingWebhookConfiguration")["webhooks"][0]["failurePolicy"] == "Fail"
+    assert away.settings["quit"] == "dry-run"
+    resources = [rule["resources"] for rule in away.api.one("ClusterRole")["rules"]]
+    assert ["pods/exec", "pods/portforward"] not in resources
+    (webhook,) = away.api.one("MutatingWebhookConfiguration")["webhooks"]
+    assert webhook["failurePolicy"] == "Fail"
 
 
-def test_a_kind_of_istios_that_the_api_server_just_got_to_know_hides_nothing(
-    ctx: Context, settled: testing.State, api: ApiServer, process: Workload
-) -> None:
-    """For a second or so after a CRD is made, its objects cannot be listed."""
+def test_a_kind_that_the_api_server_cannot_list_yet_hides_nothing(unit: Unit) -> None:
+    """For a second or so after a CRD is created, its objects cannot be listed."""
     starting = refusal(429, "TooManyRequests", "storage is (re)initializing")
-    api.answers["list peerauthentications"] = starting
-    process.stuck = [{"namespace": "team-a", "name": "train"}]
+    unit.api.answers["list peerauthentications"] = starting
+    unit.process.stuck = [{"namespace": "team-a", "name": "train"}]
 
-    out = ctx.run(ctx.on.update_status(), settled)
-
-    assert out.unit_status == testing.ActiveStatus(f"{WELL}; stuck: team-a/train")
+    assert unit.run() == active("; stuck: team-a/train")
 
 
-def test_the_status_says_what_is_true_and_what_is_not_applied(
-    ctx: Context, away: testing.State, process: Workload
-) -> None:
-    process.stuck = [{"namespace": "team-a", "name": "train"}]
+def test_the_status_names_what_is_not_applied_until_istiod_is_back(away: Unit) -> None:
+    away.process.stuck = [{"namespace": "team-a", "name": "train"}]
 
-    out = ctx.run(ctx.on.update_status(), away)
-
-    assert out.unit_status == testing.ActiveStatus(
-        f"{WELL}; stuck: team-a/train; not applied: PeerAuthentication istio-aux: {AWAY}"
+    assert away.run() == active(
+        f"; stuck: team-a/train; not applied: PeerAuthentication istio-aux: {AWAY}"
     )
+    assert PATH not in away.api.objects
+    # A hung istiod costs an event three seconds at most.
+    assert away.api.patience[f"PATCH {PATH}"] == 3.0
+
+    away.api.answers, away.process.stuck = {}, []
+    assert away.run() == active()
+    assert PATH in away.api.objects
 
 
 @pytest.mark.parametrize(
     "broken", [WRITE, "patch clusterroles", "list mutatingadmissionpolicies", "get serviceaccounts"]
 )
-def test_the_relation_is_answered_whatever_could_not_be_done(
-    broken: str, ctx: Context, settled: testing.State, api: ApiServer, process: Workload
-) -> None:
-    process.applications = [state_of("tensorboard")]
-    before = ctx.run(ctx.on.update_status(), related(settled, TENSORBOARD))
-    assert told(before).live
+@pytest.mark.parametrize("failure", ["broken", "denied"])
+def test_the_relation_is_answered_whatever_fails(failure: str, broken: str, unit: Unit) -> None:
+    def told() -> Mesh:
+        mesh = Mesh.from_databag(unit.state.get_relation(TENSORBOARD.id).local_app_data)
+        assert mesh
+        return mesh
+
+    unit.process.applications = [state_of("tensorboard")]
+    unit.relate(TENSORBOARD)
+    assert told().live
 
     gone = {"live": False, "live-reason": "Service istio-system/istiod has no ready endpoint"}
-    process.applications = [state_of("tensorboard", **gone)]
-    del api.objects[PATH]
-    api.broken = {broken}
-    out = ctx.run(ctx.on.update_status(), before)
+    unit.process.applications = [state_of("tensorboard", **gone)]
+    del unit.api.objects[PATH]
+    setattr(unit.api, failure, {broken})
+    unit.run()
 
-    assert (told(out).live, told(out).reason) == (False, gone["live-reason"])
-
-
-def test_the_relation_is_answered_while_trust_is_withdrawn(
-    ctx: Context, settled: testing.State, api: ApiServer, process: Workload
-) -> None:
-    process.applications = [state_of("tensorboard")]
-    before = ctx.run(ctx.on.update_status(), related(settled, TENSORBOARD))
-
-    process.applications = [state_of("tensorboard", live=False)]
-    api.denied = {"get serviceaccounts"}
-    out = ctx.run(ctx.on.update_status(), before)
-
-    assert not told(out).live
-
-
-def told(state: testing.State) -> Mesh:
-    """What the relation of `TENSORBOARD` is told."""
-    mesh = Mesh.from_databag(state.get_relation(TENSORBOARD.id).local_app_data)
-    assert mesh
-    return mesh
+    assert (told().live, told().reason) == (False, gone["live-reason"])
 
 
 @pytest.mark.parametrize("broken", ["patch clusterroles", "list mutatingadmissionpolicies"])
 def test_a_unit_that_restarts_starts_its_workload_whatever_the_leader_cannot_apply(
-    broken: str, ctx: Context, restarted: testing.State, api: ApiServer, files: Files
+    broken: str, unit: Unit
 ) -> None:
-    api.broken = {broken}
+    unit.api.broken = {broken}
 
-    out = ctx.run(ctx.on.pebble_ready(restarted.get_container("istio-aux")), restarted)
+    status = restart(unit)
 
-    assert "config.yaml" in files()
-    assert isinstance(out.unit_status, testing.WaitingStatus)
-    assert "etcd is slow" in out.unit_status.message
-
-
-def test_what_istiod_refused_is_applied_once_it_is_back(
-    ctx: Context, away: testing.State, api: ApiServer
-) -> None:
-    waiting = ctx.run(ctx.on.update_status(), away)
-    assert PATH not in api.objects
-
-    api.answers = {}
-    out = ctx.run(ctx.on.update_status(), waiting)
-
-    assert PATH in api.objects
-    assert out.unit_status == testing.ActiveStatus(WELL)
+    assert "config.yaml" in unit.files
+    assert isinstance(status, testing.WaitingStatus)
+    assert "etcd is slow" in status.message
 
 
-def test_what_is_as_it_should_be_is_not_applied_again(
-    ctx: Context, settled: testing.State, api: ApiServer
-) -> None:
-    api.calls.clear()
+def test_an_object_without_a_difference_is_not_applied_again(unit: Unit) -> None:
+    unit.api.calls.clear()
 
-    ctx.run(ctx.on.update_status(), settled)
+    unit.run()
 
-    assert f"GET {PATH}" in api.calls
-    assert f"PATCH {PATH}" not in api.calls
+    assert f"GET {PATH}" in unit.api.calls
+    assert f"PATCH {PATH}" not in unit.api.calls
 
 
 @pytest.mark.parametrize(
@@ -202,16 +150,16 @@ def test_what_is_as_it_should_be_is_not_applied_again(
     [{"spec": {"mtls": {"mode": "STRICT"}}}, {"metadata": {"name": "istio-aux", "uid": "uid-1"}}],
     ids=["another spec", "no labels"],
 )
-def test_what_somebody_changed_is_applied_again(
-    changed: dict[str, Any], ctx: Context, settled: testing.State, api: ApiServer
+def test_an_object_that_somebody_changed_is_applied_again(
+    changed: dict[str, Any], unit: Unit
 ) -> None:
-    wanted = api.objects[PATH]
-    api.objects[PATH] = {**wanted, **changed}
+    wanted = unit.api.objects[PATH]
+    unit.api.objects[PATH] = {**wanted, **changed}
 
-    ctx.run(ctx.on.update_status(), settled)
+    unit.run()
 
-    assert api.objects[PATH]["spec"] == wanted["spec"]
-    assert api.objects[PATH]["metadata"]["labels"] == wanted["metadata"]["labels"]
+    assert unit.api.objects[PATH]["spec"] == wanted["spec"]
+    assert unit.api.objects[PATH]["metadata"]["labels"] == wanted["metadata"]["labels"]
 
 
 @pytest.mark.parametrize(
@@ -224,42 +172,29 @@ def test_what_somebody_changed_is_applied_again(
     ],
     ids=str,
 )
-def test_no_refusal_of_it_stops_the_charm(
-    answer: httpx2.Response | httpx2.TransportError,
-    ctx: Context,
-    away: testing.State,
-    api: ApiServer,
+def test_no_refusal_stops_the_charm(
+    answer: httpx2.Response | httpx2.TransportError, away: Unit
 ) -> None:
-    api.answers[WRITE] = answer
+    away.api.answers[WRITE] = answer
 
-    out = ctx.run(ctx.on.update_status(), away)
+    status = away.run()
 
-    assert isinstance(out.unit_status, testing.ActiveStatus)
-    assert "not applied: PeerAuthentication istio-aux: " in out.unit_status.message
-
-
-def test_a_hung_istiod_costs_an_event_three_seconds_at_most(
-    ctx: Context, away: testing.State, api: ApiServer
-) -> None:
-    ctx.run(ctx.on.update_status(), away)
-
-    assert api.patience[f"PATCH {PATH}"] == 3.0
+    assert isinstance(status, testing.ActiveStatus)
+    assert "not applied: PeerAuthentication istio-aux: " in status.message
 
 
 @pytest.mark.parametrize("code", [400, 429, 500, 503])
 def test_a_namespace_that_a_webhook_refuses_stops_neither_the_others_nor_the_status(
-    code: int, ctx: Context, settled: testing.State, api: ApiServer
+    code: int, unit: Unit
 ) -> None:
     for name in ("team-a", "team-b", "team-c"):
-        api.add_namespace(name)
-    before = ctx.run(ctx.on.config_changed(), naming(settled, "team-b"))
+        unit.api.add_namespace(name)
+    unit.configure(inject_namespaces="team-b")
     failed = 'failed calling webhook "rules.example"'
-    api.answers["patch namespaces team-a"] = refusal(code, "InternalError", failed)
-    api.answers["patch namespaces team-b"] = refusal(code, "InternalError", failed)
+    for name in ("team-a", "team-b"):
+        unit.api.answers[f"patch namespaces {name}"] = refusal(code, "InternalError", failed)
 
-    out = ctx.run(ctx.on.config_changed(), naming(before, "team-a,team-c"))
-
-    assert labels(api, "team-c") == OURS
-    assert out.unit_status == testing.ActiveStatus(
-        f"{WELL}; inject-namespaces: team-b: label not removed: {failed}, team-a: {failed}"
+    assert unit.configure(inject_namespaces="team-a,team-c") == active(
+        f"; inject-namespaces: team-b: label not removed: {failed}, team-a: {failed}"
     )
+    assert labels(unit.api, "team-c") == OURS

@@ -1,18 +1,17 @@
-"""What the charm says when it may not do what it has to."""
+"""Permissions: what the charm needs, and what it grants the workload before the workload acts."""
 
 from __future__ import annotations
 
-import dataclasses
+from typing import Any
 
 import httpx2
 import pytest
 from ops import testing
 
-from charm import IstioAuxCharm
-
 from .apiserver import ApiServer
+from .conftest import Unit, active
 
-Context = testing.Context[IstioAuxCharm]
+BEFORE_1_30 = {"validatingadmissionpolicies", "validatingadmissionpolicybindings"}
 
 
 @pytest.mark.parametrize(
@@ -26,56 +25,160 @@ Context = testing.Context[IstioAuxCharm]
         "create serviceaccounts/token",
     ],
 )
-def test_missing_trust_blocks_and_names_the_permission(
-    permission: str, ctx: Context, fresh: testing.State, api: ApiServer
-) -> None:
-    api.denied = {permission}
+def test_missing_trust_blocks_and_names_the_permission(permission: str, new_unit: Unit) -> None:
+    new_unit.api.denied = {permission}
 
-    out = ctx.run(ctx.on.config_changed(), fresh)
+    status = new_unit.configure()
 
-    assert isinstance(out.unit_status, testing.BlockedStatus)
+    assert isinstance(status, testing.BlockedStatus)
     instruction = "Trust not granted: run `juju trust istio-aux --scope=cluster`"
-    assert out.unit_status.message.startswith(f"{instruction} ({permission}")
-    assert not api.writes
+    assert status.message.startswith(f"{instruction} ({permission}")
+    assert not new_unit.api.writes
+
+    new_unit.api.denied = set()
+    assert new_unit.run() == active()
 
 
-def test_a_follower_needs_less(ctx: Context, settled: testing.State, api: ApiServer) -> None:
-    api.denied = {"patch mutatingwebhookconfigurations", "list clusterroles"}
+def test_a_follower_needs_fewer_permissions(unit: Unit) -> None:
+    unit.api.denied = {"patch mutatingwebhookconfigurations", "list clusterroles"}
 
-    out = ctx.run(ctx.on.update_status(), dataclasses.replace(settled, leader=False))
-
-    assert isinstance(out.unit_status, testing.ActiveStatus)
+    assert isinstance(unit.follow(), testing.ActiveStatus)
 
 
-def test_an_api_server_that_knows_no_roles_yet_is_no_missing_trust(
-    ctx: Context, settled: testing.State, api: ApiServer
-) -> None:
-    api.ignorant = 1
+def test_an_api_server_that_has_not_read_its_roles_yet_is_no_missing_trust(unit: Unit) -> None:
+    unit.api.ignorant = 1
 
-    out = ctx.run(ctx.on.update_status(), settled)
-
-    assert isinstance(out.unit_status, testing.ActiveStatus)
+    assert isinstance(unit.run(), testing.ActiveStatus)
 
 
-def test_trust_that_is_granted_later_mends_it(
-    ctx: Context, fresh: testing.State, api: ApiServer
-) -> None:
-    api.denied = {"patch clusterroles"}
-    blocked = ctx.run(ctx.on.config_changed(), fresh)
-
-    api.denied = set()
-    out = ctx.run(ctx.on.update_status(), blocked)
-
-    assert isinstance(out.unit_status, testing.ActiveStatus)
-
-
-def test_a_permission_that_is_refused_in_use_blocks_too(
-    ctx: Context, fresh: testing.State, api: ApiServer
-) -> None:
+def test_a_permission_that_is_refused_in_use_blocks_too(new_unit: Unit) -> None:
     body = {"kind": "Status", "code": 403, "message": "attempting to grant extra privileges"}
-    api.failures = [httpx2.Response(403, json=body)]
+    new_unit.api.failures = [httpx2.Response(403, json=body)]
 
-    out = ctx.run(ctx.on.config_changed(), fresh)
+    status = new_unit.configure()
 
-    assert isinstance(out.unit_status, testing.BlockedStatus)
-    assert "attempting to grant extra privileges" in out.unit_status.message
+    assert isinstance(status, testing.BlockedStatus)
+    assert "attempting to grant extra privileges" in status.message
+
+
+def selects(api: ApiServer) -> str:
+    """The part of the ValidatingAdmissionPolicy that chooses namespaces."""
+    variables = api.one("ValidatingAdmissionPolicy")["spec"]["variables"]
+    (selected,) = [v["expression"] for v in variables if v["name"] == "selected"]
+    return selected
+
+
+def test_the_policy_knows_a_new_selector_before_the_workload_does(unit: Unit) -> None:
+    written, plan = unit.files["config.yaml"], unit.container.plan
+    unit.api.broken = {"patch validatingadmissionpolicies"}
+
+    unit.configure(namespace_selector="team")
+
+    assert unit.files["config.yaml"] == written
+    assert unit.container.plan == plan
+
+    unit.api.broken = set()
+    unit.run()
+
+    assert selects(unit.api).startswith('"team" in variables.labels')
+    assert "namespace-selector: team," in unit.files["config.yaml"]
+
+
+def granted(api: ApiServer) -> set[tuple[str, str]]:
+    """Resource and verb of what the workload may do beside reading."""
+    return {
+        (resource, verb)
+        for rule in api.one("ClusterRole")["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    } & {
+        ("pods", "create"),
+        ("pods", "delete"),
+        ("pods/exec", "create"),
+        ("pods/eviction", "create"),
+        ("tfjobs", "patch"),
+    }
+
+
+ASKS, QUITS = ("pods", "create"), ("pods/exec", "create")
+DELETES, EVICTS, SUSPENDS = ("pods", "delete"), ("pods/eviction", "create"), ("tfjobs", "patch")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, {ASKS, QUITS}),
+        ({"quit": "dry-run", "dead_proxy": "delete"}, {ASKS}),
+        ({"quit": "off", "dead_proxy": "delete"}, {ASKS}),
+        ({"dead_proxy": "delete"}, {ASKS, QUITS, DELETES}),
+        ({"race_policy": "restart"}, {ASKS, QUITS, EVICTS}),
+        ({"race_policy": "restart", "restart_jobs": True}, {ASKS, QUITS, EVICTS, SUSPENDS}),
+        # Jobs that were suspended under another policy have to be resumed.
+        ({"restart_jobs": True}, {ASKS, QUITS, SUSPENDS}),
+    ],
+    # A set has another order in each process, and several run the tests.
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_the_workload_may_do_what_the_options_say(
+    options: dict[str, Any], expected: set[tuple[str, str]], unit: Unit
+) -> None:
+    unit.configure(**options)
+
+    assert granted(unit.api) == expected
+
+
+def test_invalid_options_change_no_permission(unit: Unit) -> None:
+    objects = dict(unit.api.objects)
+    unit.api.calls.clear()
+
+    unit.configure(quit="off", log_level="loud")
+
+    assert unit.api.objects == objects
+    assert not [call for call in unit.api.writes if not call.endswith("/token")]
+
+
+def test_a_cluster_without_validating_policies_works(new_unit: Unit) -> None:
+    """Kubernetes before 1.30. Nothing there could restrict the workload to dry runs of pods."""
+    new_unit.api.unknown = BEFORE_1_30
+
+    assert new_unit.configure() == active()
+
+    assert {"ClusterRole", "Role", "MutatingWebhookConfiguration"} <= set(new_unit.api.kinds())
+    assert granted(new_unit.api) == {QUITS}
+    said = [log.message for log in new_unit.ctx.juju_log if "skipped" in log.message]
+    assert [line.split(": ")[0] for line in said] == [
+        "ValidatingAdmissionPolicy istio-aux-kubeflow-istio-aux",
+        "ValidatingAdmissionPolicyBinding istio-aux-kubeflow-istio-aux",
+    ]
+
+
+def test_a_policy_goes_after_the_permission_that_it_narrows(unit: Unit) -> None:
+    def policies() -> list[str]:
+        found = [o for o in unit.api.objects.values() if o["kind"] == "ValidatingAdmissionPolicy"]
+        return sorted(policy["metadata"]["name"] for policy in found)
+
+    before = policies()
+    unit.configure(race_policy="restart", restart_jobs=True)
+    assert policies() == [*before, f"{before[0]}-jobs"]
+    unit.api.calls.clear()
+
+    unit.configure()
+
+    assert policies() == before
+    role, policy = (
+        next(i for i, call in enumerate(unit.api.writes) if call.startswith(what))
+        for what in (
+            "PATCH /apis/rbac.authorization.k8s.io/v1/clusterroles/",
+            "DELETE /apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/",
+        )
+    )
+    assert role < policy
+
+
+def test_any_other_missing_kind_is_waited_for(new_unit: Unit) -> None:
+    new_unit.api.unknown = {"roles"}
+
+    status = new_unit.configure()
+
+    assert isinstance(status, testing.WaitingStatus)
+    assert status.message.startswith("Role istio-aux-workload: ")

@@ -1,9 +1,8 @@
-"""The webhook configuration comes when every unit that is ready answers."""
+"""The webhook configuration is created once every ready unit answers."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import socket
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,14 +17,10 @@ from ops import testing
 import cluster
 import objects
 import probe
-import workload
-from charm import IstioAuxCharm
 from cluster import Problem
 
 from .apiserver import ApiServer, endpoint
-from .conftest import Workload
-
-Context = testing.Context[IstioAuxCharm]
+from .conftest import Unit
 
 WEBHOOK = "MutatingWebhookConfiguration"
 
@@ -39,13 +34,18 @@ def port(monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 @pytest.fixture
-def client(ctx: Context, api: ApiServer) -> Iterator[Client]:
+def api(new_unit: Unit) -> ApiServer:
+    return new_unit.api
+
+
+@pytest.fixture
+def client(api: ApiServer) -> Iterator[Client]:
     with cluster.connect(httpx2.MockTransport(api.answer)) as client:
         yield client
 
 
 @contextlib.contextmanager
-def unit(address: str, port: int, code: int = 200, text: str = "ok\n") -> Iterator[None]:
+def serving(address: str, port: int, code: int = 200, text: str = "ok\n") -> Iterator[None]:
     """A status port that answers so."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -67,14 +67,14 @@ def unit(address: str, port: int, code: int = 200, text: str = "ok\n") -> Iterat
             thread.join()
 
 
-def test_nobody_is_waited_for_when_every_unit_answers(
+def test_nothing_is_waited_for_when_every_unit_answers(
     client: Client, api: ApiServer, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Directly: a proxy of the model is for what is far away."""
+    """Directly: the model's proxy is for addresses outside the cluster."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     api.endpoints = [endpoint("istio-aux-0", "127.0.0.2"), endpoint("istio-aux-1", "127.0.0.3")]
 
-    with unit("127.0.0.2", port), unit("127.0.0.3", port):
+    with serving("127.0.0.2", port), serving("127.0.0.3", port):
         assert objects.unready(client, "istio-aux", "kubeflow") is None
 
 
@@ -83,7 +83,7 @@ def test_a_unit_that_is_not_ready_says_what_is_missing(
 ) -> None:
     api.endpoints = [endpoint("istio-aux-0", "127.0.0.2"), endpoint("istio-aux-1", "127.0.0.3")]
 
-    with unit("127.0.0.2", port), unit("127.0.0.3", port, 503, "pods\nnamespaces\n"):
+    with serving("127.0.0.2", port), serving("127.0.0.3", port, 503, "pods\nnamespaces\n"):
         problem = objects.unready(client, "istio-aux", "kubeflow")
 
     assert problem == Problem("waiting for unit istio-aux/1: pods; namespaces", wake=True)
@@ -102,7 +102,7 @@ def test_a_unit_that_does_not_answer_is_named_with_its_address(
     assert problem.reason.startswith(f"waiting for unit istio-aux/10: no answer at {url}: ")
 
 
-def test_a_unit_that_hangs_is_not_waited_for_long(
+def test_a_unit_that_hangs_counts_as_not_ready(
     client: Client, api: ApiServer, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe, "_TIMEOUT", 0.1)
@@ -115,17 +115,15 @@ def test_a_unit_that_hangs_is_not_waited_for_long(
     assert "timed out" in problem.reason
 
 
-def test_of_the_addresses_of_a_unit_one_is_enough(
-    client: Client, api: ApiServer, port: int
-) -> None:
+def test_one_address_of_a_unit_is_enough(client: Client, api: ApiServer, port: int) -> None:
     """A cluster of two families has an EndpointSlice for each."""
     api.endpoints = [endpoint("istio-aux-0", "::1"), endpoint("istio-aux-0", "127.0.0.2")]
 
-    with unit("127.0.0.2", port):
+    with serving("127.0.0.2", port):
         assert objects.unready(client, "istio-aux", "kubeflow") is None
 
 
-def test_a_unit_that_is_not_ready_to_the_cluster_is_not_asked(
+def test_a_unit_without_a_ready_endpoint_is_not_asked(
     client: Client, api: ApiServer, port: int
 ) -> None:
     api.endpoints = [
@@ -133,12 +131,12 @@ def test_a_unit_that_is_not_ready_to_the_cluster_is_not_asked(
         endpoint("istio-aux-1", "127.0.0.3", ready=False),
     ]
 
-    with unit("127.0.0.2", port):
+    with serving("127.0.0.2", port):
         assert objects.unready(client, "istio-aux", "kubeflow") is None
 
 
 @pytest.mark.parametrize("ends", [[], [endpoint("istio-aux-0", "127.0.0.2", ready=False)]])
-def test_without_a_ready_unit_nobody_could_be_called(
+def test_without_a_ready_endpoint_the_webhook_waits(
     client: Client, api: ApiServer, ends: list[dict[str, object]]
 ) -> None:
     api.endpoints = ends
@@ -148,39 +146,24 @@ def test_without_a_ready_unit_nobody_could_be_called(
     assert problem == Problem("waiting for a ready endpoint of Service istio-aux", wake=True)
 
 
-def test_the_webhook_comes_once_the_last_unit_answers(
-    ctx: Context, fresh: testing.State, api: ApiServer, process: Workload
-) -> None:
-    api.endpoints.append(endpoint("istio-aux-1", "10.1.0.11"))
-    process.units["10.1.0.11"] = httpx2.Response(503, text="pods\n")
-    with ctx(ctx.on.config_changed(), fresh) as manager:
-        waiting = manager.run()
-        pebble = manager.charm.unit.get_container(workload.CONTAINER).pebble
-        (key,) = [notice.key for notice in pebble.get_notices()]
+def test_the_webhook_comes_once_the_last_unit_answers(new_unit: Unit) -> None:
+    new_unit.api.endpoints.append(endpoint("istio-aux-1", "10.1.0.11"))
+    new_unit.process.units["10.1.0.11"] = httpx2.Response(503, text="pods\n")
 
-    assert waiting.unit_status == testing.WaitingStatus("waiting for unit istio-aux/1: pods")
-    assert WEBHOOK not in api.kinds()
+    assert new_unit.configure() == testing.WaitingStatus("waiting for unit istio-aux/1: pods")
+    [notice] = new_unit.container.notices
+    assert WEBHOOK not in new_unit.api.kinds()
 
-    process.units["10.1.0.11"] = httpx2.Response(200)
-    notice = testing.Notice(key)
-    container = dataclasses.replace(waiting.get_container("istio-aux"), notices=[notice])
-    woken = ctx.on.pebble_custom_notice(container, notice)
-    with ctx(woken, dataclasses.replace(waiting, containers={container})) as manager:
-        ready = manager.run()
-        pebble = manager.charm.unit.get_container(workload.CONTAINER).pebble
-        again = [notice.occurrences for notice in pebble.get_notices()]
+    new_unit.process.units["10.1.0.11"] = httpx2.Response(200)
+    status = new_unit.run(new_unit.on.pebble_custom_notice(new_unit.container, notice))
 
-    assert isinstance(ready.unit_status, testing.ActiveStatus)
-    assert WEBHOOK in api.kinds()
-    assert again == [1]
+    assert isinstance(status, testing.ActiveStatus)
+    assert WEBHOOK in new_unit.api.kinds()
+    assert [notice.occurrences for notice in new_unit.container.notices] == [1]
 
 
-def test_a_webhook_that_is_there_waits_for_nobody(
-    ctx: Context, settled: testing.State, api: ApiServer
-) -> None:
-    api.endpoints.append(endpoint("istio-aux-1", "10.1.0.11"))
+def test_a_webhook_that_exists_waits_for_nothing(unit: Unit) -> None:
+    unit.api.endpoints.append(endpoint("istio-aux-1", "10.1.0.11"))
 
-    out = ctx.run(ctx.on.update_status(), settled)
-
-    assert isinstance(out.unit_status, testing.ActiveStatus)
-    assert WEBHOOK in api.kinds()
+    assert isinstance(unit.run(), testing.ActiveStatus)
+    assert WEBHOOK in unit.api.kinds()

@@ -1,118 +1,99 @@
-"""The last unit takes everything down; no other unit takes anything."""
+"""The last unit deletes everything; no other unit deletes anything."""
 
 from __future__ import annotations
-
-import dataclasses
 
 import httpx2
 import pytest
 from ops import testing
 
-from charm import IstioAuxCharm
+from .conftest import Unit
 
-from .apiserver import ApiServer
-
-Context = testing.Context[IstioAuxCharm]
-# What is asked before anything is deleted: which Jobs are suspended, kind by kind.
+ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
+# The charm first asks which Jobs are suspended, kind by kind.
 NO_JOBS = [httpx2.Response(200, json={"items": [], "metadata": {}}) for _ in range(7)]
 
 
 @pytest.mark.parametrize("leader", [True, False])
 @pytest.mark.parametrize("event", ["stop", "remove"])
-def test_the_last_unit_deletes_all_the_webhook_first(
-    event: str, leader: bool, ctx: Context, settled: testing.State, api: ApiServer
+def test_the_last_unit_deletes_every_object_and_the_webhook_first(
+    event: str, leader: bool, unit: Unit
 ) -> None:
-    api.calls.clear()
-    last = dataclasses.replace(settled, leader=leader, planned_units=0)
+    unit.api.calls.clear()
 
-    ctx.run(getattr(ctx.on, event)(), last)
+    unit.remove(event, leader=leader)
 
-    assert not api.objects
-    deleted = [call.split("/")[-2] for call in api.calls if call.startswith("DELETE")]
+    assert not unit.api.objects
+    deleted = [call.split("/")[-2] for call in unit.api.calls if call.startswith("DELETE")]
     assert deleted[0] == "mutatingwebhookconfigurations"
-    # Not for a moment does the workload's account have rights that nothing narrows.
+    # The workload's account never has rights that nothing narrows.
     roles, narrowing = "clusterrolebindings", "validatingadmissionpolicybindings"
     assert deleted.index(roles) < deleted.index(narrowing)
 
+    unit.remove()
+    assert not unit.api.objects
 
-def test_the_last_unit_takes_the_lease_of_its_workload_along(
-    ctx: Context, settled: testing.State, api: ApiServer
-) -> None:
+
+def test_the_last_unit_deletes_the_lease_of_its_workload(unit: Unit) -> None:
     base = "/apis/coordination.k8s.io/v1/namespaces/kubeflow/leases"
     for name in ("istio-aux", "another"):
-        api.objects[f"{base}/{name}"] = {"kind": "Lease", "metadata": {"name": name, "labels": {}}}
+        lease = {"kind": "Lease", "metadata": {"name": name, "labels": {}}}
+        unit.api.objects[f"{base}/{name}"] = lease
 
-    ctx.run(ctx.on.remove(), dataclasses.replace(settled, planned_units=0))
+    unit.remove()
 
-    assert list(api.objects) == [f"{base}/another"]
+    assert list(unit.api.objects) == [f"{base}/another"]
 
 
-def test_a_cluster_without_admission_policies_and_istio_is_cleaned_up_too(
-    ctx: Context, fresh: testing.State, api: ApiServer
+def test_the_last_unit_cleans_up_a_cluster_without_admission_policies_and_istio(
+    new_unit: Unit,
 ) -> None:
-    api.unknown = {
+    new_unit.api.unknown = {
         "mutatingadmissionpolicies",
         "mutatingadmissionpolicybindings",
         "peerauthentications",
         "validatingadmissionpolicies",
         "validatingadmissionpolicybindings",
     }
-    settled = ctx.run(ctx.on.config_changed(), fresh)
+    new_unit.configure()
 
-    ctx.run(ctx.on.remove(), dataclasses.replace(settled, planned_units=0))
+    new_unit.remove()
 
-    assert not api.objects
+    assert not new_unit.api.objects
 
 
 @pytest.mark.parametrize("event", ["stop", "remove"])
-def test_a_unit_that_goes_while_others_stay_deletes_nothing(
-    event: str, ctx: Context, settled: testing.State, api: ApiServer
-) -> None:
-    objects = dict(api.objects)
+def test_a_unit_that_goes_while_others_stay_deletes_nothing(event: str, unit: Unit) -> None:
+    objects = dict(unit.api.objects)
 
-    out = ctx.run(getattr(ctx.on, event)(), dataclasses.replace(settled, planned_units=1))
+    status = unit.remove(event, planned_units=1)
 
-    assert api.objects == objects
-    assert out.unit_status == testing.WaitingStatus("the unit is being removed")
+    assert unit.api.objects == objects
+    assert status == testing.WaitingStatus("the unit is being removed")
 
 
-def test_nothing_of_another_application_is_deleted(
-    ctx: Context, settled: testing.State, api: ApiServer
-) -> None:
-    ours = api.one("ClusterRole")
+def test_objects_of_another_application_stay(unit: Unit) -> None:
+    ours = unit.api.one("ClusterRole")
     labels = {**ours["metadata"]["labels"], "istio-aux.io/model": "other"}
     theirs = {"kind": "ClusterRole", "metadata": {"name": "theirs", "labels": labels}}
-    path = "/apis/rbac.authorization.k8s.io/v1/clusterroles/theirs"
-    api.objects[path] = theirs
+    unit.api.objects[f"{ROLES}/theirs"] = theirs
 
-    ctx.run(ctx.on.remove(), dataclasses.replace(settled, planned_units=0))
+    unit.remove()
 
-    assert list(api.objects) == [path]
-
-
-def test_removing_twice_is_fine(ctx: Context, settled: testing.State, api: ApiServer) -> None:
-    last = dataclasses.replace(settled, planned_units=0)
-
-    ctx.run(ctx.on.remove(), ctx.run(ctx.on.stop(), last))
-
-    assert not api.objects
+    assert list(unit.api.objects) == [f"{ROLES}/theirs"]
 
 
 @pytest.mark.parametrize("code", [401, 403, 404])
-def test_what_juju_took_away_already_does_not_stop_the_removal(
-    code: int, ctx: Context, settled: testing.State, api: ApiServer
-) -> None:
-    api.failures = [*NO_JOBS, httpx2.Response(code, json={"kind": "Status", "message": "no"})]
+def test_a_permission_that_juju_removed_does_not_stop_the_removal(code: int, unit: Unit) -> None:
+    answer = httpx2.Response(code, json={"kind": "Status", "message": "no"})
+    unit.api.failures = [*NO_JOBS, answer]
 
-    ctx.run(ctx.on.remove(), dataclasses.replace(settled, planned_units=0))
+    unit.remove()
 
-    assert api.kinds() == ["MutatingWebhookConfiguration"]
+    assert unit.api.kinds() == ["MutatingWebhookConfiguration"]
 
 
-def test_a_server_that_fails_makes_juju_try_the_removal_again(
-    ctx: Context, settled: testing.State, api: ApiServer
-) -> None:
-    api.failures = [httpx2.Response(500, json={"kind": "Status", "message": "etcd is gone"})]
+def test_juju_retries_the_removal_when_the_api_server_fails(unit: Unit) -> None:
+    unit.api.failures = [httpx2.Response(500, json={"kind": "Status", "message": "etcd is gone"})]
 
     with pytest.raises(testing.errors.UncaughtCharmError, match="etcd is gone"):
-        ctx.run(ctx.on.remove(), dataclasses.replace(settled, planned_units=0))
+        unit.remove()

@@ -1,21 +1,16 @@
-"""The relation `sidecar`: who gets a sidecar by it, and what each charm is told."""
+"""The relation `sidecar`: which applications get a sidecar by it, and what each charm reads."""
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from charms.istio_aux.v0.sidecar import Mesh
 from ops import testing
 
-from charm import IstioAuxCharm
-
-from .apiserver import ApiServer
-from .conftest import WELL, Files, Workload
-from .test_reconcile import with_failed_checks
-
-Context = testing.Context[IstioAuxCharm]
+from .conftest import Unit, Workload, active
+from .test_reconcile import fail_checks
 
 
 def asking(application: str, model: str = "kubeflow", remote: str = "") -> testing.Relation:
@@ -28,12 +23,12 @@ def asking(application: str, model: str = "kubeflow", remote: str = "") -> testi
 
 TENSORBOARD = asking("tensorboard")
 NAME = "expected up to 63 lower-case letters, digits and hyphens"
-# Across models, Juju names who is on the other side by a token.
+# Across models, Juju replaces the name of the remote application by a token.
 GRAFANA = asking("grafana", "cos", remote="remote-6f1d")
 
 
 def state_of(name: str, model: str = "kubeflow", **more: Any) -> dict[str, Any]:
-    """What the workload says of an application."""
+    """What the workload reports of an application."""
     said = {
         "live": True,
         "live-reason": "istio-sidecar-injector injects",
@@ -45,88 +40,64 @@ def state_of(name: str, model: str = "kubeflow", **more: Any) -> dict[str, Any]:
     return {"namespace": model, "name": name, **said, **more}
 
 
-def related(state: testing.State, *relations: testing.Relation) -> testing.State:
-    return dataclasses.replace(state, relations={*state.relations, *relations})
+def told(unit: Unit, relation: testing.Relation = TENSORBOARD) -> Mesh | None:
+    """What the charm wrote to the relation."""
+    return Mesh.from_databag(unit.state.get_relation(relation.id).local_app_data)
 
 
-def told(state: testing.State, relation: testing.Relation) -> Mesh | None:
-    return Mesh.from_databag(state.get_relation(relation.id).local_app_data)
+def named(unit: Unit) -> list[str]:
+    """The applications that the workload knows of."""
+    return unit.files["applications"].splitlines()[1:]
 
 
-def named(files: Files) -> list[str]:
-    """The applications that the workload is told of."""
-    return files()["applications"].splitlines()[1:]
-
-
-def injected(api: ApiServer) -> set[str]:
-    """The models for which there is a webhook that asks for sidecars."""
-    webhooks = api.one("MutatingWebhookConfiguration")["webhooks"]
+def injected(unit: Unit) -> set[str]:
+    """The models with a webhook that asks for sidecars."""
+    webhooks = unit.api.one("MutatingWebhookConfiguration")["webhooks"]
     names = (webhook["name"] for webhook in webhooks)
     return {name.partition(".")[0] for name in names if name.endswith(".inject.istio-aux.io")}
 
 
-def test_who_asks_is_injected_in_its_own_model_whatever_the_option_says(
-    ctx: Context, settled: testing.State, files: Files, api: ApiServer
-) -> None:
-    options: dict[str, str | int | float | bool] = {"inject-applications": "minio,other/*"}
-    state = related(dataclasses.replace(settled, config=options), TENSORBOARD, GRAFANA)
+def test_an_application_gets_its_sidecar_until_it_leaves(unit: Unit) -> None:
+    """Whatever the option says; and no new application restarts the workload."""
+    unit.configure(inject_applications="minio,other/*")
+    plan = unit.container.plan
 
-    ctx.run(ctx.on.relation_changed(TENSORBOARD), state)
+    unit.relate(TENSORBOARD, GRAFANA)
 
-    assert named(files) == ["cos/grafana", "kubeflow/minio", "kubeflow/tensorboard", "other/*"]
-    assert injected(api) == {"cos", "kubeflow", "other"}
+    assert named(unit) == ["cos/grafana", "kubeflow/minio", "kubeflow/tensorboard", "other/*"]
+    assert injected(unit) == {"cos", "kubeflow", "other"}
+    assert unit.container.plan == plan
 
+    unit.leave(GRAFANA)
 
-def test_who_leaves_is_not_injected_any_more(
-    ctx: Context, settled: testing.State, files: Files, api: ApiServer
-) -> None:
-    before = ctx.run(ctx.on.relation_changed(GRAFANA), related(settled, TENSORBOARD, GRAFANA))
-
-    ctx.run(ctx.on.relation_broken(before.get_relation(GRAFANA.id)), before)
-
-    assert named(files) == ["kubeflow/tensorboard"]
-    assert injected(api) == {"kubeflow"}
-
-
-def test_a_new_application_is_no_reason_to_restart(ctx: Context, settled: testing.State) -> None:
-    out = ctx.run(ctx.on.relation_changed(TENSORBOARD), related(settled, TENSORBOARD))
-
-    assert out.get_container("istio-aux").plan == settled.get_container("istio-aux").plan
+    assert named(unit) == ["kubeflow/minio", "kubeflow/tensorboard", "other/*"]
+    assert injected(unit) == {"kubeflow", "other"}
 
 
 @pytest.mark.parametrize("known", [[state_of("tensorboard")], []], ids=["known", "unknown"])
-def test_every_unit_tells_its_workload_and_only_the_leader_answers(
-    known: list[dict[str, Any]],
-    ctx: Context,
-    settled: testing.State,
-    files: Files,
-    process: Workload,
+def test_every_unit_configures_its_workload_and_only_the_leader_answers(
+    known: list[dict[str, Any]], unit: Unit
 ) -> None:
-    process.applications = known
-    follower = related(dataclasses.replace(settled, leader=False), TENSORBOARD)
+    unit.process.applications = known
+    every = {*unit.state.relations, TENSORBOARD}
 
-    out = ctx.run(ctx.on.relation_changed(TENSORBOARD), follower)
+    unit.run(unit.on.relation_changed(TENSORBOARD), relations=every, leader=False)
 
-    assert named(files) == ["kubeflow/tensorboard"]
-    assert told(out, TENSORBOARD) is None
+    assert named(unit) == ["kubeflow/tensorboard"]
+    assert told(unit) is None
 
 
-def test_each_is_told_what_the_workload_knows_of_it(
-    ctx: Context, settled: testing.State, process: Workload
-) -> None:
+def test_each_charm_reads_what_the_workload_knows_of_its_application(unit: Unit) -> None:
     disabled = "namespace cos: istio-injection=disabled"
     nothing = {"revision": "", "root-namespace": "", "meshed": None, "meshed-reason": "not live"}
-    process.applications = [
+    unit.process.applications = [
         state_of("tensorboard"),
         state_of("grafana", "cos", live=False, **{"live-reason": disabled}, **nothing),
     ]
 
-    out = ctx.run(
-        ctx.on.pebble_ready(settled.get_container("istio-aux")),
-        related(settled, TENSORBOARD, GRAFANA),
-    )
+    assert unit.relate(TENSORBOARD, GRAFANA) == active(f"; not injected: cos/grafana: {disabled}")
 
-    assert told(out, TENSORBOARD) == Mesh(
+    assert told(unit) == Mesh(
         live=True,
         reason="istio-sidecar-injector injects",
         root_namespace="istio-system",
@@ -134,8 +105,7 @@ def test_each_is_told_what_the_workload_knows_of_it(
         meshed=False,
         meshed_reason="tensorboard-0 has no sidecar",
     )
-    assert told(out, GRAFANA) == Mesh(live=False, reason=disabled, meshed_reason="not live")
-    assert out.unit_status == testing.ActiveStatus(f"{WELL}; not injected: cos/grafana: {disabled}")
+    assert told(unit, GRAFANA) == Mesh(live=False, reason=disabled, meshed_reason="not live")
 
 
 @pytest.mark.parametrize(
@@ -156,21 +126,14 @@ def test_each_is_told_what_the_workload_knows_of_it(
     ],
     ids=["another's pods", "a model that is never injected", "unreadable"],
 )
-def test_a_request_that_is_not_granted_is_answered_with_the_reason(
-    relation: testing.Relation,
-    refusal: str,
-    ctx: Context,
-    settled: testing.State,
-    *,
-    files: Files,
-    api: ApiServer,
+def test_a_refused_request_is_answered_with_the_reason(
+    relation: testing.Relation, refusal: str, unit: Unit
 ) -> None:
-    out = ctx.run(ctx.on.relation_changed(relation), related(settled, relation))
+    assert unit.relate(relation) == active(f"; not granted: {refusal}")
 
-    assert told(out, relation) == Mesh(live=False, reason=refusal)
-    assert named(files) == []
-    assert injected(api) == set()
-    assert out.unit_status == testing.ActiveStatus(f"{WELL}; not granted: {refusal}")
+    assert told(unit, relation) == Mesh(live=False, reason=refusal)
+    assert named(unit) == []
+    assert injected(unit) == set()
 
 
 UNKNOWN = Mesh(live=False, reason="not known yet whether Istio injects")
@@ -190,60 +153,56 @@ def not_read_yet(process: Workload) -> None:
 
 
 @pytest.mark.parametrize("unknowing", [starting, just_started, not_read_yet])
-def test_before_the_first_word_nothing_is_live_and_after_it_a_restart_is_no_news(
-    unknowing: Any, ctx: Context, settled: testing.State, process: Workload
+def test_nothing_is_live_before_the_first_report_and_a_restart_changes_nothing(
+    unknowing: Callable[[Workload], None], unit: Unit
 ) -> None:
-    known = dict(vars(process))
-    unknowing(process)
-    before = ctx.run(ctx.on.relation_changed(TENSORBOARD), related(settled, TENSORBOARD))
-    assert told(before, TENSORBOARD) == UNKNOWN
+    known = dict(vars(unit.process))
+    unknowing(unit.process)
+    unit.relate(TENSORBOARD)
+    assert told(unit) == UNKNOWN
 
-    vars(process).update(known)
-    process.applications = [state_of("tensorboard")]
-    live = ctx.run(ctx.on.update_status(), before)
-    unknowing(process)
-    again = ctx.run(ctx.on.update_status(), live)
+    vars(unit.process).update(known)
+    unit.process.applications = [state_of("tensorboard")]
+    unit.run()
+    live = told(unit)
+    unknowing(unit.process)
+    unit.run()
 
-    assert told(live, TENSORBOARD) == told(again, TENSORBOARD) != UNKNOWN
+    assert told(unit) == live != UNKNOWN
 
 
-def test_an_injector_that_cannot_be_asked_is_not_live(
-    ctx: Context, settled: testing.State, process: Workload
-) -> None:
-    process.applications = [state_of("tensorboard")]
-    live = ctx.run(ctx.on.update_status(), related(settled, TENSORBOARD))
+def test_an_injector_that_cannot_be_probed_is_not_live(unit: Unit) -> None:
+    unit.process.applications = [state_of("tensorboard")]
+    unit.relate(TENSORBOARD)
 
-    why = "nobody could ask it"
-    process.applications = [state_of("tensorboard", live=None, **{"live-reason": why})]
-    out = ctx.run(ctx.on.update_status(), live)
+    why = "no unit could probe it"
+    unit.process.applications = [state_of("tensorboard", live=None, **{"live-reason": why})]
+    unit.run()
 
-    mesh = told(out, TENSORBOARD)
+    mesh = told(unit)
     assert mesh
     assert (mesh.live, mesh.reason) == (False, why)
 
 
-def test_a_workload_that_failed_is_not_believed_any_more(
-    ctx: Context, settled: testing.State, process: Workload
-) -> None:
-    process.applications = [state_of("tensorboard")]
-    live = ctx.run(ctx.on.update_status(), related(settled, TENSORBOARD))
+def test_the_report_of_a_workload_that_failed_does_not_count(unit: Unit) -> None:
+    unit.process.applications = [state_of("tensorboard")]
+    unit.relate(TENSORBOARD)
 
-    process.running = False
-    out = ctx.run(ctx.on.update_status(), with_failed_checks(live))
+    unit.process.running = False
+    fail_checks(unit)
+    unit.run()
 
-    assert told(out, TENSORBOARD) == Mesh(
+    assert told(unit) == Mesh(
         live=False, reason="workload: no answer at http://localhost:8080: connection refused"
     )
 
 
-def test_an_image_that_knows_nothing_of_sidecars_says_so(
-    ctx: Context, settled: testing.State, process: Workload
-) -> None:
-    process.unsaid = {"injectors", "injector-live", "race", "applications"}
+def test_an_image_that_does_not_watch_injectors_is_the_reason(unit: Unit) -> None:
+    unit.process.unsaid = {"injectors", "injector-live", "race", "applications"}
 
-    out = ctx.run(ctx.on.relation_changed(TENSORBOARD), related(settled, TENSORBOARD))
+    unit.relate(TENSORBOARD)
 
-    assert told(out, TENSORBOARD) == Mesh(
+    assert told(unit) == Mesh(
         live=False,
         reason="the workload's image is older than the charm and does not watch injectors",
     )

@@ -1,23 +1,18 @@
-"""What `juju status` shows, in words a person can act on."""
+"""What `juju status` shows."""
 
 from __future__ import annotations
 
-import dataclasses
-from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
 from ops import testing
 
 import config
-from charm import IstioAuxCharm
 
-from .apiserver import ApiServer
-from .conftest import WELL, Files, Workload
+from .conftest import WELL, Unit, active
 
 CONTAINERS = "expected container names separated by commas, such as cloud-sql-proxy,vault-agent"
-
-Context = testing.Context[IstioAuxCharm]
 
 
 @pytest.mark.parametrize(
@@ -64,39 +59,29 @@ Context = testing.Context[IstioAuxCharm]
     ],
 )
 def test_a_bad_option_blocks_and_names_itself_its_value_and_what_is_allowed(
-    option: str, value: str | int, message: str, ctx: Context, settled: testing.State
+    option: str, value: str | int, message: str, unit: Unit
 ) -> None:
-    bad = dataclasses.replace(settled, config={option: value})
-
-    out = ctx.run(ctx.on.config_changed(), bad)
-
-    assert out.unit_status == testing.BlockedStatus(message)
+    assert unit.configure(**{option: value}) == testing.BlockedStatus(message)
 
 
-def test_the_last_good_configuration_keeps_running(
-    ctx: Context, settled: testing.State, api: ApiServer, files: Files
-) -> None:
-    objects, contents = dict(api.objects), files()
+def test_the_last_good_configuration_keeps_running(unit: Unit) -> None:
+    objects, files, plan = dict(unit.api.objects), unit.files, unit.container.plan
 
-    bad = dataclasses.replace(settled, config={"namespace-selector": "="})
-    out = ctx.run(ctx.on.config_changed(), bad)
+    unit.configure(namespace_selector="=")
 
-    assert api.objects == objects
-    assert files() == contents
-    assert out.get_container("istio-aux").plan == settled.get_container("istio-aux").plan
+    assert unit.api.objects == objects
+    assert unit.files == files
+    assert unit.container.plan == plan
 
 
-def test_certificates_and_token_are_renewed_whatever_the_options_say(
-    ctx: Context, settled: testing.State, etc: Path, files: Files
-) -> None:
-    before = set(files())
-    (etc / "token").unlink()
-    (etc / "tls" / "tls.crt").unlink()
+def test_certificates_and_token_are_renewed_while_an_option_is_invalid(unit: Unit) -> None:
+    before = set(unit.files)
+    (unit.etc / "token").unlink()
+    (unit.etc / "tls" / "tls.crt").unlink()
 
-    bad = dataclasses.replace(settled, config={"log-level": "loud"})
-    ctx.run(ctx.on.update_status(), bad)
+    unit.configure(log_level="loud")
 
-    assert set(files()) == before
+    assert set(unit.files) == before
 
 
 @pytest.mark.parametrize(
@@ -110,133 +95,107 @@ def test_certificates_and_token_are_renewed_whatever_the_options_say(
     ],
     ids=["429", "405", "409", "503 of a proxy", "connection refused"],
 )
-def test_what_passes_by_itself_is_waited_for(
-    failure: httpx2.Response | httpx2.TransportError,
-    ctx: Context,
-    fresh: testing.State,
-    api: ApiServer,
+def test_a_failure_that_passes_is_waited_for(
+    failure: httpx2.Response | httpx2.TransportError, unit: Unit
 ) -> None:
-    api.failures = [failure]
-    waiting = ctx.run(ctx.on.config_changed(), fresh)
-    assert isinstance(waiting.unit_status, testing.WaitingStatus)
-    assert waiting.unit_status.message.startswith("MutatingAdmissionPolicy: ")
-    assert len(waiting.unit_status.message.splitlines()) == 1
+    objects = dict(unit.api.objects)
+    unit.api.failures = [failure]
+    waiting = unit.run()
+    assert isinstance(waiting, testing.WaitingStatus)
+    assert waiting.message.startswith("MutatingAdmissionPolicy: ")
+    assert len(waiting.message.splitlines()) == 1
+    assert unit.api.objects == objects
 
-    out = ctx.run(ctx.on.update_status(), waiting)
-
-    assert isinstance(out.unit_status, testing.ActiveStatus)
+    assert isinstance(unit.run(), testing.ActiveStatus)
 
 
-def test_a_workload_that_does_not_answer_is_waited_for(
-    ctx: Context, settled: testing.State, process: Workload
-) -> None:
-    process.running = False
+def test_a_workload_that_does_not_answer_is_waited_for(unit: Unit) -> None:
+    unit.process.running = False
 
-    out = ctx.run(ctx.on.update_status(), settled)
-
-    assert out.unit_status == testing.WaitingStatus(
+    assert unit.run() == testing.WaitingStatus(
         "workload: no answer at http://localhost:8080: connection refused"
     )
 
 
-def test_a_workload_that_lacks_something_says_what(
-    ctx: Context, settled: testing.State, process: Workload
-) -> None:
-    process.missing = ["the list of pods", "the list of namespaces"]
+def test_a_workload_that_is_not_ready_names_what_is_missing(unit: Unit) -> None:
+    unit.process.missing = ["the list of pods", "the list of namespaces"]
 
-    out = ctx.run(ctx.on.update_status(), settled)
-
-    assert out.unit_status == testing.WaitingStatus(
-        "workload: the list of pods; the list of namespaces"
-    )
+    assert unit.run() == testing.WaitingStatus("workload: the list of pods; the list of namespaces")
 
 
-def test_stuck_pods_are_named_and_the_rest_counted(
-    ctx: Context, settled: testing.State, process: Workload
-) -> None:
-    process.namespaces = ["team-a"]
-    process.stuck = [{"namespace": "team-a", "name": f"worker-{n}"} for n in range(5)]
+def test_stuck_pods_are_named_and_the_rest_counted(unit: Unit) -> None:
+    unit.process.namespaces = ["team-a"]
+    unit.process.stuck = [{"namespace": "team-a", "name": f"worker-{n}"} for n in range(5)]
 
-    out = ctx.run(ctx.on.update_status(), settled)
-
-    assert out.unit_status == testing.ActiveStatus(
+    assert unit.run() == testing.ActiveStatus(
         WELL.replace("2 namespaces", "1 namespace")
         + "; stuck: team-a/worker-0, team-a/worker-1, team-a/worker-2 and 2 more"
     )
 
 
-@pytest.mark.parametrize("mode", ["dry-run", "off"])
-def test_a_workload_that_does_not_act_is_said_not_to(
-    mode: str, ctx: Context, settled: testing.State
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("quit", "dry-run", "quit: dry-run"),
+        ("quit", "off", "quit: off"),
+        ("start_mode", "native", "start: native"),
+        ("start_mode", "hold", "start: hold"),
+        ("start_mode", "off", "start: off"),
+    ],
+)
+def test_the_status_names_a_mode_that_is_not_the_default(
+    option: str, value: str, said: str, unit: Unit
 ) -> None:
-    idle = dataclasses.replace(settled, config={"quit": mode})
-
-    out = ctx.run(ctx.on.config_changed(), idle)
-
-    assert out.unit_status == testing.ActiveStatus(f"{WELL}; quit: {mode}")
+    assert unit.configure(**{option: value}) == active(f"; {said}")
 
 
-@pytest.mark.parametrize("mode", ["native", "hold", "off"])
-def test_a_start_mode_that_was_chosen_is_said(
-    mode: str, ctx: Context, settled: testing.State
+PODS = [{"namespace": "team-a", "name": f"worker-{n}"} for n in range(6)]
+JOBS = [
+    {"namespace": namespace, "kind": "TFJob", "name": name}
+    for namespace, name in (("a", "mnist"), ("a", "resnet"), ("b", "bert"), ("b", "t5"))
+]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (
+            {"stuck": PODS[:1], "lost": PODS[1:3], "blocked": PODS[3:]},
+            "; stuck: team-a/worker-0; 2 lost their proxy; 3 blocked",
+        ),
+        ({"unmeshed_total": 612}, "; 612 without sidecar"),
+        (
+            {"suspended": JOBS},
+            "; suspended for their sidecar: a/mnist, a/resnet, b/bert and 1 more",
+        ),
+        # An older image.
+        ({"unsaid": {"lost-pods", "blocked-pods", "called-before-us"}}, ""),
+    ],
+    ids=["pods", "unmeshed pods", "jobs", "an older image"],
+)
+def test_the_status_reports_the_workloads_answer(
+    answer: dict[str, Any], said: str, unit: Unit
 ) -> None:
-    chosen = dataclasses.replace(settled, config={"start-mode": mode})
+    vars(unit.process).update(answer)
 
-    out = ctx.run(ctx.on.config_changed(), chosen)
-
-    assert out.unit_status == testing.ActiveStatus(f"{WELL}; start: {mode}")
+    assert unit.run() == active(said)
 
 
-def test_what_is_wrong_with_pods_is_counted_in_one_line(
-    ctx: Context, settled: testing.State, process: Workload
-) -> None:
-    pods = [{"namespace": "team-a", "name": f"worker-{n}"} for n in range(6)]
-    process.stuck, process.lost, process.blocked = pods[:1], pods[1:3], pods[3:]
-
-    out = ctx.run(ctx.on.update_status(), settled)
-
-    assert out.unit_status == testing.ActiveStatus(
-        f"{WELL}; stuck: team-a/worker-0; 2 lost their proxy; 3 blocked"
-    )
-
-
-def test_a_workload_of_an_older_image_is_understood(
-    ctx: Context, settled: testing.State, process: Workload
-) -> None:
-    process.unsaid = {"lost-pods", "blocked-pods", "called-before-us"}
-
-    out = ctx.run(ctx.on.update_status(), settled)
-
-    assert out.unit_status == testing.ActiveStatus(WELL)
-
-
-def test_a_follower_waits_for_the_authority_of_its_leader(
-    ctx: Context, fresh: testing.State, api: ApiServer
-) -> None:
-    out = ctx.run(ctx.on.config_changed(), dataclasses.replace(fresh, leader=False))
-
-    assert out.unit_status == testing.WaitingStatus(
+def test_a_follower_waits_for_the_authority_of_its_leader(new_unit: Unit) -> None:
+    assert new_unit.follow() == testing.WaitingStatus(
         "waiting for the leader's certificate authority"
     )
-    assert not api.writes
+    assert not new_unit.api.writes
 
 
-def test_the_first_thing_to_mend_is_shown_when_several_are_wrong(
-    ctx: Context, fresh: testing.State, api: ApiServer
-) -> None:
-    api.denied = {"list clusterroles"}
-    bad = dataclasses.replace(fresh, config={"log-level": "loud"})
+def test_of_several_problems_the_status_shows_the_first_to_solve(new_unit: Unit) -> None:
+    new_unit.api.denied = {"list clusterroles"}
 
-    out = ctx.run(ctx.on.config_changed(), bad)
-
-    assert out.unit_status.message.startswith("log-level:")
+    assert new_unit.configure(log_level="loud").message.startswith("log-level:")
 
 
-def test_an_event_that_looked_at_nothing_leaves_the_status(
-    ctx: Context, settled: testing.State
-) -> None:
-    (peers,) = settled.get_relations("peers")
+def test_an_event_that_is_not_reconciled_keeps_the_status(unit: Unit) -> None:
+    before = unit.state.unit_status
+    (peers,) = unit.state.get_relations("peers")
 
-    out = ctx.run(ctx.on.relation_departed(peers, remote_unit=1, departing_unit=1), settled)
-
-    assert out.unit_status == settled.unit_status
+    assert unit.run(unit.on.relation_departed(peers, remote_unit=1, departing_unit=1)) == before

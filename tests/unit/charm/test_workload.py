@@ -1,4 +1,4 @@
-"""What the charm gives the workload is what the workload accepts."""
+"""The workload accepts the command, the settings and the credentials that the charm gives it."""
 
 from __future__ import annotations
 
@@ -14,30 +14,17 @@ from istio_aux import settings
 from istio_aux.cli import commands
 from istio_aux.core.policy import Application, DeadProxy, QuitMode, RacePolicy, StartMode
 from istio_aux.kube import access
-from ops import pebble, testing
+from ops import pebble
 
 import config
 import probe
 import workload
-from charm import IstioAuxCharm
 from config import Applications
 
-from .conftest import ROOT, Files
+from .conftest import ROOT, Unit
 
 OPTIONS: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())["options"]
-CONFIG = dataclasses.replace(
-    config.load({name: option["default"] for name, option in OPTIONS.items()}, "kubeflow"),
-    namespace_selector="team in (a,b)",
-    log_level="debug",
-    quit="off",
-    quit_grace=5,
-    ignore_containers=("cloud-sql-proxy", "vault-agent"),
-    dead_proxy="delete",
-    start_mode="off",
-    admission="policy",
-    race_policy="restart",
-    restart_jobs=True,
-)
+CONFIG = config.load({name: option["default"] for name, option in OPTIONS.items()}, "kubeflow")
 NAMES = workload.Names(
     "kubeflow/istio-aux", "istio-aux-kubeflow-istio-aux", "kubeflow/istio-aux", "istio-system"
 )
@@ -53,13 +40,8 @@ def test_the_command_is_one_of_the_workload() -> None:
     assert str(parsed.config) == workload.CONFIG
 
 
-def test_the_settings_file_is_understood(
-    settled: testing.State, files: Files, tmp_path: Path
-) -> None:
-    assert isinstance(settled.unit_status, testing.ActiveStatus)
-    (tmp_path / "config.yaml").write_text(files()["config.yaml"])
-
-    understood = settings.load(tmp_path / "config.yaml")
+def test_the_workload_reads_the_settings(unit: Unit) -> None:
+    understood = settings.load(unit.etc / "config.yaml")
 
     assert str(understood.namespace_selector) == (
         "io.datastrophic/istio-aux=enabled,kubernetes.io/metadata.name!=kube-system"
@@ -81,27 +63,8 @@ def test_the_settings_file_is_understood(
     assert understood.root_namespace is None
     assert str(understood.applications) == workload.APPLICATIONS
     assert understood.repair_policy.ours == Application("kubeflow", "istio-aux")
-    # Where Juju mounts it; the variable PEBBLE_SOCKET says the same there.
+    # Juju mounts it there.
     assert str(understood.pebble_socket) == "/charm/container/pebble.socket"
-
-
-def test_every_option_reaches_the_settings(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(workload.settings(CONFIG, NAMES)))
-
-    understood = settings.load(tmp_path / "config.yaml")
-
-    assert str(understood.namespace_selector) == (
-        "kubernetes.io/metadata.name!=kube-system,team in (a,b)"
-    )
-    assert understood.log_level == "debug"
-    assert understood.quit is QuitMode.OFF
-    assert understood.quit_policy.grace == 5
-    assert understood.quit_policy.ignore_containers == {"cloud-sql-proxy", "vault-agent"}
-    assert understood.quit_policy.dead_proxy is DeadProxy.DELETE
-    assert understood.start_mode is StartMode.OFF
-    assert understood.repair_policy.race is RacePolicy.RESTART
-    assert understood.repair_policy.restart_jobs is True
-    assert understood.root_namespace == "istio-system"
 
 
 @pytest.mark.parametrize(
@@ -132,23 +95,23 @@ def test_the_workload_reads_every_choice(name: str, value: str, tmp_path: Path) 
     )
 
 
-def test_what_the_user_writes_reaches_the_settings(
-    ctx: testing.Context[IstioAuxCharm], settled: testing.State, files: Files, tmp_path: Path
-) -> None:
-    options: dict[str, str | int | float | bool] = {
-        "quit": "dry-run",
-        "quit-grace": 30,
-        "ignore-containers": " vault-agent, cloud-sql-proxy,vault-agent",
-        "dead-proxy": "delete",
-        "start-mode": "native",
-        "race-policy": "restart",
-        "restart-jobs": True,
-    }
-    ctx.run(ctx.on.config_changed(), dataclasses.replace(settled, config=options))
-    (tmp_path / "config.yaml").write_text(files()["config.yaml"])
+def test_every_option_reaches_the_settings(unit: Unit) -> None:
+    unit.configure(
+        namespace_selector="team in (a,b)",
+        quit="dry-run",
+        quit_grace=30,
+        ignore_containers=" vault-agent, cloud-sql-proxy,vault-agent",
+        dead_proxy="delete",
+        start_mode="native",
+        race_policy="restart",
+        restart_jobs=True,
+    )
 
-    understood = settings.load(tmp_path / "config.yaml")
+    understood = settings.load(unit.etc / "config.yaml")
 
+    assert str(understood.namespace_selector) == (
+        "kubernetes.io/metadata.name!=kube-system,team in (a,b)"
+    )
     assert understood.quit is QuitMode.DRY_RUN
     assert understood.quit_policy.grace == 30
     assert understood.quit_policy.ignore_containers == {"cloud-sql-proxy", "vault-agent"}
@@ -158,36 +121,32 @@ def test_what_the_user_writes_reaches_the_settings(
     assert understood.repair_policy.restart_jobs is True
 
 
-def test_the_kubeconfig_is_understood(settled: testing.State, files: Files, tmp_path: Path) -> None:
-    assert isinstance(settled.unit_status, testing.ActiveStatus)
-    contents = files()
-    document = yaml.safe_load(contents["kubeconfig"])
+def test_the_workload_reads_the_kubeconfig(unit: Unit) -> None:
+    document = yaml.safe_load(unit.files["kubeconfig"])
     (user,) = document["users"]
     assert user["user"] == {"tokenFile": workload.TOKEN}
-    user["user"]["tokenFile"] = str(tmp_path / "token")
-    (tmp_path / "token").write_text(contents["token"])
-    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(document))
+    user["user"]["tokenFile"] = str(unit.etc / "token")
+    (unit.etc / "kubeconfig").write_text(yaml.safe_dump(document))
 
-    understood = access.load(tmp_path / "kubeconfig")
+    understood = access.load(unit.etc / "kubeconfig")
 
     assert understood.server == "https://10.152.183.1:443"
     authority = document["clusters"][0]["cluster"]["certificate-authority-data"]
     assert base64.b64decode(authority).startswith(b"-----BEGIN CERTIFICATE-----")
 
 
-def test_the_token_is_in_one_file_only(files: Files, settled: testing.State) -> None:
-    assert isinstance(settled.unit_status, testing.ActiveStatus)
-    contents = files()
+def test_only_one_file_contains_the_token(unit: Unit) -> None:
+    token = unit.files["token"]
 
-    assert [name for name, text in contents.items() if contents["token"] in text] == ["token"]
+    assert [name for name, text in unit.files.items() if token in text] == ["token"]
 
 
-def test_the_same_settings_make_the_same_layer() -> None:
+def test_options_that_the_workload_does_not_read_leave_the_layer() -> None:
     again = dataclasses.replace(
         CONFIG,
         failure_policy="Fail",
         admission="webhook",
-        # Followed without a restart; only the cluster reads the other one.
+        # The workload follows its file; only the charm reads the namespaces.
         inject_applications=(Applications("kubeflow", None),),
         inject_namespaces=("team-a",),
     )

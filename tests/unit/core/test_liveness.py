@@ -14,9 +14,11 @@ from istio_aux.core.liveness import (
     Probe,
     State,
     can_be_probed,
+    capability,
     evaluate,
     targets,
 )
+from istio_aux.core.mesh import Mesh
 from istio_aux.core.native import NativeCheck
 from istio_aux.core.policy import Capability
 from istio_aux.core.webhooks import ClientConfig, Configuration, EndpointSlice, Service
@@ -263,3 +265,123 @@ def test_webhooks_with_one_endpoint_are_one_to_ask() -> None:
 )
 def test_only_one_that_could_be_live_is_worth_asking(facts: Facts, worth: bool) -> None:
     assert can_be_probed(target(ACTIVE), facts) is worth
+
+
+N, C, U = Capability.NATIVE, Capability.CLASSIC, Capability.UNKNOWN
+PENDING = (U, "")
+"""It has not been found out yet, which is why there is no reason."""
+
+
+@pytest.mark.parametrize(
+    ("sentence", "natives", "live", "answer"),
+    [
+        ("nobody injects", (), (), PENDING),
+        ("one that does", ((N, "so"),), (True,), (N, "0: so")),
+        ("all of them do", ((N, "so"), (N, "so")), (True, True), (N, "0: so")),
+        ("one of them does not", ((N, "so"), (C, "no")), (True, True), (C, "1: no")),
+        ("one of them cannot say", ((N, "so"), (U, "403")), (True, True), (U, "1: 403")),
+        ("one of them does not say yet", ((N, "so"), PENDING), (True, True), PENDING),
+        ("who may say yet is waited for", ((U, "403"), PENDING), (True, True), PENDING),
+        ("a no is surer than silence", (PENDING, (C, "no")), (True, True), (C, "1: no")),
+        ("what is not live makes no sidecars", ((N, "so"), (C, "no")), (True, False), (N, "0: so")),
+        ("nor native ones", ((N, "so"),), (False,), PENDING),
+    ],
+)
+def test_a_new_pods_sidecar_is_native_when_every_live_injector_makes_native_ones(
+    sentence: str,
+    natives: tuple[tuple[Capability, str], ...],
+    live: tuple[bool, ...],
+    answer: tuple[Capability, str],
+) -> None:
+    found = [
+        Injector(
+            state=State.LIVE if up else State.REFUSED,
+            why="",
+            configuration=str(number),
+            native=native,
+            native_why=why,
+        )
+        for number, ((native, why), up) in enumerate(zip(natives, live, strict=True))
+    ]
+
+    assert (capability(found).capability, capability(found).why) == answer, sentence
+    assert capability(found[::-1]).capability is answer[0], sentence
+
+
+@pytest.mark.parametrize(
+    ("probed", "checks", "native", "why"),
+    [
+        (Capability.NATIVE, {}, Capability.UNKNOWN, ""),
+        (Capability.UNKNOWN, {}, Capability.UNKNOWN, ""),
+        (Capability.NATIVE, {target(ACTIVE): WORKS}, Capability.NATIVE, WORKS.why),
+        (Capability.UNKNOWN, {target(ACTIVE): WORKS}, Capability.NATIVE, WORKS.why),
+        (Capability.CLASSIC, {}, Capability.CLASSIC, "Istio makes no native sidecars, not even"),
+    ],
+)
+def test_that_istio_makes_native_sidecars_is_not_enough(
+    probed: Capability,
+    checks: dict[ClientConfig, NativeCheck],
+    native: Capability,
+    why: str,
+) -> None:
+    """What comes after it in the chain of webhooks may be in the way; that it makes none is."""
+    probes = {target(ACTIVE): Probe(injected=True, native=probed)}
+
+    found = one(ACTIVE, but(probes=probes, checks=checks))
+
+    assert (found.live, found.native) == (True, native)
+    assert why in found.native_why
+    assert bool(found.native_why) is bool(why)
+
+
+UP = Injector(state=State.LIVE, why="it injects", configuration="new", native=Capability.NATIVE)
+FAR = Injector(state=State.NOT_PROBED, why="no connection", configuration="far")
+DOWN = Injector(state=State.REFUSED, why="it is no istiod", configuration="old")
+
+
+@pytest.mark.parametrize(
+    ("configuration", "known", "live"),
+    [
+        ("new", True, True),
+        ("new", False, True),
+        ("old", True, False),
+        ("old", False, None),
+        ("far", True, None),
+        ("gone", True, False),
+        ("gone", False, None),
+    ],
+)
+def test_an_injector_is_live_not_live_or_not_known(
+    configuration: str, known: bool, live: bool | None
+) -> None:
+    mesh = Mesh(injectors=(UP, DOWN, FAR), known=known)
+
+    assert mesh.live(configuration) is live
+
+
+@pytest.mark.parametrize(
+    ("injectors", "known", "live"),
+    [
+        ((DOWN, FAR, UP), False, True),
+        ((DOWN, FAR), True, None),
+        ((DOWN,), True, False),
+        ((DOWN,), False, None),
+        ((), False, None),
+    ],
+)
+def test_one_live_injector_is_enough_for_a_mesh(
+    injectors: tuple[Injector, ...], known: bool, live: bool | None
+) -> None:
+    assert Mesh(injectors=injectors, known=known).any_live is live
+
+
+def test_what_sidecars_are_is_what_live_injectors_make() -> None:
+    assert Mesh(injectors=(UP, DOWN)).capability is Capability.NATIVE
+    assert Mesh(injectors=(DOWN,)).capability is Capability.UNKNOWN
+
+
+def test_nothing_is_known_at_first() -> None:
+    mesh = Mesh()
+
+    assert not mesh.known
+    assert mesh.live("") is None

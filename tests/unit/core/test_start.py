@@ -1,22 +1,32 @@
-"""What is changed in a pod at admission, and in which pods nothing is."""
+"""What admission changes in a pod: its start (`start.plan`), and its label (`plan_label`)."""
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
+import jsonpatch
+import msgspec
 import pytest
+from istio_aux.core import patch
+from istio_aux.core import pod as pods
 from istio_aux.core.policy import Capability, Start, StartMode
 from istio_aux.core.start import (
+    DATAPLANE,
     INJECT,
+    INJECTED,
     MIRROR,
     NATIVE_SIDECAR,
     START,
     STARTED_WITH,
+    Plan,
+    effective_start,
+    plan_label,
 )
-from unit.core.pods import RUNNING, document
+from lab.start_cases import CASES, Case, outcome
+from unit.core.pods import RUNNING, document, job
 from unit.core.starting import CONFIG, HOLD, annotations_of, patched, planned
 
-NATIVE = Start(capability=Capability.NATIVE)
 WITH_HOLD = {CONFIG: HOLD, STARTED_WITH: "hold"}
 WITH_NATIVE = {NATIVE_SIDECAR: "true", STARTED_WITH: "native"}
 
@@ -25,27 +35,24 @@ def new_pod(**fields: Any) -> dict[str, Any]:
     return document({"main": None}, phase="Pending", **fields)
 
 
-@pytest.mark.parametrize(
-    "before", [None, {}, {"a/b~c": "d"}], ids=["absent", "empty", "with another annotation"]
-)
-def test_a_pod_gets_hold(before: dict[str, str] | None) -> None:
-    """Whether it has annotations or not, the patch applies and keeps what is there."""
-    found = patched(new_pod(annotations=before))
-    assert annotations_of(found) == {**(before or {}), **WITH_HOLD}
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_pod_becomes_what_the_table_says(case: Case) -> None:
+    """T32, T35 and everything else that both forms of admission share."""
+    made = copy.deepcopy(case.pod)
+
+    plan = planned(made, Start(mode=case.mode, capability=case.capability))
+    patch.apply(plan.ops, made)
+
+    assert outcome(annotations_of(made), made["spec"]["containers"]) == case.expected
+    assert case.warns in " ".join(plan.warnings)
+    assert bool(plan.warnings) is bool(case.warns)
 
 
-def test_annotations_that_are_null_are_made() -> None:
+def test_a_null_map_of_annotations_is_replaced() -> None:
     """Go clients send null for an empty map; adding into it would fail and refuse the pod."""
     found = new_pod()
     found["metadata"]["annotations"] = None
     assert annotations_of(patched(found)) == WITH_HOLD
-
-
-def test_hold_is_merged_into_an_existing_annotation() -> None:
-    """proxyMetadata above all must survive (T32)."""
-    text = "proxyMetadata:\n  AT: 12:30:45\n"
-    found = patched(new_pod(annotations={CONFIG: text}))
-    assert annotations_of(found)[CONFIG] == f"{text}{HOLD}\n"
 
 
 @pytest.mark.parametrize("spare", [0, 1])
@@ -58,36 +65,10 @@ def test_a_pod_is_not_made_too_big_to_be_accepted(spare: int) -> None:
     assert bool(result.warnings) == (spare == 1)
 
 
-def test_an_unreadable_annotation_is_kept_and_reported() -> None:
-    """The user learns of it when the pod is created (T32)."""
-    result = planned(new_pod(annotations={CONFIG: "- a"}))
-    assert result.ops == ()
-    assert result.warnings == (f"annotation {CONFIG} is left alone: it is not a mapping",)
-
-
-def test_where_native_sidecars_work_a_job_gets_one() -> None:
-    """Then no hold is needed, and no quit."""
-    found = patched(new_pod(restart="OnFailure"), NATIVE)
-    assert annotations_of(found) == WITH_NATIVE
-
-
-@pytest.mark.parametrize("restart", ["Always", None])
-def test_a_pod_that_never_ends_gets_hold_even_then(restart: str | None) -> None:
-    """How a Deployment's sidecar ends is not ours to change."""
-    found = patched(new_pod(restart=restart), NATIVE)
-    assert annotations_of(found) == WITH_HOLD
-
-
-def test_an_author_who_refuses_native_gets_hold() -> None:
-    """The annotation of the user is not overwritten."""
-    found = patched(new_pod(annotations={NATIVE_SIDECAR: "false"}), NATIVE)
-    assert annotations_of(found) == {NATIVE_SIDECAR: "false", **WITH_HOLD}
-
-
 @pytest.mark.parametrize("capability", Capability)
 @pytest.mark.parametrize("restart", ["Never", "OnFailure", "Always", None])
 @pytest.mark.parametrize("mode", StartMode)
-def test_what_each_mode_means(mode: StartMode, restart: str | None, capability: Capability) -> None:
+def test_each_start_mode(mode: StartMode, restart: str | None, capability: Capability) -> None:
     """Native is for pods that end, and only `auto` waits until it is known to work."""
     native = mode is StartMode.NATIVE or (
         mode is StartMode.AUTO and capability is Capability.NATIVE
@@ -95,48 +76,6 @@ def test_what_each_mode_means(mode: StartMode, restart: str | None, capability: 
     expected = WITH_NATIVE if native and restart in {"Never", "OnFailure"} else WITH_HOLD
     found = patched(new_pod(restart=restart), Start(mode=mode, capability=capability))
     assert annotations_of(found) == ({} if mode is StartMode.OFF else expected)
-
-
-@pytest.mark.parametrize("mode", StartMode)
-@pytest.mark.parametrize(
-    ("wish", "capability", "expected"),
-    [
-        ("hold", Capability.NATIVE, WITH_HOLD),
-        ("native", Capability.CLASSIC, WITH_NATIVE),
-        ("auto", Capability.NATIVE, WITH_NATIVE),
-        ("auto", Capability.UNKNOWN, WITH_HOLD),
-        ("off", Capability.NATIVE, {}),
-    ],
-)
-def test_the_annotation_of_a_pod_wins(
-    wish: str, capability: Capability, expected: dict[str, str], mode: StartMode
-) -> None:
-    """`istio-aux.io/start` beats the cluster's mode, whichever it is."""
-    how = Start(mode=mode, capability=capability)
-    found = patched(new_pod(annotations={START: wish}), how)
-    assert annotations_of(found) == {START: wish, **expected}
-
-
-def test_the_annotation_native_applies_to_a_pod_that_never_ends() -> None:
-    """Modes are for whole clusters; an annotation is about the pod at hand."""
-    found = patched(new_pod(annotations={START: "native"}, restart="Always"))
-    assert annotations_of(found) == {START: "native", **WITH_NATIVE}
-
-
-@pytest.mark.parametrize("mode", [StartMode.AUTO, StartMode.NATIVE, StartMode.HOLD])
-def test_nothing_is_added_to_a_sidecar_that_will_be_native(mode: StartMode) -> None:
-    """T31: hold has no effect on it, so nobody may say that it starts with hold."""
-    found = new_pod(annotations={NATIVE_SIDECAR: "true"}, restart="Always")
-    assert planned(found, Start(mode=mode, capability=Capability.NATIVE)).ops == ()
-
-
-def test_an_unknown_value_is_reported_and_ignored() -> None:
-    """The line names the annotation, its value and what is allowed."""
-    result = planned(new_pod(annotations={START: "later"}))
-    assert result.warnings == (
-        f'annotation {START}: "later": expected auto, native, hold or off; ignored',
-    )
-    assert result.ops
 
 
 @pytest.mark.parametrize("capability", Capability)
@@ -169,13 +108,120 @@ def test_left_alone(found: dict[str, Any], because: str, capability: Capability)
     assert because in result.reason
 
 
-def test_for_injection_the_label_beats_the_annotation() -> None:
-    """As Istio has it: label "true" and annotation "false" mean a sidecar (T35)."""
-    found = new_pod(labels={INJECT: "true"}, annotations={INJECT: "false"})
-    assert CONFIG in annotations_of(patched(found))
-
-
 def test_a_user_container_called_like_the_proxy_does_not_count_as_injected() -> None:
     """Authors may write that container to customise it (istio: proxy.istio.io/overrides)."""
     found = document({"istio-proxy": None, "main": RUNNING})
     assert CONFIG in annotations_of(patched(found))
+
+
+HELD_BY_US, NATIVE_BY_US = ({"istio-aux.io/started-with": way} for way in ("hold", "native"))
+HELD = {"istio-proxy": {"lifecycle": {"postStart": {"exec": {"command": ["pilot-agent", "wait"]}}}}}
+DRAINED = {"istio-proxy": {"lifecycle": {"preStop": {"exec": {"command": ["sleep", "5"]}}}}}
+NO_EFFECT = "hold has no effect: istio-proxy has a lifecycle of its own, without postStart"
+MAIN, PROXY = {"main": RUNNING}, {"istio-proxy": RUNNING}
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        (job(PROXY | MAIN, details=HELD, annotations=HELD_BY_US), "hold"),
+        (job(MAIN, sidecars=PROXY, annotations=NATIVE_BY_US), "native"),
+        (
+            job(PROXY | MAIN, details=DRAINED, annotations=HELD_BY_US),
+            f"asked for hold, but {NO_EFFECT}",
+        ),
+        (
+            job(MAIN | PROXY, details=HELD, annotations=HELD_BY_US),
+            "asked for hold, but istio-proxy does not hold the payload back",
+        ),
+        (
+            job(PROXY | MAIN, annotations=HELD_BY_US),
+            "asked for hold, but istio-proxy does not hold the payload back",
+        ),
+        (
+            job(MAIN, sidecars=PROXY, annotations=HELD_BY_US),
+            "asked for hold, but the sidecar is a native one",
+        ),
+        (
+            job(MAIN, annotations=HELD_BY_US),
+            "asked for hold, but no container is called istio-proxy",
+        ),
+        (
+            job(PROXY | MAIN, details=HELD, annotations=NATIVE_BY_US),
+            "asked for native, but the sidecar is a classic one",
+        ),
+        (
+            job(MAIN, annotations=NATIVE_BY_US),
+            "asked for native, but no container is called istio-proxy",
+        ),
+    ],
+)
+def test_the_start_says_what_admission_asked_for_and_whether_it_took_effect(
+    pod: Any, expected: str
+) -> None:
+    """T31: hold has no effect beside hooks of the mesh and in native mode."""
+    assert effective_start(pod) == expected
+
+
+@pytest.mark.parametrize("annotations", [{}, {"istio-aux.io/started-with": "luck"}])
+def test_a_pod_that_admission_did_not_change_has_no_start(
+    annotations: dict[str, str],
+) -> None:
+    assert effective_start(job(PROXY | MAIN, details=HELD, annotations=annotations)) is None
+
+
+def bare_pod(**metadata: Any) -> dict[str, Any]:
+    spec = {"containers": [{"name": "main", "image": "none"}]}
+    return {"kind": "Pod", "metadata": {"generateName": "web-", **metadata}, "spec": spec}
+
+
+def labelled(found: dict[str, Any]) -> Plan:
+    return plan_label(pods.decode(msgspec.json.encode(found)))
+
+
+@pytest.mark.parametrize(
+    "before",
+    [{}, {"labels": None}, {"labels": {}}, {"labels": {"a/b~c": "d"}}],
+    ids=["absent", "null", "empty", "with another label"],
+)
+def test_a_pod_without_a_wish_gets_the_label(before: dict[str, Any]) -> None:
+    """Go clients send null for an empty map; adding into it would fail and refuse the pod."""
+    labels = before.get("labels") or {}
+
+    found = bare_pod(**before)
+    after = jsonpatch.apply_patch(found, patch.encode(labelled(found).ops).decode())
+
+    assert after == bare_pod(labels={**labels, INJECT: "true"})
+    assert labelled(after).ops == ()
+
+
+@pytest.mark.parametrize("value", ["true", "false", "", "yes"])
+@pytest.mark.parametrize("source", ["label", "annotation"])
+def test_a_pod_with_a_wish_of_its_own_keeps_it(source: str, value: str) -> None:
+    """T35: a label beside the annotation would beat it."""
+    plan = labelled(bare_pod(**{f"{source}s": {INJECT: value}}))
+
+    assert plan == Plan(ops=(), reason=f'{source} {INJECT}: "{value}"')
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (
+            {**bare_pod(), "spec": {"hostNetwork": True, "containers": []}},
+            "hostNetwork: Istio gives it no sidecar",
+        ),
+        (bare_pod(annotations={MIRROR: "x"}), "the pod mirrors a static pod"),
+        (bare_pod(annotations={INJECTED: "{}"}), "the sidecar is already injected"),
+        (bare_pod(labels={DATAPLANE: "ambient"}), f'label {DATAPLANE}: "ambient"'),
+        ({"kind": "Pod", "spec": {}}, "the object has no metadata"),
+    ],
+    ids=["hostNetwork", "mirror", "injected", "ambient", "no metadata"],
+)
+def test_a_pod_that_istio_does_not_inject_gets_no_label(found: dict[str, Any], reason: str) -> None:
+    assert labelled(found) == Plan(ops=(), reason=reason)
+
+
+def test_a_pod_with_dataplane_mode_none_gets_the_label() -> None:
+    """T34: it keeps a pod of an ambient namespace out of the mesh, and says nothing else."""
+    assert labelled(bare_pod(labels={DATAPLANE: "none"})).ops

@@ -1,4 +1,4 @@
-"""The injector's answers, compared with recordings of istiod 1.28.10."""
+"""The stand-in for istiod, compared with recordings of Istio 1.28.10."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from typing import Any
 
 import jsonpatch
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from lab.istio import decision, jsondiff, proxyconfig, sidecar
+from istio_aux.core.injection import InjectionPolicy, read_policy
+from istio_aux.core.webhooks import ControlPlane
+from lab.istio import decision, jsondiff, proxyconfig, sidecar, webhooks
 
 DATA = Path(__file__).parents[2] / "data" / "istio"
 TEMPLATE = sidecar.Template("istio-system", "docker.io/istio/proxyv2:1.28.10")
@@ -261,3 +264,97 @@ def test_the_difference_turns_one_document_into_the_other(old: Any, new: Any) ->
 
     assert jsonpatch.apply_patch(old, list(jsondiff.diff(old, new))) == new
     assert old == before
+
+
+@pytest.mark.parametrize(
+    ("world", "kubelets", "expected"),
+    [
+        ("never", ["v1.36.3"], False),
+        ("on request", ["v1.36.3"], False),
+        ("default", [], True),
+        ("default", ["v1.33.0", "v1.36.3"], True),
+        ("default", ["v1.32.9", "v1.36.3"], False),
+        ("default", ["v0.0.0-master"], False),
+    ],
+)
+def test_sidecars_are_native_by_default_once_every_kubelet_is_new_enough(
+    world: sidecar.World, kubelets: list[str], expected: bool
+) -> None:
+    assert decision.native_by_default(world, kubelets) is expected
+
+
+@pytest.mark.parametrize(
+    ("world", "unasked", "asked"),
+    [("default", True, True), ("on request", False, True), ("never", False, False)],
+)
+def test_each_world_makes_native_sidecars_unasked_or_on_request_or_never(
+    world: sidecar.World, unasked: bool, asked: bool
+) -> None:
+    template = dataclasses.replace(TEMPLATE, native=world)
+    native = decision.native_by_default(world, ["v1.36.3"])
+
+    for pod, expected in ((a_pod(), unasked), (a_pod(annotations=NATIVE), asked)):
+        answer, _ = decision.answer(review(pod), template, native=native)
+        after = patched(pod, answer)
+        found = sidecar.PROXY in names(after["spec"].get("initContainers", []))
+        assert found is expected
+
+
+@pytest.mark.parametrize(
+    ("wish", "default", "expected"),
+    [(None, True, True), (None, False, False), ("false", True, False), ("1", False, True)],
+)
+def test_the_annotation_decides_over_the_installation(
+    wish: str | None, default: bool, expected: bool
+) -> None:
+    annotations = {sidecar.NATIVE_ANNOTATION: wish} if wish else {}
+
+    assert sidecar.is_native(annotations, default) is expected
+
+
+@pytest.mark.parametrize("name", ["istio-revision-tag-default", "istio-sidecar-injector"])
+def test_installs_the_configurations_that_istioctl_leaves(name: str) -> None:
+    recorded = yaml.safe_load((DATA / f"mwc-istioctl-install-{name}.yaml").read_text())
+    for key in ("creationTimestamp", "generation", "resourceVersion", "uid"):
+        del recorded["metadata"][key]
+    for webhook in recorded["webhooks"]:
+        del webhook["clientConfig"]["caBundle"]
+
+    [ours] = [c for c in webhooks.configurations("istio-system") if c["metadata"]["name"] == name]
+
+    assert ours == recorded
+
+
+def test_another_namespace_becomes_part_of_the_names() -> None:
+    found = webhooks.configurations("kubeflow")
+
+    assert [configuration["metadata"]["name"] for configuration in found] == [
+        "istio-revision-tag-default-kubeflow",
+        "istio-sidecar-injector-kubeflow",
+    ]
+
+
+@pytest.mark.parametrize("name", [None, "asm-sidecar-injector"])
+def test_another_revision_has_the_webhooks_of_a_recorded_one_under_any_name(
+    name: str | None,
+) -> None:
+    recorded = yaml.safe_load((DATA / "mwc-revision-1-30-3.yaml").read_text())
+    for webhook in recorded["webhooks"]:
+        del webhook["clientConfig"]["caBundle"]
+
+    [ours] = webhooks.configurations("istio-system", "1-30-3", name)
+
+    assert ours["webhooks"] == recorded["webhooks"]
+    assert ours["metadata"]["name"] == (name or recorded["metadata"]["name"])
+    assert ours["metadata"]["labels"]["istio.io/rev"] == "1-30-3"
+
+
+@pytest.mark.parametrize(
+    ("revision", "name"),
+    [("default", "istio-sidecar-injector"), ("canary", "istio-sidecar-injector-canary")],
+)
+def test_its_injection_policy_can_be_read_where_istiod_has_it(revision: str, name: str) -> None:
+    found = webhooks.config_map("istio-system", revision)
+
+    assert found["metadata"]["name"] == name == ControlPlane("", revision).config_map
+    assert read_policy(found["data"]["config"]) == InjectionPolicy(policy="enabled")

@@ -1,17 +1,67 @@
-"""Steps are said once each, with the time, as the story grows."""
+"""The demo's process: the steps that it prints, and the cluster that it keeps (DEMO_KEEP)."""
 
 from __future__ import annotations
 
 import io
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 from demo.narration import Narrator
 from demo.steps import Steps
 from rich.console import Console
 from unit.demo.stories import helped, run, with_pod, without
 
+TESTS = Path(__file__).parents[2]
 
-def test_each_fact_of_a_story_is_said_when_it_is_first_true_and_never_again() -> None:
+# The child tells its pid, reports 7, and says on a pipe of the test's own that it ended.
+STAYS = """
+import os, sys
+from demo import keeping
+
+def play(stay):
+    print(os.getpid(), flush=True)
+    stay(7)
+    os.write(int(sys.argv[1]), b"told")
+
+sys.exit(keeping.in_child(play))
+"""
+FAILS = """
+import sys
+from demo import keeping
+
+def play(stay):
+    raise SystemExit("no cluster")
+
+sys.exit(keeping.in_child(play))
+"""
+
+
+def test_the_demo_returns_its_status_and_its_child_stays_until_a_signal() -> None:
+    reading, writing = os.pipe()
+    command = [sys.executable, "-c", STAYS, str(writing)]
+    done = subprocess.run(
+        command, cwd=TESTS, pass_fds=[writing], stdout=subprocess.PIPE, text=True, check=False
+    )
+    os.close(writing)
+    assert done.returncode == 7
+
+    os.kill(int(done.stdout), 15)
+
+    assert os.read(reading, 10) == b"told"
+    os.close(reading)
+
+
+def test_a_child_that_ends_without_a_report_means_status_2() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FAILS], cwd=TESTS, check=False, capture_output=True
+    )
+    assert done.returncode == 2
+
+
+def test_each_fact_of_a_story_is_printed_once() -> None:
     narrator = Narrator()
     bare = replace(helped(), condition="Running", pods=())
     assert narrator.news(bare) == ["with: TFJob mnist created, 2 workers"]
@@ -25,7 +75,7 @@ def test_each_fact_of_a_story_is_said_when_it_is_first_true_and_never_again() ->
     ]
 
 
-def test_a_payload_that_fails_before_its_proxy_is_ready_is_said_to_have_come_too_early() -> None:
+def test_a_payload_that_fails_before_its_proxy_is_ready_is_printed_with_the_reason() -> None:
     early = with_pod(without(), payload=(run(1, 1.1, 1),), proxy_ready=None)
     late = with_pod(without(), payload=(run(9, 9.1, 3),))
     said = [Narrator().news(story)[-1] for story in (early, late)]

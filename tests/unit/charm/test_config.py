@@ -1,0 +1,255 @@
+"""Options that name applications, namespaces and selectors, and what an invalid one is told.
+
+The charm and the workload read the option `namespace-selector` the same way.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from charms.istio_aux.v0.sidecar import SidecarRequest
+from hypothesis import given
+from hypothesis import strategies as st
+from istio_aux.core import selectors
+
+import config
+import rules
+from config import (
+    NEVER_INJECTED,
+    Applications,
+    as_file,
+    parse_applications,
+    parse_namespaces,
+    union,
+)
+
+
+@pytest.mark.parametrize("text", ["", "  "])
+def test_an_empty_option_names_nothing(text: str) -> None:
+    assert parse_applications(text, "kubeflow") == ()
+    assert parse_namespaces(text) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("tensorboard", [Applications("kubeflow", ("tensorboard",))]),
+        ("cos/grafana", [Applications("cos", ("grafana",))]),
+        (
+            "tensorboard, cos/traefik,cos/loki,cos/catalogue,cos/grafana,cos/alertmanager",
+            [
+                Applications("cos", ("alertmanager", "catalogue", "grafana", "loki", "traefik")),
+                Applications("kubeflow", ("tensorboard",)),
+            ],
+        ),
+        ("a,kubeflow/a,a", [Applications("kubeflow", ("a",))]),
+        ("*", [Applications("kubeflow", None)]),
+        ("cos/*", [Applications("cos", None)]),
+        ("a,*,cos/grafana", [Applications("cos", ("grafana",)), Applications("kubeflow", None)]),
+    ],
+)
+def test_applications_are_of_the_charms_own_model_unless_another_is_named(
+    text: str, expected: list[Applications]
+) -> None:
+    assert parse_applications(text, "kubeflow") == tuple(expected)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["A", "a b", "a_b", "-a", "a-", "/a", "a/", "/", "*/a", "*/*", "**", "a*", "a/b/c", "a.b",
+     "a" * 64, "é"],
+)  # fmt: skip
+def test_a_bad_application_is_named_with_what_is_allowed(entry: str) -> None:
+    said = f"{json.dumps(entry)}: expected {config.EXPECTED_APPLICATIONS}"
+
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        parse_applications(f"good,{entry}", "kubeflow")
+
+
+def test_all_bad_entries_are_named_at_once() -> None:
+    with pytest.raises(ValueError, match=r'^"A", "": expected applications '):
+        parse_applications("A,a,", "kubeflow")
+
+
+def test_the_longest_name_is_allowed() -> None:
+    assert parse_applications("a" * 63, "kubeflow") == (Applications("kubeflow", ("a" * 63,)),)
+
+
+@pytest.mark.parametrize("model", NEVER_INJECTED)
+def test_an_application_in_a_model_that_istio_ignores_is_refused(model: str) -> None:
+    with pytest.raises(
+        ValueError, match=f'^"{model}": expected models that Istio does not ignore$'
+    ):
+        parse_applications(f"good,{model}/a", "kubeflow")
+
+
+def test_the_union_names_each_application_once_and_every_application_includes_the_others() -> None:
+    named = [
+        Applications("kubeflow", ("b", "c")),
+        Applications("cos", ("grafana",)),
+        Applications("kubeflow", ("a", "b")),
+        Applications("cos", None),
+        Applications("cos", ("loki",)),
+    ]
+
+    assert union(named) == (Applications("cos", None), Applications("kubeflow", ("a", "b", "c")))
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [("", []), ("b,a,cos/*", ["cos/*", "kubeflow/a", "kubeflow/b"])],
+)
+def test_the_workloads_file_has_a_line_for_each_application_and_is_never_empty(
+    text: str, lines: list[str]
+) -> None:
+    comment, *rest = as_file(parse_applications(text, "kubeflow")).splitlines()
+
+    assert comment.startswith("#")
+    assert rest == lines
+
+
+@pytest.mark.parametrize("name", ["a", "a" * 63, "a" * 64, "A", "a-", "0", "a.b", "*"])
+def test_option_and_relation_accept_the_same_names(name: str) -> None:
+    asked = SidecarRequest.from_databag({"application": name, "model": "kubeflow"})
+    try:
+        named = parse_applications(name, "kubeflow")
+    except ValueError:
+        named = ()
+
+    assert ((Applications("kubeflow", (name,)),) == named) == (asked is not None)
+
+
+def test_namespaces_are_sorted_and_each_named_once() -> None:
+    assert parse_namespaces("team-b, team-a,team-b") == ("team-a", "team-b")
+
+
+@pytest.mark.parametrize("entry", ["A", "*", "a/b", "a.b", "a=b", "a" * 64, ""])
+def test_a_bad_namespace_is_named(entry: str) -> None:
+    said = f"{json.dumps(entry)}: expected names of namespaces separated by commas"
+
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        parse_namespaces(f"team-a,{entry}")
+
+
+@pytest.mark.parametrize("namespace", NEVER_INJECTED)
+def test_a_namespace_that_istio_ignores_is_refused(namespace: str) -> None:
+    with pytest.raises(
+        ValueError, match=f'^"{namespace}": expected namespaces that Istio does not'
+    ):
+        parse_namespaces(f"team-a,{namespace}")
+
+
+VALID = [
+    "", "  ", "key", "!key", "! key", "key=value", "key==value", "key!=value", " key = value ",
+    "key=", "key!=", "key in (a)", "key in (a,b)", "key in(b, a ,a)", "key in (,a)", "key in (,)",
+    "key notin (a,b)", "io.datastrophic/istio-aux=enabled", "a.b-c.d/Name_1.x", "in", "notin=in",
+    "in in (in)", "a=b,c!=d,!e,f,g in (h,i),j notin (k)", "a=b,a=c", "k" * 63, "p" * 253 + "/k",
+    "key=" + "v" * 63,
+]  # fmt: skip
+INVALID = [
+    ",", "a,", ",a", "a,,b", "a b", "a=b c", "a in b", "a in ()", "a in", "a in (b", "a in b)",
+    "ain(b)", "a notin ()", "a=b=c", "a===b", "!", "!a=b", "!a in (b)", "=b", "a<1", "a>1", "-a",
+    "a-", "/a", "a/", "a/b/c", "A.b/c", "a..b/c", "ü=a", "a=ü", "k" * 64, "p" * 254 + "/k",
+    "key=" + "v" * 64, "a=-b", "a in (b c)", "a\nb", "(a)",
+]  # fmt: skip
+
+
+def requirements(selector: dict[str, Any]) -> set[tuple[str, str, tuple[str, ...]]]:
+    """The requirements of a LabelSelector, in either of its two forms."""
+    labels = selector.get("matchLabels", {})
+    return {(key, "In", (value,)) for key, value in labels.items()} | {
+        (e["key"], e["operator"], tuple(sorted(e.get("values", []))))
+        for e in selector.get("matchExpressions", [])
+    }
+
+
+def as_object(selector: selectors.Selector) -> dict[str, Any]:
+    """The LabelSelector (meta/v1) of the workload's selector, with `matchLabels` for equality."""
+    found: dict[str, Any] = {"matchLabels": {}, "matchExpressions": []}
+    for item in selector.requirements:
+        if item.operator == "In" and len(item.values) == 1 and item.key not in found["matchLabels"]:
+            found["matchLabels"][item.key] = item.values[0]
+        else:
+            rule = {"key": item.key, "operator": item.operator.value, "values": [*item.values]}
+            found["matchExpressions"].append(rule)
+    return found
+
+
+@pytest.mark.parametrize("text", VALID)
+def test_both_read_a_valid_selector_the_same_way(text: str) -> None:
+    ours = config.parse_selector(text)
+
+    assert requirements(dict(ours)) == requirements(as_object(selectors.parse(text)))
+
+
+@pytest.mark.parametrize("text", INVALID)
+def test_both_refuse_an_invalid_selector_in_one_line(text: str) -> None:
+    for parse in (config.parse_selector, selectors.parse):
+        with pytest.raises(ValueError, match="expected") as refusal:
+            parse(text)
+        assert len(str(refusal.value).splitlines()) == 1
+
+
+PIECES = ["a", "b/c", "in", "notin", "=", "==", "!=", "!", "(", ")", ",", " ", "<", "-", "ü"]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
+def test_both_agree_on_any_text(text: str) -> None:
+    def outcome(parse: Any) -> set[Any] | None:
+        try:
+            parsed = parse(text)
+        except ValueError:
+            return None
+        return requirements(parsed if isinstance(parsed, dict) else as_object(parsed))
+
+    assert outcome(config.parse_selector) == outcome(selectors.parse)
+
+
+@pytest.mark.parametrize(
+    ("text", "cel"),
+    [
+        ("", "true"),
+        ("key", '"key" in l'),
+        ("!key", '!("key" in l)'),
+        ("key=a", '"key" in l && l["key"] in ["a"]'),
+        ("key=", '"key" in l && l["key"] in [""]'),
+        ("key!=a", '!("key" in l && l["key"] in ["a"])'),
+        ("key in (b,a)", '"key" in l && l["key"] in ["a", "b"]'),
+        ("key notin (b,a)", '!("key" in l && l["key"] in ["a", "b"])'),
+        ("a.b/c=d,!e", '"a.b/c" in l && l["a.b/c"] in ["d"] && !("e" in l)'),
+    ],
+)
+def test_a_selector_becomes_an_expression_of_cel(text: str, cel: str) -> None:
+    """tests/cluster/test_policy_selectors.py has a real API server evaluate them."""
+    assert rules.selector_expression(config.parse_selector(text), "l") == cel
+
+
+@pytest.mark.parametrize("text", VALID)
+def test_both_forms_of_a_label_selector_make_the_same_conditions(text: str) -> None:
+    """A LabelSelector may have `matchLabels` for equality."""
+    ours = rules.selector_expression(config.parse_selector(text), "l")
+    theirs = rules.selector_expression(as_object(selectors.parse(text)), "l")
+
+    assert set(ours.split(" && ")) == set(theirs.split(" && "))
+
+
+def test_an_operator_that_selectors_do_not_have_is_refused() -> None:
+    selector = {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]}
+
+    with pytest.raises(ValueError, match="Gt: expected In, NotIn, Exists or DoesNotExist"):
+        rules.selector_expression(selector, "l")
+
+
+@pytest.mark.parametrize("text", VALID)
+def test_no_selector_selects_kube_system(text: str) -> None:
+    narrowed = selectors.parse(config.but_never_selected(text))
+    wanted = selectors.parse(text)
+
+    for name in ("kube-system", "team-a"):
+        for labels in ({}, {"key": "value"}, {"key": ""}, {"a": "b", "f": "", "g": "h"}):
+            labelled = {**labels, "kubernetes.io/metadata.name": name}
+            selected = name != "kube-system" and wanted.matches(labelled)
+            assert narrowed.matches(labelled) is selected
