@@ -8,7 +8,6 @@ import secrets
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 import lab
 import lightkube
@@ -24,48 +23,6 @@ from lightkube.models.admissionregistration_v1 import (
 from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
 from lightkube.resources.admissionregistration_v1 import ValidatingWebhookConfiguration
 from lightkube.resources.core_v1 import ConfigMap
-
-
-def test_what_was_stored_survives_a_killed_api_server(cluster: lab.Cluster, namespace: str):
-    with cluster.client() as client:
-        client.create(ConfigMap(metadata=ObjectMeta(name="kept", namespace=namespace)))
-
-        server = cluster.process("kube-apiserver")
-        before = server.pid
-        server.restart()
-        cluster.await_api()
-
-        assert server.pid != before
-        assert client.get(ConfigMap, "kept", namespace=namespace)
-
-
-def test_an_api_server_that_ended_is_named_with_its_log(cluster: lab.Cluster):
-    server = cluster.process("kube-apiserver")
-    server.kill()
-    server.wait(30)
-
-    with pytest.raises(ChildProcessError, match=r"kube-apiserver ended: .*kube-apiserver\.log"):
-        cluster.await_api()
-    server.start()
-    cluster.await_api()
-
-
-def test_a_controller_manager_that_gave_up_on_a_slow_api_server_is_started_again(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    """It ends 10 s after its start; here at once."""
-    spawn, manager = lab.Cluster.spawn, "kube-controller-manager"
-
-    def impatient(cluster: lab.Cluster, name: str, *what: Any, **more: Any) -> lab.Process:
-        process = spawn(cluster, name, *what, **more)
-        if name == manager:
-            process.kill()
-            process.wait(30)
-        return process
-
-    monkeypatch.setattr(lab.Cluster, "spawn", impatient)
-    with lab.cluster("api") as started:
-        assert started.process(manager).running
 
 
 def test_the_time_of_a_creation_is_without_its_wait_for_a_turn(

@@ -46,6 +46,8 @@ NOTES = (
 def run(steps: Steps, cluster: lab.Cluster) -> Performance:
     """Set the stage on a cluster of level `node` and play the scenes, and the worlds of Istio."""
     app, istio = set_stage(steps, cluster)
+    lab.trainer.await_ready(cluster)
+    steps.done("training-operator ready")
     client = cluster.client()
     manifest = scenes.EXAMPLES / "tfjob.yaml"
     without = scenes.play(scenes.WITHOUT, manifest, client, cluster.kubeconfig, steps)
@@ -94,7 +96,10 @@ def natively(
 
 
 def set_stage(steps: Steps, cluster: lab.Cluster) -> tuple[lab.juju.App, lab.istio.Istio]:
-    """Make what the scenes need, all at once; the first error ends it without waiting for more."""
+    """Start all that the scenes need at once; the first error ends it.
+
+    The training-operator may not be ready yet.
+    """
     pool = ThreadPoolExecutor(thread_name_prefix="demo")
     try:
         images = pool.submit(_images, cluster, steps)
@@ -125,7 +130,7 @@ def _istio(cluster: lab.Cluster, steps: Steps) -> lab.istio.Istio:
 
 def _trainer(cluster: lab.Cluster, steps: Steps) -> None:
     lab.trainer.install(cluster)
-    steps.done("training-operator ready")
+    steps.done("training-operator started")
 
 
 def _datasets(cluster: lab.Cluster, steps: Steps, images: Future[None]) -> None:

@@ -117,26 +117,20 @@ class Cluster:
         self.spawn("etcd", control_plane.etcd(programs["etcd"], self.state, at))
         server, manager = "kube-apiserver", "kube-controller-manager"
         self.spawn(server, control_plane.kube_apiserver(programs[server], at, files, self.audit))
-        self.spawn(manager, control_plane.kube_controller_manager(programs[manager], at, files))
         if self.level == "node":
             node.start_runtime(self, self.tree)
             self.load(images.pause())
         self.await_api()
+        # It would end after 10 s without an API server, which on a busy machine are not enough.
+        self.spawn(manager, control_plane.kube_controller_manager(programs[manager], at, files))
         if self.level == "node":
             scheduler = "kube-scheduler"
             self.spawn(scheduler, control_plane.kube_scheduler(programs[scheduler], at, files))
             node.start(self, programs, files)
         with self.client() as client:
-
-            def account() -> ServiceAccount:
-                # It ends after 10 s without an API server, which on a busy machine are not enough.
-                if not self.process(manager).running:
-                    self.process(manager).start()
-                return client.get(ServiceAccount, "default", namespace="default")
-
             # The controller manager's first work; no pod can be made before.
             until(
-                account,
+                lambda: client.get(ServiceAccount, "default", namespace="default"),
                 timeout=START,
                 what=f"the default ServiceAccount ({self.logs / manager}.log)",
                 ignoring=(lightkube.ApiError,),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +26,6 @@ import lab
 import lab.istio
 import lab.juju
 import lab.pack
-import lab.trainer
 from lab import images
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,46 +48,6 @@ def client(cluster: lab.Cluster) -> Iterator[Client]:
         yield client
 
 
-@dataclass(frozen=True)
-class Installing:
-    """What is on its way into the cluster."""
-
-    istio: Future[lab.istio.Istio]
-    trainer: Future[None]
-
-
-@pytest.fixture(scope="session")
-def installing(cluster: lab.Cluster) -> Iterator[Installing]:
-    """What takes long to start, begun at once, so that tests find it ready when they come to it."""
-
-    def istio() -> lab.istio.Istio:
-        cluster.load(images.busybox())
-        # Envoy needs about this long.
-        return lab.istio.install(cluster, proxy_ready_delay=1.5)
-
-    with ThreadPoolExecutor(thread_name_prefix="installing") as pool:
-        trainer = pool.submit(lab.trainer.install, cluster, wait=False)
-        yield Installing(pool.submit(istio), trainer)
-
-
-@pytest.fixture(scope="session")
-def istio_aux(cluster: lab.Cluster, installing: Installing, charm: Path) -> Iterator[lab.juju.App]:
-    """The charm, deployed with trust and settled; tests leave it as they found it."""
-    with lab.juju.Model(cluster, f"model-{secrets.token_hex(3)}") as model:
-        app = model.deploy(charm, trust=True)
-        app.settle()
-        yield app
-        app.remove()
-
-
-@pytest.fixture(scope="session")
-def istio(installing: Installing) -> Iterator[lab.istio.Istio]:
-    """The stand-in for Istio, and the image of the payloads beside its sidecars."""
-    istio = installing.istio.result()
-    yield istio
-    istio.remove()
-
-
 @pytest.fixture(scope="session")
 def requested(cluster: lab.Cluster, istio: lab.istio.Istio) -> Iterator[lab.istio.Istio]:
     """Another revision, which makes native sidecars on request: the other one never does."""
@@ -99,13 +56,6 @@ def requested(cluster: lab.Cluster, istio: lab.istio.Istio) -> Iterator[lab.isti
     )
     yield istio
     istio.remove()
-
-
-@pytest.fixture(scope="session")
-def trainer(cluster: lab.Cluster, istio: lab.istio.Istio, installing: Installing) -> None:
-    """Kubeflow's training-operator; its jobs are meant for the mesh."""
-    installing.trainer.result()
-    lab.trainer.await_ready(cluster)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from lab import cache, debian, interpreters, stale
@@ -30,7 +31,6 @@ FILES = (
     "pyproject.toml",
     "uv.lock",
 )
-FOLDERS = ("src", "lib")
 OS_RELEASE = 'ID=ubuntu\nVERSION_ID="24.04"\nVERSION_CODENAME=noble\nNAME="Ubuntu"\n'
 DIST_PACKAGES = Path("/usr/lib/python3/dist-packages")
 
@@ -47,7 +47,7 @@ def pack(root: Path = ROOT) -> Path:
     """
     python, excuse = interpreters.shipped()
     sources = _sources(root)
-    key = _digest(root, sources, python)
+    key = _digest(sources, python)
     target = cache.root().parent / "charm" / key
     with cache.lock(target.parent / f".{key}.lock", waiting="another process packs the charm"):
         if not (found := list(target.glob("*.charm"))):
@@ -56,33 +56,37 @@ def pack(root: Path = ROOT) -> Path:
                 cache.say(excuse)
             _run([interpreters.uv(), "lock", "--check", "--quiet"], cwd=root)
             with tempfile.TemporaryDirectory(prefix="istio-aux-pack-") as scratch:
-                found = [_build(root, sources, python, Path(scratch), target)]
+                found = [_build(sources, python, Path(scratch), target)]
         stale.use(target)
     return found[0]
 
 
-def _sources(root: Path) -> list[str]:
-    """The charm's files that git tracks or would track: the checkout as it is, without litter."""
+def _sources(root: Path) -> dict[str, Path]:
+    """The charm's files by their place in it; a charm without a library gets this checkout's."""
+    return {**_listed(ROOT, "lib"), **_listed(root, *FILES, "src", "lib")}
+
+
+def _listed(root: Path, *names: str) -> dict[str, Path]:
+    """The files that git tracks or would track: the checkout as it is, without litter."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--"]
-    listed = _run([*command, *FILES, *FOLDERS], cwd=root).rstrip("\0").split("\0")
-    return sorted({name for name in listed if (root / name).is_file()})
+    listed = _run([*command, *names], cwd=root).rstrip("\0").split("\0")
+    return {name: root / name for name in sorted(listed) if (root / name).is_file()}
 
 
-def _digest(root: Path, sources: list[str], python: Path) -> str:
+def _digest(sources: Mapping[str, Path], python: Path) -> str:
     digest = hashlib.sha256(f"{python}\n{OS_RELEASE}".encode())
-    files = {name: root / name for name in sources}
-    for name, path in {**files, "pack.py": Path(__file__), "pack.lock": HERE / "uv.lock"}.items():
+    for name, path in {**sources, "pack.py": Path(__file__), "pack.lock": HERE / "uv.lock"}.items():
         digest.update(f"\n{name}\n{path.stat().st_mode & 0o111}\n".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def _build(root: Path, sources: list[str], python: Path, scratch: Path, target: Path) -> Path:
+def _build(sources: Mapping[str, Path], python: Path, scratch: Path, target: Path) -> Path:
     """Run charmcraft on a copy of the sources and move the charm to the cache."""
     project = scratch / "project"
-    for name in sources:
+    for name, path in sources.items():
         (project / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(root / name, project / name)
+        shutil.copy2(path, project / name)
     (scratch / "etc").mkdir()
     (scratch / "etc/os-release").write_text(OS_RELEASE)
     tools = interpreters.link(python, scratch / "bin")

@@ -59,17 +59,12 @@ _NAMESPACED = {
 }
 
 
-def install(cluster: Cluster, *, wait: bool = True) -> None:
-    """Run the operator in the cluster; returns when it accepts a TFJob.
-
-    Args:
-        cluster: a cluster of level `node`.
-        wait: False returns at once; `await_ready` does the waiting later.
+def install(cluster: Cluster) -> None:
+    """Start the operator in the cluster; `await_ready` waits for it.
 
     Raises:
         ValueError: the cluster cannot run pods.
         lab.tools.BuildError: the operator or its manifests cannot be had.
-        TimeoutError: it does not get ready.
     """
     if cluster.level != "node":
         raise ValueError(f"{cluster.name}: level {cluster.level}: the operator needs level node")
@@ -82,8 +77,6 @@ def install(cluster: Cluster, *, wait: bool = True) -> None:
         for document in documents(_module()):
             kind = {**_KINDS, **_NAMESPACED}[document["kind"]]
             client.apply(kind.from_dict(document), force=True)
-    if wait:
-        await_ready(cluster)
 
 
 def await_ready(cluster: Cluster, timeout: float = READY) -> None:

@@ -5,24 +5,26 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+import demo.node
 import lab
+import lab.istio
+import lab.juju
+import lab.trainer
 import pytest
+from demo.steps import Steps
 from lab import node
-from lab.deployed import charm, client, installing, istio, istio_aux, model, requested, trainer
+from lab.deployed import charm, client, model, requested
 from lab.fixtures import namespace, pytest_runtest_makereport, running
+from rich.console import Console
 
 __all__ = [
     "charm",
     "client",
     "cluster",
-    "installing",
-    "istio",
-    "istio_aux",
     "model",
     "namespace",
     "pytest_runtest_makereport",
     "requested",
-    "trainer",
 ]
 
 
@@ -39,3 +41,36 @@ def machine() -> None:
 def cluster(request: pytest.FixtureRequest) -> Iterator[lab.Cluster]:
     """All of Kubernetes on one node."""
     yield from running(request, "node")
+
+
+@pytest.fixture(scope="session")
+def steps() -> Steps:
+    """Prints what the demo does."""
+    return Steps(Console(width=100, highlight=False))
+
+
+@pytest.fixture(scope="session")
+def stage(steps: Steps, cluster: lab.Cluster) -> tuple[lab.juju.App, lab.istio.Istio]:
+    """The stage of `make demo`, on which most tests play."""
+    return demo.node.set_stage(steps, cluster)
+
+
+@pytest.fixture(scope="session")
+def istio_aux(stage: tuple[lab.juju.App, lab.istio.Istio]) -> Iterator[lab.juju.App]:
+    """The charm, deployed with trust and settled; tests leave it as they found it."""
+    app, _ = stage
+    yield app
+    app.model.close()
+
+
+@pytest.fixture(scope="session")
+def istio(stage: tuple[lab.juju.App, lab.istio.Istio]) -> lab.istio.Istio:
+    """The stand-in for Istio, which makes classic sidecars; the image of the payloads is loaded."""
+    _, istio = stage
+    return istio
+
+
+@pytest.fixture(scope="session")
+def trainer(cluster: lab.Cluster, istio: lab.istio.Istio) -> None:
+    """Kubeflow's training-operator; its jobs are meant for the mesh."""
+    lab.trainer.await_ready(cluster)

@@ -27,20 +27,15 @@ SOON = 100
 
 @dataclass(frozen=True)
 class Apps:
-    """The charm in three models."""
+    """The charm in two models."""
 
     untrusted: lab.juju.App
-    gated: lab.juju.App
     twice: lab.juju.App
-    gate: Path
 
 
 @pytest.fixture(scope="module")
-def apps(
-    cluster: lab.Cluster, charm: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Apps]:
-    """All deployed at once, and not settled: that is what takes its time."""
-    folder = tmp_path_factory.mktemp("gated")
+def apps(cluster: lab.Cluster, charm: Path) -> Iterator[Apps]:
+    """Both deployed at once, and not settled: that is what takes its time."""
     with contextlib.ExitStack() as stack:
 
         def deploy(**options: Any) -> lab.juju.App:
@@ -49,14 +44,12 @@ def apps(
 
         yield Apps(
             untrusted=deploy(trust=False),
-            gated=deploy(trust=True, images={CONTAINER: gated(folder)}),
             twice=deploy(
                 trust=True,
                 units=2,
                 # Pods of these namespaces are no other application's business.
                 config={"admission": "webhook", "namespace-selector": "test=twice"},
             ),
-            gate=folder / "gate" / "open",
         )
 
 
@@ -73,30 +66,24 @@ def test_without_trust_it_is_blocked_until_trust_is_granted(client: Client, apps
     assert owned(client, app) == set()
 
 
-def test_an_application_that_was_removed_can_be_deployed_again(
-    client: Client, charm: Path, apps: Apps
+def test_the_webhook_configuration_waits_for_the_workload(
+    client: Client, charm: Path, apps: Apps, tmp_path: Path
 ) -> None:
+    """Of an application that was removed, and is deployed again."""
     model, name = apps.untrusted.model, apps.untrusted.name
     assert name not in model.apps
-    again = model.deploy(charm, trust=True)
-    again.settle()
-    assert again.status()[0] == "active", again.status()
-    again.remove()
-    assert owned(client, again) == set()
-
-
-def test_the_webhook_configuration_waits_for_the_workload(client: Client, apps: Apps) -> None:
-    app = apps.gated
+    app = model.deploy(charm, trust=True, images={CONTAINER: gated(tmp_path)})
     app.settle()
     assert app.status()[0] == "waiting"
     assert not has_webhook(client, app)
-    apps.gate.touch()
+    (tmp_path / "gate" / "open").touch()
     lab.until(
         lambda: has_webhook(client, app) and app.status()[0] == "active",
         timeout=SOON,
         what="the webhook configuration and the active status",
     )
     app.remove()
+    assert owned(client, app) == set()
 
 
 def test_the_webhook_alone_changes_pods_where_it_is_asked_for(

@@ -18,7 +18,9 @@ from demo.performance import Performance
 from demo.promise import judge
 from demo.steps import Steps
 from demo.story import JobStory
-from lightkube import codecs
+from lab import worlds
+from lightkube import Client, codecs
+from lightkube.resources.core_v1 import Namespace
 from rich.console import Console
 
 NO_QUIT = scenes.Scene("no-quit", helped=True)
@@ -55,45 +57,22 @@ spec:
 """
 
 
-@dataclasses.dataclass(frozen=True)
-class Stage:
-    """What `node.set_stage` makes."""
-
-    cluster: lab.Cluster
-    app: lab.juju.App
-    istio: lab.istio.Istio
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def console() -> Console:
     return Console(width=100, highlight=False)
 
 
 @pytest.fixture(scope="module")
-def steps(console: Console) -> Steps:
-    return Steps(console)
-
-
-@pytest.fixture(scope="module")
-def stage(steps: Steps) -> Iterator[Stage]:
-    """A cluster of the demo's own, with Istio, the training-operator and the charm."""
-    with lab.cluster("node") as cluster:
-        yield Stage(cluster, *node.set_stage(steps, cluster))
-
-
-def played(stage: Stage, steps: Steps, scene: scenes.Scene, manifest: Path) -> JobStory:
-    with stage.cluster.client() as client:
-        return scenes.play(scene, manifest, client, stage.cluster.kubeconfig, steps)
-
-
-@pytest.fixture(scope="module")
 def stories(
-    stage: Stage, steps: Steps, tmp_path_factory: pytest.TempPathFactory
-) -> Mapping[str, JobStory]:
+    cluster: lab.Cluster,
+    client: Client,
+    steps: Steps,
+    trainer: None,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Mapping[str, JobStory]]:
     """The first scenes of `make demo`, and two that break its promise, all at the same time."""
-    with stage.cluster.client() as client:
-        for resource in codecs.load_all_yaml(REFUSED):
-            client.create(resource)
+    for resource in codecs.load_all_yaml(REFUSED):
+        client.create(resource)
     manifest = scenes.EXAMPLES / "tfjob.yaml"
     unheld = tmp_path_factory.mktemp("no-hold") / manifest.name
     unheld.write_text(without_hold(manifest.read_text()))
@@ -103,9 +82,16 @@ def stories(
         NO_QUIT: manifest,
         NO_HOLD: unheld,
     }
+
+    def played(scene: scenes.Scene) -> JobStory:
+        with cluster.client() as own:
+            return scenes.play(scene, manifests[scene], own, cluster.kubeconfig, steps)
+
     with ThreadPoolExecutor(len(manifests)) as pool:
-        told = {s.namespace: pool.submit(played, stage, steps, s, m) for s, m in manifests.items()}
-    return {name: story.result() for name, story in told.items()}
+        told = pool.map(played, manifests)
+    yield {story.namespace: story for story in told}
+    for scene in (*manifests, scenes.NATIVE):
+        client.delete(Namespace, scene.namespace)
 
 
 def without_hold(tfjob: str) -> str:
@@ -124,15 +110,20 @@ def said() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def performance(
-    stage: Stage, steps: Steps, stories: Mapping[str, JobStory], said: dict[str, str]
-) -> Performance:
+    steps: Steps,
+    stories: Mapping[str, JobStory],
+    istio: lab.istio.Istio,
+    istio_aux: lab.juju.App,
+    said: dict[str, str],
+) -> Iterator[Performance]:
     def meanwhile(world: lab.istio.World) -> None:
-        stage.app.settle()
-        said[world] = stage.app.status()[1]
+        istio_aux.settle()
+        said[world] = istio_aux.status()[1]
 
     manifest = scenes.EXAMPLES / "tfjob.yaml"
-    native, rows = node.natively(steps, stage.istio, manifest, meanwhile)
-    return Performance(stories["without"], stories["with"], native, status="", made={}, worlds=rows)
+    native, rows = node.natively(steps, istio, manifest, meanwhile)
+    yield Performance(stories["without"], stories["with"], native, status="", made={}, worlds=rows)
+    worlds.become(istio, "never", scenes.WITH.namespace)
 
 
 def broken(performance: Performance, helped: JobStory) -> set[str]:

@@ -1,1 +1,0 @@
-../../../../../../../../lib/charms/istio_aux/v0/sidecar.py
