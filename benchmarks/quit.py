@@ -52,8 +52,8 @@ WHOLE = Sizes(
     exit_delay=1.0,  # A real kubelet takes 0.8 to 1.1.
 )  # fmt: skip
 QUICK = Sizes(
-    start=20, steady=20, rate=50.0, again=20, late=20,
-    watched=(40,), events=40, event_rate=200.0, idle=0.2, settle=0.2, limit=60.0,
+    start=5, steady=5, rate=50.0, again=5, late=5,
+    watched=(10,), events=10, event_rate=200.0, idle=0.2, settle=0.2, limit=60.0,
     exit_delay=0.05,
 )  # fmt: skip
 
