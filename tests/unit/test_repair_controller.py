@@ -28,7 +28,7 @@ async def test_report_tells_of_each_unmeshed_pod_once_and_touches_none() -> None
         await until(lambda: len(world.events("NoSidecar")) == 2, "both owners are told")
         await world.pod("web-a", phase="Pending")  # The same news again.
         await world.pod("fine", SIDECAR, phase="Pending")
-        await world.pod("last")
+        await world.pod("last", created="2026-11-21T08:16:29Z")
         await until(lambda: len(world.events("NoSidecar")) == 3, "the last one's owner is told")
         assert [name for name, _ in world.events("NoSidecar")] == ["web-a", "web-b", "last"]
         (note, *_) = (note for _, note in world.events("NoSidecar"))

@@ -32,7 +32,7 @@ async def test_who_takes_over_tells_of_what_it_knew_already() -> None:
         await world.pod("web")
         await world.found("web")
         store = world.repair._store
-        await until(lambda: not (store._doubted or store._stale or store.changed), "all is decided")
+        await until(lambda: not (store._doubted or store.changed), "all is decided")
         world.repair.lead(True)
         told = await until(lambda: world.events("NoSidecar"), "the owner is told")
         assert [name for name, _ in told] == ["web"]

@@ -154,13 +154,13 @@ def test_a_pod_whose_index_would_fail_is_not_evicted(said: str, way: type) -> No
     ids=["alone", "of somebody's", "not read yet"],
 )
 def test_the_decision_on_the_job_is_that_on_its_pod(found: Job | None, suspend: bool) -> None:
-    action = repair.decide(pod(), YES, WITH_JOBS, live=True, owner_finished=False, job=found)
+    action = repair.decide(pod(), YES, WITH_JOBS, live=True, job=found)
     assert isinstance(action, repair.Restart)
     assert action.suspend is suspend
 
 
 def test_a_pod_whose_job_would_suffer_is_reported() -> None:
-    action = repair.decide(pod(), YES, WITH_JOBS, live=True, owner_finished=False, job=job(JOBSET))
+    action = repair.decide(pod(), YES, WITH_JOBS, live=True, job=job(JOBSET))
     assert isinstance(action, repair.ReportUnmeshed)
     assert action.unmeshed
     assert "; not restarted: its Job is part of JobSet train" in action.reason

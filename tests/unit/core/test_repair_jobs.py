@@ -35,42 +35,38 @@ OVER = "its containers are finished"
 
 
 @pytest.mark.parametrize(
-    ("pod", "finished", "because"),
+    ("pod", "because"),
     [
-        (job({"main": exited(0)}), False, OVER),
-        (job({"main": exited(3)}), False, OVER),
-        (job({"main": exited(0), "log": exited(0)}, restart="OnFailure"), False, OVER),
-        (job(), True, "its Job is finished"),
-        (job(), None, "not known whether its Job is finished"),
+        (job({"main": exited(0)}), OVER),
+        (job({"main": exited(3)}), OVER),
+        (job({"main": exited(0), "log": exited(0)}, restart="OnFailure"), OVER),
         # What mpi-operator makes of a suspension is not known.
         (
-            job(owner=("kubeflow.org/v2beta1", "MPIJob")), False,
+            job(owner=("kubeflow.org/v2beta1", "MPIJob")),
             "the MPIJob would fail: its operator counts a pod that is deleted as failed",
         ),
     ],
 )  # fmt: skip
 def test_a_job_s_pod_is_left_alone_where_it_would_not_be_replaced_or_do_its_work_again(
-    pod: Pod, finished: bool | None, because: str
+    pod: Pod, because: str
 ) -> None:
-    """T41: its phase follows in a moment, or its Job makes no new pod, or fails."""
-    decision = decide(pod, WITH_JOBS, owner_finished=finished)
+    """T41: its phase follows in a moment, or its Job fails."""
+    decision = decide(pod, WITH_JOBS)
     assert isinstance(decision, repair.ReportUnmeshed), decision
     assert decision.reason.endswith(f"not restarted: {because}")
 
 
-@pytest.mark.parametrize(("restart", "finished"), [("Never", True), ("OnFailure", None)])
+@pytest.mark.parametrize("restart", ["Never", "OnFailure"])
 @pytest.mark.parametrize(
     "kind", ["JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob"]
 )
-def test_a_kubeflow_job_is_suspended_for_its_pods(
-    kind: str, restart: str, finished: bool | None
-) -> None:
+def test_a_kubeflow_job_is_suspended_for_its_pods(kind: str, restart: str) -> None:
     """T41: the training operator would take a running pod that is evicted for a failed replica.
 
     Whether the Job is finished is for whoever suspends it: that takes reading the Job.
     """
     pod = job(owner=("kubeflow.org/v1", kind), restart=restart)
-    decision = decide(pod, WITH_JOBS, owner_finished=finished)
+    decision = decide(pod, WITH_JOBS)
     assert isinstance(decision, repair.Restart), decision
     assert decision.suspend
     assert decision.reason.endswith(

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from istio_aux.core import jobs, repair
 from istio_aux.core import pod as pods
-from istio_aux.core import repair
 from istio_aux.core.injection import Expectation
 from istio_aux.core.policy import Application, RacePolicy, RepairPolicy
 from unit.core.pods import RUNNING, exited
@@ -74,7 +74,7 @@ EXPECTATIONS = mostly(True, None, False).map(
 )
 
 
-def allowed(found: dict[str, Any], policy: RepairPolicy, *, finished: bool | None) -> bool:
+def allowed(found: dict[str, Any], policy: RepairPolicy, *, finished: bool) -> bool:
     """Whether a pod may be restarted, read from its JSON, in other words than the code's."""
     meta, spec, status = found["metadata"], found["spec"], found["status"]
     labels, notes = meta["labels"], meta["annotations"]
@@ -99,7 +99,7 @@ def allowed(found: dict[str, Any], policy: RepairPolicy, *, finished: bool | Non
         and meta["namespace"] == "kubeflow"
         and labels.get("app.kubernetes.io/name") == "istio-aux",
         kind in KINDS[2:] and not policy.restart_jobs,
-        kind == KINDS[2] and finished is not False,
+        kind == KINDS[2] and finished,
         kind in KINDS[2:] and over and spec["restartPolicy"] != "Always",
     )
     return policy.race is RacePolicy.RESTART and not any(forbidden)
@@ -116,18 +116,19 @@ def test_restarts_are_proposed_for_allowed_pods_and_for_no_others(
         documents(owner),
         EXPECTATIONS,
         POLICIES,
-        mostly(False, True, None),
+        mostly(False, True),
         mostly(True, False, None),
     )
     def check(
         found: dict[str, Any],
         expectation: Expectation,
         policy: RepairPolicy,
-        finished: bool | None,
+        finished: bool,
         live: bool | None,
     ) -> None:
         pod = pods.convert(found)
-        decision = repair.decide(pod, expectation, policy, live=live, owner_finished=finished)
+        job = jobs.GONE if finished and owner == KINDS[2] else None
+        decision = repair.decide(pod, expectation, policy, live=live, job=job)
         assert isinstance(decision, repair.RepairAction)
         assert decision.reason
         assert "\n" not in decision.reason

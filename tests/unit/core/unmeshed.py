@@ -75,7 +75,6 @@ def decide(
     expectation: Expectation = YES,
     *,
     live: bool | None = True,
-    owner_finished: bool | None = False,
 ) -> repair.RepairAction:
     """Decide with the policy that does most."""
-    return repair.decide(pod, expectation, policy, live=live, owner_finished=owner_finished)
+    return repair.decide(pod, expectation, policy, live=live)

@@ -134,6 +134,10 @@ class Job(Struct, frozen=True):
         return any(c.type == condition and c.status == "True" for c in found)
 
 
+GONE = Job(status=JobStatus(conditions=(Condition(type="Failed", status="True"),)))
+"""Stands for a Job that does not exist any more."""
+
+
 class KeepPod(msgspec.Struct, frozen=True):
     """No pod of the Job may be replaced."""
 

@@ -66,7 +66,6 @@ def decide(
     policy: RepairPolicy,
     *,
     live: bool | None,
-    owner_finished: bool | None = None,
     job: jobs.Job | None = None,
     meshed: bool = False,
 ) -> RepairAction:
@@ -77,10 +76,8 @@ def decide(
         expectation: whether it should have a sidecar, as things are now.
         policy: what the cluster admin set.
         live: whether the injector would give a new pod its sidecar; None: not known.
-        owner_finished: whether the pod's controller, if that is a Job, has succeeded or failed;
-            None: not known. It does not matter for other controllers, nor for the training
-            operator's Jobs, which are read before they are suspended.
-        job: the pod's controller as it was read, if that is a batch Job; None: not read yet.
+        job: the pod's controller as it was read, if that is a batch Job (`jobs.GONE` if it does
+            not exist); None: not read yet. The training operator's Jobs are read by `suspension`.
         meshed: whether another pod of the same controller has a sidecar.
 
     Returns:
@@ -98,7 +95,7 @@ def decide(
         return ReportUnmeshed(reason=found, unmeshed=True)
     owner = ownership.controller(pod)
     way = jobs.replace_pod(job, pod, meshed=meshed) if job else None
-    obstacle = next(_reasons_to_keep(pod, policy, live, owner_finished), None)
+    obstacle = next(_reasons_to_keep(pod, policy, live), None)
     if obstacle is None and isinstance(way, jobs.KeepPod):
         obstacle = way.reason
     if owner is None or obstacle is not None:
@@ -140,9 +137,7 @@ def _reasons_to_skip(pod: Pod, policy: RepairPolicy) -> Iterator[str]:
         yield "the pod is one of istio-aux itself"
 
 
-def _reasons_to_keep(
-    pod: Pod, policy: RepairPolicy, live: bool | None, owner_finished: bool | None
-) -> Iterator[str]:
+def _reasons_to_keep(pod: Pod, policy: RepairPolicy, live: bool | None) -> Iterator[str]:
     """Why an unmeshed pod is not restarted although the policy is ``restart``."""
     if not live:
         # Istio's webhooks have failurePolicy Fail: no new pod would be created.
@@ -151,7 +146,7 @@ def _reasons_to_keep(
         yield obstacle
     owner = ownership.controller(pod)
     if owner is not None and ownership.is_job(owner):
-        yield from _reasons_to_keep_of_job(pod, owner, policy, owner_finished)
+        yield from _reasons_to_keep_of_job(pod, owner, policy)
     if pod.status.phase not in {"Pending", "Running"}:
         # The node may be lost: the pod would stay Terminating until the node is back.
         yield f"phase {pod.status.phase or 'not known'}"
@@ -159,18 +154,11 @@ def _reasons_to_keep(
         yield "without uid and resourceVersion it cannot be checked that it is still the same pod"
 
 
-def _reasons_to_keep_of_job(
-    pod: Pod, owner: OwnerReference, policy: RepairPolicy, finished: bool | None
-) -> Iterator[str]:
+def _reasons_to_keep_of_job(pod: Pod, owner: OwnerReference, policy: RepairPolicy) -> Iterator[str]:
     if not policy.restart_jobs:
         yield f"it is a {owner.kind}'s, and restart-jobs is off"
-    if not ownership.resumable(owner):
-        if finished is None:
-            yield f"not known whether its {owner.kind} is finished"
-        if finished:
-            yield f"its {owner.kind} is finished"
-        if failure := ownership.fails_with(pod):
-            yield failure
+    if not ownership.resumable(owner) and (failure := ownership.fails_with(pod)):
+        yield failure
     if pod.containers and all(
         completion.finished(container, pod.container_status(container.name), pod).finished
         for container in pod.containers

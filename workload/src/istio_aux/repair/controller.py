@@ -9,15 +9,14 @@ process finds the same pods in the cluster.
 from __future__ import annotations
 
 import asyncio
-import heapq
+import contextlib
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
 from istio_aux.core import injection_probe, jobs, rollout
 from istio_aux.core.applications import Applications
-from istio_aux.core.election import FAILED
 from istio_aux.core.mesh import Mesh
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import RacePolicy, RepairPolicy
@@ -28,10 +27,10 @@ from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, KubeError, asked
 from istio_aux.kube.events import Events
-from istio_aux.kube.objects import Key
+from istio_aux.kube.objects import Key, key_of
 from istio_aux.recorder import RepairRecorder
 from istio_aux.repair.application_status import ApplicationMesh, application_status
-from istio_aux.repair.pod_store import BATCH, BarePod, PodOwner, PodStore, StoredPod
+from istio_aux.repair.pod_store import BATCH, PodOwner, PodStore, StoredPod
 from istio_aux.repair.suspended_jobs import (
     SuspendedJob,
     SuspendedJobs,
@@ -40,12 +39,11 @@ from istio_aux.repair.suspended_jobs import (
 )
 from istio_aux.telemetry import Telemetry
 
-_PAUSE = 1.0
-"""Seconds between an unhandled exception and the next attempt."""
+_PAUSE = 1.0  # Seconds between an unhandled exception and the next attempt.
 
+# In the message of the only 500 after which the pod is known not to be evicted; it has no reason
+# (k8s@1.36 eviction.go).
 _SEVERAL_BUDGETS = "more than one PodDisruptionBudget"
-"""In the message of the only 500 after which the pod is known not to be evicted; it has no reason
-(k8s@1.36 eviction.go)."""
 
 
 class Unmeshed(msgspec.Struct, frozen=True):
@@ -94,7 +92,7 @@ class RepairController:
         self._client, self._clock, self._limits = client, clock, limits or RolloutLimits()
         self._recorder = RepairRecorder(telemetry, events)
         self._woken = asyncio.Event()
-        self._store = PodStore(namespaces, policy, self._recorder, clock, self._woken)
+        self._store = PodStore(namespaces, policy, self._recorder, self._woken)
         self._suspended_jobs = SuspendedJobs(
             client, telemetry, self._recorder, limits=job_limits,
             allowed=policy.race is RacePolicy.RESTART and policy.restart_jobs,
@@ -102,12 +100,10 @@ class RepairController:
         self._off = policy.race is RacePolicy.OFF
         self._listed: asyncio.Event | None = None
         self._leading = self._stopping = False
-        self._failed: dict[str, datetime] = {}
+        self._recalled: dict[str, datetime] = {}
         self._active: dict[PodOwner, None] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        telemetry.unmeshed_pods.set_function(
-            lambda: len(self._store.unmeshed) if self._leading else 0
-        )
+        self._tasks: dict[PodOwner, asyncio.Task[None]] = {}
+        telemetry.unmeshed_pods.set_function(lambda: self.unmeshed_total if self._leading else 0)
 
     def apply(self, resource: Pod) -> None:
         """The pod exists and looks like this."""
@@ -137,11 +133,12 @@ class RepairController:
         """Start to restart pods, or stop that; a leader remembers only what `recall` was told."""
         if leading == self._leading:
             return
+        self._recalled = dict(self.failed)
         self._leading = self._recorder.leading = leading
         self._store.changed.clear()
         for owner in list(self._active):
             self._leave(owner)
-        for pod in self._store.unmeshed.values():
+        for pod in self._store.find(Sidecar.MISSING):
             if pod.owner:
                 self._store.queue(pod.owner, restart=pod.replica.restart)
         if self._listed:
@@ -152,13 +149,18 @@ class RepairController:
     def failed(self) -> Mapping[str, datetime]:
         """Controllers whose new pod had no sidecar either, and when, for the next leader.
 
-        The keys are those of `PodOwner`; there are at most `FAILED`.
+        The keys are those of `PodOwner`.
         """
-        return {key: at for key, at in self._failed.items() if not self._expired(at)}
+        found = dict(self._recalled)
+        for owner in self._active:
+            if failure := owner.rollout.failure:
+                found[owner.key] = datetime.fromtimestamp(failure.noticed, UTC)
+        oldest = self._clock() - timedelta(seconds=self._limits.memory)
+        return {key: at for key, at in found.items() if at > oldest}
 
     def recall(self, failed: Mapping[str, datetime]) -> None:
         """An earlier leader left this as its `failed`; to be called before `lead`."""
-        self._failed = dict(failed)
+        self._recalled = dict(failed)
 
     @property
     def watched(self) -> int:
@@ -168,19 +170,18 @@ class RepairController:
     @property
     def unmeshed_total(self) -> int:
         """How many pods should have a sidecar and have none."""
-        return len(self._store.unmeshed)
+        return len(self._store.find(Sidecar.MISSING))
 
     @property
     def unknown(self) -> int:
         """Of how many pods it is not known whether they should have a sidecar."""
-        return len(self._store.unknown)
+        return len(self._store.find(Sidecar.UNKNOWN))
 
     def unmeshed(self, limit: int | None = None) -> list[Unmeshed]:
         """The pods that should have a sidecar and have none, the oldest first."""
-        found = self._store.unmeshed.values()
-        # A third of the time of a sort, for each request of /status.
-        oldest = heapq.nsmallest(len(found) if limit is None else limit, found, key=_age)
-        return [pod for pod in map(_unmeshed, oldest) if pod]
+        found = self._store.find(Sidecar.MISSING)
+        found.sort(key=lambda pod: (pod.replica.created, pod.key))
+        return [_unmeshed(pod) for pod in found[:limit]]
 
     def applications(self) -> list[ApplicationMesh]:
         """The status of each application that asks for sidecars by name."""
@@ -208,18 +209,16 @@ class RepairController:
                 await self._observe_changed()
                 if self._leading and not self._stopping:
                     self._start_next()
+                await self._rest()
             except Exception:  # It must not end the process, which also serves admission.
                 self._recorder.unhandled("repair")
                 await asyncio.sleep(_PAUSE)
-            else:
-                await self._woken.wait()
 
     async def stop(self, patience: float) -> None:
         """Start nothing more; give tasks ``patience`` seconds to end, then cancel them."""
         self._stopping = True
-        for owner in self._active:
-            self._cancel_timer(owner)
-        await asyncio.gather(self._suspended_jobs.stop(patience), end_tasks(self._tasks, patience))
+        tasks = list(self._tasks.values())
+        await asyncio.gather(self._suspended_jobs.stop(patience), end_tasks(tasks, patience))
 
     async def _observe_changed(self) -> None:
         """Observe all controllers that are queued."""
@@ -235,46 +234,25 @@ class RepairController:
 
     def _observe(self, owner: PodOwner) -> None:
         """Find out the result of the last restart, and what is next."""
-        now, key, before, replicas = self._now(), owner.key, owner.step, owner.replicas
-        if recalled := owner.rollout.failure is None and key in self._failed:
-            owner.rollout = rollout.restored(owner.rollout, self._failed[key])
+        now, before, replicas = self._now(), owner.step, owner.replicas
+        if recalled := self._recalled.pop(owner.key, None):
+            owner.rollout = rollout.restored(owner.rollout, recalled)
         owner.rollout = rollout.observed(owner.rollout, replicas, now, self._limits)
-        if failure := owner.rollout.failure:
-            self._failed.setdefault(key, datetime.fromtimestamp(failure.noticed, UTC))
-            while len(self._failed) > FAILED:
-                del self._failed[min(self._failed, key=lambda each: self._failed[each])]
-        else:
-            self._failed.pop(key, None)
         owner.step = step = rollout.next_step(owner.rollout, replicas, now, self._limits)
         if step is None:
             self._leave(owner)
             return
         self._active[owner] = None
-        self._cancel_timer(owner)
-        if not isinstance(step, Next) and step.until is not None:
-            delay = max(step.until - now.steady, 0.0)
-            loop = asyncio.get_running_loop()
-            owner.timer = loop.call_later(delay, self._store.queue, owner)
         if isinstance(step, Stop) and not isinstance(before, Stop) and not recalled:
             unmeshed = [pod for pod in owner.pods if pod.replica.sidecar is Sidecar.MISSING]
             shows = [pod.key for pod in unmeshed if step.uid in {"", pod.key.uid}]
             self._recorder.stopped(str(owner), shows[0] if shows else None, step.reason)
 
-    def _expired(self, at: datetime) -> bool:
-        return (self._clock() - at).total_seconds() >= self._limits.memory
-
     def _leave(self, owner: PodOwner) -> None:
         """Nothing is to be done about the controller."""
         self._active.pop(owner, None)
-        self._cancel_timer(owner)
         owner.step, owner.rollout = None, Rollout(served=owner.rollout.served)
         self._store.forget(owner)
-
-    @staticmethod
-    def _cancel_timer(owner: PodOwner) -> None:
-        if owner.timer:
-            owner.timer.cancel()
-            owner.timer = None
 
     def _start_next(self) -> None:
         """Start a task for each controller that may restart a pod now."""
@@ -282,7 +260,7 @@ class RepairController:
         waiting = {
             owner.key: (owner, owner.step.pod)
             for owner in self._active
-            if isinstance(owner.step, Next) and owner.task is None
+            if isinstance(owner.step, Next) and owner not in self._tasks
         }
         active = [owner.rollout for owner in self._active if owner.rollout.replacing]
         rollouts = {key: owner.rollout for key, (owner, _) in waiting.items()}
@@ -290,10 +268,24 @@ class RepairController:
             owner, replica = waiting[key]
             pod = next(pod for pod in owner.pods if pod.key.uid == replica.uid)
             owner.rollout = rollout.started(owner.rollout, owner.replicas, replica, now)
-            owner.task = asyncio.create_task(self._restart(owner, pod), name=f"restart {owner}")
-            self._tasks.add(owner.task)
-            owner.task.add_done_callback(self._tasks.discard)
+            restart = self._restart(owner, pod)
+            self._tasks[owner] = asyncio.create_task(restart, name=f"restart {owner}")
             self._store.queue(owner)
+
+    async def _rest(self) -> None:
+        """Wait until something changes, or until time alone may change what is next."""
+        until = {
+            owner: owner.step.until
+            for owner in self._active
+            if isinstance(owner.step, Hold | Stop) and owner.step.until is not None
+        }
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(min(until.values(), default=None)):
+                await self._woken.wait()
+        now = self._now().steady
+        for owner, then in until.items():
+            if then <= now:
+                self._store.queue(owner)
 
     async def _restart(self, owner: PodOwner, pod: StoredPod) -> None:
         """Perform one restart; an error of the request leaves it open, until it is observed."""
@@ -305,7 +297,7 @@ class RepairController:
         except Exception:  # One pod's failure must not stop the others.
             self._recorder.unhandled(pod.key)
         finally:
-            owner.task = None
+            del self._tasks[owner]
             if owner in self._active:
                 self._store.queue(owner)
 
@@ -318,22 +310,22 @@ class RepairController:
         if self._stopping or owner.rollout.replacing is not begun:
             return NotRestarted("this process does not lead, or it took too long", changed=True)
         bare = pod.bare
-        if self._store.pods.get(pod.key) is not pod or bare is None:
+        if bare is None or self._store.pods.get(pod.key) is not pod:
             return NotRestarted("the pod is gone, or needs no restart any more", changed=True)
         action = self._store.decide(pod, bare)
         if not isinstance(action, Restart):
             return NotRestarted(action.reason, changed=True)
         owner.rollout = rollout.started(owner.rollout, owner.replicas, pod.replica, self._now())
-        if (refused := await self._send(pod, bare, action)) is None:
+        if (refused := await self._send(bare, action)) is None:
             self._recorder.restarted(pod.key, action)
         return refused
 
-    async def _send(self, pod: StoredPod, bare: BarePod, restart: Restart) -> NotRestarted | None:
+    async def _send(self, pod: Pod, restart: Restart) -> NotRestarted | None:
         try:
             if restart.suspend:
-                why = await self._suspended_jobs.suspend(bare.pod)
+                why = await self._suspended_jobs.suspend(pod)
                 return NotRestarted(why) if why else None
-            await actions.evict(self._client, pod.key, bare.version)
+            await actions.evict(self._client, key_of(pod), pod.metadata.resource_version)
         except ApiError as error:
             if error.unknown and _SEVERAL_BUDGETS not in str(error):
                 raise
@@ -345,11 +337,11 @@ class RepairController:
         if not jobs.is_batch(owner.reference):
             return None
         try:
-            owner.job = await actions.read_job(self._client, owner.namespace, owner.reference)
+            job = await actions.read_job(self._client, owner.namespace, owner.reference)
         except KubeError as error:
             why = f"not known whether its Job is finished: {error}"
             return NotRestarted(why, asked(error))
-        owner.finished = owner.job is None or owner.job.finished or owner.job.deleting
+        owner.job = job or jobs.GONE
         return None
 
     async def _dry_run(self, pod: StoredPod) -> NotRestarted | None:
@@ -359,14 +351,14 @@ class RepairController:
         the start of this process. Only the creation of a pod shows all of it.
         """
         bare = pod.bare
-        if bare is None or self._store.applications.judged(bare.pod) is bare.pod:
+        if bare is None or self._store.applications.judged(bare) is bare:
             return None
         new = {
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {
                 "generateName": injection_probe.NAME,
-                "labels": bare.pod.labels,
+                "labels": bare.labels,
                 # Only the label that our admission adds matters here.
                 "annotations": {START: "off"},
             },
@@ -393,7 +385,7 @@ class RepairController:
             self._recorder.superseded(pod.key, why)
             after = rollout.superseded(owner.rollout, why, now, self._limits)
         else:
-            found = pod.bare.action.reason if pod.bare and pod.bare.unmeshed else ""
+            found = pod.reason if pod.replica.sidecar is Sidecar.MISSING else ""
             self._recorder.refused(pod.key, why, found)
             after = rollout.refused(owner.rollout, why, now, self._limits, asked=failed.asked)
         if owner.rollout.replacing and owner.rollout.replacing.pod.uid == pod.key.uid:
@@ -409,16 +401,9 @@ def _decisive(mesh: Mesh) -> object:
     return mesh.known, mesh.hooks, mesh.policies, live
 
 
-def _age(pod: StoredPod) -> tuple[float, Key]:
-    since = pod.bare.since if pod.bare else None
-    return (since.timestamp() if since else 0.0), pod.key
-
-
-def _unmeshed(pod: StoredPod) -> Unmeshed | None:
-    bare, owner = pod.bare, pod.owner
-    if bare is None or bare.since is None:
-        return None
-    reason = bare.action.reason
+def _unmeshed(pod: StoredPod) -> Unmeshed:
+    key, owner, reason = pod.key, pod.owner, pod.reason
     if owner and isinstance(owner.step, Hold | Stop) and pod.replica.restart:
         reason = f"{reason}; {owner.step.reason}"
-    return Unmeshed(pod.key.namespace, pod.key.name, str(owner or ""), reason, bare.since)
+    since = datetime.fromtimestamp(pod.replica.created, UTC)
+    return Unmeshed(key.namespace, key.name, str(owner or ""), reason, since)
