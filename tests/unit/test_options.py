@@ -52,7 +52,7 @@ def test_most_options_of_the_charm_are_the_workloads() -> None:
 @pytest.mark.parametrize("name", SHARED)
 def test_charm_and_workload_have_the_same_default(name: str) -> None:
     default = CHARM[name]["default"]
-    parsed = settings.argument(name, default) if isinstance(default, str) else default
+    parsed = OPTIONS[name].read(default) if isinstance(default, str) else default
     assert parsed == settings.default(name)
 
 

@@ -26,7 +26,7 @@ async def test_report_tells_of_each_unmeshed_pod_once_and_touches_none() -> None
         await world.found("web-a", "web-b")
         assert world.count("istio_aux_unmeshed_pods") == 2
         await until(lambda: len(world.events("NoSidecar")) == 2, "both owners are told")
-        await world.pod("web-a", phase="Pending")  # The same news again.
+        await world.pod("web-a", phase="Pending", created="2026-11-20T08:16:29Z")
         await world.pod("fine", SIDECAR, phase="Pending")
         await world.pod("last", created="2026-11-21T08:16:29Z")
         await until(lambda: len(world.events("NoSidecar")) == 3, "the last one's owner is told")

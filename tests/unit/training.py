@@ -8,11 +8,11 @@ from typing import Any
 
 from aiohttp import web
 from istio_aux.core import pod as pods
-from istio_aux.core.suspension import MARK
+from istio_aux.core.suspension import MARK, SuspensionLimits
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
 from istio_aux.recorder import RepairRecorder
-from istio_aux.repair.suspended_jobs import SuspendedJobs, SuspendedJobsLimits
+from istio_aux.repair.suspended_jobs import SuspendedJobs
 from istio_aux.telemetry import Telemetry
 from msgspec import structs
 from unit import podverbs
@@ -21,7 +21,7 @@ from unit.asynchronous import background, until
 from unit.core.training import document, pod_document
 from unit.store import refusal
 
-FAST = SuspendedJobsLimits(
+FAST = SuspensionLimits(
     settle=0.05, doubt=30, look=0.01, late=30, first_retry=0.02, last_retry=0.05
 )
 WORKERS = ("mnist-worker-0", "mnist-worker-1")

@@ -1,11 +1,12 @@
 """The options of ``serve``, in one table: what each is called, allows, means and defaults to.
 
-The settings file and the command line both parse through `OPTIONS`. A value that cannot be used
-raises a ValueError: one line with the value and what is allowed.
+The settings file and the command line both parse through `OPTIONS`. So a number or a list may be
+text. A value that cannot be used raises a ValueError: one line with the value and what is allowed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import sys
@@ -81,14 +82,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_level: LogLevel = LogLevel.INFO
 
 
-_MAX = sys.float_info.max
-
-
 def seconds(value: object) -> float:
-    """A time in seconds."""
+    """A time in seconds, as a number or as text."""
     # For Python a boolean is an int, and YAML has infinity and NaN: none of them is a time.
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MAX:
-        return float(value)
+    if isinstance(value, int | float | str) and not isinstance(value, bool):
+        with contextlib.suppress(ValueError, OverflowError):
+            if 0 <= (number := float(value)) <= sys.float_info.max:
+                return number
     raise _unusable(value, "seconds, as a number of 0 or more")
 
 
@@ -100,12 +100,15 @@ def selector(value: object) -> selectors.Selector:
 
 
 def containers(value: object) -> frozenset[str]:
-    """A list of container names."""
-    names = cast("list[object]", value) if isinstance(value, list) else [None]
-    if not all(isinstance(name, str) and re.fullmatch(LABEL, name) for name in names):
-        names = cast("object", value)
-        raise _unusable(names, "a list of container names, such as [cloud-sql-proxy]")
-    return frozenset(cast("list[str]", names))
+    """A list of container names, or text with commas between them."""
+    names = value
+    if isinstance(names, str):
+        names = [part.strip() for part in names.split(",")] if names.strip() else []
+    if isinstance(names, list):
+        found = cast("list[object]", names)
+        if all(isinstance(name, str) and re.fullmatch(LABEL, name) for name in found):
+            return frozenset(cast("list[str]", found))
+    raise _unusable(value, "a list of container names, such as [cloud-sql-proxy]")
 
 
 def _text(pattern: str, expected: str, made: Callable[[re.Match[str]], T]) -> Callable[[object], T]:
@@ -162,13 +165,6 @@ def _one_of(choices: type[Choice]) -> Callable[[object], Choice]:
         return choices(text)
 
     return read
-
-
-def _number(text: str) -> object:
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def _unusable(value: object, expected: str) -> ValueError:
@@ -283,26 +279,6 @@ def default(name: str) -> object:
 
 def _defaults(kind: Any) -> dict[str, Any]:
     return {field.name: field.default for field in msgspec.structs.fields(kind)}
-
-
-def argument(name: str, text: str) -> Any:
-    """The value of an option on the command line, where numbers and lists are text.
-
-    Raises:
-        ValueError: one line with the text and what is allowed.
-    """
-    read, value = OPTIONS[name].read, cast("object", text)
-    if read is seconds:
-        value = _number(text)
-    elif read is containers:
-        value = [part.strip() for part in text.split(",")] if text.strip() else []
-    try:
-        return read(value)
-    except ValueError as error:
-        if value is text:
-            raise
-        _, _, expected = str(error).rpartition(": expected ")
-        raise _unusable(text, expected) from None
 
 
 def load(file: Path) -> Settings:

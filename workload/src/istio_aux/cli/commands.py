@@ -8,7 +8,6 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
@@ -248,14 +247,12 @@ def _add_option(
 ) -> None:
     """Add an option of `serve`; ``options`` of argparse override what the option has."""
     given: dict[str, Any] = {
-        "type": _checked(partial(settings.argument, name)),
+        "type": _checked(settings.OPTIONS[name].read),
         "default": settings.default(name),
+        "help": f"as for serve: {settings.OPTIONS[name].meaning}",
         **options,
     }
-    meaning = f"as for serve: {settings.OPTIONS[name].meaning}"
-    command.add_argument(
-        flag or f"--{name}", dest=name.replace("-", "_"), metavar=metavar, help=meaning, **given
-    )
+    command.add_argument(flag or f"--{name}", dest=name.replace("-", "_"), metavar=metavar, **given)
 
 
 def _add_files(command: argparse.ArgumentParser, what: str, **options: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,12 +18,8 @@ BAD_INPUT = 2
 """Exit status when a document or file is bad; all others are answered."""
 
 
-class _Reply(msgspec.Struct, frozen=True):
-    """What to print for one document, lines for stderr, and whether the document is bad."""
-
-    show: Callable[[], None] = lambda: None
-    notes: tuple[str, ...] = ()
-    bad: bool = False
+Answer = Callable[[documents.Document], Sequence[str]]
+"""Prints the answer to a document, and returns lines for stderr about it."""
 
 
 class _Kind(msgspec.Struct, frozen=True, rename="camel"):
@@ -39,10 +35,10 @@ def explain(
     Grace periods count as over: a file may be older than they are long.
     """
 
-    def answer(document: documents.Document) -> _Reply:
+    def answer(document: documents.Document) -> Sequence[str]:
         _expect_kind(document, {"Pod": "v1"})
-        explanation = report.explain(_pod(document.body), policy, None)
-        return _Reply(lambda: show(explanation))
+        show(report.explain(_pod(document.body), policy, None))
+        return ()
 
     return _answer_each(files, answer)
 
@@ -53,22 +49,21 @@ def mutate(files: Iterable[str], how: Start) -> int:
     Returns the exit status.
     """
 
-    def answer(document: documents.Document) -> _Reply:
+    def answer(document: documents.Document) -> Sequence[str]:
         kinds = {"Pod": "v1", review.KIND: review.API_VERSION}
         if _expect_kind(document, kinds) == review.KIND:
             found = review.answer(document.body, how)
-            malformed = found.outcome is review.Outcome.MALFORMED
-            return _Reply(_line(found.body), found.warnings, malformed)
+            render.write_bytes(sys.stdout, found.body)
+            if found.outcome is review.Outcome.MALFORMED:
+                raise ValueError("; ".join(found.warnings))
+            return found.warnings
         plan = start.plan(_pod(document.body), how)
         mutated = cast("dict[str, Any]", msgspec.json.decode(document.body))
         patch.apply(plan.ops, mutated)
-        return _Reply(_line(msgspec.json.encode(mutated)), plan.warnings)
+        render.write_bytes(sys.stdout, msgspec.json.encode(mutated))
+        return plan.warnings
 
     return _answer_each(files, answer)
-
-
-def _line(body: bytes) -> Callable[[], None]:
-    return lambda: render.write_bytes(sys.stdout, body)
 
 
 def _expect_kind(document: documents.Document, kinds: dict[str, str]) -> str:
@@ -92,7 +87,8 @@ def _pod(body: bytes) -> pods.Pod:
         return pods.convert(msgspec.json.decode(body))
 
 
-def _answer_each(files: Iterable[str], answer: Callable[[documents.Document], _Reply]) -> int:
+def _answer_each(files: Iterable[str], answer: Answer) -> int:
+    """Answer all documents; one that cannot be used raises a ValueError."""
     status = 0
     for file in files:
         name = "stdin" if file == "-" else file
@@ -104,13 +100,11 @@ def _answer_each(files: Iterable[str], answer: Callable[[documents.Document], _R
             continue
         for document in documents.read(body):
             try:
-                bad = isinstance(document, documents.BadDocument)
-                reply = _Reply(notes=(document.why,), bad=True) if bad else answer(document)
+                if isinstance(document, documents.BadDocument):
+                    raise ValueError(document.why)  # noqa: TRY301, TRY004  (reported like others)
+                notes = answer(document)
             except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-                reply = _Reply(notes=(str(error),), bad=True)
-            reply.show()
-            for note in reply.notes:
+                notes, status = [str(error)], BAD_INPUT
+            for note in notes:
                 sys.stderr.write(f"{name}: {document.place}: {' '.join(note.split())}\n")
-            if reply.bad:
-                status = BAD_INPUT
     return status

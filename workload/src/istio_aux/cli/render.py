@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -84,14 +83,14 @@ class Terminal(NamedTuple):
     ) -> Iterator[str]:
         """Yield the rows with aligned columns; ``fit`` cuts the last cell to the width."""
         columns = zip(*rows, strict=True)
-        widths = [max(columns_of(printable(cell.text)) for cell in column) for column in columns]
+        widths = [max(len(printable(cell.text)) for cell in column) for column in columns]
         taken = len(indent) + sum(widths[:-1]) + len(_GAP) * (len(widths) - 1)
         for *cells, last in rows:
             if fit and self.width is not None:
                 room = max(self.width - taken, _NARROWEST)
                 last = Cell(clipped(printable(last.text), room), last.style)  # noqa: PLW2901
             padded = (
-                self.paint(cell) + " " * (width - columns_of(printable(cell.text)))
+                self.paint(cell) + " " * (width - len(printable(cell.text)))
                 for cell, width in zip(cells, widths, strict=False)
             )
             yield (indent + _GAP.join((*padded, self.paint(last)))).rstrip()
@@ -201,29 +200,16 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def columns_of(text: str) -> int:
-    """How many columns a terminal needs for ``text`` (Unicode Standard Annex 11)."""
-    return sum(map(_columns, text))
-
-
 def clipped(text: str, width: int) -> str:
-    """The text, cut to ``width`` columns with an ellipsis if it is longer."""
-    if columns_of(text) <= width:
-        return text
-    kept, used = "", 0
-    for character in text:
-        used += _columns(character)
-        if used > width - 1:
-            break
-        kept += character
-    return kept.rstrip() + "…"
+    """The text, cut to ``width`` characters with an ellipsis if it is longer."""
+    return text if len(text) <= width else text[: width - 1].rstrip() + "…"
 
 
 class Progress:
     """One line that each `show` overwrites, and that is gone after the ``with``; not in a pipe."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream, self._terminal = stream, Terminal.of(stream)
+        self._stream, self._interactive = stream, Terminal.of(stream).interactive
         self._shown = False
 
     def __enter__(self) -> Self:
@@ -237,21 +223,13 @@ class Progress:
 
     def show(self, text: str) -> None:
         """Replace the line."""
-        if self._terminal.interactive:
-            width = self._terminal.width
-            # A line that wraps cannot be wiped, and some terminals wrap at the last column.
-            self._put(clipped(text, width - 1) if width else text)
+        if self._interactive:
+            self._put(text)
             self._shown = True
 
     def _put(self, text: str) -> None:
         self._stream.write(f"\x1b[2K{text}\r")
         self._stream.flush()
-
-
-def _columns(character: str) -> int:
-    if unicodedata.combining(character):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
 def _width(stream: TextIO, environ: Mapping[str, str]) -> int | None:

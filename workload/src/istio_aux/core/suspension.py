@@ -45,17 +45,30 @@ _SINCE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 
 
 class SuspensionLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Times in seconds."""
+    """Times in seconds.
+
+    Attributes:
+        settle: between the end of the last pod and the resumption: the operator watches Jobs and
+            pods on two connections, and must not see the resumption first.
+        doubt: after which an operator that has done nothing is considered down.
+        longest: how long a Job stays suspended at most, beyond the grace period of its pods.
+        grace: how much of that grace period is waited for: a checkpoint may take many minutes.
+        look: between two looks at a suspended Job.
+        late: after which pods that are still there are reported: most have 30 s to end.
+        first_retry: after an error; each further one doubles it, up to ``last_retry``.
+        search: between two searches for marked Jobs: a request that seemed lost may have been
+            performed.
+    """
 
     settle: float = 2.0
-    """Between the end of the last pod and the resumption: the operator watches Jobs and pods on two
-    connections, and must not see the resumption first."""
     doubt: float = 60.0
-    """After which an operator that has done nothing is considered down."""
     longest: float = 600.0
-    """How long a Job stays suspended at most, beyond the grace period of its pods."""
     grace: float = 3600.0
-    """How much of that grace period is waited for: a checkpoint may take many minutes."""
+    look: float = 1.0
+    late: float = 120.0
+    first_retry: float = 1.0
+    last_retry: float = 30.0
+    search: float = 600.0
 
 
 class Suspend(msgspec.Struct, frozen=True):

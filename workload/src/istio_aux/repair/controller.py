@@ -23,6 +23,7 @@ from istio_aux.core.policy import RacePolicy, RepairPolicy
 from istio_aux.core.repair import Restart
 from istio_aux.core.rollout import Hold, Moment, Next, Rollout, RolloutLimits, Sidecar, Stop
 from istio_aux.core.start import START
+from istio_aux.core.suspension import SuspensionLimits
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, KubeError, asked
@@ -34,7 +35,6 @@ from istio_aux.repair.pod_store import BATCH, PodOwner, PodStore, StoredPod
 from istio_aux.repair.suspended_jobs import (
     SuspendedJob,
     SuspendedJobs,
-    SuspendedJobsLimits,
     end_tasks,
 )
 from istio_aux.telemetry import Telemetry
@@ -82,7 +82,7 @@ class RepairController:
         *,
         policy: RepairPolicy,
         limits: RolloutLimits | None = None,
-        job_limits: SuspendedJobsLimits | None = None,
+        job_limits: SuspensionLimits | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """Start as a follower that knows nothing of injectors and applications.

@@ -1,7 +1,7 @@
 """Suspends Jobs, and resumes each of them when its pods are gone, at the latest at its deadline.
 
 `core.suspension` decides. Nothing is stored but the mark on the Job itself, where the next leader
-finds it. Each suspended Job has one task.
+finds it. One task looks at all suspended Jobs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Collection
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -30,19 +30,6 @@ from istio_aux.telemetry import Telemetry
 _log = logging.getLogger(__name__)
 
 
-class SuspendedJobsLimits(SuspensionLimits, frozen=True, kw_only=True):
-    """More times in seconds."""
-
-    look: float = 1.0
-    """Between two looks at a suspended Job."""
-    late: float = 120.0
-    """After which pods that are still there are reported: most have 30 s to end."""
-    first_retry: float = 1.0
-    last_retry: float = 30.0
-    search: float = 600.0
-    """Between two searches for marked Jobs: a request that seemed lost may have been performed."""
-
-
 class SuspendedJob(msgspec.Struct, frozen=True):
     """A suspended Job, as ``/status`` shows it: since when, and what it waits for."""
 
@@ -55,21 +42,25 @@ class SuspendedJob(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True, eq=False)
 class _Suspension:
-    """One suspended Job, which was first seen at ``seen``, by the monotonic clock at ``began``."""
+    """One suspended Job.
 
-    namespace: str
+    Attributes:
+        since: when it was suspended, or when this process first saw that.
+        began: when this process first saw it, by the monotonic clock, as ``gone`` and ``next``.
+        gone: since when it has no pods; None if it has some.
+        next: when to look again.
+        reported: whether it was reported that its pods are late.
+    """
+
+    key: Key
     owner: OwnerReference
-    seen: datetime = field(default_factory=lambda: datetime.now(UTC))
+    backoff: Backoff
+    since: datetime = field(default_factory=lambda: datetime.now(UTC))
     began: float = field(default_factory=time.monotonic)
-    since: datetime | None = None
-    reason: str = "it was just suspended"
     gone: float | None = None
+    next: float = 0.0
+    reason: str = "it was just suspended"
     reported: bool = False
-    task: asyncio.Task[None] | None = None
-
-    @property
-    def key(self) -> Key:
-        return Key(self.namespace, self.owner.name, self.owner.uid)
 
 
 class SuspendedJobs:
@@ -82,16 +73,16 @@ class SuspendedJobs:
         recorder: RepairRecorder,
         *,
         allowed: bool,
-        limits: SuspendedJobsLimits | None = None,
+        limits: SuspensionLimits | None = None,
     ) -> None:
         """Start as a follower.
 
         Jobs are suspended only if that is ``allowed``; suspended ones are resumed in any case.
         """
         self._client, self._recorder = client, recorder
-        self._allowed, self._limits = allowed, limits or SuspendedJobsLimits()
+        self._allowed, self._limits = allowed, limits or SuspensionLimits()
         self._jobs: dict[Key, _Suspension] = {}
-        self._search: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._leading = False
         self._stopping = asyncio.Event()
         telemetry.suspended_jobs.set_function(lambda: len(self._jobs))
@@ -102,22 +93,21 @@ class SuspendedJobs:
             return
         self._leading = leading
         if leading:
-            self._search = asyncio.create_task(self._find(), name="find suspended Jobs")
-        else:
-            for task in self._tasks():
-                task.cancel()
+            self._task = asyncio.create_task(self._run(), name="suspended Jobs")
+        elif self._task:
+            self._task.cancel()
             self._jobs.clear()
 
     async def stop(self, patience: float) -> None:
         """Start nothing more, and give requests ``patience`` seconds; the next leader goes on."""
         self._stopping.set()
-        await end_tasks(self._tasks(), patience)
+        await end_tasks([self._task] if self._task else [], patience)
 
     def status(self) -> list[SuspendedJob]:
         """The Jobs that are suspended now, the oldest first; only the leader knows any."""
         found = [
-            SuspendedJob(j.namespace, j.owner.kind, j.owner.name, j.since or j.seen, j.reason)
-            for j in self._jobs.values()
+            SuspendedJob(key.namespace, job.owner.kind, key.name, job.since, job.reason)
+            for key, job in self._jobs.items()
         ]
         return sorted(found, key=lambda job: job.since)
 
@@ -196,41 +186,43 @@ class SuspendedJobs:
         return self._leading and not self._stopping.is_set()
 
     def _adopt(self, namespace: str, owner: OwnerReference) -> Key:
-        """Make sure that a suspended Job has a task."""
-        job = _Suspension(namespace, owner)
-        key = job.key
+        """Make sure that a suspended Job is looked at."""
+        key = Key(namespace, owner.name, owner.uid)
         if key not in self._jobs and self._acts():
-            self._jobs[key] = job
-            job.task = asyncio.create_task(self._follow(job), name=f"resume {key}")
-            job.task.add_done_callback(lambda _task: self._drop(key, job))
+            backoff = Backoff(self._limits.first_retry, self._limits.last_retry)
+            self._jobs[key] = _Suspension(key, owner, backoff)
         return key
 
-    def _drop(self, key: Key, job: _Suspension) -> None:
-        if self._jobs.get(key) is job:
-            del self._jobs[key]
-
-    def _tasks(self) -> list[asyncio.Task[None]]:
-        tasks = (self._search, *(job.task for job in self._jobs.values()))
-        return [task for task in tasks if task and not task.done()]
-
-    async def _find(self) -> None:
-        """Find the Jobs that an earlier leader suspended, from time to time."""
+    async def _run(self) -> None:
+        """Look at all suspended Jobs, and search for others from time to time."""
         backoff = Backoff(self._limits.first_retry, self._limits.last_retry)
+        search = 0.0
         while self._acts():
-            wait = self._limits.search
-            try:
-                async for namespace, owner in self._marked():
-                    self._adopt(namespace, owner)
-            except KubeError as error:
-                # Without `restart-jobs` the permission comes and goes with suspended Jobs.
-                usual = not self._allowed and isinstance(error, ApiError) and error.code == 403
-                level = logging.DEBUG if usual else logging.WARNING
-                _log.log(level, "Jobs: %s", error, extra={"event": "suspended-jobs"})
-                wait = wait if usual else max(backoff.next(), asked(error))
-            except Exception:  # Without the search, a suspended Job might never be resumed.
-                self._recorder.unhandled("suspended Jobs")
-                wait = backoff.next()
-            await self._rest(wait)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._limits.look):
+                    await self._stopping.wait()
+                    return
+            if time.monotonic() >= search:
+                search = await self._search(backoff) + time.monotonic()
+            now = time.monotonic()
+            due = [job for job in self._jobs.values() if now >= job.next]
+            await asyncio.gather(*map(self._look, due))
+
+    async def _search(self, backoff: Backoff) -> float:
+        """Find the Jobs that an earlier leader suspended; returns seconds until the next search."""
+        try:
+            async for namespace, owner in self._marked():
+                self._adopt(namespace, owner)
+        except KubeError as error:
+            # Without `restart-jobs` the permission comes and goes with suspended Jobs.
+            usual = not self._allowed and isinstance(error, ApiError) and error.code == 403
+            level = logging.DEBUG if usual else logging.WARNING
+            _log.log(level, "Jobs: %s", error, extra={"event": "suspended-jobs"})
+            return self._limits.search if usual else max(backoff.next(), asked(error))
+        except Exception:  # Without the search, a suspended Job might never be resumed.
+            self._recorder.unhandled("suspended Jobs")
+            return backoff.next()
+        return self._limits.search
 
     async def _marked(self) -> AsyncGenerator[tuple[str, OwnerReference]]:
         """Yield namespace and reference of all marked Jobs, of each kind that is served."""
@@ -242,7 +234,7 @@ class SuspendedJobs:
             pages = actions.pages(self._client, path, Job, {"labelSelector": suspension.MARK})
             async with aclosing(pages):
                 async for page in pages:
-                    # The task of a Job that cannot be read reports that.
+                    # A Job that cannot be read is reported when it is looked at.
                     marked = [key_of(job) for job in page.items if suspension.is_marked(job)]
                     for key in (*(found.key for found in page.unreadable), *marked):
                         owner = OwnerReference(
@@ -250,29 +242,25 @@ class SuspendedJobs:
                         )
                         yield key.namespace, owner
 
-    async def _follow(self, job: _Suspension) -> None:
-        """Look at a suspended Job until it is resumed, or is not ours any more."""
-        backoff = Backoff(self._limits.first_retry, self._limits.last_retry)
-        pause = self._limits.look
-        while await self._rest(pause):
-            pause = self._limits.look
-            try:
-                if await self._step(job):
-                    return
-                backoff.reset()
-            except KubeError as error:
-                pause = max(backoff.next(), asked(error))
-                why = f"it is still suspended: {_short(str(error))}"
-                if why != job.reason:
-                    self._log(logging.WARNING, "job-not-resumed", job, why)
-                job.reason = why
-            except Exception:  # One Job's failure must not stop the others.
-                pause = backoff.next()
-                self._recorder.unhandled(job.key)
+    async def _look(self, job: _Suspension) -> None:
+        """Look at a suspended Job; forget it once it is resumed, or is not ours any more."""
+        try:
+            if await self._step(job):
+                del self._jobs[job.key]
+            job.backoff.reset()
+        except KubeError as error:
+            job.next = time.monotonic() + max(job.backoff.next(), asked(error))
+            why = f"it is still suspended: {_short(str(error))}"
+            if why != job.reason:
+                self._log(logging.WARNING, "job-not-resumed", job, why)
+            job.reason = why
+        except Exception:  # One Job's failure must not stop the others.
+            job.next = time.monotonic() + job.backoff.next()
+            self._recorder.unhandled(job.key)
 
     async def _step(self, job: _Suspension) -> bool:
         """Read, decide, and act; returns whether nothing is left to do."""
-        namespace, owner = job.namespace, job.owner
+        namespace, owner = job.key.namespace, job.owner
         found = await actions.read_job(self._client, namespace, owner)
         if found is None:
             self._log(logging.INFO, "job-left", job, "it is gone")
@@ -280,7 +268,7 @@ class SuspendedJobs:
         left = await self._pods(namespace, owner, found)
         now = time.monotonic()
         job.gone = None if left else job.gone or now
-        job.since = suspension.since(found, job.seen)
+        job.since = suspension.since(found, job.since)
         decision = suspension.follow(
             found, left, now=datetime.now(UTC), since=job.since, limits=self._limits,
             waited=now - job.began, gone=now - (job.gone or now),
@@ -302,15 +290,6 @@ class SuspendedJobs:
                 await self._patch(namespace, owner, found, decision)
                 self._recorder.job_resumed(job.key, owner.kind, why, unchanged=unchanged)
         return True
-
-    async def _rest(self, seconds: float) -> bool:
-        """Wait so long, or until this process ends; returns whether to go on."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
-        except TimeoutError:
-            return self._acts()
-        return False
 
     def _log(self, level: int, event: str, job: _Suspension, why: str) -> None:
         self._recorder.job(level, event, job.key, job.owner.kind, why)
