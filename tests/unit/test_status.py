@@ -13,7 +13,7 @@ from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
 from istio_aux.core.quit_state import Lost, Stuck
 from istio_aux.repair.application_status import ApplicationMesh
 from istio_aux.repair.controller import Unmeshed
-from istio_aux.status import ProcessStatus, digest
+from istio_aux.status import ProcessStatus, shown
 from istio_aux.telemetry import Telemetry
 from msgspec.structs import replace
 
@@ -62,7 +62,7 @@ BEFORE = ProcessStatus(
     ],
 )
 def test_what_the_charm_shows_wakes_it(change: dict[str, Any]) -> None:
-    assert digest(replace(BEFORE, **change)) != digest(BEFORE)
+    assert shown(replace(BEFORE, **change)) != shown(BEFORE)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_what_the_charm_shows_wakes_it(change: dict[str, Any]) -> None:
     ],
 )
 def test_what_changes_all_the_time_does_not(change: dict[str, Any]) -> None:
-    assert digest(replace(BEFORE, **change)) == digest(BEFORE)
+    assert shown(replace(BEFORE, **change)) == shown(BEFORE)
 
 
 README = (Path(__file__).parents[2] / "workload" / "README.md").read_text()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from importlib.metadata import version
 
@@ -16,11 +15,8 @@ from istio_aux.repair.application_status import ApplicationMesh
 from istio_aux.repair.controller import Unmeshed
 from istio_aux.repair.suspended_jobs import SuspendedJob
 
-UNMESHED = 500
-"""How many unmeshed pods are shown by name: after an outage it may be every pod."""
-
-UNREADABLE = 20
-"""How many unreadable objects are shown by name."""
+UNMESHED = 500  # Unmeshed pods that are shown by name: after an outage it may be every pod.
+UNREADABLE = 20  # Unreadable objects that are shown by name.
 
 METRICS = "text/plain; version=1.0.0; charset=utf-8; escaping=underscores"
 
@@ -28,11 +24,7 @@ METRICS = "text/plain; version=1.0.0; charset=utf-8; escaping=underscores"
 class UnreadableObject(msgspec.Struct, frozen=True):
     """An object that cannot be read: what was known of it before still counts.
 
-    Attributes:
-        path: of its collection.
-        namespace: empty for an object without one.
-        name: empty if not even that can be read.
-        reason: why.
+    ``path`` is that of its collection. ``name`` is empty if not even that can be read.
     """
 
     path: str
@@ -86,9 +78,9 @@ class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
     version: str = version("istio-aux")
 
 
-def digest(status: ProcessStatus) -> bytes:
-    """A digest of what the charm shows: it leaves out times, counters and numbers of attempts."""
-    shown = (
+def shown(status: ProcessStatus) -> object:
+    """What the charm shows of it: without times, counters and numbers of attempts."""
+    return (
         status.called_before_us,
         (status.capability, status.capability_why),
         [
@@ -103,7 +95,6 @@ def digest(status: ProcessStatus) -> bytes:
         [(pod.namespace, pod.name, pod.reason) for pod in status.unmeshed_pods],
         status.applications,
     )
-    return hashlib.blake2b(msgspec.json.encode(shown)).digest()
 
 
 def application(

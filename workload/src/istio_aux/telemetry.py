@@ -20,52 +20,44 @@ from prometheus_client.process_collector import ProcessCollector
 from istio_aux.core.liveness import State
 from istio_aux.core.quit import Rung
 
+# Exit 0, another exit code, the pod was gone first, or no quit was needed any more.
 QUIT_OUTCOMES = ("exited", "exited-nonzero", "gone", "superseded")
-"""Exit 0, another exit code, the pod was gone first, or no quit was needed any more."""
-
-NO_RUNG = "none"
-"""The rung of a quit that ended before its first attempt."""
+NO_RUNG = "none"  # The rung of a quit that ended before its first attempt.
 
 DEAD_PROXY_ACTIONS = ("reported", "deleted", "delete-failed")
 
+# A PodDisruptionBudget has "refused", "stopped" means that the new pod has no sidecar either, and
+# Jobs are "suspended" and "resumed".
 SIDECAR_RESTARTS = ("evicted", "refused", "suspended", "resumed", "stopped", "failed")
-"""A PodDisruptionBudget has "refused", "stopped" means that the new pod has no sidecar either, and
-Jobs are "suspended" and "resumed"."""
 
 PROBE_WAYS = ("direct", "dry-run")
+# An answer with a sidecar, an answer without one, no answer.
 PROBE_OUTCOMES = ("injected", "refused", "unreachable")
-"""An answer with a sidecar, an answer without one, no answer."""
 
+# The first five are answered with 200, "malformed" with 200 or 400, all others with an error.
 REVIEW_OUTCOMES = (
     "native", "hold", "moved", "labelled", "unchanged", "malformed", "too-large", "timeout",
     "not-allowed", "busy",
 )  # fmt: skip
-"""The first five are answered with 200, "malformed" with 200 or 400, all others with an error."""
 
-
-class Closed(StrEnum):
-    """Why a connection to the webhook ended.
-
-    The client closed it (peer) or did not read its answers (unread); the handshake failed or took
-    too long; a request took too long (timeout) or was refused before its end; it was idle; there
-    were too many (limit); the process stops (drain).
-    """
-
-    PEER = "peer"
-    HANDSHAKE = "handshake"
-    TIMEOUT = "timeout"
-    REFUSED = "refused"
-    IDLE = "idle"
-    LIMIT = "limit"
-    UNREAD = "unread"
-    DRAIN = "drain"
-
-
+# The first two are normal.
 WATCH_REASONS = (
     "ended", "relist", "expired", "silent", "connection", "throttled", "server-error", "refused",
     "went-back",
 )  # fmt: skip
-"""The first two are normal."""
+
+
+class Closed(StrEnum):
+    """Why a connection to the webhook ended."""
+
+    PEER = "peer"  # The client closed it.
+    HANDSHAKE = "handshake"  # The handshake failed or took too long.
+    TIMEOUT = "timeout"  # A request took too long.
+    REFUSED = "refused"  # A request was refused before its end.
+    IDLE = "idle"
+    LIMIT = "limit"  # There were too many.
+    UNREAD = "unread"  # The client did not read its answers.
+    DRAIN = "drain"  # The process stops.
 
 
 class Telemetry:
@@ -93,8 +85,7 @@ class Telemetry:
         self.quit_attempts = counter(
             "quit_attempts", "Attempts to make a proxy exit, by way.", rung=Rung
         )
-        self.quits_total = 0
-        """Proxies that exited after this process told them to; for `/status`."""
+        self.quits_total = 0  # Proxies that exited after they were told to; for `/status`.
         self.exit_to_exit = Histogram(
             "istio_aux_payload_exit_to_proxy_exit_seconds",
             "From the last payload container's exit to the proxy's, by the kubelet's clock.",
@@ -142,8 +133,6 @@ class Telemetry:
         self.reviews = counter(
             "admission_reviews", "Admission reviews, by answer.", outcome=REVIEW_OUTCOMES
         )
-        self.reviews_by_outcome = {value: self.reviews.labels(value) for value in REVIEW_OUTCOMES}
-        """The children of `reviews`: looking one up costs as much as answering a review."""
         self.review_seconds = Histogram(
             "istio_aux_admission_seconds", "From the complete request to its answer.",
             registry=registry, buckets=(0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3),
@@ -205,7 +194,7 @@ class JsonLines(logging.Handler):
 
 
 class Bounded(logging.Filter):
-    """At most `LINES` warnings a minute from each line of code that strangers can make log.
+    """Passes `LINES` warnings a minute from each line of code that strangers can make log.
 
     ``suppressed`` of the next line says how many were dropped.
     """
@@ -235,9 +224,5 @@ def log_to(stream: BinaryIO | None = None, level: str = "info") -> None:
     """Send all logging from ``level`` on to ``stream``, or stdout, as JSON lines."""
     handler = JsonLines(stream or sys.stdout.buffer)
     handler.addFilter(Bounded())
-    root = logging.getLogger()
-    for other in root.handlers[:]:
-        root.removeHandler(other)
-    root.addHandler(handler)
-    root.setLevel(level.upper())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(capture=True)

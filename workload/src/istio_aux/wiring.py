@@ -134,7 +134,7 @@ class Wiring:
         if file := self._settings.applications:
             works["applications"] = functools.partial(follow_applications, file, self._ask)
         if self._settings.pebble_socket:
-            works["notices"] = Notices(self._settings.pebble_socket, self._digest).run
+            works["notices"] = Notices(self._settings.pebble_socket, self._shown).run
         return works
 
     async def hand_over(self, patience: float) -> None:
@@ -179,8 +179,8 @@ class Wiring:
             quit=self._settings.quit,
         )
 
-    def _digest(self) -> bytes:
-        return status.digest(self.status())
+    def _shown(self) -> object:
+        return status.shown(self.status())
 
     def _relabelled(self, namespace: str) -> None:
         self._repair.relabelled(namespace)

@@ -106,7 +106,7 @@ class Webhook:
             self._refused(400, text)
             return web.Response(status=400, text=f"{text}\n")
         self._telemetry.review_seconds.observe(time.perf_counter() - began)
-        self._telemetry.reviews_by_outcome[answer.outcome].inc()
+        self._telemetry.reviews.labels(answer.outcome).inc()
         facts: dict[str, object] = {
             "event": "review", "uid": answer.uid[:36], "outcome": answer.outcome,
             "reason": answer.reason,
@@ -155,7 +155,7 @@ class Webhook:
 
     def _refused(self, status: int, text: str) -> None:
         outcome = _OUTCOMES[status]
-        self._telemetry.reviews_by_outcome[outcome].inc()
+        self._telemetry.reviews.labels(outcome).inc()
         _log.warning("%s", text, extra={"event": "review", "outcome": outcome, "status": status})
 
 
