@@ -57,7 +57,7 @@ def test_a_pod_asks_by_its_namespace_and_its_application(
     """All of a model means all its applications: Juju's own pods there have no such label."""
     found, _ = parse(FILE)
     labels = {NAME: name} if name else {}
-    assert found.asks(pod(labels, namespace=namespace)) is asks
+    assert found.asks(namespace, labels.get(NAME, "")) is asks
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_who_gets_a_sidecar_by_us_is_covered(namespace: str, name: str, covered:
 
 def test_a_pod_of_a_namespace_that_is_injected_does_not_ask_by_label() -> None:
     found, _ = parse("team/**")
-    assert not found.asks(pod({NAME: "web"}, namespace="team"))
+    assert not found.asks("team", "web")
 
 
 def test_a_pod_is_judged_as_admission_would_make_it() -> None:

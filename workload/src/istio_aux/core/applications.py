@@ -18,51 +18,35 @@ from istio_aux.core.pod import NewMetadata, NewPod, Pod
 from istio_aux.core.policy import Application
 from istio_aux.core.start import INJECT, plan_label
 
-LABEL = "app.kubernetes.io/name"
-"""Label that Juju gives all pods of an application."""
-
-EVERY = "*"
-"""Stands for all applications of a model."""
-
-ALL_PODS = "**"
-"""Stands for all pods of a namespace."""
+LABEL = "app.kubernetes.io/name"  # Label that Juju gives all pods of an application.
+EVERY = "*"  # Stands for all applications of a model.
+ALL_PODS = "**"  # Stands for all pods of a namespace.
 
 # apimachinery pkg/util/validation: IsDNS1123Label. A model is a namespace.
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 
 
 class Applications(msgspec.Struct, frozen=True):
-    """The content of the file.
-
-    Attributes:
-        named: applications by name.
-        models: namespaces all of whose applications ask.
-        namespaces: namespaces all of whose pods get a sidecar by a label that the charm sets.
-    """
+    """The content of the file."""
 
     named: frozenset[Application] = frozenset()
-    models: frozenset[str] = frozenset()
+    models: frozenset[str] = frozenset()  # Namespaces all of whose applications ask.
+    # Namespaces all of whose pods get a sidecar by a label that the charm sets.
     namespaces: frozenset[str] = frozenset()
 
-    def asks(self, pod: NewPod) -> bool:
-        """Whether the pod belongs to an application that asks for sidecars."""
-        namespace, name = pod.metadata.namespace, pod.labels.get(LABEL)
-        if name is None:
+    def asks(self, namespace: str, application: str) -> bool:
+        """Whether the application, the value of a pod's `LABEL`, asks for sidecars."""
+        if not application:
             return False
-        return namespace in self.models or Application(namespace, name) in self.named
+        return namespace in self.models or Application(namespace, application) in self.named
 
     def covers(self, namespace: str, application: str) -> bool:
         """Whether pods have their sidecar because of the file.
 
-        Such pods are held and have their proxy quit in all namespaces. ``application`` is the value
-        of their `LABEL`, empty if there is none.
+        Such pods are held and have their proxy quit in all namespaces.
         """
-        if namespace in IGNORED:
-            return False
-        return namespace in self.namespaces or (
-            bool(application)
-            and (namespace in self.models or Application(namespace, application) in self.named)
-        )
+        asked = namespace in self.namespaces or self.asks(namespace, application)
+        return asked and namespace not in IGNORED
 
     def places(self) -> frozenset[str]:
         """The namespaces of all pods that are covered."""
@@ -73,7 +57,8 @@ class Applications(msgspec.Struct, frozen=True):
 
         Returns the same object if admission would not change it.
         """
-        if not self.asks(pod) or not plan_label(pod).ops:
+        asks = self.asks(pod.metadata.namespace, pod.labels.get(LABEL, ""))
+        if not asks or not plan_label(pod).ops:
             return pod
         metadata = structs.replace(pod.metadata, labels=asking(pod.labels))
         return structs.replace(pod, metadata=metadata)

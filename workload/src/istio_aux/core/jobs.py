@@ -15,34 +15,24 @@ import msgspec
 from istio_aux.core import ownership
 from istio_aux.core.pod import Condition, Metadata, OwnerReference, Pod, Struct
 
+# Annotation of a pod: how often its index has failed (with backoffLimitPerIndex).
 INDEX_FAILURES = "batch.kubernetes.io/job-index-failure-count"
-"""Annotation of a pod: how often its index has failed (with backoffLimitPerIndex)."""
-
+# Condition that an eviction sets on a pod (k8s@1.36 eviction.go); a suspension does not.
 _DISRUPTED = "DisruptionTarget"
-"""Condition that an eviction sets on a pod (k8s@1.36 eviction.go); a suspension does not."""
-
+# Conditions of a Job whose controller makes no more pods (job_controller.go syncJob, 1.9
+# common_types.go).
 _FINISHED = frozenset({"Succeeded", "Failed", "Complete", "SuccessCriteriaMet", "FailureTarget"})
-"""Conditions of a Job whose controller makes no more pods (job_controller.go syncJob, 1.9
-common_types.go)."""
-
+# Owners of Jobs that fail or start again when one of their Jobs fails, with their API groups.
 _FAIL_WITH_A_JOB = {"JobSet": "jobset.x-k8s.io", "TrainJob": "trainer.kubeflow.org"}
-"""Owners of Jobs that fail or start again when one of their Jobs fails, with their API groups."""
 
 
 class JobApi(msgspec.Struct, frozen=True):
-    """An API whose Jobs can be suspended.
-
-    Attributes:
-        version: which version of it is used.
-        policy: the field of the spec with ``suspend`` and ``managedBy``; empty: the spec itself.
-        job_name: label of the pods with the name of their Job.
-        manager: ``managedBy`` of Jobs that the API's own controller manages.
-    """
+    """An API whose Jobs can be suspended."""
 
     version: str
-    policy: str
-    job_name: str
-    manager: str
+    policy: str  # The field of the spec with ``suspend`` and ``managedBy``; empty: the spec itself.
+    job_name: str  # Label of the pods with the name of their Job.
+    manager: str  # ``managedBy`` of Jobs that the API's own controller manages.
 
 
 _BATCH = JobApi("batch/v1", "", "batch.kubernetes.io/job-name", "kubernetes.io/job-controller")
@@ -53,8 +43,8 @@ _TRAINING = JobApi(
     "training.kubeflow.org/job-name",
     "kubeflow.org/training-operator",
 )
+# All kinds that can be suspended.
 KINDS: Mapping[str, JobApi] = {"Job": _BATCH, **dict.fromkeys(ownership.TRAINING_KINDS, _TRAINING)}
-"""All kinds that can be suspended, and their APIs."""
 
 
 def api_of(owner: OwnerReference | None) -> JobApi | None:
@@ -67,8 +57,8 @@ class FailureRule(Struct, frozen=True):
     """One of ``podFailurePolicy.rules``; the first that matches counts."""
 
     action: str = ""
+    # Nobody knows the exit code of a program that is told to stop: it may match or not.
     on_exit_codes: dict[str, object] | None = None
-    """Nobody knows the exit code of a program that is told to stop: it may match or not."""
     on_pod_conditions: tuple[Condition, ...] | None = None
 
 
@@ -95,14 +85,12 @@ class JobSpec(RunPolicy, frozen=True):
 
 
 class JobStatus(Struct, frozen=True):
-    """``status``; only that of a batch Job counts pods.
-
-    ``uncounted_terminated_pods`` has UIDs of pods that are about to be counted.
-    """
+    """``status``; only that of a batch Job counts pods."""
 
     conditions: tuple[Condition, ...] | None = None
     failed: int | None = None
     terminating: int | None = None
+    # UIDs of pods that are about to be counted.
     uncounted_terminated_pods: dict[str, tuple[str, ...] | None] | None = None
 
 
@@ -134,8 +122,8 @@ class Job(Struct, frozen=True):
         return any(c.type == condition and c.status == "True" for c in found)
 
 
+# Stands for a Job that does not exist any more.
 GONE = Job(status=JobStatus(conditions=(Condition(type="Failed", status="True"),)))
-"""Stands for a Job that does not exist any more."""
 
 
 class KeepPod(msgspec.Struct, frozen=True):

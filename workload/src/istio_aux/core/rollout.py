@@ -41,21 +41,16 @@ from istio_aux.core.pod import Pod, Struct
 class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Times in seconds, and the rate limit of the whole cluster."""
 
-    at_once: int = 5
-    """Controllers of which a pod is being replaced at the same time."""
-    patience: float = 600.0
-    """For a replacement: a Deployment's default progressDeadlineSeconds."""
+    at_once: int = 5  # Controllers of which a pod is being replaced at the same time.
+    patience: float = 600.0  # For a replacement: a Deployment's default progressDeadlineSeconds.
+    # A pod that is still there after that was not evicted. The API server works on a request for up
+    # to 60 s (kube-apiserver --request-timeout), and a watch may lag.
     doubt: float = 90.0
-    """After which a pod that is still there was not evicted. The API server works on a request for
-    up to 60 s (kube-apiserver --request-timeout), and a watch may lag."""
+    # After a refusal: the status of a PodDisruptionBudget lags behind a pod that is Ready.
     first_retry: float = 1.0
-    """After a refusal: the status of a PodDisruptionBudget lags behind a pod that is Ready. A
-    longer Retry-After of the API server takes precedence."""
     last_retry: float = 300.0
-    memory: float = 86400.0
-    """For a restart that did not help. One more is tried afterwards."""
-    second_look: float = 1.0
-    """After a pod had changed since it was chosen. A watch lags by milliseconds."""
+    memory: float = 86400.0  # For a restart that did not help. One more is tried afterwards.
+    second_look: float = 1.0  # After a pod had changed since it was chosen. A watch lags by ms.
 
 
 class Moment(NamedTuple):
@@ -66,7 +61,7 @@ class Moment(NamedTuple):
 
 
 class Sidecar(StrEnum):
-    """Whether a pod has its sidecar; without one, whether it should (unknown: not known)."""
+    """Whether a pod has its sidecar, and if not, whether it should."""
 
     PRESENT = "present"
     MISSING = "missing"
@@ -75,25 +70,16 @@ class Sidecar(StrEnum):
 
 
 class Replica(Struct, frozen=True, gc=False):
-    """A pod of a controller, as it is now; `replica` makes one.
-
-    Attributes:
-        ready: whether it serves. A Job's pod with a sidecar always does: it may finish before
-            anybody sees it Ready.
-        deleting: whether it has a deletionTimestamp.
-        restart: whether `repair.decide` wants it restarted.
-        ordinal: its number in a StatefulSet; None elsewhere.
-        created: seconds since 1970; 0 if not known.
-    """
+    """A pod of a controller, as it is now; `replica` makes one."""
 
     name: str
     uid: str
     sidecar: Sidecar
     ready: bool = False
-    deleting: bool = False
-    restart: bool = False
-    ordinal: int | None = None
-    created: float = 0.0
+    deleting: bool = False  # Whether it has a deletionTimestamp.
+    restart: bool = False  # Whether `repair.decide` wants it restarted.
+    ordinal: int | None = None  # Its number in a StatefulSet.
+    created: float = 0.0  # Seconds since 1970.
 
 
 class Replacement(Struct, frozen=True):
@@ -118,18 +104,14 @@ class Failure(Struct, frozen=True):
 
 
 class Rollout(Struct, frozen=True):
-    """What was done about the pods of one controller, and its result.
-
-    ``refusals`` counts refused evictions in a row, and ``refusal`` is why the last one was. No
-    eviction is tried before the steady time ``retry_at``; the last one was tried at ``served``.
-    """
+    """What was done about the pods of one controller, and its result. Times are steady."""
 
     replacing: Replacement | None = None
     failure: Failure | None = None
-    refusals: int = 0
-    refusal: str = ""
-    retry_at: float = 0.0
-    served: float | None = None
+    refusals: int = 0  # Refused evictions in a row.
+    refusal: str = ""  # Why the last one was refused.
+    retry_at: float = 0.0  # No eviction is tried before.
+    served: float | None = None  # When the last eviction was tried.
 
     @property
     def idle(self) -> bool:
@@ -151,14 +133,11 @@ class Hold(Struct, frozen=True):
 
 
 class Stop(Struct, frozen=True):
-    """Restart no pod of this controller, and report that; ask again as for `Hold`.
-
-    ``uid`` is that of the pod that shows that a restart does not help, if there is one.
-    """
+    """Restart no pod of this controller, and report that; ask again as for `Hold`."""
 
     reason: str
     until: float | None = None
-    uid: str = ""
+    uid: str = ""  # Of the pod that shows that a restart does not help, if there is one.
 
 
 Step = Next | Hold | Stop
@@ -166,38 +145,29 @@ Step = Next | Hold | Stop
 
 def replica(pod: Pod, action: repair.RepairAction) -> Replica:
     """Reduce a pod and the decision about it."""
-    present = repair.has_sidecar(pod)
-    created = pod.metadata.creation_timestamp
+    meta, owner, present = pod.metadata, ownership.controller(pod), repair.has_sidecar(pod)
+    deleting, created = meta.deletion_timestamp is not None, meta.creation_timestamp
+    ready = any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions or ())
+    # A Job's pod with a sidecar may finish before anybody sees it Ready.
+    ready = ready or (present and owner is not None and ownership.is_job(owner))
     return Replica(
-        name=pod.metadata.name,
-        uid=pod.metadata.uid,
+        name=meta.name,
+        uid=meta.uid,
         sidecar=Sidecar.PRESENT if present else _sidecar(action),
-        ready=serves(pod, present),
-        deleting=pod.metadata.deletion_timestamp is not None,
+        ready=ready and not deleting,
+        deleting=deleting,
         restart=isinstance(action, repair.Restart),
         ordinal=ownership.ordinal(pod),
         created=created.timestamp() if created else 0.0,
     )
 
 
-def serves(pod: Pod, present: bool) -> bool:
-    """Whether a pod is `Replica.ready`; ``present``: whether it has a sidecar."""
-    if pod.metadata.deletion_timestamp is not None:
-        return False
-    for condition in pod.status.conditions or ():
-        if condition.type == "Ready" and condition.status == "True":
-            return True
-    owner = ownership.controller(pod) if present else None
-    return owner is not None and ownership.is_job(owner)
-
-
 def first_in_line(
     waiting: Mapping[str, Rollout], active: Iterable[Rollout], now: Moment, limits: RolloutLimits
 ) -> list[str]:
-    """Choose the controllers that may restart a pod now, the longest unserved first.
+    """Choose from those ``waiting`` to restart a pod now, the longest unserved first.
 
-    The next step of those in ``waiting`` is `Next`; all others that are replacing a pod are
-    ``active``.
+    ``active`` are all that are replacing a pod.
     """
     begun = [rollout.replacing.since for rollout in active if rollout.replacing]
     free = limits.at_once - sum(now.steady < since + limits.patience for since in begun)
@@ -244,10 +214,9 @@ def started(rollout: Rollout, pods: Iterable[Replica], pod: Replica, now: Moment
 def refused(
     rollout: Rollout, why: str, now: Moment, limits: RolloutLimits, *, asked: float = 0.0
 ) -> Rollout:
-    """The API server did not evict the pod.
+    """The API server did not evict the pod, usually because of a PodDisruptionBudget (429).
 
-    Usually a PodDisruptionBudget does not allow it now (429). The delay grows with each refusal,
-    and is at least ``asked`` seconds (Retry-After).
+    The delay grows with each refusal, and is at least ``asked`` seconds (Retry-After).
     """
     # Bounded: a float has no 2 ** 1024.
     wait = min(limits.first_retry * 2 ** min(rollout.refusals, 32), limits.last_retry)

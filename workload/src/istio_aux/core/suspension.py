@@ -35,39 +35,34 @@ from istio_aux.core import ownership
 from istio_aux.core.jobs import Job, JobApi, api_of, queued_by_kueue
 from istio_aux.core.pod import Pod
 
+# Label of a Job that we suspended. An annotation of the same name says since when, and what to do
+# if nobody resumes the Job.
 MARK = "istio-aux.io/suspended-for"
-"""Label of a Job that we suspended. An annotation of the same name says since when, and what to do
-if nobody resumes the Job."""
-SIDECAR = "sidecar"
-"""Value of the label."""
+SIDECAR = "sidecar"  # Value of the label.
+# How the annotation begins.
 _SINCE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
-"""How the annotation begins."""
+
+
+_NOTE = (
+    "{:%Y-%m-%dT%H:%M:%SZ} istio-aux suspended this job until its pods are gone, and resumes it"
+    " then. If istio-aux is no longer installed, set suspend to false."
+)
 
 
 class SuspensionLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Times in seconds.
+    """Times in seconds."""
 
-    Attributes:
-        settle: between the end of the last pod and the resumption: the operator watches Jobs and
-            pods on two connections, and must not see the resumption first.
-        doubt: after which an operator that has done nothing is considered down.
-        longest: how long a Job stays suspended at most, beyond the grace period of its pods.
-        grace: how much of that grace period is waited for: a checkpoint may take many minutes.
-        look: between two looks at a suspended Job.
-        late: after which pods that are still there are reported: most have 30 s to end.
-        first_retry: after an error; each further one doubles it, up to ``last_retry``.
-        search: between two searches for marked Jobs: a request that seemed lost may have been
-            performed.
-    """
-
+    # Between the end of the last pod and the resumption: the operator watches Jobs and pods on two
+    # connections, and must not see the resumption first.
     settle: float = 2.0
-    doubt: float = 60.0
-    longest: float = 600.0
-    grace: float = 3600.0
-    look: float = 1.0
-    late: float = 120.0
-    first_retry: float = 1.0
+    doubt: float = 60.0  # After which an operator that has done nothing is considered down.
+    longest: float = 600.0  # How long a Job stays suspended beyond the grace period of its pods.
+    grace: float = 3600.0  # How much of that is waited for: a checkpoint may take many minutes.
+    look: float = 1.0  # Between two looks at a suspended Job.
+    late: float = 120.0  # After which pods that are still there are reported: most have 30 s.
+    first_retry: float = 1.0  # After an error; each further one doubles it.
     last_retry: float = 30.0
+    # Between two searches for marked Jobs: a request that seemed lost may have been performed.
     search: float = 600.0
 
 
@@ -119,8 +114,8 @@ def is_marked(job: Job) -> bool:
 def since(job: Job, first_seen: datetime) -> datetime:
     """When the Job was suspended, as its annotation says.
 
-    Anybody may write that annotation. If it has no time, or one after ``first_seen``, when this
-    process first saw the Job suspended, then ``first_seen`` counts.
+    Anybody may write that annotation. ``first_seen``, when this process first saw the Job
+    suspended, counts if it is earlier, or the annotation has no time.
     """
     found = _SINCE.match((job.metadata.annotations or {}).get(MARK, ""))
     try:
@@ -155,26 +150,19 @@ def follow(
 
 def patch(api: JobApi, job: Job, action: Suspend | Resume | Unmark) -> Mapping[str, object]:
     """The merge patch for the Job; its uid and resourceVersion are preconditions."""
-    suspend = isinstance(action, Suspend)
+    note = _NOTE.format(action.now.astimezone(UTC)) if isinstance(action, Suspend) else None
     body: dict[str, object] = {
         "metadata": {
             "uid": job.metadata.uid,
             "resourceVersion": job.metadata.resource_version,
-            "labels": {MARK: SIDECAR if suspend else None},
-            "annotations": {MARK: _note(action.now) if isinstance(action, Suspend) else None},
+            "labels": {MARK: SIDECAR if note else None},
+            "annotations": {MARK: note},
         }
     }
     if not isinstance(action, Unmark):
-        policy = {"suspend": suspend}
+        policy = {"suspend": note is not None}
         body["spec"] = {api.policy: policy} if api.policy else policy
     return body
-
-
-def _note(now: datetime) -> str:
-    return (
-        f"{now.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ} istio-aux suspended this job until its pods are"
-        " gone, and resumes it then. If istio-aux is no longer installed, set suspend to false."
-    )
 
 
 def _deadline(left: Sequence[Pod], since: datetime, limits: SuspensionLimits) -> datetime:

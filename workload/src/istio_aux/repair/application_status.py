@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,28 +17,20 @@ from istio_aux.repair.pod_store import PodStore, StoredPod
 
 _log = logging.getLogger(__name__)
 
-POLL = 2.0
-"""Seconds between two reads of the file."""
-
-_NAMED = 3
-"""Pods that a reason names; the others are counted."""
+POLL = 2.0  # Seconds between two reads of the file.
+_NAMED = 3  # Pods that a reason names; the others are counted.
 
 
 class ApplicationMesh(msgspec.Struct, frozen=True, rename="kebab"):
-    """An application that asks for sidecars, as ``/status`` shows it.
-
-    ``live`` says whether a new pod of it would get its sidecar now, ``meshed`` whether each of its
-    pods has one; None: not known. ``revision`` and ``root_namespace`` are those of the Istio whose
-    injector selects its pods.
-    """
+    """An application that asks for sidecars, as ``/status`` shows it."""
 
     namespace: str
     name: str
-    live: bool | None
+    live: bool | None  # Whether a new pod of it would get its sidecar now; None: not known.
     live_reason: str
-    revision: str
+    revision: str  # As the next, of the Istio whose injector selects its pods.
     root_namespace: str
-    meshed: bool | None
+    meshed: bool | None  # Whether each of its pods has its sidecar; None: not known.
     meshed_reason: str
 
 
@@ -80,21 +73,14 @@ def application_status(store: PodStore, unlisted: str = "") -> list[ApplicationM
 
     ``unlisted`` says why the pods are not known; empty if they are.
     """
-    models = store.applications.models
-    every = {Application(model, EVERY) for model in models}
-    asking = sorted(store.applications.named | every, key=lambda each: (each.namespace, each.name))
-    found: dict[tuple[str, str], list[StoredPod]] = {(a.namespace, a.name): [] for a in asking}
-    names = {each.name for each in asking}
-    # This runs often, and most pods belong to no application that asks.
+    found = defaultdict[Application, list[StoredPod]](list)
     for pod in store.pods.values():
-        namespace, name = pod.key.namespace, pod.application
-        if not name or pod.replica.deleting:
-            continue
-        if name in names:
-            found.get((namespace, name), []).append(pod)
-        if namespace in models:
-            found[namespace, EVERY].append(pod)
-    return [_status(store, each, found[each.namespace, each.name], unlisted) for each in asking]
+        if pod.application and not pod.replica.deleting:
+            for name in (pod.application, EVERY):
+                found[Application(pod.key.namespace, name)].append(pod)
+    every = {Application(model, EVERY) for model in store.applications.models}
+    asking = sorted(store.applications.named | every, key=lambda each: (each.namespace, each.name))
+    return [_status(store, each, found[each], unlisted) for each in asking]
 
 
 def _status(

@@ -47,27 +47,21 @@ _SEVERAL_BUDGETS = "more than one PodDisruptionBudget"
 
 
 class Unmeshed(msgspec.Struct, frozen=True):
-    """A pod that should have a sidecar and has none, as ``/status`` shows it.
-
-    ``owner`` is its controller, ``StatefulSet/web``, and ``since`` is when the pod was created.
-    """
+    """A pod that should have a sidecar and has none, as ``/status`` shows it."""
 
     namespace: str
     name: str
-    owner: str
+    owner: str  # Its controller, such as StatefulSet/web.
     reason: str
-    since: datetime
+    since: datetime  # When the pod was created.
 
 
 class NotRestarted(msgspec.Struct, frozen=True):
-    """The pod was not restarted; ``changed``: it, or what is known of it, is not what it was.
-
-    ``asked`` is how many seconds the API server asks us to wait.
-    """
+    """Why a pod was not restarted."""
 
     reason: str
-    asked: float = 0.0
-    changed: bool = False
+    asked: float = 0.0  # Seconds that the API server asks us to wait.
+    changed: bool = False  # Whether the pod, or what is known of it, is not what it was.
 
 
 class RepairController:
@@ -321,6 +315,7 @@ class RepairController:
         return refused
 
     async def _send(self, pod: Pod, restart: Restart) -> NotRestarted | None:
+        """Evict the pod, or suspend its Job."""
         try:
             if restart.suspend:
                 why = await self._suspended_jobs.suspend(pod)
@@ -348,24 +343,19 @@ class RepairController:
         """Check that a new pod of an application that asks for sidecars would get one.
 
         That depends on our own admission, too, which the API server does not call yet right after
-        the start of this process. Only the creation of a pod shows all of it.
+        the start of this process.
         """
         bare = pod.bare
         if bare is None or self._store.applications.judged(bare) is bare:
             return None
+        # Only the label that our admission adds matters here.
+        metadata = {"labels": bare.labels, "annotations": {START: "off"}}
+        containers = [injection_probe.CONTAINER]
         new = {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {
-                "generateName": injection_probe.NAME,
-                "labels": bare.labels,
-                # Only the label that our admission adds matters here.
-                "annotations": {START: "off"},
-            },
-            "spec": {
-                "automountServiceAccountToken": False,
-                "containers": [injection_probe.CONTAINER],
-            },
+            "metadata": {"generateName": injection_probe.NAME, **metadata},
+            "spec": {"automountServiceAccountToken": False, "containers": containers},
         }
         try:
             body = msgspec.json.encode(new)

@@ -36,39 +36,28 @@ _ANNOTATIONS = (INJECT, INJECTED, MIRROR, jobs.INDEX_FAILURES)
 
 @dataclass(slots=True, eq=False)
 class StoredPod:
-    """A pod.
-
-    Attributes:
-        reason: why ``replica`` was decided on like that.
-        application: the value of its label `LABEL`, or empty.
-        bare: what decides of a pod without a sidecar whose decision depends on other objects;
-            None if only a change of the pod itself can make it unmeshed.
-    """
+    """A pod, and the decision about it."""
 
     key: Key
     replica: Replica = _UNDECIDED
     reason: str = ""
     owner: PodOwner | None = None
-    application: str = ""
+    application: str = ""  # The value of its label `LABEL`.
     running: bool = False
+    # The pod itself, reduced. None if only a change of the pod can make it unmeshed.
     bare: Pod | None = None
 
 
 @dataclass(slots=True, eq=False)
 class PodOwner:
-    """A controller of pods. Nobody checks that its UID is that of an object in the namespace.
-
-    Attributes:
-        job: the batch Job as it was read last, before a pod of it was to be restarted.
-        step: what is next; None: none of its pods is to be restarted.
-    """
+    """A controller of pods. Nobody checks that its UID is that of an object in the namespace."""
 
     namespace: str
     reference: OwnerReference
     pods: list[StoredPod] = field(default_factory=list[StoredPod])
-    job: jobs.Job | None = None
+    job: jobs.Job | None = None  # The batch Job, read before a pod of it is restarted.
     rollout: Rollout = field(default_factory=Rollout)
-    step: Step | None = None
+    step: Step | None = None  # None: none of its pods is to be restarted.
 
     def __str__(self) -> str:
         return f"{self.reference.kind}/{self.reference.name}"

@@ -42,25 +42,17 @@ class SuspendedJob(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True, eq=False)
 class _Suspension:
-    """One suspended Job.
-
-    Attributes:
-        since: when it was suspended, or when this process first saw that.
-        began: when this process first saw it, by the monotonic clock, as ``gone`` and ``next``.
-        gone: since when it has no pods; None if it has some.
-        next: when to look again.
-        reported: whether it was reported that its pods are late.
-    """
+    """One suspended Job. All times but ``since`` are of the monotonic clock."""
 
     key: Key
     owner: OwnerReference
     backoff: Backoff
     since: datetime = field(default_factory=lambda: datetime.now(UTC))
-    began: float = field(default_factory=time.monotonic)
-    gone: float | None = None
-    next: float = 0.0
+    began: float = field(default_factory=time.monotonic)  # When this process first saw it.
+    gone: float | None = None  # Since when it has no pods.
+    next: float = 0.0  # When to look again.
     reason: str = "it was just suspended"
-    reported: bool = False
+    reported: bool = False  # Whether it was reported that its pods are late.
 
 
 class SuspendedJobs:
