@@ -176,8 +176,7 @@ class Option(NamedTuple):
 
     read: Read
     meaning: str
-    field: str = ""
-    """``struct.field`` for a field of a nested struct; empty: the option's name."""
+    field: str = ""  # ``struct.field`` for a field of a nested struct; empty: the option's name.
 
 
 OPTIONS = {

@@ -34,45 +34,32 @@ class UnreadableObject(msgspec.Struct, frozen=True):
 
 
 class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
-    """What ``/status`` shows; the names are a contract, which workload/README.md documents.
-
-    Attributes:
-        missing: why it is not ready, in lines for a person; also what only repair waits for.
-        called_before_us: Istio's webhook configurations that sort before ours; None if unknown.
-        injectors: sorted by configuration; empty until they are known.
-        injector_live: whether any of them is; None if unknown.
-        stuck_pods: the oldest first; empty unless this process leads.
-        unmeshed_pods: the oldest first, at most `UNMESHED`; all are in ``unmeshed_total``.
-        unmeshed_unknown: pods without a sidecar that may or may not need one.
-        suspended_jobs: Jobs that wait for their pods to go; empty unless this process leads.
-        unreadable_objects: at most `UNREADABLE`; all are in ``unreadable_total``.
-        quits_total: proxies that exited after this process told them to.
-        lease_holder: who acts; empty if unknown or without a Lease.
-    """
+    """What ``/status`` shows; the names are a contract, which workload/README.md documents."""
 
     ready: bool
-    missing: list[str]
+    missing: list[str]  # Why it is not ready, in lines for a person, and what repair waits for.
     start_mode: StartMode
     capability: Capability
+    # Istio's webhook configurations that sort before ours; None if unknown.
     called_before_us: tuple[str, ...] | None
-    injectors: list[Injector]
-    injector_live: bool | None
+    injectors: list[Injector]  # Sorted by configuration; empty until they are known.
+    injector_live: bool | None  # Whether any of them is; None if unknown.
     watched_pods: int
     selected_namespaces: list[str]
-    stuck_pods: list[Stuck]
+    stuck_pods: list[Stuck]  # As the next two, the oldest first; empty unless this process leads.
     blocked_pods: list[Blocked]
     lost_pods: list[Lost]
     race: RacePolicy
-    unmeshed_pods: list[Unmeshed]
+    unmeshed_pods: list[Unmeshed]  # The oldest first, at most `UNMESHED`.
     unmeshed_total: int
-    unmeshed_unknown: int
-    suspended_jobs: list[SuspendedJob]
+    unmeshed_unknown: int  # Pods without a sidecar that may or may not need one.
+    suspended_jobs: list[SuspendedJob]  # Empty unless this process leads.
     applications: list[ApplicationMesh]
-    unreadable_objects: list[UnreadableObject]
+    unreadable_objects: list[UnreadableObject]  # At most `UNREADABLE`.
     unreadable_total: int
-    quits_total: int
+    quits_total: int  # Proxies that exited after this process told them to.
     leader: bool
-    lease_holder: str
+    lease_holder: str  # Empty if unknown or without a Lease.
     quit: QuitMode
     capability_why: str = ""
     version: str = version("istio-aux")

@@ -31,13 +31,9 @@ from istio_aux.kube.errors import (
 )
 from istio_aux.kube.objects import Key, Reader
 
-NO_ANSWER = 1
-"""Exit status when the API server refuses or does not answer."""
-BAD_CREDENTIALS = 2
-"""Exit status when the credentials cannot be used."""
-
-UNREADABLE_SHOWN = 3
-"""How many pods that cannot be read are named; the others are counted."""
+NO_ANSWER = 1  # Exit status when the API server refuses or does not answer.
+BAD_CREDENTIALS = 2  # Exit status when the credentials cannot be used.
+UNREADABLE_SHOWN = 3  # Unreadable pods that are named; the others are counted.
 
 _NAMESPACES = actions.collection("v1", "namespaces")
 _pod = Reader(Pod, "pod")
@@ -45,14 +41,11 @@ _namespace = Reader(Namespace, "namespace")
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
-    """The pods to audit: of one namespace, of the namespaces that a selector matches, or all.
-
-    Pods of ``applications`` should have a sidecar even if they do not ask for one themselves.
-    """
+    """The pods to audit: of one namespace, of the namespaces that a selector matches, or all."""
 
     namespace: str | None = None
     selector: Selector = Selector()
-    applications: Applications = Applications()
+    applications: Applications = Applications()  # Their pods should have a sidecar.
 
 
 def explain(
@@ -111,12 +104,8 @@ async def look(
 ) -> report.Audit:
     """Read the pods that are not finished, and judge each of them as of now.
 
-    ``progress`` is called after each page but the last. It cannot say how many pods there are: the
-    API server counts only lists without a field selector (ListMeta.remainingItemCount).
-
-    Raises:
-        KubeError: the API server refuses or does not answer. A refusal of what only unmeshed pods
-            need is one of the gaps instead.
+    ``progress`` is called after each page but the last. A refusal of what only unmeshed pods need
+    is no `KubeError`, but one of the gaps.
     """
     findings, now = list[report.Finding](), datetime.now(UTC)
     seen, unknown, unreadable = set[str](), Counter[str](), dict[Key, str]()
@@ -162,11 +151,7 @@ async def look(
 async def _namespaces(
     client: Client, scope: Scope
 ) -> tuple[dict[str, Mapping[str, str]], tuple[str, ...]]:
-    """The labels of the namespaces in scope, by name, and why some are unknown.
-
-    Raises:
-        KubeError: they are needed to select namespaces, and cannot be read.
-    """
+    """The labels of the namespaces in scope, by name, and why some are unknown."""
     if scope.selector.requirements:
         params = {"labelSelector": str(scope.selector)}
         if scope.namespace is not None:

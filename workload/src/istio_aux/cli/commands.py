@@ -20,8 +20,7 @@ from istio_aux.core.policy import Capability, Policy, Start
 
 AddParser = Callable[..., argparse.ArgumentParser]
 
-_INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it: 128 + SIGINT."""
+_INTERRUPTED = 130  # Exit status after Ctrl-C, as shells have it: 128 + SIGINT.
 
 _COLOUR = "Colour is for terminals; NO_COLOR turns it off, FORCE_COLOR on."
 _CREDENTIALS = "default: $KUBECONFIG, else ~/.kube/config, else the pod's own"

@@ -14,8 +14,7 @@ from istio_aux.core import documents, patch, review, start
 from istio_aux.core import pod as pods
 from istio_aux.core.policy import Policy, Start
 
-BAD_INPUT = 2
-"""Exit status when a document or file is bad; all others are answered."""
+BAD_INPUT = 2  # Exit status when a document or file is bad; all others are answered.
 
 
 Answer = Callable[[documents.Document], Sequence[str]]
@@ -44,10 +43,7 @@ def explain(
 
 
 def mutate(files: Iterable[str], how: Start) -> int:
-    """Print each pod as admission would change it, and the answer to each AdmissionReview.
-
-    Returns the exit status.
-    """
+    """Print each pod as admission would change it, and answer each AdmissionReview."""
 
     def answer(document: documents.Document) -> Sequence[str]:
         kinds = {"Pod": "v1", review.KIND: review.API_VERSION}

@@ -19,8 +19,7 @@ import msgspec
 from istio_aux.cli.report import Audit, Explanation
 
 _GAP = "  "
-_NARROWEST = 20
-"""Columns that the last cell of a fitted table keeps, even if the line then wraps."""
+_NARROWEST = 20  # Columns that the last cell of a fitted table keeps, even if the line then wraps.
 
 
 class Style(StrEnum):
@@ -47,17 +46,11 @@ class Cell(NamedTuple):
 
 
 class Terminal(NamedTuple):
-    """What a stream leads to.
+    """What a stream leads to."""
 
-    Attributes:
-        interactive: a terminal that obeys control sequences.
-        colour: whether styles are shown.
-        width: columns; None for a pipe, a file, or a terminal that does not tell.
-    """
-
-    interactive: bool = False
+    interactive: bool = False  # A terminal that obeys control sequences.
     colour: bool = False
-    width: int | None = None
+    width: int | None = None  # Columns; None for a pipe, a file, or a terminal that does not tell.
 
     @classmethod
     def of(cls, stream: TextIO, environ: Mapping[str, str] = os.environ) -> Self:
@@ -161,6 +154,7 @@ def _header(titles: str) -> list[Cell]:
 
 
 _UNITS = {1: "s", 60: "m", 3600: "h", 86400: "d"}
+# Below how many seconds an age has which unit, and which smaller one for the rest.
 _SIZES = (
     (2 * 60, 1, 1),
     (10 * 60, 60, 1),
@@ -170,7 +164,6 @@ _SIZES = (
     (8 * 86400, 86400, 3600),
     (math.inf, 86400, 86400),
 )
-"""Below how many seconds an age has which unit, and which smaller one for the rest."""
 
 
 def age(since: datetime | None, now: datetime) -> str:

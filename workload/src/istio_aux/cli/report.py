@@ -14,10 +14,7 @@ from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Policy, RepairPolicy
 from istio_aux.core.start import effective_start
 
-State = Literal["stuck", "blocked", "lost", "unmeshed"]
-"""``stuck``: only the proxy keeps the pod running. ``blocked``: some payload containers are
-finished and others are not, or an annotation is invalid. ``lost``: the proxy ended before the
-payload. ``unmeshed``: the pod should have a proxy and has none."""
+State = Literal["stuck", "blocked", "lost", "unmeshed"]  # `audit --help` says what they mean.
 
 
 class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -33,42 +30,30 @@ class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of `audit`; its JSON names are a contract.
-
-    Attributes:
-        since: when the last finished payload container ended, or the proxy of a lost pod, or when
-            an unmeshed pod was created; None if the kubelet does not say.
-        action: what `serve` would do in a selected namespace.
-        by: what a blocked pod waits for: containers, or an invalid annotation.
-        configuration: the webhook configuration that selects an unmeshed pod.
-    """
+    """One line of `audit`; its JSON names are a contract."""
 
     namespace: str
     name: str
     uid: str
     state: State
+    # When the last finished payload container ended, or the proxy of a lost pod, or when an
+    # unmeshed pod was created; None if the kubelet does not say.
     since: datetime | None
-    action: str
+    action: str  # What `serve` would do in a selected namespace.
     reason: str
-    by: tuple[str, ...] = ()
+    by: tuple[str, ...] = ()  # What a blocked pod waits for: containers, or an invalid annotation.
     containers: dict[str, quitting.ContainerVerdict] = {}
-    configuration: str = ""
+    configuration: str = ""  # The webhook configuration that selects an unmeshed pod.
 
 
 class Audit(msgspec.Struct, frozen=True):
-    """The findings among all pods that were read.
-
-    Attributes:
-        namespaces: how many are selected; None without a selector.
-        unknown: how many pods have no sidecar, or cannot be read, and may or may not need one.
-        gaps: why that is unknown, one line each.
-    """
+    """The findings among all pods that were read."""
 
     findings: list[Finding]
     pods: int
-    namespaces: int | None = None
-    unknown: int = 0
-    gaps: tuple[str, ...] = ()
+    namespaces: int | None = None  # How many are selected; None without a selector.
+    unknown: int = 0  # Pods without a sidecar, or unreadable ones, that may or may not need one.
+    gaps: tuple[str, ...] = ()  # Why that is unknown, one line each.
 
 
 def explain(pod: Pod, policy: Policy, now: datetime | None) -> Explanation:
@@ -80,11 +65,9 @@ def explain(pod: Pod, policy: Policy, now: datetime | None) -> Explanation:
 def audit(
     pod: Pod, expectation: Expectation, policy: Policy, now: datetime | None
 ) -> Finding | str | None:
-    """Judge one pod.
+    """Judge one pod; None when all is well.
 
-    Returns:
-        a finding; or, in one line, why it is unknown whether the pod lacks a sidecar; or None when
-        all is well.
+    The text says why it is unknown whether the pod lacks a sidecar.
     """
     match repair.decide(pod, expectation, RepairPolicy(), live=None):
         case repair.ReportUnmeshed(unmeshed=True, reason=reason):
