@@ -10,7 +10,6 @@ import lab
 import lightkube
 import pytest
 from istio_aux.core.pod import PROXY, Key, Pod
-from istio_aux.core.quit_state import proxy_exit
 from istio_aux.kube import access, actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.watch import Watch
@@ -38,7 +37,7 @@ class Seen:
             self._note("delete", last)
 
     def _note(self, verb: str, pod: Pod) -> None:
-        exited = proxy_exit(pod)
+        exited = pod.ended(PROXY)
         self.told.append((verb, pod.status.phase, exited.exit_code if exited else None))
         self._more.set()
 

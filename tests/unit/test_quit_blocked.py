@@ -23,7 +23,7 @@ async def test_a_blocked_pod_says_by_whom_at_once_and_tells_its_owner_later_and_
         await kept(world)
         (blocked,) = await until(world.controller.blocked, "it is known")
         assert (blocked.namespace, blocked.name) == ("training", "job")
-        assert blocked.by == ["cloud-sql-proxy"]
+        assert blocked.by == ("cloud-sql-proxy",)
         assert world.count("istio_aux_blocked_pods") == 1
         assert world.api.events == []
         await until(lambda: world.api.events, "the Event is there")

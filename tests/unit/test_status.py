@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from istio_aux.core.liveness import Injector, State
 from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
-from istio_aux.core.quit_state import Lost, Stuck
+from istio_aux.core.quit_state import TroubledPod
 from istio_aux.repair.application_status import ApplicationMesh
 from istio_aux.repair.controller import Unmeshed
 from istio_aux.status import ProcessStatus, shown
@@ -24,7 +24,7 @@ INJECTOR = Injector(
     native=Capability.NATIVE,
 )  # fmt: skip
 POD = Unmeshed(namespace="shop", name="web-0", owner="", reason="it is selected", since=NOON)
-STUCK = Stuck(namespace="shop", name="a", uid="1", since=NOON, attempts=3, reason="404")
+STUCK = TroubledPod(namespace="shop", name="a", uid="1", since=NOON, attempts=3, reason="404")
 APPLICATION = ApplicationMesh(
     namespace="shop", name="web", live=True, live_reason="it injects", revision="default",
     root_namespace="istio-system", meshed=False, meshed_reason="web-0 has none",
@@ -53,7 +53,7 @@ BEFORE = ProcessStatus(
         {"called_before_us": ("aaa",)},
         {"selected_namespaces": []},
         {"stuck_pods": []},
-        {"lost_pods": [Lost(namespace="shop", name="b", uid="2", reason="oom")]},
+        {"lost_pods": [TroubledPod(namespace="shop", name="b", uid="2", reason="oom")]},
         {"unmeshed_pods": [replace(POD, name="web-1")]},
         {"unmeshed_pods": [replace(POD, reason="not restarted")]},
         {"unmeshed_total": 501},

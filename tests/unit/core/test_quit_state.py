@@ -15,18 +15,15 @@ from istio_aux.core.quit_state import (
     Action,
     Answer,
     Delete,
-    Done,
     End,
     Limits,
     Look,
+    Outcome,
     PodState,
-    ProxyExit,
     QuitScope,
     Retry,
     Send,
     Sleep,
-    Step,
-    Superseded,
     Task,
 )
 from unit.core.pods import RUNNING, State, document, exited
@@ -35,6 +32,12 @@ NOW = datetime(2026, 11, 21, 8, 16, 40, tzinfo=UTC)
 DONE, ENDED = exited(0), exited(0, at="2026-11-21T08:16:30Z")
 WELL, DOUBTFUL = Answer(True, True, "exit code 0"), Answer(False, True, "no exit code")
 FINISHED = "every payload container is finished"
+EXITED = End(Outcome.EXITED, "istio-proxy exited with 0, 1 s after the payload", 1.0)
+GONE = End(Outcome.GONE, "the pod is gone")
+
+
+def superseded(reason: str) -> End:
+    return End(Outcome.SUPERSEDED, reason)
 
 
 def pod(main: State = DONE, proxy: State = RUNNING, version: int = 0, **more: Any) -> Pod:
@@ -52,7 +55,7 @@ class Story:
         self.state.observe(first or pod(), self.scope, NOW)
         due = self.state.due(self.scope)
         assert due
-        self.task = self.state.task = Task(self.state, due, since=NOW)
+        self.task = self.state.task = Task(self.state, due)
 
     def awake(self, seconds: float = 0) -> Action:
         return self.task.awake(self.scope, NOW + timedelta(seconds=seconds))
@@ -85,7 +88,7 @@ def test_a_quit_from_the_first_look_to_the_proof() -> None:
     assert story.answered() == Sleep(Limits().confirm)
     story.watched(pod(proxy=ENDED))
     assert not story.task.is_due(story.scope)
-    assert story.awake() == End(ProxyExit(0, 1.0)), "the watch is the proof: no second look"
+    assert story.awake() == EXITED, "the watch is the proof: no second look"
 
 
 @pytest.mark.parametrize(
@@ -100,21 +103,25 @@ def test_how_long_the_exit_is_waited_for(answer: Answer, seconds: float) -> None
     story.looked()
     assert story.answered(answer) == Sleep(seconds)
     assert story.awake() == Look()
-    assert story.looked(pod(proxy=exited(137))) == End(ProxyExit(137, 0.0))
+    assert story.looked(pod(proxy=exited(137))) == End(
+        Outcome.EXITED_NONZERO, "istio-proxy exited with 137, 0 s after the payload", 0.0
+    )
 
 
 def test_a_proxy_that_withstands_is_told_by_one_rung_after_the_other() -> None:
     """T16, T23: it is stuck after three failures, and every rung says why."""
-    story = Story()
+    story, trouble = Story(), None
     for count, rung in enumerate((Rung.EXEC, Rung.PORT_FORWARD, Rung.ENVOY, Rung.EXEC), 1):
         assert story.awake() == Look()
         assert story.looked() == Send(rung, "istio-proxy", 15020)
         story.answered(WELL if rung is Rung.EXEC else DOUBTFUL, rung)
         assert story.awake() == Look()
         assert story.looked() == Retry()
-        assert (story.state.stuck() is not None) is (count >= 3)
-    stuck = story.state.stuck()
-    assert stuck
+        trouble = story.state.trouble(story.scope)
+        assert (trouble is not None) is (count >= 3)
+    assert trouble
+    kind, stuck = trouble
+    assert kind == "stuck"
     assert stuck.attempts == 4
     assert stuck.reason == (
         "exec: exit code 0, but istio-proxy still runs; exec-envoy: no exit code; "
@@ -156,17 +163,17 @@ def test_a_pod_that_is_no_business_of_ours_any_more_is_not_told(
     story = Story()
     assert story.awake() == Look()
     change(story)
-    assert story.looked() == End(Superseded(reason))
+    assert story.looked() == superseded(reason)
     assert story.task.attempts == 0
 
 
 @pytest.mark.parametrize(
     ("seen", "outcome"),
     [
-        (None, Done.GONE),
-        (pod(main=RUNNING), Superseded("not finished: main (running)")),
-        (pod(proxy=ENDED), Superseded(f"{FINISHED}, and istio-proxy too")),
-        (pod(deleting=True), Superseded("the pod is being deleted")),
+        (None, GONE),
+        (pod(main=RUNNING), superseded("not finished: main (running)")),
+        (pod(proxy=ENDED), superseded(f"{FINISHED}, and istio-proxy too")),
+        (pod(deleting=True), superseded("the pod is being deleted")),
     ],
     ids=["gone", "restarted", "exited before", "deleted"],
 )
@@ -174,15 +181,15 @@ def test_what_is_read_right_before_an_attempt_decides(seen: Pod | None, outcome:
     """T19: and an exit that nobody asked for is none of ours."""
     story = Story()
     story.awake()
-    assert story.looked(seen, gone=seen is None) == End(outcome)
+    assert story.looked(seen, gone=seen is None) == outcome
 
 
 @pytest.mark.parametrize(
     ("change", "following"),
     [
         (leave, Look()),
-        (deselect, End(Superseded("the pod is no longer selected"))),
-        (depose, End(Superseded("another process leads"))),
+        (deselect, superseded("the pod is no longer selected")),
+        (depose, superseded("another process leads")),
         (stop, End()),
     ],
 )
@@ -199,9 +206,9 @@ def test_a_task_that_is_not_due_any_more_between_attempts(
 @pytest.mark.parametrize(
     ("read", "outcome"),
     [
-        (pod(proxy=ENDED, phase="Succeeded"), ProxyExit(0, 1.0)),
-        (None, Done.GONE),
-        (pod(), Superseded(FINISHED)),
+        (pod(proxy=ENDED, phase="Succeeded"), EXITED),
+        (None, GONE),
+        (pod(), superseded(FINISHED)),
     ],
     ids=["exited", "gone", "an older state"],
 )
@@ -209,17 +216,13 @@ def test_how_it_ended_for_a_pod_that_left_the_watch(read: Pod | None, outcome: A
     story = Story().told()
     leave(story)
     assert story.awake() == Look(), "the watch did not show the exit"
-    action = story.looked(read, gone=read is None)
-    if action == Look():
-        action = story.looked(read)
-    assert action == End(outcome)
+    assert story.looked(read, gone=read is None) == outcome
 
 
-def test_a_pod_that_left_and_cannot_be_read_is_tried_twice() -> None:
+def test_how_it_ended_is_not_known_if_a_pod_that_left_cannot_be_read() -> None:
     story = Story().told()
     leave(story)
-    assert (story.awake(), story.failed()) == (Look(), Look())
-    assert story.failed() == End(Superseded("not known: 503: busy"))
+    assert (story.awake(), story.failed()) == (Look(), superseded("not known: 503: busy"))
 
 
 def test_an_attempt_of_which_nothing_was_sent_is_none() -> None:
@@ -257,7 +260,7 @@ def test_a_grace_period_begins_again_when_the_payload_does() -> None:
 
 def test_a_dry_run_ends_where_the_attempt_would_begin_and_is_over_until_something_changes() -> None:
     story = Story(mode=QuitMode.DRY_RUN)
-    assert (story.awake(), story.looked()) == (Look(), End(Done.DRY_RUN))
+    assert (story.awake(), story.looked()) == (Look(), End(Outcome.DRY_RUN, FINISHED))
     assert story.state.due(story.scope) is None
     story.watched(pod(main=RUNNING))
     story.watched(pod())
@@ -276,15 +279,16 @@ def test_a_state_that_is_older_than_what_is_known_is_not_believed_for_a_while() 
 
 
 TORN = pod(main=RUNNING, proxy=ENDED, owner=("batch/v1", "Job"), version=5)
+LOST = "istio-proxy exited 0, not restarted (restartPolicy Never), but not finished: main (running)"
 DELETE = Policy(dead_proxy=DeadProxy.DELETE)
 
 
 @pytest.mark.parametrize(
     ("scope", "following"),
     [
-        ({}, End(Done.REPORTED)),
+        ({}, End(Outcome.REPORTED, LOST)),
         ({"policy": DELETE}, Delete("5")),
-        ({"policy": DELETE, "mode": QuitMode.DRY_RUN}, End(Done.REPORTED)),
+        ({"policy": DELETE, "mode": QuitMode.DRY_RUN}, End(Outcome.REPORTED, LOST)),
     ],
     ids=["report", "delete", "dry run"],
 )
@@ -292,12 +296,12 @@ def test_a_dead_proxy_gets_a_second_look(scope: dict[str, Any], following: Actio
     """T30, T41."""
     story = Story(TORN, **scope)
     assert story.awake() == Sleep(Limits().lost_after)
-    assert story.awake() == Look()
+    assert story.awake(2) == Look()
     assert story.looked(TORN) == following
     if isinstance(following, Delete):
         assert story.failed(reading=False) == Retry()
-        assert (story.awake(), story.looked(TORN)) == (Look(), following)
-        assert story.task.deleted() == End(Done.DELETED)
+        assert (story.awake(2), story.looked(TORN)) == (Look(), following)
+        assert story.task.deleted() == End(Outcome.DELETED, LOST)
     assert story.state.due(story.scope) is None
 
 
@@ -306,8 +310,7 @@ def test_a_dead_proxy_gets_a_second_look(scope: dict[str, Any], following: Actio
 )
 def test_a_pod_that_ends_with_its_proxy_is_not_reported(seen: Pod | None) -> None:
     story = Story(TORN)
-    story.awake()
-    assert story.awake() == Look()
+    assert story.awake(2) == Look()
     assert story.looked(seen, gone=seen is None) == End()
 
 
@@ -329,8 +332,10 @@ KEPT = pod(
 def test_a_pod_is_deleted_once_what_kept_it_from_that_is_over() -> None:
     """It was reported before: the level counts, not the change."""
     story = Story(KEPT, policy=DELETE)
-    assert (story.awake(), story.awake()) == (Sleep(Limits().lost_after), Look())
-    assert story.looked(KEPT) == End(Done.REPORTED)
+    assert story.awake(2) == Look()
+    reported = story.looked(KEPT)
+    assert isinstance(reported, End)
+    assert reported.outcome is Outcome.REPORTED
     assert story.state.due(story.scope) is None
     story.watched(TORN)
     assert story.state.due(story.scope) == "report"
@@ -339,34 +344,30 @@ def test_a_pod_is_deleted_once_what_kept_it_from_that_is_over() -> None:
 def test_a_report_on_an_older_state_does_not_put_off_a_deletion() -> None:
     """The API server answers from its cache; the watch has shown a newer state."""
     story = Story(KEPT, policy=DELETE)
-    assert (story.awake(), story.awake()) == (Sleep(Limits().lost_after), Look())
+    assert story.awake(2) == Look()
     story.watched(TORN)
     assert story.looked(KEPT) == Retry()
-    assert (story.awake(), story.looked(TORN)) == (Look(), Delete("5"))
+    assert (story.awake(2), story.looked(TORN)) == (Look(), Delete("5"))
+
+
+BLOCKED = pods.convert(document({"istio-proxy": RUNNING, "main": DONE, "side": RUNNING}))
 
 
 def test_the_owner_of_a_blocked_pod_is_told_after_a_while_and_once() -> None:
-    scope = QuitScope(namespaces={"training": "u"})
+    story = Story(BLOCKED)
+    story.state.observe(BLOCKED, story.scope, NOW + timedelta(seconds=45))
+    assert story.awake(45) == Sleep(15.0), "from when it was first seen"
+    assert story.awake(60) == End(Outcome.BLOCKED, "not finished: side (running)")
+    assert story.state.due(story.scope) is None
+
+
+def test_who_does_not_lead_any_more_leaves_the_owner_of_a_blocked_pod_to_others() -> None:
+    story = Story(BLOCKED)
+    depose(story)
+    assert story.awake(60) == End()
+
+
+def test_an_event_is_the_first_of_its_reason_once() -> None:
     state = PodState(Key("training", "job", "u-1"))
-    blocked = pods.convert(document({"istio-proxy": RUNNING, "main": DONE, "side": RUNNING}))
-    state.observe(blocked, scope, NOW)
-    later = NOW + timedelta(seconds=45)
-    state.observe(blocked, scope, later)
-    assert state.alarm(scope, later) == 15.0, "from when it was first seen"
-    scope.leading = False
-    assert state.alarm(scope, later) is None
-    scope.leading = True
-    assert state.first("ProxyQuitBlocked")
-    assert state.alarm(scope, later) is None
-    assert not state.first("ProxyQuitBlocked")
-
-
-def test_the_step_says_where_a_task_stands() -> None:
-    story = Story()
-    steps = [story.task.step]
-    for act in (story.awake, story.looked, story.answered, story.awake, story.looked):
-        act()
-        steps.append(story.task.step)
-    assert steps == [
-        Step.READY, Step.LOOKING, Step.SENDING, Step.CONFIRMING, Step.JUDGING, Step.READY,
-    ]  # fmt: skip
+    events = ("ProxyLost", "ProxyLost", "ProxyQuitBlocked")
+    assert [state.first(event) for event in events] == [True, False, True]

@@ -1,4 +1,4 @@
-"""What the controllers tell about their work: log lines, metrics, and Events for owners of pods.
+"""What the controllers report: log lines, metrics, and Events for the owners of pods.
 
 One log line for each new decision, each failed attempt and each end. An Event for what the owner of
 a pod should see.
@@ -9,19 +9,18 @@ from __future__ import annotations
 import logging
 from typing import Literal
 
-from istio_aux.core import quit_state
 from istio_aux.core.annotations import IGNORE_CONTAINERS
 from istio_aux.core.jobs import KINDS
 from istio_aux.core.pod import PROXY, Key
-from istio_aux.core.quit_state import STUCK_AFTER, Done, PodState, ProxyExit, Task
+from istio_aux.core.quit import Rung
+from istio_aux.core.quit_state import STUCK_AFTER, End, Outcome, PodState, Task
 from istio_aux.core.repair import Restart
 from istio_aux.kube.events import Events
 from istio_aux.telemetry import NO_RUNG, Telemetry
 
 _log = logging.getLogger(__name__)
 
-_LOGGED = 8
-"""Reasons of a pod that are not logged again; refusals may have many texts."""
+_LOGGED = 8  # Reasons of a pod that are not logged again; refusals may have many texts.
 
 
 class Recorder:
@@ -45,6 +44,19 @@ class Recorder:
             named = {"namespace": pod.namespace, "pod": pod.name, "uid": pod.uid}
             _log.log(level, "%s", pod, extra={"event": event, **named, **facts})
 
+    def _event(
+        self,
+        pod: Key,
+        kind: Literal["Normal", "Warning"],
+        reason: str,
+        note: str,
+        action: str = "Quit",
+        *,
+        once: bool = False,
+    ) -> None:
+        if self.leading:
+            self._events.emit(pod, kind, reason=reason, action=action, note=note, once=once)
+
 
 class QuitRecorder(Recorder):
     """Records what the quit controller does."""
@@ -56,11 +68,10 @@ class QuitRecorder(Recorder):
         action = "would quit" if dry and state.verdict == "quit" else state.verdict
         self._log_pod(level, "decision", state.key, action=action, reason=state.reason)
 
-    def attempted(self, state: PodState, task: Task) -> None:
+    def attempted(self, state: PodState, attempt: int, rung: Rung) -> None:
         """The proxy is about to be told to exit."""
-        self._telemetry.quit_attempts.labels(task.rung).inc()
-        facts = {"attempt": task.attempts, "rung": task.rung}
-        self._log_pod(logging.DEBUG, "attempt", state.key, **facts)
+        self._telemetry.quit_attempts.labels(rung).inc()
+        self._log_pod(logging.DEBUG, "attempt", state.key, attempt=attempt, rung=rung)
 
     def failed(self, state: PodState, task: Task) -> None:
         """An attempt failed; there will be another."""
@@ -70,82 +81,68 @@ class QuitRecorder(Recorder):
             errand=task.due, attempts=task.attempts, reason=task.failure,
         )  # fmt: skip
         # The 1st, 2nd, 4th, 8th ... failure: a pod that is stuck for days must not fill etcd.
-        if task.due == "quit" and task.failures and task.failures & (task.failures - 1) == 0:
+        if task.due == "quit" and task.failures.bit_count() == 1:
             note = f"failure {task.failures}: {task.failure}"
-            self._event(state, "Warning", "ProxyQuitFailed", note)
+            self._event(state.key, "Warning", "ProxyQuitFailed", note)
 
-    def ended(self, state: PodState, task: Task, outcome: quit_state.Outcome) -> None:
-        """Nothing is to be done about the pod any more."""
-        match outcome:
-            case ProxyExit(exit_code=code):
-                self._quit(state, task, "exited" if code == 0 else "exited-nonzero", outcome)
-            case quit_state.Superseded(reason=why):
-                self._quit(state, task, "superseded", why)
-            case Done.GONE:
-                self._quit(state, task, "gone", "the pod is gone")
-            case Done.DRY_RUN:
-                note = f"{state.reason}; a dry run leaves {PROXY} running"
-                self._event(state, "Normal", "ProxyQuitDryRun", note, once=True)
-            case Done.REPORTED:
+    def ended(self, state: PodState, task: Task, end: End) -> None:
+        """Nothing more is to be done about the pod for now."""
+        match end.outcome:
+            case Outcome.DRY_RUN:
+                note = f"{end.reason}; a dry run leaves {PROXY} running"
+                self._event_once(state, "Normal", "ProxyQuitDryRun", note)
+            case Outcome.REPORTED:
                 self.lost(state)
-            case Done.DELETED:
+            case Outcome.DELETED:
                 self._telemetry.dead_proxies.labels("deleted").inc()
-                why = state.reason
-                self._log_pod(logging.WARNING, "dead-proxy-pod-deleted", state.key, reason=why)
-                note = f"deleted, so that its controller makes a new one: {why}"
-                self._event(state, "Normal", "DeadProxyPodDeleted", note)
+                level, event = logging.WARNING, "dead-proxy-pod-deleted"
+                self._log_pod(level, event, state.key, reason=end.reason)
+                note = f"deleted, so that its controller makes a new one: {end.reason}"
+                self._event(state.key, "Normal", "DeadProxyPodDeleted", note)
+            case Outcome.BLOCKED:
+                by = ", ".join(state.blocked_by)
+                note = (
+                    f"{PROXY} is kept by {by}: {end.reason}; annotation {IGNORE_CONTAINERS} names"
+                    " containers that do not keep it"
+                )
+                if self._event_once(state, "Normal", "ProxyQuitBlocked", note):
+                    self._log_pod(logging.INFO, "blocked", state.key, by=by, reason=end.reason)
+            case Outcome() as outcome:
+                self._quit(state, task, outcome, end)
+            case None:
+                pass
 
     def lost(self, state: PodState) -> None:
         """A second look confirmed that the proxy is dead and a payload container is not."""
-        if self._event(state, "Warning", "ProxyLost", state.reason, once=True):
+        if self._event_once(state, "Warning", "ProxyLost", state.reason):
             self._telemetry.dead_proxies.labels("reported").inc()
 
     def not_deleted(self) -> None:
         """The deletion of a pod with a dead proxy failed; `failed` says why."""
         self._telemetry.dead_proxies.labels("delete-failed").inc()
 
-    def blocked(self, state: PodState) -> None:
-        """A container has kept the pod from completing for long."""
-        by = ", ".join(state.blocked_by)
-        note = (
-            f"{PROXY} is kept by {by}: {state.reason}; annotation {IGNORE_CONTAINERS} names"
-            " containers that do not keep it"
-        )
-        if self._event(state, "Normal", "ProxyQuitBlocked", note, once=True):
-            self._log_pod(logging.INFO, "blocked", state.key, by=by, reason=state.reason)
-
-    def _quit(self, state: PodState, task: Task, label: str, how: ProxyExit | str) -> None:
+    def _quit(self, state: PodState, task: Task, outcome: Outcome, end: End) -> None:
         rung = task.rung or NO_RUNG
-        self._telemetry.quits.labels(label, rung).inc()
-        if isinstance(how, ProxyExit):
-            after = how.after_payload
-            when = "" if after is None else f", {after:g} s after the payload"
-            kind = "Normal" if how.exit_code == 0 else "Warning"
-            how = f"{PROXY} exited with {how.exit_code}{when}"
-            if after is not None:
-                self._telemetry.exit_to_exit.observe(after)
-            self._telemetry.quits_total += 1
-            self._event(state, kind, "ProxyQuit", f"every payload container is finished; {how}")
+        self._telemetry.quits.labels(outcome, rung).inc()
         self._log_pod(
             logging.INFO, "quit", state.key,
-            outcome=label, rung=rung, attempts=task.attempts, reason=how,
+            outcome=outcome, rung=rung, attempts=task.attempts, reason=end.reason,
         )  # fmt: skip
+        if outcome in {Outcome.EXITED, Outcome.EXITED_NONZERO}:
+            self._telemetry.quits_total += 1
+            if end.after_payload is not None:
+                self._telemetry.exit_to_exit.observe(end.after_payload)
+            kind = "Normal" if outcome is Outcome.EXITED else "Warning"
+            note = f"every payload container is finished; {end.reason}"
+            self._event(state.key, kind, "ProxyQuit", note)
 
-    def _event(
-        self,
-        state: PodState,
-        kind: Literal["Normal", "Warning"],
-        reason: str,
-        note: str,
-        *,
-        once: bool = False,
+    def _event_once(
+        self, state: PodState, kind: Literal["Normal", "Warning"], reason: str, note: str
     ) -> bool:
-        """Send an Event; returns False if the pod has had it, and gets it ``once``."""
-        if once and not state.first(reason):
-            return False
-        if self.leading:
-            self._events.emit(state.key, kind, reason=reason, action="Quit", note=note, once=once)
-        return True
+        """Send an Event that a pod gets once; return whether it had none yet."""
+        if first := state.first(reason):
+            self._event(state.key, kind, reason, note, once=True)
+        return first
 
 
 class RepairRecorder(Recorder):
@@ -187,7 +184,7 @@ class RepairRecorder(Recorder):
             self._count("evicted")
         self._log_pod(logging.INFO, "restarted", pod, way=way, reason=restart.reason)
         note = f"restarted, so that it gets a sidecar: {restart.reason}"
-        self._event(pod, "Normal", "RestartedForSidecar", action, note)
+        self._event(pod, "Normal", "RestartedForSidecar", note, action)
 
     def refused(self, pod: Key, why: str, found: str) -> None:
         """The pod is tried again later; ``found`` says that it is unmeshed, empty if it is not."""
@@ -211,7 +208,7 @@ class RepairRecorder(Recorder):
         _log.error("%s", owner, extra={"event": "restarts-stopped", "reason": why})
         if pod:
             note = f"no further pod of {owner} is restarted: {why}"
-            self._event(pod, "Warning", "RestartStopped", "Report", note)
+            self._event(pod, "Warning", "RestartStopped", note, "Report")
 
     def job_suspended(self, job: Key, kind: str, why: str) -> None:
         """The Job is suspended."""
@@ -236,7 +233,7 @@ class RepairRecorder(Recorder):
                 f"{kind} {job.name} stays suspended until its pods are gone, so that it does not"
                 f" fail: {why}"
             )
-            self._event(pod, "Warning", "StillSuspended", "Suspend", note)
+            self._event(pod, "Warning", "StillSuspended", note, "Suspend")
 
     def job(self, level: int, event: str, job: Key, kind: str, why: str) -> None:
         """Log what happened to a Job."""
@@ -245,9 +242,3 @@ class RepairRecorder(Recorder):
 
     def _count(self, outcome: str) -> None:
         self._telemetry.sidecar_restarts.labels(outcome).inc()
-
-    def _event(
-        self, pod: Key, kind: Literal["Normal", "Warning"], reason: str, action: str, note: str
-    ) -> None:
-        if self.leading:
-            self._events.emit(pod, kind, reason=reason, action=action, note=note)

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from istio_aux.core.liveness import Injector
 from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
-from istio_aux.core.quit_state import Blocked, Lost, Stuck
+from istio_aux.core.quit_state import TroubledPod
 from istio_aux.repair.application_status import ApplicationMesh
 from istio_aux.repair.controller import Unmeshed
 from istio_aux.repair.suspended_jobs import SuspendedJob
@@ -46,9 +46,9 @@ class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
     injector_live: bool | None  # Whether any of them is; None if unknown.
     watched_pods: int
     selected_namespaces: list[str]
-    stuck_pods: list[Stuck]  # As the next two, the oldest first; empty unless this process leads.
-    blocked_pods: list[Blocked]
-    lost_pods: list[Lost]
+    stuck_pods: list[TroubledPod]  # The oldest first; empty unless this process leads.
+    blocked_pods: list[TroubledPod]
+    lost_pods: list[TroubledPod]
     race: RacePolicy
     unmeshed_pods: list[Unmeshed]  # The oldest first, at most `UNMESHED`.
     unmeshed_total: int

@@ -111,7 +111,7 @@ def _facts(pod: Pod) -> dict[str, Any]:
 
 def _verdict(decision: quitting.Action) -> dict[str, Any]:
     return {
-        "action": str(decision.__struct_config__.tag),
+        "action": decision.action,
         "reason": decision.reason,
         "containers": dict(decision.containers),
     }

@@ -64,6 +64,11 @@ class Decision(Struct, frozen=True, tag_field="action"):
     reason: str
     containers: Mapping[str, ContainerVerdict]
 
+    @property
+    def action(self) -> str:
+        """``ignore``, ``wait``, ``quit`` or ``report``."""
+        return str(self.__struct_config__.tag)
+
 
 class Ignore(Decision, frozen=True, tag="ignore"):
     """Nothing to do, and no change to wait for."""

@@ -1,36 +1,34 @@
 """The state of one pod's quit: what is known of the pod, what was tried, and what is next.
 
-`PodState` holds what the newest decision says, and what is due by it for this process:
+`PodState` holds the newest decision. It says what is due for this process, and when:
 
-    verdict of the newest decision                                       due
-    quit; wait, if it names the end of a grace period                    quit
-    report                                                               report
-    ignore; wait; the pod left the watch; not selected, not leading ...  nothing
+    newest decision                               due
+    quit, wait until the end of a grace period    quit
+    report                                        report, after lost_after
+    wait, because containers block the pod        blocked, after blocked_after
+    ignore, any other wait                        nothing
 
-A `Task` sees to what is due. It answers each observation with the next action to perform:
+Nothing is due for a pod that left the watch or is not selected, or while another process leads.
 
-    step         observation                          next step    action
-    READY        due, a grace period runs             READY        Sleep until its end
-                 report is due, for the first time    READY        Sleep, lost_after
-                 due                                  LOOKING      Look
-                 not due, proxy exit seen             -            End(ProxyExit)
-                 not due, attempts were made          LEAVING      Look
-                 not due, no attempt was made         -            End()
-    LOOKING      the pod is gone                      -            End(GONE)
-                 not due                              -            End(Superseded)
-                 decided: quit, in a dry run          -            End(DRY_RUN)
-                 decided: quit                        SENDING      Send by the next rung
-                 decided: report, to be deleted       LOOKING      Delete
-                 deleted                              -            End(DELETED)
-                 decided: report                      -            End(REPORTED)
-                 decided otherwise: an older state    READY        Retry
-    SENDING      an answer                            CONFIRMING   Sleep, confirm or doubt
-    CONFIRMING   proxy exit seen                      -            End(ProxyExit)
-                 time is over, or not due             JUDGING      Look
-    JUDGING and  the pod is gone                      -            End(GONE)
-    LEAVING      decided: not quit                    -            End(ProxyExit), End(Superseded)
-                 decided: quit                        READY        Retry; LEAVING: End(Superseded)
-    any          the API server failed                READY        Retry; not due: as READY
+A `Task` does what is due. It answers each observation with the next action to perform:
+
+    told  observation                           next action
+    no    due later                             Sleep until then
+          blocked is due                        End(BLOCKED)
+          due                                   Look
+          not due                               End; Look if an attempt was made (told: yes)
+          read: the pod is gone                 End(GONE)
+          read: not due any more                End(SUPERSEDED)
+          read: quit                            Send by the next rung; in a dry run End(DRY_RUN)
+          read: report                          End(REPORTED), or Delete, then End(DELETED)
+          read: an older state                  Retry
+          the proxy answered                    Sleep (told: yes)
+    yes   the watch shows the exit              End(EXITED)
+          the sleep is over, or not due         Look
+          read: the pod is gone                 End(GONE)
+          read: no quit                         End(EXITED), End(SUPERSEDED)
+          read: quit                            Retry (told: no); End(SUPERSEDED) if not due
+    any   the API server failed                 Retry (told: no); if not due as there, or End
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from enum import Enum, auto
+from enum import StrEnum
 from typing import Literal
 
 import msgspec
@@ -47,24 +45,20 @@ from istio_aux.core import quit as quitting
 from istio_aux.core.applications import LABEL, Applications
 from istio_aux.core.pod import PROXY, Key, Pod, shared
 from istio_aux.core.policy import Policy, QuitMode
-from istio_aux.core.quit import Ignore, Quit, Report, Rung, Wait
+from istio_aux.core.quit import Quit, Report, Rung, Wait
 
-STUCK_AFTER = 3
-"""Failures after which a pod is stuck. The first attempt may come too early for the agent."""
+STUCK_AFTER = 3  # Failures. The first attempt may come too early for the agent.
 
 LAG = timedelta(seconds=30)
 """How long a watch may lag behind a GET; usually that is milliseconds. Later, the versions
 themselves have gone back: a restored etcd counts on from an old one."""
 
-SHORTEST = 0.25
-"""Shortest sleep in a grace period, in seconds: the clock of a node that is ahead may put the end
-off again and again."""
+SHORTEST = 0.25  # Seconds of a sleep: the clock of a node may put the end off again and again.
 
 _OLDER = "the API server answered with an older state of the pod"
 
-Due = Literal["quit", "report"]
-Verdict = Literal["ignore", "wait", "quit", "report"]
-_VERDICTS: dict[type, Verdict] = {Ignore: "ignore", Wait: "wait", Quit: "quit", Report: "report"}
+Due = Literal["quit", "report", "blocked"]
+Trouble = Literal["stuck", "blocked", "lost"]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,8 +73,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     last_retry: float = 300.0
     last_reading: float = 30.0  # The same where the API server failed: it may be back by then.
     at_once: int = 24  # First attempts.
-    retries_at_once: int = 8  # Apart: pods that fail again and again do not delay the others.
-    reports_at_once: int = 8  # Pods with a dead proxy that are read again, or deleted.
+    retries_at_once: int = 8  # Apart, with dead proxies: they must not delay first attempts.
     # Before the second look at a dead proxy: a payload that ends with its proxy is no loss, and the
     # kubelet reports the two about a second apart.
     lost_after: float = 2.0
@@ -99,56 +92,35 @@ class QuitScope(msgspec.Struct, kw_only=True):
     applications: Applications = Applications()  # Selected in whatever namespace.
 
 
-class _Shown(msgspec.Struct, frozen=True):
+class TroubledPod(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A stuck, blocked or lost pod in `/status`.
+
+    Attributes:
+        since: end of the payload of a stuck pod.
+        attempts: to make the proxy of a stuck pod exit.
+        by: containers that block a pod.
+    """
+
     namespace: str
     name: str
     uid: str
-
-
-class Stuck(_Shown, frozen=True):
-    """A pod whose proxy withstands, in `/status`; ``since`` is the end of its payload."""
-
-    since: datetime
-    attempts: int
     reason: str
+    since: datetime | None = None
+    attempts: int | None = None
+    by: tuple[str, ...] = ()
 
 
-class Blocked(_Shown, frozen=True):
-    """A pod that the containers ``by`` keep from completing although another one is finished."""
+class Outcome(StrEnum):
+    """How a task ended."""
 
-    by: list[str]
-    reason: str
-
-
-class Lost(_Shown, frozen=True):
-    """A pod whose proxy is gone for good while a payload container may still run."""
-
-    reason: str
-
-
-class ProxyExit(msgspec.Struct, frozen=True):
-    """The proxy exited, so many whole seconds after the last other container (None: unknown)."""
-
-    exit_code: int
-    after_payload: float | None
-
-
-class Superseded(msgspec.Struct, frozen=True):
-    """Nothing is due any more."""
-
-    reason: str
-
-
-class Done(Enum):
-    """Other ways in which a task ends."""
-
-    GONE = auto()  # The pod no longer exists, or another pod has its name.
-    DRY_RUN = auto()  # The proxy would be told to exit now.
-    REPORTED = auto()  # A second look confirmed that the proxy is dead and the payload is not.
-    DELETED = auto()  # The pod with the dead proxy is deleted.
-
-
-Outcome = ProxyExit | Superseded | Done
+    EXITED = "exited"
+    EXITED_NONZERO = "exited-nonzero"
+    SUPERSEDED = "superseded"  # Nothing is due any more.
+    GONE = "gone"  # The pod no longer exists, or another pod has its name.
+    DRY_RUN = "dry-run"  # The proxy would be told to exit now.
+    REPORTED = "reported"  # A second look confirmed that the proxy is dead and the payload is not.
+    DELETED = "deleted"  # The pod with the dead proxy is deleted.
+    BLOCKED = "blocked"  # Containers have kept the pod from completing for long.
 
 
 class Sleep(msgspec.Struct, frozen=True):
@@ -183,9 +155,14 @@ class Retry(msgspec.Struct, frozen=True):
 
 
 class End(msgspec.Struct, frozen=True):
-    """The task is over; there is nothing to record without an outcome."""
+    """The task is finished; there is nothing to record without an outcome.
+
+    ``after_payload``: whole seconds from the last exit of another container to the proxy's.
+    """
 
     outcome: Outcome | None = None
+    reason: str = ""
+    after_payload: float | None = None
 
 
 Action = Sleep | Look | Send | Delete | Retry | End
@@ -208,17 +185,15 @@ class PodState:
 
     key: Key
     application: str = ""
-    verdict: Verdict = "ignore"
-    delete: bool = False  # The verdict is to report the pod, and to delete it.
+    node: str = ""
+    verdict: str = "ignore"
     reason: str = ""
-    settled: bool = False  # All that the verdict asks for is done.
-    told: bool = True  # Verdict and reason are recorded.
-    since: datetime | None = None  # End of the payload, while the proxy has to exit.
+    settled: bool = False  # Everything that this decision asks for is done.
+    recorded: bool = True  # This decision is recorded.
     until: datetime | None = None  # End of the grace period, while it runs.
-    finished: datetime | None = None  # When the payload was first seen to be finished.
     blocked_by: tuple[str, ...] = ()
-    blocked_since: datetime | None = None  # When that was first seen.
-    node: str = ""  # While the proxy has to exit.
+    first_seen: datetime | None = None  # When the decision first asked for this.
+    since: datetime | None = None  # End of the payload, while the proxy has to exit.
     left: bool = False  # The watch does not show the pod any more.
     version: int = 0
     seen: datetime | None = None
@@ -230,30 +205,55 @@ class PodState:
 
         resourceVersions compare as integers (KEP-5504); one that is no integer counts as new.
         """
-        decision = quitting.decide(pod, scope.policy, now, seen=self.finished or now)
+        before = self.asks_for
+        finished = self.first_seen if before == "quit" else now
+        decision = quitting.decide(pod, scope.policy, now, seen=finished)
         text = pod.metadata.resource_version
         version = int(text) if text.isascii() and text.isdigit() else sys.maxsize
         if self.seen is not None and now - self.seen < LAG and version < self.version:
             return decision
-        verdict, delete = _VERDICTS[type(decision)], _deletes(decision)
-        self.told &= (verdict, decision.reason) == (self.verdict, self.reason)
-        self.settled &= (verdict, delete) == (self.verdict, self.delete)
+        same = self._is_newest(decision)
+        self.recorded &= same
+        self.settled &= same
         # Ten thousand pods share a handful of texts.
-        self.verdict, self.delete, self.reason = verdict, delete, shared(decision.reason)
+        self.verdict, self.reason = decision.action, shared(decision.reason)
         self.application = shared(pod.labels.get(LABEL, ""))
+        self.node = shared(pod.spec.node_name or "")
         wait = decision if isinstance(decision, Wait) else None
         self.until = wait.until if wait else None
         self.blocked_by = tuple(map(shared, wait.blocked_by)) if wait else ()
-        self.blocked_since = (self.blocked_since or now) if self.blocked_by else None
-        over = verdict == "quit" or self.until is not None
-        self.finished = (self.finished or now) if over else None
-        ended = quitting.since(pod, decision) if over else None
+        if self.asks_for != before:
+            self.first_seen = now
+        ended = quitting.since(pod, decision) if self.asks_for == "quit" else None
         self.since = min(ended, now) if ended else None
-        self.node = (pod.spec.node_name or "") if verdict == "quit" else ""
         self.version, self.seen = version, now
-        if self.task and self.task.attempts:
+        if self.task:
             self.task.exit = proxy_exit(pod)
         return decision
+
+    @property
+    def asks_for(self) -> Due | None:
+        """What the newest decision asks for, now or later."""
+        if self.verdict == "quit" or self.until is not None:
+            return "quit"
+        if self.verdict == "report":
+            return "report"
+        return "blocked" if self.blocked_by else None
+
+    def begins(self, limits: Limits) -> datetime | None:
+        """When to do it; None: now."""
+        if self.asks_for == "quit" or self.first_seen is None:
+            return self.until
+        delay = limits.lost_after if self.asks_for == "report" else limits.blocked_after
+        return self.first_seen + timedelta(seconds=delay)
+
+    def settle(self, decision: quitting.Action) -> bool:
+        """Note that everything ``decision`` asks for is done, if it is the newest decision."""
+        self.settled = self._is_newest(decision)
+        return self.settled
+
+    def _is_newest(self, decision: quitting.Action) -> bool:
+        return (decision.action, decision.reason) == (self.verdict, self.reason)
 
     def is_selected(self, scope: QuitScope) -> bool:
         """Whether its namespace, or its application, is selected."""
@@ -267,12 +267,10 @@ class PodState:
         return acts and self.is_selected(scope)
 
     def due(self, scope: QuitScope) -> Due | None:
-        """What this process has to do about the pod, now or after the grace period."""
+        """What this process has to do about the pod, now or later."""
         if self.left or self.settled or not self.concerns(scope):
             return None
-        if self.verdict == "quit" or self.until is not None:
-            return "quit"
-        return "report" if self.verdict == "report" else None
+        return self.asks_for
 
     def why_not(self, scope: QuitScope) -> str:
         """Why nothing is due."""
@@ -288,44 +286,20 @@ class PodState:
         self.announced += () if known else (event,)
         return not known
 
-    def alarm(self, scope: QuitScope, now: datetime) -> float | None:
-        """Seconds until the owner of a blocked pod is to be told, or None."""
-        told = "ProxyQuitBlocked" in self.announced
-        if self.blocked_since is None or told or self.left or not self.concerns(scope):
+    def trouble(self, scope: QuitScope) -> tuple[Trouble, TroubledPod] | None:
+        """The pod as it is shown if it is stuck, blocked or lost."""
+        if self.left or not self.is_selected(scope):
             return None
-        waited = (now - self.blocked_since).total_seconds()
-        return max(0.0, scope.limits.blocked_after - waited)
-
-    def stuck(self) -> Stuck | None:
-        """The pod as stuck, or None if it is not."""
-        task = self.task
-        if task is None or task.due != "quit" or task.failures < STUCK_AFTER:
-            return None
-        return Stuck(*self.key, since=task.since, attempts=task.attempts, reason=task.failure)
-
-    def blocked(self, scope: QuitScope) -> Blocked | None:
-        """The pod as blocked, or None if it is not."""
-        if self.left or not self.blocked_by or not self.is_selected(scope):
-            return None
-        return Blocked(*self.key, by=list(self.blocked_by), reason=self.reason)
-
-    def lost(self, scope: QuitScope) -> Lost | None:
-        """The pod as lost, or None if it is not."""
-        if self.left or self.verdict != "report" or not self.is_selected(scope):
-            return None
-        failure = self.task.failure if self.task else ""
-        return Lost(*self.key, reason=f"{self.reason}; {failure}" if failure else self.reason)
-
-
-class Step(Enum):
-    """Where a task stands; see the table at the top."""
-
-    READY = auto()
-    LOOKING = auto()
-    SENDING = auto()
-    CONFIRMING = auto()
-    JUDGING = auto()
-    LEAVING = auto()
+        task, failure = self.task, self.task.failure if self.task else ""
+        if self.blocked_by:
+            return "blocked", TroubledPod(*self.key, self.reason, by=self.blocked_by)
+        if self.verdict == "report":
+            reason = f"{self.reason}; {failure}" if failure else self.reason
+            return "lost", TroubledPod(*self.key, reason)
+        if scope.leading and task and task.due == "quit" and task.failures >= STUCK_AFTER:
+            since = self.since or self.first_seen
+            return "stuck", TroubledPod(*self.key, failure, since=since, attempts=task.attempts)
+        return None
 
 
 @dataclass(slots=True)
@@ -334,66 +308,69 @@ class Task:
 
     state: PodState
     due: Due
-    since: datetime  # End of the payload, or when the task began.
-    step: Step = Step.READY
+    told: bool = False  # The proxy was told to exit, and the result is not known.
     attempts: int = 0
-    rung: Rung | None = None  # Of the last attempt.
     failures: int = 0  # Attempts without an effect, and requests that were refused.
     failure: str = ""
-    exit: ProxyExit | None = None  # Once it is seen after an attempt.
-    _answers: dict[Rung, str] = field(default_factory=dict[Rung, str])
+    exit: End | None = None  # By the newest state of the pod.
+    _answers: dict[Rung, str] = field(default_factory=dict[Rung, str])  # The last one comes last.
     _well: bool = False
-    _waited: bool = False
+
+    @property
+    def rung(self) -> Rung | None:
+        """The rung of the last attempt."""
+        return next(reversed(self._answers), None)
 
     def is_due(self, scope: QuitScope) -> bool:
-        """Whether there is still something to do, now or after the grace period."""
+        """Whether there is still something to do, now or later."""
         return self.state.due(scope) == self.due
 
     def awake(self, scope: QuitScope, now: datetime) -> Action:
         """The task begins, or a sleep is over."""
-        if self.step is Step.CONFIRMING:
-            return End(self.exit) if self.exit else self._look(Step.JUDGING)
+        if self.told:
+            return self.exit or Look()
         if not self.is_due(scope):
             return self._leave(scope)
-        until = self.state.until
-        if until is not None and now < until:
-            return Sleep(max(SHORTEST, (until - now).total_seconds()))
-        if self.due == "report" and not self._waited and "ProxyLost" not in self.state.announced:
-            self._waited = True
-            return Sleep(scope.limits.lost_after)
-        return self._look(Step.LOOKING)
+        begins = self.state.begins(scope.limits)
+        if begins is not None and now < begins:
+            return Sleep(max(SHORTEST, (begins - now).total_seconds()))
+        if self.due == "blocked":
+            self.state.settled = True
+            return End(Outcome.BLOCKED, self.state.reason)
+        return Look()
 
     def looked(self, pod: Pod | None, scope: QuitScope, now: datetime) -> Action:
         """The pod was read; None: it is gone, or another pod has its name."""
         if pod is None:
             self.state.left = True
-            return End(Done.GONE if self.due == "quit" else None)
+            return End(Outcome.GONE, "the pod is gone") if self.due == "quit" else End()
         decision = self.state.observe(pod, scope, now)
         if self.due == "report":
             return self._confirmed(pod, decision, scope)
-        if self.step is not Step.LOOKING:
-            return self._judged(pod, decision, scope)
         if not isinstance(decision, Quit):
             return self._not_quit(pod, decision, scope)
-        return self._attempt(decision, scope) if self.is_due(scope) else self.superseded(scope)
+        if not self.is_due(scope):
+            return self.superseded(scope)
+        return self._still_runs(scope) if self.told else self._attempt(decision, scope)
 
-    def superseded(self, scope: QuitScope) -> Action:
+    def superseded(self, scope: QuitScope) -> End:
         """Nothing is due any more when the pod is to be read, or was read."""
-        return End(Superseded(self.state.why_not(scope)) if self.due == "quit" else None)
+        quits = self.due == "quit"
+        return End(Outcome.SUPERSEDED, self.state.why_not(scope)) if quits else End()
 
     def answered(self, rung: Rung, answer: Answer, scope: QuitScope) -> Action:
         """The proxy was told to exit."""
+        self.attempts, self.told, self._well = self.attempts + 1, True, answer.well
         # A rung that is forbidden stays visible when the next one fails for another reason.
         self._answers.pop(rung, None)
         self._answers[rung] = answer.text
-        self._well, self.step = answer.well, Step.CONFIRMING
         seconds = scope.limits.confirm if answer.well else scope.limits.doubt
         return Sleep(seconds if answer.sent else 0.0)
 
     def deleted(self) -> Action:
         """The pod with the dead proxy was deleted."""
         self.state.settled = True
-        return End(Done.DELETED)
+        return End(Outcome.DELETED, self.state.reason)
 
     def failed(
         self,
@@ -408,42 +385,33 @@ class Task:
 
         An attempt of which nothing was sent is none, and the same rung is next.
         """
-        if self.step is Step.SENDING:
-            self.attempts, self.rung = self.attempts - 1, next(reversed(self._answers), None)
-        if self.step is Step.LEAVING:
-            return End(Superseded(f"not known: {why}"))
-        self.step, self.failure, self.failures = Step.READY, why, self.failures + counts
-        return Retry(reading, pause) if self.is_due(scope) else self._leave(scope)
-
-    def _look(self, step: Step) -> Action:
-        self.step = step
-        return Look()
+        due = self.is_due(scope)
+        if self.told and not due:
+            return End(Outcome.SUPERSEDED, f"not known: {why}")
+        self.told, self.failure, self.failures = False, why, self.failures + counts
+        return Retry(reading, pause) if due else self._leave(scope)
 
     def _leave(self, scope: QuitScope) -> Action:
         """Nothing is due: find out how it ended if the proxy was told to exit."""
-        if self.exit:
-            return End(self.exit)
+        if self.attempts and self.exit:
+            return self.exit
         if not self.attempts or scope.stopping:
             return End()
-        if self.state.concerns(scope):
-            return self._look(Step.LEAVING)
-        return self.superseded(scope)
+        if not self.state.concerns(scope):
+            return self.superseded(scope)
+        self.told = True
+        return Look()
 
     def _attempt(self, decision: Quit, scope: QuitScope) -> Action:
         """The pod was read, and the proxy has to exit now."""
         if scope.mode is QuitMode.DRY_RUN:
-            self._settle(decision)
-            return End(Done.DRY_RUN)
-        self.step, self.attempts = Step.SENDING, self.attempts + 1
-        self.rung = decision.rungs[(self.attempts - 1) % len(decision.rungs)]
-        return Send(self.rung, decision.proxy, decision.status_port)
+            self.state.settle(decision)
+            return End(Outcome.DRY_RUN, decision.reason)
+        rung = decision.rungs[self.attempts % len(decision.rungs)]
+        return Send(rung, decision.proxy, decision.status_port)
 
-    def _judged(self, pod: Pod, decision: quitting.Action, scope: QuitScope) -> Action:
-        """The pod was read after an attempt."""
-        if not isinstance(decision, Quit) and (self.step is Step.JUDGING or not self.is_due(scope)):
-            return self._not_quit(pod, decision, scope)
-        if self.step is Step.LEAVING:
-            return self.superseded(scope)
+    def _still_runs(self, scope: QuitScope) -> Action:
+        """The pod was read after an attempt that had no effect."""
         if self._well and self.rung:
             self._answers[self.rung] += f", but {PROXY} still runs"
         answers = (f"{rung}: {text}" for rung, text in reversed(self._answers.items()))
@@ -454,33 +422,21 @@ class Task:
         if self.is_due(scope):
             return End() if self.state.until else self.failed(_OLDER, scope, reading=False)
         exited = proxy_exit(pod) if self.attempts else None
-        return End(exited or Superseded(decision.reason))
+        return exited or End(Outcome.SUPERSEDED, decision.reason)
 
     def _confirmed(self, pod: Pod, decision: quitting.Action, scope: QuitScope) -> Action:
         """The second look at a pod with a dead proxy."""
         if not self.is_due(scope):
             return End()
-        if not isinstance(decision, Report):
-            return self.failed(_OLDER, scope, reading=False)
-        if decision.delete and scope.mode is QuitMode.ON:
+        if isinstance(decision, Report) and decision.delete and scope.mode is QuitMode.ON:
             return Delete(pod.metadata.resource_version)
-        self._settle(decision)
-        if not self.state.settled:
+        if not self.state.settle(decision):
             return self.failed(_OLDER, scope, reading=False)
         self.failure = ""
-        return End(Done.REPORTED)
-
-    def _settle(self, decision: quitting.Action) -> None:
-        """All that ``decision`` asks for was done; a newer one may ask for something else."""
-        newest = (self.state.verdict, self.state.delete)
-        self.state.settled |= (_VERDICTS[type(decision)], _deletes(decision)) == newest
+        return End(Outcome.REPORTED, decision.reason)
 
 
-def _deletes(decision: quitting.Action) -> bool:
-    return isinstance(decision, Report) and decision.delete
-
-
-def proxy_exit(pod: Pod) -> ProxyExit | None:
+def proxy_exit(pod: Pod) -> End | None:
     """The exit of the proxy; None as long as its status does not show one."""
     ended = pod.ended(PROXY)
     if ended is None:
@@ -489,4 +445,6 @@ def proxy_exit(pod: Pod) -> ProxyExit | None:
     others = [other.finished_at for name in names if (other := pod.ended(name))]
     at, last = ended.finished_at, max(filter(None, others), default=None)
     after = max((at - last).total_seconds(), 0.0) if at and last else None
-    return ProxyExit(ended.exit_code, after)
+    outcome = Outcome.EXITED if ended.exit_code == 0 else Outcome.EXITED_NONZERO
+    when = "" if after is None else f", {after:g} s after the payload"
+    return End(outcome, f"{PROXY} exited with {ended.exit_code}{when}", after)

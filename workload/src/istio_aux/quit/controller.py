@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import NamedTuple
 from weakref import WeakValueDictionary
@@ -19,7 +19,17 @@ from istio_aux.core.applications import Applications
 from istio_aux.core.pod import PROXY, Key, Pod, shared
 from istio_aux.core.policy import Policy, QuitMode
 from istio_aux.core.quit import Rung
-from istio_aux.core.quit_state import Answer, Limits, PodState, QuitScope, Retry, Sleep, Step, Task
+from istio_aux.core.quit_state import (
+    Answer,
+    Limits,
+    PodState,
+    QuitScope,
+    Retry,
+    Sleep,
+    Task,
+    Trouble,
+    TroubledPod,
+)
 from istio_aux.core.selectors import Selector
 from istio_aux.core.webhooks import Namespace
 from istio_aux.kube import actions
@@ -135,9 +145,7 @@ class Controller:
         self._recorder.leading = leading
         self._states: dict[Key, PodState] = {}
         self._works: dict[Key, _Work] = {}
-        self._alarms: dict[Key, asyncio.TimerHandle] = {}
         self._slots, self._retry_slots = Slots(limits.at_once), Slots(limits.retries_at_once)
-        self._report_slots = asyncio.Semaphore(limits.reports_at_once)
         self.selection = Selection(self._scope, selector or Selector(), self._reselect)
         telemetry.watched_pods.set_function(lambda: self.watched)
         # Only the leader shows the others, so that a sum over all units counts each pod once.
@@ -190,26 +198,30 @@ class Controller:
         """How many pods are known."""
         return len(self._states)
 
-    def stuck(self) -> list[quit_state.Stuck]:
-        """Pods whose proxy withstood several attempts, the oldest first; only the leader's."""
-        found = (state.stuck() for state in self._states.values() if self._scope.leading)
-        return sorted(filter(None, found), key=lambda pod: pod.since)
+    def stuck(self) -> list[TroubledPod]:
+        """Pods whose proxy runs on after several attempts; only the leader knows them."""
+        return self._troubled("stuck")
 
-    def blocked(self) -> list[quit_state.Blocked]:
+    def blocked(self) -> list[TroubledPod]:
         """Pods that a container keeps from completing although another one is finished."""
-        found = (state.blocked(self._scope) for state in self._states.values())
-        return sorted(filter(None, found), key=lambda pod: (pod.namespace, pod.name))
+        return self._troubled("blocked")
 
-    def lost(self) -> list[quit_state.Lost]:
+    def lost(self) -> list[TroubledPod]:
         """Pods whose proxy is gone for good while a payload container may still run."""
-        found = (state.lost(self._scope) for state in self._states.values())
-        return sorted(filter(None, found), key=lambda pod: (pod.namespace, pod.name))
+        return self._troubled("lost")
+
+    def _troubled(self, trouble: Trouble) -> list[TroubledPod]:
+        """The pods in such a state, the oldest first, then by name."""
+
+        def order(pod: TroubledPod) -> tuple[float, str, str]:
+            return pod.since.timestamp() if pod.since else 0, pod.namespace, pod.name
+
+        found = filter(None, (state.trouble(self._scope) for state in self._states.values()))
+        return sorted((pod for kind, pod in found if kind == trouble), key=order)
 
     async def stop(self, patience: float) -> None:
         """Start nothing more; give what runs ``patience`` seconds to end, then cancel it."""
         self._scope.stopping = True
-        for state in list(self._states.values()):
-            self._set_alarm(state)
         for work in self._works.values():
             work.changed.set()
         if tasks := [work.task for work in self._works.values()]:
@@ -232,12 +244,11 @@ class Controller:
 
     def _steer(self, state: PodState) -> None:
         """Start the task of a pod about which something is due, or wake it."""
-        self._tell(state)
-        self._set_alarm(state)
+        self._record(state)
         if work := self._works.get(state.key):
             work.changed.set()
         elif due := state.due(self._scope):
-            task = state.task = Task(state, due, since=state.since or self._clock())
+            task = state.task = Task(state, due)
             changed = asyncio.Event()
             work = asyncio.create_task(self._run(state, task, changed), name=f"quit {state.key}")
             self._works[state.key] = _Work(changed, work)
@@ -250,25 +261,11 @@ class Controller:
         del self._works[state.key]
         self._steer(state)
 
-    def _tell(self, state: PodState) -> None:
+    def _record(self, state: PodState) -> None:
         """Record a new decision, if the pod concerns this process."""
-        if not state.told and state.concerns(self._scope):
-            state.told = True
+        if not state.recorded and state.concerns(self._scope):
+            state.recorded = True
             self._recorder.decided(state, dry=self._scope.mode is QuitMode.DRY_RUN)
-
-    def _set_alarm(self, state: PodState) -> None:
-        """Have the owner of a blocked pod told after a while, or not any more."""
-        seconds = state.alarm(self._scope, self._clock()) if state.blocked_since else None
-        if seconds is None:
-            if handle := self._alarms.pop(state.key, None):
-                handle.cancel()
-        elif state.key not in self._alarms:
-            loop = asyncio.get_running_loop()
-            self._alarms[state.key] = loop.call_later(seconds, self._ring, state)
-
-    def _ring(self, state: PodState) -> None:
-        del self._alarms[state.key]
-        self._recorder.blocked(state)
 
     async def _run(self, state: PodState, task: Task, changed: asyncio.Event) -> None:
         """Perform one action after another until the end."""
@@ -296,7 +293,7 @@ class Controller:
                 why = "internal error, see the log"
                 action = task.failed(why, self._scope, reading=False)
         if action.outcome:
-            self._recorder.ended(state, task, action.outcome)
+            self._recorder.ended(state, task, action)
 
     async def _rest(self, task: Task, changed: asyncio.Event, seconds: float) -> None:
         """Wait that long, or until nothing is due any more."""
@@ -312,27 +309,22 @@ class Controller:
 
     async def _look(self, state: PodState, task: Task) -> quit_state.Action:
         """Read the pod by its UID, and do what follows from that right away."""
-        async with self._slot(state, task):
-            if task.step is Step.LOOKING and not task.is_due(self._scope):
+        slots = self._retry_slots if task.failures or task.due == "report" else self._slots
+        async with slots.take(state.key.namespace, state.node):
+            if not task.told and not task.is_due(self._scope):
                 return task.superseded(self._scope)
             pod = await actions.read_pod(self._client, state.key)
             # From here to the sending nothing is awaited: what was just read still holds.
             action = task.looked(pod, self._scope, self._clock())
-            self._tell(state)
+            self._record(state)
             if isinstance(action, quit_state.Send):
-                self._recorder.attempted(state, task)
+                self._recorder.attempted(state, task.attempts + 1, action.rung)
                 answer = await self._send(state.key[:2], action)
                 return task.answered(action.rung, answer, self._scope)
             if isinstance(action, quit_state.Delete):
                 self._recorder.lost(state)
                 return await self._delete(state, task, action.version)
             return action
-
-    def _slot(self, state: PodState, task: Task) -> AbstractAsyncContextManager[None]:
-        if task.due == "report":
-            return self._report_slots
-        slots = self._retry_slots if task.failures else self._slots
-        return slots.take(state.key.namespace, state.node)
 
     async def _send(self, pod: tuple[str, str], what: quit_state.Send) -> Answer:
         """Tell a proxy to exit. Raises KubeError: nothing was sent."""
