@@ -14,7 +14,7 @@ import msgspec
 from msgspec import structs
 
 from istio_aux.core.injection import IGNORED
-from istio_aux.core.pod import NewMetadata, NewPod, Pod
+from istio_aux.core.pod import Metadata, Pod
 from istio_aux.core.policy import Application
 from istio_aux.core.start import INJECT, plan_label
 
@@ -64,10 +64,10 @@ class Applications(msgspec.Struct, frozen=True):
         return structs.replace(pod, metadata=metadata)
 
 
-def new_pod(application: Application) -> NewPod:
+def new_pod(application: Application) -> Pod:
     """The next pod of the application, as far as its labels are known."""
     labels = asking({LABEL: application.name})
-    return NewPod(metadata=NewMetadata(namespace=application.namespace, labels=labels))
+    return Pod(metadata=Metadata(namespace=application.namespace, labels=labels))
 
 
 def asking(labels: Mapping[str, str]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from istio_aux.core import documents
-from istio_aux.core.pod import NewPod, Struct
+from istio_aux.core.pod import Pod, Struct
 from istio_aux.core.selectors import LabelSelector, Selector, convert
 from istio_aux.core.start import DATAPLANE, INJECT
 from istio_aux.core.webhooks import Configuration, ControlPlane, Webhook
@@ -110,7 +110,7 @@ def hooks_of(configurations: Iterable[Configuration]) -> tuple[Hook, ...]:
 
 
 def expected(
-    pod: NewPod,
+    pod: Pod,
     namespace_labels: Mapping[str, str] | None,
     hooks: Sequence[Hook],
     policies: Policies,
@@ -145,7 +145,7 @@ def expected(
     return unsure or against or _unselected(namespace_labels, hooks)
 
 
-def reasons_against(pod: NewPod, namespace_labels: Mapping[str, str]) -> Iterator[str]:
+def reasons_against(pod: Pod, namespace_labels: Mapping[str, str]) -> Iterator[str]:
     """Why the pod would get no sidecar, whichever webhook is called."""
     namespace = pod.metadata.namespace
     if pod.spec.host_network:
@@ -161,14 +161,14 @@ def reasons_against(pod: NewPod, namespace_labels: Mapping[str, str]) -> Iterato
             yield f'{whose} {DATAPLANE}: "ambient"'
 
 
-def _wish(pod: NewPod) -> tuple[str, str]:
+def _wish(pod: Pod) -> tuple[str, str]:
     """What the pod says, and where: the label, if there is one, beats the annotation."""
     if INJECT in pod.labels:
         return "label", pod.labels[INJECT]
     return "annotation", pod.annotations.get(INJECT, "")
 
 
-def _answer(pod: NewPod, hook: Hook, policy: InjectionPolicy | None) -> Expectation:
+def _answer(pod: Pod, hook: Hook, policy: InjectionPolicy | None) -> Expectation:
     """What comes of calling ``hook``, which selects the pod."""
     verdict, why = _called(pod, hook, policy)
     return Expectation(
@@ -180,7 +180,7 @@ def _answer(pod: NewPod, hook: Hook, policy: InjectionPolicy | None) -> Expectat
     )
 
 
-def _called(pod: NewPod, hook: Hook, policy: InjectionPolicy | None) -> tuple[bool | None, str]:
+def _called(pod: Pod, hook: Hook, policy: InjectionPolicy | None) -> tuple[bool | None, str]:
     """Decide as istiod does (injectRequired); ``false`` and hostNetwork have been dealt with."""
     if hook.unclear:
         return None, hook.unclear

@@ -20,10 +20,7 @@ import msgspec
 PROXY = "istio-proxy"
 """Name of the sidecar's container (istio injection-template.yaml); nothing else identifies it."""
 
-
-_LONGEST = 256
-"""Characters of a text that is worth sharing: a label's value has 63, its name 317 at most."""
-
+_LONGEST = 256  # Characters worth sharing: a label's value has 63, its name 317 at most.
 _same = lru_cache(maxsize=4096)(str)
 
 
@@ -66,19 +63,14 @@ class OwnerReference(Struct, frozen=True):
     controller: bool | None = None
 
 
-class NewMetadata(Struct, frozen=True):
-    """``metadata`` of a `NewPod`; ``name`` is empty when ``generateName`` is used."""
+class Metadata(Struct, frozen=True):
+    """``metadata``; ``name`` of a new pod is empty when ``generateName`` is used."""
 
     name: str = ""
     generate_name: str = ""
     namespace: str = ""
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
-
-
-class Metadata(NewMetadata, frozen=True):
-    """``metadata`` of a pod that exists."""
-
     uid: str = ""
     resource_version: str = ""
     creation_timestamp: datetime | None = None
@@ -86,8 +78,7 @@ class Metadata(NewMetadata, frozen=True):
     owner_references: tuple[OwnerReference, ...] | None = None
 
 
-NO_METADATA = Metadata()
-"""What a pod has whose document has no ``metadata`` at all; compare with ``is``."""
+NO_METADATA = Metadata()  # Of a document without ``metadata``; compare with ``is``.
 
 
 class ExitCodes(Struct, frozen=True):
@@ -111,11 +102,11 @@ class EnvVar(Struct, frozen=True):
     value: str | None = None
 
 
-class LifecycleHandler(Struct, frozen=True, gc=False):
+class LifecycleHandler(Struct, frozen=True):
     """A hook of a container; that it is there is all that is read."""
 
 
-class Lifecycle(Struct, frozen=True, gc=False):
+class Lifecycle(Struct, frozen=True):
     """``lifecycle`` of a container."""
 
     post_start: LifecycleHandler | None = None
@@ -123,38 +114,22 @@ class Lifecycle(Struct, frozen=True, gc=False):
     stop_signal: str | None = None
 
 
-class NewContainer(Struct, frozen=True, gc=False):
-    """A container of a `NewPod`, regular or init.
-
-    It refers to nothing that refers to it; and for the garbage collector to find that out costs
-    three times as much as to decode it.
-    """
+class Container(Struct, frozen=True):
+    """A container of the spec, regular or init."""
 
     name: str = ""
     restart_policy: str | None = None
-    lifecycle: Lifecycle | None = None
-
-
-class Container(NewContainer, frozen=True):
-    """A container of the spec, regular or init."""
-
     restart_policy_rules: tuple[RestartRule, ...] | None = None
+    lifecycle: Lifecycle | None = None
     args: tuple[str, ...] | None = None
     env: tuple[EnvVar, ...] | None = None
 
 
-class NewSpec(Struct, frozen=True):
-    """``spec`` of a `NewPod`."""
+class PodSpec(Struct, frozen=True):
+    """``spec``; an absent ``restartPolicy`` means ``Always``, as the API server defaults it."""
 
     restart_policy: str | None = None
     host_network: bool | None = None
-    containers: tuple[NewContainer, ...] | None = None
-    init_containers: tuple[NewContainer, ...] | None = None
-
-
-class PodSpec(NewSpec, frozen=True):
-    """``spec``; an absent ``restartPolicy`` means ``Always``, as the API server defaults it."""
-
     containers: tuple[Container, ...] | None = None
     init_containers: tuple[Container, ...] | None = None
     node_name: str | None = None
@@ -214,12 +189,14 @@ class PodStatus(Struct, frozen=True):
     init_container_statuses: tuple[ContainerStatus, ...] | None = None
 
 
-class NewPod(Struct, frozen=True):
-    """A pod at its creation: what admission reads, which is all that has to be decoded there."""
+class Pod(Struct, frozen=True):
+    """A pod; `decode` and `convert` make one. Only admission sees pods without a uid."""
 
+    api_version: str = ""
     kind: str = ""
-    metadata: NewMetadata = NO_METADATA
-    spec: NewSpec = NewSpec()
+    metadata: Metadata = NO_METADATA
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
 
     @property
     def key(self) -> str:
@@ -242,15 +219,6 @@ class NewPod(Struct, frozen=True):
     def restart_policy(self) -> str:
         """``spec.restartPolicy`` with the API server's default."""
         return self.spec.restart_policy or "Always"
-
-
-class Pod(NewPod, frozen=True):
-    """A pod; `decode` and `convert` make one."""
-
-    api_version: str = ""
-    metadata: Metadata = NO_METADATA
-    spec: PodSpec = PodSpec()
-    status: PodStatus = PodStatus()
 
     @property
     def containers(self) -> tuple[Container, ...]:

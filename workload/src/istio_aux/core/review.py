@@ -14,7 +14,7 @@ import msgspec
 
 from istio_aux.core import patch, start
 from istio_aux.core.nesting import shallow
-from istio_aux.core.pod import NewPod, Struct
+from istio_aux.core.pod import Pod, Struct
 from istio_aux.core.policy import Start
 
 API_VERSION = "admission.k8s.io/v1"
@@ -69,7 +69,7 @@ class Request(Struct, frozen=True):
     sub_resource: str | None = None
     namespace: str = ""
     operation: str = "CREATE"
-    object: NewPod | None = None
+    object: Pod | None = None
 
 
 class Malformed(ValueError):  # noqa: N818 - reads as what it says of the body: raise Malformed
@@ -143,7 +143,7 @@ def answer_inject(body: bytes, how: Start) -> Answer:
     return _reviewed(body, lambda pod: _inject(pod, how))
 
 
-def _inject(pod: NewPod, how: Start) -> start.Plan:
+def _inject(pod: Pod, how: Start) -> start.Plan:
     labelled, started = start.plan_label(pod), start.plan(pod, how)
     if not started.ops:
         return msgspec.structs.replace(labelled, warnings=started.warnings)
@@ -153,7 +153,7 @@ def _inject(pod: NewPod, how: Start) -> start.Plan:
     return msgspec.structs.replace(started, ops=labelled.ops + started.ops, reason=reason)
 
 
-def _reviewed(body: bytes, plan_for: Callable[[NewPod], start.Plan]) -> Answer:
+def _reviewed(body: bytes, plan_for: Callable[[Pod], start.Plan]) -> Answer:
     try:
         request = decode(body)
     except Malformed as error:
@@ -219,7 +219,7 @@ def _too_much(body: bytes) -> str | None:
     return None
 
 
-def _plan(request: Request, plan_for: Callable[[NewPod], start.Plan]) -> start.Plan:
+def _plan(request: Request, plan_for: Callable[[Pod], start.Plan]) -> start.Plan:
     """Plan for the creation of a pod; our webhook's rules ask for nothing else."""
     pod = request.object
     if request.operation != "CREATE" or request.sub_resource:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from istio_aux.core import patch, proxy_config
-from istio_aux.core.pod import NO_METADATA, PROXY, NewContainer, NewPod, Pod, Struct
+from istio_aux.core.pod import NO_METADATA, PROXY, Container, Pod, Struct
 from istio_aux.core.policy import Capability, Start, StartMode
 
 START = "istio-aux.io/start"
@@ -60,7 +60,7 @@ class Holding(Struct, frozen=True):
     """False if hold cannot work in this pod."""
 
 
-def plan(pod: NewPod, how: Start) -> Plan:
+def plan(pod: Pod, how: Start) -> Plan:
     """Plan the start order of a pod that is about to be created.
 
     Args:
@@ -78,7 +78,7 @@ def plan(pod: NewPod, how: Start) -> Plan:
     return msgspec.structs.replace(chosen, warnings=(warning, *chosen.warnings))
 
 
-def plan_label(pod: NewPod) -> Plan:
+def plan_label(pod: Pod) -> Plan:
     """Plan the label that asks Istio for a sidecar; the webhook's selectors choose the pods.
 
     A pod that has the label or the annotation keeps it, whatever the value: the label would
@@ -119,7 +119,7 @@ def effective_start(pod: Pod) -> str | None:
     return f"asked for {asked}, but {why_not}"
 
 
-def is_native(pod: NewPod) -> bool:
+def is_native(pod: Pod) -> bool:
     """Whether the proxy is a native sidecar, which the kubelet starts before the payload."""
     return any(
         container.name == PROXY and container.restart_policy == "Always"
@@ -127,7 +127,7 @@ def is_native(pod: NewPod) -> bool:
     )
 
 
-def hold(pod: NewPod) -> Holding:
+def hold(pod: Pod) -> Holding:
     """Do to an injected pod what the injector does for hold.
 
     The proxy becomes the first container and gets the postStart hook. If the mesh configures a
@@ -151,7 +151,7 @@ def hold(pod: NewPod) -> Holding:
     return Holding(ops=move + hook, reason=reason)
 
 
-def _hook(proxy: NewContainer) -> tuple[patch.Op, ...] | None:
+def _hook(proxy: Container) -> tuple[patch.Op, ...] | None:
     """Add the hook to the first container; () if it has one, None if it must not get one."""
     lifecycle = proxy.lifecycle
     if lifecycle is None:
@@ -163,7 +163,7 @@ def _hook(proxy: NewContainer) -> tuple[patch.Op, ...] | None:
     return (patch.Add("/spec/containers/0/lifecycle/postStart", WAIT),)
 
 
-def _plan(pod: NewPod, how: Start, mode: StartMode | None) -> Plan:
+def _plan(pod: Pod, how: Start, mode: StartMode | None) -> Plan:
     if reason := next(_reasons_to_leave_alone(pod, mode, how.mode), None):
         return Plan(ops=(), reason=reason)
     if INJECTED in pod.annotations:
@@ -177,7 +177,7 @@ def _plan(pod: NewPod, how: Start, mode: StartMode | None) -> Plan:
     return _hold(pod, _merge(pod))
 
 
-def _reasons_to_leave_alone(pod: NewPod, own: StartMode | None, mode: StartMode) -> Iterator[str]:
+def _reasons_to_leave_alone(pod: Pod, own: StartMode | None, mode: StartMode) -> Iterator[str]:
     if own is StartMode.OFF:
         yield f'annotation {START}: "off"'
     if own is None and mode is StartMode.OFF:
@@ -189,7 +189,7 @@ def _reasons_to_leave_alone(pod: NewPod, own: StartMode | None, mode: StartMode)
     yield from _reasons_for_no_sidecar(pod)
 
 
-def _reasons_for_no_label(pod: NewPod) -> Iterator[str]:
+def _reasons_for_no_label(pod: Pod) -> Iterator[str]:
     for source, keys in (("label", pod.labels), ("annotation", pod.annotations)):
         if INJECT in keys:
             yield f'{source} {INJECT}: "{keys[INJECT]}"'
@@ -198,7 +198,7 @@ def _reasons_for_no_label(pod: NewPod) -> Iterator[str]:
     yield from _reasons_for_no_sidecar(pod)
 
 
-def _reasons_for_no_sidecar(pod: NewPod) -> Iterator[str]:
+def _reasons_for_no_sidecar(pod: Pod) -> Iterator[str]:
     if pod.spec.host_network:
         yield "hostNetwork: Istio gives it no sidecar"
     if MIRROR in pod.annotations:
@@ -209,7 +209,7 @@ def _reasons_for_no_sidecar(pod: NewPod) -> Iterator[str]:
         yield "the object has no metadata"
 
 
-def _native_is_due(pod: NewPod, how: Start, own: StartMode | None) -> bool:
+def _native_is_due(pod: Pod, how: Start, own: StartMode | None) -> bool:
     """Native is for pods that end, unless the pod's own annotation asks for it."""
     if own is StartMode.NATIVE:
         return True
@@ -220,18 +220,18 @@ def _native_is_due(pod: NewPod, how: Start, own: StartMode | None) -> bool:
     return possible and pod.restart_policy != "Always"
 
 
-def _merge(pod: NewPod) -> proxy_config.Merge:
+def _merge(pod: Pod) -> proxy_config.Merge:
     return proxy_config.hold(pod.annotations.get(proxy_config.ANNOTATION))
 
 
-def _hold(pod: NewPod, merge: proxy_config.Merge) -> Plan:
+def _hold(pod: Pod, merge: proxy_config.Merge) -> Plan:
     if merge.text is None:
         warnings = (merge.warning,) if merge.warning else ()
         return Plan(ops=(), reason=merge.reason, warnings=warnings)
     return _changed(pod, "hold", merge.reason, {proxy_config.ANNOTATION: merge.text})
 
 
-def _native(pod: NewPod, own: StartMode | None) -> Plan:
+def _native(pod: Pod, own: StartMode | None) -> Plan:
     """Ask for a native sidecar, unless the author says no to hold.
 
     The author's text stays, with a warning if Istio refuses it.
@@ -245,7 +245,7 @@ def _native(pod: NewPod, own: StartMode | None) -> Plan:
     return chosen
 
 
-def _after_istio(pod: NewPod) -> Plan:
+def _after_istio(pod: Pod) -> Plan:
     """Plan for an injected pod: only hold is possible, Istio's webhook is not called again."""
     reason = "the sidecar is already injected"
     if is_native(pod):
@@ -266,7 +266,7 @@ def _after_istio(pod: NewPod) -> Plan:
 
 
 def _changed(
-    pod: NewPod,
+    pod: Pod,
     started_with: str,
     reason: str,
     annotations: dict[str, str],

@@ -13,7 +13,7 @@ import msgspec
 
 from istio_aux.core import injection
 from istio_aux.core.injection import Expectation, Hook, InjectionPolicy, expected, hooks_of
-from istio_aux.core.pod import NewPod
+from istio_aux.core.pod import Pod
 from istio_aux.core.webhooks import Configuration, ControlPlane
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
@@ -68,7 +68,7 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
     policies: Mapping[ControlPlane, InjectionPolicy] = {}
     gaps: tuple[str, ...] = ()
 
-    def expected(self, pod: NewPod, namespace_labels: Mapping[str, str] | None) -> Expectation:
+    def expected(self, pod: Pod, namespace_labels: Mapping[str, str] | None) -> Expectation:
         """Decide whether ``pod`` would get a sidecar if it were created now; see `injection`."""
         if self.hooks is None:
             return Expectation(expected=None, reason="Istio's webhooks are not known")

@@ -17,7 +17,7 @@ from istio_aux.core import jobs, ownership, repair, rollout
 from istio_aux.core.applications import LABEL, Applications
 from istio_aux.core.injection import Expectation, expected
 from istio_aux.core.mesh import Mesh
-from istio_aux.core.pod import Container, NewPod, OwnerReference, Pod
+from istio_aux.core.pod import Container, Pod, OwnerReference
 from istio_aux.core.policy import RepairPolicy
 from istio_aux.core.repair import RepairAction, ReportUnmeshed
 from istio_aux.core.rollout import Replica, Rollout, Sidecar, Step
@@ -166,7 +166,7 @@ class PodStore:
             self.changed[owner] = None
             self._woken.set()
 
-    def expect(self, pod: NewPod) -> Expectation:
+    def expect(self, pod: Pod) -> Expectation:
         """Whether the pod, as it would leave our admission, would get a sidecar now."""
         if not self.mesh.known:
             return _UNKNOWN
