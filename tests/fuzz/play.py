@@ -161,8 +161,7 @@ def cost(ask: Ask) -> float:
     for _ in range(TRIES):
         began = time.thread_time()
         with suppress(review.Malformed):
-            answer_to = review.answer_inject if ask.path == INJECT else review.answer
-            answer_to(ask.body, Start())
+            review.answer(ask.body, Start(), inject=ask.path == INJECT)
         least = min(least, time.thread_time() - began)
         if least < BUDGET:
             break

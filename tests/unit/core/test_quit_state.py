@@ -18,8 +18,8 @@ from istio_aux.core.quit_state import (
     End,
     Limits,
     Look,
-    Outcome,
     PodState,
+    QuitOutcome,
     QuitScope,
     Retry,
     Send,
@@ -32,12 +32,12 @@ NOW = datetime(2026, 11, 21, 8, 16, 40, tzinfo=UTC)
 DONE, ENDED = exited(0), exited(0, at="2026-11-21T08:16:30Z")
 WELL, DOUBTFUL = Answer(True, True, "exit code 0"), Answer(False, True, "no exit code")
 FINISHED = "every payload container is finished"
-EXITED = End(Outcome.EXITED, "istio-proxy exited with 0, 1 s after the payload", 1.0)
-GONE = End(Outcome.GONE, "the pod is gone")
+EXITED = End(QuitOutcome.EXITED, "istio-proxy exited with 0, 1 s after the payload", 1.0)
+GONE = End(QuitOutcome.GONE, "the pod is gone")
 
 
 def superseded(reason: str) -> End:
-    return End(Outcome.SUPERSEDED, reason)
+    return End(QuitOutcome.SUPERSEDED, reason)
 
 
 def pod(main: State = DONE, proxy: State = RUNNING, version: int = 0, **more: Any) -> Pod:
@@ -84,7 +84,7 @@ class Story:
 def test_a_quit_from_the_first_look_to_the_proof() -> None:
     story = Story()
     assert story.awake() == Look()
-    assert story.looked() == Send(Rung.EXEC, "istio-proxy", 15020)
+    assert story.looked() == Send(Rung.EXEC, 15020)
     assert story.answered() == Sleep(Limits().confirm)
     story.watched(pod(proxy=ENDED))
     assert not story.task.is_due(story.scope)
@@ -104,7 +104,7 @@ def test_how_long_the_exit_is_waited_for(answer: Answer, seconds: float) -> None
     assert story.answered(answer) == Sleep(seconds)
     assert story.awake() == Look()
     assert story.looked(pod(proxy=exited(137))) == End(
-        Outcome.EXITED_NONZERO, "istio-proxy exited with 137, 0 s after the payload", 0.0
+        QuitOutcome.EXITED_NONZERO, "istio-proxy exited with 137, 0 s after the payload", 0.0
     )
 
 
@@ -113,7 +113,7 @@ def test_a_proxy_that_withstands_is_told_by_one_rung_after_the_other() -> None:
     story, trouble = Story(), None
     for count, rung in enumerate((Rung.EXEC, Rung.PORT_FORWARD, Rung.ENVOY, Rung.EXEC), 1):
         assert story.awake() == Look()
-        assert story.looked() == Send(rung, "istio-proxy", 15020)
+        assert story.looked() == Send(rung, 15020)
         story.answered(WELL if rung is Rung.EXEC else DOUBTFUL, rung)
         assert story.awake() == Look()
         assert story.looked() == Retry()
@@ -233,7 +233,7 @@ def test_an_attempt_of_which_nothing_was_sent_is_none() -> None:
     assert story.failed(counts=False, pause=7.0) == Retry(reading=True, pause=7.0)
     assert (story.task.attempts, story.task.failures, story.task.rung) == (0, 0, None)
     assert story.awake() == Look()
-    assert story.looked() == Send(Rung.EXEC, "istio-proxy", 15020)
+    assert story.looked() == Send(Rung.EXEC, 15020)
 
 
 def test_a_grace_period_is_slept_through_and_found_out_again() -> None:
@@ -260,7 +260,7 @@ def test_a_grace_period_begins_again_when_the_payload_does() -> None:
 
 def test_a_dry_run_ends_where_the_attempt_would_begin_and_is_over_until_something_changes() -> None:
     story = Story(mode=QuitMode.DRY_RUN)
-    assert (story.awake(), story.looked()) == (Look(), End(Outcome.DRY_RUN, FINISHED))
+    assert (story.awake(), story.looked()) == (Look(), End(QuitOutcome.DRY_RUN, FINISHED))
     assert story.state.due(story.scope) is None
     story.watched(pod(main=RUNNING))
     story.watched(pod())
@@ -286,9 +286,9 @@ DELETE = Policy(dead_proxy=DeadProxy.DELETE)
 @pytest.mark.parametrize(
     ("scope", "following"),
     [
-        ({}, End(Outcome.REPORTED, LOST)),
+        ({}, End(QuitOutcome.REPORTED, LOST)),
         ({"policy": DELETE}, Delete("5")),
-        ({"policy": DELETE, "mode": QuitMode.DRY_RUN}, End(Outcome.REPORTED, LOST)),
+        ({"policy": DELETE, "mode": QuitMode.DRY_RUN}, End(QuitOutcome.REPORTED, LOST)),
     ],
     ids=["report", "delete", "dry run"],
 )
@@ -301,7 +301,7 @@ def test_a_dead_proxy_gets_a_second_look(scope: dict[str, Any], following: Actio
     if isinstance(following, Delete):
         assert story.failed(reading=False) == Retry()
         assert (story.awake(2), story.looked(TORN)) == (Look(), following)
-        assert story.task.deleted() == End(Outcome.DELETED, LOST)
+        assert story.task.deleted() == End(QuitOutcome.DELETED, LOST)
     assert story.state.due(story.scope) is None
 
 
@@ -335,7 +335,7 @@ def test_a_pod_is_deleted_once_what_kept_it_from_that_is_over() -> None:
     assert story.awake(2) == Look()
     reported = story.looked(KEPT)
     assert isinstance(reported, End)
-    assert reported.outcome is Outcome.REPORTED
+    assert reported.outcome is QuitOutcome.REPORTED
     assert story.state.due(story.scope) is None
     story.watched(TORN)
     assert story.state.due(story.scope) == "report"
@@ -357,7 +357,7 @@ def test_the_owner_of_a_blocked_pod_is_told_after_a_while_and_once() -> None:
     story = Story(BLOCKED)
     story.state.observe(BLOCKED, story.scope, NOW + timedelta(seconds=45))
     assert story.awake(45) == Sleep(15.0), "from when it was first seen"
-    assert story.awake(60) == End(Outcome.BLOCKED, "not finished: side (running)")
+    assert story.awake(60) == End(QuitOutcome.BLOCKED, "not finished: side (running)")
     assert story.state.due(story.scope) is None
 
 

@@ -118,7 +118,7 @@ def test_the_other_webhook_gives_pods_a_label_and_their_start(
 ) -> None:
     """A pod that gets its sidecar by us, in whichever namespace, starts after it."""
     found = request()
-    result = review.answer_inject(json.dumps(found).encode(), Start(capability=capability))
+    result = review.answer(json.dumps(found).encode(), Start(capability=capability), inject=True)
     sent = response(result.body)
     pod = found["request"]["object"]
     after = jsonpatch.apply_patch(pod, base64.b64decode(sent["patch"]).decode())
@@ -133,7 +133,7 @@ def test_the_other_webhook_gives_pods_a_label_and_their_start(
 
 def test_the_other_webhook_gives_its_start_to_a_pod_that_asks_itself() -> None:
     said = document({"main": None}, labels={start.INJECT: "true"})
-    result = review.answer_inject(json.dumps(request(object=said)).encode(), Start())
+    result = review.answer(json.dumps(request(object=said)).encode(), Start(), inject=True)
     after = jsonpatch.apply_patch(said, base64.b64decode(response(result.body)["patch"]).decode())
     assert after["metadata"]["annotations"][start.STARTED_WITH] == "hold"
     assert after["metadata"]["labels"] == said["metadata"]["labels"]
@@ -142,7 +142,7 @@ def test_the_other_webhook_gives_its_start_to_a_pod_that_asks_itself() -> None:
 
 def test_the_other_webhook_gives_a_label_alone_where_start_is_off() -> None:
     off = Start(mode=StartMode.OFF)
-    sent = response(review.answer_inject(json.dumps(request()).encode(), off).body)
+    sent = response(review.answer(json.dumps(request()).encode(), off, inject=True).body)
     (op,) = json.loads(base64.b64decode(sent["patch"]))
     assert op["path"] == "/metadata/labels"
     assert sent["auditAnnotations"] == {"reason": 'added label sidecar.istio.io/inject: "true"'}
@@ -151,7 +151,7 @@ def test_the_other_webhook_gives_a_label_alone_where_start_is_off() -> None:
 def test_the_other_webhook_leaves_alone_what_says_something_itself() -> None:
     """Nothing is done, and the audit log learns why."""
     said = document({"main": None}, annotations={start.INJECT: "false"})
-    result = review.answer_inject(json.dumps(request(object=said)).encode(), Start())
+    result = review.answer(json.dumps(request(object=said)).encode(), Start(), inject=True)
     sent = response(result.body)
     assert sent.keys() == UNCHANGED
     assert sent["auditAnnotations"] == {"reason": 'annotation sidecar.istio.io/inject: "false"'}
@@ -291,9 +291,9 @@ PODS = st.dictionaries(st.sampled_from(["metadata", "spec", "status"]), ANYTHING
 @given(st.binary() | ANYTHING.map(msgspec.json.encode))
 def test_no_body_breaks_it(body: bytes) -> None:
     """There is an answer, or the one error that the server knows."""
-    for answer_to in (review.answer, review.answer_inject):
+    for inject in (False, True):
         with contextlib.suppress(review.Malformed):
-            answer_to(body, Start())
+            review.answer(body, Start(), inject=inject)
 
 
 @given(st.dictionaries(
@@ -302,8 +302,8 @@ def test_no_body_breaks_it(body: bytes) -> None:
 def test_whatever_a_review_is_about_it_is_answered(fields: dict[str, Any], about: Any) -> None:
     """Its uid is all that an answer needs."""
     body = msgspec.json.encode(request(**fields, object=about))
-    for answer_to in (review.answer, review.answer_inject):
-        result = answer_to(body, Start())
+    for inject in (False, True):
+        result = review.answer(body, Start(), inject=inject)
         response(result.body, result.uid)
 
 

@@ -13,7 +13,7 @@ from istio_aux.core.annotations import IGNORE_CONTAINERS
 from istio_aux.core.jobs import KINDS
 from istio_aux.core.pod import PROXY, Key
 from istio_aux.core.quit import Rung
-from istio_aux.core.quit_state import STUCK_AFTER, End, Outcome, PodState, Task
+from istio_aux.core.quit_state import STUCK_AFTER, End, PodState, QuitOutcome, Task
 from istio_aux.core.repair import Restart
 from istio_aux.kube.events import Events
 from istio_aux.telemetry import NO_RUNG, Telemetry
@@ -88,18 +88,18 @@ class QuitRecorder(Recorder):
     def ended(self, state: PodState, task: Task, end: End) -> None:
         """Nothing more is to be done about the pod for now."""
         match end.outcome:
-            case Outcome.DRY_RUN:
+            case QuitOutcome.DRY_RUN:
                 note = f"{end.reason}; a dry run leaves {PROXY} running"
                 self._event_once(state, "Normal", "ProxyQuitDryRun", note)
-            case Outcome.REPORTED:
+            case QuitOutcome.REPORTED:
                 self.lost(state)
-            case Outcome.DELETED:
+            case QuitOutcome.DELETED:
                 self._telemetry.dead_proxies.labels("deleted").inc()
                 level, event = logging.WARNING, "dead-proxy-pod-deleted"
                 self._log_pod(level, event, state.key, reason=end.reason)
                 note = f"deleted, so that its controller makes a new one: {end.reason}"
                 self._event(state.key, "Normal", "DeadProxyPodDeleted", note)
-            case Outcome.BLOCKED:
+            case QuitOutcome.BLOCKED:
                 by = ", ".join(state.blocked_by)
                 note = (
                     f"{PROXY} is kept by {by}: {end.reason}; annotation {IGNORE_CONTAINERS} names"
@@ -107,7 +107,7 @@ class QuitRecorder(Recorder):
                 )
                 if self._event_once(state, "Normal", "ProxyQuitBlocked", note):
                     self._log_pod(logging.INFO, "blocked", state.key, by=by, reason=end.reason)
-            case Outcome() as outcome:
+            case QuitOutcome() as outcome:
                 self._quit(state, task, outcome, end)
             case None:
                 pass
@@ -121,18 +121,18 @@ class QuitRecorder(Recorder):
         """The deletion of a pod with a dead proxy failed; `failed` says why."""
         self._telemetry.dead_proxies.labels("delete-failed").inc()
 
-    def _quit(self, state: PodState, task: Task, outcome: Outcome, end: End) -> None:
+    def _quit(self, state: PodState, task: Task, outcome: QuitOutcome, end: End) -> None:
         rung = task.rung or NO_RUNG
         self._telemetry.quits.labels(outcome, rung).inc()
         self._log_pod(
             logging.INFO, "quit", state.key,
             outcome=outcome, rung=rung, attempts=task.attempts, reason=end.reason,
         )  # fmt: skip
-        if outcome in {Outcome.EXITED, Outcome.EXITED_NONZERO}:
+        if outcome in {QuitOutcome.EXITED, QuitOutcome.EXITED_NONZERO}:
             self._telemetry.quits_total += 1
             if end.after_payload is not None:
                 self._telemetry.exit_to_exit.observe(end.after_payload)
-            kind = "Normal" if outcome is Outcome.EXITED else "Warning"
+            kind = "Normal" if outcome is QuitOutcome.EXITED else "Warning"
             note = f"every payload container is finished; {end.reason}"
             self._event(state.key, kind, "ProxyQuit", note)
 

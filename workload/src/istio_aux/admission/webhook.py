@@ -143,9 +143,8 @@ class Webhook:
         return web.HTTPRequestEntityTooLarge(self._body, text=f"body over {self._body} bytes\n")
 
     def _review(self, path: str, body: bytes) -> review.Answer:
-        answer = review.answer_inject if path == INJECT else review.answer
         try:
-            return answer(body, self._how())
+            return review.answer(body, self._how(), inject=path == INJECT)
         except review.Malformed:
             raise
         except Exception:  # A fault of ours must not refuse a pod.

@@ -13,22 +13,16 @@ import msgspec
 
 from istio_aux.core.pod import PROXY, Pod, Struct
 
-QUIT = "istio-aux.io/quit"
-"""``"false"`` opts the pod out."""
-IGNORE_CONTAINERS = "istio-aux.io/ignore-containers"
-"""Comma-separated names of containers that do not keep the proxy running."""
-QUIT_AFTER = "istio-aux.io/quit-after"
-"""Comma-separated names of the only containers that keep the proxy running."""
-QUIT_GRACE = "istio-aux.io/quit-grace"
-"""Seconds between the end of the payload and the quit: ``30``, ``2.5s`` or ``1m``."""
+QUIT = "istio-aux.io/quit"  # "false" opts the pod out.
+IGNORE_CONTAINERS = "istio-aux.io/ignore-containers"  # They do not keep the proxy running.
+QUIT_AFTER = "istio-aux.io/quit-after"  # The only containers that keep it running.
+QUIT_GRACE = "istio-aux.io/quit-grace"  # Seconds after the payload: `30`, `2.5s` or `1m`.
 
-LONGEST_GRACE = 86400.0
-"""One day, in seconds: a longer one is a mistake, or cannot be added to a date."""
+LONGEST_GRACE = 86400.0  # Seconds: a longer one is a mistake, or cannot be added to a date.
 
 _GRACE = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(s|m)?")
 _SECONDS = {None: 1, "s": 1, "m": 60}
-_SHOWN = 60
-"""Characters of a bad value that are shown; an annotation may have 256 KiB."""
+_SHOWN = 60  # Characters of a bad value; an annotation may have 256 KiB.
 
 
 class Problem(Struct, frozen=True):

@@ -10,13 +10,11 @@ import msgspec
 class Capability(StrEnum):
     """What cluster and Istio can do about start order."""
 
+    # A pod that asks for a native sidecar gets one that works: Istio is 1.24 or later, every
+    # kubelet 1.29 or later, and no other webhook or policy interferes.
     NATIVE = "native"
-    """A pod that asks for a native sidecar gets one that works: Istio is 1.24 or later, every
-    kubelet 1.29 or later, and no other webhook or policy interferes."""
-    CLASSIC = "classic"
-    """Only `holdApplicationUntilProxyStarts` is safe to ask for."""
-    UNKNOWN = "unknown"
-    """Not known yet, or not to be found out. Never guessed: only hold is asked for."""
+    CLASSIC = "classic"  # Only `holdApplicationUntilProxyStarts` is safe to ask for.
+    UNKNOWN = "unknown"  # Never guessed: only hold is asked for.
 
 
 class StartMode(StrEnum):
@@ -54,8 +52,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """How `quit.decide` treats all pods; a pod's annotations override it."""
 
     ignore_containers: frozenset[str] = frozenset()
-    grace: float = 0.0
-    """For telemetry that is still in flight (istio/proxy#2122)."""
+    grace: float = 0.0  # For telemetry that is still in flight (istio/proxy#2122).
     dead_proxy: DeadProxy = DeadProxy.REPORT
 
 
@@ -79,5 +76,4 @@ class RepairPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     race: RacePolicy = RacePolicy.REPORT
     restart_jobs: bool = False
-    ours: Application | None = None
-    """The application that istio-aux runs as, which is never restarted; None outside Juju."""
+    ours: Application | None = None  # istio-aux itself, which is never restarted; None: no Juju.

@@ -26,12 +26,11 @@ from istio_aux.core.pod import PROXY, Container, ContainerState, Pod, Struct
 from istio_aux.core.policy import DeadProxy, Policy
 
 STATUS_PORT = "status.sidecar.istio.io/port"
-DEFAULT_STATUS_PORT = 15020
-"""Port of pilot-agent's status server unless configured (istio pkg/config/mesh/mesh.go)."""
+DEFAULT_STATUS_PORT = 15020  # Istio pkg/config/mesh/mesh.go.
 _STATUS_PORT_FLAG = "--statusPort"
 
+# ``pilot-agent request --debug-port`` takes these (istio pilot/pkg/request/command.go).
 _REQUEST_PORTS = frozenset({15000, 15004, 15020, 15021})
-"""Ports that ``pilot-agent request --debug-port`` takes (istio pilot/pkg/request/command.go)."""
 
 Role = Literal["payload", "sidecar", "ignored"]
 
@@ -42,12 +41,9 @@ class Rung(StrEnum):
     None of them needs a shell in the image (istio.io#5073).
     """
 
-    EXEC = "exec"
-    """The agent's own client, inside the container, to the agent's status server."""
-    PORT_FORWARD = "port-forward"
-    """HTTP ``POST /quitquitquit`` to the status port, from inside the pod's network."""
-    ENVOY = "exec-envoy"
-    """The same client to Envoy's admin port; Envoy exits, and the agent follows."""
+    EXEC = "exec"  # The agent's own client, in the container, to the agent's status server.
+    PORT_FORWARD = "port-forward"  # ``POST /quitquitquit`` to the status port.
+    ENVOY = "exec-envoy"  # The same client to Envoy's admin port; the agent exits with Envoy.
 
 
 class ContainerVerdict(Struct, frozen=True):
@@ -86,12 +82,11 @@ class Wait(Decision, frozen=True, tag="wait"):
 
 
 class Quit(Decision, frozen=True, tag="quit"):
-    """Make container ``proxy`` exit; its agent listens on TCP port ``status_port``.
+    """Make the proxy exit; its agent listens on TCP port ``status_port``.
 
     ``rungs`` are the ways that can work for this pod, in the order to try them.
     """
 
-    proxy: str
     status_port: int
     rungs: tuple[Rung, ...]
 
@@ -102,7 +97,6 @@ class Report(Decision, frozen=True, tag="report"):
     ``delete``: the policy deletes such pods, and the controller of this one makes a new one.
     """
 
-    proxy: str
     delete: bool
 
 
@@ -115,28 +109,23 @@ class _Facts(Struct, frozen=True):
     pod: Pod
     overrides: Overrides
     verdicts: dict[str, ContainerVerdict]
-    unfinished: dict[str, str]
-    """Payload containers that may still run, each with why."""
+    unfinished: dict[str, str]  # Payload containers that may still run, each with why.
     proxy_running: bool
     proxy_finished: bool
-    restarting: str | None
-    """Why every container is about to start again, if so."""
+    restarting: str | None  # Why every container is about to start again, if so.
 
 
 def decide(
     pod: Pod, policy: Policy, now: datetime | None, *, seen: datetime | None = None
 ) -> Action:
-    """Decide what to do about the proxy of ``pod``; never raises.
+    """Decide what to do about the proxy of ``pod``: the first rule that applies. Never raises.
 
     Args:
-        pod: the pod, as complete and as recent as the caller has it.
-        policy: what the cluster admin set; annotations of the pod refine it.
-        now: the present time with a zone; None: judge as if every grace period were over.
+        pod: its annotations refine the policy.
+        policy: what the cluster admin set.
+        now: the present time with a zone; None: every grace period counts as over.
         seen: when the caller first saw that every payload container was finished, by the same clock
-            as ``now``. None: the pod is seen once, and the times of its node must do.
-
-    Returns:
-        The first rule below that applies, in this order.
+            as ``now``; None: the times of the pod's node must do.
     """
     facts = _observe(pod, policy)
     if reason := next(_nothing_to_do(facts), None):
@@ -145,27 +134,20 @@ def decide(
         delete = policy.dead_proxy is DeadProxy.DELETE
         if delete and (obstacle := next(_keeps_lost_pod(facts), None)):
             reason, delete = f"{reason}; not deleted: {obstacle}", False
-        return Report(reason=reason, containers=facts.verdicts, proxy=PROXY, delete=delete)
+        return Report(reason=reason, containers=facts.verdicts, delete=delete)
     if reason := next(_still_needed(facts), None):
         return Wait(reason=reason, containers=facts.verdicts, blocked_by=_blockers(facts))
     if until := _grace_ends(facts, policy, now, seen):
         reason = f"every payload container is finished; the grace period ends at {until:%H:%M:%S}"
         return Wait(reason=reason, containers=facts.verdicts, until=until)
-    port = status_port(pod)
-    return Quit(
-        reason="every payload container is finished",
-        containers=facts.verdicts,
-        proxy=PROXY,
-        status_port=port,
-        rungs=rungs(port),
-    )
+    port, reason = status_port(pod), "every payload container is finished"
+    return Quit(reason=reason, containers=facts.verdicts, status_port=port, rungs=rungs(port))
 
 
 def since(pod: Pod, decision: Action) -> datetime | None:
-    """When a pod became as the decision says, by its container statuses; None: unknown.
+    """When the proxy of a `Report`, or else the last payload container, ended; None: unknown.
 
-    For a `Report` that is the end of its proxy, else the end of its last finished payload
-    container. The time is the node's.
+    The time is the node's.
     """
     of_proxy = isinstance(decision, Report)
     names = (

@@ -110,7 +110,7 @@ class TroubledPod(msgspec.Struct, frozen=True, omit_defaults=True):
     by: tuple[str, ...] = ()
 
 
-class Outcome(StrEnum):
+class QuitOutcome(StrEnum):
     """How a task ended."""
 
     EXITED = "exited"
@@ -134,10 +134,9 @@ class Look(msgspec.Struct, frozen=True):
 
 
 class Send(msgspec.Struct, frozen=True):
-    """Tell the container ``proxy``, whose agent listens on ``port``, to exit."""
+    """Tell the proxy, whose agent listens on ``port``, to exit."""
 
     rung: Rung
-    proxy: str
     port: int
 
 
@@ -160,7 +159,7 @@ class End(msgspec.Struct, frozen=True):
     ``after_payload``: whole seconds from the last exit of another container to the proxy's.
     """
 
-    outcome: Outcome | None = None
+    outcome: QuitOutcome | None = None
     reason: str = ""
     after_payload: float | None = None
 
@@ -336,14 +335,14 @@ class Task:
             return Sleep(max(SHORTEST, (begins - now).total_seconds()))
         if self.due == "blocked":
             self.state.settled = True
-            return End(Outcome.BLOCKED, self.state.reason)
+            return End(QuitOutcome.BLOCKED, self.state.reason)
         return Look()
 
     def looked(self, pod: Pod | None, scope: QuitScope, now: datetime) -> Action:
         """The pod was read; None: it is gone, or another pod has its name."""
         if pod is None:
             self.state.left = True
-            return End(Outcome.GONE, "the pod is gone") if self.due == "quit" else End()
+            return End(QuitOutcome.GONE, "the pod is gone") if self.due == "quit" else End()
         decision = self.state.observe(pod, scope, now)
         if self.due == "report":
             return self._confirmed(pod, decision, scope)
@@ -356,7 +355,7 @@ class Task:
     def superseded(self, scope: QuitScope) -> End:
         """Nothing is due any more when the pod is to be read, or was read."""
         quits = self.due == "quit"
-        return End(Outcome.SUPERSEDED, self.state.why_not(scope)) if quits else End()
+        return End(QuitOutcome.SUPERSEDED, self.state.why_not(scope)) if quits else End()
 
     def answered(self, rung: Rung, answer: Answer, scope: QuitScope) -> Action:
         """The proxy was told to exit."""
@@ -370,7 +369,7 @@ class Task:
     def deleted(self) -> Action:
         """The pod with the dead proxy was deleted."""
         self.state.settled = True
-        return End(Outcome.DELETED, self.state.reason)
+        return End(QuitOutcome.DELETED, self.state.reason)
 
     def failed(
         self,
@@ -387,7 +386,7 @@ class Task:
         """
         due = self.is_due(scope)
         if self.told and not due:
-            return End(Outcome.SUPERSEDED, f"not known: {why}")
+            return End(QuitOutcome.SUPERSEDED, f"not known: {why}")
         self.told, self.failure, self.failures = False, why, self.failures + counts
         return Retry(reading, pause) if due else self._leave(scope)
 
@@ -406,9 +405,9 @@ class Task:
         """The pod was read, and the proxy has to exit now."""
         if scope.mode is QuitMode.DRY_RUN:
             self.state.settle(decision)
-            return End(Outcome.DRY_RUN, decision.reason)
+            return End(QuitOutcome.DRY_RUN, decision.reason)
         rung = decision.rungs[self.attempts % len(decision.rungs)]
-        return Send(rung, decision.proxy, decision.status_port)
+        return Send(rung, decision.status_port)
 
     def _still_runs(self, scope: QuitScope) -> Action:
         """The pod was read after an attempt that had no effect."""
@@ -422,7 +421,7 @@ class Task:
         if self.is_due(scope):
             return End() if self.state.until else self.failed(_OLDER, scope, reading=False)
         exited = proxy_exit(pod) if self.attempts else None
-        return exited or End(Outcome.SUPERSEDED, decision.reason)
+        return exited or End(QuitOutcome.SUPERSEDED, decision.reason)
 
     def _confirmed(self, pod: Pod, decision: quitting.Action, scope: QuitScope) -> Action:
         """The second look at a pod with a dead proxy."""
@@ -433,7 +432,7 @@ class Task:
         if not self.state.settle(decision):
             return self.failed(_OLDER, scope, reading=False)
         self.failure = ""
-        return End(Outcome.REPORTED, decision.reason)
+        return End(QuitOutcome.REPORTED, decision.reason)
 
 
 def proxy_exit(pod: Pod) -> End | None:
@@ -445,6 +444,6 @@ def proxy_exit(pod: Pod) -> End | None:
     others = [other.finished_at for name in names if (other := pod.ended(name))]
     at, last = ended.finished_at, max(filter(None, others), default=None)
     after = max((at - last).total_seconds(), 0.0) if at and last else None
-    outcome = Outcome.EXITED if ended.exit_code == 0 else Outcome.EXITED_NONZERO
+    outcome = QuitOutcome.EXITED if ended.exit_code == 0 else QuitOutcome.EXITED_NONZERO
     when = "" if after is None else f", {after:g} s after the payload"
     return End(outcome, f"{PROXY} exited with {ended.exit_code}{when}", after)

@@ -7,7 +7,6 @@ the reason why a pod is refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from enum import StrEnum
 
 import msgspec
@@ -19,10 +18,8 @@ from istio_aux.core.policy import Start
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
-_MAX_LINE = 256
-"""Runes; the API server truncates longer warnings (apiserver endpoints/filters/warning.go)."""
-_MAX_KEY = 63 + 1 + 253 + 1
-"""Characters of namespace/name and one more. Names in a review are not validated yet."""
+_MAX_LINE = 256  # Runes of a warning (apiserver endpoints/filters/warning.go).
+_MAX_KEY = 63 + 1 + 253 + 1  # Characters of namespace/name. Names are not validated yet.
 
 _MAX_BODY = 2 << 20
 _MAX_OBJECTS, _MAX_STRINGS = 50_000, 30_000
@@ -31,8 +28,7 @@ _MAX_VALUES = 20_000  # Of a review that is nested too deeply to be decoded as i
 to 1.5 MB. A body of up to `_SMALL` bytes cannot have too much of anything."""
 _SMALL = 64 << 10
 
-_UNREADABLE = (ValueError, RecursionError)
-"""What decoding raises: no JSON, another form, no UTF-8, or too deeply nested."""
+_UNREADABLE = (ValueError, RecursionError)  # What decoding raises.
 
 _HEAD = re.compile(
     rb'\{"kind":"AdmissionReview","apiVersion":"admission\.k8s\.io/v1",'
@@ -46,13 +42,10 @@ class Outcome(StrEnum):
 
     NATIVE = "native"
     HOLD = "hold"
-    MOVED = "moved"
-    """Hold, for a pod that Istio had injected already."""
-    LABELLED = "labelled"
-    """The pod asks for a sidecar now, with or without a start order."""
+    MOVED = "moved"  # Hold, for a pod that Istio had injected already.
+    LABELLED = "labelled"  # The pod asks for a sidecar now, with or without a start order.
     UNCHANGED = "unchanged"
-    MALFORMED = "malformed"
-    """Allowed with a warning: only the uid could be read."""
+    MALFORMED = "malformed"  # Allowed with a warning: only the uid could be read.
 
 
 class GroupVersionKind(Struct, frozen=True):
@@ -114,10 +107,10 @@ class _Response(Struct, frozen=True):
     warnings: tuple[str, ...] = ()
 
 
-class _Answer(Struct, frozen=True):
-    api_version: str
-    kind: str
+class _Answer(Struct, frozen=True, omit_defaults=False):
     response: _Response
+    api_version: str = API_VERSION
+    kind: str = KIND
 
 
 _review_decoder = msgspec.json.Decoder(_Review)
@@ -125,35 +118,14 @@ _envelope_decoder = msgspec.json.Decoder(_Envelope)
 _encoder = msgspec.json.Encoder()
 
 
-def answer(body: bytes, how: Start) -> Answer:
+def answer(body: bytes, how: Start, *, inject: bool = False) -> Answer:
     """Answer an AdmissionReview with what makes the pod start after its proxy.
+
+    ``inject``: the pod also asks Istio for a sidecar.
 
     Raises:
         Malformed: not even the uid can be read, so no valid answer exists (HTTP 400).
     """
-    return _reviewed(body, lambda pod: start.plan(pod, how))
-
-
-def answer_inject(body: bytes, how: Start) -> Answer:
-    """Answer an AdmissionReview with what gives the pod a sidecar and makes it start after it.
-
-    Raises:
-        Malformed: as `answer`.
-    """
-    return _reviewed(body, lambda pod: _inject(pod, how))
-
-
-def _inject(pod: Pod, how: Start) -> start.Plan:
-    labelled, started = start.plan_label(pod), start.plan(pod, how)
-    if not started.ops:
-        return msgspec.structs.replace(labelled, warnings=started.warnings)
-    if not labelled.ops:
-        return started
-    reason = f"{labelled.reason}; {started.reason}"
-    return msgspec.structs.replace(started, ops=labelled.ops + started.ops, reason=reason)
-
-
-def _reviewed(body: bytes, plan_for: Callable[[Pod], start.Plan]) -> Answer:
     try:
         request = decode(body)
     except Malformed as error:
@@ -161,7 +133,7 @@ def _reviewed(body: bytes, plan_for: Callable[[Pod], start.Plan]) -> Answer:
     name = request.object.key if request.object else ""
     if request.namespace and not name.startswith(f"{request.namespace}/"):
         name = f"{request.namespace}/{name}"
-    plan = _plan(request, plan_for)
+    plan = _plan(request, how, inject=inject)
     return _answer(request.uid, _line(name, _MAX_KEY), plan, _outcome(plan))
 
 
@@ -219,7 +191,7 @@ def _too_much(body: bytes) -> str | None:
     return None
 
 
-def _plan(request: Request, plan_for: Callable[[Pod], start.Plan]) -> start.Plan:
+def _plan(request: Request, how: Start, *, inject: bool) -> start.Plan:
     """Plan for the creation of a pod; our webhook's rules ask for nothing else."""
     pod = request.object
     if request.operation != "CREATE" or request.sub_resource:
@@ -228,7 +200,16 @@ def _plan(request: Request, plan_for: Callable[[Pod], start.Plan]) -> start.Plan
     if pod is None or (request.kind.kind or pod.kind) != "Pod":
         reason = f'the object is no Pod: kind "{request.kind.kind}"'
         return start.Plan(ops=(), reason=reason, warnings=(f"left alone: {reason}",))
-    return plan_for(pod)
+    started = start.plan(pod, how)
+    if not inject:
+        return started
+    labelled = start.plan_label(pod)
+    if not started.ops:
+        return msgspec.structs.replace(labelled, warnings=started.warnings)
+    if not labelled.ops:
+        return started
+    reason = f"{labelled.reason}; {started.reason}"
+    return msgspec.structs.replace(started, ops=labelled.ops + started.ops, reason=reason)
 
 
 def _outcome(plan: start.Plan) -> Outcome:
@@ -255,7 +236,7 @@ def _answer(uid: str, name: str, plan: start.Plan, outcome: Outcome) -> Answer:
         warnings=tuple(f"istio-aux: {text}"[:_MAX_LINE] for text in warnings),
         audit_annotations=audit,
     )
-    body = _encoder.encode(_Answer(api_version=API_VERSION, kind=KIND, response=response))
+    body = _encoder.encode(_Answer(response=response))
     return Answer(body=body, uid=uid, pod=name, outcome=outcome, reason=reason, warnings=warnings)
 
 

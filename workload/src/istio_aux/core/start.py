@@ -14,25 +14,19 @@ from istio_aux.core import patch, proxy_config
 from istio_aux.core.pod import NO_METADATA, PROXY, Container, Pod, Struct
 from istio_aux.core.policy import Capability, Start, StartMode
 
-START = "istio-aux.io/start"
-"""Annotation: the `StartMode` of this pod."""
-STARTED_WITH = "istio-aux.io/started-with"
-"""Annotation that we set on every pod we change: ``native`` or ``hold``."""
-INJECT = "sidecar.istio.io/inject"
-"""Label or annotation; with ``"false"`` Istio injects no sidecar."""
-NATIVE_SIDECAR = "sidecar.istio.io/nativeSidecar"
-"""Annotation; with ``"true"`` Istio >=1.24 makes the sidecar an init container."""
-INJECTED = "sidecar.istio.io/status"
-"""Annotation that the injector sets (inject.go SidecarInjectionStatus)."""
-DATAPLANE = "istio.io/dataplane-mode"
-"""Label; pods of an ``ambient`` mesh have no sidecars."""
-MIRROR = "kubernetes.io/config.mirror"
-"""Annotation of the API's copy of a static pod, which cannot be changed."""
-WAIT: dict[str, object] = {"exec": {"command": ["pilot-agent", "wait"]}}
-"""The postStart hook with which Istio delays the containers after the proxy."""
+# Annotations, unless it says otherwise.
+START = "istio-aux.io/start"  # The `StartMode` of this pod.
+STARTED_WITH = "istio-aux.io/started-with"  # Ours, on each pod we change: `native` or `hold`.
+INJECT = "sidecar.istio.io/inject"  # Or a label; with "false" Istio injects no sidecar.
+NATIVE_SIDECAR = "sidecar.istio.io/nativeSidecar"  # With "true" Istio >=1.24 makes it native.
+INJECTED = "sidecar.istio.io/status"  # The injector's (inject.go SidecarInjectionStatus).
+DATAPLANE = "istio.io/dataplane-mode"  # A label; pods of an `ambient` mesh have no sidecars.
+MIRROR = "kubernetes.io/config.mirror"  # Of the API's copy of a static pod.
 
-MAX_ANNOTATIONS = 256 << 10
-"""Bytes; the API server rejects pods with more (apimachinery ValidateAnnotationsSize)."""
+# The postStart hook with which Istio delays the containers after the proxy.
+WAIT: dict[str, object] = {"exec": {"command": ["pilot-agent", "wait"]}}
+
+MAX_ANNOTATIONS = 256 << 10  # Bytes (apimachinery ValidateAnnotationsSize).
 
 _PATHS = {
     key: patch.pointer("metadata", "annotations", key)
@@ -47,8 +41,7 @@ class Plan(Struct, frozen=True):
     ops: tuple[patch.Op, ...]
     reason: str
     warnings: tuple[str, ...] = ()
-    started_with: str | None = None
-    """``native`` or ``hold``; None if the operations ask for no start order."""
+    started_with: str | None = None  # ``native`` or ``hold``; None: no start order is asked for.
 
 
 class Holding(Struct, frozen=True):
@@ -56,20 +49,11 @@ class Holding(Struct, frozen=True):
 
     ops: tuple[patch.Op, ...]
     reason: str
-    effective: bool = True
-    """False if hold cannot work in this pod."""
+    effective: bool = True  # False: hold cannot work in this pod.
 
 
 def plan(pod: Pod, how: Start) -> Plan:
-    """Plan the start order of a pod that is about to be created.
-
-    Args:
-        pod: the pod as the API server sends it, or as its author wrote it.
-        how: the start mode of the cluster, and what cluster and Istio can do.
-
-    Returns:
-        A plan whose operations always apply to this pod.
-    """
+    """Plan the start order of a pod that is about to be created."""
     mode = pod.annotations.get(START)
     if mode is None or mode in _MODES:
         return _plan(pod, how, _MODES[mode] if mode else None)
@@ -166,15 +150,16 @@ def _hook(proxy: Container) -> tuple[patch.Op, ...] | None:
 def _plan(pod: Pod, how: Start, mode: StartMode | None) -> Plan:
     if reason := next(_reasons_to_leave_alone(pod, mode, how.mode), None):
         return Plan(ops=(), reason=reason)
+    merge = proxy_config.hold(pod.annotations.get(proxy_config.ANNOTATION))
     if INJECTED in pod.annotations:
-        return _after_istio(pod)
+        return _after_istio(pod, merge)
     due = _native_is_due(pod, how, mode)
     asked = pod.annotations.get(NATIVE_SIDECAR)
     if due and asked is None:
-        return _native(pod, mode)
+        return _native(pod, mode, merge)
     if asked == "true" and (due or how.capability is Capability.NATIVE):
         return Plan(ops=(), reason=f'annotation {NATIVE_SIDECAR}: "true" is already there')
-    return _hold(pod, _merge(pod))
+    return _hold(pod, merge)
 
 
 def _reasons_to_leave_alone(pod: Pod, own: StartMode | None, mode: StartMode) -> Iterator[str]:
@@ -220,10 +205,6 @@ def _native_is_due(pod: Pod, how: Start, own: StartMode | None) -> bool:
     return possible and pod.restart_policy != "Always"
 
 
-def _merge(pod: Pod) -> proxy_config.Merge:
-    return proxy_config.hold(pod.annotations.get(proxy_config.ANNOTATION))
-
-
 def _hold(pod: Pod, merge: proxy_config.Merge) -> Plan:
     if merge.text is None:
         warnings = (merge.warning,) if merge.warning else ()
@@ -231,12 +212,11 @@ def _hold(pod: Pod, merge: proxy_config.Merge) -> Plan:
     return _changed(pod, "hold", merge.reason, {proxy_config.ANNOTATION: merge.text})
 
 
-def _native(pod: Pod, own: StartMode | None) -> Plan:
+def _native(pod: Pod, own: StartMode | None, merge: proxy_config.Merge) -> Plan:
     """Ask for a native sidecar, unless the author says no to hold.
 
     The author's text stays, with a warning if Istio refuses it.
     """
-    merge = _merge(pod)
     if merge.declined and own is not StartMode.NATIVE:
         return Plan(ops=(), reason=merge.reason)
     chosen = _changed(pod, "native", "added native sidecar", {NATIVE_SIDECAR: "true"})
@@ -245,7 +225,7 @@ def _native(pod: Pod, own: StartMode | None) -> Plan:
     return chosen
 
 
-def _after_istio(pod: Pod) -> Plan:
+def _after_istio(pod: Pod, merge: proxy_config.Merge) -> Plan:
     """Plan for an injected pod: only hold is possible, Istio's webhook is not called again."""
     reason = "the sidecar is already injected"
     if is_native(pod):
@@ -254,7 +234,6 @@ def _after_istio(pod: Pod) -> Plan:
             # Ours, from before Istio was called: hold has no effect in a native sidecar.
             return _changed(pod, "native", reason, {})
         return Plan(ops=(), reason=reason)
-    merge = _merge(pod)
     if not merge.holds:  # Then there is no text to add either.
         return _hold(pod, merge)
     holding = hold(pod)

@@ -334,7 +334,7 @@ class Controller:
             forwarded = await forward(client, pod, port, request, deadline)
             return Answer(forwarded.status == 200, not forwarded.unsent, str(forwarded))
         command = quitting.command(what.rung, port)
-        result = await execute(client, pod, what.proxy, command, deadline)
+        result = await execute(client, pod, PROXY, command, deadline)
         return Answer(result.exit_code == 0, not result.unsent, str(result))
 
     async def _delete(self, state: PodState, task: Task, version: str) -> quit_state.Action:
