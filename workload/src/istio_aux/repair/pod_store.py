@@ -17,7 +17,7 @@ from istio_aux.core import jobs, ownership, repair, rollout
 from istio_aux.core.applications import LABEL, Applications
 from istio_aux.core.injection import Expectation, expected
 from istio_aux.core.mesh import Mesh
-from istio_aux.core.pod import Container, Pod, OwnerReference
+from istio_aux.core.pod import Container, OwnerReference, Pod
 from istio_aux.core.policy import RepairPolicy
 from istio_aux.core.repair import RepairAction, ReportUnmeshed
 from istio_aux.core.rollout import Replica, Rollout, Sidecar, Step
