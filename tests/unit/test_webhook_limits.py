@@ -7,16 +7,13 @@ import gc
 import io
 import json
 import resource
-import runpy
 import socket
 import tracemalloc
-from asyncio import sslproto
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
-from istio_aux import serving as serving_module
 from istio_aux.admission.webhook import BODIES, UNCOUNTED
 from istio_aux.serving import Connection, ServingLimits
 from istio_aux.telemetry import Bounded, Closed
@@ -273,13 +270,13 @@ async def test_a_connection_that_is_closed_while_its_handshake_ends_stays_closed
             client.send(b"\x16")
             listener = hook.webhook._listener
             assert listener
-            await until(lambda: any(one.started for one in listener.waiting), "it has begun")
-            (connection,) = listener.waiting
+            await until(lambda: any(one.started for one in listener.connections), "it has begun")
+            (connection,) = listener.connections
             transport = Transport()
             connection.end(Closed.LIMIT)
             connection.connection_made(transport)
             assert transport.aborted
-            assert (len(listener.established), hook.connections) == (0, 0)
+            assert (len(listener.connections), hook.connections) == (0, 0)
             connection.connection_lost(None)
 
 
@@ -295,19 +292,11 @@ async def test_a_handshake_takes_little_memory(tmp_path: Path) -> None:
             for _ in range(20):
                 stack.enter_context(raw(hook)).send(b"\x16")
             await until(
-                lambda: sum(one.started is not None for one in listener.waiting) == 20, "they began"
+                lambda: sum(one.started is not None for one in listener.connections) == 20,
+                "they began",
             )
             await asyncio.sleep(0)  # Each task makes its TLS object in its first turn.
             assert tracemalloc.get_traced_memory()[1] < 20 * (100 << 10)
-
-
-@pytest.mark.parametrize("missing", ["SSLProtocol", "SSLProtocol.max_size"])
-def test_a_python_without_that_limit_of_a_handshake_keeps_its_own(
-    missing: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(f"asyncio.sslproto.{missing}")
-    assert "Listener" in runpy.run_path(serving_module.__file__)
-    assert not hasattr(getattr(sslproto, "SSLProtocol", None), "max_size")
 
 
 @driven
@@ -332,7 +321,7 @@ async def test_bodies_over_the_common_limit_get_503(tmp_path: Path) -> None:
 async def test_a_client_that_does_not_read_its_answers_is_closed(tmp_path: Path) -> None:
     """Its next requests are not answered meanwhile: the answers would fill the memory."""
     large = review().replace(b"u-1", b"u" * 400_000)
-    async with serving(tmp_path, unread=4 * SHORT) as hook, hook.client() as client:
+    async with serving(tmp_path, request=4 * SHORT) as hook, hook.client() as client:
         client.pause()
         with pytest.raises(ConnectionError):
             await client.send_on(post(large))
@@ -348,9 +337,9 @@ async def test_a_slow_reader_gets_all_its_answers(tmp_path: Path) -> None:
         sending = asyncio.create_task(client.send(post(large) * 50))
         listener = hook.webhook._listener
         assert listener
-        await until(lambda: listener.established, "its handshake is over")
-        (server_side,) = listener.established
-        await until(lambda: server_side.waits_for == "unread", "the server waits for it")
+        await until(lambda: listener.connections, "it is there")
+        (server_side,) = listener.connections
+        await until(lambda: server_side.writing_paused, "the server waits for it")
         client.resume()
         assert [(await client.answer()).status for _ in range(50)] == [200] * 50
         await sending

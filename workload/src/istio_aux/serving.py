@@ -15,7 +15,7 @@ import socket
 import ssl
 import time
 from asyncio import sslproto
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, cast
@@ -30,16 +30,9 @@ _log = logging.getLogger(__name__)
 BACKLOG = 4096  # The API server opens a connection for each review above 25 at once, in bursts.
 ACCEPTS = 64  # Connections accepted in one turn of the event loop.
 PAUSE = 0.1  # Seconds without accepting when the process has no descriptor left.
-if hasattr(getattr(sslproto, "SSLProtocol", None), "max_size"):
-    # asyncio allocates this many bytes for each TLS connection of the process: 256 KiB, and has no
-    # option for it. It is the most that one read returns; a TLS record has at most 16 KiB. With
-    # 1,024 handshakes at once this saves 224 MiB. A Python without the attribute uses its default.
-    sslproto.SSLProtocol.max_size = 32 << 10
-_HTTP: dict[str, Any] = {
-    "access_log": None,
-    "auto_decompress": False,  # A few bytes of gzip can be gigabytes.
-    "max_line_size": 4096, "max_field_size": 4096, "max_headers": 32,  # aiohttp allows 2 MiB.
-}  # fmt: skip
+# asyncio allocates this many bytes for each TLS connection of the process: 256 KiB, and has no
+# option for it. With 1,024 handshakes at once this saves 224 MiB.
+cast("Any", sslproto).SSLProtocol.max_size = 32 << 10
 
 
 class ServingLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,9 +40,8 @@ class ServingLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     connections: int = 2048  # At most half of all descriptors; half as many may be waiting.
     handshake: float = 10.0  # From accept on, as the API server (apimachinery util/net/http.go).
-    request: float = 10.0  # From first byte to last, as a webhook's default timeoutSeconds.
+    request: float = 10.0  # From first byte to last; also for a client to read its answer.
     idle: float = 120.0  # More than the API server's 90 s: it does not repeat a POST that was cut.
-    unread: float = 10.0  # For a client to read its answers, and to close its end of TLS.
     linger: float = 1.0  # From a last answer to the close. Unread bytes turn a close into a reset.
     sweep: float = 0.5  # Between two checks of all deadlines.
 
@@ -71,54 +63,56 @@ class Connection(web.RequestHandler):
     """
 
     def __init__(self, listener: Listener, connection: socket.socket, address: str) -> None:
-        linger = listener.limits.linger
-        super().__init__(listener.server, loop=listener.loop, lingering_time=linger, **_HTTP)
-        self.address, self.why = address, cast("Closed | None", None)
+        super().__init__(
+            listener.server, loop=listener.loop, access_log=cast("Any", None),
+            lingering_time=listener.limits.linger,
+            auto_decompress=False,  # A few bytes of gzip can be gigabytes.
+            max_line_size=4096, max_field_size=4096, max_headers=32,  # aiohttp allows 2 MiB.
+        )  # fmt: skip
+        self.address = address
+        self.why: Closed | None = None
+        self.started: asyncio.Task[Any] | None = None
         self._listener, self._socket = listener, connection
         self.wait("handshake")
-        self.started: asyncio.Task[None] | None = None
 
     @property
-    def idle(self) -> bool:
-        """Whether nobody waits for an answer on it."""
-        return self.waits_for in {"idle", "linger"}
+    def waiting(self) -> bool:
+        """Whether it is silent, or in its handshake."""
+        return self.waits_for == "handshake"
+
+    @property
+    def busy(self) -> bool:
+        """Whether a handshake or a request has begun."""
+        return self.started is not None and self.waits_for in {"handshake", "request"}
 
     def wait(self, waits_for: str) -> None:
         """Start another deadline."""
         self.waits_for, self.since = waits_for, time.monotonic()
 
-    def readable(self) -> None:
-        """Start TLS and HTTP at the first byte. The event loop calls this."""
+    def start_handshake(self) -> None:
+        """Start TLS and HTTP. The event loop calls this at the first byte."""
         self._loop.remove_reader(self._socket)
-        try:
-            first = self._socket.recv(1, socket.MSG_PEEK)
-        except OSError:
-            first = b""
-        if first:
-            self.started = self._loop.create_task(self._begin())
-        else:
-            self.end(Closed.PEER)
+        context, bound = self._listener.context, self._listener.limits.request
+        tls: dict[str, Any] = {"ssl": context(), "ssl_shutdown_timeout": bound} if context else {}
+        self.started = self._loop.create_task(
+            self._loop.connect_accepted_socket(lambda: self, self._socket, **tls)
+        )
+        self.started.add_done_callback(self._handshake_ended)
 
-    async def _begin(self) -> None:
-        context, unread = self._listener.context, self._listener.limits.unread
-        tls: dict[str, Any] = {"ssl": context(), "ssl_shutdown_timeout": unread} if context else {}
-        try:
-            await self._loop.connect_accepted_socket(lambda: self, self._socket, **tls)
-        except OSError as error:
-            if self._listener.forget(self, Closed.HANDSHAKE):
-                self._log_tls(error)
-        finally:
-            if self.transport is None:
-                self.connection_lost(None)
+    def _handshake_ended(self, task: asyncio.Task[Any]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if self.transport is None:
+            self._socket.close()
+            self.connection_lost(error)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: the handshake is done."""
         super().connection_made(transport)
         if self.why:  # It was ended meanwhile.
             transport.close()
-            return
-        self.wait("idle")
-        self._listener.welcome(self)
+        else:
+            self._listener.make_room(waiting=False, spare=1)
+            self.wait("idle")
 
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes; aiohttp: none, to parse what it has."""
@@ -128,17 +122,6 @@ class Connection(web.RequestHandler):
             self.wait("request")
         super().data_received(data)
 
-    def pause_writing(self) -> None:
-        """asyncio: the client does not read its answers."""
-        super().pause_writing()
-        self.wait("unread")
-
-    def resume_writing(self) -> None:
-        """asyncio: it has read nearly all."""
-        super().resume_writing()
-        if self.waits_for == "unread":
-            self.wait("idle")
-
     def handle_error(
         self,
         request: web.BaseRequest,
@@ -147,10 +130,10 @@ class Connection(web.RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         """aiohttp: the request is no HTTP, the client has left, or the handler has failed."""
+        if self.transport and status != 400 and not isinstance(exc, web.RequestPayloadError):
+            return super().handle_error(request, status, exc, message)
         text = " ".join(f"no HTTP/1.1: {message or exc}".split())[:256]
         if self.transport:
-            if status != 400 and not isinstance(exc, web.RequestPayloadError):
-                return super().handle_error(request, status, exc, message)
             self._listener.refused(400, text)
         self.why = self.why or Closed.REFUSED
         self.wait("idle")
@@ -160,49 +143,47 @@ class Connection(web.RequestHandler):
 
     def expire(self) -> None:
         """End what has taken too long."""
-        if self.waits_for == "idle":
+        if self.writing_paused:
+            self.end(self.why or Closed.UNREAD)
+        elif self.waits_for == "idle":
             self.say_last(Closed.IDLE)
         elif self.waits_for == "request":
-            text = f"no complete request in {self._listener.limits.request:g} s\n"
-            self._listener.refused(408, text.strip())
-            self.say_last(Closed.TIMEOUT, HTTPStatus.REQUEST_TIMEOUT, text)
-        elif self.waits_for == "linger" and self.transport:
-            self.wait("unread")
-            self.transport.close()
+            text = f"no complete request in {self._listener.limits.request:g} s"
+            self._listener.refused(408, text)
+            self.say_last(Closed.TIMEOUT, 408, text)
         else:
-            self.end(self.why or Closed(self.waits_for))
+            self.end(self.why or Closed.HANDSHAKE)
 
-    def say_last(
-        self,
-        why: Closed,
-        status: HTTPStatus = HTTPStatus.SERVICE_UNAVAILABLE,
-        text: str = "the connection is closed, try again\n",
-    ) -> None:
+    def say_last(self, why: Closed, status: int = 503, text: str = "closed, try again") -> None:
         """Write a last answer; close when the client does, or after `ServingLimits.linger`.
 
         client-go repeats a review that was answered with 503, but none whose connection was closed.
         """
         if self.transport and self.waits_for != "linger":
-            head = f"HTTP/1.1 {status.value} {status.phrase}\r\nConnection: close\r\nRetry-After: 1"
-            head += f"\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {len(text)}"
-            self.transport.write(f"{head}\r\n\r\n{text}".encode())
+            head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nConnection: close\r\n"
+            head += f"Retry-After: 1\r\nContent-Length: {len(text) + 1}\r\n\r\n"
+            self.transport.write(f"{head}{text}\n".encode())
             self.why = why
             self.wait("linger")
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """asyncio: it is closed."""
-        if self.waits_for == "request" and not self.why:
-            self._listener.refused(400, "the client left before the request was complete")
         if not self.why:
-            self._log_tls(exc)
-        self._listener.forget(self, self.why or Closed.PEER)
+            self.why = Closed.HANDSHAKE if self.waits_for == "handshake" else Closed.PEER
+            if isinstance(exc, ssl.SSLError):  # The client may not trust the certificate.
+                extra = {"event": "connection", "outcome": self.why}
+                _log.warning("%s: %s", self.address, exc, extra=extra)
+            if self.waits_for == "request":
+                self._listener.refused(400, "the client left before the request was complete")
+        self._listener.forget(self)
+        self.started = None  # The task's result refers to this connection.
         self.transport = None  # aiohttp closes it once more, and abort() of Python 3.11.2 raises.
         super().connection_lost(exc)
 
     def end(self, why: Closed) -> None:
         """Close it now."""
-        if not self._listener.forget(self, why):
-            return
+        self.why = why
+        self._listener.forget(self)
         if self.transport:
             self.transport.abort()
         elif self.started:
@@ -212,18 +193,9 @@ class Connection(web.RequestHandler):
             self._socket.close()
             self.connection_lost(None)
 
-    def _log_tls(self, error: BaseException | None) -> None:
-        if isinstance(error, ssl.SSLError):  # The client may not trust the certificate.
-            extra = {"event": "connection", "outcome": self.why}
-            _log.warning("%s: %s", self.address, error, extra=extra)
-
 
 class Listener:
-    """One port, its connections and their limits.
-
-    ``waiting`` has those that are silent or in their handshake, the oldest first; while
-    ``draining`` each answer closes its connection.
-    """
+    """One port, its connections and their limits; while ``draining``, each answer closes one."""
 
     def __init__(
         self,
@@ -238,25 +210,21 @@ class Listener:
         ``metrics`` counts connections; ``refused`` gets status and text of each error answer.
         """
         self.server, self.limits, self.context, self.refused = server, limits, context, refused
-        self.waiting: dict[Connection, None] = {}
-        self.established: dict[Connection, None] = {}
+        self.connections: set[Connection] = set()
         self.draining = False
         self.loop = asyncio.get_running_loop()
         self._metrics = metrics
+        if metrics:
+            metrics.connections.set_function(lambda: len(self.connections))
         self._handler, server.request_handler = server.request_handler, self._handle
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # Others need some, too.
         some = descriptors // 2 if descriptors != resource.RLIM_INFINITY else limits.connections
         self._most = max(1, min(limits.connections, some))
-        self._most_waiting = max(1, self._most // 2)
         self._sockets: list[socket.socket] = []
         self._empty = asyncio.Event()
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Accept at ``host`` (empty: every address) and ``port`` (0: any); return where that is.
-
-        Raises:
-            OSError: the port is not available.
-        """
+        """Accept at ``host`` (empty: all) and ``port`` (0: any); returns both; raises OSError."""
         server = await self.loop.create_server(
             asyncio.Protocol, host or None, port, reuse_address=True, start_serving=False
         )
@@ -266,7 +234,7 @@ class Listener:
         for one in self._sockets:
             one.setblocking(False)
             one.listen(BACKLOG)
-            self.loop.add_reader(one, self._accept, one)
+            self._resume(one)
         self._sweep()
         return self._sockets[0].getsockname()[:2]
 
@@ -279,44 +247,42 @@ class Listener:
                 self._accept(one)
             self.loop.remove_reader(one)
             one.close()
-        for connection in [one for one in self.established if one.idle]:
-            connection.say_last(Closed.DRAIN)
+        for connection in self.connections:
+            if not connection.busy:
+                connection.say_last(Closed.DRAIN)
         with suppress(TimeoutError):
             async with asyncio.timeout(patience):
-                while self.waiting or self.established:
+                while self.connections:
                     self._empty.clear()
                     await self._empty.wait()
-        for connection in (*self.waiting, *self.established):
+        for connection in [*self.connections]:
             connection.end(Closed.DRAIN)
         self._timer.cancel()
         await asyncio.sleep(0)  # asyncio calls connection_lost in a later turn.
 
-    def welcome(self, connection: Connection) -> None:
-        """Count a connection as established; if there are too many, close another one.
+    def forget(self, connection: Connection) -> None:
+        """Count a connection as closed, once."""
+        if connection in self.connections:
+            self.connections.remove(connection)
+            if self._metrics:
+                self._metrics.closed_connections.labels(connection.why).inc()
+        if not self.connections:
+            self._empty.set()
 
-        It is of the address that has most: the one idle longest, or else the oldest request.
+    def make_room(self, *, waiting: bool, spare: int = 0) -> None:
+        """Close waiting or established connections until there is room for ``spare`` more.
+
+        One of the peer address that has most goes: the oldest that is not busy, or the oldest.
         """
-        self.established[connection] = self.waiting.pop(connection)
-        if len(self.established) > self._most:
-            others = (one for one in self.established if one is not connection)
-            others = max(_by_address(others), key=len)
-            oldest = min(others, key=lambda one: (not one.idle, one.since))
+        among = [one for one in self.connections if one.waiting is waiting]
+        most = max(1, self._most // 2) if waiting else self._most
+        by_address: dict[str, list[Connection]] = {}
+        for one in sorted(among, key=lambda one: (one.busy, one.since)):
+            by_address.setdefault(one.address, []).append(one)
+        for _ in range(len(among) + spare - most):
+            oldest = max(by_address.values(), key=len).pop(0)
             oldest.say_last(Closed.LIMIT)
             oldest.end(Closed.LIMIT)
-
-    def forget(self, connection: Connection, why: Closed) -> bool:
-        """Count a connection as closed; return whether it was not before."""
-        known = self.waiting if connection in self.waiting else self.established
-        if connection not in known:
-            return False
-        del known[connection]
-        connection.why = why
-        if self._metrics:
-            self._metrics.closed_connections.labels(why).inc()
-        self._count()
-        if not (self.waiting or self.established):
-            self._empty.set()
-        return True
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = cast("Connection", request.protocol)
@@ -340,6 +306,10 @@ class Listener:
             response.force_close()
         return response
 
+    def _resume(self, listening: socket.socket) -> None:
+        if listening in self._sockets:
+            self.loop.add_reader(listening, self._accept, listening)
+
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(ACCEPTS):
             try:
@@ -348,45 +318,19 @@ class Listener:
                 break
             except OSError as error:  # No descriptor, or no memory.
                 _log.warning("cannot accept: %s", error, extra={"event": "connection"})
-                self._make_room(len(self.waiting) - 1)
                 self.loop.remove_reader(listening)
-                self.loop.call_later(PAUSE, self._accept_again, listening)
+                self.loop.call_later(PAUSE, self._resume, listening)
                 return
             accepted.setblocking(False)
             connection = Connection(self, accepted, address[0])
-            self.waiting[connection] = None
-            self.loop.add_reader(accepted, connection.readable)
-        self._make_room(self._most_waiting)
-        self._count()
-
-    def _accept_again(self, listening: socket.socket) -> None:
-        if listening in self._sockets:
-            self.loop.add_reader(listening, self._accept, listening)
-
-    def _make_room(self, room: int) -> None:
-        """Close waiting connections: the oldest of the address that has most, silent ones first."""
-        for silent in (True, False) if len(self.waiting) > room else ():
-            groups = _by_address(one for one in self.waiting if silent is (one.started is None))
-            while groups and len(self.waiting) > room:
-                most = max(groups, key=len)
-                most.pop(0).end(Closed.LIMIT)
-                if not most:
-                    groups.remove(most)
-
-    def _count(self) -> None:
-        if self._metrics:
-            self._metrics.connections.set(len(self.waiting) + len(self.established))
+            self.connections.add(connection)
+            self.loop.add_reader(accepted, connection.start_handshake)
+        self.make_room(waiting=True)
 
     def _sweep(self) -> None:
         self._timer = self.loop.call_later(self.limits.sweep, self._sweep)
         now = time.monotonic()
-        for one in (*self.waiting, *self.established):
-            if one.since + getattr(self.limits, one.waits_for) <= now:
+        for one in [*self.connections]:
+            waits_for = "request" if one.writing_paused else one.waits_for
+            if one.since + getattr(self.limits, waits_for) <= now:
                 one.expire()
-
-
-def _by_address(connections: Iterable[Connection]) -> list[list[Connection]]:
-    groups: dict[str, list[Connection]] = {}
-    for one in connections:
-        groups.setdefault(one.address, []).append(one)
-    return list(groups.values())
