@@ -39,9 +39,7 @@ second or so later that this process is no endpoint any more, and go on using co
 open (kubernetes#127335). With `IN_FLIGHT` it fits into the 5 s that Pebble leaves a service by
 itself; the charm's layer leaves it 10 s (kill-delay)."""
 
-TRIPPED = (1.0, 30.0)
-"""Seconds until a task that ended starts again, at first and at most."""
-
+TRIPPED = (1.0, 30.0)  # Seconds until a task that ended starts again, at first and at most.
 STATUS = ServingLimits(connections=256, idle=10.0)
 """Limits of the status port. Probes, Pebble, Prometheus and the charm make few connections."""
 

@@ -16,9 +16,7 @@ from msgspec import Meta
 
 from istio_aux.core.pod import Struct
 
-ANNOTATION = "istio-aux.io/checkpoint"
-"""Annotation of the Lease: a `Checkpoint`."""
-
+ANNOTATION = "istio-aux.io/checkpoint"  # Annotation of the Lease: a `Checkpoint`.
 FAILED = 100
 """Controllers in a checkpoint, those that failed last. They take 8 KiB of a Lease that is written
 every 2 s."""

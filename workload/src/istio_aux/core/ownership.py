@@ -32,8 +32,7 @@ _SERVICES = {
 }
 """The same for kinds whose pods do not finish: kubernetes pkg/controller."""
 
-_ORDINAL = re.compile(r".*-([0-9]+)")
-"""kubernetes pkg/controller/statefulset: statefulPodRegex."""
+_ORDINAL = re.compile(r".*-([0-9]+)")  # kubernetes pkg/controller/statefulset: statefulPodRegex.
 
 
 def controller(pod: Pod) -> OwnerReference | None:

@@ -7,26 +7,28 @@ with the name of that field: without it, we would connect in another way than ku
 from __future__ import annotations
 
 import base64
+import functools
 import logging
 import os
 import ssl
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 import yaml
 
 from istio_aux.kube import exec_plugin
 from istio_aux.kube.errors import AccessError
-from istio_aux.kube.exec_plugin import Plugin
+from istio_aux.kube.exec_plugin import Credential, supported
 
 _log = logging.getLogger(__name__)
 
+# Where the kubelet mounts a pod's token and the cluster's CA.
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where the kubelet mounts a pod's token and the cluster's CA."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +59,7 @@ class Access:
         return self if self.renewed is None else await self.renewed()
 
 
-class _Part(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
-    """Base of the parts of a kubeconfig; its keys are in kebab-case, with few exceptions."""
-
-
-class _Cluster(_Part, frozen=True):
+class _Cluster(msgspec.Struct, frozen=True, rename="kebab"):
     server: str
     certificate_authority: str | None = None
     certificate_authority_data: str | None = None
@@ -71,7 +69,7 @@ class _Cluster(_Part, frozen=True):
     extensions: object = None
 
 
-class _User(_Part, frozen=True):
+class _User(msgspec.Struct, frozen=True, rename="kebab"):
     token: str | None = None
     token_file: str | None = msgspec.field(name="tokenFile", default=None)
     client_certificate: str | None = None
@@ -82,10 +80,10 @@ class _User(_Part, frozen=True):
     extensions: object = None
 
 
-class _Context(_Part, frozen=True):
+class _Context(msgspec.Struct, frozen=True):
     cluster: str
     user: str = ""
-    namespace: str | None = None
+    namespace: str = "default"
     extensions: object = None
 
 
@@ -106,17 +104,31 @@ class _File(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 class _Entry(NamedTuple):
-    """The value of an entry, without empty fields, and the kubeconfig that it comes from."""
+    """A cluster, user or context: its kubeconfig, kind and name, and the fields that are set."""
 
     path: Path
+    what: str
     value: dict[str, object]
+
+    @property
+    def where(self) -> str:
+        return f"{self.path}: {self.what}"
 
     def beside(self, name: str) -> Path:
         """Resolve a path in the entry; it is relative to the folder of the kubeconfig."""
         return self.path.absolute().parent / name
 
-
-_S = TypeVar("_S", bound=_Part)
+    def content(self, key: str, files: list[Path]) -> bytes:
+        """Decode the field ``key`` + "-data", or read the file that ``key`` names, if any."""
+        if data := self.value.get(f"{key}-data"):
+            try:
+                return base64.b64decode(str(data), validate=True)
+            except ValueError as error:
+                raise AccessError(f"{self.path}: {key}-data: not base64: {error}") from error
+        if name := self.value.get(key):
+            files.append(self.beside(str(name)))
+            return _read(files[-1])
+        return b""
 
 
 def find(kubeconfig: Path | None, environ: Mapping[str, str] = os.environ) -> Access:
@@ -152,7 +164,7 @@ def in_cluster(environ: Mapping[str, str], mount: Path = SERVICE_ACCOUNT) -> Acc
             token=_TokenFile(mount / "token"),
             namespace=_read(mount / "namespace").decode().strip(),
         )
-        return _Made(access, (authority,))
+        return access, [authority]
 
     return _Source(make).first
 
@@ -166,79 +178,52 @@ def load(*paths: Path) -> Access:
     return _Source(lambda: _load(paths)).first
 
 
-class _Made(NamedTuple):
-    """An access, the files that it comes from, and the plugin that completes it, if any.
-
-    ``context`` makes a TLS context with a client certificate and key, both in PEM.
-    """
-
-    access: Access
-    files: tuple[Path, ...]
-    plugin: Plugin | None = None
-    context: Callable[[bytes, bytes], ssl.SSLContext] | None = None
+_Made = tuple[Access, Sequence[Path]]
+"""An access, and the files that it comes from."""
 
 
 class _Source:
-    """Keeps an access valid: makes it again when its files change, and asks the plugin if any.
+    """Makes an access again when its files change.
 
     While the files cannot be used, for example during a write, the last access stays.
     """
 
     def __init__(self, make: Callable[[], _Made]) -> None:
         self._make = make
-        self._made = make()
-        self._stamps = _stamps(self._made.files)
-        self._credential: exec_plugin.Credential | None = None
-        self._with_credential: Access | None = None
+        self._access, self._files = make()
+        self._stamps = _stamps(self._files)
 
     @property
     def first(self) -> Access:
         """The present access, which knows how to get later ones."""
-        return replace(self._made.access, renewed=self._current, refused=self._refused)
+        return replace(self._access, renewed=self._current, refused=self._refused)
+
+    def _refused(self) -> None:
+        self._access.refused()
 
     async def _current(self) -> Access:
-        stamps = _stamps(self._made.files)
+        stamps = _stamps(self._files)
         if stamps != self._stamps:
             self._stamps = stamps
             try:
-                self._made = self._make()
-                self._stamps = _stamps(self._made.files)
-                self._credential = None
+                self._access, self._files = self._make()
+                self._stamps = _stamps(self._files)
                 _log.info("credentials read again", extra={"event": "access"})
             except AccessError as error:
                 _log.warning("%s; the last ones stay", error, extra={"event": "access"})
-        made = self._made
-        if made.plugin is None:
-            return made.access
-        credential = await made.plugin.credential()
-        if self._with_credential is None or credential is not self._credential:
-            self._with_credential = _with(made, credential)
-            self._credential = credential
-        return self._with_credential
-
-    def _refused(self) -> None:
-        if self._made.plugin:
-            self._made.plugin.forget()
-
-
-def _with(made: _Made, credential: exec_plugin.Credential) -> Access:
-    """Add what a plugin returned."""
-    token, pair = credential.token, credential.certificate
-    tls = made.context(*pair) if pair and made.context else made.access.tls
-    return replace(made.access, tls=tls, token=lambda: token)
+        return await self._access.current()
 
 
 def _stamps(files: Iterable[Path]) -> list[tuple[int, int, int] | None]:
-    return [_stamp(path) for path in files]
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """What changes when a file is written or replaced; None if it does not exist."""
-    try:
-        stat = path.stat()
-    except OSError:
-        return None
-    return stat.st_mtime_ns, stat.st_size, stat.st_ino
+    """What changes when one of the files is written, replaced or removed."""
+    found: list[tuple[int, int, int] | None] = []
+    for path in files:
+        try:
+            stat = path.stat()
+            found.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
+        except OSError:
+            found.append(None)
+    return found
 
 
 def _load(paths: Sequence[Path]) -> _Made:
@@ -249,17 +234,16 @@ def _load(paths: Sequence[Path]) -> _Made:
     if name not in contexts:
         known = ", ".join(contexts) or "none"
         raise AccessError(f'{named}: current-context: "{name}": expected one of: {known}')
-    context = _understood(contexts[name], f"context {name}", _Context)
+    context = supported(contexts[name].value, _Context, contexts[name].where)
     clusters = _entries((path, file.clusters, "cluster") for path, file in files)
     users = _entries((path, file.users, "user") for path, file in files)
     if context.cluster not in clusters:
         raise AccessError(f'{named}: context {name}: no cluster "{context.cluster}"')
     if context.user and context.user not in users:
         raise AccessError(f'{named}: context {name}: no user "{context.user}"')
-    entry = users.get(context.user) or _Entry(paths[0], {})
-    made = _made(clusters[context.cluster], context, entry)
-    access = replace(made.access, namespace=context.namespace or "default")
-    return made._replace(access=access, files=(*paths, *made.files))
+    user = users.get(context.user) or _Entry(paths[0], "user ", {})
+    access, more = _access(clusters[context.cluster], user, context.namespace)
+    return access, [*paths, *more]
 
 
 def _file(path: Path) -> _File:
@@ -277,37 +261,17 @@ def _entries(files: Iterable[tuple[Path, Sequence[_Named] | None, str]]) -> dict
             value: dict[str, object] = getattr(entry, kind) or {}
             # Some programs write `as: ""` and `token: null`.
             said = {key: item for key, item in value.items() if item not in (None, "", [], {})}
-            found.setdefault(entry.name, _Entry(path, said))
+            found.setdefault(entry.name, _Entry(path, f"{kind} {entry.name}", said))
     return found
 
 
-def _understood(entry: _Entry, what: str, kind: type[_S]) -> _S:
-    known = {field.encode_name for field in msgspec.structs.fields(kind)}
-    for key in entry.value:
-        if key not in known:
-            raise AccessError(f"{entry.path}: {what}: {key} is not supported")
-    try:
-        return msgspec.convert(entry.value, kind)
-    except msgspec.ValidationError as error:
-        raise AccessError(f"{entry.path}: {what}: {error}") from error
-
-
-def _made(of_cluster: _Entry, context: _Context, of_user: _Entry) -> _Made:
-    where = f"cluster {context.cluster}"
-    cluster = _understood(of_cluster, where, _Cluster)
+def _access(of_cluster: _Entry, of_user: _Entry, namespace: str) -> _Made:
+    cluster = supported(of_cluster.value, _Cluster, of_cluster.where)
     if not cluster.server.startswith(("https://", "http://")):
-        raise AccessError(
-            f'{of_cluster.path}: {where}: server: "{cluster.server}": expected an https URL'
-        )
-    source, bundle = of_cluster.path, None
+        raise AccessError(f'{of_cluster.where}: server: "{cluster.server}": expected an https URL')
     files: list[Path] = []
-    if cluster.certificate_authority_data:
-        key = "certificate-authority-data"
-        bundle = _decoded(source, key, cluster.certificate_authority_data)
-    elif cluster.certificate_authority:
-        source = of_cluster.beside(cluster.certificate_authority)
-        files.append(source)
-        bundle = _read(source)
+    bundle = of_cluster.content("certificate-authority", files)
+    source = files[0] if files else of_cluster.path
 
     def presenting(certificate: bytes = b"", key: bytes = b"") -> ssl.SSLContext:
         tls = _context(source, bundle)
@@ -318,28 +282,42 @@ def _made(of_cluster: _Entry, context: _Context, of_user: _Entry) -> _Made:
             _present(tls, of_user.path, certificate, key)
         return tls
 
-    who = f"{of_user.path}: user {context.user}"
-    user = _understood(of_user, f"user {context.user}", _User)
-    pair, of_pair = _pair(of_user, who, user)
+    user = supported(of_user.value, _User, of_user.where)
+    certified = bool(user.client_certificate_data or user.client_certificate)
+    if certified != bool(user.client_key_data or user.client_key):
+        # Without it, we would be anonymous.
+        lone, lacks = ("certificate", "key") if certified else ("key", "certificate")
+        raise AccessError(f"{of_user.where}: client-{lone} without client-{lacks}")
+    pair = [of_user.content(f"client-{part}", files) for part in ("certificate", "key")]
     token = _token(of_user, user)
     access = Access(
         server=cluster.server.rstrip("/"),
         tls=presenting(*pair),
         token=token or (lambda: None),
         server_hostname=cluster.tls_server_name,
+        namespace=namespace,
     )
-    made = _Made(access, (*files, *of_pair), context=presenting)
-    if user.exec is None or token or pair:  # As in client-go.
-        return made
+    if user.exec is None or token or certified:  # As in client-go.
+        return access, files
     told = _told(of_cluster, bundle)
-    return made._replace(plugin=exec_plugin.understood(user.exec, who, of_user.beside(""), told))
+    plugin = exec_plugin.understood(user.exec, of_user.where, of_user.beside(""), told)
+
+    @functools.lru_cache(maxsize=1)
+    def presented(credential: Credential) -> Access:
+        tls = presenting(*credential.certificate) if credential.certificate else access.tls
+        return replace(access, tls=tls, token=lambda: credential.token)
+
+    async def renewed() -> Access:
+        return presented(await plugin.credential())
+
+    return replace(access, renewed=renewed, refused=plugin.forget), files
 
 
-def _told(cluster: _Entry, bundle: bytes | None) -> dict[str, object]:
+def _told(cluster: _Entry, bundle: bytes) -> dict[str, object]:
     """The cluster as a plugin gets it (client.authentication.k8s.io/v1 Cluster)."""
     kept = ("server", "tls-server-name", "insecure-skip-tls-verify", "disable-compression")
     told = {key: cluster.value[key] for key in kept if key in cluster.value}
-    if bundle is not None:
+    if bundle:
         told["certificate-authority-data"] = base64.b64encode(bundle).decode()
     extensions: Any = cluster.value.get("extensions") or ()
     for item in extensions:
@@ -348,42 +326,14 @@ def _told(cluster: _Entry, bundle: bytes | None) -> dict[str, object]:
     return told
 
 
-def _pair(
-    entry: _Entry, who: str, user: _User
-) -> tuple[tuple[bytes, bytes] | tuple[()], list[Path]]:
-    """Client certificate and key, or nothing; and the files that they come from."""
-    files: list[Path] = []
-
-    def read(data: str | None, name: str | None, key: str) -> bytes:
-        if data:
-            return _decoded(entry.path, key, data)
-        if not name:
-            return b""
-        files.append(entry.beside(name))
-        return _read(files[-1])
-
-    certified = user.client_certificate_data or user.client_certificate
-    keyed = user.client_key_data or user.client_key
-    if bool(certified) != bool(keyed):
-        # Without it, we would be anonymous.
-        lone, lacks = ("certificate", "key") if certified else ("key", "certificate")
-        raise AccessError(f"{who}: client-{lone} without client-{lacks}")
-    if not certified:
-        return (), files
-    certificate = read(
-        user.client_certificate_data, user.client_certificate, "client-certificate-data"
-    )
-    return (certificate, read(user.client_key_data, user.client_key, "client-key-data")), files
-
-
-def _context(source: Path, bundle: bytes | None) -> ssl.SSLContext:
+def _context(source: Path, bundle: bytes) -> ssl.SSLContext:
     """Trust the authorities in PEM, or those of the system, as Go does.
 
     Every certificate of the bundle is an anchor. From 3.13 on, Python asks for key usage and key
     identifiers in an authority; Go does not.
     """
     try:
-        context = ssl.create_default_context(cadata=bundle.decode() if bundle is not None else None)
+        context = ssl.create_default_context(cadata=bundle.decode() or None)
     except (ssl.SSLError, UnicodeDecodeError, ValueError) as error:
         raise AccessError(f"{source}: no certificate authority in PEM form: {error}") from error
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
@@ -412,25 +362,16 @@ def _token(entry: _Entry, user: _User) -> Callable[[], str | None] | None:
 
 
 class _TokenFile:
-    """Returns the token in a file, which changes every hour or so.
-
-    While the file is missing or empty, the last token stays.
-    """
+    """Returns the token in a file, which changes every hour or so, or the last one it had."""
 
     def __init__(self, path: Path, token: str | None = None) -> None:
         self._path, self._token = path, token
-        self._seen: tuple[int, int, int] | None = None
         if self() is None:
             raise AccessError(f"{path}: no token to read")
 
     def __call__(self) -> str | None:
-        seen = _stamp(self._path)
-        if seen is not None and seen != self._seen:
-            try:
-                self._token = self._path.read_text().strip() or self._token
-                self._seen = seen
-            except (OSError, UnicodeDecodeError):
-                return self._token
+        with suppress(OSError, UnicodeDecodeError):
+            self._token = self._path.read_text().strip() or self._token
         return self._token
 
 
@@ -439,10 +380,3 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise AccessError(f"{path}: {error.strerror or error}") from error
-
-
-def _decoded(path: Path, key: str, value: str) -> bytes:
-    try:
-        return base64.b64decode(value, validate=True)
-    except ValueError as error:
-        raise AccessError(f"{path}: {key}: not base64: {error}") from error

@@ -30,22 +30,16 @@ from istio_aux.kube.objects import ApiStatus, Reader
 
 Params = Mapping[str, str] | Sequence[tuple[str, str]]
 
-DRY_RUN_ALL = {"dryRun": "All"}
-"""Parameters of a request that changes nothing."""
-
+DRY_RUN_ALL = {"dryRun": "All"}  # Parameters of a request that changes nothing.
 CONNECT_TIMEOUT = 10.0
 """Seconds for TCP and TLS; client-go's transport gives a TLS handshake as long."""
 
-READ_TIMEOUT = 30.0
-"""Read timeout in seconds of a request that is no watch."""
-
+READ_TIMEOUT = 30.0  # Read timeout in seconds of a request that is no watch.
 REQUEST = 90.0
 """Seconds for a whole request that is no watch, which may hold one of few slots. The API server's
 own limit is 60 s (--request-timeout)."""
 
-TRIES = 10
-"""Retries of a patient client after a 429; client-go has as many."""
-
+TRIES = 10  # Retries of a patient client after a 429; client-go has as many.
 READ_BUFFER = 4 << 20
 """Bytes. aiohttp refuses a line longer than twice this; etcd stores objects up to 1.5 MiB."""
 

@@ -22,21 +22,14 @@ from istio_aux.kube.objects import Key
 
 _log = logging.getLogger(__name__)
 
-CONTROLLER = "istio-aux.io/istio-aux"
-"""``reportingController``; must be a qualified name."""
-
-BURST = 50
-"""Events that may be sent at once; client-go's limiter allows 25 for one object."""
-
-RATE = 5.0
-"""Events per second after that."""
-
+CONTROLLER = "istio-aux.io/istio-aux"  # ``reportingController``; must be a qualified name.
+BURST = 50  # Events that may be sent at once; client-go's limiter allows 25 for one object.
+RATE = 5.0  # Events per second after that.
 WAITING = 500
 """Events in the queue; more are dropped. Warnings may fill twice as many places, ``mass`` Events
 half as many."""
 
-NOTE = 1024
-"""Bytes of the longest ``note`` (validation of events.k8s.io/v1)."""
+NOTE = 1024  # Bytes of the longest ``note`` (validation of events.k8s.io/v1).
 
 
 class Events:

@@ -21,17 +21,14 @@ from istio_aux.kube.objects import ApiStatus
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 """Newest first. v5 adds CLOSE, which matters only with stdin."""
 
-OUTPUT = 64 << 10
-"""Bytes kept of each channel; the rest is dropped."""
-
+OUTPUT = 64 << 10  # Bytes kept of each channel; the rest is dropped.
 FRAMES, BYTES = 4096, 4 << 20
 """Limits of one connection: a pod's own program may answer, as fast as it can. A quit takes a few
 hundred bytes in a few frames."""
 AT_ONCE = 64
 """Frames after which other tasks get a turn: to receive a frame that has arrived does not yield."""
 
-SAID = 300
-"""Characters of the other side's text in a message."""
+SAID = 300  # Characters of the other side's text in a message.
 
 
 class Channels:

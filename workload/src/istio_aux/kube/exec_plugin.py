@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -21,22 +21,13 @@ from istio_aux.kube.errors import AccessError
 
 GROUP = "client.authentication.k8s.io"
 VERSIONS = (f"{GROUP}/v1", f"{GROUP}/v1beta1")
-EXTENSION = f"{GROUP}/exec"
-"""The extension of a cluster that is passed on to plugins."""
-
-DEADLINE = 60.0
-"""Seconds for an answer."""
-
-LOGIN = 300.0
-"""Seconds for an answer if a person may have to log in."""
-
-OUTPUT = 1 << 20
-"""Bytes of the longest answer."""
-
-AGAIN = 10.0
-"""Seconds until a plugin that failed runs again, however many requests wait for credentials."""
-
-_SAID = 200
+EXTENSION = f"{GROUP}/exec"  # The extension of a cluster that is passed on to plugins.
+DEADLINE = 60.0  # Seconds for an answer.
+LOGIN = 300.0  # Seconds for an answer if a person may have to log in.
+OUTPUT = 1 << 20  # Bytes of the longest answer.
+AGAIN = 10.0  # Seconds until a plugin that failed runs again, for all requests together.
+_SAID = 200  # Characters of a plugin's complaint in a message.
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 class ExecEnvVar(msgspec.Struct, frozen=True):
@@ -79,27 +70,28 @@ class _ExecCredential(msgspec.Struct, frozen=True, rename="camel"):
     status: _CredentialStatus = _CredentialStatus()
 
 
-def understood(
-    spec: Mapping[str, object], who: str, folder: Path, cluster: Mapping[str, object]
-) -> Plugin:
-    """Read the value of ``exec``; `AccessError` if the plugin cannot run as it says.
-
-    Args:
-        spec: the value.
-        who: file and user, for messages.
-        folder: of the kubeconfig; a command with a slash is relative to it.
-        cluster: passed to the plugin if ``provideClusterInfo`` is set.
-    """
-    where = f"{who}: exec"
-    known = {field.encode_name for field in msgspec.structs.fields(ExecConfig)}
-    for key in spec:
+def supported(value: Mapping[str, object], kind: type[S], where: str) -> S:
+    """Convert a part of a kubeconfig; `AccessError` if a field is unknown or has another type."""
+    known = {field.encode_name for field in msgspec.structs.fields(kind)}
+    for key in value:
         if key not in known:
             raise AccessError(f"{where}: {key} is not supported")
     try:
-        said = {key: item for key, item in spec.items() if item is not None}
-        found = msgspec.convert(said, ExecConfig)
+        return msgspec.convert({k: item for k, item in value.items() if item is not None}, kind)
     except msgspec.ValidationError as error:
         raise AccessError(f"{where}: {error}") from error
+
+
+def understood(
+    spec: Mapping[str, object], who: str, folder: Path, cluster: Mapping[str, object]
+) -> Plugin:
+    """Read ``exec`` of the user ``who``; `AccessError` if the plugin cannot run as it says.
+
+    A command with a slash is relative to ``folder``. The plugin is told about the ``cluster`` if
+    ``provideClusterInfo`` is set.
+    """
+    where = f"{who}: exec"
+    found = supported(spec, ExecConfig, where)
     if found.api_version not in VERSIONS:
         expected = " or ".join(VERSIONS)
         raise AccessError(f'{where}: apiVersion: "{found.api_version}": expected {expected}')

@@ -42,8 +42,7 @@ DURATION, DEADLINE, RETRY = 15.0, 10.0, 2.0
 """Seconds; the defaults of Kubernetes components (component-base ``LeaderElectionConfiguration``).
 """
 
-RELEASE = 1.0
-"""Seconds that a release may take. The process is about to end."""
+RELEASE = 1.0  # Seconds that a release may take. The process is about to end.
 
 
 class _LeaseObject(msgspec.Struct, frozen=True):

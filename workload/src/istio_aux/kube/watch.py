@@ -31,24 +31,17 @@ from istio_aux.kube.objects import Event, EventReader, Key, Resource, T, Unreada
 
 _log = logging.getLogger(__name__)
 
-SILENCE = 70.0
-"""Watch read timeout in seconds. The API server sends bookmarks about every 60 s."""
-
-STREAM = 300.0
-"""Seconds, give or take a tenth, that the server is asked to keep one stream open."""
-
+SILENCE = 70.0  # Watch read timeout in seconds. The API server sends bookmarks about every 60 s.
+STREAM = 300.0  # Seconds, give or take a tenth, that the server is asked to keep one stream open.
 RELIST = 600.0
 """Seconds, give or take a tenth, between full lists: the longest that an event which the watch
 missed goes unnoticed. For as long, lists come in pages after a streaming list failed."""
 
-BATCH = 50
-"""Objects after which other tasks get a turn."""
-
+BATCH = 50  # Objects after which other tasks get a turn.
 INITIAL = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
 """Parameters of a streaming list: the watch begins with all objects."""
 
-UNREADABLE = 1000
-"""Unreadable objects that are stored and logged, at most."""
+UNREADABLE = 1000  # Unreadable objects that are stored and logged, at most.
 
 T_contra = TypeVar("T_contra", bound=Resource, contravariant=True)
 
