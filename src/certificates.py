@@ -36,17 +36,11 @@ _LABEL: Final = "certificate-authority"
 
 @dataclass(frozen=True)
 class Authority:
-    """What signs leaves. All fields are PEM.
-
-    Attributes:
-        certificate: the authority's certificate.
-        private_key: its key.
-        previous: the certificate of the authority that this one replaced, or the empty text.
-    """
+    """What signs leaves. All fields are PEM."""
 
     certificate: str
     private_key: str = field(repr=False)
-    previous: str = ""
+    previous: str = ""  # The certificate of the authority that this one replaced.
 
     def bundle(self, now: datetime) -> str:
         """Return the PEM certificates that a client has to accept at `now`."""

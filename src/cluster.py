@@ -87,17 +87,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Problem:
-    """Why an operation in the cluster failed.
-
-    Attributes:
-        reason: one line for the status.
-        refused: the charm lacks a permission, which the user has to grant.
-        wake: it passes soon and without an event, so the charm has to wake itself.
-    """
+    """Why an operation in the cluster failed; the reason is one line for the status."""
 
     reason: str
-    refused: bool = False
-    wake: bool = False
+    refused: bool = False  # The charm lacks a permission, which the user has to grant.
+    wake: bool = False  # It passes soon and without an event, so the charm has to wake itself.
 
 
 @dataclass(frozen=True)
@@ -111,12 +105,7 @@ class Found:
 
 
 def connect(transport: httpx2.BaseTransport | None = None, patience: float = 10.0) -> Client:
-    """Return a client with the credentials of the charm's own pod.
-
-    Args:
-        transport: for tests.
-        patience: seconds to wait for an answer.
-    """
+    """Return a client with the charm's own credentials; `patience` is its timeout in seconds."""
     timeout = httpx2.Timeout(patience)
     return Client(config=KubeConfig.from_env(), transport=transport, timeout=timeout)
 
@@ -154,13 +143,6 @@ def apply(client: Client, resources: Iterable[AnyResource], manager: str) -> Pro
         if problem := attempt(f"{resource.kind} {_name(resource)}", write):
             return problem
     return None
-
-
-def serves(
-    client: Client, kind: type[Any], labels: Mapping[str, str], model: str
-) -> bool | Problem:
-    """Tell whether the API server serves `kind`, one of `NOT_EVERYWHERE`."""
-    return attempt(kind.__name__, lambda: _labelled(client, kind, labels, model) is not None)
 
 
 def differs(client: Client, wanted: AnyResource, model: str) -> bool | Problem:

@@ -79,12 +79,7 @@ class Requirement(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Applications:
-    """Applications of one model.
-
-    Attributes:
-        model: name of the model, which is also the namespace of their pods.
-        names: names of the applications, sorted; None for every application of the model.
-    """
+    """Applications of one model, sorted; None for every application of the model."""
 
     model: str
     names: tuple[str, ...] | None
@@ -110,11 +105,7 @@ class Config:
 
 
 def load(options: Mapping[str, object], model: str) -> Config:
-    """Return the options as a `Config`.
-
-    Args:
-        options: value by name, defaults included, as ops has them.
-        model: name of the charm's model, to which an application without a model belongs.
+    """Return the options, defaults included, as a `Config`; `model` is the charm's.
 
     Raises:
         InvalidOptionError: one clause for each bad option: name, value, what is allowed.
@@ -145,9 +136,7 @@ def load(options: Mapping[str, object], model: str) -> Config:
 def parse_applications(text: str, model: str) -> tuple[Applications, ...]:
     """Return the applications that `text` names, one entry for each model, sorted.
 
-    Args:
-        text: entries as in `EXPECTED_APPLICATIONS`; blanks around them are allowed.
-        model: the charm's model, for entries that name none.
+    The syntax is that of `EXPECTED_APPLICATIONS`. An entry without a model belongs to `model`.
 
     Raises:
         ValueError: the message is one line that names the bad entries.
@@ -183,9 +172,7 @@ def union(applications: Iterable[Applications]) -> tuple[Applications, ...]:
 def as_file(applications: Iterable[Applications], namespaces: Iterable[str] = ()) -> str:
     """Return the workload's applications file, which is never empty.
 
-    Args:
-        applications: whose pods ask for a sidecar.
-        namespaces: whose label injects a sidecar into every pod.
+    Pods of `applications` ask for a sidecar; the label of `namespaces` injects one into every pod.
     """
     lines = [
         f"{asked.model}/{name}"

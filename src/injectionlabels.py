@@ -37,10 +37,7 @@ logger = logging.getLogger(__name__)
 def ensure(client: Client, inputs: Inputs, *, live: bool) -> tuple[str, ...] | Problem:
     """Label the namespaces of the option when an injector is live; remove the label elsewhere.
 
-    Args:
-        client: of the API server.
-        inputs: what was observed. Only the leader with valid options acts.
-        live: an injector is live. If not, labels that exist stay.
+    While no injector is live, labels that exist stay. Only the leader acts, with valid options.
 
     Returns:
         Namespaces that are not as they should be, each with the reason.
@@ -55,7 +52,7 @@ def ensure(client: Client, inputs: Inputs, *, live: bool) -> tuple[str, ...] | P
             (name, f"label not removed: {why}")
             for name, namespace in present.items()
             if _is_stray(namespace, owner, wanted)
-            and (why := _refusal(client, namespace, owner, {}, {}))
+            and (why := _refusal(client, namespace, owner, enabled=False))
         ]
         trouble += [
             (name, _label(client, present[name], owner, live) if name in present else "not found")
@@ -71,7 +68,7 @@ def take_back(client: Client, model: str, app: str) -> None:
     try:
         for namespace in listed(client, Namespace):
             if _is_stray(namespace, f"{model}/{app}"):
-                _apply(client, namespace, f"{model}/{app}", {}, {})
+                _apply(client, namespace, f"{model}/{app}", enabled=False)
                 logger.info("Namespace %s: label %s removed", namespace.name, INJECTION)
     except ApiError as error:
         if error.response.status_code not in {401, 403, 404}:
@@ -91,7 +88,7 @@ def _label(client: Client, namespace: Found, owner: str, live: bool) -> str:
         return "" if labels[INJECTION] == ENABLED else f"has {INJECTION}={labels[INJECTION]}"
     if not live:
         return "waiting until Istio injects"
-    if why := _refusal(client, namespace, owner, {INJECTION: ENABLED}, {ANNOTATION: owner}):
+    if why := _refusal(client, namespace, owner, enabled=True):
         return why
     logger.info("Namespace %s: labelled %s=%s", namespace.name, INJECTION, ENABLED)
     return ""
@@ -101,39 +98,23 @@ def _is_stray(namespace: Found, owner: str, keep: Collection[str] = ()) -> bool:
     return namespace.annotations.get(ANNOTATION) == owner and namespace.name not in keep
 
 
-def _refusal(
-    client: Client,
-    namespace: Found,
-    owner: str,
-    labels: dict[str, str],
-    annotations: dict[str, str],
-) -> str:
-    """Call `_apply` and return why it was refused, or the empty text.
-
-    The reason may be a conflict, or a rule or webhook of somebody else. The other namespaces are
-    labelled nevertheless.
-    """
+def _refusal(client: Client, namespace: Found, owner: str, *, enabled: bool) -> str:
+    """Call `_apply` and return why it was refused: a conflict, or somebody else's webhook."""
     try:
-        _apply(client, namespace, owner, labels, annotations)
+        _apply(client, namespace, owner, enabled=enabled)
     except httpx2.HTTPStatusError as error:
         return str(error).partition("\n")[0]
     return ""
 
 
-def _apply(
-    client: Client,
-    namespace: Found,
-    owner: str,
-    labels: dict[str, str],
-    annotations: dict[str, str],
-) -> None:
-    """Make these all that `owner`, as field manager, has set in `namespace`."""
+def _apply(client: Client, namespace: Found, owner: str, *, enabled: bool) -> None:
+    """Set or remove the label and the annotation of `owner`, which is the field manager."""
     ours = ObjectMeta(
         name=namespace.name,
         # With the UID, a namespace that is gone is a conflict. Without it, it would be created.
         uid=namespace.uid,
-        labels=labels or None,
-        annotations=annotations or None,
+        labels={INJECTION: ENABLED} if enabled else None,
+        annotations={ANNOTATION: owner} if enabled else None,
     )
     # Two names and a slash fit in 128 characters (apimachinery FieldManagerMaxLength).
     client.apply(Namespace(metadata=ours), field_manager=owner, force=False)

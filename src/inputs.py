@@ -21,39 +21,22 @@ CONTAINER: Final = "istio-aux"
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the charm decides by. The leader completes the last four with what the cluster says.
-
-    Attributes:
-        app: name of the application.
-        model: name of the model, which is also its namespace.
-        leader: this unit is the leader.
-        now: when this was read.
-        config: the options, None when one of them is invalid.
-        invalid: which options are invalid and why, or the empty text.
-        container_ready: Pebble answers in the workload's container.
-        authority: what signs the webhook's certificates, None while there is none.
-        control_planes: what each relation with Istio says.
-        asked: what charms ask for over the relation `sidecar`.
-        admission: what changes new pods.
-        capability: what cluster and Istio can do for the start of pods.
-        revisions: Istio's.
-        jobs_suspended: a Job is still suspended although `restart-jobs` is off.
-    """
+    """The facts on which the charm decides. The leader adds the last four from the cluster."""
 
     app: str
-    model: str
+    model: str  # Also the name of the model's namespace.
     leader: bool
     now: datetime
-    config: Config | None
-    invalid: str
-    container_ready: bool
+    config: Config | None  # None when an option is invalid.
+    invalid: str  # Which options are invalid and why.
+    container_ready: bool  # Pebble answers in the workload's container.
     authority: Authority | None = field(repr=False)
     control_planes: tuple[istio.ControlPlane, ...] = ()
     asked: tuple[sidecar.Asked, ...] = ()
     admission: Literal["webhook", "policy"] = "webhook"
     capability: Literal["native", "classic", "unknown"] = "unknown"
     revisions: tuple[str, ...] = ()
-    jobs_suspended: bool = False
+    jobs_suspended: bool = False  # A Job is suspended although `restart-jobs` is off.
 
     def renewed(self) -> Inputs:
         """Return the leader's inputs with the authority that is in use from now on."""

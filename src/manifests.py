@@ -65,44 +65,25 @@ _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(frozen=True)
 class Values:
-    """What the objects depend on.
-
-    Attributes:
-        app: name of the Juju application, of its Service, and part of the objects' names.
-        model: name of the Juju model, and of its namespace.
-        namespace_selector: Kubernetes LabelSelector of the namespaces whose pods admission changes.
-        failure_policy: what the API server does with a pod when the webhook does not answer.
-        ca_bundle: PEM certificates, any of which may have signed what the webhook serves.
-        acts: the workload may quit proxies.
-        deletes: it may also delete pods without a proxy; needs `acts`.
-        start_mode: the option of that name.
-        capability: what cluster and Istio can do, as the workload found out.
-        admission: who changes pods: the webhook alone, or the policy with the webhook beside it.
-        inject: applications whose pods ask for a sidecar, one entry for each model.
-        inject_namespaces: namespaces whose label injects a sidecar into every pod.
-        revisions: Istio's, whose injection policies the workload may read.
-        dry_runs: the workload may create pods as a dry run. Only where the API server has
-            ValidatingAdmissionPolicies, which refuse all others.
-        repairs: it may evict pods without a sidecar.
-        repairs_jobs: it may suspend and resume Jobs.
-    """
+    """What the objects depend on: options, the cluster, and what the workload may do."""
 
     app: str
     model: str
     namespace_selector: Mapping[str, Any] = field(default_factory=dict[str, Any])
     failure_policy: str = "Ignore"
-    ca_bundle: str = ""
-    acts: bool = True
-    deletes: bool = False
+    ca_bundle: str = ""  # PEM; any certificate in it may have signed what the webhook serves.
+    acts: bool = True  # It may quit proxies.
+    deletes: bool = False  # It may delete pods without a proxy; needs `acts`.
     start_mode: str = "auto"
     capability: str = "unknown"
-    admission: Literal["webhook", "policy"] = "webhook"
-    inject: tuple[Applications, ...] = ()
+    admission: Literal["webhook", "policy"] = "webhook"  # The webhook is always beside the policy.
+    inject: tuple[Applications, ...] = ()  # One entry for each model.
     inject_namespaces: tuple[str, ...] = ()
     revisions: tuple[str, ...] = ()
+    # It may create pods as a dry run: ValidatingAdmissionPolicies refuse all other creations.
     dry_runs: bool = True
-    repairs: bool = False
-    repairs_jobs: bool = False
+    repairs: bool = False  # It may evict pods without a sidecar.
+    repairs_jobs: bool = False  # It may suspend and resume Jobs.
 
 
 def service_account(app: str) -> str:

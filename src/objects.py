@@ -6,6 +6,8 @@ after the webhook took over.
 
 Objects that another operator's webhook validates come last: while that webhook has no endpoint, the
 API server refuses them.
+
+Every `transport` is where requests go, None for the network; tests set it.
 """
 
 from __future__ import annotations
@@ -54,8 +56,7 @@ def resolve(
 ) -> Inputs | Problem:
     """Return `inputs` with what the cluster and the workload say, on the leader.
 
-    The cluster is asked on every event, because it may be upgraded. `transport` leads to the
-    workload, None for the network.
+    The cluster is asked on every event, because it may be upgraded.
     """
     if not inputs.leader:
         return inputs
@@ -73,10 +74,10 @@ def ensure(client: Client, inputs: Inputs) -> Problem | None:
     if values is None:
         return None
     labels = manifests.labels(inputs.app, inputs.model)
-    narrowed = cluster.serves(client, ValidatingAdmissionPolicy, labels, inputs.model)
-    if isinstance(narrowed, Problem):
-        return narrowed
-    values = dataclasses.replace(values, dry_runs=narrowed)
+    policies = cluster.owned(client, ValidatingAdmissionPolicy, labels, inputs.model)
+    if isinstance(policies, Problem):
+        return policies
+    values = dataclasses.replace(values, dry_runs=policies is not None)
     standing = manifests.render_access(values) + manifests.render_start_policy(values)
     webhook = manifests.render_webhook(values)
     if problem := cluster.apply(client, standing, manager=inputs.app):
@@ -94,7 +95,7 @@ def complete(
 
     Call it when this unit serves. The configuration is created when every ready unit serves:
     without a workload, `Fail` refuses all pods and `Ignore` leaves them unchanged. It stays when a
-    unit restarts. `transport` leads to the units, None for the network.
+    unit restarts.
     """
     values = inputs.values()
     if values is None:
@@ -118,7 +119,7 @@ def admit_api_server(
 
     Istio's validator checks the object and refuses it while istiod is away, so it is written only
     when it differs. The next event tries again; the workload's notice that an injector is live is
-    one. `transport` is where the write goes, None for the network.
+    one.
 
     Returns:
         Which object was not applied and why, in one line, or the empty text.
@@ -163,12 +164,6 @@ def unready(
     """Return which unit behind the Service is not ready, None when all ready endpoints answer.
 
     A pod's readiness says only that no check has failed yet, so each unit is asked.
-
-    Args:
-        client: of the API server.
-        app: name of the application and of its Service.
-        model: its namespace.
-        transport: where the requests to units go, None for the network.
     """
 
     def look() -> dict[str, list[str]]:

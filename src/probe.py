@@ -18,17 +18,10 @@ _TIMEOUT: Final = 2.0
 
 @dataclass(frozen=True)
 class Injector:
-    """One of Istio's webhook configurations.
-
-    Attributes:
-        configuration: its name; empty if there is no configuration.
-        live: it has injected the workload's probe.
-        why: the reason, one line.
-        since: when it was first seen so, in UTC.
-    """
+    """One of Istio's webhook configurations; the name is empty if there is none."""
 
     configuration: str
-    live: bool
+    live: bool  # It has injected the workload's probe.
     why: str
     since: datetime
 
@@ -60,43 +53,21 @@ class Application:
 
 @dataclass(frozen=True)
 class Probe:
-    """One answer of the workload; its `/status` has the same names.
-
-    Attributes:
-        ready: it serves the webhook and has listed all pods and namespaces.
-        missing: why it is not ready, in one line, or the empty text.
-        selected_namespaces: how many namespaces the selector matches, None when unknown.
-        stuck_pods: `namespace/name` of pods whose proxy did not quit.
-        lost_pods: how many pods lost their proxy before their payload finished.
-        blocked_pods: how many pods wait for another container after one has finished.
-        called_before_us: Istio's webhook configurations that the API server calls first.
-        injectors: Istio's; empty while they are unknown.
-        live: at least one of them injects; None while that is unknown.
-        capability: what cluster and Istio can do for the start of pods; None while that is
-            unknown, nobody injects, or nobody looks.
-        capability_why: the reason, one line.
-        watches_injectors: the workload's image is recent enough to watch injectors.
-        race: the option `race-policy` that is in force, or the empty text.
-        unmeshed: pods without a sidecar that should have one, the oldest first, at most 500.
-        unmeshed_total: how many of them there are.
-        unmeshed_unknown: how many pods have none and may or may not need one.
-        suspended_jobs: `namespace/name` of Jobs that are suspended until their pods are gone.
-        applications: those that ask for sidecars by name.
-        version: of the workload, or the empty text.
-    """
+    """One answer of the workload. `workload/README.md` explains the keys of `/status`."""
 
     ready: bool
-    missing: str = ""
+    missing: str = ""  # Why it is not ready, in one line.
     selected_namespaces: int | None = None
     stuck_pods: tuple[str, ...] = ()
     lost_pods: int = 0
     blocked_pods: int = 0
     called_before_us: tuple[str, ...] = ()
     injectors: tuple[Injector, ...] = ()
-    live: bool | None = None
+    live: bool | None = None  # At least one of them injects; None while that is unknown.
+    # None while that is unknown, nobody injects, or nobody looks.
     capability: Literal["native", "classic", "unknown"] | None = None
     capability_why: str = ""
-    watches_injectors: bool = False
+    watches_injectors: bool = False  # Older images do not.
     race: str = ""
     unmeshed: tuple[Unmeshed, ...] = ()
     unmeshed_total: int = 0

@@ -53,9 +53,7 @@ _FIRST: Final = "object.spec.containers[0]"
 def start_matches(app: str, selector: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a webhook, or of a policy's `matchConstraints`, that choose pods.
 
-    Args:
-        app: name of the application, whose own pods are not chosen.
-        selector: Kubernetes LabelSelector of namespaces.
+    These are the pods of the namespaces that `selector` matches, without those of `app`.
     """
     # An ambient mesh has no sidecars.
     expressions = [*selector.get("matchExpressions", []), _NOT_AMBIENT]
@@ -127,11 +125,7 @@ def start_policy(mode: str, capability: str = UNKNOWN) -> tuple[list[dict[str, s
 
     For conditions the API server converts pod and request once more, and without them it encodes
     and decodes each pod that the patch leaves as it is. So there are none where most pods change.
-
-    Args:
-        mode: the start mode.
-        capability: what cluster and Istio can do: native, classic or unknown. CEL cannot find
-            out, so the charm renders the policy again when it changes.
+    CEL cannot find out the `capability`, so the charm renders the policy again when it changes.
     """
     small = (
         f"size({_ANNOTATIONS}) <= {MAX_ANNOTATIONS} && {_ANNOTATIONS}.map(key,"
@@ -217,14 +211,14 @@ def _only_native() -> str:
 
 def _made(annotations: Mapping[str, str]) -> str:
     """CEL: the patch for a pod without annotations."""
-    return f"[{_operation('', json.dumps(annotations))}]"
+    return f"[{_add('/metadata/annotations', json.dumps(annotations))}]"
 
 
 def _added(annotations: Mapping[str, str]) -> str:
     """CEL: the patch for a pod that has annotations."""
     operations = [
         # RFC 6901: `~1` stands for a slash.
-        _operation("/" + key.replace("/", "~1"), json.dumps(value))
+        _add(f"/metadata/annotations/{key.replace('/', '~1')}", json.dumps(value))
         for key, value in annotations.items()
     ]
     return f"[{', '.join(operations)}]"
@@ -240,10 +234,6 @@ def _labelled() -> str:
     return f"({_HAS_ANNOTATIONS} && {_UNKNOWN_START} ? [] : {label})"
 
 
-def _operation(path: str, value: str) -> str:
-    return _add(f"/metadata/annotations{path}", value)
-
-
 def _add(path: str, value: str) -> str:
     return f"JSONPatch{{op: 'add', path: '{path}', value: {value}}}"
 
@@ -255,12 +245,8 @@ def inject_webhooks(
 
     It shows the workload every pod that the namespace or the pod itself has injected, too, because
     those start after their proxy whatever `namespace-selector` says. The workload's
-    `core/start.py` decides which of them get the label.
-
-    Args:
-        app: name of our application, whose own pods in `model` are not chosen.
-        model: name of our model.
-        asked: applications, one entry for each model.
+    `core/start.py` decides which of them get the label. Our own pods (`app` in `model`) are not
+    chosen. `asked` has one entry for each model.
     """
     for applications in asked:
         own = app if applications.model == model else None
@@ -298,12 +284,7 @@ def start_webhooks(
 ) -> Iterator[dict[str, Any]]:
     """Return the webhook for selected namespaces, and one for `inject-namespaces` if there are any.
 
-    Args:
-        app: name of our application, whose own pods are not chosen.
-        selector: Kubernetes LabelSelector of the selected namespaces.
-        injected: names of the namespaces of `inject-namespaces`.
-        conditions: `matchConditions` of both.
-        beside_policy: the policy changes pods as well.
+    Our own pods (`app`) are not chosen. `conditions` are the `matchConditions` of both.
     """
     selectors = {"start.istio-aux.io": selector}
     if injected:

@@ -1,8 +1,4 @@
-"""What `juju status` says. Nothing else in the charm makes a status.
-
-Each function checks one thing and returns a status, or None if that thing is fine. The first
-status wins.
-"""
+"""What `juju status` says. Nothing else in the charm makes a status."""
 
 from __future__ import annotations
 
@@ -27,67 +23,35 @@ def of_unit(
     labels: Sequence[str] = (),
     unapplied: str = "",
 ) -> ops.StatusBase:
-    """Return the unit's status.
+    """Return the unit's status: the first problem that blocks or that passes, else what is true.
 
     Args:
         inputs: what the charm observed.
-        problem: why its work in the cluster failed, None if it did not.
-        probe: what the workload says, None if it is not set up yet.
+        problem: why its work in the cluster failed.
+        probe: the workload's answer, None before the workload is set up.
         labels: namespaces of `inject-namespaces` that are not labelled, with the reason.
-        unapplied: which object was not applied because of somebody else's webhook, and why.
+        unapplied: the object that somebody else's webhook refused, with the reason.
     """
-    return (
-        _options(inputs)
-        or _trust(inputs, problem)
-        or _control_planes(inputs)
-        or _container(inputs)
-        or _cluster(problem)
-        or _authority(inputs)
-        or _workload(probe)
-        or _working(inputs, probe, labels, unapplied)
-    )
-
-
-def _options(inputs: Inputs) -> ops.StatusBase | None:
-    return ops.BlockedStatus(inputs.invalid) if inputs.invalid else None
-
-
-def _trust(inputs: Inputs, problem: Problem | None) -> ops.StatusBase | None:
-    if problem is None or not problem.refused:
-        return None
-    return ops.BlockedStatus(
+    blocked = (
+        inputs.invalid,
         f"Trust not granted: run `juju trust {inputs.app} --scope=cluster` ({problem.reason})"
+        if problem and problem.refused
+        else "",
+        # Meanwhile the workload watches every injector that it finds.
+        istio.disagreement(inputs.control_planes),
     )
-
-
-def _control_planes(inputs: Inputs) -> ops.StatusBase | None:
-    # Meanwhile the workload watches every injector that it finds.
-    disagreement = istio.disagreement(inputs.control_planes)
-    return ops.BlockedStatus(disagreement) if disagreement else None
-
-
-def _container(inputs: Inputs) -> ops.StatusBase | None:
-    return (
-        None
-        if inputs.container_ready
-        else ops.WaitingStatus(f"waiting for Pebble in container {CONTAINER}")
+    if why := next(filter(None, blocked), ""):
+        return ops.BlockedStatus(why)
+    waiting = (
+        "" if inputs.container_ready else f"waiting for Pebble in container {CONTAINER}",
+        problem.reason if problem else "",
+        "" if inputs.authority else "waiting for the leader's certificate authority",
+        "" if probe else "workload is not set up yet",
+        f"workload: {probe.missing}" if probe and not probe.ready else "",
     )
-
-
-def _cluster(problem: Problem | None) -> ops.StatusBase | None:
-    return ops.WaitingStatus(problem.reason) if problem else None
-
-
-def _authority(inputs: Inputs) -> ops.StatusBase | None:
-    if inputs.authority:
-        return None
-    return ops.WaitingStatus("waiting for the leader's certificate authority")
-
-
-def _workload(probe: Probe | None) -> ops.StatusBase | None:
-    if probe is None:
-        return ops.WaitingStatus("workload is not set up yet")
-    return None if probe.ready else ops.WaitingStatus(f"workload: {probe.missing}")
+    if why := next(filter(None, waiting), ""):
+        return ops.WaitingStatus(why)
+    return _working(inputs, probe, labels, unapplied)
 
 
 def _working(

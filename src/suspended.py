@@ -71,18 +71,13 @@ _KINDS: Final = (
 
 @dataclass(frozen=True)
 class Patience:
-    """Bounds in seconds.
+    """Bounds in seconds."""
 
-    Attributes:
-        settle: between the end of a Job's last pod and its resumption, so that the Job's controller
-            learns of both in this order.
-        longest: after which a Job is resumed even if it has pods left.
-        pause: between two rounds.
-    """
-
+    # From the end of a Job's last pod to its resumption: the Job's controller learns of both in
+    # this order.
     settle: float = 2.0
-    longest: float = 30.0
-    pause: float = 1.0
+    longest: float = 30.0  # A Job is resumed then even if it has pods left.
+    pause: float = 1.0  # Between two rounds.
 
 
 @dataclass(frozen=True)

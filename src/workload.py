@@ -51,29 +51,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Access:
-    """How the workload reaches the API server.
-
-    Attributes:
-        server: URL of the API server.
-        ca: PEM certificates that may have signed what it serves.
-        token: bearer token of the workload's own ServiceAccount.
-    """
+    """How the workload reaches the API server."""
 
     server: str
-    ca: str
+    ca: str  # PEM
     token: str = field(repr=False)
 
 
 @dataclass(frozen=True)
 class Names:
-    """The objects that the workload finds by name.
-
-    Attributes:
-        lease: the Lease (namespace/name) that elects the unit that acts.
-        webhook_configuration: the MutatingWebhookConfiguration that calls the workload.
-        application: the application itself (namespace/name), whose pods are never restarted.
-        root_namespace: of Istio's control plane, None where no relation names it.
-    """
+    """The objects that the workload finds by name; lease and application as namespace/name."""
 
     lease: str
     webhook_configuration: str
@@ -208,16 +195,9 @@ def ensure(
 ) -> Problem | None:
     """Bring the workload to what `inputs` say; nothing happens while there is no authority.
 
-    Args:
-        client: of the API server.
-        container: the workload's.
-        inputs: what was observed.
-        granted: the cluster has the rights and policies that the settings need. If not, a workload
-            keeps its present settings. One without settings, as after a restart of its container,
-            gets them nevertheless: without a workload every Job would hang.
-
-    Returns:
-        Why it was not done, None when it was.
+    Unless the cluster has `granted` the rights and policies that the settings need, a workload
+    keeps its present settings. One without settings, as after a restart of its container, gets them
+    nevertheless: without a workload every Job would hang.
     """
     if not inputs.container_ready or inputs.authority is None:
         return None
@@ -247,24 +227,23 @@ def read(container: ops.Container) -> dict[str, str]:
     }
 
 
-def write(container: ops.Container, present: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    """Write the files of `wanted` that differ from `present`; tell whether there was one."""
+def write(container: ops.Container, present: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+    """Write the files of `wanted` that differ from `present`."""
     changed = [path for path, content in wanted.items() if present.get(path) != content]
     for path in changed:
         container.push(path, wanted[path], make_dirs=True, permissions=0o600)
     if changed:
         logger.info("wrote %s", ", ".join(changed))
-    return bool(changed)
 
 
-def run(container: ops.Container, wanted: ops.pebble.LayerDict) -> bool:
-    """Bring the service and its checks to `wanted`; tell whether anything changed."""
+def run(container: ops.Container, wanted: ops.pebble.LayerDict) -> None:
+    """Bring the service and its checks to `wanted`."""
     plan, layer = container.get_plan(), ops.pebble.Layer(wanted)
     in_place = all(plan.services.get(k) == v for k, v in layer.services.items()) and all(
         plan.checks.get(k) == v for k, v in layer.checks.items()
     )
     if in_place and all(s.is_running() for s in container.get_services(SERVICE).values()):
-        return False
+        return
     container.add_layer(SERVICE, layer, combine=True)
     try:
         container.replan()
@@ -273,7 +252,6 @@ def run(container: ops.Container, wanted: ops.pebble.LayerDict) -> bool:
         logger.warning("service %s: did not start: %s", SERVICE, error.err)
     else:
         logger.info("service %s: replanned", SERVICE)
-    return True
 
 
 def stop(container: ops.Container) -> None:

@@ -35,15 +35,10 @@ _SHOWN: Final = 60
 
 @dataclass(frozen=True)
 class ControlPlane:
-    """What one relation says.
+    """What one relation says."""
 
-    Attributes:
-        root_namespace: namespace of the control plane, None while the relation does not name it.
-        reason: which relation named it, or why it is unknown; one line.
-    """
-
-    root_namespace: str | None
-    reason: str
+    root_namespace: str | None  # None while the relation does not name it.
+    reason: str  # Which relation named it, or why it is unknown; one line.
 
 
 def control_planes(model: ops.Model) -> tuple[ControlPlane, ...]:

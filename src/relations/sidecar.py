@@ -20,16 +20,10 @@ ENDPOINT: Final = "sidecar"
 
 @dataclass(frozen=True)
 class Asked:
-    """What one relation asks for.
-
-    Attributes:
-        relation_id: which relation.
-        application: the application that gets sidecars, None if that is refused.
-        refusal: why, in one line, or the empty text.
-    """
+    """What one relation asks for."""
 
     relation_id: int
-    application: Applications | None
+    application: Applications | None  # None if the request is refused.
     refusal: str = ""
 
 
@@ -51,13 +45,8 @@ def asked(charm: ops.CharmBase) -> tuple[Asked, ...]:
 def answer(charm: ops.CharmBase, asked: Iterable[Asked], probe: Probe | None) -> None:
     """Publish to each relation what the workload says; leader only.
 
-    While the workload starts, the earlier answer stays, so its restart changes nothing. Before the
-    first answer, an unknown state is published as not live.
-
-    Args:
-        charm: the charm that answers.
-        asked: what the relations ask for.
-        probe: what the workload says, None while it starts.
+    While the workload starts (`probe` is None), the earlier answer stays, so its restart changes
+    nothing. Before the first answer, an unknown state is published as not live.
     """
     if not charm.unit.is_leader():
         return

@@ -1,1 +1,1 @@
-"""What nobody should send, sent to the webhook as it is deployed: `python -m fuzz`."""
+"""A fuzzer for the webhook as it is deployed: `python -m fuzz`."""

@@ -1,4 +1,4 @@
-"""Send the webhook what nobody should, and print what became of it; exit status 1 on a finding."""
+"""Send the webhook valid and invalid reviews and judge its answers; exit 1 on a finding."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fuzz.server import serving
 GROWTH = 10.0
 """MiB. 200,000 bodies that leave 60 bytes each behind would exceed it."""
 ENOUGH = 100_000
-"""Bodies; among fewer the first large ones may come late, and their buffers with them."""
+"""Bodies. With fewer, the first large ones may come late, and with them their buffers."""
 
 
 def main() -> int:
-    """Parse the command line, run, print."""
+    """Run the command line."""
     parser = argparse.ArgumentParser("python -m fuzz", description=__doc__)
     parser.add_argument("--bodies", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6))
@@ -30,7 +30,7 @@ def main() -> int:
     for finding in verdict.findings:
         print(f"{finding.case}: {finding.what} (kept as {finding.keep()})")
     seconds, name = verdict.slowest
-    print(f"at most {seconds * 1000:.1f} ms of a processor for an answer, {name}")
+    print(f"the slowest answer took {seconds * 1000:.1f} ms of CPU: {name}")
     whole = len(verdict.parts) == PARTS and options.bodies >= ENOUGH
     grown = whole and verdict.growth > GROWTH
     if grown:

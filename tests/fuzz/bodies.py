@@ -1,4 +1,4 @@
-"""Bodies: reviews that are valid, nearly valid and not at all. Only pieces and dice."""
+"""Random bodies: reviews that are valid, nearly valid or invalid. Pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def make(dice: Random) -> bytes:
 
 
 def review(dice: Random) -> dict[str, Any]:
-    """A valid review of a pod that may be anything."""
+    """A valid review of a random pod."""
     if dice.random() < 0.1:
         found = copy.deepcopy(dice.choice(_RECORDED))
         found["request"]["object"]["metadata"]["annotations"] = _strings(dice)
@@ -111,7 +111,7 @@ def _valid(dice: Random) -> bytes:
 
 
 def _mistyped(dice: Random) -> bytes:
-    """A review in which values were exchanged for others, or left out."""
+    """A review with values of other types, or without some of its keys."""
     found = review(dice)
     for _ in range(dice.randint(1, 3)):
         parent: Any = found
@@ -128,7 +128,7 @@ def _mistyped(dice: Random) -> bytes:
 
 
 def _damaged(dice: Random) -> bytes:
-    """A review whose bytes were cut, exchanged, doubled or mixed with others."""
+    """A review with bytes that are missing, changed or repeated."""
     found = bytearray(_valid(dice))
     for _ in range(dice.randint(1, 4)):
         at = dice.randrange(len(found) + 1)
@@ -172,7 +172,7 @@ def _noise(dice: Random) -> bytes:
 
 
 def _huge(dice: Random) -> bytes:
-    """Once in a while one that is larger than anything that the API server sends."""
+    """A large review; one in twenty is larger than anything that the API server sends."""
     found = review(dice)
     size = dice.choice([1, 2, 3, 4, 5]) << 20 if dice.random() < 0.05 else 50_000
     found["request"]["oldObject"] = "x" * size

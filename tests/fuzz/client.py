@@ -1,4 +1,4 @@
-"""A connection by hand: TLS records as one likes, and every answer until the server ends it."""
+"""A connection with full control over its TLS records."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fuzz.judge import Answer
 
 
 class Garbled(Exception):  # noqa: N818 - it says what the answer is
-    """What came is no sequence of HTTP answers."""
+    """The server did not send a sequence of HTTP answers."""
 
 
 class Connection:
-    """One connection."""
+    """One TLS connection."""
 
     def __init__(self, address: tuple[str, int], trust: ssl.SSLContext) -> None:
         self._address = address
@@ -29,7 +29,7 @@ class Connection:
         self.over = False
 
     async def open(self) -> None:
-        """Connect and shake hands."""
+        """Connect and do the TLS handshake."""
         await self._loop.sock_connect(self._socket, self._address)
         while True:
             try:
@@ -41,12 +41,12 @@ class Connection:
         await self._flush()
 
     async def send(self, data: bytes) -> None:
-        """Send ``data``; a server that has had enough is no error."""
+        """Send ``data``; a server that has closed the connection is no error."""
         self._tls.write(data)
         await self._flush()
 
     async def finish(self) -> None:
-        """Say that this was all."""
+        """Close our side of the TLS connection."""
         with suppress(ssl.SSLError):
             self._tls.unwrap()
         await self._flush()
@@ -55,7 +55,7 @@ class Connection:
         """The next answer; None if the server ended the connection instead.
 
         Raises:
-            Garbled: it is no HTTP, or not all of it came.
+            Garbled: the answer is no HTTP, or incomplete.
         """
         while b"\r\n\r\n" not in self._got:
             if not await self._more():
@@ -82,11 +82,11 @@ class Connection:
         return Answer(int(status), headers, rest[:length])
 
     def leave(self) -> None:
-        """Be gone."""
+        """Close the socket without TLS's close_notify."""
         self._socket.close()
 
     async def _more(self) -> bool:
-        """Read on; whether anything came."""
+        """Read more; return whether there was anything."""
         while not self.over:
             try:
                 if more := self._tls.read(1 << 20):

@@ -1,4 +1,4 @@
-"""What every answer must be, whatever the body was. Pure; a finding is a line of text."""
+"""The rules for answers. Pure; a finding is a line of text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import jsonpatch
 from fuzz.requests import INJECT, Ask
 
 DEPTH = 300
-"""Levels of nesting; a review that is nested more need not be understood. Pods have some twenty."""
+"""Levels of nesting. The webhook may refuse a deeper review; pods have about twenty."""
 LARGEST = 4 << 20
 """Bytes of a body; larger ones are refused."""
 
@@ -38,7 +38,7 @@ class Answer:
 
     @property
     def closes(self) -> bool:
-        """Whether it says that it is the last on its connection."""
+        """Whether it is the last one on its connection."""
         return self.headers.get("connection", "").lower() == "close"
 
 
@@ -67,7 +67,7 @@ def of_any(answer: Answer) -> Iterator[str]:
 
 
 def of_slow(uid: str, answer: Answer) -> Iterator[str]:
-    """Findings about the answer to a review that begins as the API server begins all of them."""
+    """Findings about the answer to a review whose beginning is valid."""
     yield from of_any(answer)
     if answer.status != 200:
         yield f"status {answer.status}, expected 200: {answer.body[:200]!r}"
@@ -78,7 +78,7 @@ def of_slow(uid: str, answer: Answer) -> Iterator[str]:
 
 
 def again(body: bytes, answer: Answer) -> bytes | None:
-    """The same review of the pod as it was changed; None if it was not."""
+    """The review of the patched pod; None if there was no patch."""
     if answer.status != 200 or "patch" not in (response := json.loads(answer.body)["response"]):
         return None
     if (found := _read(body)) is None:
@@ -95,18 +95,18 @@ def again(body: bytes, answer: Answer) -> bytes | None:
 def of_again(answer: Answer) -> Iterator[str]:
     """Findings about the answer to `again`."""
     if answer.status != 200 or "patch" in json.loads(answer.body)["response"]:
-        yield f"twice is not once: {answer.body[:500]!r}"
+        yield f"a second review changes the pod again: {answer.body[:500]!r}"
 
 
 def uid_of(body: bytes) -> str:
-    """The uid that an answer must have; empty when nobody could say."""
+    """The uid that an answer must have; empty when the body does not say."""
     try:
         text = body.decode()
         if _depth(text) > DEPTH:
             return ""
         found = json.loads(text, parse_constant=_refuse, object_pairs_hook=_once)
         if "\\ud" in text.lower():
-            json.dumps(found, ensure_ascii=False).encode()  # Halves of characters are no text.
+            json.dumps(found, ensure_ascii=False).encode()  # A lone surrogate is no text.
         uid = found["request"]["uid"]
     except (ValueError, RecursionError, LookupError, TypeError):
         return ""
@@ -114,13 +114,13 @@ def uid_of(body: bytes) -> str:
 
 
 def _read(body: bytes) -> Any:
-    """Leniently: what we do not look at need not be text. None if it is too deep for ourselves."""
+    """The body as JSON, also with invalid text in it. None if it is nested too deeply."""
     text = body.decode(errors="replace")
     return json.loads(text, strict=False) if _depth(text) <= DEPTH else None
 
 
 def _depth(text: str) -> int:
-    """Levels of nesting; 0 where there are certainly few."""
+    """Levels of nesting; 0 if there cannot be many."""
     if text.count("[") + text.count("{") <= DEPTH:
         return 0
     depth = deepest = 0
@@ -135,7 +135,7 @@ def _refuse(constant: str) -> Any:
 
 
 def _once(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object; with a key twice nobody can say what it means."""
+    """The object; refuse a key that occurs twice, because its meaning is not defined."""
     found = dict(members)
     if len(found) != len(members):
         raise ValueError("a key twice")
@@ -176,11 +176,11 @@ def _of_patch(ask: Ask, patch: str) -> Iterator[str]:
         asked = {path.partition("/sidecar.istio.io~1inject")[0] for path in labelled}
         label = (pod["metadata"].get("labels") or {}).get("sidecar.istio.io/inject")
         if labelled and (asked, label) != ({"/metadata/labels"}, "true"):
-            yield f"it asks for no sidecar, or for more: {ops}"
+            yield f"the labels are not the inject label alone: {ops}"
         if labelled == paths:
             return
     annotations = pod["metadata"].get("annotations") or {}
     if annotations.get("istio-aux.io/started-with") not in {"native", "hold"}:
-        yield f"it is not said what was done: {annotations}"
+        yield f"started-with is missing: {annotations}"
     if sum(len(f"{key}{value}".encode()) for key, value in annotations.items()) > 256 << 10:
         yield "too many annotations for a pod"

@@ -1,6 +1,6 @@
-"""Send what the dice say, and judge every answer.
+"""Send random cases and judge every answer.
 
-Case ``n`` of a seed is always the same, whichever connection it falls to.
+Case ``n`` of a seed is always the same, on whichever connection it is sent.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from fuzz.server import Server
 CORPUS = Path(__file__).parent / "corpus"
 CONNECTIONS = 16
 TALKS = 0.04
-"""Share of cases that are a connection of their own."""
+"""Share of cases that need a connection of their own."""
 INJECTS = 0.2
-"""Share of the others that are for the smaller of the two webhooks."""
+"""Share of the other cases that go to `/inject`."""
 PARTS = 10
 BUDGET = 0.1
-"""Seconds of CPU for one answer, TLS and HTTP included. All other reviews wait that long.
+"""Seconds of CPU for one answer with TLS and HTTP. All other reviews wait that long.
 
 Linear code took 21 ms on a slow machine, for 2 MiB; quadratic code takes seconds.
 """
 TRIES = 8
-"""The least of so many counts: what else the machine does cannot make an answer cheaper."""
+"""The smallest of so many measurements counts, because other load only adds to it."""
 
 
 @dataclass
 class Finding:
-    """An answer that should not be, and what it was the answer to."""
+    """A bad answer, and the case that caused it."""
 
     case: str
     what: str
     sent: Ask | Talk | None = None
 
     def keep(self) -> Path | None:
-        """Add what was sent to what every run begins with; None if it was not one case."""
+        """Add the case to the corpus; None if the finding belongs to no single case."""
         if self.sent is None:
             return None
         talk = isinstance(self.sent, Talk)
@@ -62,7 +62,7 @@ class Finding:
 
 @dataclass
 class Part:
-    """What a part of the cases led to, and the server's memory after it."""
+    """The result of a part of the cases, and the server's memory after it in MiB."""
 
     seconds: float
     memory: float
@@ -71,25 +71,25 @@ class Part:
 
 @dataclass
 class Verdict:
-    """What became of all cases."""
+    """The result of all cases."""
 
     findings: list[Finding] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
     slowest: tuple[float, str] = (0.0, "")
-    """Seconds of CPU, and what they were for."""
+    """Seconds of CPU, and the name of the case."""
 
     @property
     def growth(self) -> float:
-        """MiB since the end of the second part; by then all buffers and caches were there."""
+        """MiB since the end of the second part, which fills all buffers and caches."""
         return self.parts[-1].memory - self.parts[1].memory
 
 
 async def play(
     server: Server, count: int, seed: int, tell: Callable[[Part], object] = lambda _: None
 ) -> Verdict:
-    """First what was kept, then ``count`` cases of ``seed``, in parts of equal size.
+    """Play the corpus, then ``count`` cases of ``seed`` in parts of equal size.
 
-    ``tell`` hears of each part when it is over.
+    ``tell`` is called after each part.
     """
     verdict = Verdict()
     await _run(server, _kept(), verdict, Counter())
@@ -112,7 +112,7 @@ async def play(
 
 
 def case(seed: int, number: int) -> Ask | Talk:
-    """What is sent: a request, or a talk on a connection of its own."""
+    """A request, or a talk on a connection of its own."""
     dice = Random(f"{seed}:{number}")
     if dice.random() < TALKS:
         return requests.make(dice)
@@ -135,7 +135,7 @@ def _kept() -> Iterator[Case]:
 
 
 async def _measure(server: Server, verdict: Verdict) -> None:
-    """Ask what was made to be slow, and nothing beside it."""
+    """Send the slow bodies, one at a time."""
     for name, ask in slow.asks():
         least, answer = math.inf, None
         for _ in range(TRIES):
@@ -156,7 +156,7 @@ async def _measure(server: Server, verdict: Verdict) -> None:
 
 
 def cost(ask: Ask) -> float:
-    """Seconds of CPU that the core takes for an answer: the least of several counts."""
+    """Seconds of CPU that the core takes for an answer: the smallest of several measurements."""
     least = math.inf
     for _ in range(TRIES):
         began = time.thread_time()
@@ -177,14 +177,14 @@ async def _run(
 
 
 class _Player:
-    """Takes cases one after another."""
+    """Plays cases one after another."""
 
     def __init__(self, server: Server, verdict: Verdict, answers: Counter[int]) -> None:
         self._server, self._verdict, self._answers = server, verdict, answers
         self._connection: Connection | None = None
 
     async def take(self, cases: Iterator[Case]) -> None:
-        """Until there are no more, or something was found."""
+        """Play cases until there are no more, or there is a finding."""
         for name, sent in cases:
             if self._verdict.findings:
                 break
@@ -210,7 +210,7 @@ class _Player:
             found += judge.of_again(await self._answer(Ask(again, ask.path)))
 
     async def _answer(self, ask: Ask) -> Answer:
-        """The answer on the connection that lasts, and its end where the answer says so."""
+        """Ask on the lasting connection; replace it when the answer closes it."""
         if self._connection is None:
             self._connection = await self._connect()
         connection = self._connection

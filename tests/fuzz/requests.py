@@ -1,4 +1,4 @@
-"""Requests byte by byte: as Go sends them, and as nobody should. Only pieces and dice."""
+"""Random requests, byte by byte: valid ones as Go sends them, and invalid ones. Pure."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Ask:
 
 @dataclass(frozen=True)
 class Talk:
-    """What is written on one connection, in pieces; then the client closes its end."""
+    """Pieces to write on one connection; then the client closes its end."""
 
     pieces: list[bytes]
     answered: list[int] = field(default_factory=list)
-    """Statuses of the answers, as far as they are certain; further ones may follow them."""
+    """Statuses of the answers that are certain; more answers may follow."""
 
 
 def make(dice: Random) -> Talk:
@@ -40,7 +40,7 @@ def make(dice: Random) -> Talk:
 
 
 def post(body: bytes, *headers: bytes, line: bytes = b"POST /mutate HTTP/1.1") -> bytes:
-    """A request, with its length unless the headers say it otherwise."""
+    """A request; a Content-Length is added unless the headers give a length."""
     if not any(header.lower().startswith((b"content-length", b"transfer-")) for header in headers):
         headers = (*headers, b"Content-Length: %d" % len(body))
     if not any(header.lower().startswith(b"content-type") for header in headers):
@@ -72,7 +72,7 @@ def _chunked(dice: Random) -> Talk:
 
 
 def _half(dice: Random) -> Talk:
-    """A request that ends too early, perhaps after one that does not."""
+    """An incomplete request, perhaps after a complete one."""
     whole = dice.choice([b"", post(_review(dice))])
     half = post(_review(dice), *dice.choice([(), (b"Expect: 100-continue",)]))
     data = whole + half[: dice.randrange(len(half))]
@@ -100,7 +100,7 @@ def _elsewhere(dice: Random) -> Talk:
 
 
 def _misframed(dice: Random) -> Talk:
-    """Lengths that are wrong, twice, or no lengths, and heads that are too much."""
+    """Lengths that are wrong, repeated or missing, and heads that are too large."""
     body = _review(dice)
     headers = dice.choice([
         (b"Content-Length: -1",), (b"Content-Length: +5",), (b"Content-Length: 0x10",),

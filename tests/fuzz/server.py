@@ -1,4 +1,4 @@
-"""`istio-aux serve` in a process of its own, which has nobody but us to talk to."""
+"""`istio-aux serve` in a process of its own, with no other client."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Server:
 
     @property
     def cpu(self) -> float:
-        """Seconds that it has had a processor so far."""
+        """Seconds of CPU that it has used."""
         return int(Path(f"/proc/{self.process.pid}/schedstat").read_text().split()[0]) / 1e9
 
     @property
     def faults(self) -> int:
-        """Errors of its own that it survived."""
+        """How many internal errors it has counted."""
         with urllib.request.urlopen(f"http://{self.status}/metrics") as answer:
             [count] = re.findall(
                 r"^istio_aux_internal_errors_total (\S+)$", answer.read().decode(), re.MULTILINE
@@ -56,7 +56,7 @@ class Server:
 
 @asynccontextmanager
 async def serving(folder: Path) -> AsyncGenerator[Server]:
-    """The webhook, until the end of the block; there is no API server, and quit is off."""
+    """Run the webhook during the block, without an API server and with `quit: off`."""
     crt, key = certificate(folder)
     nowhere = {"server": "https://127.0.0.1:9", "insecure-skip-tls-verify": True}
     kubeconfig = {

@@ -1,4 +1,4 @@
-"""Bodies that were made to be slow: of much that is cheap, and as near to the limits as can be."""
+"""Slow bodies: many cheap parts each, close to the limits."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ TEXTS = {
     "a long key": "k" * 16_000 + ": v",
     "a key that is none": "{" + "k " * 8000 + ": v}",
 }  # fmt: skip
-"""Of the annotation that is parsed."""
+"""Texts of the annotation that is parsed."""
 
 
 def asks() -> Iterator[tuple[str, Ask]]:
-    """All of them, with their names."""
+    """Every slow request with its name."""
     for name, text in TEXTS.items():
         for more in ({}, INJECTED):
             metadata = {"annotations": {CONFIG: text, **more}}

@@ -1,4 +1,4 @@
-"""Texts of `proxy.istio.io/config` as friends and foes write them. Only pieces and dice."""
+"""Random texts of `proxy.istio.io/config`: usual, odd and hostile ones. Pure."""
 
 from __future__ import annotations
 

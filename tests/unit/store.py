@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from copy import deepcopy
+from typing import Any
 
 from aiohttp import web
 from unit.selection import Object, event, line, selected, text
@@ -28,6 +29,16 @@ def refusal(
 ) -> web.Response:
     """An error as the API server answers it."""
     return web.json_response(status(code, reason, message), status=code, headers=headers)
+
+
+def merged(target: Any, patch: Any) -> Any:
+    """Apply a merge patch (RFC 7386)."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        result[key] = merged(result.get(key), value)
+    return {key: value for key, value in result.items() if value is not None}
 
 
 class Store:

@@ -96,21 +96,6 @@ async def test_no_pod_is_read_when_no_namespace_is_selected() -> None:
 
 
 @driven
-async def test_the_policy_is_that_of_serve() -> None:
-    """Containers that are ignored block nobody; a grace period that lasts makes nobody stuck."""
-    async with ApiServer() as api:
-        await fill(api)
-        policy = Policy(ignore_containers=frozenset({"vault"}))
-        found = await cluster.look(api.access(), Scope(namespace="training"), policy)
-        assert [item.state for item in found.findings] == ["stuck", "lost", "stuck"]
-        just_now = datetime.now(UTC).isoformat()
-        await put(api, "stuck", main=exited(0, at=just_now), istio_proxy=RUNNING)
-        patient = Policy(grace=3600)
-        found = await cluster.look(api.access(), Scope(namespace="training"), patient)
-        assert [item.state for item in found.findings] == ["blocked", "lost"]
-
-
-@driven
 async def test_a_pod_that_comes_twice_is_counted_once() -> None:
     """T28: the snapshot of a long list expires, and the list is begun again."""
     async with ApiServer() as api:

@@ -62,12 +62,6 @@ def test_explain_says_how_a_pod_was_started(run: Run, tmp_path: Path) -> None:
     assert json.loads(run("explain", "-f", str(file), columns=None).out)["start"] == start
 
 
-def test_explain_tells_a_program_in_a_pipe(run: Run, pods: str) -> None:
-    """`istio-aux explain -f pods.json | jq .action`."""
-    shown = run("explain", "-f", pods, columns=None)
-    assert [json.loads(line)["action"] for line in shown.out.splitlines()] == ["quit", "ignore"]
-
-
 @pytest.mark.parametrize(("output", "columns", "start"), [("json", 100, "{"), ("text", None, "t")])
 def test_explain_does_as_it_is_asked(
     run: Run, pods: str, output: str, columns: int | None, start: str

@@ -11,7 +11,6 @@ from aiohttp import web
 from istio_aux.cli import cluster, main
 from istio_aux.cli.cluster import Scope
 from istio_aux.cli.report import Audit
-from istio_aux.core import selectors
 from istio_aux.core.policy import Policy
 from istio_aux.kube.actions import CONFIGURATIONS
 from unit.apiserver import ApiServer, refusal
@@ -131,17 +130,6 @@ async def test_a_pod_that_does_not_run_yet_is_none_of_the_quit_controllers() -> 
         assert (await cluster.look(api.access(), Scope(), Policy())).findings == []
         await api.run_pod("pulling", containers, restart="Never", phase="Running")
         assert states(await cluster.look(api.access(), Scope(), Policy())) == {"pulling": "blocked"}
-
-
-@driven
-async def test_a_namespace_and_a_selector_narrow_that_as_well() -> None:
-    async with Istio() as api:
-        await api.fill()
-        other = await cluster.look(api.access(), Scope(namespace="other"), Policy())
-        selected = Scope(selector=selectors.parse("istio-injection=enabled"))
-        shop = await cluster.look(api.access(), selected, Policy())
-    assert (states(other), other.pods) == ({}, 1)
-    assert (shop.pods, shop.namespaces, len(states(shop))) == (6, 1, 4)
 
 
 @driven

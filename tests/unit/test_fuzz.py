@@ -1,4 +1,4 @@
-"""The fuzzer: what it would find, and that a short run of it finds nothing."""
+"""The fuzzer finds bad answers, and a short run of it finds none."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOWHERE = [{"op": "add", "path": "/metadata/annotations/a", "value": "b"}]
 
 
 def answer(status: int = 200, **response: Any) -> Answer:
-    """An answer without fault, but for what is given."""
+    """A correct answer, changed by the arguments."""
     body = {
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
@@ -49,22 +49,22 @@ def patched(*ops: dict[str, Any]) -> dict[str, Any]:
 
 
 def spoil(found: Any) -> None:
-    """Empty what was found, and all that is in it."""
+    """Empty a container and everything in it."""
     for each in found.values() if isinstance(found, dict) else found:
         if isinstance(each, dict | list):
             spoil(each)
     found.clear()
 
 
-def test_a_review_is_nobody_else_s() -> None:
-    """What is done to one would be in later ones: a seed would repeat nothing."""
+def test_reviews_share_no_objects() -> None:
+    """A change of one would show in later ones, and a seed would not repeat."""
     for seed in range(200):
         before = json.dumps(bodies.review(Random(seed)))
         spoil(bodies.review(Random(seed)))
         assert json.dumps(bodies.review(Random(seed))) == before
 
 
-def test_an_answer_without_fault_is_no_finding() -> None:
+def test_a_correct_answer_is_no_finding() -> None:
     assert list(judge.of(MUTATION, answer(**patched(*DONE)))) == []
     for ops in ([LABELS], DONE, [LABELS, *DONE]):
         assert list(judge.of(INJECTION, answer(**patched(*ops)))) == []
@@ -84,7 +84,7 @@ def test_an_answer_without_fault_is_no_finding() -> None:
         (answer(patch=patched(*DONE)["patch"]), "patchType None"),
         (answer(**patched(*NOWHERE)), "does not apply"),
         (answer(patchType="JSONPatch", patch="?"), "does not apply"),
-        (answer(**patched(*PATCH)), "not said what was done"),
+        (answer(**patched(*PATCH)), "started-with is missing"),
     ],
 )
 def test_a_fault_in_an_answer_is_found(faulty: Answer, finding: str) -> None:
@@ -94,9 +94,9 @@ def test_a_fault_in_an_answer_is_found(faulty: Answer, finding: str) -> None:
 @pytest.mark.parametrize(
     ("ops", "finding"),
     [
-        ([NOT_TRUE], "it asks for no sidecar, or for more"),
-        ([LABELS, OTHER], "it asks for no sidecar, or for more"),
-        ([LABELS, *PATCH], "not said what was done"),
+        ([NOT_TRUE], "not the inject label alone"),
+        ([LABELS, OTHER], "not the inject label alone"),
+        ([LABELS, *PATCH], "started-with is missing"),
     ],
     ids=str,
 )
@@ -116,7 +116,7 @@ def test_a_pod_that_is_changed_twice_is_found() -> None:
 
 @driven
 async def test_two_thousand_cases_find_nothing(tmp_path: Path) -> None:
-    """The seed is a fixed one: what it finds was not there before."""
+    """The seed is fixed, so a finding is a regression."""
     async with serving(tmp_path) as server:
         verdict = await play(server, 2000, 42)
     assert verdict.findings == []

@@ -19,7 +19,7 @@ from unit import podverbs
 from unit.apiserver import ApiServer
 from unit.asynchronous import background, until
 from unit.core.training import document, pod_document
-from unit.store import refusal
+from unit.store import merged, refusal
 
 FAST = SuspensionLimits(
     settle=0.05, doubt=30, look=0.01, late=30, first_retry=0.02, last_retry=0.05
@@ -140,16 +140,6 @@ class Kubeflow(ApiServer):
     async def _say(self, condition: str) -> None:
         status = {"conditions": [{"type": condition, "status": "True"}]}
         await self.put("tfjobs", {**self.job, "status": status})
-
-
-def merged(target: Any, patch: Any) -> Any:
-    """RFC 7386."""
-    if not isinstance(patch, dict):
-        return patch
-    result = dict(target) if isinstance(target, dict) else {}
-    for key, value in patch.items():
-        result[key] = merged(result.get(key), value)
-    return {key: value for key, value in result.items() if value is not None}
 
 
 class World:

@@ -1,5 +1,7 @@
-"""A stand-in for the Kubernetes API server, as far as the charm needs it. Real RBAC, admission and
-server-side apply are tested in `tests/cluster`."""
+"""A fake Kubernetes API server with what the charm needs of it.
+
+`tests/cluster` tests real RBAC, admission and server-side apply.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +11,13 @@ import time
 from typing import Any
 
 import httpx2
+from unit.store import merged
 
 
 def jwt(uid: str, issued: float, expires: float) -> str:
     """A token as the API server signs it, but for the signature."""
     claims = {"iat": issued, "exp": expires, "kubernetes.io": {"serviceaccount": {"uid": uid}}}
     return f"e30.{base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip('=')}.sig"
-
-
-def _merged(target: Any, patch: Any) -> Any:
-    """RFC 7386."""
-    if not isinstance(patch, dict):
-        return patch
-    result = dict(target) if isinstance(target, dict) else {}
-    for key, value in patch.items():
-        result[key] = _merged(result.get(key), value)
-    return {key: value for key, value in result.items() if value is not None}
 
 
 def endpoint(pod: str, address: str, *, ready: bool | None = True) -> dict[str, Any]:
@@ -34,19 +27,21 @@ def endpoint(pod: str, address: str, *, ready: bool | None = True) -> dict[str, 
 
 
 class ApiServer:
-    """Keeps objects by URL path, as far as the charm needs it: apply, get, list, delete, tokens.
+    """Keeps objects by URL path and knows apply, get, list, merge patches, delete and tokens.
 
-    It refuses `denied` permissions (written as "verb resource"), both when asked for by a
-    SelfSubjectAccessReview and when used; it fails at `broken` ones, written likewise, has for
-    others one of `answers`, whose keys may name an object too ("verb resource name"), and answers
-    `failures` first. `patience` is how many seconds the client gave each request. It does not serve
-    kinds whose plural is `unknown`, as older versions do not.
-    `moments` are the kinds that it had after each request. Of namespaces it keeps who applied what;
-    somebody's webhook lets nobody change the `guarded` ones.
-    `endpoints` are those of the application's Service. So many questions about permissions as
-    `ignorant` says are refused at first, as by an API server that knows no roles yet; so many merge
-    patches as `conflicts` says find an object that has changed. Collections that are in `raw` are
-    answered with that.
+    Attributes:
+        moments: the kinds that existed after each request.
+        denied: permissions that are refused, as "verb resource", when asked for and when used.
+        broken: requests that fail with 503, written likewise.
+        unknown: plurals that are not served, as in older versions.
+        answers: the answer to "verb resource" or "verb resource name".
+        failures: the answers to the next requests.
+        patience: the client's timeout in seconds, by request.
+        endpoints: those of the application's Service.
+        guarded: namespaces that a webhook lets nobody change.
+        ignorant: how many access reviews are refused first, as before roles are read.
+        raw: the body of a list, by path.
+        conflicts: how many merge patches find an object that has changed.
     """
 
     def __init__(self) -> None:
@@ -162,7 +157,7 @@ class ApiServer:
         if self.conflicts:
             self.conflicts -= 1
             return self._status(409, "Conflict", "the object has been modified")
-        self.objects[path] = _merged(present, body)
+        self.objects[path] = merged(present, body)
         return httpx2.Response(200, json=self.objects[path])
 
     def _apply(self, request: httpx2.Request, path: str, body: dict[str, Any]) -> httpx2.Response:
@@ -230,29 +225,12 @@ class ApiServer:
     @staticmethod
     def _plurals() -> set[str]:
         return {
-            "clusterrolebindings",
-            "clusterroles",
-            "endpointslices",
-            "jaxjobs",
-            "jobs",
-            "leases",
-            "mpijobs",
-            "mutatingadmissionpolicies",
-            "mutatingadmissionpolicybindings",
-            "mutatingwebhookconfigurations",
-            "namespaces",
-            "paddlejobs",
-            "pods",
-            "pytorchjobs",
-            "peerauthentications",
-            "rolebindings",
-            "roles",
-            "serviceaccounts",
-            "tfjobs",
-            "validatingadmissionpolicies",
-            "validatingadmissionpolicybindings",
-            "xgboostjobs",
-        }
+            "clusterrolebindings", "clusterroles", "endpointslices", "jaxjobs", "jobs", "leases",
+            "mpijobs", "mutatingadmissionpolicies", "mutatingadmissionpolicybindings",
+            "mutatingwebhookconfigurations", "namespaces", "paddlejobs", "pods", "pytorchjobs",
+            "peerauthentications", "rolebindings", "roles", "serviceaccounts", "tfjobs",
+            "validatingadmissionpolicies", "validatingadmissionpolicybindings", "xgboostjobs",
+        }  # fmt: skip
 
     @staticmethod
     def _status(code: int, reason: str, message: str) -> httpx2.Response:

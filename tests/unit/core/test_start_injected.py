@@ -1,4 +1,4 @@
-"""What becomes of a pod that Istio injected before we were called."""
+"""What admission changes in a pod that Istio has injected already."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import jsonpatch
 import pytest
 from istio_aux.core.pod import PROXY
-from istio_aux.core.policy import Capability, Start, StartMode
-from istio_aux.core.start import STARTED_WITH, plan
-from unit.core.pods import document, recorded
+from istio_aux.core.policy import Start, StartMode
+from istio_aux.core.start import STARTED_WITH
+from unit.core.pods import document
 from unit.core.starting import CONFIG, HOLD, STATUS, annotations_of, patched, planned
 
 ISTIO = Path(__file__).parents[2] / "data" / "istio"
@@ -59,15 +59,9 @@ def test_it_starts_as_if_istio_had_been_asked_for_hold() -> None:
 
 
 @pytest.mark.parametrize("case", ["hold", "native"])
-def test_what_istio_made_right_stays(case: str) -> None:
+def test_a_pod_that_istio_started_in_order_stays(case: str) -> None:
     """A second call, after Istio, finds nothing to do."""
     assert planned(recording(case)).ops == ()
-
-
-@pytest.mark.parametrize("name", ["pod-hold.json", "pod-native.json"])
-def test_a_recorded_pod_that_starts_in_order_stays(name: str) -> None:
-    """As it was in a real cluster, with all that the API server and the kubelet added."""
-    assert plan(recorded(name), Start()).ops == ()
 
 
 @pytest.mark.parametrize(
@@ -123,7 +117,7 @@ def test_an_author_who_refused_hold_keeps_the_order(spelling: str) -> None:
     assert planned(injected(annotations={CONFIG: f"{spelling}: false"})).ops == ()
 
 
-def test_a_container_that_came_first_later_on_is_overtaken() -> None:
+def test_the_proxy_moves_before_a_container_that_was_added_later() -> None:
     """Another webhook put its sidecar first: order is restored, and nothing else is changed."""
     before = injected("vault", PROXY, "main", annotations={CONFIG: HOLD}, details=WAITS)
     found = patched(before)
@@ -134,32 +128,11 @@ def test_a_container_that_came_first_later_on_is_overtaken() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "how",
-    [Start(mode=StartMode.NATIVE), Start(capability=Capability.NATIVE), Start(mode=StartMode.HOLD)],
-)
-def test_native_comes_too_late(how: Start) -> None:
-    """T31: Istio's webhook is not called again, so hold is what can still be had and said."""
-    found = patched(injected(), how)
-    assert annotations_of(found) == {**MARK, CONFIG: HOLD, STARTED_WITH: "hold"}
-
-
-def test_a_claim_of_hold_is_corrected_once_istio_made_the_sidecar_native() -> None:
-    """T31: hold was asked for before Istio was called, and has no effect on a native sidecar."""
-    before = injected(
-        "main", annotations={CONFIG: HOLD, STARTED_WITH: "hold"}, sidecars={PROXY: None}
-    )
-    found = patched(before)
-    assert annotations_of(found)[STARTED_WITH] == "native"
-    assert found["spec"] == before["spec"]
-    assert planned(found).ops == ()
-
-
 def test_a_mark_without_a_proxy_changes_nothing() -> None:
     """Somebody copied the annotation."""
     assert planned(injected("main")).ops == ()
 
 
-def test_switched_off_means_that_the_order_stays() -> None:
+def test_start_mode_off_keeps_the_order() -> None:
     """start-mode applies here, too."""
     assert planned(injected(), Start(mode=StartMode.OFF)).ops == ()

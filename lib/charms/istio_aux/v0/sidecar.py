@@ -14,7 +14,7 @@ requires:
     limit: 1
 ```
 
-In the charm, one object asks, and answers:
+In the charm, one object asks for the sidecar and reads the answer:
 
 ```python
 import ops
@@ -29,7 +29,7 @@ class Charm(ops.CharmBase):
         framework.observe(self.on.collect_unit_status, self._on_collect_unit_status)
 
     def _reconcile(self, _: ops.EventBase):
-        ...  # What depends on the mesh, if anything does.
+        ...  # Whatever depends on the mesh.
 
     def _on_collect_unit_status(self, event: ops.CollectStatusEvent):
         mesh = self.sidecar.mesh()
@@ -40,14 +40,14 @@ class Charm(ops.CharmBase):
         event.add_status(ops.ActiveStatus())
 ```
 
-The library sets no status, and restarts nothing: pods that ran before the mesh was live are
-replaced by istio-aux, by the policy of its administrator.
+The library sets no status and restarts nothing. istio-aux replaces pods that ran before the mesh
+was live, if its administrator allows that (`race-policy`).
 
 Requirer application databag, written by the leader:
 
 | key | value |
 |---|---|
-| `application` | name of the asking application; across models the relation does not tell it |
+| `application` | name of the asking application, which Juju hides across models |
 | `model` | name of its model, which is the namespace of its pods |
 
 Provider application databag, written by the leader:
@@ -61,8 +61,8 @@ Provider application databag, written by the leader:
 | `root-namespace` | namespace of the control plane, absent while unknown |
 | `revision` | revision that injects into the asking application's pods, absent while unknown |
 
-Readers ignore keys that they do not know. A key that is missing, or a `live` that is neither
-`true` nor `false`, means "unknown", and unknown is never live; a `meshed` likewise.
+Readers ignore keys that they do not know. A missing key means "unknown", and so does any other
+value of `live` or `meshed`. Unknown is never live.
 """
 
 from __future__ import annotations
@@ -79,25 +79,19 @@ LIBID = "5d0f6f0c3b5a4b0f9d6c2a7e8b1f4c93"
 # Incremented with every incompatible change of the interface or of this module.
 LIBAPI = 0
 # Incremented with every other change.
-LIBPATCH = 3
+LIBPATCH = 4
 PYDEPS: list[str] = []
 
 # The names become the value of a label and the name of a namespace (apimachinery
-# pkg/util/validation IsDNS1123Label). Juju's own rules are narrower, but for the length.
+# pkg/util/validation IsDNS1123Label). Juju's own rules are stricter, except for the length.
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _TRUTH = {"true": True, "false": False}
-# Of a name that is wrong, so much is shown.
-_SHOWN = 60
+_SHOWN = 60  # Characters of a bad name that a message shows.
 
 
 @dataclass(frozen=True)
 class SidecarRequest:
-    """What the requirer writes: whose pods should get a sidecar.
-
-    Attributes:
-        application: name of the asking application.
-        model: name of its model.
-    """
+    """What the requirer writes: the application whose pods should get a sidecar, and its model."""
 
     application: str
     model: str
@@ -160,7 +154,7 @@ class Mesh:
 
 
 class SidecarChangedEvent(ops.EventBase):
-    """What `SidecarRequirer.mesh` answers may have changed."""
+    """The answer of `SidecarRequirer.mesh` may have changed."""
 
 
 class SidecarRequirerEvents(ops.ObjectEvents):
@@ -170,10 +164,10 @@ class SidecarRequirerEvents(ops.ObjectEvents):
 
 
 class SidecarRequirer(ops.Object):
-    """For the charm that asks: its leader asks as soon as there is a relation, each unit may read.
+    """For the charm that asks: the leader asks once there is a relation; each unit may read.
 
-    It sets no status and restarts nothing. `on.changed` is emitted when the answer may have
-    changed, also because the relation goes; it carries nothing and may come more often than that.
+    It sets no status and restarts nothing. It emits `on.changed` when the answer may have changed,
+    also when the relation goes. The event carries no data and may come without a change.
 
     Args:
         charm: the charm whose pods should get a sidecar.
@@ -186,8 +180,8 @@ class SidecarRequirer(ops.Object):
         super().__init__(charm, endpoint)
         self._endpoint = endpoint
         events = charm.on[endpoint]
-        # The request never changes. It may be missing when there is a relation, when another unit
-        # leads, and when an earlier revision of the charm asked otherwise.
+        # The request never changes. It is missing in a new relation and when the old leader did not
+        # write it; an earlier revision of the charm may have written another one.
         for event in (events.relation_created, charm.on.leader_elected, charm.on.upgrade_charm):
             self.framework.observe(event, self._ask)
         for event in (events.relation_changed, events.relation_broken):
@@ -197,8 +191,8 @@ class SidecarRequirer(ops.Object):
         """Return the state of the mesh for this application.
 
         Returns:
-            None while it is unknown: without a relation, or when it goes; with more than one;
-            before istio-aux has answered, or when what it answered cannot be read.
+            None while the state is unknown: without a relation or with more than one, when the
+            relation goes, and while there is no valid answer.
         """
         relations = self.model.relations[self._endpoint]
         if len(relations) != 1:
@@ -219,12 +213,12 @@ class SidecarRequirer(ops.Object):
 
 @dataclass(frozen=True)
 class Asked:
-    """What stands in one relation of the provider.
+    """The request in one relation of the provider.
 
     Attributes:
-        relation_id: which relation, for `SidecarProvider.publish`.
-        request: what is asked for, None when that cannot be read.
-        reason: why it cannot be read, else empty; one line.
+        relation_id: the relation, for `SidecarProvider.publish`.
+        request: None when it cannot be read.
+        reason: why it cannot be read, one line; else empty.
     """
 
     relation_id: int
@@ -233,7 +227,7 @@ class Asked:
 
 
 class SidecarProvider:
-    """For istio-aux. It observes no event; the charm looks whenever it reconciles.
+    """For istio-aux. It observes no event; the charm reads the requests when it reconciles.
 
     Args:
         charm: the charm that provides.
@@ -245,9 +239,9 @@ class SidecarProvider:
         self._endpoint = endpoint
 
     def requests(self) -> list[Asked]:
-        """Return what all relations ask for, in the order of their ids; every unit may look.
+        """Return the requests of all relations, ordered by id; every unit may read them.
 
-        A relation that is going is left out, and one in which nothing is written yet.
+        Relations that are going and relations without a request are left out.
         """
         asked: list[Asked] = []
         for relation in sorted(self._relations(), key=lambda relation: relation.id):
@@ -258,10 +252,10 @@ class SidecarProvider:
         return asked
 
     def publish(self, relation_id: int, mesh: Mesh) -> bool:
-        """Tell one relation the state of the mesh for the application that asks there.
+        """Write the state of the mesh to one relation, for the application that asks there.
 
         Returns:
-            Whether anything was written: only the leader writes, only what differs, and nothing to
+            Whether anything was written. Only the leader writes, only differences, and nothing to
             a relation that is going.
         """
         if self._charm.unit.is_leader():
@@ -271,12 +265,12 @@ class SidecarProvider:
         return False
 
     def _relations(self) -> list[ops.Relation]:
-        # Without those that are going.
+        # ops leaves out those that are going.
         return self._charm.model.relations[self._endpoint]
 
 
 def _trouble(databag: Mapping[str, str]) -> str:
-    """Return why the databag holds no request, the empty text if it does."""
+    """Return why the databag holds no valid request, or the empty text."""
     for key in ("application", "model"):
         value = databag.get(key)
         if not value:
@@ -288,7 +282,7 @@ def _trouble(databag: Mapping[str, str]) -> str:
 
 
 def _write(databag: ops.RelationDataContent, wanted: Mapping[str, str]) -> bool:
-    """Write what differs; the empty text stands for a key that is not there."""
+    """Write what differs; the empty text removes a key."""
     different = {key: value for key, value in wanted.items() if databag.get(key, "") != value}
     databag.update(different)
     return bool(different)
