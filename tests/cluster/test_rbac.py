@@ -24,7 +24,7 @@ ALWAYS = {
     # Dry runs: `test_repairing_policy.py`.
     ("", "pods", "create"),
     ("", "namespaces", "get list watch"),
-    # Versions of kubelets, which below 1.32 are not known otherwise: `core/native.py`.
+    # Versions of kubelets, which below 1.32 are not known otherwise: `injector/probe.py`.
     ("", "nodes", "list"),
     # By name: see below.
     ("", "configmaps", "get"),

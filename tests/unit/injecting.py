@@ -10,8 +10,9 @@ import base64
 import dataclasses
 import json
 import ssl
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,13 +20,13 @@ import jsonpatch
 import msgspec
 from aiohttp import web
 from istio_aux.core.webhooks import ClientConfig, Configuration, Namespace, ServiceReference
-from istio_aux.injector.namespaces import Namespaces
 from istio_aux.injector.probe import Rhythm
-from istio_aux.injector.watcher import Watcher
+from istio_aux.injector.watcher import Namespaces, Watcher
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import Backoff
 from istio_aux.kube.watch import Watch
+from istio_aux.serve import endless_task
 from istio_aux.telemetry import Telemetry
 from lab.certificates import Authority
 from lab.istio import decision, sidecar
@@ -250,9 +251,13 @@ class Cluster(ApiServer):
 
 @asynccontextmanager
 async def watching(
-    api: Cluster, telemetry: Telemetry | None = None, **options: Any
+    api: Cluster,
+    telemetry: Telemetry | None = None,
+    *,
+    failures: list[object] | None = None,
+    **options: Any,
 ) -> AsyncGenerator[Watcher]:
-    """A watcher of this cluster, quick to ask again."""
+    """A watcher of this cluster, quick to ask again; it may fail if `failures` is given."""
     async with Client(api.access()) as client:
         namespaces = Namespaces(lambda _name: None)
         options = {"rhythm": QUICK, "changed": lambda _mesh: None, **options}
@@ -265,9 +270,18 @@ async def watching(
         async with (
             background(others.run()),
             background(configurations.run()),
-            background(watcher.run(configurations.synced)),
+            background(_endless(partial(watcher.run, configurations.synced), failures)),
         ):
             yield watcher
+
+
+async def _endless(
+    work: Callable[[], Coroutine[Any, Any, None]], failures: list[object] | None
+) -> None:
+    if failures is None:
+        await work()
+    else:
+        await endless_task("injectors", work, lambda _, error: failures.append(error), (0.02, 0.1))
 
 
 def decoded(body: object, kind: type[Any]) -> Any:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from istio_aux.core.injection_probe import Question
 from istio_aux.core.webhooks import Address, ClientConfig
 from istio_aux.injector.probe import Prober
-from istio_aux.injector.replica import Found
+from istio_aux.injector.replica import ProbeAnswer
 from istio_aux.kube.client import Client
 from istio_aux.telemetry import PROBE_OUTCOMES, PROBE_WAYS, Telemetry
 from unit.injecting import Cluster
@@ -25,11 +25,14 @@ class Probing:
         self.telemetry = Telemetry()
         self._prober = Prober(client, self.telemetry)
 
-    async def ask(self, target: ClientConfig, *ports: int, about: Question = PLAIN) -> Found:
-        found = await self._prober.ask(target, [Address("127.0.0.1", p) for p in ports], about)
-        if found.connection:
-            found.connection.drop()
-        return found
+    async def ask(self, target: ClientConfig, *ports: int, about: Question = PLAIN) -> ProbeAnswer:
+        return await self.ask_at(target, [Address("127.0.0.1", p) for p in ports], about)
+
+    async def ask_at(
+        self, target: ClientConfig, addresses: list[Address], about: Question = PLAIN
+    ) -> ProbeAnswer:
+        async with self._prober.ask(target, addresses, about) as answer:
+            return answer
 
     def counted(self) -> dict[tuple[str, str], float]:
         """How often which way had which outcome, without the zeros."""

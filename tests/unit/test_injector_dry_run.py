@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from istio_aux.core.policy import Capability
+from istio_aux.core.injection_probe import NOT_CHECKED
 from istio_aux.core.webhooks import ClientConfig
 from lab import ports
 from unit.asynchronous import driven
@@ -35,7 +35,7 @@ async def test_one_that_cannot_be_reached_is_asked_by_a_dry_run(
         found = await prober.ask(target, *((ports.reserve(),) if known else ()))
 
         # It did not ask for a native sidecar: that is another question.
-        assert (found.probe.injected, found.probe.native) == (True, Capability.UNKNOWN)
+        assert (found.probe.injected, found.probe.native) == (True, NOT_CHECKED)
         assert found.connection is None
         assert prober.counted() == {("direct", "unreachable"): 1, ("dry-run", "injected"): 1}
         [pod] = prober.api.dry_runs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from istio_aux.core.pod import Metadata
 from istio_aux.core.webhooks import Namespace
-from istio_aux.injector.namespaces import Namespaces
+from istio_aux.injector.watcher import Namespaces
 from istio_aux.kube.objects import Key
 
 

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 from istio_aux.core.injection_probe import Question
-from istio_aux.core.mesh import Mesh
+from istio_aux.core.liveness import Mesh
 from istio_aux.core.policy import Capability
 from istio_aux.core.selectors import parse
-from istio_aux.injector import native_sidecars
+from istio_aux.injector import probe
+from istio_aux.injector.probe import check_native
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError
 from lab.istio import World
@@ -91,7 +92,7 @@ async def test_the_whole_chain_of_webhooks_decides(
     async with Cluster() as api, Client(api.access()) as client:
         api.dry_run = chain(world, *later)
 
-        found = await native_sidecars.check(client, asked_in("team"))
+        found = await check_native(client, asked_in("team"))
 
     assert found.capability is capability
     assert why in found.why
@@ -116,10 +117,10 @@ async def test_below_1_32_the_nodes_are_looked_at(
         api.version, api.kubelets = version, kubelets
         api.dry_run = chain(ON_REQUEST)
 
-        assert (await native_sidecars.check(client, asked_in("team"))).capability is capability
+        assert (await check_native(client, asked_in("team"))).capability is capability
 
         looked = "GET /api/v1/nodes" in api.requests
-        assert looked is (version == "v1.31.4")
+        assert looked is (version < "v1.32")
 
 
 @driven
@@ -132,7 +133,7 @@ async def test_where_nodes_may_not_be_listed_nothing_is_known() -> None:
         api.version = "v1.30.1"
         api.faults.append(refuse)
 
-        found = await native_sidecars.check(client, asked_in("team"))
+        found = await check_native(client, asked_in("team"))
 
     assert found.capability is U
     assert "nodes is forbidden" in found.why
@@ -147,8 +148,8 @@ async def test_a_namespace_that_refuses_any_pod_shows_nothing_and_the_next_one_i
     async with Cluster() as api, Client(api.access()) as client:
         api.dry_run = chain(ON_REQUEST, quota)
 
-        assert (await native_sidecars.check(client, asked_in("full", "team"))).capability is N
-        only = await native_sidecars.check(client, asked_in("full"))
+        assert (await check_native(client, asked_in("full", "team"))).capability is N
+        only = await check_native(client, asked_in("full"))
 
     assert only.capability is U
     assert "no dry run is possible in namespace full: 403 Forbidden: exceeded quota" in only.why
@@ -157,7 +158,7 @@ async def test_a_namespace_that_refuses_any_pod_shows_nothing_and_the_next_one_i
 @driven
 async def test_without_a_namespace_nothing_is_known() -> None:
     async with Cluster() as api, Client(api.access()) as client:
-        found = await native_sidecars.check(client, [])
+        found = await check_native(client, [])
 
     assert found.capability is U
     assert "there is no namespace" in found.why
@@ -170,7 +171,7 @@ async def test_that_the_api_server_lets_nobody_ask_now_is_no_answer(code: int) -
         api.dry_run = lambda _pod: refusal(code, "", "later")
 
         with pytest.raises(ApiError):
-            await native_sidecars.check(client, asked_in("team"))
+            await check_native(client, asked_in("team"))
 
 
 async def live(api: Cluster, istiod: Istiod) -> None:
@@ -187,7 +188,7 @@ async def test_istio_is_native_on_request_although_it_is_not_unasked(tmp_path: P
     seen: list[tuple[bool | None, Capability, str]] = []
 
     def note(mesh: Mesh) -> None:
-        seen.append((mesh.any_live, mesh.capability, mesh.capability_why))
+        seen.append((mesh.any_live, mesh.native.capability, mesh.native.why))
 
     async with (
         Cluster() as api,
@@ -197,7 +198,7 @@ async def test_istio_is_native_on_request_although_it_is_not_unasked(tmp_path: P
         api.dry_run = chain(ON_REQUEST)
         await live(api, istiod)
 
-        await until(lambda: watcher.mesh.capability is N, "it is native")
+        await until(lambda: watcher.mesh.native.capability is N, "it is native")
 
         why = "istio-sidecar-injector: sidecars are native on request"
         # That it injects and that it is native are told together.
@@ -214,20 +215,20 @@ async def test_a_webhook_that_comes_and_goes_is_noticed(tmp_path: Path) -> None:
     async with (
         Cluster() as api,
         Istiod(tmp_path) as istiod,
-        watching(api, changed=lambda mesh: seen.append(mesh.capability)) as watcher,
+        watching(api, changed=lambda mesh: seen.append(mesh.native.capability)) as watcher,
     ):
         api.dry_run = chain(ON_REQUEST)
         await live(api, istiod)
-        await until(lambda: watcher.mesh.capability is N, "it is native")
+        await until(lambda: watcher.mesh.native.capability is N, "it is native")
         seen.clear()
 
         api.dry_run = chain(ON_REQUEST, drops)
         await api.put("mutatingwebhookconfigurations", other)
-        await until(lambda: watcher.mesh.capability is C, "it is classic")
+        await until(lambda: watcher.mesh.native.capability is C, "it is classic")
         assert watcher.mesh.any_live is True
         api.dry_run = chain(ON_REQUEST)
         await api.remove("mutatingwebhookconfigurations", "", "old-defaulter")
-        await until(lambda: watcher.mesh.capability is N, "it is native again")
+        await until(lambda: watcher.mesh.native.capability is N, "it is native again")
 
         assert U not in seen
 
@@ -241,16 +242,16 @@ async def test_an_api_server_that_gives_no_answer_changes_nothing_for_a_while(
         async with watching(api, rhythm=often) as watcher:
             api.dry_run = chain(ON_REQUEST)
             await live(api, istiod)
-            await until(lambda: watcher.mesh.capability is N, "it is native")
+            await until(lambda: watcher.mesh.native.capability is N, "it is native")
 
             api.dry_run = lambda _pod: refusal(429, "TooManyRequests", "later")
             before = len(api.dry_runs)
             await until(lambda: len(api.dry_runs) > before + 3, "it was asked again")
-            assert watcher.mesh.capability is N
+            assert watcher.mesh.native.capability is N
 
-            monkeypatch.setattr(native_sidecars, "KEPT", 0.0)
-            await until(lambda: watcher.mesh.capability is U, "it is not known any more")
-            assert "429 TooManyRequests: later" in watcher.mesh.capability_why
+            monkeypatch.setattr(probe, "KEPT", 0.0)
+            await until(lambda: watcher.mesh.native.capability is U, "it is not known any more")
+            assert "429 TooManyRequests: later" in watcher.mesh.native.why
 
 
 @driven
@@ -265,6 +266,6 @@ async def test_our_own_namespaces_are_tried_first(tmp_path: Path) -> None:
         await api.put("namespaces", {"metadata": {"name": "ours", "labels": labels}})
         await live(api, istiod)
 
-        await until(lambda: watcher.mesh.capability is N, "it is native")
+        await until(lambda: watcher.mesh.native.capability is N, "it is native")
 
         assert {pod["metadata"]["namespace"] for pod in api.dry_runs} == {"ours"}

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from istio_aux.core.election import Since
-from istio_aux.core.liveness import Injector, State
-from istio_aux.core.mesh import Mesh
+from istio_aux.core.liveness import Injector, Mesh, State
 from istio_aux.core.policy import Capability
 from istio_aux.injector import replica
 from istio_aux.injector.probe import Rhythm
@@ -64,7 +63,7 @@ async def test_an_injector_is_told_as_it_comes_and_goes(tmp_path: Path) -> None:
         await told(watcher, State.NO_ENDPOINT)
         await api.publish(istiod.port)
         await told(watcher, State.LIVE)
-        assert watcher.mesh.capability is Capability.CLASSIC
+        assert watcher.mesh.native.capability is Capability.CLASSIC
         await api.configure(bundle=istiod.bundle, objectSelector=NEVER)
         await told(watcher, State.DEACTIVATED)
         await api.configure(bundle=istiod.bundle)
@@ -129,7 +128,7 @@ async def test_a_killed_istiod_is_noticed_by_its_connection_and_one_that_is_back
         await istiod.start()
         istiod.native = "on request"
         api.dry_run = chain("on request")
-        await until(lambda: watcher.mesh.capability is Capability.NATIVE, "it is native")
+        await until(lambda: watcher.mesh.native.capability is Capability.NATIVE, "it is native")
 
         assert "failed calling webhook" in found.why
         assert found.native is Capability.UNKNOWN
@@ -188,7 +187,9 @@ async def test_an_istiod_that_moves_is_live_all_the_time(tmp_path: Path) -> None
 
         await api.publish(new.port)
 
-        await until(lambda: watcher.mesh.capability is Capability.NATIVE, "the new one answers")
+        await until(
+            lambda: watcher.mesh.native.capability is Capability.NATIVE, "the new one answers"
+        )
         assert set(states) == {State.LIVE}
 
 
@@ -208,7 +209,7 @@ async def test_an_answer_counts_no_more_once_its_endpoint_is_gone(
 
             await told(watcher, State.NOT_PROBED)
             assert watcher.mesh.live(NAME) is None
-            assert watcher.mesh.capability is Capability.UNKNOWN
+            assert watcher.mesh.native.capability is Capability.UNKNOWN
 
 
 @driven

@@ -8,26 +8,16 @@ from typing import Any
 
 import msgspec
 import pytest
-from istio_aux.core.liveness import (
-    Facts,
-    Injector,
-    Probe,
-    State,
-    can_be_probed,
-    capability,
-    evaluate,
-    targets,
-)
-from istio_aux.core.mesh import Mesh
-from istio_aux.core.native import NativeCheck
+from istio_aux.core.injection_probe import NativeCheck, Probe
+from istio_aux.core.liveness import Facts, Injector, Mesh, State, can_be_probed, evaluate, targets
 from istio_aux.core.policy import Capability
 from istio_aux.core.webhooks import ClientConfig, Configuration, EndpointSlice, Service
 from unit.core.mesh import DEFAULT, ORIGINAL, REVISED, REVISION, each_webhook, edited, recorded
 
 READY: dict[str, Any] = {"addresses": ["10.1.0.7"], "conditions": {"ready": True}}
 GONE: dict[str, Any] = {"addresses": ["10.1.0.7"], "conditions": {"ready": False}}
-INJECTS = Probe(injected=True, native=Capability.NATIVE)
 WORKS = NativeCheck(Capability.NATIVE, "sidecars are native on request")
+INJECTS = Probe(injected=True, native=WORKS)
 
 
 def endpoints(service: str = "istiod", *found: dict[str, Any], **fields: Any) -> EndpointSlice:
@@ -55,7 +45,6 @@ OTHER = recorded(REVISED)
 BUNDLE = target(ACTIVE).ca_bundle or ""
 LIVE = Facts(
     slices=(endpoints("istiod", READY), endpoints("istiod-1-30-3", READY)),
-    checks={target(ACTIVE): WORKS},
     probes={target(ACTIVE): INJECTS, target(OTHER): INJECTS},
 )
 
@@ -208,8 +197,7 @@ def test_of_the_webhooks_of_one_configuration_the_worst_counts(reverse: bool) ->
         if reverse:
             body["webhooks"].reverse()
 
-    probes = {target(ACTIVE): Probe(injected=True, native=Capability.CLASSIC)}
-    found = one(edited(DEFAULT, edit), but(probes=probes))
+    found = one(edited(DEFAULT, edit))
 
     assert (found.state, found.native) == (State.NO_SERVICE, Capability.UNKNOWN)
     assert "istio-system/gone" in found.why
@@ -240,19 +228,8 @@ def test_a_question_that_nobody_heard_shows_nothing() -> None:
 
 
 def test_webhooks_with_one_endpoint_are_one_to_ask() -> None:
-    found = targets([ACTIVE, recorded(ORIGINAL), OTHER])
-
-    assert {each: {name for name, _ in names} for each, names in found.items()} == {
-        target(ACTIVE): {DEFAULT},
-        target(OTHER): {REVISED},
-    }
-    assert {webhook.partition(".sidecar")[0] for _, webhook in found[target(ACTIVE)]} == {
-        "namespace",
-        "object",
-        "rev.namespace",
-        "rev.object",
-    }
-    assert targets([ACTIVE, OTHER], root="kubeflow") == {}
+    assert targets([ACTIVE, recorded(ORIGINAL), OTHER]) == {target(ACTIVE), target(OTHER)}
+    assert targets([ACTIVE, OTHER], root="kubeflow") == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -293,7 +270,7 @@ def test_a_new_pods_sidecar_is_native_when_every_live_injector_makes_native_ones
     live: tuple[bool, ...],
     answer: tuple[Capability, str],
 ) -> None:
-    found = [
+    found = tuple(
         Injector(
             state=State.LIVE if up else State.REFUSED,
             why="",
@@ -302,36 +279,11 @@ def test_a_new_pods_sidecar_is_native_when_every_live_injector_makes_native_ones
             native_why=why,
         )
         for number, ((native, why), up) in enumerate(zip(natives, live, strict=True))
-    ]
+    )
 
-    assert (capability(found).capability, capability(found).why) == answer, sentence
-    assert capability(found[::-1]).capability is answer[0], sentence
-
-
-@pytest.mark.parametrize(
-    ("probed", "checks", "native", "why"),
-    [
-        (Capability.NATIVE, {}, Capability.UNKNOWN, ""),
-        (Capability.UNKNOWN, {}, Capability.UNKNOWN, ""),
-        (Capability.NATIVE, {target(ACTIVE): WORKS}, Capability.NATIVE, WORKS.why),
-        (Capability.UNKNOWN, {target(ACTIVE): WORKS}, Capability.NATIVE, WORKS.why),
-        (Capability.CLASSIC, {}, Capability.CLASSIC, "Istio makes no native sidecars, not even"),
-    ],
-)
-def test_that_istio_makes_native_sidecars_is_not_enough(
-    probed: Capability,
-    checks: dict[ClientConfig, NativeCheck],
-    native: Capability,
-    why: str,
-) -> None:
-    """What comes after it in the chain of webhooks may be in the way; that it makes none is."""
-    probes = {target(ACTIVE): Probe(injected=True, native=probed)}
-
-    found = one(ACTIVE, but(probes=probes, checks=checks))
-
-    assert (found.live, found.native) == (True, native)
-    assert why in found.native_why
-    assert bool(found.native_why) is bool(why)
+    check = Mesh(injectors=found).native
+    assert (check.capability, check.why) == answer, sentence
+    assert Mesh(injectors=found[::-1]).native.capability is answer[0], sentence
 
 
 UP = Injector(state=State.LIVE, why="it injects", configuration="new", native=Capability.NATIVE)
@@ -376,8 +328,8 @@ def test_one_live_injector_is_enough_for_a_mesh(
 
 
 def test_what_sidecars_are_is_what_live_injectors_make() -> None:
-    assert Mesh(injectors=(UP, DOWN)).capability is Capability.NATIVE
-    assert Mesh(injectors=(DOWN,)).capability is Capability.UNKNOWN
+    assert Mesh(injectors=(UP, DOWN)).native.capability is Capability.NATIVE
+    assert Mesh(injectors=(DOWN,)).native.capability is Capability.UNKNOWN
 
 
 def test_nothing_is_known_at_first() -> None:

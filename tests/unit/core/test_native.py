@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from istio_aux.core import native
+from istio_aux.core import injection_probe
 from istio_aux.core.policy import Capability
 
 N, C, U = Capability.NATIVE, Capability.CLASSIC, Capability.UNKNOWN
@@ -16,29 +16,23 @@ ALWAYS = {**PROXY, "restartPolicy": "Always"}
 
 
 @pytest.mark.parametrize(
-    ("version", "ruled_out", "assured"),
+    ("version", "assured"),
     [
-        ("v1.28.15", C, False),
-        ("v1.29.0", None, False),
-        ("v1.31.9", None, False),
-        ("v1.32.0", None, True),
-        ("v1.32.3-gke.1440000", None, True),
-        ("v1.33.1+k3s1", None, True),
-        ("v1.36.0-alpha.1", None, True),
-        ("v2.0.0", None, True),
-        ("1.30.1", None, False),
-        ("", U, False),
-        ("master", U, False),
-        ("v1.99999999999999999999", U, False),
+        ("v1.28.15", False),
+        ("v1.31.9", False),
+        ("v1.32.0", True),
+        ("v1.32.3-gke.1440000", True),
+        ("v1.33.1+k3s1", True),
+        ("v1.36.0-alpha.1", True),
+        ("v2.0.0", True),
+        ("1.30.1", False),
+        ("", False),
+        ("master", False),
+        ("v1.99999999999999999999", False),
     ],
 )
-def test_a_new_api_server_has_no_old_kubelets_and_a_very_old_one_no_native_sidecars(
-    version: str, ruled_out: Capability | None, assured: bool
-) -> None:
-    found = native.of_server(version)
-
-    assert (found.capability if found else None) is ruled_out
-    assert native.assured(version) is assured
+def test_only_a_new_api_server_has_no_old_kubelets(version: str, assured: bool) -> None:
+    assert injection_probe.kubelets_assured(version) is assured
 
 
 @pytest.mark.parametrize(
@@ -54,7 +48,7 @@ def test_a_new_api_server_has_no_old_kubelets_and_a_very_old_one_no_native_sidec
 def test_every_kubelet_has_to_run_native_sidecars(
     kubelets: Mapping[str, str], ruled_out: Capability | None, why: str
 ) -> None:
-    found = native.of_kubelets(kubelets)
+    found = injection_probe.of_kubelets(kubelets)
 
     assert (found.capability if found else None) is ruled_out
     assert found is None or why in found.why
@@ -73,7 +67,7 @@ def test_every_kubelet_has_to_run_native_sidecars(
 def test_a_dry_run_shows_what_a_pod_gets(
     spec: dict[str, Any], capability: Capability, why: str
 ) -> None:
-    found = native.of_dry_run(json.dumps({"spec": spec}).encode())
+    found = injection_probe.of_dry_run(json.dumps({"spec": spec}).encode())
 
     assert found.capability is capability
     assert why in found.why
@@ -81,11 +75,11 @@ def test_a_dry_run_shows_what_a_pod_gets(
 
 @pytest.mark.parametrize("body", [b"", b"[" * 100_000, b'{"spec": 3}', b"\xff"])
 def test_an_answer_that_is_no_pod_shows_nothing(body: bytes) -> None:
-    assert native.of_dry_run(body).capability is U
+    assert injection_probe.of_dry_run(body).capability is U
 
 
 def test_a_reason_is_one_line_of_bounded_length() -> None:
-    found = native.refused("a\nb " + "x" * 10_000)
+    found = injection_probe.classic("a\nb " + "x" * 10_000)
 
-    assert found.why.startswith("pods with a native sidecar are refused: a b x")
+    assert found.why.startswith("a b x")
     assert len(found.why) <= 300

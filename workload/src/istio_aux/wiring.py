@@ -17,12 +17,11 @@ from istio_aux import status
 from istio_aux.admission.webhook import Webhook
 from istio_aux.core.applications import Applications
 from istio_aux.core.election import Checkpoint, read_checkpoint
-from istio_aux.core.mesh import Mesh
+from istio_aux.core.liveness import Mesh
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import QuitMode, RacePolicy, Start
 from istio_aux.core.webhooks import Configuration, Namespace
-from istio_aux.injector.namespaces import Namespaces
-from istio_aux.injector.watcher import Watcher
+from istio_aux.injector.watcher import Namespaces, Watcher
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
@@ -156,7 +155,7 @@ class Wiring:
             missing=[f"{name}: {what}" for name, what in missing.items()],
             start_mode=self._start.mode,
             capability=self._start.capability,
-            capability_why=mesh.capability_why,
+            capability_why=mesh.native.why,
             called_before_us=self._watcher.called_before if known else None,
             injectors=self._watcher.shown(),
             injector_live=mesh.any_live,
@@ -186,7 +185,7 @@ class Wiring:
         self._repair.relabelled(namespace)
 
     def _mesh_changed(self, mesh: Mesh) -> None:
-        self._start = Start(mode=self._settings.start_mode, capability=mesh.capability)
+        self._start = Start(mode=self._settings.start_mode, capability=mesh.native.capability)
         self._repair.look(mesh)
 
     def _checkpoint(self) -> str:

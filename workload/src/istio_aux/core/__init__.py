@@ -4,7 +4,7 @@ What is read: `pod`, `webhooks` (with EndpointSlices and namespaces), `annotatio
 `applications`, `policy` (what an admin may choose), `selectors`, `documents` (files of people);
 `nesting` cuts JSON that is nested too deeply for decoders.
 What is decided: `completion` and `quit` for a proxy, `quit_state` for its attempts; `start`,
-`proxy_config` and `patch` for a new pod, in a `review`; `injection`, `liveness`,
-`injection_probe`, `native` and `mesh` for Istio's injectors; `repair`, `rollout`, `suspension`,
+`proxy_config` and `patch` for a new pod, in a `review`; `injection`, `injection_probe`
+and `liveness` for Istio's injectors; `repair`, `rollout`, `suspension`,
 `ownership` and `jobs` for pods without their sidecar; `election` for the leader.
 """

@@ -19,7 +19,7 @@ from istio_aux.core import documents
 from istio_aux.core.pod import Pod, Struct
 from istio_aux.core.selectors import LabelSelector, Selector, convert
 from istio_aux.core.start import DATAPLANE, INJECT
-from istio_aux.core.webhooks import Configuration, ControlPlane, Webhook
+from istio_aux.core.webhooks import ClientConfig, Configuration, ControlPlane, Webhook
 
 IGNORED = frozenset({"kube-system", "kube-public", "kube-node-lease", "local-path-storage"})
 """Namespaces whose pods istiod leaves alone (istio initializer.go IgnoredNamespaces)."""
@@ -27,8 +27,7 @@ IGNORED = frozenset({"kube-system", "kube-public", "kube-node-lease", "local-pat
 _NAMESPACE_LABEL = "istio-injection"
 """Label of a namespace; with any value but ``enabled`` none of Istio's own webhooks selects it."""
 
-POLICY_KEY = "config"
-"""Key of the injection policy in its ConfigMap."""
+POLICY_KEY = "config"  # of the injection policy in its ConfigMap
 
 
 class InjectionPolicy(msgspec.Struct, frozen=True):
@@ -76,6 +75,11 @@ class Hook(msgspec.Struct, frozen=True):
     namespaces: Selector = Selector()
     pods: Selector = Selector()
     unclear: str = ""
+    target: ClientConfig = ClientConfig()
+
+    def selects(self, namespace_labels: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+        """Whether its selectors match a pod with ``labels``."""
+        return self.namespaces.matches(namespace_labels) and self.pods.matches(labels)
 
 
 def read_policy(text: str) -> InjectionPolicy:
@@ -96,7 +100,7 @@ def read_policy(text: str) -> InjectionPolicy:
 
 
 def hooks_of(configurations: Iterable[Configuration]) -> tuple[Hook, ...]:
-    """Istio's webhooks for new pods, in the order in which they are called.
+    """Return Istio's webhooks for new pods, in the order in which they are called.
 
     Deactivated ones are among them: their selectors match nothing.
     """
@@ -115,17 +119,10 @@ def expected(
     hooks: Sequence[Hook],
     policies: Policies,
 ) -> Expectation:
-    """Say whether ``pod`` would get a sidecar if it were created now.
+    """Decide whether ``pod`` would get a sidecar if it were created now.
 
-    Args:
-        pod: with its namespace; one that exists has the labels it was created with, or newer ones.
-        namespace_labels: of its namespace, all of them; None when they are not known.
-        hooks: what `hooks_of` made of all configurations.
-        policies: of the istiods, as far as they are known.
-
-    Returns:
-        The answer of the first webhook that injects the pod, if there is one: an istiod that leaves
-        a pod alone does not keep others from injecting it.
+    The first webhook that injects the pod decides: an istiod that leaves a pod alone does not keep
+    others from injecting it. ``namespace_labels`` is None when they are not known.
     """
     if reason := next(reasons_against(pod, namespace_labels or {}), None):
         return Expectation(expected=False, reason=reason)
@@ -134,7 +131,7 @@ def expected(
         return Expectation(expected=None, reason=reason)
     unsure = against = None
     for hook in hooks:
-        if hook.namespaces.matches(namespace_labels) and hook.pods.matches(pod.labels):
+        if hook.selects(namespace_labels, pod.labels):
             answer = _answer(pod, hook, policies.get(hook.control_plane))
             if answer.expected:
                 return answer
@@ -146,7 +143,7 @@ def expected(
 
 
 def reasons_against(pod: Pod, namespace_labels: Mapping[str, str]) -> Iterator[str]:
-    """Why the pod would get no sidecar, whichever webhook is called."""
+    """Yield why the pod would get no sidecar, whichever webhook is called."""
     namespace = pod.metadata.namespace
     if pod.spec.host_network:
         yield "hostNetwork: Istio gives it no sidecar"
@@ -162,17 +159,16 @@ def reasons_against(pod: Pod, namespace_labels: Mapping[str, str]) -> Iterator[s
 
 
 def _wish(pod: Pod) -> tuple[str, str]:
-    """What the pod says, and where: the label, if there is one, beats the annotation."""
+    """Return where the pod asks for a sidecar, and how: a label beats the annotation (T35)."""
     if INJECT in pod.labels:
         return "label", pod.labels[INJECT]
     return "annotation", pod.annotations.get(INJECT, "")
 
 
 def _answer(pod: Pod, hook: Hook, policy: InjectionPolicy | None) -> Expectation:
-    """What comes of calling ``hook``, which selects the pod."""
-    verdict, why = _called(pod, hook, policy)
+    injects, why = _called(pod, hook, policy)
     return Expectation(
-        expected=verdict,
+        expected=injects,
         reason=f"{hook.webhook} of {hook.configuration} selects it; {why}",
         configuration=hook.configuration,
         webhook=hook.webhook,
@@ -228,6 +224,7 @@ def _hook(configuration: Configuration, webhook: Webhook) -> Hook:
         namespaces=namespaces,
         pods=pods,
         unclear=unclear,
+        target=webhook.client_config,
     )
 
 

@@ -1,31 +1,33 @@
-"""The pod that an injector is asked about, and what its answers mean.
+"""The pod that an injector is asked about, and what the answers mean.
 
 The pod looks like a Job's, because Jobs depend on native sidecars. It asks for a sidecar by the
 annotation, which beats istiod's policy and which no webhook's selector reads. It is never created.
 
 The injector itself is asked for a native sidecar: Istio 1.24 to 1.28 makes one only on request if a
 kubelet is older than 1.33. A dry run that shows whether it injects at all does not ask for one: an
-objection of a later webhook to native sidecars says nothing about the injector.
+objection of a later webhook to native sidecars says nothing about the injector. A second dry run
+shows whether Istio makes a native sidecar and whether later webhooks keep it. Kubelets run native
+sidecars from 1.29 on (KEP-753).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any, cast
 
 import msgspec
 
 from istio_aux.core import pod as pods
 from istio_aux.core.injection import IGNORED, Hook
-from istio_aux.core.liveness import Probe
 from istio_aux.core.pod import PROXY, Struct
 from istio_aux.core.policy import Capability
 from istio_aux.core.selectors import Operator, Selector
 from istio_aux.core.start import INJECT, NATIVE_SIDECAR, START
 from istio_aux.core.webhooks import ClientConfig
 
-NAME = "istio-aux-probe-"
-"""``generateName`` of the pod."""
+NAME = "istio-aux-probe-"  # `generateName` of the pod
 
 _SMALL = {"cpu": "1m", "memory": "4Mi"}
 CONTAINER = {
@@ -43,21 +45,45 @@ CONTAINER = {
 """A payload that almost every policy and quota admits."""
 
 _ENFORCED = "pod-security.kubernetes.io/enforce"
-
+_NO_SIDECAR = "it gives no sidecar to a pod that asks for one"
 _UNREADABLE = (ValueError, RecursionError)
-"""Raised by decoding: not JSON, another type, nested too deeply."""
+_LONGEST = 300  # characters of a reason; other programs' messages may be long
+_OLDEST = (1, 29)  # the first version whose kubelet runs native sidecars by default
+_ASSURED = (1, 32)  # kubelets are at most three minor versions older than their API server
+_VERSION = re.compile(r"v?(\d{1,4})\.(\d{1,4})(?!\d)")
 
-_NONE = "it gives no sidecar to a pod that asks for one"
 
-_SAID = 300
-"""Characters of a reason; other programs' messages may be long."""
+class NativeCheck(msgspec.Struct, frozen=True):
+    """The sidecar of pods that ask for a native one, and the reason in one line."""
+
+    capability: Capability
+    why: str
+
+
+NOT_CHECKED = NativeCheck(Capability.UNKNOWN, "")
+"""There was no check yet, so there is no reason."""
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """The result of asking an injector for a pod's sidecar.
+
+    Attributes:
+        injected: whether the answer was a sidecar.
+        why: what happened instead, one line for people.
+        native: whether a pod that asks for a native sidecar gets one.
+        asked: whether the question reached the injector. If not, nothing is known about it.
+    """
+
+    injected: bool
+    why: str = ""
+    native: NativeCheck = NOT_CHECKED
+    asked: bool = True
 
 
 class Question(Struct, frozen=True):
     """The pod that an injector is asked about.
 
-    Attributes:
-        selected: whether the API server calls this injector for it, and no other one.
+    ``selected`` says whether the API server calls this injector for it, and no other one.
     """
 
     namespace: str
@@ -109,62 +135,41 @@ class Question(Struct, frozen=True):
         return msgspec.json.encode({**review, "request": request})
 
 
-def question(
-    target: ClientConfig,
-    names: Collection[tuple[str, str]],
-    hooks: Sequence[Hook],
-    namespaces: Mapping[str, Mapping[str, str]],
-) -> Question:
-    """Choose a pod for which the API server calls ``target``, if there can be one now.
-
-    Args:
-        target: the injector.
-        names: of its webhooks and their configurations (`liveness.targets`).
-        hooks: of all configurations.
-        namespaces: labels by name.
-    """
-    if found := next(questions(names, hooks, namespaces), None):
-        return found
-    home = target.service.namespace if target.service else ""
-    selected = (_selected_by(hook.pods) for hook in _mine(names, hooks))
-    labels = next(filter(None, selected), dict[str, str]())
-    return Question("default" if home in {"", *IGNORED} else home, labels)
-
-
 def questions(
-    names: Collection[tuple[str, str]],
+    target: ClientConfig,
     hooks: Sequence[Hook],
     namespaces: Mapping[str, Mapping[str, str]],
     preferred: Selector | None = None,
 ) -> Iterator[Question]:
-    """Yield pods for which the API server calls the injector of ``names``, the best first.
+    """Yield pods for which the API server calls ``target``, the best first.
 
-    For the arguments see `question`; ``preferred`` selects namespaces that come first.
+    If there is none, yield one that only the injector itself can be asked about.
+
+    Args:
+        target: the injector.
+        hooks: of all configurations.
+        namespaces: labels by name.
+        preferred: selects namespaces that come first.
     """
-    mine = _mine(names, hooks)
-    chosen = {n for n in namespaces if preferred and preferred.matches(namespaces[n])}
-    for some in (chosen, namespaces.keys() - chosen):
+    # matchConditions, which we do not evaluate, may exclude the pod.
+    mine = sorted((h for h in hooks if h.target == target), key=lambda hook: bool(hook.unclear))
+    pairs = [(hook, found) for hook in mine if (found := _selected_by(hook.pods)) is not None]
+    first = {n for n in namespaces if preferred and preferred.matches(namespaces[n])}
+    none = True
+    for some in (first, namespaces.keys() - first):
         # Namespaces that may refuse the capabilities of Istio's init container come last.
         ordered = sorted(some - IGNORED, key=lambda n: (_ENFORCED in namespaces[n], n))
-        for hook in mine:
-            if (labels := _selected_by(hook.pods)) is None:
-                continue
-            for namespace in ordered:
-                where = namespaces[namespace]
-                if hook.namespaces.matches(where) and all(
-                    other in mine for other in hooks if _matches(other, where, labels)
-                ):
-                    yield Question(namespace, labels, selected=True)
-
-
-def _mine(names: Collection[tuple[str, str]], hooks: Sequence[Hook]) -> list[Hook]:
-    mine = [hook for hook in hooks if (hook.configuration, hook.webhook) in names]
-    # matchConditions, which we do not evaluate, may exclude the pod.
-    return sorted(mine, key=lambda hook: bool(hook.unclear))
-
-
-def _matches(hook: Hook, namespace: Mapping[str, str], labels: Mapping[str, str]) -> bool:
-    return hook.namespaces.matches(namespace) and hook.pods.matches(labels)
+        for (hook, labels), name in product(pairs, ordered):
+            where = namespaces[name]
+            if hook.selects(where, labels) and all(
+                other.target == target for other in hooks if other.selects(where, labels)
+            ):
+                none = False
+                yield Question(name, labels, selected=True)
+    if none:
+        home = target.service.namespace if target.service else ""
+        wanted = next((labels for _, labels in pairs if labels), dict[str, str]())
+        yield Question("default" if home in {"", *IGNORED} else home, wanted)
 
 
 def _selected_by(selector: Selector) -> dict[str, str] | None:
@@ -211,17 +216,17 @@ def answered(body: bytes, uid: str) -> Probe:
     if response.uid != uid:
         return refusal("its answer has another uid than the request")
     if not response.allowed:
-        said = response.status.message if response.status else ""
-        return refusal(f"it refuses a pod: {said or 'no message'}")
+        message = response.status.message if response.status else ""
+        return refusal(f"it refuses a pod: {message or 'no message'}")
     try:
         operations = msgspec.json.decode(response.patch or b"[]", type=tuple[_Operation, ...])
     except _UNREADABLE as error:
         return refusal(f"its patch is not a JSON Patch: {error}")
-    kinds = {kind for each in operations for kind, name in _put(each) if name == PROXY}
-    if not kinds:
-        return refusal(_NONE)
-    native = Capability.NATIVE if "initContainers" in kinds else Capability.CLASSIC
-    return Probe(injected=True, native=native)
+    lists = {where for each in operations for where, name in _put(each) if name == PROXY}
+    if not lists:
+        return refusal(_NO_SIDECAR)
+    # A native one has yet to pass the webhooks after Istio's.
+    return Probe(injected=True, native=NOT_CHECKED if "initContainers" in lists else _NEVER)
 
 
 def created(body: bytes) -> Probe:
@@ -232,12 +237,12 @@ def created(body: bytes) -> Probe:
         return refusal(f"the answer to a dry run is not a pod: {error}")
     if any(container.name == PROXY for container in (*pod.containers, *pod.init_containers)):
         return Probe(injected=True)
-    return refusal(_NONE)
+    return refusal(_NO_SIDECAR)
 
 
 def refusal(why: str, *, asked: bool = True) -> Probe:
-    """Return the result of a probe without a sidecar; ``why`` is cut to one line."""
-    return Probe(injected=False, why=" ".join(why.split())[:_SAID], asked=asked)
+    """Return the result of a probe without a sidecar."""
+    return Probe(injected=False, why=_line(why), asked=asked)
 
 
 def _put(operation: _Operation) -> Iterator[tuple[str, Any]]:
@@ -251,11 +256,75 @@ def _put(operation: _Operation) -> Iterator[tuple[str, Any]]:
     value = operation.value
     for part in reversed(operation.path.split("/", 5)[1:]):  # Container names are not deeper.
         value = {part: value}
-    for kind in ("containers", "initContainers"):
-        found = _members(_members(value).get("spec")).get(kind)
+    for where in ("containers", "initContainers"):
+        found = _members(_members(value).get("spec")).get(where)
         items = cast("list[Any]", found) if isinstance(found, list) else _members(found).values()
-        yield from ((kind, _members(container).get("name")) for container in items)
+        yield from ((where, _members(container).get("name")) for container in items)
 
 
 def _members(value: object) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def least(checks: Iterable[NativeCheck]) -> NativeCheck:
+    """Combine checks: one classic sidecar decides, and all must be native."""
+    order = (Capability.CLASSIC, Capability.UNKNOWN, Capability.NATIVE)
+    return min(
+        checks,
+        key=lambda check: (order.index(check.capability), bool(check.why)),
+        default=NOT_CHECKED,
+    )
+
+
+def kubelets_assured(version: str) -> bool:
+    """Whether every kubelet of an API server with this version runs native sidecars."""
+    return _minor(version) >= _ASSURED
+
+
+def of_kubelets(versions: Mapping[str, str]) -> NativeCheck | None:
+    """Judge by kubelet versions by node; None if all of them run native sidecars."""
+    for node, version in sorted(versions.items()):
+        if _minor(version) < _OLDEST:
+            return classic(
+                f'node {node}: kubelet "{version}" runs no native sidecars; they need 1.29'
+            )
+    return None if versions else unknown("there is no node")
+
+
+def of_dry_run(body: bytes) -> NativeCheck:
+    """Judge by the answer to a dry run of a pod that asks for a native sidecar."""
+    try:
+        pod = pods.decode(body)
+    except _UNREADABLE as error:
+        return unknown(f"the answer to a dry run is not a pod: {error}")
+    for container in pod.init_containers:
+        if container.name == PROXY:
+            if container.restart_policy == "Always":
+                return NativeCheck(Capability.NATIVE, "sidecars are native on request")
+            return classic("a webhook after Istio's removes restartPolicy from a native sidecar")
+    if any(container.name == PROXY for container in pod.containers):
+        return _NEVER
+    return unknown("a dry run shows no sidecar")
+
+
+def unknown(why: str) -> NativeCheck:
+    """Return the result if there was no answer."""
+    line = _line(f"not known whether sidecars can be native: {why}")
+    return NativeCheck(Capability.UNKNOWN, line)
+
+
+def classic(why: str) -> NativeCheck:
+    """Return the result if a native sidecar is not possible."""
+    return NativeCheck(Capability.CLASSIC, _line(why))
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:_LONGEST]
+
+
+def _minor(version: str) -> tuple[int, int]:
+    match = _VERSION.match(version)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+_NEVER = classic("Istio makes no native sidecars, not even on request")

@@ -1,8 +1,8 @@
-"""Decides whether Istio's injector is live: whether a pod that it selects gets a sidecar now.
+"""Decides whether Istio's injectors are live: whether a pod that they select gets a sidecar now.
 
-Facts come in. What is unknown is not live. The checks go from the weakest to the strongest: a
-configuration that is not deactivated, a caBundle, a Service with a ready endpoint, and a probe that
-got a sidecar. Only the probe is proof: a ready istiod may not serve its webhook yet.
+What is unknown is not live. The checks go from the weakest to the strongest: a configuration that
+is not deactivated, a caBundle, a Service with a ready endpoint, and a probe that got a sidecar.
+Only the probe is proof: a ready istiod may not serve its webhook yet.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from enum import StrEnum
 
 import msgspec
 
-from istio_aux.core.native import NOT_CHECKED, NativeCheck, least, never
+from istio_aux.core.injection import Hook, Policies
+from istio_aux.core.injection_probe import NativeCheck, Probe, least
 from istio_aux.core.policy import Capability
 from istio_aux.core.webhooks import ClientConfig, Configuration, EndpointSlice, Service, Webhook
 
@@ -38,25 +39,6 @@ class State(StrEnum):
 
 
 _ORDER = {state: place for place, state in enumerate(State)}
-
-
-class Probe(msgspec.Struct, frozen=True):
-    """The result of asking an injector for a pod's sidecar.
-
-    Attributes:
-        injected: whether the answer was a sidecar.
-        why: what happened instead, one line for people.
-        native: whether a pod that asks for a native sidecar gets one; unknown after a dry run,
-            which does not ask.
-        asked: whether the question reached the injector. If not, nothing is known about it.
-    """
-
-    injected: bool
-    why: str = ""
-    native: Capability = Capability.UNKNOWN
-    asked: bool = True
-
-
 _UNASKED = Probe(injected=False, why="it has not been asked yet", asked=False)
 
 
@@ -67,13 +49,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         slices: EndpointSlices of the webhooks' Services; others do no harm.
         unseen: Services whose slices cannot be read; only the probe counts for them.
         probes: the last result for each endpoint.
-        checks: the last check of native sidecars for each endpoint.
     """
 
     slices: Sequence[EndpointSlice] = ()
     unseen: frozenset[Service] = frozenset()
     probes: Mapping[ClientConfig, Probe] = {}
-    checks: Mapping[ClientConfig, NativeCheck] = {}
 
 
 class Injector(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,8 +63,7 @@ class Injector(msgspec.Struct, frozen=True, kw_only=True):
         why: the reason for the state, one line for people.
         configuration: name of the configuration, empty if there is none.
         revision: of Istio, empty if there is no configuration.
-        native: the sidecar of a pod that asks for a native one; unknown unless the injector is
-            live.
+        native: the sidecar of a pod that asks for a native one; unknown unless it is live.
         native_why: the reason, one line; empty until it was checked.
         since: when the leader of that time first saw this state; `evaluate` does not know it.
     """
@@ -101,6 +80,58 @@ class Injector(msgspec.Struct, frozen=True, kw_only=True):
     def live(self) -> bool:
         """Whether it has proven that it injects."""
         return self.state is State.LIVE
+
+
+class Mesh(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is known about Istio's injectors at one moment.
+
+    The watcher replaces the value as a whole, so a decision never mixes two moments.
+
+    Attributes:
+        injectors: see `evaluate`; empty until the configurations are listed.
+        hooks: of all configurations, whatever their state (`injection.hooks_of`).
+        policies: of the istiods, as far as they can be read.
+        known: whether the configurations are listed and each injector was probed once. Before that
+            nothing must be done because of this value.
+    """
+
+    injectors: tuple[Injector, ...] = ()
+    hooks: tuple[Hook, ...] = ()
+    policies: Policies = {}
+    known: bool = False
+
+    @property
+    def native(self) -> NativeCheck:
+        """The sidecar of a new pod that asks for a native one, whichever injector selects it.
+
+        Only live injectors count: the others make no sidecars now. The reason names the injector
+        that decides. It is empty until it was checked.
+        """
+        return least(
+            NativeCheck(each.native, each.native_why and f"{each.configuration}: {each.native_why}")
+            for each in self.injectors
+            if each.live
+        )
+
+    @property
+    def any_live(self) -> bool | None:
+        """Whether an injector is live; None if none is known to be, and of some it is unknown."""
+        answers = {self.live(found.configuration) for found in self.injectors} or {None}
+        return True if True in answers else None if None in answers else False
+
+    def live(self, configuration: str) -> bool | None:
+        """Whether the injector of ``configuration`` is live; None if that is unknown.
+
+        A probe that got a sidecar counts even before the others were probed. An injector that is
+        not in `injectors` is not live: its configuration is gone, or is not Istio's.
+        """
+        for injector in self.injectors:
+            if injector.configuration == configuration:
+                if injector.live:
+                    return True
+                if injector.state is State.NOT_PROBED:
+                    return None
+        return False if self.known else None
 
 
 def evaluate(
@@ -126,7 +157,7 @@ def evaluate(
             active.append(_worst(configuration, [_check(target, facts) for target in found]))
         elif webhooks:
             why = "none of its webhooks is called for new pods"
-            deactivated.append(_worst(configuration, [_Verdict(State.DEACTIVATED, why)]))
+            deactivated.append(_worst(configuration, [Injector(state=State.DEACTIVATED, why=why)]))
     where = f" for a control plane in namespace {root}" if root else ""
     absent = f"no webhook configuration of Istio's injector{where}"
     return tuple(active or deactivated) or (Injector(state=State.ABSENT, why=absent),)
@@ -134,41 +165,18 @@ def evaluate(
 
 def targets(
     configurations: Iterable[Configuration], *, root: str | None = None
-) -> Mapping[ClientConfig, Sequence[tuple[str, str]]]:
-    """Return the endpoints to probe, each with the configurations and webhooks that lead to it."""
-    found: dict[ClientConfig, list[tuple[str, str]]] = {}
-    for configuration in configurations:
-        for webhook in filter(_called, _webhooks(configuration, root)):
-            names = (configuration.metadata.name, webhook.name)
-            found.setdefault(webhook.client_config, []).append(names)
-    return found
+) -> frozenset[ClientConfig]:
+    """Return the endpoints to probe."""
+    return frozenset(
+        webhook.client_config
+        for configuration in configurations
+        for webhook in filter(_called, _webhooks(configuration, root))
+    )
 
 
 def can_be_probed(target: ClientConfig, facts: Facts) -> bool:
     """Whether a probe could show that an endpoint is live: everything visible is well."""
-    seen = msgspec.structs.replace(facts, probes={})
-    return _check(target, seen).state is State.NOT_PROBED
-
-
-def capability(injectors: Iterable[Injector]) -> NativeCheck:
-    """Return the sidecar of a new pod that asks for a native one, whichever injector selects it.
-
-    Only live injectors count: the others make no sidecars now. The reason names the injector that
-    decides. It is empty while a check is due.
-    """
-    return least(
-        NativeCheck(each.native, each.native_why and f"{each.configuration}: {each.native_why}")
-        for each in injectors
-        if each.live
-    )
-
-
-class _Verdict(msgspec.Struct, frozen=True):
-    """The state of one endpoint."""
-
-    state: State
-    why: str
-    native: NativeCheck = NOT_CHECKED
+    return _visible(target, facts) is None
 
 
 def _webhooks(configuration: Configuration, root: str | None) -> list[Webhook]:
@@ -184,48 +192,47 @@ def _called(webhook: Webhook) -> bool:
     return webhook.injects and webhook.creates_pods
 
 
-def _worst(configuration: Configuration, verdicts: Sequence[_Verdict]) -> Injector:
+def _worst(configuration: Configuration, found: Sequence[Injector]) -> Injector:
     """Webhooks of one configuration may lead to several endpoints: the worst one counts."""
-    worst = min(verdicts, key=lambda found: _ORDER[found.state])
-    live = worst.state is State.LIVE
-    native = least(found.native for found in verdicts) if live else NOT_CHECKED
-    return Injector(
-        state=worst.state,
-        why=worst.why,
+    worst = min(found, key=lambda each: _ORDER[each.state])
+    native = least(NativeCheck(each.native, each.native_why) for each in found)
+    return msgspec.structs.replace(
+        worst,
         configuration=configuration.metadata.name,
         revision=configuration.revision,
-        native=native.capability,
-        native_why=native.why,
+        native=native.capability if worst.live else Capability.UNKNOWN,
+        native_why=native.why if worst.live else "",
     )
 
 
-def _check(target: ClientConfig, facts: Facts) -> _Verdict:
-    # A vendor that runs istiod for its users may give a URL and rely on the system's certificates.
-    if not target.ca_bundle and not target.url:
-        return _Verdict(State.NO_CA_BUNDLE, "no caBundle: its istiod has never been up")
-    if target.ca_bundle and not target.anchors:
-        return _Verdict(State.UNREADABLE, "its caBundle holds no certificate that can be read")
-    return _unreachable(target, facts) or _probed(target, facts)
-
-
-def _probed(target: ClientConfig, facts: Facts) -> _Verdict:
+def _check(target: ClientConfig, facts: Facts) -> Injector:
+    if problem := _visible(target, facts):
+        return problem
     probe = facts.probes.get(target, _UNASKED)
     if not probe.injected:
-        return _Verdict(State.REFUSED if probe.asked else State.NOT_PROBED, probe.why)
-    classic = probe.native is Capability.CLASSIC
-    native = never() if classic else facts.checks.get(target, NOT_CHECKED)
-    return _Verdict(State.LIVE, "it injects", native)
+        return Injector(state=State.REFUSED if probe.asked else State.NOT_PROBED, why=probe.why)
+    native = probe.native
+    return Injector(
+        state=State.LIVE, why="it injects", native=native.capability, native_why=native.why
+    )
 
 
-def _unreachable(target: ClientConfig, facts: Facts) -> _Verdict | None:
-    """Return why the API server cannot reach it, or None. Of a URL nothing is visible."""
+def _visible(target: ClientConfig, facts: Facts) -> Injector | None:
+    """Return why the API server cannot call it, or None. Of a URL nothing is visible."""
+    if not target.ca_bundle and not target.url:
+        why = "no caBundle: its istiod has never been up"
+        return Injector(state=State.NO_CA_BUNDLE, why=why)
+    # A vendor that runs istiod for its users may give a URL and rely on the system's certificates.
+    if target.ca_bundle and not target.anchors:
+        why = "its caBundle holds no certificate that can be read"
+        return Injector(state=State.UNREADABLE, why=why)
     if target.service is None:
         leads = "it names neither Service nor URL"
-        return None if target.url else _Verdict(State.NO_SERVICE, leads)
+        return None if target.url else Injector(state=State.NO_SERVICE, why=leads)
     service = Service(target.service.namespace, target.service.name)
     slices = [found for found in facts.slices if found.service == service]
     if service in facts.unseen or any(found.ready for found in slices):
         return None
     if not slices:
-        return _Verdict(State.NO_SERVICE, f"Service {service} has no EndpointSlice")
-    return _Verdict(State.NO_ENDPOINT, f"Service {service} has no ready endpoint")
+        return Injector(state=State.NO_SERVICE, why=f"Service {service} has no EndpointSlice")
+    return Injector(state=State.NO_ENDPOINT, why=f"Service {service} has no ready endpoint")

@@ -131,12 +131,6 @@ class Rule(Struct, frozen=True):
         )
 
 
-class MatchCondition(Struct, frozen=True):
-    """A CEL expression that must be true for the webhook to be called. We cannot evaluate it."""
-
-    name: str = ""
-
-
 class Webhook(Struct, frozen=True):
     """One webhook of a configuration; an absent selector selects everything."""
 
@@ -145,7 +139,7 @@ class Webhook(Struct, frozen=True):
     namespace_selector: LabelSelector | None = None
     object_selector: LabelSelector | None = None
     rules: tuple[Rule, ...] | None = None
-    match_conditions: tuple[MatchCondition, ...] | None = None
+    match_conditions: tuple[dict[str, object], ...] | None = None
 
     @property
     def is_istios(self) -> bool:

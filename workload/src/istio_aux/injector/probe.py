@@ -1,8 +1,8 @@
-"""Asks an injector whether it injects, and asks again and again.
+"""Asks an injector whether it injects, and whether its sidecars can be native.
 
 The first way is the injector's own endpoints: nothing else answers as fast, and it needs no
 permission. The second way is a dry run through the API server, which creates nothing: for networks
-that keep us from istiod.
+that keep us from istiod. Only a dry run shows native sidecars, because all webhooks take part.
 """
 
 from __future__ import annotations
@@ -10,95 +10,122 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, Literal, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from itertools import islice
+from typing import Literal
 from urllib.parse import urlsplit
 
 import msgspec
 
-from istio_aux.core.injection_probe import Question, created, refusal
-from istio_aux.core.liveness import Probe
+from istio_aux.core import injection_probe
+from istio_aux.core.injection_probe import (
+    NOT_CHECKED,
+    NativeCheck,
+    Probe,
+    Question,
+    created,
+    refusal,
+)
+from istio_aux.core.pod import Metadata, Struct
 from istio_aux.core.webhooks import Address, ClientConfig
 from istio_aux.injector import replica
-from istio_aux.injector.replica import Connection, Found
+from istio_aux.injector.replica import Connection, ProbeAnswer
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import ApiError, Backoff, KubeError, asked
+from istio_aux.kube.errors import ApiError, Backoff, KubeError, UnreadableError, asked, jittered
 from istio_aux.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
 
-DRY_RUN = 12.0
-"""Seconds for a dry run. The API server gives a webhook ten of them."""
+DRY_RUN = 12.0  # seconds; the API server gives a webhook ten of them
+REPLICAS = 5  # asked at once; one that injects is enough
+NAMESPACES = 3  # tried for native sidecars: a quota or a policy may refuse any pod
+KEPT = 300.0
+"""Seconds that a check of native sidecars counts while the API server gives no other answer."""
 
-REPLICAS = 5
-"""Replicas that are asked at once. One that injects is enough."""
-
+_BUSY = frozenset({429, 503, 504})
 _NOT_ALLOWED = frozenset({401, 403, 404, 429})
 """The API server did not start the dry run. If an injector refuses or fails, it answers other codes
 (apiserver webhook/errors/statuserror.go)."""
+
+_TEMPORARY = frozenset({401, 408, 429})
+
+
+class Rhythm(msgspec.Struct, frozen=True):
+    """Seconds between two questions.
+
+    While the injector is ``live``, there is jitter: the units must not ask in step.
+    """
+
+    live: float = 30.0
+    other: float = 1.0
 
 
 class Prober:
     """Asks injectors once. All of them share one pause while the API server is busy."""
 
     def __init__(self, client: Client, telemetry: Telemetry) -> None:
-        self._client, self._telemetry = client, telemetry
+        self.client, self._telemetry = client, telemetry
         self._busy: tuple[float, str] = -math.inf, ""
         self._backoff = Backoff(1.0, 30.0)
 
+    @asynccontextmanager
     async def ask(
         self, target: ClientConfig, addresses: Sequence[Address], question: Question
-    ) -> Found:
-        """Ask the injector behind ``target``; ``addresses`` are for a Service only."""
+    ) -> AsyncGenerator[ProbeAnswer]:
+        """Ask the injector behind ``target``; ``addresses`` are for a Service only.
+
+        A connection to the replica that injected stays open while the context lasts.
+        """
         try:
             url, addresses = _place(target, addresses)
         except ValueError as error:
-            return Found(refusal(f'url "{target.url}": {error}'))
-        found = await _directly(target, url, addresses, question)
-        self._telemetry.injector_probes.labels("direct", _outcome(found.probe)).inc()
-        if found.probe.asked:
-            return found
-        probe = await self._dry_run(question, f"cannot be asked directly: {found.probe.why}")
-        self._telemetry.injector_probes.labels("dry-run", _outcome(probe)).inc()
-        return Found(probe)
+            yield ProbeAnswer(refusal(f'url "{target.url}": {error}'))
+            return
+        answer = await _directly(target, url, addresses, question)
+        self._count("direct", answer.probe)
+        if not answer.probe.asked:
+            direct = f"cannot be asked directly: {answer.probe.why}"
+            answer = ProbeAnswer(await self._dry_run(question, direct))
+            self._count("dry-run", answer.probe)
+        try:
+            yield answer
+        finally:
+            if answer.connection:
+                answer.connection.drop()
+
+    def _count(self, way: str, probe: Probe) -> None:
+        reached = "injected" if probe.injected else "refused"
+        outcome = reached if probe.asked else "unreachable"
+        self._telemetry.injector_probes.labels(way, outcome).inc()
 
     async def _dry_run(self, question: Question, direct: str) -> Probe:
         if not question.selected:
             none = "no namespace where a dry run asks this injector and no other"
             return refusal(f"{direct}; {none}", asked=False)
         until, busy = self._busy
-        if asyncio.get_running_loop().time() < until:
+        now = asyncio.get_running_loop().time()
+        if now < until:
             return refusal(f"{direct}; dry run: {busy}", asked=False)
         try:
-            answer = await dry_run(self._client, question)
-        except ApiError as error:
-            if error.code in {429, 503, 504}:
-                self._pause(error)
-            return refusal(f"dry run: {error} ({direct})", asked=error.code not in _NOT_ALLOWED)
+            body = await dry_run(self.client, question)
         except (KubeError, TimeoutError) as error:
-            self._pause(error)
-            said = str(error) or f"no answer within {DRY_RUN:g} s"
-            return refusal(f"{direct}; dry run: {said}", asked=False)
+            why = str(error) or f"no answer within {DRY_RUN:g} s"
+            code = error.code if isinstance(error, ApiError) else None
+            if code is None or code in _BUSY:
+                # An injector that is not live is asked every second.
+                self._busy = now + max(self._backoff.next(), asked(error)), why
+            reached = code is not None and code not in _NOT_ALLOWED
+            return refusal(f"dry run: {why} ({direct})", asked=reached)
         self._backoff.reset()
-        return created(answer)
-
-    def _pause(self, error: Exception) -> None:
-        """Start no dry run for a while: an injector that is not live is asked every second."""
-        pause = max(self._backoff.next(), asked(error))
-        self._busy = asyncio.get_running_loop().time() + pause, str(error) or "no answer in time"
+        return created(body)
 
 
 async def dry_run(client: Client, question: Question, *, native: bool | None = None) -> bytes:
     """Create the pod in a dry run; see `Question.body`. Raises KubeError and TimeoutError."""
     async with asyncio.timeout(DRY_RUN):
         return await actions.dry_run_pod(client, question.namespace, question.body(native=native))
-
-
-def _outcome(probe: Probe) -> str:
-    if not probe.asked:
-        return "unreachable"
-    return "injected" if probe.injected else "refused"
 
 
 def _place(target: ClientConfig, addresses: Sequence[Address]) -> tuple[str, Sequence[Address]]:
@@ -114,148 +141,143 @@ def _place(target: ClientConfig, addresses: Sequence[Address]) -> tuple[str, Seq
 
 async def _directly(
     target: ClientConfig, url: str, addresses: Sequence[Address], question: Question
-) -> Found:
+) -> ProbeAnswer:
     """Ask the replicas. The first that injects decides, otherwise all that were reached."""
     tls = replica.tls_context(target)
     asking = [
         asyncio.create_task(replica.ask(address, url, tls, question))
         for address in addresses[:REPLICAS]
     ]
-    refused: list[str] = []
-    unheard: list[str] = []
-    chosen: Found | None = None
-
-    def drop(asked: asyncio.Task[Found]) -> None:
-        if not asked.cancelled() and not asked.exception():
-            found = asked.result()
-            if found.connection and found is not chosen:
-                found.connection.drop()
-
+    chosen: ProbeAnswer | None = None
+    others: list[Probe] = []
     try:
-        for answer in asyncio.as_completed(asking):
-            found = await answer
-            if found.probe.injected:
-                chosen = found
-                return found
-            (refused if found.probe.asked else unheard).append(found.probe.why)
+        for earliest in asyncio.as_completed(asking):
+            answer = await earliest
+            if answer.probe.injected:
+                chosen = answer
+                return answer
+            others.append(answer.probe)
     finally:
         for task in asking:
             task.cancel()
-            task.add_done_callback(drop)
+        for found in await asyncio.gather(*asking, return_exceptions=True):
+            if isinstance(found, ProbeAnswer) and found.connection and found is not chosen:
+                found.connection.drop()
+    others.sort(key=lambda probe: (not probe.asked, probe.why))
+    why = "; ".join(probe.why for probe in others) or "no endpoint has a port for the webhook"
     # The API server's system may trust other certificates than ours: then a refusal shows nothing.
-    heard = bool(refused) and not (target.url and not target.ca_bundle)
-    why = "; ".join(sorted(refused) + sorted(unheard))
-    return Found(refusal(why or "no endpoint has a port for the webhook", asked=heard))
+    trusted = not (target.url and not target.ca_bundle)
+    return ProbeAnswer(refusal(why, asked=trusted and any(probe.asked for probe in others)))
 
 
-class Rhythm(msgspec.Struct, frozen=True):
-    """Seconds between two questions."""
-
-    live: float = 30.0
-    """While the injector is live, with jitter: the units of an application must not ask in step."""
-    other: float = 1.0
-    """While it is not live."""
-
-
-RHYTHM = Rhythm()
-
-S = TypeVar("S")
-R = TypeVar("R")
-Ask = Callable[[S, R | None], Awaitable[tuple[R, float, Connection | None]]]
-"""Asks about a subject, with the last answer that counts; returns the answer, the seconds until the
-next question and a connection to watch."""
-
-
-class ProbeLoop(Generic[S, R]):
-    """Asks about a subject: at once when it changes, after a pause, and when a connection ends.
+class InjectorProbe:
+    """Asks one injector at certain addresses again and again.
 
     Attributes:
-        result: the last answer, None while there is none that counts.
+        result: the last answer, None before the first one.
+        reconfigured: set it when a webhook configuration has changed, to ask again at once.
     """
 
     def __init__(
         self,
-        name: str,
-        ask: Ask[S, R],
-        failed: Callable[[str], R],
-        changed: Callable[[], None],
+        prober: Prober,
+        target: ClientConfig,
+        addresses: Sequence[Address],
         *,
+        questions: Callable[[], Iterable[Question]],
+        read_policies: Callable[[], Awaitable[None]],
+        news: asyncio.Event,
         telemetry: Telemetry,
         rhythm: Rhythm,
-        keeps: bool = False,
     ) -> None:
-        """Prepare; `run` and `look` start it.
+        """Prepare `run`.
 
         Args:
-            name: of the injector, for the log.
-            ask: asks once.
-            failed: returns the answer that an unhandled exception counts as.
-            changed: called after each answer.
+            prober: asks once.
+            target: the injector.
+            addresses: of its replicas.
+            questions: returns pods to ask about, at least one, the best first.
+            read_policies: reads the injection policies that belong to the answer.
+            news: set after each answer.
             telemetry: counts unhandled exceptions.
             rhythm: how often to ask.
-            keeps: whether an answer counts until the next one, although the subject has changed.
         """
-        self.result: R | None = None
-        self._name, self._ask, self._failed, self._changed = name, ask, failed, changed
-        self._telemetry, self._rhythm, self._keeps = telemetry, rhythm, keeps
-        self._subject: S | None = None
-        self._attempt: asyncio.Timeout | None = None
-        self._connection: Connection | None = None
-        self._woken = asyncio.Event()
+        self.result: Probe | None = None
+        self.reconfigured = asyncio.Event()
+        self.reconfigured.set()
+        self._prober, self._target, self._addresses = prober, target, addresses
+        self._questions, self._read_policies, self._news = questions, read_policies, news
+        self._telemetry, self._rhythm = telemetry, rhythm
+        self._native, self._checked_at = NOT_CHECKED, -math.inf
+        self._backoff = Backoff(2 * rhythm.other, rhythm.live)
 
     @property
     def settled(self) -> bool:
-        """Whether no first answer is due."""
-        return self._subject is None or self.result is not None
-
-    def look(self, subject: S | None) -> None:
-        """Set the subject; None: there is nothing to ask."""
-        if subject == self._subject:
-            return
-        self._subject = subject
-        self._woken.set()
-        if subject is None or not self._keeps:
-            self.result = None
-            if self._attempt and not self._attempt.expired():
-                self._attempt.reschedule(asyncio.get_running_loop().time())
+        """Whether the last answer is complete."""
+        found = self.result
+        return found is not None and not (found.injected and found.native == NOT_CHECKED)
 
     async def run(self) -> None:
-        """Ask until cancelled."""
-        try:
-            while True:
-                self._woken.clear()
-                self._drop()
-                pause = None
-                if self._subject is not None:
-                    pause = await self._once(self._subject)
-                await self._wait(pause)
-        finally:
-            self._drop()
+        """Ask until cancelled: after a pause, and earlier after changes.
 
-    async def _once(self, subject: S) -> float:
-        """Ask, and keep the answer; returns the seconds until the next question."""
-        try:
-            async with asyncio.timeout(None) as self._attempt:
-                result, pause, self._connection = await self._ask(subject, self.result)
-        # Admission goes on, and a defect must not count as a live injector.
-        except Exception as error:
-            if self._attempt and self._attempt.expired():
-                return 0.0
-            self._telemetry.internal_errors.inc()
-            _log.exception("%s: %r", self._name, error, extra={"event": "internal-error"})
-            result, pause = self._failed(f"internal error: {error!r}"), self._rhythm.live
-        finally:
-            self._attempt = None
-        if self._subject == subject or (self._keeps and self._subject is not None):
-            self.result = result
-            self._changed()
+        A closed connection is the earliest sign that istiod stopped.
+        """
+        while True:
+            changed = self.reconfigured.is_set()
+            self.reconfigured.clear()
+            try:
+                question = next(iter(self._questions()))
+                async with self._prober.ask(self._target, self._addresses, question) as answer:
+                    pause = await self._conclude(answer.probe, changed=changed)
+                    await self._wait(pause, answer.connection)
+            # Admission goes on, and a defect must not count as a live injector.
+            except Exception as error:
+                self._telemetry.internal_errors.inc()
+                name = self._target.service or self._target.url
+                _log.exception("%s: %r", name, error, extra={"event": "internal-error"})
+                self._publish(refusal(f"internal error: {error!r}", asked=False))
+                await self._wait(self._rhythm.live)
+
+    def _publish(self, result: Probe) -> None:
+        self.result = result
+        self._news.set()
+
+    async def _conclude(self, probe: Probe, *, changed: bool) -> float:
+        """Complete an answer and publish it; returns the seconds until the next question."""
+        pause = self._rhythm.other
+        if not probe.injected:
+            self._checked_at = -math.inf
+        else:
+            await self._read_policies()
+            pause = jittered(self._rhythm.live)
+            if probe.native == NOT_CHECKED:
+                if not (self.result and self.result.injected):
+                    self._publish(probe)
+                pause = await self._check_native(changed=changed)
+                probe = msgspec.structs.replace(probe, native=self._native)
+        self._publish(probe)
         return pause
 
-    async def _wait(self, pause: float | None) -> None:
-        """Wait until the pause is over, the subject changes or the connection has ended."""
-        waits = [asyncio.create_task(self._woken.wait())]
-        if self._connection:
-            waits.append(asyncio.create_task(self._ended(self._connection)))
+    async def _check_native(self, *, changed: bool) -> float:
+        clock = asyncio.get_running_loop().time
+        try:
+            async with asyncio.timeout(DRY_RUN):
+                self._native = await check_native(self._prober.client, self._questions())
+        except (KubeError, TimeoutError) as error:
+            if clock() >= self._checked_at + KEPT:
+                why = str(error) or "the API server does not answer in time"
+                self._native = injection_probe.unknown(why)
+            return max(self._backoff.next(), asked(error))
+        self._checked_at = clock()
+        self._backoff.reset()
+        # The API server calls a new webhook a moment after its watch reports it.
+        return self._backoff.next() if changed else jittered(self._rhythm.live)
+
+    async def _wait(self, pause: float, connection: Connection | None = None) -> None:
+        """Wait until the pause is over, a configuration changes or the connection ends."""
+        waits = [asyncio.create_task(self.reconfigured.wait())]
+        if connection:
+            waits.append(asyncio.create_task(self._ended(connection)))
         try:
             await asyncio.wait(waits, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -265,9 +287,78 @@ class ProbeLoop(Generic[S, R]):
     async def _ended(self, connection: Connection) -> Literal[True]:
         """Return when it has ended, but not at once: a server may close every connection."""
         await asyncio.sleep(self._rhythm.other)
-        return await connection.ended()
+        return await connection.ended.wait()
 
-    def _drop(self) -> None:
-        if self._connection:
-            self._connection.drop()
-            self._connection = None
+
+class _Version(Struct, frozen=True):
+    git_version: str = ""
+
+
+class _NodeInfo(Struct, frozen=True):
+    kubelet_version: str = ""
+
+
+class _NodeStatus(Struct, frozen=True):
+    node_info: _NodeInfo = _NodeInfo()
+
+
+class _Node(Struct, frozen=True):
+    metadata: Metadata = Metadata()
+    status: _NodeStatus = _NodeStatus()
+
+
+async def check_native(client: Client, questions: Iterable[Question]) -> NativeCheck:
+    """Find out whether the sidecar of a pod that asks for a native one is native.
+
+    Args:
+        client: an open client.
+        questions: pods for which the API server calls the injector, the best first.
+
+    Raises:
+        KubeError, TimeoutError: there is no answer now.
+    """
+    body = await client.get("/version")
+    try:
+        version = msgspec.json.decode(body, type=_Version).git_version
+    except (ValueError, RecursionError) as error:
+        return injection_probe.unknown(f"/version of the API server: {error}")
+    if not injection_probe.kubelets_assured(version) and (found := await _of_nodes(client)):
+        return found
+    selected = (question for question in questions if question.selected)
+    return await _of_dry_runs(client, islice(selected, NAMESPACES))
+
+
+async def _of_nodes(client: Client) -> NativeCheck | None:
+    try:
+        nodes = await actions.list_all(client, actions.NODES, _Node, {}, limit=500)
+    except (ApiError, UnreadableError) as error:
+        if _temporary(error):
+            raise
+        return injection_probe.unknown(f"nodes: {error}")
+    versions = {n.metadata.name: n.status.node_info.kubelet_version for n in nodes}
+    return injection_probe.of_kubelets(versions)
+
+
+async def _of_dry_runs(client: Client, questions: Iterable[Question]) -> NativeCheck:
+    unclear = "there is no namespace where a dry run asks this injector and no other"
+    for question in questions:
+        try:
+            return injection_probe.of_dry_run(await dry_run(client, question, native=True))
+        except ApiError as error:
+            if _temporary(error):
+                raise
+            refused = error
+        # Is the pod refused because of the native sidecar?
+        try:
+            await dry_run(client, question, native=False)
+        except ApiError as error:
+            if _temporary(error) or error.code >= 500:
+                raise
+            unclear = f"no dry run is possible in namespace {question.namespace}: {error}"
+            continue
+        return injection_probe.classic(f"pods with a native sidecar are refused: {refused}")
+    return injection_probe.unknown(unclear)
+
+
+def _temporary(error: KubeError) -> bool:
+    return isinstance(error, ApiError) and error.code in _TEMPORARY

@@ -11,24 +11,18 @@ import os
 import ssl
 import uuid
 from contextlib import ExitStack, suppress
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
-from istio_aux.core.injection_probe import Question, answered, refusal
-from istio_aux.core.liveness import Probe
+from istio_aux.core.injection_probe import Probe, Question, answered, refusal
 from istio_aux.core.webhooks import Address, ClientConfig
 
-CONNECT = 1.0
-"""Seconds for a TCP connection."""
-
-DEADLINE = 3.0
-"""Seconds for connection and answer. istiod takes milliseconds."""
-
-LARGEST = 4 << 20
-"""Bytes of an answer. istiod sends about 20,000."""
+CONNECT = 1.0  # seconds for a TCP connection
+DEADLINE = 3.0  # seconds for connection and answer; istiod takes milliseconds
+LARGEST = 4 << 20  # bytes of an answer; istiod sends about 20,000
 
 _HEADERS = {
     "Accept": "application/json",
@@ -60,14 +54,15 @@ class _Protocol(ResponseHandler):
 class Connection(aiohttp.BaseConnector):
     """A connection for one request. It stays open until `drop`.
 
-    A closed connection is the earliest sign that istiod stopped. aiohttp's own connectors do not
-    report it, and do not tell whether a connection failed before the other side was reached.
+    aiohttp's own connectors do not report that a connection has ended, nor whether it failed before
+    the other side was reached.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._protocol = _Protocol()
         self._transport: asyncio.Transport | None = None
+        self.ended = self._protocol.ended
 
     @property
     def connected(self) -> bool:
@@ -104,10 +99,6 @@ class Connection(aiohttp.BaseConnector):
             self._protocol.answered = True
             return response.status, bytes(answer)
 
-    async def ended(self) -> Literal[True]:
-        """Return when the connection is closed."""
-        return await self._protocol.ended.wait()
-
     def drop(self) -> None:
         """Close the connection now."""
         if self._transport:
@@ -122,8 +113,8 @@ class Connection(aiohttp.BaseConnector):
             self._protocol.close()
 
 
-class Found(NamedTuple):
-    """The result of a probe; ``connection`` is to the replica that injected, if one did."""
+class ProbeAnswer(NamedTuple):
+    """The result of asking; ``connection`` is to the replica that injected, if one did."""
 
     probe: Probe
     connection: Connection | None = None
@@ -151,7 +142,7 @@ def tls_context(target: ClientConfig) -> ssl.SSLContext:
     return tls
 
 
-async def ask(address: Address, url: str, tls: ssl.SSLContext, question: Question) -> Found:
+async def ask(address: Address, url: str, tls: ssl.SSLContext, question: Question) -> ProbeAnswer:
     """Ask the replica at ``address`` as if it had been found by ``url``; raises nothing."""
     uid = str(uuid.uuid4())
     connection = Connection()
@@ -163,15 +154,15 @@ async def ask(address: Address, url: str, tls: ssl.SSLContext, question: Questio
                 code, body = await connection.post(url, question.review(uid))
         except (aiohttp.ClientError, OSError, ValueError) as error:
             why = _why(error, connected=connection.connected)
-            return Found(refusal(f"{address}: {why}", asked=connection.connected))
+            return ProbeAnswer(refusal(f"{address}: {why}", asked=connection.connected))
         if code != 200:
-            said = body[:200].decode(errors="replace")
-            return Found(refusal(f"{address}: it answered {code}: {said}"))
+            message = body[:200].decode(errors="replace")
+            return ProbeAnswer(refusal(f"{address}: it answered {code}: {message}"))
         probe = answered(body, uid)
         if not probe.injected:
-            return Found(refusal(f"{address}: {probe.why}"))
+            return ProbeAnswer(refusal(f"{address}: {probe.why}"))
         stack.pop_all()
-        return Found(probe, connection)
+        return ProbeAnswer(probe, connection)
 
 
 def _why(error: Exception, *, connected: bool) -> str:

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from typing import TypeVar
+from typing import Any
 
 import msgspec
 
-from istio_aux.core import liveness, native
+from istio_aux.core import liveness
 from istio_aux.core.election import Since
 from istio_aux.core.injection import Hook, InjectionPolicy, hooks_of
-from istio_aux.core.injection_probe import Question, question, questions, refusal
-from istio_aux.core.liveness import Facts, Injector, Probe, State
-from istio_aux.core.mesh import Mesh
-from istio_aux.core.native import NativeCheck
+from istio_aux.core.injection_probe import questions
+from istio_aux.core.liveness import Facts, Injector, Mesh, State
 from istio_aux.core.policy import Capability
 from istio_aux.core.selectors import Selector
 from istio_aux.core.webhooks import (
@@ -32,16 +30,15 @@ from istio_aux.core.webhooks import (
     Configuration,
     ControlPlane,
     EndpointSlice,
+    Namespace,
     Service,
     sorted_before,
 )
 from istio_aux.injector import policies
-from istio_aux.injector.native_sidecars import NativeChecker
-from istio_aux.injector.probe import RHYTHM, ProbeLoop, Prober, Rhythm
-from istio_aux.injector.replica import Connection
+from istio_aux.injector.probe import InjectorProbe, Prober, Rhythm
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import Backoff, InvalidNameError, jittered
+from istio_aux.kube.errors import Backoff, InvalidNameError
 from istio_aux.kube.objects import Key, key_of
 from istio_aux.kube.watch import Watch
 from istio_aux.telemetry import Telemetry
@@ -52,17 +49,79 @@ SETTLE = 0.5
 """Seconds to wait for first answers before publishing: a new endpoint of a live injector, or the
 first list of a new Service, is not news by itself."""
 
-PORT = "https-webhook"
-"""Name of the webhook's port in istiod's Service (istio service.yaml)."""
+PORT = "https-webhook"  # name of the webhook's port in istiod's Service (istio service.yaml)
 
-_EXPECTED = frozenset({State.LIVE, State.ABSENT, State.DEACTIVATED})
-"""States that need no attention."""
+_EXPECTED = frozenset({State.LIVE, State.ABSENT, State.DEACTIVATED})  # these need no attention
+
+_RHYTHM = Rhythm()
 
 
-InjectorProbe = ProbeLoop[tuple[Address, ...], Probe]
-NativeProbe = ProbeLoop[tuple[Configuration, ...], NativeCheck]
-K = TypeVar("K", Service, ClientConfig)
-P = TypeVar("P", "Slices", InjectorProbe, NativeProbe)
+class Namespaces(Mapping[str, Mapping[str, str]]):
+    """Labels by the name of the namespace; handles a watch of all namespaces."""
+
+    def __init__(self, changed: Callable[[str], None]) -> None:
+        """Begin empty; ``changed`` is called with the name when labels change, or exist no more."""
+        self._found: dict[str, Namespace] = {}
+        self._changed = changed
+
+    def __getitem__(self, name: str) -> Mapping[str, str]:
+        return self._found[name].labels
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def apply(self, resource: Namespace) -> None:
+        """A namespace exists and looks like this."""
+        name = resource.metadata.name
+        known = self._found.get(name)
+        self._found[name] = resource
+        if known is None or known.labels != resource.labels:
+            self._changed(name)
+
+    def delete(self, key: Key, _last: Namespace | None) -> None:
+        """A namespace is gone, unless there is a new one of the same name."""
+        known = self._found.get(key.name)
+        if known and known.metadata.uid == key.uid:
+            del self._found[key.name]
+            self._changed(key.name)
+
+
+class Slices:
+    """Watches the EndpointSlices of one Service: a cluster may have thousands of others."""
+
+    def __init__(
+        self, client: Client, service: Service, news: asyncio.Event, telemetry: Telemetry
+    ) -> None:
+        """Prepare `watch`; ``news`` is set after each change."""
+        self.found: dict[Key, EndpointSlice] = {}
+        self._news = news
+        self.watch = Watch(
+            client,
+            actions.collection("discovery.k8s.io/v1", "endpointslices", service.namespace),
+            EndpointSlice,
+            self,
+            selection={"labelSelector": f"{SERVICE}={service.name}"},
+            restarted=lambda reason: telemetry.watch_restarts.labels(reason).inc(),
+            backoff=Backoff(first=0.25, longest=5.0),
+        )
+
+    def addresses(self) -> tuple[Address, ...]:
+        """Return the addresses of the ready endpoints, sorted."""
+        found = (each.addresses(PORT) for each in self.found.values())
+        return tuple(sorted({address for addresses in found for address in addresses}))
+
+    def apply(self, resource: EndpointSlice) -> None:
+        """A slice exists and looks like this."""
+        self.found[key_of(resource)] = resource
+        self._news.set()
+
+    def delete(self, key: Key, _last: EndpointSlice | None) -> None:
+        """A slice is gone."""
+        self.found.pop(key, None)
+        self._news.set()
 
 
 class Watcher:
@@ -71,6 +130,7 @@ class Watcher:
     Attributes:
         mesh: everything that is known, replaced at each change.
         called_before: Istio's configurations that the API server calls before ours, sorted.
+        since: since when injectors are in their states, by configuration.
     """
 
     def __init__(
@@ -83,7 +143,7 @@ class Watcher:
         ours: str | None = None,
         root: str | None = None,
         selector: Selector | None = None,
-        rhythm: Rhythm = RHYTHM,
+        rhythm: Rhythm = _RHYTHM,
     ) -> None:
         """Prepare; nothing is asked before `run`.
 
@@ -99,6 +159,7 @@ class Watcher:
         """
         self.mesh = Mesh()
         self.called_before: tuple[str, ...] = ()
+        self.since: Mapping[str, Since] = {}
         self._client, self._namespaces, self._telemetry = client, namespaces, telemetry
         self._changed, self._ours, self._root = changed, ours, root
         self._selector, self._rhythm = selector, rhythm
@@ -106,29 +167,28 @@ class Watcher:
         self._configurations: dict[Key, Configuration] = {}
         self._hooks: tuple[Hook, ...] = ()
         self._policies: dict[ControlPlane, InjectionPolicy] = {}
-        self._targets: Mapping[ClientConfig, Sequence[tuple[str, str]]] = {}
         self._prober = Prober(client, telemetry)
         self._slices: dict[Service, Slices] = {}
-        self._probes: dict[ClientConfig, InjectorProbe] = {}
-        self._natives: dict[ClientConfig, NativeProbe] = {}
-        self._tasks: dict[object, asyncio.Task[None]] = {}
-        self._since: dict[str, Since] = {}
-        self._recalled: Mapping[str, Since] = {}
-        self._logged: dict[str, State] = {}
-        self._logged_capability: tuple[Capability, str] | None = None
+        self._probes: dict[tuple[ClientConfig, tuple[Address, ...]], InjectorProbe] = {}
+        self._tasks: dict[Slices | InjectorProbe, asyncio.Task[None]] = {}
 
     def apply(self, resource: Configuration) -> None:
         """A configuration exists and looks like this."""
         self._configurations[key_of(resource)] = resource
-        self._compare()
+        self._reconfigured()
 
     def delete(self, key: Key, _last: Configuration | None) -> None:
         """A configuration is gone."""
         self._configurations.pop(key, None)
-        self._compare()
+        self._reconfigured()
 
-    def _compare(self) -> None:
-        """Report when other configurations are called before ours than before."""
+    def _reconfigured(self) -> None:
+        """Ask again, and report when other configurations are called before ours than before."""
+        self._hooks = hooks_of(self._configurations.values())
+        planes = {hook.control_plane for hook in self._hooks}
+        self._policies = {key: found for key, found in self._policies.items() if key in planes}
+        for probe in self._probes.values():
+            probe.reconfigured.set()
         self._news.set()
         names = sorted_before(self._ours or "", self._configurations.values())
         if names == self.called_before:
@@ -145,24 +205,19 @@ class Watcher:
     def shown(self) -> list[Injector]:
         """Return what `/status` shows; nothing until it is known."""
         return [
-            msgspec.structs.replace(found, since=self._since[found.configuration].since)
+            msgspec.structs.replace(found, since=self.since[found.configuration].since)
             for found in (self.mesh.injectors if self.mesh.known else ())
         ]
 
-    @property
-    def since(self) -> Mapping[str, Since]:
-        """Since when injectors are in their states, by configuration; or what was recalled."""
-        return self._since if self.mesh.known else self._recalled
-
     def recall(self, since: Mapping[str, Since]) -> None:
-        """Take over `since` from the present or last leader; what this process saw itself stays."""
+        """Take over `since` from the present or last leader, for injectors in the same state."""
         if not self.mesh.known:
-            self._recalled = since
+            self.since = since
             return
-        for name, known in self._since.items():
-            told = since.get(name)
-            if told and told.state == known.state:
-                self._since[name] = told
+        self.since = {
+            name: told if (told := since.get(name)) and told.state == known.state else known
+            for name, known in self.since.items()
+        }
 
     async def run(self, listed: asyncio.Event) -> None:
         """Watch and publish until cancelled, from when all configurations are ``listed``."""
@@ -171,28 +226,21 @@ class Watcher:
         deadline = clock() + SETTLE
         try:
             while True:
-                pause: float | None = self._rhythm.other
                 self._news.clear()
-                try:
-                    self._follow()
-                    if not self._settled and clock() < deadline:
-                        await self._wait(deadline - clock())
-                        continue
-                    self._publish()
-                    # A watch that fails reports nothing.
-                    pause = self._rhythm.other if self._unlisted else None
-                # The process serves admission, too: it goes on.
-                except Exception as error:
-                    self._telemetry.internal_errors.inc()
-                    extra = {"event": "internal-error"}
-                    _log.exception("injector watcher: %s", error, extra=extra)
-                    await asyncio.sleep(self._rhythm.other)
-                await self._wait(pause)
+                self._follow()
+                if not self._settled and clock() < deadline:
+                    await self._wait(deadline - clock())
+                    continue
+                self._publish()
+                # A watch that fails reports nothing.
+                await self._wait(self._rhythm.other if self._unlisted else None)
                 deadline = clock() + SETTLE
         finally:
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            for each in (self._slices, self._probes, self._tasks):
+                each.clear()
 
     async def _wait(self, pause: float | None) -> None:
         with suppress(TimeoutError):
@@ -201,93 +249,56 @@ class Watcher:
 
     @property
     def _settled(self) -> bool:
-        loops = (*self._probes.values(), *self._natives.values())
-        return not self._unlisted and all(loop.settled for loop in loops)
+        return not self._unlisted and all(probe.settled for probe in self._probes.values())
 
     @property
     def _unlisted(self) -> frozenset[Service]:
         """Services whose endpoints are unknown, perhaps for good."""
         found = self._slices.items()
-        return frozenset(service for service, slices in found if not slices.listed)
+        return frozenset(service for service, it in found if not it.watch.synced.is_set())
 
     def _follow(self) -> None:
         """Watch the Services behind the webhooks and probe their injectors; stop all others.
 
         Raises:
-            Exception: a watch or probe ended; the next call starts it again.
+            Exception: a watch or probe ended.
         """
-        configurations = tuple(self._configurations.values())
-        self._hooks = hooks_of(configurations)
-        planes = {hook.control_plane for hook in self._hooks}
-        self._policies = {key: found for key, found in self._policies.items() if key in planes}
-        self._targets = liveness.targets(configurations, root=self._root)
-        self._keep(self._slices, {s for s in map(_service, self._targets) if s}, self._watch)
-        self._keep(self._probes, self._targets.keys(), self._probe)
-        self._keep(self._natives, self._targets.keys(), self._native_probe)
+        for task in self._tasks.values():
+            if task.done():
+                task.result()
+        targets = liveness.targets(self._configurations.values(), root=self._root)
+        services = {service for service in map(_service, targets) if service}
+        for gone in self._slices.keys() - services:
+            self._tasks.pop(self._slices.pop(gone)).cancel()
+        for service in services - self._slices.keys():
+            slices = Slices(self._client, service, self._news, self._telemetry)
+            self._slices[service] = slices
+            self._start(slices, slices.watch.run())
         facts = self._facts()
-        for target, probe in self._probes.items():
-            probe.look(self._addresses(target, facts))
-        for target, loop in self._natives.items():
-            found = self._probes[target].result
-            possible = found and found.injected and found.native is not Capability.CLASSIC
-            loop.look(configurations if possible else None)
+        found = {target: self._addresses(target, facts) for target in targets}
+        wanted = {(target, where) for target, where in found.items() if where is not None}
+        for gone in self._probes.keys() - wanted:
+            self._tasks.pop(self._probes.pop(gone)).cancel()
+        for target, addresses in wanted - self._probes.keys():
+            probe = self._probe(target, addresses)
+            self._probes[target, addresses] = probe
+            self._start(probe, probe.run())
 
-    def _keep(self, parts: dict[K, P], wanted: Collection[K], make: Callable[[K], P]) -> None:
-        for key, part in list(parts.items()):
-            task = self._tasks[part]
-            if key not in wanted or task.done():
-                del parts[key], self._tasks[part]
-                task.cancel()
-                if task.done() and not task.cancelled():
-                    task.result()
-        for key in wanted - parts.keys():
-            part = parts[key] = make(key)
-            task = self._tasks[part] = asyncio.create_task(part.run())
-            task.add_done_callback(lambda _task: self._news.set())
+    def _start(self, part: Slices | InjectorProbe, work: Coroutine[Any, Any, None]) -> None:
+        task = self._tasks[part] = asyncio.create_task(work)
+        task.add_done_callback(lambda _task: self._news.set())
 
-    def _watch(self, service: Service) -> Slices:
-        return Slices(self._client, service, self._news.set, self._telemetry)
-
-    def _probe(self, target: ClientConfig) -> InjectorProbe:
-        return ProbeLoop(
-            str(_service(target) or target.url), partial(self._ask, target),
-            partial(refusal, asked=False), self._news.set,
-            telemetry=self._telemetry, rhythm=self._rhythm,
-        )  # fmt: skip
-
-    def _native_probe(self, target: ClientConfig) -> NativeProbe:
-        def pods() -> Iterable[Question]:
+    def _probe(self, target: ClientConfig, addresses: tuple[Address, ...]) -> InjectorProbe:
+        return InjectorProbe(
+            self._prober, target, addresses,
             # A webhook may be called in some namespaces only: those with our pods come first.
-            names = self._targets.get(target, ())
-            return questions(names, self._hooks, self._namespaces, self._selector)
-
-        checker = NativeChecker(self._client, pods, self._rhythm)
-        return ProbeLoop(
-            f"native sidecars of {_service(target) or target.url}", checker.ask,
-            native.unknown, self._news.set,
-            telemetry=self._telemetry, rhythm=self._rhythm, keeps=True,
+            questions=lambda: questions(target, self._hooks, self._namespaces, self._selector),
+            read_policies=partial(self._read_policies, target),
+            news=self._news, telemetry=self._telemetry, rhythm=self._rhythm,
         )  # fmt: skip
 
-    async def _ask(
-        self, target: ClientConfig, addresses: tuple[Address, ...], _last: Probe | None
-    ) -> tuple[Probe, float, Connection | None]:
-        """Ask an injector, and read the policies that belong to the answer; see `probe.Ask`."""
-        names = self._targets.get(target, ())
-        pod = question(target, names, self._hooks, self._namespaces)
-        probe, connection = await self._prober.ask(target, addresses, pod)
-        if not probe.injected:
-            return probe, self._rhythm.other, None
-        try:
-            await self._read_policies(names)
-        except BaseException:
-            if connection:
-                connection.drop()
-            raise
-        return probe, jittered(self._rhythm.live), connection
-
-    async def _read_policies(self, names: Sequence[tuple[str, str]]) -> None:
-        hooks = (hook for hook in self._hooks if (hook.configuration, hook.webhook) in names)
-        for plane in {hook.control_plane for hook in hooks}:
+    async def _read_policies(self, target: ClientConfig) -> None:
+        for plane in {hook.control_plane for hook in self._hooks if hook.target == target}:
             policy = await policies.read(self._client, plane, self._policies.get(plane))
             if policy:
                 self._policies[plane] = policy
@@ -301,29 +312,32 @@ class Watcher:
         if (service := _service(target)) is None:
             return ()
         slices = self._slices[service]
-        return slices.addresses() if slices.listed or slices.failed else None
+        known = slices.watch.synced.is_set() or slices.watch.trouble
+        return slices.addresses() if known else None
 
     def _facts(self) -> Facts:
         return Facts(
             slices=[each for slices in self._slices.values() for each in slices.found.values()],
             unseen=self._unlisted,
-            probes={key: loop.result for key, loop in self._probes.items() if loop.result},
-            checks={key: loop.result for key, loop in self._natives.items() if loop.result},
+            probes={target: it.result for (target, _), it in self._probes.items() if it.result},
         )
 
     def _publish(self) -> None:
-        facts = self._facts()
-        mesh = Mesh(
-            injectors=liveness.evaluate(self._configurations.values(), facts, root=self._root),
-            hooks=self._hooks,
-            policies=dict(self._policies),
-            known=self.mesh.known
-            or all(
-                target in facts.probes or not liveness.can_be_probed(target, facts)
-                for target in self._probes
+        facts, found = self._facts(), self._configurations.values()
+        before, mesh = (
+            self.mesh,
+            Mesh(
+                injectors=liveness.evaluate(found, facts, root=self._root),
+                hooks=self._hooks,
+                policies=dict(self._policies),
+                known=self.mesh.known
+                or all(
+                    target in facts.probes or not liveness.can_be_probed(target, facts)
+                    for target in liveness.targets(found, root=self._root)
+                ),
             ),
         )
-        if mesh == self.mesh:
+        if mesh == before:
             return
         self.mesh = mesh
         states = {found.configuration: found.state for found in mesh.injectors}
@@ -331,96 +345,40 @@ class Watcher:
             self._telemetry.injectors.labels(state).set(list(states.values()).count(state))
         if mesh.known:
             now = datetime.now(UTC)
-            # What was recalled counts once: this process sees later changes itself.
-            before, self._recalled = self._since or self._recalled, {}
-            self._since = {
-                name: known if (known := before.get(name)) and known.state == state
+            self.since = {
+                name: known if (known := self.since.get(name)) and known.state == state
                 else Since(state, now)
                 for name, state in states.items()
             }  # fmt: skip
-            self._report(mesh)
+            _report(before if before.known else Mesh(), mesh)
         self._changed(mesh)
 
-    def _report(self, mesh: Mesh) -> None:
-        """Log each new state, and a new capability once it is known."""
-        for found in mesh.injectors:
-            if self._logged.get(found.configuration) is not found.state:
-                extra = {
-                    "event": "injector",
-                    "configuration": found.configuration,
-                    "revision": found.revision,
-                    "state": found.state,
-                    "why": found.why,
-                    "native": found.native,
-                }
-                _log.log(
-                    logging.INFO if found.state in _EXPECTED else logging.WARNING,
-                    "%s: %s: %s", found.configuration or "no injector", found.state, found.why,
-                    extra=extra,
-                )  # fmt: skip
-        self._logged = {found.configuration: found.state for found in mesh.injectors}
-        capability, why = reported = mesh.capability, mesh.capability_why
-        if why and reported != self._logged_capability:
-            self._logged_capability = reported
+
+def _report(before: Mesh, mesh: Mesh) -> None:
+    """Log each new state, and a new capability once it is known."""
+    logged = {found.configuration: found.state for found in before.injectors}
+    for found in mesh.injectors:
+        if logged.get(found.configuration) is not found.state:
+            extra = {
+                "event": "injector",
+                "configuration": found.configuration,
+                "revision": found.revision,
+                "state": found.state,
+                "why": found.why,
+                "native": found.native,
+            }
             _log.log(
-                logging.WARNING if capability is Capability.UNKNOWN else logging.INFO,
-                "start: %s: %s", capability, why,
-                extra={"event": "capability", "capability": capability, "why": why},
+                logging.INFO if found.state in _EXPECTED else logging.WARNING,
+                "%s: %s: %s", found.configuration or "no injector", found.state, found.why,
+                extra=extra,
             )  # fmt: skip
-
-
-class Slices:
-    """Watches the EndpointSlices of one Service: a cluster may have thousands of others.
-
-    Attributes:
-        found: all slices.
-    """
-
-    def __init__(
-        self,
-        client: Client,
-        service: Service,
-        changed: Callable[[], None],
-        telemetry: Telemetry,
-    ) -> None:
-        """Prepare; ``changed`` is called after each change."""
-        self.found: dict[Key, EndpointSlice] = {}
-        self._changed = changed
-        self._watch = Watch(
-            client,
-            actions.collection("discovery.k8s.io/v1", "endpointslices", service.namespace),
-            EndpointSlice,
-            self,
-            selection={"labelSelector": f"{SERVICE}={service.name}"},
-            restarted=lambda reason: telemetry.watch_restarts.labels(reason).inc(),
-            backoff=Backoff(first=0.25, longest=5.0),
-        )
-        self.run = self._watch.run
-
-    @property
-    def listed(self) -> bool:
-        """Whether all of them are in `found`."""
-        return self._watch.synced.is_set()
-
-    @property
-    def failed(self) -> bool:
-        """Whether the last attempt to list or watch them failed."""
-        return self._watch.trouble is not None
-
-    def addresses(self) -> tuple[Address, ...]:
-        """Return the addresses of the ready endpoints, sorted."""
-        found = (each.addresses(PORT) for each in self.found.values())
-        return tuple(sorted({address for addresses in found for address in addresses}))
-
-    def apply(self, resource: EndpointSlice) -> None:
-        """A slice exists and looks like this."""
-        self.found[key_of(resource)] = resource
-        self._changed()
-
-    def delete(self, key: Key, _last: EndpointSlice | None) -> None:
-        """A slice is gone."""
-        self.found.pop(key, None)
-        self._changed()
+    capability, why = mesh.native.capability, mesh.native.why
+    if why and mesh.native != before.native:
+        _log.log(
+            logging.WARNING if capability is Capability.UNKNOWN else logging.INFO,
+            "start: %s: %s", capability, why,
+            extra={"event": "capability", "capability": capability, "why": why},
+        )  # fmt: skip
 
 
 def _service(target: ClientConfig) -> Service | None:
