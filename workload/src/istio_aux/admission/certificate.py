@@ -1,8 +1,7 @@
 """The webhook's certificate, which may be replaced while connections are open.
 
-`load_cert_chain` with a pair that does not match breaks a live context, and a rotation replaces two
-files one after the other. So each pair is loaded into a new context, and serves the next handshakes
-only if that succeeds. Expiry is not checked: the client judges it by its own clock.
+A rotation replaces two files one after the other, and a pair that does not match breaks a live
+context. So each pair is loaded into a new one. Expiry is not checked: the client does that.
 """
 
 from __future__ import annotations
@@ -14,8 +13,7 @@ from pathlib import Path
 
 _log = logging.getLogger(__name__)
 
-POLL = 2.0
-"""Seconds between two looks at the files."""
+POLL = 2.0  # Seconds between two looks at the files.
 
 
 class CertificateError(Exception):
@@ -63,7 +61,7 @@ class Certificate:
             self.reload()
 
     def _look(self) -> list[tuple[int, int, int] | None]:
-        """What a change shows in, also of a link that leads elsewhere, as in a mounted Secret."""
+        """What differs after a change, also of a link as in a mounted Secret."""
         seen: list[tuple[int, int, int] | None] = []
         for file in self._files:
             try:

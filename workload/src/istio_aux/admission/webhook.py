@@ -16,23 +16,21 @@ from istio_aux.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
 
-MUTATE, INJECT = "/mutate", "/inject"
-"""What a review is for: how a pod starts, or that it asks for a sidecar."""
+MUTATE, INJECT = "/mutate", "/inject"  # How a pod starts; that it asks for a sidecar, too.
 JSON = "application/json"
 
+# Bytes of a body. The API server accepts objects of 3 MiB, and etcd stores 1.5 MB.
 BODY = 4 << 20
-"""Bytes of a body. The API server accepts objects of 3 MiB, and etcd stores 1.5 MB."""
+# Bytes of all bodies that are being received; a request for more gets 503. The first bytes of each
+# do not count: nearly all reviews are smaller, so clients that exhaust this stop only large ones.
 BODIES = 128 << 20
-"""Bytes of all bodies that are being received; a request for more gets 503."""
 UNCOUNTED = 64 << 10
-"""Bytes of each body that `BODIES` does not count. Nearly all reviews are smaller: clients that
-exhaust the memory for bodies stop only large ones."""
 
+# How an error answer is counted.
 _OUTCOMES = {
     400: "malformed", 404: "not-allowed", 405: "not-allowed", 408: "timeout", 413: "too-large",
     415: "not-allowed", 503: "busy",
 }  # fmt: skip
-"""How an error answer is counted."""
 
 
 class Webhook:

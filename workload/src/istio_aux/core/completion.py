@@ -16,9 +16,9 @@ from istio_aux.core.pod import (
     Terminated,
 )
 
+# Reason of a state that was lost during a restart of all containers; the kubelet starts the
+# container again whatever its exit code (k8s@1.36 pkg/kubelet/kubelet_pods.go getPhase).
 RESTARTING_ALL = "RestartingAllContainers"
-"""Reason of a state that was lost during a restart of all containers; the kubelet starts the
-container again whatever its exit code (k8s@1.36 pkg/kubelet/kubelet_pods.go getPhase)."""
 _RESTARTING_RULES = frozenset({"Restart", "RestartAllContainers"})
 
 

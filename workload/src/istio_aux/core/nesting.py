@@ -10,15 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Generator
 
-DEEPEST = 64
-"""Levels that stay. We read 13 of a list of pods."""
+DEEPEST = 64  # Levels that stay. We read 13 of a list of pods.
 
+# Brackets and strings in one text. More takes tens of milliseconds; a pod of 1.5 MB, the most that
+# etcd stores, has fewer unless somebody made it for that.
 MOST = 200_000
-"""Brackets and strings in one text. More takes tens of milliseconds; a pod of 1.5 MB, the most that
-etcd stores, has fewer unless somebody made it for that."""
 
-_STRETCH = 4096
-"""Tokens between two pauses of `cutting`: less than a millisecond."""
+_STRETCH = 4096  # Tokens between two pauses of `cutting`: less than a millisecond.
 
 _TOKEN = re.compile(
     rb'[^"\[\]{}]*+(?:("managedFields"\s*+:\s*+\[)|([\[{])|([\]}])|"(?:[^"\\]++|\\.)*+"?|\Z)',

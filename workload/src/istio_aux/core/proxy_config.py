@@ -9,7 +9,6 @@ is go-yaml v2; what that refuses is refused here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
 from typing import cast
 
 import yaml
@@ -18,21 +17,15 @@ from istio_aux.core.pod import Struct
 
 ANNOTATION = "proxy.istio.io/config"
 HOLD = "holdApplicationUntilProxyStarts"
-HOLD_PROTO = "hold_application_until_proxy_starts"
-"""The same field by its proto name, which jsonpb accepts as well."""
+HOLD_PROTO = "hold_application_until_proxy_starts"  # jsonpb accepts the proto name as well.
 
+# Bounds on what is parsed, so that it delays other reviews little. Real texts are far smaller.
 _MAX_LENGTH = 16 * 1024
-"""Longer texts are left alone: parsing them delays other reviews, and real ones are far smaller."""
-_MAX_CACHED = 4 * 1024
-"""Longer texts are not cached, which bounds the cache."""
-_MAX_DEPTH = 100
-"""libyaml's scanner takes time quadratic in the depth."""
-_MAX_EVENTS = 1000
-"""Each takes 10 us, and 16 KiB may have 16,000. A real text has a hundred."""
+_MAX_DEPTH = 100  # libyaml's scanner takes time quadratic in the depth.
+_MAX_EVENTS = 1000  # Each takes 10 us, and 16 KiB may have 16,000. A real text has a hundred.
 
 _LINE = f"{HOLD}: true"
-_FLOW_ENTRY = f'"{HOLD}": true'
-"""With quotes, so that JSON stays JSON."""
+_FLOW_ENTRY = f'"{HOLD}": true'  # With quotes, so that JSON stays JSON.
 _BOM = "\ufeff"
 
 _Signature = tuple[object, ...]
@@ -51,10 +44,10 @@ _BOOLEANS = {  # go-yaml v2 resolve.go resolveMapList.
     for spelling in (word, word.title(), word.upper())
 }
 _NULLS = {"", "~", "null", "Null", "NULL"}
+# Numbers that JSON cannot express.
 _NO_JSON = {sign + text for sign in ("", "+", "-") for text in (".inf", ".Inf", ".INF")} | {
     ".nan", ".NaN", ".NAN",
 }  # fmt: skip
-"""Numbers that JSON cannot express."""
 
 
 class Merge(Struct, frozen=True):
@@ -63,10 +56,8 @@ class Merge(Struct, frozen=True):
     text: str | None
     reason: str
     warning: str | None = None
-    holds: bool = False
-    """Whether the resulting text asks Istio for hold."""
-    refused: bool = False
-    """Whether Istio refuses the text, and the pod with it."""
+    holds: bool = False  # The resulting text asks Istio for hold.
+    refused: bool = False  # Istio refuses the text, and the pod with it.
 
     @property
     def declined(self) -> bool:
@@ -88,12 +79,10 @@ def hold(text: str | None) -> Merge:
         return _added(_LINE)
     if len(text) > _MAX_LENGTH:
         return _left_alone(f"it is longer than {_MAX_LENGTH // 1024} KiB")
-    return _merge.__wrapped__(text) if len(text) > _MAX_CACHED else _merge(text)
+    return _merge(text)
 
 
-@lru_cache(maxsize=256)
 def _merge(text: str) -> Merge:
-    """Merge into a text that is not empty; cached, because all pods of a Job have the same text."""
     # Positions in the text do not count the byte order mark, which must stay first.
     mark, text = (_BOM, text[1:]) if text.startswith(_BOM) else ("", text)
     if _BOM in text:
@@ -235,8 +224,8 @@ def _parse(text: str) -> list[yaml.Event]:
 
 def _check_json(events: list[yaml.Event], anchors: dict[str, yaml.NodeEvent]) -> None:
     """Refuse what YAMLToJSON cannot convert."""
+    # For each open collection, the key whose value comes next.
     keys: list[yaml.NodeEvent | None] = []
-    """For each open collection, the key whose value comes next."""
     in_mapping: list[bool] = []
     for event in events:
         if isinstance(event, yaml.CollectionEndEvent):

@@ -58,7 +58,7 @@ SHORTEST = 0.25  # Seconds of a sleep: the clock of a node may put the end off a
 _OLDER = "the API server answered with an older state of the pod"
 
 Due = Literal["quit", "report", "blocked"]
-Trouble = Literal["stuck", "blocked", "lost"]
+Trouble = Literal["stuck", "blocked", "lost", "would quit"]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -286,7 +286,7 @@ class PodState:
         return not known
 
     def trouble(self, scope: QuitScope) -> tuple[Trouble, TroubledPod] | None:
-        """The pod as it is shown if it is stuck, blocked or lost."""
+        """The pod if it is stuck, blocked or lost, or if only a dry run leaves it waiting."""
         if self.left or not self.is_selected(scope):
             return None
         task, failure = self.task, self.task.failure if self.task else ""
@@ -295,6 +295,8 @@ class PodState:
         if self.verdict == "report":
             reason = f"{self.reason}; {failure}" if failure else self.reason
             return "lost", TroubledPod(*self.key, reason)
+        if scope.mode is QuitMode.DRY_RUN and self.verdict == "quit":
+            return "would quit", TroubledPod(*self.key, self.reason)
         if scope.leading and task and task.due == "quit" and task.failures >= STUCK_AFTER:
             since = self.since or self.first_seen
             return "stuck", TroubledPod(*self.key, failure, since=since, attempts=task.attempts)

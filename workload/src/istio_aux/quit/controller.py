@@ -86,16 +86,14 @@ class Selection:
 
 
 class Slots:
-    """So many slots; pods of one node have half of them at most, those of a namespace a quarter.
+    """Bounds the attempts at once: a node has at most half of the slots, a namespace a quarter.
 
-    A node may hang, and so may the agents of a tenant. On a cluster of one node the other tenants
-    still have a share. A slot is held until the request has ended, so that a slow API server never
-    sees more of them at once; deadlines bound that.
+    A node may hang, and so may the agents of a tenant. A slot is held until the request has ended,
+    so that a slow API server never sees more of them at once.
     """
 
     def __init__(self, number: int) -> None:
         self._number, self._free = number, asyncio.Semaphore(number)
-        # A share is forgotten with the last pod that waits for it.
         self._shares = WeakValueDictionary[str, asyncio.Semaphore]()
 
     @asynccontextmanager
@@ -131,11 +129,7 @@ class Controller:
         limits: Limits | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """Prepare; nothing is asked of the open ``client`` before pods come in.
-
-        Pods of namespaces that ``selector`` matches count, without one those of all namespaces.
-        ``clock`` returns the present time with a zone.
-        """
+        """Without a ``selector`` all namespaces count. ``clock`` returns a time with a zone."""
         limits = limits or Limits()
         self._scope = QuitScope(
             policy=policy or Policy(), limits=limits, mode=mode, leading=leading
@@ -153,7 +147,7 @@ class Controller:
             (telemetry.stuck_pods, lambda: len(self.stuck())),
             (telemetry.blocked_pods, lambda: len(self.blocked())),
             (telemetry.lost_pods, lambda: len(self.lost())),
-            (telemetry.would_quit_pods, self._would_quit),
+            (telemetry.would_quit_pods, lambda: len(self._troubled("would quit"))),
         ):
             gauge.set_function(lambda count=count: count() if self._scope.leading else 0)
 
@@ -185,10 +179,7 @@ class Controller:
             self._steer(state)
 
     def lead(self, leading: bool) -> None:
-        """Become the process that acts, or stop acting: then nothing new begins.
-
-        Pods are followed all the time, so that the next leader finds all work at once.
-        """
+        """Become the process that acts, or stop acting. Pods are followed in any case."""
         self._scope.leading = self._recorder.leading = leading
         for state in list(self._states.values()):
             self._steer(state)
@@ -229,13 +220,6 @@ class Controller:
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
-
-    def _would_quit(self) -> int:
-        """How many selected pods only a dry run leaves waiting."""
-        if self._scope.mode is not QuitMode.DRY_RUN:
-            return 0
-        waiting = (state for state in self._states.values() if state.verdict == "quit")
-        return sum(not state.left and state.is_selected(self._scope) for state in waiting)
 
     def _reselect(self, namespace: str) -> None:
         for state in list(self._states.values()):
