@@ -17,7 +17,6 @@ from istio_aux.core.rollout import (
     observed,
     refused,
     started,
-    superseded,
 )
 from msgspec import structs
 
@@ -95,14 +94,12 @@ class World:
             assert owner not in self.open
             assert owner not in self.hopeless
             rollout = started(self.rollouts[owner], pods, chosen, self.now)
-            outcome = self._random.choice(["evicted", "unanswered", "refused", "superseded"])
+            outcome = self._random.choice(["evicted", "unanswered", "refused"])
             if outcome == "evicted":
                 self.open[owner] = Open(chosen, self._seconds)
                 self._change(owner, structs.replace(chosen, deleting=True, restart=False))
             if outcome == "refused":
                 rollout = refused(rollout, "429", self.now, LIMITS)
-            if outcome == "superseded":
-                rollout = superseded(rollout, "409", self.now, LIMITS)
             self.rollouts[owner] = rollout
         recent = [o for o in self.open.values() if self._seconds < o.since + LIMITS.patience]
         assert len(recent) <= LIMITS.at_once

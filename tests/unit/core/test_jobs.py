@@ -109,6 +109,8 @@ def test_a_pod_of_a_job_that_is_not_suspended_is_evicted_below_its_limit(
             job(SPARKJOB, status={"failed": 4, "terminating": 1,
                                   "uncountedTerminatedPods": {"failed": ["a"]}}),
             "its Job would fail: 6 failures of backoffLimit 6"),
+        row("with a limit for each index", job(SPARKJOB, backoffLimitPerIndex=2),
+            "its index might fail: it has a backoffLimitPerIndex"),
         row("that may not fail at all", job(SPARKJOB, backoffLimit=0),
             "its Job would fail: 0 failures of backoffLimit 0"),
         row("whose limit is not known", job(SPARKJOB, backoffLimit=None),
@@ -136,16 +138,6 @@ def test_a_pod_of_a_job_that_is_not_suspended_is_evicted_below_its_limit(
 )  # fmt: skip
 def test_no_pod_of_a_job_that_would_suffer_is_touched(found: Job, because: str) -> None:
     assert jobs.replace_pod(found, pod(), meshed=False) == KeepPod(because)
-
-
-@pytest.mark.parametrize(
-    ("said", "way"),
-    [("0", EvictPod), ("1", EvictPod), ("2", KeepPod), ("", KeepPod), ("many", KeepPod)],
-)
-def test_a_pod_whose_index_would_fail_is_not_evicted(said: str, way: type) -> None:
-    found = job(SPARKJOB, backoffLimit=2**31 - 1, backoffLimitPerIndex=2)
-    its = pod(annotations={jobs.INDEX_FAILURES: said})
-    assert isinstance(jobs.replace_pod(found, its, meshed=False), way)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from istio_aux.core.rollout import (
     replica,
     restored,
     started,
-    superseded,
 )
 from unit.core.pods import RUNNING
 from unit.core.restart_story import LIMITS, Story, bare, going, meshed
@@ -168,17 +167,6 @@ def test_the_longer_of_our_own_delay_and_retry_after_counts(
 ) -> None:
     after = refused(Rollout(refusals=refusals), "429", NOW, LIMITS, asked=asked)
     assert after.retry_at == retry_at
-
-
-def test_a_pod_that_has_changed_since_is_looked_at_again_soon() -> None:
-    """409 is no refusal: nobody waits longer for it the next time."""
-    story = Story(bare("a"))
-    for _ in range(3):
-        story.evict()
-        story.rollout = superseded(story.rollout, "409", story.now, LIMITS)
-        assert isinstance(story.next, Hold)
-        assert isinstance(story.see(bare("a")), Next)
-    assert story.rollout.refusals == 0
 
 
 def test_a_success_forgets_the_refusals() -> None:

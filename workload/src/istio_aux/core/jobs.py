@@ -15,8 +15,6 @@ import msgspec
 from istio_aux.core import ownership
 from istio_aux.core.pod import Condition, Metadata, OwnerReference, Pod, Struct
 
-# Annotation of a pod: how often its index has failed (with backoffLimitPerIndex).
-INDEX_FAILURES = "batch.kubernetes.io/job-index-failure-count"
 # Condition that an eviction sets on a pod (k8s@1.36 eviction.go); a suspension does not.
 _DISRUPTED = "DisruptionTarget"
 # Conditions of a Job whose controller makes no more pods (job_controller.go syncJob, 1.9
@@ -173,7 +171,7 @@ def replace_pod(job: Job, pod: Pod, *, meshed: bool) -> Way:
         return EvictPod("its end does not count: podFailurePolicy ignores DisruptionTarget")
     if next(_reasons_not_to_suspend(job, pod, meshed), None) is None:
         return SuspendJob("the Job is suspended until all its pods are gone, and makes new ones")
-    if reason := next(_reasons_to_fail(job, pod), None):
+    if reason := next(_reasons_to_fail(job), None):
         return KeepPod(reason)
     return EvictPod(
         f"its end counts as failure {_failures(job) + 1} of backoffLimit {job.spec.backoff_limit},"
@@ -217,7 +215,7 @@ def _reasons_not_to_suspend(job: Job, pod: Pod, meshed: bool) -> Iterator[str]:
         yield "another pod of it has its sidecar, and would lose its work"
 
 
-def _reasons_to_fail(job: Job, pod: Pod) -> Iterator[str]:
+def _reasons_to_fail(job: Job) -> Iterator[str]:
     """Why the Job might fail after an eviction."""
     for rule in _rules(job):
         if rule.action in {"FailJob", "FailIndex"} and (
@@ -227,11 +225,8 @@ def _reasons_to_fail(job: Job, pod: Pod) -> Iterator[str]:
     limit, failures = job.spec.backoff_limit or 0, _failures(job)
     if failures >= limit:
         yield f"its Job would fail: {failures} failures of backoffLimit {limit}"
-    per_index = job.spec.backoff_limit_per_index
-    if per_index is not None:
-        said = pod.annotations.get(INDEX_FAILURES, "")
-        if not (said.isdecimal() and len(said) < 10 and int(said) < per_index):
-            yield f"its index would fail: {said[:10] or 'unknown'} failures of {per_index}"
+    if job.spec.backoff_limit_per_index is not None:
+        yield "its index might fail: it has a backoffLimitPerIndex"
 
 
 def _failures(job: Job) -> int:

@@ -8,7 +8,7 @@ may be restarted at all is decided in `repair`.
 State       What happens                                         Next state
 =========== ==================================================== ===========
 idle        `started`: a pod is about to be evicted              replacing
-replacing   `refused`, `superseded`: the pod was not evicted     backing off
+replacing   `refused`: the pod was not evicted                   backing off
 replacing   `observed`: after ``doubt`` the pod is still there   backing off
 replacing   `observed`: a new pod is Ready with a sidecar        idle
 replacing   `observed`: a new pod has no sidecar either          failed
@@ -50,7 +50,6 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
     first_retry: float = 1.0
     last_retry: float = 300.0
     memory: float = 86400.0  # For a restart that did not help. One more is tried afterwards.
-    second_look: float = 1.0  # After a pod had changed since it was chosen. A watch lags by ms.
 
 
 class Moment(NamedTuple):
@@ -214,7 +213,7 @@ def started(rollout: Rollout, pods: Iterable[Replica], pod: Replica, now: Moment
 def refused(
     rollout: Rollout, why: str, now: Moment, limits: RolloutLimits, *, asked: float = 0.0
 ) -> Rollout:
-    """The API server did not evict the pod, usually because of a PodDisruptionBudget (429).
+    """The pod was not evicted: a disruption budget forbids it (429), or the pod has changed (409).
 
     The delay grows with each refusal, and is at least ``asked`` seconds (Retry-After).
     """
@@ -224,12 +223,6 @@ def refused(
         rollout, replacing=None, refusals=rollout.refusals + 1, refusal=why,
         retry_at=now.steady + max(wait, asked),
     )  # fmt: skip
-
-
-def superseded(rollout: Rollout, why: str, now: Moment, limits: RolloutLimits) -> Rollout:
-    """The pod had changed since it was chosen: it was not evicted, and nobody refused that."""
-    retry_at = now.steady + limits.second_look
-    return structs.replace(rollout, replacing=None, refusal=why, retry_at=retry_at)
 
 
 def restored(rollout: Rollout, noticed: datetime) -> Rollout:

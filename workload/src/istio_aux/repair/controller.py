@@ -373,13 +373,12 @@ class RepairController:
         why, now = failed.reason, self._now()
         if failed.changed:
             self._recorder.superseded(pod.key, why)
-            after = rollout.superseded(owner.rollout, why, now, self._limits)
         else:
             found = pod.reason if pod.replica.sidecar is Sidecar.MISSING else ""
             self._recorder.refused(pod.key, why, found)
-            after = rollout.refused(owner.rollout, why, now, self._limits, asked=failed.asked)
-        if owner.rollout.replacing and owner.rollout.replacing.pod.uid == pod.key.uid:
-            owner.rollout = after
+        before, asked = owner.rollout, failed.asked
+        if before.replacing and before.replacing.pod.uid == pod.key.uid:
+            owner.rollout = rollout.refused(before, why, now, self._limits, asked=asked)
 
     def _now(self) -> Moment:
         return Moment(asyncio.get_running_loop().time(), self._clock().timestamp())

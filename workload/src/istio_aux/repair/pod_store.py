@@ -31,7 +31,7 @@ _UNDECIDED = Replica("", "", Sidecar.UNKNOWN)
 _UNKNOWN = Expectation(expected=None, reason="Istio's injectors are not known yet")
 
 # Annotations that decide; others may be as long as the whole pod.
-_ANNOTATIONS = (INJECT, INJECTED, MIRROR, jobs.INDEX_FAILURES)
+_ANNOTATIONS = (INJECT, INJECTED, MIRROR)
 
 
 @dataclass(slots=True, eq=False)
@@ -99,7 +99,7 @@ class PodStore:
         self._join(stored, ownership.controller(pod))
         stored.application = shared(pod.labels.get(LABEL, ""))
         stored.running = pod.status.phase == "Running"
-        # What is skipped without knowing the injectors only a change of the pod can bring back.
+        # A pod that is skipped whatever the injectors do matters again only if it changes itself.
         action = repair.decide(pod, _UNKNOWN, self._policy, live=None)
         if isinstance(action, repair.Skip):
             stored.bare = None
