@@ -55,7 +55,7 @@ class FailureRule(Struct, frozen=True):
     """One of ``podFailurePolicy.rules``; the first that matches counts."""
 
     action: str = ""
-    # Nobody knows the exit code of a program that is told to stop: it may match or not.
+    # It may match or not: the exit code of a program that is told to stop is not known before.
     on_exit_codes: dict[str, object] | None = None
     on_pod_conditions: tuple[Condition, ...] | None = None
 
@@ -163,7 +163,7 @@ def replace_pod(job: Job, pod: Pod, *, meshed: bool) -> Way:
 
     Returns:
         The first that applies: the Job must be left alone; an eviction does not count as a failure;
-        the Job can be suspended; an eviction counts, and the Job can bear that.
+        the Job can be suspended; an eviction counts, and the Job has failures left.
     """
     if reason := next(_reasons_to_keep(job), None):
         return KeepPod(reason)

@@ -34,26 +34,19 @@ class Skip(RepairDecision, frozen=True, tag="ignore"):
 
 
 class ReportUnmeshed(RepairDecision, frozen=True, tag="report"):
-    """Do not restart the pod, which has no sidecar; the reason says why not.
+    """Do not restart the pod, which has no sidecar; the reason says why not."""
 
-    Attributes:
-        unmeshed: whether it should have one; False: that is not known.
-        waits: whether it is decided again as soon as the injector is live.
-    """
-
-    unmeshed: bool
-    waits: bool = False
+    unmeshed: bool  # Whether it should have one; False: that is not known.
+    waits: bool = False  # Whether it is decided again as soon as the injector is live.
 
 
 class Restart(RepairDecision, frozen=True, tag="restart"):
     """Replace the pod, only in the version that was seen.
 
-    Attributes:
-        suspend: whether its Job, which might fail after an eviction, is suspended for that (see
-            `suspension`). Other pods are evicted, never deleted: that would bypass
-            PodDisruptionBudgets.
+    It is evicted, never deleted: that would bypass PodDisruptionBudgets.
     """
 
+    # Whether its Job, which might fail after an eviction, is suspended instead: see `suspension`.
     suspend: bool = False
 
 
@@ -69,19 +62,16 @@ def decide(
     job: jobs.Job | None = None,
     meshed: bool = False,
 ) -> RepairAction:
-    """Decide what to do about ``pod``.
+    """Decide what to do about ``pod``. The first rule below that applies counts.
 
     Args:
-        pod: the pod, as complete and as recent as the caller has it.
-        expectation: whether it should have a sidecar, as things are now.
+        pod: the pod.
+        expectation: whether it should have a sidecar.
         policy: what the cluster admin set.
         live: whether the injector would give a new pod its sidecar; None: not known.
         job: the pod's controller as it was read, if that is a batch Job (`jobs.GONE` if it does
             not exist); None: not read yet. The training operator's Jobs are read by `suspension`.
         meshed: whether another pod of the same controller has a sidecar.
-
-    Returns:
-        The first rule below that applies; it never raises.
     """
     if reason := next(_reasons_to_skip(pod, policy), None):
         return Skip(reason=reason)

@@ -18,8 +18,8 @@ failed      `observed`: ``memory`` seconds have passed           idle
 any         `restored`: an earlier leader saw it fail            failed
 =========== ==================================================== ===========
 
-`next_step` says what to do in each state. An eviction that nobody answered needs no transition of
-its own: the pods show whether it happened.
+`next_step` says what to do in each state. After an eviction without an answer the pods show whether
+it happened.
 """
 
 from __future__ import annotations

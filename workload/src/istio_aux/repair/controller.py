@@ -32,17 +32,13 @@ from istio_aux.kube.objects import Key, key_of
 from istio_aux.recorder import RepairRecorder
 from istio_aux.repair.application_status import ApplicationMesh, application_status
 from istio_aux.repair.pod_store import BATCH, PodOwner, PodStore, StoredPod
-from istio_aux.repair.suspended_jobs import (
-    SuspendedJob,
-    SuspendedJobs,
-    end_tasks,
-)
+from istio_aux.repair.suspended_jobs import SuspendedJob, SuspendedJobs, end_tasks
 from istio_aux.telemetry import Telemetry
 
 _PAUSE = 1.0  # Seconds between an unhandled exception and the next attempt.
 
-# In the message of the only 500 after which the pod is known not to be evicted; it has no reason
-# (k8s@1.36 eviction.go).
+# The only 500 that means that the pod was not evicted has this message, and no reason (k8s@1.36
+# eviction.go).
 _SEVERAL_BUDGETS = "more than one PodDisruptionBudget"
 
 
@@ -61,7 +57,7 @@ class NotRestarted(msgspec.Struct, frozen=True):
 
     reason: str
     asked: float = 0.0  # Seconds that the API server asks us to wait.
-    changed: bool = False  # Whether the pod, or what is known of it, is not what it was.
+    changed: bool = False  # Whether the pod has changed since it was chosen.
 
 
 class RepairController:
@@ -79,10 +75,7 @@ class RepairController:
         job_limits: SuspensionLimits | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """Start as a follower that knows nothing of injectors and applications.
-
-        ``namespaces`` are the labels of each namespace; `relabelled` reports changes of them.
-        """
+        """Start as a follower. ``namespaces`` has the labels of each namespace, as they change."""
         self._client, self._clock, self._limits = client, clock, limits or RolloutLimits()
         self._recorder = RepairRecorder(telemetry, events)
         self._woken = asyncio.Event()
@@ -108,9 +101,9 @@ class RepairController:
         self._store.delete(key)
 
     def look(self, mesh: Mesh) -> None:
-        """This is known of Istio's injectors now."""
-        before, self._store.mesh = self._store.mesh, mesh
-        if _decisive(before) != _decisive(mesh):
+        """Take what is known of Istio's injectors now."""
+        if mesh != self._store.mesh:
+            self._store.mesh = mesh
             self._store.doubt()
 
     def relabelled(self, namespace: str) -> None:
@@ -118,13 +111,12 @@ class RepairController:
         self._store.doubt(namespace)
 
     def ask(self, applications: Applications) -> None:
-        """These applications ask for sidecars now."""
-        if applications != self._store.applications:
-            self._store.applications = applications
-            self._store.doubt()
+        """Take the applications that ask for sidecars now."""
+        self._store.applications = applications
+        self._store.doubt()
 
     def lead(self, leading: bool) -> None:
-        """Start to restart pods, or stop that; a leader remembers only what `recall` was told."""
+        """Start or stop restarting pods."""
         if leading == self._leading:
             return
         self._recalled = dict(self.failed)
@@ -141,9 +133,9 @@ class RepairController:
 
     @property
     def failed(self) -> Mapping[str, datetime]:
-        """Controllers whose new pod had no sidecar either, and when, for the next leader.
+        """When the new pod of a controller had no sidecar either, by the key of the `PodOwner`.
 
-        The keys are those of `PodOwner`.
+        The next leader needs it.
         """
         found = dict(self._recalled)
         for owner in self._active:
@@ -153,7 +145,7 @@ class RepairController:
         return {key: at for key, at in found.items() if at > oldest}
 
     def recall(self, failed: Mapping[str, datetime]) -> None:
-        """An earlier leader left this as its `failed`; to be called before `lead`."""
+        """Take what an earlier leader left as its `failed`. Call this before `lead`."""
         self._recalled = dict(failed)
 
     @property
@@ -168,7 +160,7 @@ class RepairController:
 
     @property
     def unknown(self) -> int:
-        """Of how many pods it is not known whether they should have a sidecar."""
+        """How many pods without a sidecar may or may not need one."""
         return len(self._store.find(Sidecar.UNKNOWN))
 
     def unmeshed(self, limit: int | None = None) -> list[Unmeshed]:
@@ -187,10 +179,10 @@ class RepairController:
         return self._suspended_jobs.status()
 
     async def run(self, listed: asyncio.Event) -> None:
-        """Decide what is stale and restart what is next, until cancelled.
+        """Decide on pods and restart the next ones, until cancelled.
 
-        ``listed`` is set once all pods are known. Before, a pod that is not known yet would count
-        as the replacement of another.
+        ``listed`` is set once all pods are known. Before that, a pod that is not known yet would
+        count as the replacement of another.
         """
         self._listed = listed
         # Suspended Jobs are resumed even where no pods are watched any more.
@@ -282,7 +274,7 @@ class RepairController:
                 self._store.queue(owner)
 
     async def _restart(self, owner: PodOwner, pod: StoredPod) -> None:
-        """Perform one restart; an error of the request leaves it open, until it is observed."""
+        """Restart a pod. If the request fails, the watch shows whether it was evicted."""
         try:
             if failed := await self._attempt(owner, pod):
                 self._not_restarted(owner, pod, failed)
@@ -296,7 +288,7 @@ class RepairController:
                 self._store.queue(owner)
 
     async def _attempt(self, owner: PodOwner, pod: StoredPod) -> NotRestarted | None:
-        """Decide again with all that has to be read for it, and restart the pod."""
+        """Read what the decision needs, decide again, and restart the pod."""
         begun = owner.rollout.replacing
         if refused := await self._read_job(owner) or await self._dry_run(pod):
             return refused
@@ -369,7 +361,7 @@ class RepairController:
         return NotRestarted(f"a new pod would get no sidecar: {found.why}")
 
     def _not_restarted(self, owner: PodOwner, pod: StoredPod, failed: NotRestarted) -> None:
-        """Record that, and store it unless something newer is known."""
+        """Record why a pod was not restarted, and store it unless something newer is known."""
         why, now = failed.reason, self._now()
         if failed.changed:
             self._recorder.superseded(pod.key, why)
@@ -382,12 +374,6 @@ class RepairController:
 
     def _now(self) -> Moment:
         return Moment(asyncio.get_running_loop().time(), self._clock().timestamp())
-
-
-def _decisive(mesh: Mesh) -> object:
-    """What decisions depend on: not why an injector is in its state."""
-    live = {injector.configuration for injector in mesh.injectors if injector.live}
-    return mesh.known, mesh.hooks, mesh.policies, live
 
 
 def _unmeshed(pod: StoredPod) -> Unmeshed:

@@ -104,13 +104,10 @@ class SuspendedJobs:
         return sorted(found, key=lambda job: job.since)
 
     async def suspend(self, pod: Pod) -> str:
-        """Have all pods of the Job that controls ``pod`` replaced.
+        """Suspend the Job that controls ``pod``, so that all its pods are replaced.
 
-        Returns:
-            Why it is not suspended; empty if it is, now or already.
-
-        Raises:
-            KubeError: there was no answer. If the Job was suspended, it will be resumed.
+        Returns why it is not suspended; empty if it is. After a `KubeError` nobody knows; if the
+        Job was suspended, it will be resumed.
         """
         owner = ownership.controller(pod)
         if owner is None or api_of(owner) is None:
@@ -156,8 +153,8 @@ class SuspendedJobs:
     async def _protected(self, pods: list[Pod]) -> str:
         """Why one of the pods may not be disrupted now; empty if each of them may be.
 
-        The operator deletes them whatever a PodDisruptionBudget says, so dry runs of evictions ask
-        first. They do not say how many pods may be disrupted at a time.
+        The operator deletes them whatever a PodDisruptionBudget says. So ask first, by dry runs of
+        evictions. They do not say how many pods may be disrupted at a time.
         """
         for pod in pods:
             version = pod.metadata.resource_version
