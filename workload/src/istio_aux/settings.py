@@ -1,4 +1,4 @@
-"""The options of ``serve``, in one table: what each is called, allows, means and defaults to.
+"""The options of ``serve``, in one table: the name, values, meaning and default of each.
 
 The settings file and the command line both parse through `OPTIONS`. So a number or a list may be
 text. A value that cannot be used raises a ValueError: one line with the value and what is allowed.
@@ -58,10 +58,7 @@ class HostPort(NamedTuple):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The values of all options, with their defaults; `OPTIONS` says what they mean.
-
-    Nested structs, whose modules have their defaults, go to the controllers as they are.
-    """
+    """The values of all options, with their defaults; `OPTIONS` says what they mean."""
 
     tls_certificate: Path
     tls_key: Path

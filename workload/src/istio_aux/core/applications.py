@@ -77,10 +77,8 @@ def asking(labels: Mapping[str, str]) -> dict[str, str]:
 
 def parse(text: str) -> tuple[Applications, tuple[str, ...]]:
     """Read the file; returns its content, and a line about each invalid entry."""
-    named: set[Application] = set()
-    models: set[str] = set()
-    namespaces: set[str] = set()
-    problems: list[str] = []
+    named, models = set[Application](), set[str]()
+    namespaces, problems = set[str](), list[str]()
     for number, line in enumerate(text.splitlines(), 1):
         entry = line.partition("#")[0].strip()
         model, slash, name = entry.partition("/")

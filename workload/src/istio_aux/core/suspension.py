@@ -19,8 +19,8 @@ running pod with a deletionTimestamp then counts as failed (pkg/core/status.go
 UpdateJobReplicaStatuses), and a TFJob fails with it: so a Job is resumed only when its pods are
 gone and its operator has had time to notice. For batch Jobs see `jobs`.
 
-One write suspends a Job and marks it. Every Job with the mark is ours to resume, so the next leader
-finds it; a suspended Job without the mark is somebody else's.
+One write suspends a Job and marks it. A leader resumes every Job with the mark. A suspended Job
+without the mark belongs to somebody else.
 """
 
 from __future__ import annotations
@@ -141,8 +141,14 @@ def follow(
 ) -> AwaitPods | Resume | Unmark | Leave:
     """Decide what to do with a Job that was suspended, by us or by an earlier leader.
 
-    ``job`` was read before the pods that are ``left``, which are its own, in any phase. ``waited``
-    and ``gone`` are the seconds since this process first saw it suspended, and without pods.
+    Args:
+        job: as it was read, before its pods.
+        left: its own pods, in any phase.
+        now: the present.
+        since: when it was suspended.
+        waited: seconds since this process first saw it suspended.
+        gone: seconds since this process first saw it without pods.
+        limits: how long to wait.
     """
     overdue = now >= _deadline(left, since, limits)
     return next(_actions(job, left, waited, gone, limits, overdue=overdue))

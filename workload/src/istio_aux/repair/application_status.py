@@ -1,4 +1,4 @@
-"""The applications that ask for sidecars: the file that names them, and whether they have them."""
+"""The applications that ask for sidecars: the file that names them, and their status."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class ApplicationMesh(msgspec.Struct, frozen=True, rename="kebab"):
 async def follow_applications(
     path: Path, changed: Callable[[Applications], None], interval: float = POLL
 ) -> None:
-    """Pass the applications that the file names to ``changed``, now and after each change of it.
+    """Pass the applications that the file names to ``changed``, now and after each change.
 
-    A file that does not exist names nobody; one that cannot be read changes nothing.
+    A file that does not exist names none; one that cannot be read changes nothing.
     """
     applications = Applications()
     known: str | None = ""
