@@ -59,7 +59,7 @@ async def test_a_pod_that_is_not_blocked_for_long_is_not_told() -> None:
 
 
 @driven
-async def test_a_blocked_pod_of_another_namespace_is_nobody_s_business() -> None:
+async def test_a_blocked_pod_of_a_namespace_that_is_not_selected_is_not_reported() -> None:
     async with cluster(limits=SOON) as world:
         await world.select("training", selected=False)
         await until(lambda: world.selection.names() == [], "that is noticed")

@@ -162,7 +162,7 @@ async def test_a_pod_that_cannot_be_read_is_called_stuck_with_the_reason() -> No
 
 
 @driven
-async def test_a_pod_that_trips_the_controller_stops_nobody_else(
+async def test_a_pod_that_makes_the_controller_fail_does_not_stop_other_pods(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     tripped = 0

@@ -10,7 +10,7 @@ from unit.core.table import Row, decide, table
 
 @table(
     Row(
-        "a pod that is meant to run for ever",
+        "a pod that is meant to run forever",
         job({"main": exited(0), "istio-proxy": RUNNING}, restart="Always"),
         "restartPolicy Always",
     ),

@@ -108,7 +108,7 @@ def test_how_long_the_exit_is_waited_for(answer: Answer, seconds: float) -> None
     )
 
 
-def test_a_proxy_that_withstands_is_told_by_one_rung_after_the_other() -> None:
+def test_a_proxy_that_runs_on_is_told_by_one_rung_after_the_other() -> None:
     """T16, T23: it is stuck after three failures, and every rung says why."""
     story, trouble = Story(), None
     for count, rung in enumerate((Rung.EXEC, Rung.PORT_FORWARD, Rung.ENVOY, Rung.EXEC), 1):
@@ -156,9 +156,7 @@ def stop(story: Story) -> None:
         (stop, "this process is stopping"),
     ],
 )
-def test_a_pod_that_is_no_business_of_ours_any_more_is_not_told(
-    change: Change, reason: str
-) -> None:
+def test_a_proxy_is_not_told_once_its_pod_is_not_ours_to_quit(change: Change, reason: str) -> None:
     """T19: found out while it is read."""
     story = Story()
     assert story.awake() == Look()
@@ -177,7 +175,7 @@ def test_a_pod_that_is_no_business_of_ours_any_more_is_not_told(
     ],
     ids=["gone", "restarted", "exited before", "deleted"],
 )
-def test_what_is_read_right_before_an_attempt_decides(seen: Pod | None, outcome: Any) -> None:
+def test_the_state_read_right_before_an_attempt_decides(seen: Pod | None, outcome: Any) -> None:
     """T19: and an exit that nobody asked for is none of ours."""
     story = Story()
     story.awake()
@@ -193,7 +191,7 @@ def test_what_is_read_right_before_an_attempt_decides(seen: Pod | None, outcome:
         (stop, End()),
     ],
 )
-def test_a_task_that_is_not_due_any_more_between_attempts(
+def test_a_task_ends_between_attempts_once_nothing_is_due(
     change: Change, following: Action
 ) -> None:
     story = Story().told()
@@ -212,14 +210,14 @@ def test_a_task_that_is_not_due_any_more_between_attempts(
     ],
     ids=["exited", "gone", "an older state"],
 )
-def test_how_it_ended_for_a_pod_that_left_the_watch(read: Pod | None, outcome: Any) -> None:
+def test_the_outcome_for_a_pod_that_left_the_watch(read: Pod | None, outcome: Any) -> None:
     story = Story().told()
     leave(story)
     assert story.awake() == Look(), "the watch did not show the exit"
     assert story.looked(read, gone=read is None) == outcome
 
 
-def test_how_it_ended_is_not_known_if_a_pod_that_left_cannot_be_read() -> None:
+def test_the_outcome_is_unknown_if_a_pod_that_left_the_watch_cannot_be_read() -> None:
     story = Story().told()
     leave(story)
     assert (story.awake(), story.failed()) == (Look(), superseded("not known: 503: busy"))
@@ -236,7 +234,7 @@ def test_an_attempt_of_which_nothing_was_sent_is_none() -> None:
     assert story.looked() == Send(Rung.EXEC, 15020)
 
 
-def test_a_grace_period_is_slept_through_and_found_out_again() -> None:
+def test_a_task_sleeps_through_a_grace_period_and_reads_the_pod_again() -> None:
     story = Story(policy=Policy(grace=30))
     assert story.awake(10) == Sleep(20.0)
     assert story.awake(29.9) == Sleep(0.25), "not shorter: a clock may be ahead"
@@ -258,7 +256,7 @@ def test_a_grace_period_begins_again_when_the_payload_does() -> None:
     assert story.state.until == later + timedelta(seconds=30)
 
 
-def test_a_dry_run_ends_where_the_attempt_would_begin_and_is_over_until_something_changes() -> None:
+def test_a_dry_run_ends_before_the_attempt_until_the_decision_changes() -> None:
     story = Story(mode=QuitMode.DRY_RUN)
     assert (story.awake(), story.looked()) == (Look(), End(QuitOutcome.DRY_RUN, FINISHED))
     assert story.state.due(story.scope) is None
@@ -267,7 +265,7 @@ def test_a_dry_run_ends_where_the_attempt_would_begin_and_is_over_until_somethin
     assert story.state.due(story.scope) == "quit"
 
 
-def test_a_state_that_is_older_than_what_is_known_is_not_believed_for_a_while() -> None:
+def test_an_older_state_does_not_count_for_a_while() -> None:
     story = Story(pod(version=20))
     story.watched(pod(main=RUNNING, version=19))
     assert story.state.verdict == "quit"
@@ -329,7 +327,7 @@ KEPT = pod(
 )  # fmt: skip
 
 
-def test_a_pod_is_deleted_once_what_kept_it_from_that_is_over() -> None:
+def test_a_reported_pod_is_deleted_once_nothing_prevents_it() -> None:
     """It was reported before: the level counts, not the change."""
     story = Story(KEPT, policy=DELETE)
     assert story.awake(2) == Look()
@@ -341,7 +339,7 @@ def test_a_pod_is_deleted_once_what_kept_it_from_that_is_over() -> None:
     assert story.state.due(story.scope) == "report"
 
 
-def test_a_report_on_an_older_state_does_not_put_off_a_deletion() -> None:
+def test_an_older_state_does_not_delay_a_deletion() -> None:
     """The API server answers from its cache; the watch has shown a newer state."""
     story = Story(KEPT, policy=DELETE)
     assert story.awake(2) == Look()
@@ -361,7 +359,7 @@ def test_the_owner_of_a_blocked_pod_is_told_after_a_while_and_once() -> None:
     assert story.state.due(story.scope) is None
 
 
-def test_who_does_not_lead_any_more_leaves_the_owner_of_a_blocked_pod_to_others() -> None:
+def test_a_blocked_pod_is_not_reported_by_a_process_that_no_longer_leads() -> None:
     story = Story(BLOCKED)
     depose(story)
     assert story.awake(60) == End()
