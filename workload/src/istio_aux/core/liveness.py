@@ -78,7 +78,7 @@ class Injector(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def live(self) -> bool:
-        """Whether it has proven that it injects."""
+        """Whether a probe got a sidecar."""
         return self.state is State.LIVE
 
 

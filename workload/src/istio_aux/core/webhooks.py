@@ -26,12 +26,8 @@ _DEACTIVATED = ("istio.io/deactivated", "never-match")
 """istioctl makes a webhook select this label to deactivate it. No object has the label (istioctl
 pkg/util/common.go)."""
 
-REVISION = "istio.io/rev"
-"""Label of a configuration: the revision, or the tag, of its istiod."""
-
-SERVICE = "kubernetes.io/service-name"
-"""Label of an EndpointSlice: the name of its Service."""
-
+REVISION = "istio.io/rev"  # label of a configuration: the revision, or the tag, of its istiod
+SERVICE = "kubernetes.io/service-name"  # label of an EndpointSlice
 _DEFAULT = "default"
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICATE-----", re.DOTALL)
 
@@ -93,8 +89,8 @@ class ServiceReference(Struct, frozen=True):
 class ClientConfig(Struct, frozen=True):
     """Whom the API server calls, by Service or by URL, and which certificates it trusts there.
 
-    Facts about an endpoint are stored under this value, so a new caBundle makes a new endpoint.
-    ``ca_bundle`` stays the base64 text of the wire: a broken one must not break its configuration.
+    A new caBundle makes a new endpoint. ``ca_bundle`` stays the base64 text of the wire: a broken
+    one must not break its configuration.
     """
 
     service: ServiceReference | None = None
@@ -103,10 +99,7 @@ class ClientConfig(Struct, frozen=True):
 
     @property
     def anchors(self) -> tuple[bytes, ...]:
-        """DER of the certificates in the caBundle; everything else in it is ignored.
-
-        So does the API server (Go crypto/x509 AppendCertsFromPEM).
-        """
+        """DER of its certificates; the rest is ignored (Go crypto/x509 AppendCertsFromPEM)."""
         return _anchors(self.ca_bundle or "")
 
 
@@ -143,12 +136,12 @@ class Webhook(Struct, frozen=True):
 
     @property
     def is_istios(self) -> bool:
-        """Whether it is one of Istio's injection webhooks, deactivated or not."""
+        """Whether it is Istio's, deactivated or not."""
         return self.name.endswith(_INJECTOR)
 
     @property
     def injects(self) -> bool:
-        """Whether it is one of Istio's injection webhooks and not deactivated."""
+        """Whether it is Istio's and not deactivated."""
         return self.is_istios and not any(
             _DEACTIVATED in (selector.match_labels or {}).items()
             for selector in (self.namespace_selector, self.object_selector)
@@ -208,8 +201,8 @@ class Endpoint(Struct, frozen=True):
     @property
     def ready(self) -> bool:
         """Whether it accepts connections; unknown counts as ready (discovery/v1 types.go)."""
-        told = self.conditions.ready if self.conditions else None
-        return bool(self.addresses) and told is not False
+        ready = self.conditions.ready if self.conditions else None
+        return bool(self.addresses) and ready is not False
 
 
 class Port(Struct, frozen=True):

@@ -21,8 +21,7 @@ from istio_aux.kube.errors import ApiError, KubeError
 
 _log = logging.getLogger(__name__)
 
-DEADLINE = 3.0
-"""Seconds for a ConfigMap: the state of its injector waits for it."""
+DEADLINE = 3.0  # seconds for a ConfigMap: the state of its injector waits for it
 
 
 async def read(
@@ -56,13 +55,7 @@ async def read(
 
 
 class Survey(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of `survey`.
-
-    Attributes:
-        hooks: Istio's webhooks that may be called for a new pod; None if they cannot be read.
-        policies: of the istiods behind them, as far as they can be read.
-        gaps: what cannot be read, one line each for people.
-    """
+    """Istio's webhooks (None if they cannot be read), their policies, and what cannot be read."""
 
     hooks: tuple[Hook, ...] | None = None
     policies: Mapping[ControlPlane, InjectionPolicy] = {}

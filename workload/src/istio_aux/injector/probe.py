@@ -19,14 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from istio_aux.core import injection_probe
-from istio_aux.core.injection_probe import (
-    NOT_CHECKED,
-    NativeCheck,
-    Probe,
-    Question,
-    created,
-    refusal,
-)
+from istio_aux.core.injection_probe import NOT_CHECKED, NativeCheck, Probe, Question, refusal
 from istio_aux.core.pod import Metadata, Struct
 from istio_aux.core.webhooks import Address, ClientConfig
 from istio_aux.injector import replica
@@ -66,7 +59,7 @@ class Prober:
     """Asks injectors once. All of them share one pause while the API server is busy."""
 
     def __init__(self, client: Client, telemetry: Telemetry) -> None:
-        self.client, self._telemetry = client, telemetry
+        self.client, self.telemetry = client, telemetry
         self._busy: tuple[float, str] = -math.inf, ""
         self._backoff = Backoff(1.0, 30.0)
 
@@ -98,7 +91,7 @@ class Prober:
     def _count(self, way: str, probe: Probe) -> None:
         reached = "injected" if probe.injected else "refused"
         outcome = reached if probe.asked else "unreachable"
-        self._telemetry.injector_probes.labels(way, outcome).inc()
+        self.telemetry.injector_probes.labels(way, outcome).inc()
 
     async def _dry_run(self, question: Question, direct: str) -> Probe:
         if not question.selected:
@@ -119,7 +112,7 @@ class Prober:
             reached = code is not None and code not in _NOT_ALLOWED
             return refusal(f"dry run: {why} ({direct})", asked=reached)
         self._backoff.reset()
-        return created(body)
+        return injection_probe.created(body)
 
 
 async def dry_run(client: Client, question: Question, *, native: bool | None = None) -> bytes:
@@ -187,7 +180,6 @@ class InjectorProbe:
         questions: Callable[[], Iterable[Question]],
         read_policies: Callable[[], Awaitable[None]],
         news: asyncio.Event,
-        telemetry: Telemetry,
         rhythm: Rhythm,
     ) -> None:
         """Prepare `run`.
@@ -199,7 +191,6 @@ class InjectorProbe:
             questions: returns pods to ask about, at least one, the best first.
             read_policies: reads the injection policies that belong to the answer.
             news: set after each answer.
-            telemetry: counts unhandled exceptions.
             rhythm: how often to ask.
         """
         self.result: Probe | None = None
@@ -207,7 +198,7 @@ class InjectorProbe:
         self.reconfigured.set()
         self._prober, self._target, self._addresses = prober, target, addresses
         self._questions, self._read_policies, self._news = questions, read_policies, news
-        self._telemetry, self._rhythm = telemetry, rhythm
+        self._rhythm = rhythm
         self._native, self._checked_at = NOT_CHECKED, -math.inf
         self._backoff = Backoff(2 * rhythm.other, rhythm.live)
 
@@ -232,7 +223,7 @@ class InjectorProbe:
                     await self._wait(pause, answer.connection)
             # Admission goes on, and a defect must not count as a live injector.
             except Exception as error:
-                self._telemetry.internal_errors.inc()
+                self._prober.telemetry.internal_errors.inc()
                 name = self._target.service or self._target.url
                 _log.exception("%s: %r", name, error, extra={"event": "internal-error"})
                 self._publish(refusal(f"internal error: {error!r}", asked=False))
@@ -309,10 +300,6 @@ class _Node(Struct, frozen=True):
 
 async def check_native(client: Client, questions: Iterable[Question]) -> NativeCheck:
     """Find out whether the sidecar of a pod that asks for a native one is native.
-
-    Args:
-        client: an open client.
-        questions: pods for which the API server calls the injector, the best first.
 
     Raises:
         KubeError, TimeoutError: there is no answer now.

@@ -149,7 +149,7 @@ class Watcher:
 
         Args:
             client: open while `run` runs.
-            namespaces: labels of all namespaces by name, kept up to date by their owner.
+            namespaces: labels of all namespaces by name.
             telemetry: counts states and answers.
             changed: called with each new `mesh`.
             ours: name of our own configuration.
@@ -294,7 +294,7 @@ class Watcher:
             # A webhook may be called in some namespaces only: those with our pods come first.
             questions=lambda: questions(target, self._hooks, self._namespaces, self._selector),
             read_policies=partial(self._read_policies, target),
-            news=self._news, telemetry=self._telemetry, rhythm=self._rhythm,
+            news=self._news, rhythm=self._rhythm,
         )  # fmt: skip
 
     async def _read_policies(self, target: ClientConfig) -> None:
@@ -359,14 +359,8 @@ def _report(before: Mesh, mesh: Mesh) -> None:
     logged = {found.configuration: found.state for found in before.injectors}
     for found in mesh.injectors:
         if logged.get(found.configuration) is not found.state:
-            extra = {
-                "event": "injector",
-                "configuration": found.configuration,
-                "revision": found.revision,
-                "state": found.state,
-                "why": found.why,
-                "native": found.native,
-            }
+            fields = ("configuration", "revision", "state", "why", "native")
+            extra = {"event": "injector", **{name: getattr(found, name) for name in fields}}
             _log.log(
                 logging.INFO if found.state in _EXPECTED else logging.WARNING,
                 "%s: %s: %s", found.configuration or "no injector", found.state, found.why,
