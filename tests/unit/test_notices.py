@@ -1,4 +1,4 @@
-"""Pebble is told of what has changed, whatever Pebble does meanwhile."""
+"""Pebble gets a notice of each change, even if it was away meanwhile."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def told(pebble: Pebble, times: int) -> None:
 
 
 @driven
-async def test_it_tells_at_once_and_of_each_change_and_of_nothing_else() -> None:
+async def test_a_notice_is_sent_at_the_start_and_after_each_change() -> None:
     shown = Shown()
     async with Pebble() as pebble:
         await pebble.start()
@@ -59,7 +59,7 @@ async def test_it_tells_at_once_and_of_each_change_and_of_nothing_else() -> None
 
 
 @driven
-async def test_what_changed_while_pebble_was_away_is_told_when_it_is_back() -> None:
+async def test_a_change_while_pebble_was_away_is_noticed_when_it_is_back() -> None:
     shown = Shown()
     async with Pebble() as pebble, telling(pebble, shown):
         await shown.look_again()
@@ -72,7 +72,9 @@ async def test_what_changed_while_pebble_was_away_is_told_when_it_is_back() -> N
 
 
 @driven
-async def test_a_refusal_is_logged_once_and_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_refused_notice_is_logged_once_and_tried_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     shown = Shown()
     async with Pebble() as pebble:
         await pebble.start()
@@ -87,7 +89,7 @@ async def test_a_refusal_is_logged_once_and_asked_again(caplog: pytest.LogCaptur
 
 
 @driven
-async def test_a_change_that_is_taken_back_before_it_is_told_wakes_nobody() -> None:
+async def test_a_change_that_is_reverted_in_time_sends_no_notice() -> None:
     shown = Shown()
     async with Pebble() as pebble:
         await pebble.start()
@@ -103,7 +105,7 @@ async def test_a_change_that_is_taken_back_before_it_is_told_wakes_nobody() -> N
 
 
 @driven
-async def test_changes_that_come_too_fast_are_told_together() -> None:
+async def test_notices_keep_a_gap() -> None:
     """A charm must keep up; a machine that is slow only makes the gaps longer."""
 
     class Restless(Shown):

@@ -48,7 +48,7 @@ async def test_pods_of_an_application_that_asks_are_unmeshed_without_a_sidecar()
 
 
 @driven
-async def test_they_are_restarted_once_a_new_one_would_get_its_sidecar() -> None:
+async def test_an_application_is_restarted_once_a_new_pod_would_get_its_sidecar() -> None:
     """Our own admission is in force a moment later than this process leads."""
     async with cluster() as world:
         ask(world)
@@ -68,7 +68,7 @@ async def test_they_are_restarted_once_a_new_one_would_get_its_sidecar() -> None
 
 
 @driven
-async def test_a_pod_is_not_evicted_where_nobody_can_say_what_becomes_of_a_new_one() -> None:
+async def test_a_pod_is_not_evicted_while_the_dry_run_of_a_new_one_fails() -> None:
     """The right to create pods in a dry run may be missing."""
     async with cluster() as world:
         ask(world)
@@ -126,7 +126,7 @@ async def test_an_application_is_live_when_a_new_pod_of_it_would_get_a_sidecar()
     ],
 )
 @driven
-async def test_a_namespace_that_forbids_it_is_reported_and_not_fought(
+async def test_a_namespace_that_forbids_injection_is_reported(
     labels: dict[str, str], reason: str, entry: str
 ) -> None:
     async with cluster() as world:
@@ -142,7 +142,7 @@ async def test_a_namespace_that_forbids_it_is_reported_and_not_fought(
 
 
 @driven
-async def test_nothing_is_said_of_pods_that_nobody_watches() -> None:
+async def test_an_application_is_neither_meshed_nor_not_while_pods_are_not_watched() -> None:
     async with cluster(policy=RepairPolicy(race=RacePolicy.OFF)) as world:
         ask(world)
         await world.pod("web-0", namespace="bank", labels=WEB)
@@ -167,7 +167,9 @@ async def test_the_same_pod_is_found_by_its_namespace_and_by_its_application() -
 
 
 @driven
-async def test_the_file_is_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_changes_of_the_file_are_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """It may come, change and go; a bad line is told once, and one that cannot be read is kept."""
     path, told = tmp_path / "applications", list[Applications]()
     async with background(follow_applications(path, told.append, 0.01)):

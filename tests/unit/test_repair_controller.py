@@ -15,7 +15,7 @@ from unit.repairing import SIDECAR, Cluster, World, at_work, cluster, mesh
 
 
 @driven
-async def test_report_tells_of_each_unmeshed_pod_once_and_touches_none() -> None:
+async def test_report_sends_one_event_for_each_unmeshed_pod_and_evicts_none() -> None:
     """T41: Event, metric and status, which shows the oldest first."""
     async with cluster(policy=REPORT) as world:
         await world.pod("web-a", created="2026-11-20T08:16:29Z")
@@ -39,7 +39,7 @@ async def test_report_tells_of_each_unmeshed_pod_once_and_touches_none() -> None
 
 
 @driven
-async def test_a_pod_has_one_event_while_istio_is_installed_and_whoever_leads() -> None:
+async def test_a_pod_gets_one_event_although_webhooks_are_renamed_and_the_leader_changes() -> None:
     """`istioctl install` moves the webhooks to a configuration of another name."""
     async with Cluster() as api:
         for marker in ("first-process", "second-process"):
@@ -54,7 +54,7 @@ async def test_a_pod_has_one_event_while_istio_is_installed_and_whoever_leads() 
 
 
 @driven
-async def test_the_event_says_what_lasts_and_not_that_the_injector_is_away() -> None:
+async def test_the_event_has_the_lasting_reason_and_not_that_the_injector_is_away() -> None:
     """There is no second one; and a pod that may be restarted soon needs none."""
     async with cluster(known=mesh(State.NO_ENDPOINT)) as world:
         await world.pod("train", owner=JOB, restart="Never")
@@ -93,7 +93,7 @@ async def test_restart_replaces_unmeshed_pods_one_after_another() -> None:
 
 @driven
 async def test_an_eviction_is_for_the_newest_version_of_the_pod_and_no_other() -> None:
-    """A version in which nothing changed that decides is not decided on again."""
+    """Also after changes that do not matter for the decision."""
     async with cluster(known=mesh(State.NO_ENDPOINT)) as world:
         for note in ("first", "second"):
             await world.pod("web", annotations={"note": note})
@@ -131,7 +131,7 @@ async def test_nothing_happens_before_the_injector_is_live() -> None:
 
 
 @driven
-async def test_a_replacement_without_a_sidecar_stops_the_loop_and_says_why() -> None:
+async def test_a_replacement_without_a_sidecar_stops_the_restarts() -> None:
     """T41: also where the controller has no pod at all for a moment."""
     async with cluster() as world:
         world.api.injects = False
@@ -153,7 +153,7 @@ async def test_a_replacement_without_a_sidecar_stops_the_loop_and_says_why() -> 
 
 @pytest.mark.parametrize("what", ["injector", "namespace", "applications", "leader"])
 @driven
-async def test_what_did_not_help_is_not_tried_again_when_something_else_changes(what: str) -> None:
+async def test_a_failed_restart_is_not_repeated_when_something_else_changes(what: str) -> None:
     """A flap of the injector, for example; each such attempt would cost a pod."""
     async with cluster() as world:
         await hopeless(world)
@@ -186,7 +186,7 @@ async def hopeless(world: World) -> None:
 
 
 @driven
-async def test_what_did_not_help_is_not_tried_by_the_next_process() -> None:
+async def test_a_failed_restart_is_not_repeated_by_the_next_leader() -> None:
     """It is told once, and forgotten after a day."""
     now = datetime.now(UTC)
     async with Cluster() as api:
@@ -214,7 +214,7 @@ async def test_what_did_not_help_is_not_tried_by_the_next_process() -> None:
 
 
 @driven
-async def test_what_did_not_help_is_tried_again_once_another_pod_has_its_sidecar() -> None:
+async def test_a_failed_restart_is_repeated_once_another_pod_has_its_sidecar() -> None:
     """Somebody found out why, and made one."""
     async with cluster() as world:
         await hopeless(world)
@@ -226,7 +226,7 @@ async def test_what_did_not_help_is_tried_again_once_another_pod_has_its_sidecar
 
 
 @driven
-async def test_no_more_controllers_than_so_many_lose_a_pod_at_once() -> None:
+async def test_the_number_of_controllers_that_lose_a_pod_at_once_is_limited() -> None:
     async with cluster() as world:
         world.api.replaces = False
         for number in range(4):
@@ -243,7 +243,7 @@ async def test_no_more_controllers_than_so_many_lose_a_pod_at_once() -> None:
 
 
 @driven
-async def test_an_owner_is_one_of_its_namespace_whatever_uid_others_claim() -> None:
+async def test_the_same_owner_uid_in_two_namespaces_means_two_owners() -> None:
     """Nobody checks that the UID in a pod's owner reference is that of its own namespace."""
     async with cluster() as world:
         world.api.replaces = False

@@ -1,4 +1,4 @@
-"""What the repair controller makes of evictions that are refused, late, lost or for another pod."""
+"""How the repair controller handles evictions that are refused, late, lost or for another pod."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_a_refused_eviction_is_shown_and_tried_again(
 
 @pytest.mark.parametrize("request_for", ["/eviction", "/jobs/"])
 @driven
-async def test_the_pause_that_the_api_server_asks_for_is_kept(request_for: str) -> None:
+async def test_retry_after_is_honoured(request_for: str) -> None:
     """Retry-After; another controller's pods do not wait for it."""
 
     async def throttle(request: web.Request) -> web.Response | None:
@@ -69,8 +69,8 @@ async def test_the_pause_that_the_api_server_asks_for_is_kept(request_for: str) 
 
 
 @driven
-async def test_a_pod_that_changed_in_the_meantime_is_looked_at_again() -> None:
-    """409: the watch brings the newer one, and that is decided on."""
+async def test_a_pod_that_changed_meanwhile_is_decided_on_again() -> None:
+    """409: the watch brings the newer version."""
     async with cluster() as world:
         world.api.answers = [
             refusal(409, "Conflict", "Precondition failed: ResourceVersion"),
@@ -91,7 +91,7 @@ def cut(request: web.Request) -> web.Response:
 
 
 @driven
-async def test_an_eviction_that_nobody_answered_is_tried_again_if_it_did_not_happen() -> None:
+async def test_an_eviction_without_an_answer_is_tried_again_if_the_pod_is_still_there() -> None:
     async with cluster(limits=replace(LIMITS, doubt=0.3)) as world:
 
         async def lose(request: web.Request) -> web.Response | None:
@@ -116,7 +116,7 @@ async def test_an_eviction_that_nobody_answered_is_tried_again_if_it_did_not_hap
     ],
 )
 @driven
-async def test_an_eviction_that_was_performed_without_an_answer_that_says_so_is_awaited(
+async def test_an_eviction_that_was_performed_despite_an_error_is_awaited(
     code: int, reason: str, message: str
 ) -> None:
     """The next pod waits until the first one's replacement is Ready."""
@@ -150,7 +150,7 @@ async def test_an_eviction_that_was_performed_without_an_answer_that_says_so_is_
     ],
 )
 @driven
-async def test_no_pod_of_a_job_that_is_over_is_evicted(job: dict[str, object] | None) -> None:
+async def test_no_pod_of_a_finished_job_is_evicted(job: dict[str, object] | None) -> None:
     """Nobody would make a new one."""
     async with cluster(policy=WITH_JOBS) as world:
         if job:
@@ -161,7 +161,7 @@ async def test_no_pod_of_a_job_that_is_over_is_evicted(job: dict[str, object] | 
 
 
 @driven
-async def test_a_job_that_works_is_asked_before_each_of_its_pods_is_evicted() -> None:
+async def test_a_running_job_is_read_before_each_eviction_of_its_pods() -> None:
     async with cluster(policy=WITH_JOBS) as world:
         world.api.jobs["web"] = {
             **EVICTED_JOB,
@@ -181,7 +181,7 @@ async def test_a_job_that_works_is_asked_before_each_of_its_pods_is_evicted() ->
     [("JobSet", 0, "is part of JobSet a"), ("SparkJob", 6, "6 failures of backoffLimit 6")],
 )
 @driven
-async def test_no_pod_is_evicted_whose_job_would_suffer(
+async def test_no_pod_is_evicted_whose_job_would_fail(
     owner: str, failed: int, because: str
 ) -> None:
     async with cluster(policy=WITH_JOBS) as world:
@@ -220,7 +220,7 @@ async def test_a_controller_that_is_gone_is_forgotten() -> None:
 
 
 @driven
-async def test_an_error_that_nobody_foresaw_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unhandled_exception_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async with cluster(policy=RepairPolicy()) as world:
         await world.pod("web")
         await world.found("web")

@@ -1,4 +1,4 @@
-"""The repair controller that may not act: it does not lead, is to stop, or knows too little yet."""
+"""The repair controller as a follower, while it stops, and before all pods are listed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unit.store import refusal
 
 
 @driven
-async def test_who_does_not_lead_knows_all_and_does_nothing() -> None:
+async def test_a_follower_knows_all_pods_and_evicts_none() -> None:
     async with cluster(leading=False) as world:
         await world.pod("web")
         await world.found("web")
@@ -27,7 +27,7 @@ async def test_who_does_not_lead_knows_all_and_does_nothing() -> None:
 
 
 @driven
-async def test_who_takes_over_tells_of_what_it_knew_already() -> None:
+async def test_a_new_leader_reports_what_it_knew_already() -> None:
     async with cluster(policy=REPORT, leading=False) as world:
         await world.pod("web")
         await world.found("web")
@@ -40,7 +40,7 @@ async def test_who_takes_over_tells_of_what_it_knew_already() -> None:
 
 @driven
 async def test_nothing_happens_before_all_pods_are_known() -> None:
-    """A pod of which nobody has told yet would count as the replacement of another."""
+    """A pod that is not listed yet would count as the replacement of another."""
     listed = asyncio.Event()
     async with cluster(listed=listed) as world:
         world.repair.ask(parse("shop/web")[0])
@@ -56,8 +56,8 @@ async def test_nothing_happens_before_all_pods_are_known() -> None:
 
 
 @driven
-async def test_who_does_not_lead_any_more_begins_nothing() -> None:
-    """Also where a Job is being asked about when the Lease is lost."""
+async def test_a_former_leader_starts_nothing() -> None:
+    """Also if the Lease is lost while a Job is being read."""
     async with cluster(policy=WITH_JOBS) as world:
         asked, answer = asyncio.Event(), asyncio.Event()
 
@@ -81,7 +81,7 @@ async def test_who_does_not_lead_any_more_begins_nothing() -> None:
 
 
 @driven
-async def test_who_leads_again_waits_for_what_was_begun_before() -> None:
+async def test_a_leader_again_waits_for_its_earlier_tasks() -> None:
     async with cluster(policy=WITH_JOBS) as world:
         asked, answer = asyncio.Event(), asyncio.Event()
 
@@ -106,7 +106,7 @@ async def test_who_leads_again_waits_for_what_was_begun_before() -> None:
 
 
 @driven
-async def test_who_stops_begins_nothing() -> None:
+async def test_a_stopping_process_starts_nothing() -> None:
     async with cluster(known=mesh(known=False)) as world:
         await world.pod("web")
         await until(lambda: world.repair.watched == 1, "it is seen")

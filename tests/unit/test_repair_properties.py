@@ -1,4 +1,4 @@
-"""What the repair controller knows never depends on the way in which it came to know it."""
+"""The repair controller's knowledge depends on the present state alone, not on its history."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def known(repair: RepairController) -> tuple[Any, ...]:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32))
-def test_who_followed_all_changes_knows_what_a_newcomer_finds(seed: int) -> None:
+def test_a_process_that_saw_all_changes_knows_what_a_new_one_finds(seed: int) -> None:
     """T41: level, not edge: also what is kept of a pod is enough to decide on it again."""
     world = World(Random(seed))
     for _ in range(30):
@@ -146,8 +146,8 @@ def test_who_followed_all_changes_knows_what_a_newcomer_finds(seed: int) -> None
     ],
     ids=str,
 )
-def test_each_change_of_a_pod_that_decides_is_decided_on(change: dict[str, Any]) -> None:
-    """T41; most events of a pod change nothing, and are not decided on again."""
+def test_a_change_of_a_pod_leads_to_the_decision_on_a_new_pod(change: dict[str, Any]) -> None:
+    """T41: level, not edge."""
     usual: dict[str, Any] = {"containers": BARE, "owner": JOB, "restart": "Never"}
     found: list[Any] = []
     for versions in ([usual, {**usual, **change}], [{**usual, **change}]):

@@ -50,7 +50,7 @@ async def training(
 
 
 @driven
-async def test_a_training_job_is_suspended_in_place_of_its_pods_eviction() -> None:
+async def test_a_training_job_is_suspended_instead_of_evicting_its_pods() -> None:
     """T41: one restart is for all its pods."""
     async with training() as world:
         await until(lambda: world.restarts("resumed") == 1, "it is resumed")
@@ -79,7 +79,7 @@ async def test_a_suspension_that_ended_in_a_server_error_is_awaited() -> None:
 
 
 @driven
-async def test_a_training_job_is_only_reported_where_jobs_are_not_to_be_restarted() -> None:
+async def test_a_training_job_is_only_reported_without_restart_jobs() -> None:
     async with training(RESTART) as world:
         await until(lambda: len(world.unmeshed) == 2, "both are found")
         for reason in world.unmeshed.values():

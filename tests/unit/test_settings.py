@@ -1,4 +1,4 @@
-"""The settings of serve: what is taken, and what is said of what is not."""
+"""The settings of serve: valid values, and the messages about invalid ones."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ BEFORE = ProcessStatus(
         {"applications": [replace(APPLICATION, meshed=True)]},
     ],
 )
-def test_what_the_charm_shows_wakes_it(change: dict[str, Any]) -> None:
+def test_a_change_that_the_charm_shows_is_noticed(change: dict[str, Any]) -> None:
     assert shown(replace(BEFORE, **change)) != shown(BEFORE)
 
 

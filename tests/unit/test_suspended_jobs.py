@@ -28,7 +28,7 @@ async def no_answer(request: web.Request) -> web.Response | None:
 
 
 @driven
-async def test_all_pods_of_a_job_are_made_anew_and_it_does_not_fail() -> None:
+async def test_all_pods_of_a_job_are_replaced_and_it_does_not_fail() -> None:
     async with kubeflow() as world:
         before = world.api.pods
         assert await world.restart(world.process()) == ""
@@ -41,7 +41,7 @@ async def test_all_pods_of_a_job_are_made_anew_and_it_does_not_fail() -> None:
 
 
 @driven
-async def test_a_job_stays_suspended_until_its_pods_are_gone_and_somebody_is_told() -> None:
+async def test_a_job_stays_suspended_until_its_pods_are_gone_and_an_event_says_so() -> None:
     async with kubeflow() as world:
         world.api.ends = False
         process = world.process(late=0.05)
@@ -76,7 +76,7 @@ async def test_a_job_is_suspended_once_for_all_its_pods() -> None:
 
 
 @driven
-async def test_a_job_is_not_suspended_while_a_budget_lets_none_of_its_pods_go() -> None:
+async def test_a_job_is_not_suspended_while_a_disruption_budget_forbids_it() -> None:
     """The operator would delete them whatever it says."""
     async with kubeflow() as world:
         world.api.budget = True
@@ -88,7 +88,7 @@ async def test_a_job_is_not_suspended_while_a_budget_lets_none_of_its_pods_go() 
 
 
 @driven
-async def test_an_error_that_repeats_the_whole_job_is_cut() -> None:
+async def test_a_long_error_is_shortened() -> None:
     async def refuse(request: web.Request) -> web.Response | None:
         text = 'patch: Invalid value: "' + "x" * 5000 + '": unknown field "spec.runPolicy.suspend"'
         return refusal(422, "Invalid", text) if request.method == "PATCH" else None
@@ -119,7 +119,7 @@ async def test_a_job_that_changed_since_it_was_read_is_not_suspended() -> None:
 
 
 @driven
-async def test_a_job_is_resumed_although_nobody_answered_when_it_was_suspended() -> None:
+async def test_a_job_is_resumed_although_its_suspension_got_no_answer() -> None:
     async with kubeflow() as world:
         before = world.api.pods
         world.api.faults.append(no_answer)
@@ -142,7 +142,7 @@ async def test_a_job_that_somebody_else_resumed_only_loses_our_mark() -> None:
 
 
 @driven
-async def test_a_job_that_is_gone_is_not_waited_for() -> None:
+async def test_a_job_that_is_gone_is_forgotten() -> None:
     async with kubeflow() as world:
         world.api.ends = False
         process = world.process()
@@ -163,7 +163,7 @@ async def test_a_job_whose_operator_is_away_keeps_its_pods() -> None:
 
 
 @driven
-async def test_a_job_is_resumed_however_often_that_is_refused_at_first() -> None:
+async def test_a_refused_resumption_is_tried_again() -> None:
     """At the time that the API server names, where it does."""
     asked = list[float]()
 

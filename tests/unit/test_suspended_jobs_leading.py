@@ -1,4 +1,4 @@
-"""Suspended Jobs are resumed by whoever leads, and whoever begins to lead finds them."""
+"""The leader resumes suspended Jobs, and a new leader finds them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def lists(api: Kubeflow) -> int:
 
 @pytest.mark.parametrize("allowed", [True, False])
 @driven
-async def test_whoever_leads_next_resumes_the_job(allowed: bool) -> None:
+async def test_the_next_leader_resumes_the_job(allowed: bool) -> None:
     """Also when the policy was changed meanwhile, so that nothing would be suspended now."""
     async with kubeflow() as world:
         await world.suspended()
@@ -36,7 +36,7 @@ async def test_whoever_leads_next_resumes_the_job(allowed: bool) -> None:
 
 
 @driven
-async def test_nobody_but_who_leads_touches_a_job() -> None:
+async def test_a_follower_touches_no_job() -> None:
     async with kubeflow() as world:
         await world.suspended()
         await world.api.end()
@@ -50,7 +50,7 @@ async def test_nobody_but_who_leads_touches_a_job() -> None:
 
 
 @driven
-async def test_a_process_that_led_when_it_was_asked_does_not_suspend_a_job() -> None:
+async def test_a_process_that_lost_the_lead_meanwhile_does_not_suspend_a_job() -> None:
     async def usurp(request: web.Request) -> web.Response | None:
         if request.path.endswith("/eviction"):
             process.lead(False)
@@ -65,7 +65,7 @@ async def test_a_process_that_led_when_it_was_asked_does_not_suspend_a_job() -> 
 
 
 @driven
-async def test_who_ends_leaves_the_rest_to_who_leads_next() -> None:
+async def test_a_process_that_stops_leaves_its_jobs_to_the_next_leader() -> None:
     async with kubeflow() as world:
         world.api.ends = False
         process = world.process()
@@ -79,7 +79,7 @@ async def test_who_ends_leaves_the_rest_to_who_leads_next() -> None:
 
 
 @driven
-async def test_a_bound_that_began_under_an_earlier_leader_ends_under_the_next() -> None:
+async def test_the_deadline_of_a_suspension_survives_a_change_of_leader() -> None:
     """Its pods do not go; the Job is resumed, and its owner is told."""
     async with kubeflow() as world:
         await world.suspended()
@@ -98,7 +98,7 @@ async def test_a_bound_that_began_under_an_earlier_leader_ends_under_the_next() 
 
 @pytest.mark.parametrize("allowed", [True, False])
 @driven
-async def test_a_job_is_resumed_once_the_right_to_list_jobs_is_given_back(allowed: bool) -> None:
+async def test_a_job_is_resumed_once_jobs_may_be_listed_again(allowed: bool) -> None:
     """Without `restart-jobs` the charm grants it as soon as it finds such a Job."""
     async with kubeflow() as world:
         await world.suspended()
@@ -109,7 +109,7 @@ async def test_a_job_is_resumed_once_the_right_to_list_jobs_is_given_back(allowe
 
 
 @driven
-async def test_a_job_that_was_overlooked_is_found_later() -> None:
+async def test_a_job_that_was_missed_is_found_by_a_later_search() -> None:
     """A request to suspend it that was given up for lost, and came late."""
     async with kubeflow() as world:
         process = world.process(search=0.02)
@@ -121,7 +121,7 @@ async def test_a_job_that_was_overlooked_is_found_later() -> None:
 
 
 @driven
-async def test_where_there_is_no_training_operator_nothing_is_listed(
+async def test_without_a_training_operator_nothing_is_listed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with kubeflow() as world:
@@ -142,7 +142,7 @@ async def forbid(world: World) -> None:
 
 
 @driven
-async def test_without_the_right_to_list_jobs_nothing_is_said_if_none_may_be_suspended(
+async def test_a_forbidden_list_of_jobs_is_not_logged_without_restart_jobs(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with kubeflow() as world:

@@ -188,7 +188,7 @@ def test_an_eviction_that_nobody_answered_is_awaited_if_it_happened() -> None:
     assert story.rollout.replacing is not None
 
 
-def test_an_eviction_that_nobody_answered_is_tried_again_if_it_did_not_happen() -> None:
+def test_an_eviction_without_an_answer_is_tried_again_if_the_pod_is_still_there() -> None:
     """For as long as the API server may still work on it, nobody can tell."""
     story = Story(bare("a"), bare("b"))
     story.evict()
