@@ -25,7 +25,7 @@ class Verdict:
         wrong: ended in another phase than its payload.
         kills: how often the program was killed.
         pods: how many there were by kind.
-        execs: how many requests to quit there were, whatever became of them.
+        execs: how many requests to quit there were, successful or not.
         repeated: how many of them a well-behaved pod got beyond its first.
         freed: seconds from the last life's start until every pod had ended.
     """

@@ -1,4 +1,4 @@
-"""The webhook behind a real API server: what becomes of pods as they are created."""
+"""The webhook behind a real API server; `test_start_cases.py` has what it makes of which pod."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 import lab
 import pytest
-import yaml
 from lab import creation, meshed
 from lab.meshed import annotations_of
 from lab.scene import Scene
@@ -16,8 +15,6 @@ from lightkube.resources.core_v1 import Namespace, Pod
 
 CONFIG = "proxy.istio.io/config"
 HOLD = "holdApplicationUntilProxyStarts"
-INJECT = "sidecar.istio.io/inject"
-NATIVE = "sidecar.istio.io/nativeSidecar"
 START = "istio-aux.io/start"
 STARTED_WITH = "istio-aux.io/started-with"
 HELD = {CONFIG: f"{HOLD}: true", STARTED_WITH: "hold"}
@@ -25,16 +22,6 @@ HELD = {CONFIG: f"{HOLD}: true", STARTED_WITH: "hold"}
 
 def create(scene: Scene, **what: Any) -> Pod:
     return scene.client.create(meshed.nameless(scene.namespace, sidecar=None, **what))
-
-
-def config_of(pod: Pod) -> str:
-    return annotations_of(pod).get(CONFIG, "")
-
-
-@pytest.mark.parametrize("restart_policy", ["Never", "OnFailure", "Always"])
-def test_a_pod_is_held_and_says_so(served: Scene, restart_policy: str):
-    """What Istio can do has not been told: Job-like pods are held, like those of a Deployment."""
-    assert annotations_of(create(served, restart_policy=restart_policy)) == HELD
 
 
 @pytest.mark.parametrize(("api", "kind"), [("batch/v1", "Job"), ("apps/v1", "Deployment")])
@@ -62,59 +49,6 @@ def test_pods_of_a_controller_are_held(served: Scene, api: str, kind: str):
     )
 
     assert [annotations_of(pod) for pod in pods] == [HELD]
-
-
-def test_what_the_annotation_says_already_is_kept(served: Scene):
-    """T32: a string that looks like a number above all, for Istio would refuse the pod."""
-    text = 'concurrency: 2 # two\nproxyMetadata:\n  AT: 12:30:45\n  NUMBER: "7"\n'
-
-    config = config_of(create(served, annotations={CONFIG: text}))
-
-    assert config.startswith(text) or config.endswith(text)
-    assert yaml.safe_load(config) == {**yaml.safe_load(text), HOLD: True}
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [
-        pytest.param({"annotations": {CONFIG: f"{HOLD}: false"}}, id="T32"),
-        pytest.param(
-            {"annotations": {CONFIG: "hold_application_until_proxy_starts: false"}}, id="T32 snake"
-        ),
-        pytest.param({"annotations": {START: "off"}}, id="off"),
-        pytest.param({"annotations": {INJECT: "false"}}, id="no sidecar"),
-        pytest.param(
-            {"annotations": {INJECT: "true"}, "labels": {INJECT: "false"}}, id="T35: label wins"
-        ),
-        pytest.param({"labels": {"istio.io/dataplane-mode": "ambient"}}, id="ambient"),
-    ],
-)
-def test_what_the_author_rules_out_is_left_alone(served: Scene, asked: dict[str, Any]):
-    """T32, T35: an explicit false in either spelling, and every other way to opt out."""
-    pod = create(served, **asked)
-
-    assert annotations_of(pod) == asked.get("annotations", {})
-
-
-def test_a_label_that_asks_for_a_sidecar_beats_an_annotation_that_does_not(served: Scene):
-    """T35: as Istio has it."""
-    pod = create(served, annotations={INJECT: "false"}, labels={INJECT: "true"})
-
-    assert annotations_of(pod) == {INJECT: "false", **HELD}
-
-
-@pytest.mark.parametrize(
-    ("wish", "made"),
-    [
-        ("auto", HELD),
-        ("hold", HELD),
-        ("native", {NATIVE: "true", STARTED_WITH: "native"}),
-    ],
-)
-def test_the_author_chooses_how_the_pod_starts(served: Scene, wish: str, made: dict[str, str]):
-    pod = create(served, annotations={START: wish})
-
-    assert annotations_of(pod) == {START: wish, **made}
 
 
 @pytest.mark.parametrize(
@@ -152,28 +86,6 @@ def test_kube_system_is_left_alone_whatever_its_labels(
     webhook.select("kube-system", selected=False)
     assert annotations_of(made.pod) == {}
     assert not any("webhook" in key for key in made.audit(cluster))
-
-
-@pytest.mark.parametrize(
-    ("asked", "warning"),
-    [
-        ({CONFIG: "holdApplicationUntilProxyStarts: [true"}, "proxy.istio.io/config"),
-        ({CONFIG: "concurrency"}, "proxy.istio.io/config"),
-        ({START: "nativ"}, 'istio-aux.io/start: "nativ": expected auto, native, hold or off'),
-    ],
-)
-def test_who_creates_a_pod_with_a_mistake_is_warned(
-    cluster: lab.Cluster, served: Scene, asked: dict[str, str], warning: str
-):
-    """T32: as a header of the API server's answer; the text that nobody can read is untouched."""
-    pod = meshed.nameless(served.namespace, sidecar=None, annotations=asked)
-
-    [made] = creation.create(cluster, pod)
-
-    assert asked.items() <= annotations_of(made.pod).items()
-    [header] = made.warnings
-    assert header.startswith('299 - "istio-aux: ')
-    assert warning in header.replace('\\"', '"')
 
 
 def test_the_audit_log_says_what_was_done_and_why(cluster: lab.Cluster, served: Scene):

@@ -1,4 +1,4 @@
-"""T37: whatever becomes of a webhook, pods are created, and as they are.
+"""T37: a webhook in trouble blocks no pod; the pod is created as its author wrote it.
 
 What is slow is slow at the same time: one pod for each trouble, created when the first test begins.
 """

@@ -1,4 +1,4 @@
-"""The benchmarks run and leave their files; what they measure is nobody's business here."""
+"""The benchmarks run and write their files; no number is judged here."""
 
 from __future__ import annotations
 

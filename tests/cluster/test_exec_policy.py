@@ -206,7 +206,7 @@ def test_no_pod_is_changed(account: Account, subresource: str):
 def test_of_all_leases_the_account_creates_its_own_only(
     account: Account, metadata: dict[str, str], may: bool
 ):
-    """Whoever makes another controller's Lease first keeps it from leading."""
+    """A client that creates another controller's Lease first keeps that controller from leading."""
     refusal = account.create_lease(MODEL, metadata)
 
     assert refusal == "" if may else "creates Lease istio-aux only" in refusal

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import lab
 import lab.istio
@@ -14,7 +13,6 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
 from lightkube.resources.core_v1 import Namespace, Pod
 
-Install = Callable[..., lab.istio.Istio]
 CLASSIC = ["istio-init", "main", "istio-proxy"]
 # Measured: 0.1 s until the API server acts on a configuration or a label, 1 s until istiod is back,
 # 10 s with six builds and test runs beside it.
@@ -22,17 +20,11 @@ SOON = 100
 
 
 @pytest.fixture
-def install(cluster: lab.Cluster) -> Iterator[Install]:
-    """`lab.istio.install`, undone at the end."""
-    installed: list[lab.istio.Istio] = []
-
-    def install(**options: Any) -> lab.istio.Istio:
-        installed.append(lab.istio.install(cluster, **options))
-        return installed[-1]
-
-    yield install
-    for istio in installed:
-        istio.remove()
+def istio(cluster: lab.Cluster) -> Iterator[lab.istio.Istio]:
+    """An Istio that leaves the caBundle to the test."""
+    istio = lab.istio.install(cluster, writes_ca=False)
+    yield istio
+    istio.remove()
 
 
 @pytest.fixture
@@ -77,37 +69,21 @@ def await_containers(cluster: lab.Cluster, namespace: str, expected: list[str]) 
     )
 
 
-def test_until_istiod_writes_its_ca_pods_are_refused(
-    cluster: lab.Cluster, meshed: str, install: Install
+def test_pods_are_refused_until_istiod_has_written_its_ca_and_while_it_does_not_run(
+    cluster: lab.Cluster, meshed: str, istio: lab.istio.Istio
 ) -> None:
-    istio = install(ca_delay=3600)
-
-    # Without the delay it takes 0.1 s.
-    with pytest.raises(TimeoutError):
-        istio.await_live(timeout=2)
-    assert "failed calling webhook" in await_refusal(cluster, meshed)
     with cluster.client() as client:
         found = client.get(MutatingWebhookConfiguration, istio.configurations[0])
     assert [webhook.clientConfig.caBundle for webhook in found.webhooks or []] == [None] * 4
+    assert "failed calling webhook" in await_refusal(cluster, meshed)
 
-
-def test_once_istiod_writes_its_ca_pods_are_injected(
-    cluster: lab.Cluster, meshed: str, install: Install
-) -> None:
-    install(ca_delay=1).await_live()
-
+    istio.trust(istio.bundle)
     await_containers(cluster, meshed, CLASSIC)
 
-
-def test_without_istiod_pods_are_refused_until_it_is_back(
-    cluster: lab.Cluster, meshed: str, install: Install
-) -> None:
-    istio = install()
     istio.process.kill()
     istio.process.wait(SOON)
-    refused = await_refusal(cluster, meshed)
+    assert "failed calling webhook" in await_refusal(cluster, meshed)
 
-    istio.process.start()
-
-    assert "failed calling webhook" in refused
+    istio.start()
+    istio.trust(istio.bundle)
     await_containers(cluster, meshed, CLASSIC)

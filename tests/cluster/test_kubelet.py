@@ -12,7 +12,7 @@ import pytest
 import websocket
 from lab import meshed
 from lab.kubelet import ScriptedKubelet
-from lightkube.resources.core_v1 import Node, Pod
+from lightkube.resources.core_v1 import Pod
 
 QUIT = ("pilot-agent", "request", "--debug-port=15020", "POST", "quitquitquit")
 
@@ -98,18 +98,6 @@ def test_a_port_is_forwarded_to_the_agent_and_its_quit_ends_the_proxy(
     assert [e.via for e in kubelet.execs_of(worker)] == ["port-forward"]
 
 
-def test_a_deleted_pod_is_gone_once_its_node_has_stopped_it(
-    client: lightkube.Client, worker: Pod, namespace: str
-):
-    client.delete(Pod, "worker", namespace=namespace)
-
-    lab.until(
-        lambda: not list(client.list(Pod, namespace=namespace)),
-        timeout=30,
-        what="the pod to be gone",
-    )
-
-
 def test_a_pod_that_is_replaced_at_once_takes_the_node_no_further(
     client: lightkube.Client, kubelet: ScriptedKubelet, namespace: str
 ):
@@ -122,12 +110,3 @@ def test_a_pod_that_is_replaced_at_once_takes_the_node_no_further(
     kubelet.run(last)
 
     assert kubelet.address(last)
-
-
-def test_the_node_is_ready(client: lightkube.Client, kubelet: ScriptedKubelet):
-    """And keeps the lease by which the node controller knows."""
-    node = client.get(Node, "scripted")
-
-    assert node.status is not None
-    ready = {c.type: c.status for c in node.status.conditions or []}
-    assert ready["Ready"] == "True"

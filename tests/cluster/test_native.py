@@ -25,7 +25,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
 from lightkube.resources.core_v1 import Namespace
 
-# The revision, and its namespace: other modules' Istios are nobody's business here.
+# The revision, and its namespace: the workload ignores the Istios of other modules.
 ISTIO = "native-istio"
 OURS = "native-ours"
 LATER = "old-defaulter"

@@ -33,7 +33,7 @@ def test_a_payload_that_succeeds_frees_its_proxy_with_one_quit(
 def test_a_payload_that_fails_under_never_frees_its_proxy_and_the_pod_fails(
     selected: Scene, exit_code: int, reason: str
 ):
-    """T1, T3, T39: the failure reaches whoever owns the pod, and the proxy does not cause it.
+    """T1, T3, T39: the pod's owner sees the failure, and the proxy does not cause it.
 
     Killed, or never started: nothing of ours runs in the pod that could be killed with it.
     """

@@ -1,4 +1,4 @@
-"""What a pod wishes by its annotations, and what keeps a pod from its end."""
+"""The annotations of a pod, and what keeps a pod from its end."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_container_that_the_pod_excuses_keeps_no_proxy(
     ],
     ids=["false", "misspelt", "no container", "no duration"],
 )
-def test_a_wish_to_be_left_alone_or_one_that_cannot_be_read_keeps_us_away(
+def test_a_pod_that_opts_out_or_has_an_invalid_annotation_keeps_its_proxy(
     selected: Scene, annotations: dict[str, str]
 ):
     """A misspelt annotation must not cost a proxy."""

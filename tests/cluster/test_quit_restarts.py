@@ -69,7 +69,7 @@ def uid(pod: Pod) -> str | None:
 
 
 def test_an_ephemeral_container_keeps_no_pod_from_its_end(selected: Scene):
-    """T9: whoever debugs a pod does not count, running or not."""
+    """T9: an ephemeral container does not count, running or not."""
     pod = selected.start("worker")
     selected.kubelet.debug(pod, "debugger")
 

@@ -119,7 +119,7 @@ def test_a_node_that_cannot_be_reached_is_asked_again(selected: Scene):
 
 
 def test_a_new_pod_of_the_same_name_is_not_quit_for_the_old_one(selected: Scene):
-    """T19: names are reused by TFJobs; a retry that is due for the old pod is not for the new."""
+    """T19: TFJobs reuse names; a retry for the old pod never reaches the new one."""
     kubelet = selected.kubelet
     old = misbehaving(selected, "worker-0", "refuse", times=None)
     lab.until(lambda: kubelet.execs_of(old), timeout=30, what="the old pod's first quit")
@@ -136,10 +136,10 @@ def test_a_new_pod_of_the_same_name_is_not_quit_for_the_old_one(selected: Scene)
     selected.await_phase(new, "Succeeded")
 
 
-def test_a_proxy_that_withstands_is_reported_until_it_is_gone(
+def test_a_proxy_that_refuses_every_quit_is_reported_until_it_exits(
     troubled: Scene, workload: Workload, refusing: Pod
 ):
-    """T23: it starves nobody, is visible, and is freed once it can be."""
+    """T23: it delays no other pod, is visible, and is freed once that is possible."""
 
     def stuck() -> list[str]:
         return [pod["name"] for pod in workload.status()["stuck-pods"]]

@@ -46,7 +46,7 @@ def policy(
 ) -> Iterator[None]:
     """What the charm makes for a workload in policy mode, and nobody serves; and two Istios.
 
-    One of these makes sidecars native of its own accord.
+    One of these makes sidecars native by default.
     """
     selector = "lab.test/policy=yes"
     absent = Workload(

@@ -1,4 +1,4 @@
-"""What befalls a watch: it breaks off within an event, and the server forgets where it was."""
+"""A watch that breaks off within an event, and a watch whose version the server forgot."""
 
 from __future__ import annotations
 

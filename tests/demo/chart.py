@@ -33,7 +33,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One container through time, and what became of it in a few words."""
+    """One container through time, and how it ended in a few words."""
 
     label: str
     bars: tuple[Bar, ...]

@@ -18,7 +18,7 @@ SAID = {
 }
 
 Made = Callable[[lab.istio.World], tuple[Shape, str]]
-"""Makes a pod in that world; returns what it is, and what became of it."""
+"""Makes a pod in that world; returns its shape, and how it ended."""
 
 
 def play(

@@ -14,5 +14,5 @@ from lab.waiting import ending, until
 
 __all__ = ["Cluster", "Level", "Process", "cluster", "ending", "until"]
 
-# Here, because whoever starts a thread has imported this package before.
+# Here, because every module that starts a thread imports this package first.
 models.learn()

@@ -11,9 +11,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+
+# Builds of a checkout that were not used for so many days are removed.
+DAYS = 7
 
 
 def root() -> Path:
@@ -46,3 +51,14 @@ def lock(path: Path, *, waiting: str = "") -> Iterator[None]:
 def say(line: str) -> None:
     """Print one line of progress on stderr."""
     print(f"lab: {line}", file=sys.stderr, flush=True)
+
+
+def use(path: Path) -> Path:
+    """Mark a build of the checkout as used now, remove its stale neighbours, and return it."""
+    path.touch()
+    oldest = time.time() - DAYS * 24 * 60 * 60
+    for neighbour in path.parent.iterdir():
+        if neighbour.stat().st_mtime < oldest and not neighbour.name.startswith("."):
+            # A lock is a file beside its folder; an empty one costs nothing.
+            shutil.rmtree(neighbour, ignore_errors=True)
+    return path

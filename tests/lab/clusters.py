@@ -143,7 +143,7 @@ class Cluster:
             "server": self.server,
             "logs": str(self.logs),
         }
-        # Renamed into place: whoever asks for the running clusters reads all of it or nothing.
+        # Renamed into place: a reader sees all of it or nothing.
         new = self.state / "record.new"
         new.write_text(json.dumps(record))
         new.rename(self.state / "record.json")

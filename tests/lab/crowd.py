@@ -42,7 +42,7 @@ class Kind:
     Attributes:
         owner: kind of the controller that makes them, all of it by the real one.
         count: how many pods.
-        fate: what becomes of them under `restart`: ``replaced``, ``refused`` by a budget,
+        fate: what the policy `restart` does to them: ``replaced``, ``refused`` by a budget,
             ``stopped`` after the first one, ``reported``, or ``ignored``: they are to have none.
         kept: whether they run.
         labels, annotations, spec: of the pods.

@@ -49,7 +49,7 @@ CASES = {
     "host network": Case("named", spec={"hostNetwork": True}),
     "a pod that is ambient": Case("named", labels={"istio.io/dataplane-mode": "ambient"}),
     "the operator of a model": Case("every", "modeloperator", MODELOPERATOR),
-    "an operator of old": Case("every", "x", {"juju-modeloperator": "modeloperator"}),
+    "an operator of an old Juju": Case("every", "x", {"juju-modeloperator": "modeloperator"}),
     "the controller": Case("every", "controller", {"model.juju.is/disable-webhook": "true"}),
     "we ourselves": Case("ours", "istio-aux"),
     "a neighbour of ours": Case("ours", asks=True, meshed=True),

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from lab import cache, debian, interpreters, stale
+from lab import cache, debian, interpreters
 
 HERE = Path(__file__).resolve().parent / "pack"
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,7 +57,7 @@ def pack(root: Path = ROOT) -> Path:
             _run([interpreters.uv(), "lock", "--check", "--quiet"], cwd=root)
             with tempfile.TemporaryDirectory(prefix="istio-aux-pack-") as scratch:
                 found = [_build(sources, python, Path(scratch), target)]
-        stale.use(target)
+        cache.use(target)
     return found[0]
 
 

@@ -2,7 +2,7 @@
 
 A group is a folder with a go.mod: `tools/<group>` pins other people's programs, the folder of a
 program of our own holds its source as well. A built program is kept in the cache under a key made
-of all that goes into it, so a changed pin builds anew and an unchanged one never does.
+of all that goes into it, so only a changed pin builds again.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _place(program: Program) -> Path:
 def _build(program: Program, place: Path) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     log = place.with_suffix(".log")
-    # Built beside its place and renamed: whoever finds the program finds all of it.
+    # Built beside its place and renamed: nobody finds half a program.
     new = place.with_suffix(".new")
     argv = [str(toolchain.go()), "build", *FLAGS, "-ldflags", program.ldflags, "-o", str(new)]
     started = time.monotonic()

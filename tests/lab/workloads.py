@@ -48,7 +48,7 @@ RETRY = 42
 
 @dataclass(frozen=True)
 class Workload:
-    """A workload and what becomes of it where nothing runs beside its payload.
+    """A workload, and how it ends without a sidecar.
 
     Attributes:
         name: what it does, as its name in Kubernetes.

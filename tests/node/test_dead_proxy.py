@@ -6,13 +6,14 @@ import os
 import secrets
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import lab
 import lab.istio
 import lab.juju
 import pytest
-from lab import insides, outcome, workloads
+from lab import outcome, workloads
 from lab.deployed import await_selected
 from lab.fixtures import await_account
 from lab.workloads import TALK, Workload, container
@@ -30,8 +31,8 @@ NEVER_READY = {
     )
 }
 FOREVER = container(f"{TALK} || echo no network; sleep 86400")
-HELD_IN_VAIN = Workload(
-    "held-in-vain", workloads.pod(FOREVER, annotations=NEVER_READY), ends="", codes=()
+HOLD_TIMED_OUT = Workload(
+    "hold-timed-out", workloads.pod(FOREVER, annotations=NEVER_READY), ends="", codes=()
 )
 KILLED = Workload("killed", workloads.pod(FOREVER), ends="", codes=())
 
@@ -43,7 +44,7 @@ def selected(client: Client, istio: lab.istio.Istio, istio_aux: lab.juju.App) ->
     client.create(Namespace(metadata=ObjectMeta(name=name)))
     await_account(client, name)
     await_selected(client, name)
-    for workload in (HELD_IN_VAIN, KILLED):
+    for workload in (HOLD_TIMED_OUT, KILLED):
         client.create(workload.in_namespace(name))
     lab.until(
         lambda: look(client, name, "killed")["status"]["phase"] == "Running",
@@ -58,12 +59,32 @@ def selected(client: Client, istio: lab.istio.Istio, istio_aux: lab.juju.App) ->
 
 def kill(namespace: str, pod: str, *command: str) -> None:
     pids = lab.until(
-        lambda: list(insides.of(namespace, pod, *command)),
+        lambda: list(pids_of(namespace, pod, *command)),
         timeout=SOON,
         what=f"{' '.join(command)} in {namespace}/{pod}",
     )
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
+
+
+def pids_of(namespace: str, pod: str, *words: str) -> Iterator[int]:
+    """The pids of the processes of a pod's proxy whose command line has these words in this order.
+
+    A proxy is told by its environment which pod it is in, and what is executed beside it as well.
+    """
+    told = {f"POD_NAME={pod}".encode(), f"POD_NAMESPACE={namespace}".encode()}
+    wanted = " ".join(words).encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes().split(b"\0")
+            # Of other programs it need not be readable.
+            if b" ".join(command[: len(words)]) != wanted:
+                continue
+            environment = (process / "environ").read_bytes().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # It ended in between.
+        if told <= {*environment}:
+            yield int(process.name)
 
 
 def look(client: Client, namespace: str, name: str) -> Any:
@@ -78,7 +99,7 @@ def await_told(client: Client, namespace: str, name: str) -> list[Event]:
     return lab.until(told, timeout=SOON, what=f"Event ProxyLost on {namespace}/{name}")
 
 
-@pytest.mark.parametrize(("name", "code"), [("held-in-vain", 0), ("killed", 137)])
+@pytest.mark.parametrize(("name", "code"), [("hold-timed-out", 0), ("killed", 137)])
 def test_a_payload_that_has_lost_its_proxy_is_reported_and_left_alone(
     client: Client, selected: str, name: str, code: int
 ) -> None:
@@ -103,10 +124,10 @@ def test_a_payload_whose_hold_timed_out_runs_without_a_network(
     lab.until(
         lambda: (
             "no network"
-            in "".join(client.log("held-in-vain", namespace=selected, container="main"))
+            in "".join(client.log("hold-timed-out", namespace=selected, container="main"))
         ),
         timeout=SOON,
-        what="the payload of held-in-vain to have tried",
+        what="the payload of hold-timed-out to have tried",
         ignoring=(ApiError,),
     )
 
@@ -114,8 +135,8 @@ def test_a_payload_whose_hold_timed_out_runs_without_a_network(
 def test_juju_status_counts_the_pods_that_have_lost_their_proxy(
     client: Client, selected: str, istio_aux: lab.juju.App
 ) -> None:
-    """T30 T39: whoever looks at the charm is told as well."""
-    for name in ("held-in-vain", "killed"):
+    """T30 T39: the charm's status shows it as well."""
+    for name in ("hold-timed-out", "killed"):
         await_told(client, selected, name)
 
     istio_aux.run("update-status")

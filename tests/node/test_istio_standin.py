@@ -1,4 +1,4 @@
-"""The stand-in for Istio on a real kubelet: what a Job sees of its sidecar, as with Istio."""
+"""The stand-in for Istio on a real kubelet, beside what `test_start` and `test_parade` show."""
 
 from __future__ import annotations
 
@@ -12,35 +12,24 @@ import pytest
 from lab import images, tools
 from lab.fixtures import await_account
 from lab.meshed import proxy_exit_code
-from lab.workloads import TALK
 from lightkube import ApiError
 from lightkube.models.core_v1 import Container, PodSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ConfigMap, Namespace, Pod
 
 HOLD = {"proxy.istio.io/config": "holdApplicationUntilProxyStarts: true"}
-NATIVE = {"sidecar.istio.io/nativeSidecar": "true"}
 UNMESHED = {"sidecar.istio.io/inject": "false"}
-FIND_AGENT = "nc 127.0.0.1 15520 </dev/null"
 QUIT = ("pilot-agent", "request", "--debug-port=15020", "POST", "quitquitquit")
 # Measured: a pod runs after 2 s and ends 2 s after its payload; 10 s on busy cores.
 SOON = 100
 
 
-# Those of the pods that every test finds; their payloads start, and mostly end, side by side.
+# Their payloads start, and mostly end, side by side.
 PODS = {
-    "talker": (TALK, {}),
-    "held-talker": (TALK, HOLD),
-    "native-talker": (TALK, NATIVE),
-    "unmeshed-talker": (TALK, UNMESHED),
-    "succeeding": ("exit 0", HOLD),
-    "failing": ("exit 3", HOLD),
-    "native": ("exit 0", NATIVE),
     "idle": ("exit 0", HOLD),
     "quitting": ("wget -q -O - --post-data= http://127.0.0.1:15020/quitquitquit", HOLD),
-    "moved-by-annotation": (FIND_AGENT, {**HOLD, "status.sidecar.istio.io/port": "15520"}),
-    "moved-by-config": (
-        FIND_AGENT,
+    "moved": (
+        "nc 127.0.0.1 15520 </dev/null",
         {"proxy.istio.io/config": f"{HOLD['proxy.istio.io/config']}\nstatusPort: 15520"},
     ),
     "server": ("nc -ll -p 9000 -e netstat -tn", HOLD),
@@ -130,49 +119,6 @@ def in_proxy(
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "succeeds"),
-    [
-        ("talker", False),
-        ("held-talker", True),
-        ("native-talker", True),
-        ("unmeshed-talker", True),
-    ],
-)
-def test_a_payload_that_talks_at_once_needs_a_proxy_that_is_ready(
-    cluster: lab.Cluster, meshed: str, name: str, succeeds: bool
-) -> None:
-    assert (code(cluster, meshed, name) == 0) is succeeds
-
-
-@pytest.mark.parametrize(("name", "phase"), [("succeeding", "Succeeded"), ("failing", "Failed")])
-def test_after_a_quit_by_exec_the_proxy_ends_with_0_and_the_payload_decides(
-    cluster: lab.Cluster, meshed: str, name: str, phase: str
-) -> None:
-    code(cluster, meshed, name)
-
-    done = in_proxy(cluster, meshed, name, QUIT)
-
-    assert (done.returncode, done.stdout) == (0, "OK\n"), done.stderr
-    assert proxy_exit_code(await_pod(cluster, meshed, name, phase)) == 0
-
-
-def test_a_native_sidecar_ends_by_itself(cluster: lab.Cluster, meshed: str) -> None:
-    assert code(cluster, meshed, "native") == 0
-
-    assert proxy_exit_code(await_pod(cluster, meshed, "native", "Succeeded")) == 0
-
-
-def test_a_classic_sidecar_that_nobody_quits_keeps_the_pod_running(
-    cluster: lab.Cluster, meshed: str
-) -> None:
-    assert code(cluster, meshed, "idle") == 0
-    done = in_proxy(cluster, meshed, "idle", ("pilot-agent", "request", "GET", "ready"))
-
-    assert done.returncode == 0, done.stderr
-    assert proxy_exit_code(await_pod(cluster, meshed, "idle", "Running")) is None
-
-
 def test_the_proxy_has_no_shell(cluster: lab.Cluster, meshed: str) -> None:
     await_pod(cluster, meshed, "idle", "Running")
 
@@ -197,20 +143,17 @@ def test_the_payload_may_quit_its_own_proxy(cluster: lab.Cluster, meshed: str) -
     assert proxy_exit_code(await_pod(cluster, meshed, "quitting", "Succeeded")) == 0
 
 
-@pytest.mark.parametrize("name", ["moved-by-annotation", "moved-by-config"])
-def test_a_moved_status_port_is_where_the_proxy_listens(
-    cluster: lab.Cluster, meshed: str, name: str
-) -> None:
-    found = code(cluster, meshed, name)
+def test_a_moved_status_port_is_where_the_proxy_listens(cluster: lab.Cluster, meshed: str) -> None:
+    found = code(cluster, meshed, "moved")
 
-    refused = in_proxy(cluster, meshed, name, QUIT)
-    done = in_proxy(cluster, meshed, name, ("pilot-agent", "request", "POST", "quitquitquit"))
+    refused = in_proxy(cluster, meshed, "moved", QUIT)
+    done = in_proxy(cluster, meshed, "moved", ("pilot-agent", "request", "POST", "quitquitquit"))
 
     assert found == 0
     assert refused.returncode == 255
     assert "connection refused" in refused.stderr
-    assert done.returncode == 0
-    assert proxy_exit_code(await_pod(cluster, meshed, name, "Succeeded")) == 0
+    assert (done.returncode, done.stdout) == (0, "OK\n"), done.stderr
+    assert proxy_exit_code(await_pod(cluster, meshed, "moved", "Succeeded")) == 0
 
 
 def test_meshed_pods_reach_each_other_through_their_proxies(

@@ -65,7 +65,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Parade:
-    """What became of all workloads, and what was done inside of their pods."""
+    """How all workloads ended, and every connection to their pods."""
 
     plain: Place
     meshed: Place

@@ -68,3 +68,5 @@ def test_pods_that_finish_while_the_workload_is_killed_are_freed(
     lab.until(over, timeout=SOON, what=f"all {PODS} pods to succeed")
     assert {proxy_exit_code(pod) for pod in client.list(Pod, namespace=selected)} == {0}
     assert container.service_pid("istio-aux") not in {None, killed}
+    istio_aux.settle()
+    assert istio_aux.status()[0] == "active", istio_aux.status()

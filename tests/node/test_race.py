@@ -29,8 +29,6 @@ from lightkube import Client
 NOTICE = "istio-aux-pebble-custom-notice"
 # Measured beside other work on 2 cores: 0.2 s. Juju's update-status comes after minutes.
 PROMPT = 30.0
-# Seconds until istiod writes its CA by itself: the tests do, so that they know when.
-NEVER = 3600.0
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +94,7 @@ def told(world: World, before: Seen, cluster: lab.Cluster) -> Told:
     """Istio is installed, and one more charm deployed; istio-aux is to report only."""
     history = world.istio_aux.leader.history
     known = len(history)
-    istio = lab.istio.install(cluster, ca_delay=NEVER, proxy_ready_delay=0.5)
+    istio = lab.istio.install(cluster, writes_ca=False, proxy_ready_delay=0.5)
     begun = time.time()
     istio.trust(istio.bundle)
 

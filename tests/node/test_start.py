@@ -27,7 +27,6 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ConfigMap, Namespace
 
 CONFIG, HOLD = "proxy.istio.io/config", "holdApplicationUntilProxyStarts"
-INJECT = "sidecar.istio.io/inject"
 NATIVE = "sidecar.istio.io/nativeSidecar"
 START, STARTED_WITH = "istio-aux.io/start", "istio-aux.io/started-with"
 # Seconds until a proxy is ready; Envoy needs about this long.
@@ -40,7 +39,7 @@ WHEN = "cut -d' ' -f22 /proc/1/stat >/dev/termination-log"
 TALK_AT_ONCE = container(f"{TALK}; code=$?; {WHEN}; exit $code")
 INIT = {"initContainers": [{**TALK_AT_ONCE, "name": "fetch"}]}
 
-# Namespaces, by what becomes of their pods: their labels.
+# Labels of the namespaces, by how their pods start.
 INJECTED = {"istio.io/rev": REQUESTED}
 PLACES = {
     "unselected": INJECTED,
@@ -60,12 +59,11 @@ class Case:
     place: str = ""
     started_with: str | None = None
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
-    labels: Mapping[str, str] = field(default_factory=dict[str, str])
     more: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def pod(self, namespace: str) -> workloads.Pod:
         document = workloads.pod(TALK_AT_ONCE, annotations=self.annotations, **self.more)
-        metadata = {"name": self.name, "namespace": namespace, "labels": self.labels}
+        metadata = {"name": self.name, "namespace": namespace}
         document["metadata"] |= metadata
         return workloads.Pod.from_dict(document)
 
@@ -85,14 +83,6 @@ UNORDERED = (
 )
 HELD_WITH_INIT = Case("held-with-an-init-container", "late", "hold", more=INIT)
 TALKING = (*ORDERED, *UNORDERED, HELD_WITH_INIT)
-
-OPT_OUTS = (
-    Case("hold-false", annotations={CONFIG: f"concurrency: 2 # two\n{HOLD}: false\n"}),
-    Case("proto-hold-false", annotations={CONFIG: "hold_application_until_proxy_starts: false"}),
-    Case("inject-false", annotations={INJECT: "false"}),
-    Case("inject-false-by-label", labels={INJECT: "false"}),
-    Case("start-off", annotations={START: "off"}),
-)
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +129,7 @@ def admission(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) ->
 def places(
     client: Client, requested: lab.istio.Istio, admission: None
 ) -> Iterator[Mapping[str, str]]:
-    """The namespaces of `PLACES`, by what becomes of their pods; and that is so already."""
+    """The namespaces of `PLACES`, whose pods are injected and changed already."""
     names = {place: f"{place}-{secrets.token_hex(3)}" for place in PLACES}
     for place, name in names.items():
         client.create(Namespace(metadata=ObjectMeta(name=name, labels=PLACES[place])))
@@ -259,24 +249,3 @@ def test_hold_does_nothing_for_an_init_container_whose_network_leads_to_the_prox
     assert pod["metadata"]["annotations"][STARTED_WITH] == "hold"
     assert ended(pod, "fetch")["exitCode"] != 0
     assert ended(pod, "main") == {}
-
-
-@pytest.mark.parametrize("place", ["webhook", "policy"])
-@pytest.mark.parametrize("case", OPT_OUTS, ids=lambda case: case.name)
-def test_a_pod_that_opts_out_is_as_it_would_be_without_us(
-    client: Client, places: Mapping[str, str], place: str, case: Case
-) -> None:
-    """T32 T35: what its author says counts, in the words of Istio and in ours."""
-    ours, theirs = (
-        client.create(case.pod(places[where]), dry_run=True) for where in (place, "unselected")
-    )
-
-    assert described(ours) == described(theirs)
-
-
-def described(pod: Any) -> Any:
-    """What we might have changed: annotations, labels, which containers in which order, hooks."""
-    spec, metadata = pod["spec"], pod["metadata"]
-    containers = [*spec.get("initContainers", []), *spec["containers"]]
-    hooks = [(container["name"], container.get("lifecycle")) for container in containers]
-    return metadata.get("annotations"), metadata.get("labels"), hooks

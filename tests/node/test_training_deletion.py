@@ -1,4 +1,4 @@
-"""What becomes of Kubeflow's jobs whose running pod is deleted: why there is `fails_with`.
+"""Some Kubeflow jobs fail when their running pod is deleted: why there is `fails_with`.
 
 A pod that has no network, or no sidecar, may only be deleted where its job survives that.
 """
@@ -76,8 +76,8 @@ def ending(client: lightkube.Client, namespace: str, job: str, old: pods.Pod) ->
         if any(c["type"] == "Failed" and c["status"] == "True" for c in conditions):
             return "Failed"
         pod = running(client, namespace, job)
-        anew = pod and pod.metadata and pod.metadata.uid != old.metadata.uid
-        return "Running" if anew else ""
+        replaced = pod and pod.metadata and pod.metadata.uid != old.metadata.uid
+        return "Running" if replaced else ""
 
     what = f"{job} to fail or to run again"
     return lab.until(ended, timeout=120, what=what, ignoring=(ApiError,))

@@ -217,7 +217,7 @@ def test_a_job_created_before_the_injector_is_live_is_reported(
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_its_pods_are_made_anew_and_it_succeeds_when_jobs_may_be_restarted(
+def test_its_pods_are_replaced_and_it_succeeds_when_jobs_may_be_restarted(
     reported: Mapping[str, Seen], restarted: Mapping[str, Seen], job: str
 ) -> None:
     before, after = reported[job], restarted[job]

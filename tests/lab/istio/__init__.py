@@ -59,7 +59,7 @@ class Istio:
         return base64.b64encode(root.read_bytes()).decode()
 
     def trust(self, bundle: str | None) -> None:
-        """Write another caBundle into all webhooks; without a `ca_delay` istiod corrects it."""
+        """Write another caBundle into all webhooks; istiod corrects it if it `writes_ca`."""
         with self.cluster.client() as client:
             for name in self.configurations:
                 found = client.get(MutatingWebhookConfiguration, name)
@@ -151,7 +151,7 @@ def install(
     cluster: Cluster,
     namespace: str = "istio-system",
     *,
-    ca_delay: float = 0.0,
+    writes_ca: bool = True,
     configuration: str | None = None,
     revision: str = webhooks.DEFAULT,
     native: World = "never",
@@ -159,13 +159,13 @@ def install(
     cni: bool = False,
     proxy_ready_delay: float = 0.0,
 ) -> Istio:
-    """Install the stand-in; returns when it is live, or with a `ca_delay` at once.
+    """Install the stand-in; returns when it is live, if it `writes_ca`.
 
     Args:
         cluster: a cluster of either level; on `node` the proxy's image is loaded as well.
         namespace: where istiod is; part of the configurations' names unless it is istio-system.
-        ca_delay: seconds between the injector's start and its first caBundle. Until then the
-            configurations refuse pods, like those of an istiod that is not up.
+        writes_ca: False leaves the caBundles to `trust`. Until then the configurations refuse
+            pods, like those of an istiod that is not up.
         configuration: the name of the configuration that does the work, if not Istio's own.
         revision: of several Istios in a cluster, which; namespaces and pods ask for any but the
             default one by the label `istio.io/rev`.
@@ -195,7 +195,7 @@ def install(
             *("--state", _folder(cluster, namespace, revision)),
             *("--address", cluster.host),
             *("--port", str(port)),
-            *("--ca-delay", str(ca_delay)),
+            *(() if writes_ca else ("--without-ca",)),
         ],
         env={"PYTHONPATH": str(Path(__file__).parents[2])},
     )
@@ -205,7 +205,7 @@ def install(
     istio = Istio(cluster, namespace, revision, port, process, names, template)
     istio.serve()
     istio.configure()
-    if not ca_delay:
+    if writes_ca:
         istio.await_live()
     return istio
 

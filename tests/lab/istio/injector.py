@@ -109,7 +109,7 @@ class Injector:
         await self._client.apply(ConfigMap(metadata=name, data={"root-cert.pem": self._ca}))
 
     async def follow(self, resource: type[Any], handle: Callable[[Any], Awaitable[None]]) -> None:
-        """Handle every object of a kind, and each change of one, for ever.
+        """Handle every object of a kind and each change, forever.
 
         A watch without a version begins with all there is, so a broken one only has to begin again.
         """
@@ -152,9 +152,9 @@ async def serve(arguments: argparse.Namespace) -> None:
     log.info("serving on port %d", arguments.port)
     async with asyncio.TaskGroup() as loops:
         loops.create_task(injector.follow(Namespace, injector.write_root))
-        await asyncio.sleep(arguments.ca_delay)
-        loops.create_task(injector.follow(MutatingWebhookConfiguration, injector.write_ca))
-        loops.create_task(injector.follow(ValidatingWebhookConfiguration, injector.enforce))
+        if not arguments.without_ca:
+            loops.create_task(injector.follow(MutatingWebhookConfiguration, injector.write_ca))
+            loops.create_task(injector.follow(ValidatingWebhookConfiguration, injector.enforce))
 
 
 def main() -> None:
@@ -169,7 +169,7 @@ def main() -> None:
     )
     parser.add_argument("--address", required=True, help="the address to serve on")
     parser.add_argument("--port", type=int, required=True, help="the TCP port to serve on")
-    parser.add_argument("--ca-delay", type=float, default=0, help="seconds before it writes its CA")
+    parser.add_argument("--without-ca", action="store_true", help="leave the caBundles as they are")
     arguments = parser.parse_args()
     logging.basicConfig(
         level=logging.INFO, stream=sys.stdout, format="%(asctime)s %(levelname)s %(message)s"

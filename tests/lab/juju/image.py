@@ -11,7 +11,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from lab import cache, interpreters, stale
+from lab import cache, interpreters
 
 from . import root
 from .root import Bind
@@ -75,7 +75,7 @@ def environment(workload: Path, python: Path | None = None) -> Path:
             if done.returncode:
                 raise ChildProcessError(f"{workload}: {' '.join(command)}\n{done.stderr}")
             (folder / "ready").touch()
-        return stale.use(folder)
+        return cache.use(folder)
 
 
 def _digest(workload: Path, python: Path) -> str:

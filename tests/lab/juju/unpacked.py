@@ -9,7 +9,7 @@ import subprocess
 import zipfile
 from pathlib import Path
 
-from lab import cache, stale
+from lab import cache
 
 from .root import User
 
@@ -35,7 +35,7 @@ def _unpacked(charm: Path, python: Path, user: User) -> Path:
             for path in partial.rglob("*"):
                 os.chown(path, user.uid, user.gid, follow_symlinks=False)
             partial.rename(target)
-        return stale.use(target)
+        return cache.use(target)
 
 
 def _link(source: str, target: str) -> str:

@@ -34,7 +34,7 @@ class RefusedError(Exception):
 class Api:
     """Speaks to ``server`` with the client certificate of ``tls``.
 
-    Whoever cancels a call leaves a connection that says goodbye in TLS, which outlives the loop,
+    A cancelled call leaves a connection that says goodbye in TLS, which outlives the loop,
     and its socket is found unclosed later on. So calls are finished, and watches are cut.
     """
 
@@ -91,7 +91,7 @@ class Api:
     async def objects(
         self, path: str, params: Mapping[str, str]
     ) -> AsyncIterator[tuple[str, Object]]:
-        """List, then watch, for ever: pairs of event type and object; a list gives ``ADDED``.
+        """List, then watch, forever: pairs of event type and object; a list gives ``ADDED``.
 
         Whenever the watch ends, for whatever reason, it lists again. What was deleted in between is
         not told.

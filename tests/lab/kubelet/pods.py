@@ -116,7 +116,7 @@ class Pods:
             await self._write(record)
 
     async def follow(self) -> None:
-        """Take in the pods bound here, and finalise those being deleted, for ever."""
+        """Run the pods bound here, and finalise those being deleted, forever."""
         selector = {"fieldSelector": f"spec.nodeName={self._node}"}
         async for event, pod in self._api.objects("/api/v1/pods", selector):
             uid = pod["metadata"]["uid"]
