@@ -18,8 +18,7 @@ from typing import Self
 from aiohttp import web
 from istio_aux.kube.access import Access
 from unit import podverbs
-from unit.selection import Object, text
-from unit.store import Store, refusal
+from unit.store import Object, Store, refusal, text
 from unit.tls import certificate
 
 Fault = Callable[[web.Request], Awaitable[web.StreamResponse | None]]

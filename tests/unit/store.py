@@ -1,19 +1,78 @@
-"""What the fake API server stores: versioned objects that can be listed, watched and replaced.
+"""The fake API server's store: versioned objects that can be listed, watched and replaced.
 
-It keeps the promises of the real one's storage that a client leans on (semantics: list and watch).
+It keeps those promises of the real one on which a client relies (semantics: list and watch).
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from copy import deepcopy
 from typing import Any
 
 from aiohttp import web
-from unit.selection import Object, event, line, selected, text
+from istio_aux.core import selectors
 
 HISTORY = 1000
 """Events that a watch may still begin at; the real one keeps at least 75 s of them."""
+
+Object = dict[str, Any]
+
+_NESTED = re.compile(r'"nested (\d+) levels deep"')
+
+
+def nested(levels: int) -> str:
+    """A marker that `text` replaces by nested objects, which json cannot encode."""
+    return f"nested {levels} levels deep"
+
+
+def managed(levels: int) -> list[Object]:
+    """``metadata.managedFields`` nested so deeply; the API server stores them."""
+    return [{"manager": "tenant", "operation": "Apply", "fieldsV1": nested(levels)}]
+
+
+def text(body: Object) -> str:
+    """An object as JSON."""
+
+    def deep(found: re.Match[str]) -> str:
+        return '{"f:a":' * int(found[1]) + "{}" + "}" * int(found[1])
+
+    return _NESTED.sub(deep, json.dumps(body))
+
+
+def line(kind: str, body: Object) -> bytes:
+    return text({"type": kind, "object": body}).encode() + b"\n"
+
+
+def event(
+    request: web.Request, namespace: str, old: Object | None, new: Object, version: int
+) -> bytes | None:
+    """The event that a watch with a selection sees of a change (apiserver cacher)."""
+    was = bool(old) and selected(request, old or {}, namespace)
+    now = bool(new) and selected(request, new, namespace)
+    if now:
+        return line("MODIFIED" if was else "ADDED", new)
+    if was:
+        left = deepcopy(old or {})
+        left["metadata"]["resourceVersion"] = str(version)
+        return line("DELETED", left)
+    return None
+
+
+def selected(request: web.Request, item: Object, namespace: str = "") -> bool:
+    if namespace and item["metadata"].get("namespace") != namespace:
+        return False
+    labels = item["metadata"].get("labels") or {}
+    if not selectors.parse(request.query.get("labelSelector", "")).matches(labels):
+        return False
+    fields = request.query.get("fieldSelector", "")
+    facts = {
+        "status.phase": item.get("status", {}).get("phase", ""),
+        "spec.restartPolicy": item.get("spec", {}).get("restartPolicy", ""),
+    }
+    # A field selector is written like a label selector of equalities.
+    return selectors.parse(fields).matches(facts)
 
 
 def status(code: int, reason: str, message: str, **extra: object) -> Object:

@@ -1,4 +1,4 @@
-"""The fuzzer finds bad answers, and a short run of it finds none."""
+"""The fuzzer finds bad answers; short runs of the fuzzer and the soak find nothing."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from fuzz.judge import Answer
 from fuzz.play import play
 from fuzz.requests import INJECT, Ask
 from fuzz.server import serving
+from soak.play import play as soak
 from unit.asynchronous import driven
 from unit.hooked import review
 
@@ -121,3 +122,13 @@ async def test_two_thousand_cases_find_nothing(tmp_path: Path) -> None:
         verdict = await play(server, 2000, 42)
     assert verdict.findings == []
     assert sum(part.answers.total() for part in verdict.parts) > 2000
+
+
+PODS = 1_500
+"""In one part. Each pod has several texts of its own, and caches hold 4,096."""
+
+
+@driven
+async def test_pods_that_come_and_go_leave_nothing_behind() -> None:
+    _, warm, then = await soak(3 * PODS, 3)
+    assert then.blocks - warm.blocks < PODS / 2

@@ -3,22 +3,79 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import tempfile
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Self
 
 import pytest
+from aiohttp import web
 from istio_aux.notices import KEY, Notices
 from unit.asynchronous import background, driven, until
-from unit.pebble import Pebble
+
+# api_notices.go customKeyRegexp
+VALID_KEY = re.compile(
+    r"^[a-z0-9]+(-[a-z0-9]+)*(\.[a-z0-9]+(-[a-z0-9]+)*)+(/[a-z0-9]+(-[a-z0-9]+)*)+$"
+)
+
+
+def _answer(code: int, result: object) -> web.Response:
+    kind = "sync" if code == 200 else "error"
+    return web.json_response({"type": kind, "status-code": code, "result": result}, status=code)
+
+
+class Pebble:
+    """Pebble's API for notices on a unix socket, as Pebble 1.26 has it (api_notices.go).
+
+    It checks each notice, and counts repetitions. It knows no other path.
+
+    Attributes:
+        socket: where it listens after `start`.
+        occurrences: how often each key was sent.
+        refuses: answer every request with 403.
+    """
+
+    def __init__(self) -> None:
+        self.occurrences: dict[str, int] = {}
+        self.refuses = False
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        # A socket's path has less than 108 bytes; pytest's own folders may need more.
+        folder = self._stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp"))
+        self.socket = Path(folder) / "pebble.socket"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def start(self) -> None:
+        """Listen."""
+        application = web.Application()
+        application.router.add_post("/v1/notices", self._post)
+        runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.05)
+        await runner.setup()
+        self._stack.push_async_callback(runner.cleanup)
+        await web.UnixSite(runner, str(self.socket)).start()
+
+    async def _post(self, request: web.Request) -> web.Response:
+        if self.refuses:
+            return _answer(403, {"message": "access denied"})
+        notice = await request.json()
+        if (
+            notice["action"] != "add"
+            or notice["type"] != "custom"
+            or not VALID_KEY.match(notice["key"])
+        ):
+            return _answer(400, {"message": f"invalid notice {notice}"})
+        self.occurrences[notice["key"]] = self.occurrences.get(notice["key"], 0) + 1
+        return _answer(200, {"id": "1"})
 
 
 class Shown:
-    """What the charm would show.
-
-    Attributes:
-        now: it.
-        looks: how often it was asked for.
-    """
+    """The status that the charm would show now, and how often it was read."""
 
     def __init__(self) -> None:
         self.now = b"nothing"
@@ -29,7 +86,7 @@ class Shown:
         return self.now
 
     async def look_again(self) -> None:
-        """Return when it has been asked for twice more: the first look may have begun before."""
+        """Return after two more reads: the first one may have begun before."""
         seen = self.looks
         await until(lambda: self.looks >= seen + 2, "it looks again", within=30)
 

@@ -17,7 +17,7 @@ from unit.apiserver import ApiServer
 from unit.asynchronous import driven, until
 from unit.electing import LEASE, candidate, renewed
 from unit.screens import Run, run
-from unit.selection import managed
+from unit.store import managed
 from unit.watching import Seen, line, lists, on_watch, paging, pod, stream, watching
 
 DEPTHS = [1500, 9000]

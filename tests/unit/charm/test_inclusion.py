@@ -36,12 +36,6 @@ def test_charmcraft_yaml_holds_nothing_that_charmcraft_would_drop() -> None:
     assert not set(CHARMCRAFT) & set(METADATA)
 
 
-def test_juju_finds_what_it_needs() -> None:
-    assert METADATA["assumes"] == ["juju >= 3.6", "k8s-api"]
-    assert METADATA["charm-user"] == "non-root"
-    assert {"name", "summary", "description"} <= set(METADATA)
-
-
 def test_the_container_runs_an_image_that_is_a_resource() -> None:
     container = METADATA["containers"][workload.CONTAINER]
 
