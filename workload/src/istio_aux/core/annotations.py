@@ -33,31 +33,17 @@ class Problem(Struct, frozen=True):
 
 
 class Overrides(Struct, frozen=True):
-    """The annotations of a pod.
+    """The annotations of a pod."""
 
-    Attributes:
-        opt_out: why istio-aux leaves the pod alone, or None.
-        ignored: containers that do not keep the proxy running.
-        after: the only containers that do; empty: all.
-        grace: seconds between the end of the payload and the quit; None: the policy's.
-        problems: annotations that cannot be understood.
-    """
-
-    opt_out: str | None = None
-    ignored: frozenset[str] = frozenset()
-    after: frozenset[str] = frozenset()
-    grace: float | None = None
-    problems: tuple[Problem, ...] = ()
-
-
-_KEYS = frozenset({QUIT, IGNORE_CONTAINERS, QUIT_AFTER, QUIT_GRACE})
-_NONE = Overrides()
+    opt_out: str | None = None  # Why istio-aux leaves the pod alone.
+    ignored: frozenset[str] = frozenset()  # Containers that do not keep the proxy running.
+    after: frozenset[str] = frozenset()  # The only containers that do; empty: all.
+    grace: float | None = None  # Seconds from the end of the payload to the quit.
+    problems: tuple[Problem, ...] = ()  # Annotations that cannot be understood.
 
 
 def read_overrides(pod: Pod) -> Overrides:
     """Read the annotations of a pod; an empty value counts as absent."""
-    if _KEYS.isdisjoint(pod.annotations):  # Nearly every pod, and this runs for each event.
-        return _NONE
     return Overrides(
         opt_out=_opt_out(pod),
         ignored=_names(pod, IGNORE_CONTAINERS),
