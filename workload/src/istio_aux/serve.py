@@ -147,11 +147,7 @@ async def endless_task(
 ) -> None:
     """Run ``work`` until cancelled, and again whenever it ends, by itself or by an error.
 
-    Args:
-        name: of the work, for people.
-        work: makes the coroutine.
-        failed: is called with the name and the error, or None.
-        pauses: seconds before ``work`` runs again, at first and at most.
+    ``failed`` is called with the name and the error, or None.
     """
     backoff = Backoff(*pauses)
     clock = asyncio.get_running_loop().time

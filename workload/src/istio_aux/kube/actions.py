@@ -194,15 +194,9 @@ _SHOWN = 60
 
 
 def collection(api: str, resource: str, namespace: str = "") -> str:
-    """The path of a collection.
+    """The path of ``resource``, such as ``pods``, in one namespace, or in all if it is empty.
 
-    Args:
-        api: group and version, such as ``batch/v1``, or ``v1``.
-        resource: plural name, such as ``pods``.
-        namespace: whose objects; empty: those of all, or of none if the resource has none.
-
-    Raises:
-        InvalidNameError: no API has such a name.
+    ``api`` is ``v1``, or group and version. `InvalidNameError` if no API has such a name.
     """
     middle = f"/namespaces/{quote(namespace_name(namespace), safe='')}" if namespace else ""
     return f"{_api_path(api)}{middle}/{quote(resource, safe='')}"
@@ -217,11 +211,7 @@ def _api_path(api: str) -> str:
 
 
 def object_path(api: str, resource: str, namespace: str, name: str, subresource: str = "") -> str:
-    """The path of one object in a namespace, or of a part of it; see `collection`.
-
-    Raises:
-        InvalidNameError: no object can have that name.
-    """
+    """The path of one object, or of a part of it; `InvalidNameError` if none can have it."""
     namespace_name(namespace)
     path = f"{collection(api, resource, namespace)}/{quote(object_name(name), safe='')}"
     return f"{path}/{subresource}" if subresource else path

@@ -38,14 +38,7 @@ class Events:
     def __init__(
         self, client: Client, instance: str, *, source: str = "", rate: float = RATE
     ) -> None:
-        """Prepare.
-
-        Args:
-            client: an open client.
-            instance: name of this process.
-            source: name that the units of one application share; see ``once`` of `emit`.
-            rate: Events per second.
-        """
+        """Name this process; the units of one application share the name ``source``."""
         self._client, self._instance, self._rate = client, instance[:128], rate
         self._source = source
         # A thousand quits after a start must not delay the warning about one lost pod.
@@ -65,18 +58,11 @@ class Events:
         once: bool = False,
         regarding: tuple[str, str] = ("v1", "Pod"),
     ) -> None:
-        """Queue an Event; ``reason`` and ``action`` are UpperCamelCase words.
+        """Queue an Event; ``reason`` and ``action`` are UpperCamelCase words, ``note`` is a text.
 
-        Args:
-            about: the object.
-            kind: warnings are sent before others.
-            reason: why.
-            action: what was done.
-            note: for people.
-            mass: sent after all others, for example if every pod of a cluster may have one.
-            once: not sent again for this object, reason and source while the API server has the
-                first one (kube-apiserver --event-ttl).
-            regarding: apiVersion and kind of the object.
+        Warnings are sent first. Those of a ``mass`` are sent last: every pod of a cluster may have
+        one. An Event with ``once`` is not sent again for this object, reason and source while the
+        API server has the first one (kube-apiserver --event-ttl).
         """
         rank = 2 if mass else int(kind == "Normal")
         if self._queue.qsize() >= (2 * WAITING, WAITING, WAITING // 2)[rank]:

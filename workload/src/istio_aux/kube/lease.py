@@ -19,6 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -48,22 +49,11 @@ RELEASE = 1.0  # Seconds that a release may take. The process is about to end.
 class _LeaseObject(msgspec.Struct, frozen=True):
     """A Lease. Its ``metadata`` is written back unchanged, except for one annotation."""
 
-    metadata: dict[str, msgspec.Raw]
+    metadata: dict[str, Any]
     spec: LeaseRecord = LeaseRecord()
 
 
-class _Annotations(msgspec.Struct, frozen=True):
-    annotations: dict[str, str] | None = None
-
-
-class _Annotated(msgspec.Struct, frozen=True):
-    """The part of a Lease's ``metadata`` that is read."""
-
-    metadata: _Annotations
-
-
 _lease = Reader(_LeaseObject, "Lease")
-_annotated = Reader(_Annotated, "Lease")
 
 
 def identity(port: int) -> str:
@@ -105,21 +95,12 @@ class Lease:
     ) -> None:
         """Prepare; `run` sends the first request, and creates the Lease if it does not exist.
 
-        Args:
-            client: an open client.
-            namespace: of the Lease.
-            name: of the Lease.
-            identity: of this process. No other process may have the same.
-            changed: called with True when this process begins to lead, and with False when it must
-                stop.
-            checkpoint: returns the text that the holder stores with each renewal.
-            recall: called with the stored text, perhaps empty, whenever the Lease is read while
-                this process does not lead, and before it begins to lead.
-            unfit: returns why this process must not lead now, or nothing. A leader then stops
-                renewing, so that another process leads once the Lease lapses.
-            duration: seconds that the others wait for a renewal.
-            deadline: seconds without a renewal after which this process stops leading.
-            retry: seconds between attempts to take or renew the Lease.
+        No other process may have this ``identity``. ``changed`` is called with True when this
+        process begins to lead, and with False when it must stop. The holder stores the text that
+        ``checkpoint`` returns with each renewal. ``recall`` is called with the stored text, perhaps
+        empty, whenever the Lease is read while this process does not lead, and before it begins to
+        lead. ``unfit`` returns why this process must not lead now, or nothing. A leader then stops
+        renewing, so that another process leads once the Lease lapses.
         """
         if not retry < deadline < duration:
             raise ValueError(f"lease: {retry=} {deadline=} {duration=}: expected to increase")
@@ -129,10 +110,10 @@ class Lease:
         self._checkpoint, self._recall, self._unfit = checkpoint, recall, unfit
         self._collection = actions.collection("coordination.k8s.io/v1", "leases", namespace)
         self._path = actions.object_path("coordination.k8s.io/v1", "leases", namespace, name)
-        self._new = {"namespace": _raw(namespace), "name": _raw(name)}
+        self._new: dict[str, Any] = {"namespace": namespace, "name": name}
         self._duration, self._deadline, self._retry = duration, deadline, retry
         self._seen = Observation()
-        self._metadata, self._annotations = self._new, dict[str, str]()
+        self._metadata = self._new
         self._renewed = 0.0
         self._trouble = ""
 
@@ -242,13 +223,12 @@ class Lease:
     async def _write(self, record: LeaseRecord) -> None:
         """Replace the record that was read; `ApiError` 409 if it is no longer the last one."""
         metadata = self._metadata if self._seen.exists else self._new
-        annotations = {**self._annotations, ANNOTATION: self._checkpoint()}
-        metadata = {**metadata, "annotations": _raw(annotations)}
+        annotations = {**_annotations(metadata), ANNOTATION: self._checkpoint()}
         body = msgspec.json.encode(
             {
                 "apiVersion": "coordination.k8s.io/v1",
                 "kind": "Lease",
-                "metadata": metadata,
+                "metadata": {**metadata, "annotations": annotations},
                 "spec": record,
             }
         )
@@ -267,13 +247,12 @@ class Lease:
 
     def _take(self, body: bytes) -> None:
         """Store what the API server returned."""
-        lease, metadata = _lease.read(body), _annotated.read(body).metadata
+        lease = _lease.read(body)
         # An update without managedFields leaves those that are there (apiserver fieldmanager.go).
         self._metadata = {k: v for k, v in lease.metadata.items() if k != "managedFields"}
-        self._annotations = metadata.annotations or {}
         self._seen = self._seen.then(lease.spec, _now())
         if not self.held:
-            self._recall(self._annotations.get(ANNOTATION, ""))
+            self._recall(_annotations(self._metadata).get(ANNOTATION, ""))
 
     def _lead(self, *, held: bool, why: str) -> None:
         self.held = held
@@ -291,8 +270,8 @@ class Lease:
             _log.warning("lease %s: %s", self._name, trouble, extra={"event": "lease-refused"})
 
 
-def _raw(value: object) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(value))
+def _annotations(metadata: dict[str, Any]) -> dict[str, str]:
+    return metadata.get("annotations") or {}
 
 
 def _now() -> float:

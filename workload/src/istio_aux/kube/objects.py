@@ -8,6 +8,7 @@ object by object.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
@@ -205,23 +206,17 @@ class EventReader(Generic[T]):
         self._event = msgspec.json.Decoder(_EventOf[kind])
         self._object = msgspec.json.Decoder(kind)
 
-    def read(self, line: bytes) -> Event[T] | None:
-        """Decode a line that holds an object of the kind; None: see `read_other`."""
-        try:
-            found = self._event.decode(line)
-        except Exception:  # A bookmark, a Status, or an object that cannot be decoded.
-            return None
-        if found.type in {"ERROR", "BOOKMARK"}:
-            return None
-        return Event(found.type, found.object.metadata, found.object)
-
-    async def read_other(self, line: bytes) -> Event[T]:
-        """Decode any other line.
+    async def read(self, line: bytes) -> Event[T]:
+        """Decode one line.
 
         Raises:
             ApiError: the server ended the stream with a Status.
             UnreachableError: the line is no event; most likely it was cut.
         """
+        with suppress(Exception):  # A bookmark, a Status, or an object that cannot be decoded.
+            found = self._event.decode(line)
+            if found.type not in {"ERROR", "BOOKMARK"}:
+                return Event(found.type, found.object.metadata, found.object)
         if not line.endswith(b"\n"):
             raise UnreachableError("the stream was cut within an event")
         text = await _cut(line)

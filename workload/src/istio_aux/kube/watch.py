@@ -97,19 +97,10 @@ class Watch(Generic[T]):
         relist: float = RELIST,
         backoff: Backoff | None = None,
     ) -> None:
-        """Prepare; no request is sent before `run`.
+        """Prepare to watch the collection at ``path``; no request is sent before `run`.
 
-        Args:
-            client: an open client.
-            path: of the collection, such as ``/api/v1/pods``.
-            kind: struct of an object.
-            handler: receives every change.
-            selection: ``labelSelector`` and ``fieldSelector``.
-            restarted: called with the reason, one of a few words, whenever a stream ended.
-            silence: see `SILENCE`.
-            stream: see `STREAM`.
-            relist: see `RELIST`.
-            backoff: waits after consecutive errors.
+        ``selection`` has ``labelSelector`` and ``fieldSelector``. ``restarted`` is called with the
+        reason, one of a few words, whenever a stream ended.
         """
         self.synced = asyncio.Event()
         self._alive_at = time.monotonic()
@@ -270,20 +261,16 @@ class Watch(Generic[T]):
                 self._alive_at = time.monotonic()
                 if not line:
                     continue
-                event = self._events.read(line)
-                self._deliver(event if event is not None else await self._other(line))
+                try:
+                    event = await self._events.read(line)
+                except ApiError as error:
+                    if self._missing is None or _reason(error) in {"expired", "throttled"}:
+                        raise
+                    raise _NoStreamError(str(error)) from error  # An old etcd, for one.
+                self._deliver(event)
                 number += 1
                 if number % BATCH == 0:
                     await asyncio.sleep(0)
-
-    async def _other(self, line: bytes) -> Event[T]:
-        """Read a line that is no readable object."""
-        try:
-            return await self._events.read_other(line)
-        except ApiError as error:
-            if self._missing is not None and _reason(error) not in {"expired", "throttled"}:
-                raise _NoStreamError(str(error)) from error  # An old etcd, for one.
-            raise
 
     def _deliver(self, event: Event[T]) -> None:
         if event.type == "DELETED":
