@@ -101,6 +101,8 @@ class Connection(web.RequestHandler):
 
     def _handshake_ended(self, task: asyncio.Task[Any]) -> None:
         error = None if task.cancelled() else task.exception()
+        if error and not isinstance(error, OSError):
+            _log.error("handshake: %s", error, exc_info=error, extra={"event": "internal-error"})
         if self.transport is None:
             self._socket.close()
             self.connection_lost(error)
@@ -276,6 +278,8 @@ class Listener:
         """
         among = [one for one in self.connections if one.waiting is waiting]
         most = max(1, self._most // 2) if waiting else self._most
+        if len(among) + spare <= most:
+            return
         by_address: dict[str, list[Connection]] = {}
         for one in sorted(among, key=lambda one: (one.busy, one.since)):
             by_address.setdefault(one.address, []).append(one)
