@@ -119,8 +119,8 @@ def _side_by_side(results: Results) -> Iterator[tuple[str, ...]]:
         first, *others = (number(one) for one in results.programs)
         yield (
             what,
-            f"{first:.{digits}f}",
-            *(f"{n:.{digits}f} ({n / first if first else 0:.2f}x)" for n in others),
+            f"{first:.{digits}f}" if first > 0 else "not measurable",
+            *(f"{n:.{digits}f}" + (f" ({n / first:.2f}x)" if first > 0 else "") for n in others),
         )
 
 

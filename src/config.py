@@ -87,13 +87,15 @@ class Applications:
 
 @dataclass(frozen=True)
 class Config:
-    """Valid options, named as in `config.yaml`; lists are sorted."""
+    """Valid options, named as in `config.yaml`; lists are sorted.
+
+    `seconds` has all options that are numbers, by name. Only the workload uses them.
+    """
 
     namespace_selector: str
     start_mode: str
     admission: str
     quit: str
-    quit_grace: int
     ignore_containers: tuple[str, ...]
     dead_proxy: str
     race_policy: str
@@ -102,6 +104,7 @@ class Config:
     inject_namespaces: tuple[str, ...]
     failure_policy: str
     log_level: str
+    seconds: Mapping[str, int]
 
 
 def load(options: Mapping[str, object], model: str) -> Config:
@@ -115,22 +118,25 @@ def load(options: Mapping[str, object], model: str) -> Config:
         "inject-applications": lambda text: parse_applications(text, model),
         "inject-namespaces": parse_namespaces,
         "ignore-containers": _parse_containers,
-        **{name: _parse_seconds for name, value in options.items() if type(value) is int},
     }
-    values = dict(options)
+    seconds = {name: value for name, value in options.items() if type(value) is int}
+    values = {name: value for name, value in options.items() if name not in seconds}
     problems: list[str] = []
     for name, parse in parsers.items():
         try:
             values[name] = parse(options[name])
         except ValueError as error:
             problems.append(f"{name}: {error}")
+    for name, value in seconds.items():
+        if value < 0:
+            problems.append(f"{name}: {value}: expected seconds, 0 or more")
     for name, allowed in CHOICES.items():
         if options[name] not in allowed:
             problems.append(f"{name}: {json.dumps(options[name])}: expected {' or '.join(allowed)}")
     if problems:
         raise InvalidOptionError("; ".join(problems))
     fields: dict[str, Any] = {name.replace("-", "_"): value for name, value in values.items()}
-    return Config(**fields)
+    return Config(**fields, seconds=seconds)
 
 
 def parse_applications(text: str, model: str) -> tuple[Applications, ...]:
@@ -247,12 +253,6 @@ def _parse_containers(text: str) -> tuple[str, ...]:
             " such as cloud-sql-proxy,vault-agent"
         )
     return tuple(sorted(set(names)))
-
-
-def _parse_seconds(seconds: int) -> int:
-    if seconds < 0:
-        raise ValueError(f"{seconds}: expected seconds, 0 or more")
-    return seconds
 
 
 def _is_label(text: str) -> bool:

@@ -41,9 +41,9 @@ TLS_KEY: Final = f"{_ETC}/tls/tls.key"
 # Where Juju mounts Pebble's socket in the workload's container.
 _PEBBLE_SOCKET: Final = "/charm/container/pebble.socket"
 
-# All other options are settings of the workload, under the same name.
+# Fields of `Config` that are no settings of the workload under the same name; all others are.
 _FOR_THE_CHARM: Final = frozenset(
-    {"admission", "failure-policy", "inject-applications", "inject-namespaces"}
+    {"admission", "failure-policy", "inject-applications", "inject-namespaces", "seconds"}
 )
 
 logger = logging.getLogger(__name__)
@@ -88,6 +88,7 @@ def settings(config: Config, names: Names) -> dict[str, Any]:
     root = {"root-namespace": names.root_namespace} if names.root_namespace else {}
     return {
         **options_of_both,
+        **config.seconds,
         "namespace-selector": options.but_never_selected(config.namespace_selector),
         "ignore-containers": list(config.ignore_containers),
         **root,

@@ -5,13 +5,14 @@ Nobody can write a PeerAuthentication meanwhile: Istio's validator has `failureP
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 
 import lab
 import lab.istio
 import lab.juju
 import pytest
-from lab import images
+from lab import images, tools
 from lab.deployed import await_selected
 from lightkube import ApiError, Client
 from lightkube.generic_resource import create_namespaced_resource
@@ -61,7 +62,11 @@ def away(client: Client, running: str, istio: lab.istio.Istio) -> Iterator[lab.i
 
 
 def test_jobs_finish_although_the_unit_restarts_while_istiod_is_away(
-    client: Client, running: str, away: lab.istio.Istio, istio_aux: lab.juju.App
+    cluster: lab.Cluster,
+    client: Client,
+    running: str,
+    away: lab.istio.Istio,
+    istio_aux: lab.juju.App,
 ) -> None:
     model = istio_aux.model.name
     client.delete(PeerAuthentication, istio_aux.name, namespace=model)
@@ -75,8 +80,12 @@ def test_jobs_finish_although_the_unit_restarts_while_istiod_is_away(
         what="the workload to run again",
         ignoring=(OSError, IndexError),
     )
-    command = ["touch", "/tmp/end"]
-    client.exec("train", namespace=running, container="main", command=command, raise_on_error=True)
+    kubectl = [tools.path("kubectl"), "--kubeconfig", cluster.kubeconfig, "-n", running]
+    subprocess.run(
+        [*kubectl, "exec", "train", "-c", "main", "--", "touch", "/tmp/end"],
+        check=True,
+        timeout=SOON,
+    )
 
     def succeeded() -> bool:
         status = client.get(Pod, "train", namespace=running).status

@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 from istio_aux.core.pod import Pod
-from istio_aux.core.quit_state import Limits
+from istio_aux.core.quit_state import QuitLimits
 from istio_aux.core.selectors import parse
 from istio_aux.core.webhooks import Namespace
 from istio_aux.kube.actions import RUNNING_JOBS
@@ -24,7 +24,7 @@ from unit.asynchronous import background, until
 from unit.core.pods import RUNNING, State, document, exited
 from unit.podverbs import agent_quits
 
-FAST = Limits(
+FAST = QuitLimits(
     deadline=1, confirm=0.2, doubt=0.05, first_retry=0.02, last_retry=0.1, last_reading=0.1
 )
 Answer = Callable[[web.WebSocketResponse, str, str], Awaitable[None]]
@@ -136,7 +136,7 @@ async def nobody_listens(socket: web.WebSocketResponse, _namespace: str, _pod: s
 
 @asynccontextmanager
 async def at_work(
-    api: ApiServer, *, limits: Limits = FAST, **options: Any
+    api: ApiServer, *, limits: QuitLimits = FAST, **options: Any
 ) -> AsyncGenerator[World]:
     """A controller with its two watches, as `serve` runs it."""
     telemetry = Telemetry()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import config
 ROOT = Path(__file__).parents[2]
 CHARM: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "config.yaml").read_text())["options"]
 SHARED = sorted(CHARM.keys() & OPTIONS)
+NUMBERS = [name for name, option in CHARM.items() if option["type"] == "int"]
 
 
 def rows(document: str) -> list[list[str]]:
@@ -62,6 +64,23 @@ def test_charm_and_workload_allow_the_same_values(name: str) -> None:
     quoted = CHARM[name]["description"].partition("\n\n")[0].split("`")[1::2]
     assert set(config.CHOICES.get(name, ())) == set(choices(name))
     assert set(choices(name)) <= set(quoted)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("value", [-1, 0, 1])
+def test_charm_and_workload_refuse_the_same_numbers(name: str, value: int) -> None:
+    options = {each: option["default"] for each, option in CHARM.items()}
+
+    def refused(load: Callable[[], object]) -> bool:
+        try:
+            load()
+        except ValueError:
+            return True
+        return False
+
+    by_charm = refused(lambda: config.load({**options, name: value}, "kubeflow"))
+    assert by_charm is refused(lambda: OPTIONS[name].read(value))
+    assert by_charm or value >= 0
 
 
 @pytest.mark.parametrize("name", CHARM)

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 from istio_aux.core.pod import Metadata
 from istio_aux.core.policy import Policy
-from istio_aux.core.quit_state import Limits, QuitScope
+from istio_aux.core.quit_state import QuitLimits, QuitScope
 from istio_aux.core.selectors import Selector
 from istio_aux.core.webhooks import Namespace
 from istio_aux.kube.objects import Key
@@ -89,7 +89,7 @@ async def test_there_is_a_bound_on_what_runs_at_once() -> None:
     """A namespace has a quarter of it."""
     at_once = 0
     most = 0
-    async with cluster(limits=Limits(at_once=12)) as world:
+    async with cluster(limits=QuitLimits(at_once=12)) as world:
 
         async def slow(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
             nonlocal at_once, most
@@ -157,7 +157,7 @@ async def test_one_line_is_logged_for_a_decision_that_changes_and_none_for_the_s
 
 @driven
 async def test_stopping_drops_what_hangs_and_starts_nothing_more() -> None:
-    async with cluster(limits=Limits(deadline=60)) as world:
+    async with cluster(limits=QuitLimits(deadline=60)) as world:
 
         async def hang(_socket: web.WebSocketResponse, *_: str) -> None:
             await asyncio.sleep(60)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 from aiohttp import web
 from istio_aux.core import pod as pods
-from istio_aux.core.quit_state import Limits
+from istio_aux.core.quit_state import QuitLimits
 from unit.apiserver import proxy_quits
 from unit.asynchronous import driven, until
 from unit.core.pods import RUNNING, document
@@ -82,7 +82,7 @@ async def test_a_failed_attempt_is_made_again_until_it_succeeds() -> None:
 @driven
 async def test_hung_execs_keep_nobody_waiting() -> None:
     """T18: more pods of a node, or of a namespace, hang than may be tried at once."""
-    async with cluster(limits=Limits(deadline=50, at_once=4)) as world:
+    async with cluster(limits=QuitLimits(deadline=50, at_once=4)) as world:
         await world.select("other")
 
         async def hang(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
@@ -186,7 +186,7 @@ async def test_a_pod_that_makes_the_controller_fail_does_not_stop_other_pods(
 
 @driven
 async def test_retries_that_hang_keep_no_first_attempt_waiting() -> None:
-    limits = Limits(deadline=50, doubt=0.01, first_retry=0.01, at_once=1, retries_at_once=1)
+    limits = QuitLimits(deadline=50, doubt=0.01, first_retry=0.01, at_once=1, retries_at_once=1)
     async with cluster(limits=limits) as world:
 
         async def fail_then_hang(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
@@ -234,7 +234,7 @@ async def test_an_api_server_that_asks_for_patience_gets_it(request_: str) -> No
 @driven
 async def test_an_api_server_that_is_slow_has_no_more_requests_at_once_than_a_fast_one() -> None:
     """However long they take: as long as one lasts, it counts."""
-    async with cluster(limits=Limits(at_once=4)) as world:
+    async with cluster(limits=QuitLimits(at_once=4)) as world:
         asked, go_on = list[str](), asyncio.Event()
 
         async def slow(request: web.Request) -> web.Response | None:

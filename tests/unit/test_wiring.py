@@ -10,8 +10,8 @@ import pytest
 from aiohttp import web
 from istio_aux import wiring
 from istio_aux.core.pod import Metadata
-from istio_aux.core.policy import QuitMode, RacePolicy, RepairPolicy
-from istio_aux.core.quit_state import QuitScope
+from istio_aux.core.policy import Policy, QuitMode, RacePolicy, RepairPolicy
+from istio_aux.core.quit_state import QuitLimits, QuitScope
 from istio_aux.core.selectors import parse
 from istio_aux.core.webhooks import Namespace
 from istio_aux.kube.client import Client
@@ -25,7 +25,7 @@ from istio_aux.telemetry import Telemetry
 from istio_aux.wiring import Watches, Wiring
 from unit.apiserver import ApiServer
 from unit.asynchronous import background, driven, until
-from unit.core.pods import RUNNING, job
+from unit.core.pods import RUNNING, document, exited, job
 from unit.store import refusal
 
 MESHED = {"main": RUNNING, "istio-proxy": RUNNING}
@@ -121,6 +121,33 @@ async def test_only_quits_need_pods_for_readiness(quit_: QuitMode, ready: bool) 
         (missing,) = wired.status().missing
         assert missing.startswith("pods: no complete list yet: ")
         assert wired.status().ready is ready
+
+
+@driven
+async def test_the_settings_of_a_quit_reach_its_controller() -> None:
+    """The policy: one container is ignored. The limits: an exec that hangs is cut off."""
+    settings = Settings(
+        tls_certificate=Path("tls.crt"), tls_key=Path("tls.key"), namespace_selector=parse("team"),
+        quit_policy=Policy(ignore_containers=frozenset({"upload"})),
+        quit_limits=QuitLimits(deadline=0.2, doubt=0.05, first_retry=0.02),
+    )  # fmt: skip
+    async with ApiServer() as api, AsyncExitStack() as stack:
+        hung = asyncio.Event()
+
+        async def hang(*_: object) -> None:
+            await hung.wait()
+
+        api.on_exec = hang
+        await api.put("namespaces", {"metadata": {"name": "training", "labels": {"team": "a"}}})
+        pod = document({"main": exited(0), "upload": RUNNING, "istio-proxy": RUNNING})
+        pod["metadata"].update(name="job", namespace="training")
+        await api.put("pods", pod)
+        wired = Wiring(settings, api.access())
+        await stack.enter_async_context(wired.client)
+        for work in wired.work().values():
+            await stack.enter_async_context(background(work()))
+        await until(lambda: any(path.endswith("/portforward") for path in api.requests), "a rung")
+        hung.set()
 
 
 def test_namespaces_are_selected_by_their_labels_as_they_change() -> None:

@@ -62,7 +62,8 @@ def test_every_action_says_what_it_does_and_takes_nothing_unknown() -> None:
 def test_defaults_are_valid_and_every_option_is_read() -> None:
     options = load({name: option["default"] for name, option in OPTIONS.items()}, "m")
 
-    assert {name.replace("-", "_") for name in OPTIONS} == vars(options).keys()
+    read = {*vars(options), *(name.replace("-", "_") for name in options.seconds)} - {"seconds"}
+    assert {name.replace("-", "_") for name in OPTIONS} == read
 
 
 @pytest.mark.parametrize("name", CHOICES)

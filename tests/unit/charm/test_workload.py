@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import shlex
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -96,16 +97,19 @@ def test_the_workload_reads_every_choice(name: str, value: str, tmp_path: Path) 
 
 
 def test_every_option_reaches_the_settings(unit: Unit) -> None:
-    unit.configure(
-        namespace_selector="team in (a,b)",
-        quit="dry-run",
-        quit_grace=30,
-        ignore_containers=" vault-agent, cloud-sql-proxy,vault-agent",
-        dead_proxy="delete",
-        start_mode="native",
-        race_policy="restart",
-        restart_jobs=True,
-    )
+    given: dict[str, Any] = {
+        "namespace-selector": "team in (a,b)",
+        "quit": "dry-run",
+        "ignore-containers": " vault-agent, cloud-sql-proxy,vault-agent",
+        "dead-proxy": "delete",
+        "start-mode": "native",
+        "race-policy": "restart",
+        "restart-jobs": True,
+        "log-level": "debug",
+    }
+    numbers = {name: o["default"] + 1 for name, o in OPTIONS.items() if o["type"] == "int"}
+    assert {*given, *numbers} == OPTIONS.keys() & settings.OPTIONS
+    unit.configure(**given, **numbers)
 
     understood = settings.load(unit.etc / "config.yaml")
 
@@ -113,12 +117,14 @@ def test_every_option_reaches_the_settings(unit: Unit) -> None:
         "kubernetes.io/metadata.name!=kube-system,team in (a,b)"
     )
     assert understood.quit is QuitMode.DRY_RUN
-    assert understood.quit_policy.grace == 30
+    for name, number in numbers.items():
+        assert attrgetter(settings.OPTIONS[name].field)(understood) == number, name
     assert understood.quit_policy.ignore_containers == {"cloud-sql-proxy", "vault-agent"}
     assert understood.quit_policy.dead_proxy is DeadProxy.DELETE
     assert understood.start_mode is StartMode.NATIVE
     assert understood.repair_policy.race is RacePolicy.RESTART
     assert understood.repair_policy.restart_jobs is True
+    assert understood.log_level is settings.LogLevel.DEBUG
 
 
 def test_the_workload_reads_the_kubeconfig(unit: Unit) -> None:

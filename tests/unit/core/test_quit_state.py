@@ -16,9 +16,9 @@ from istio_aux.core.quit_state import (
     Answer,
     Delete,
     End,
-    Limits,
     Look,
     PodState,
+    QuitLimits,
     QuitOutcome,
     QuitScope,
     Retry,
@@ -85,7 +85,7 @@ def test_a_quit_from_the_first_look_to_the_proof() -> None:
     story = Story()
     assert story.awake() == Look()
     assert story.looked() == Send(Rung.EXEC, 15020)
-    assert story.answered() == Sleep(Limits().confirm)
+    assert story.answered() == Sleep(QuitLimits().confirm)
     story.watched(pod(proxy=ENDED))
     assert not story.task.is_due(story.scope)
     assert story.awake() == EXITED, "the watch is the proof: no second look"
@@ -293,7 +293,7 @@ DELETE = Policy(dead_proxy=DeadProxy.DELETE)
 def test_a_dead_proxy_gets_a_second_look(scope: dict[str, Any], following: Action) -> None:
     """T30, T41."""
     story = Story(TORN, **scope)
-    assert story.awake() == Sleep(Limits().lost_after)
+    assert story.awake() == Sleep(QuitLimits().lost_after)
     assert story.awake(2) == Look()
     assert story.looked(TORN) == following
     if isinstance(following, Delete):
@@ -315,7 +315,7 @@ def test_a_pod_that_ends_with_its_proxy_is_not_reported(seen: Pod | None) -> Non
 def test_a_payload_that_ends_shortly_after_its_proxy_is_no_loss() -> None:
     """T30: the two are reported one after the other."""
     story = Story(TORN)
-    assert story.awake() == Sleep(Limits().lost_after)
+    assert story.awake() == Sleep(QuitLimits().lost_after)
     story.watched(pod(main=ENDED, proxy=ENDED, version=6))
     assert not story.task.is_due(story.scope)
     assert story.awake() == End()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from istio_aux.core.rollout import (
+    Defer,
     Failure,
-    Hold,
     Moment,
     Next,
     Replica,
@@ -55,7 +55,7 @@ def test_the_next_pod_waits_until_the_replacement_is_ready_with_a_sidecar() -> N
         [meshed("web-2")],
     ):
         held = story.see(bare("web-0"), *pods)
-        assert isinstance(held, Hold), pods
+        assert isinstance(held, Defer), pods
         assert held.until == 1060.0
         assert held.reason.startswith("web-1 was evicted, and no replacement is Ready")
     story.see(bare("web-0"), meshed("web-1"))
@@ -100,7 +100,7 @@ def test_what_did_not_help_is_not_tried_by_the_next_leader() -> None:
 def test_who_leads_next_waits_for_a_replacement_that_is_not_ready() -> None:
     """Nothing is known of the restart that it comes from; as long as one waits for any other."""
     story = Story(bare("b"), meshed("c", ready=False, created=5000.0), wall=5010.0)
-    assert story.next == Hold(reason="c has its sidecar and is not Ready yet", until=1590.0)
+    assert story.next == Defer(reason="c has its sidecar and is not Ready yet", until=1590.0)
     assert isinstance(story.see(bare("b"), meshed("c", created=5000.0)), Next)
     story = Story(bare("b"), meshed("c", ready=False, created=5000.0), wall=5600.0)
     assert story.evict() == "b"
@@ -111,7 +111,7 @@ def test_a_replacement_of_which_too_little_is_known_is_waited_for() -> None:
     story = Story(bare("a"), bare("b"))
     story.evict()
     unknown = bare("c", sidecar=Sidecar.UNKNOWN, restart=False)
-    assert isinstance(story.see(bare("b"), unknown), Hold)
+    assert isinstance(story.see(bare("b"), unknown), Defer)
     story.see(bare("b"), meshed("c", "old-c"))
     assert story.evict() == "b"
 
@@ -127,14 +127,14 @@ def test_a_replacement_that_is_to_have_no_sidecar_is_as_good_as_one() -> None:
 def test_the_pods_that_were_there_already_are_no_replacement() -> None:
     story = Story(bare("a"), bare("b"), meshed("c"))
     story.evict()
-    assert isinstance(story.see(bare("b"), meshed("c")), Hold)
+    assert isinstance(story.see(bare("b"), meshed("c")), Defer)
 
 
 def test_a_replacement_that_never_comes_stops_the_loop_until_it_does() -> None:
     """No node has room for it, for example."""
     story = Story(bare("a"), bare("b"))
     story.evict()
-    assert isinstance(story.see(bare("b"), after=599), Hold)
+    assert isinstance(story.see(bare("b"), after=599), Defer)
     stopped = story.see(bare("b"), after=1)
     assert stopped == Stop(
         reason="a was evicted, and no replacement is Ready with a sidecar after 600 s"
@@ -150,11 +150,11 @@ def test_a_refused_eviction_is_tried_again_ever_later() -> None:
         assert story.evict() == "a"
         story.refuse("429: it would violate the pod's disruption budget")
         held = story.next
-        assert isinstance(held, Hold)
+        assert isinstance(held, Defer)
         assert held.until is not None
         assert "429: it would violate the pod's disruption budget" in held.reason
         waits.append(held.until - story.now.steady)
-        assert isinstance(story.see(bare("a"), after=waits[-1] - 0.1), Hold)
+        assert isinstance(story.see(bare("a"), after=waits[-1] - 0.1), Defer)
         story.see(bare("a"), after=0.1)
     assert waits == [10, 20, 40, 80, 160, 300, 300]
 
@@ -184,7 +184,7 @@ def test_a_success_forgets_the_refusals() -> None:
 def test_an_eviction_that_nobody_answered_is_awaited_if_it_happened() -> None:
     story = Story(bare("a"), bare("b"))
     story.evict()
-    assert isinstance(story.see(going(bare("a")), bare("b"), after=61), Hold)
+    assert isinstance(story.see(going(bare("a")), bare("b"), after=61), Defer)
     assert story.rollout.replacing is not None
 
 
@@ -192,11 +192,11 @@ def test_an_eviction_without_an_answer_is_tried_again_if_the_pod_is_still_there(
     """For as long as the API server may still work on it, nobody can tell."""
     story = Story(bare("a"), bare("b"))
     story.evict()
-    assert isinstance(story.see(bare("a"), bare("b"), after=59), Hold)
+    assert isinstance(story.see(bare("a"), bare("b"), after=59), Defer)
     assert story.rollout.replacing is not None
     held = story.see(bare("a"), bare("b"), after=1)
     reason = "not restarted: a is still there; tried again later"
-    assert held == Hold(reason=reason, until=1070.0)
+    assert held == Defer(reason=reason, until=1070.0)
     story.see(bare("a"), bare("b"), after=10)
     assert story.evict() == "a"
 
@@ -211,12 +211,12 @@ BROKEN = meshed("web-1", ready=False)
         ([bare("a", restart=False), meshed("b")], None),
         ([bare("web-0", ready=False), bare("web-1", ready=False), bare("web-2")], "web-0"),
         ([bare("web-0"), BROKEN, bare("web-2")], "web-0"),
-        ([BROKEN, bare("web-2")], Hold("web-1 is not Ready, and comes before the others")),
+        ([BROKEN, bare("web-2")], Defer("web-1 is not Ready, and comes before the others")),
     ],
     ids=["Deployment", "none", "the gap first", "before the gap", "never behind the gap"],
 )
 def test_a_pod_that_is_not_ready_goes_first(
-    pods: list[Replica], expected: str | Hold | None
+    pods: list[Replica], expected: str | Defer | None
 ) -> None:
     """It serves nobody, and a StatefulSet makes no pod behind it."""
     found = Story(*pods).next

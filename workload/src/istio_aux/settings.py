@@ -70,7 +70,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     webhook_configuration: str | None = None
     quit: QuitMode = QuitMode.ON
     quit_policy: Policy = Policy()
-    quit_limits: quit_state.Limits = quit_state.Limits()
+    quit_limits: quit_state.QuitLimits = quit_state.QuitLimits()
     lease: tuple[str, str] | None = None
     repair_policy: RepairPolicy = RepairPolicy()
     root_namespace: str | None = None

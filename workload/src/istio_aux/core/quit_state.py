@@ -61,7 +61,7 @@ Due = Literal["quit", "report", "blocked"]
 Trouble = Literal["stuck", "blocked", "lost", "would quit"]
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class QuitLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds in seconds, and in numbers at once."""
 
     deadline: float = 10.0  # Of an attempt. Twelve at once took 1.6 s each on a busy node.
@@ -84,7 +84,7 @@ class QuitScope(msgspec.Struct, kw_only=True):
     """What this process may do, and to which pods; the controller changes it."""
 
     policy: Policy = Policy()
-    limits: Limits = Limits()
+    limits: QuitLimits = QuitLimits()
     mode: QuitMode = QuitMode.ON
     leading: bool = True
     stopping: bool = False
@@ -239,7 +239,7 @@ class PodState:
             return "report"
         return "blocked" if self.blocked_by else None
 
-    def begins(self, limits: Limits) -> datetime | None:
+    def begins(self, limits: QuitLimits) -> datetime | None:
         """When to do it; None: now."""
         if self.asks_for == "quit" or self.first_seen is None:
             return self.until

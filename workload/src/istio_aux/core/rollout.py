@@ -124,7 +124,7 @@ class Next(Struct, frozen=True):
     pod: Replica
 
 
-class Hold(Struct, frozen=True):
+class Defer(Struct, frozen=True):
     """Ask again when a pod of the controller changes, and at the steady time ``until`` if set."""
 
     reason: str
@@ -132,14 +132,14 @@ class Hold(Struct, frozen=True):
 
 
 class Stop(Struct, frozen=True):
-    """Restart no pod of this controller, and report that; ask again as for `Hold`."""
+    """Restart no pod of this controller, and report that; ask again as for `Defer`."""
 
     reason: str
     until: float | None = None
     uid: str = ""  # Of the pod that shows that a restart does not help, if there is one.
 
 
-Step = Next | Hold | Stop
+Step = Next | Defer | Stop
 
 
 def replica(pod: Pod, action: repair.RepairAction) -> Replica:
@@ -199,7 +199,7 @@ def next_step(
     if not possible:
         return None
     if now.steady < rollout.retry_at:
-        return Hold(f"not restarted: {rollout.refusal}; tried again later", rollout.retry_at)
+        return Defer(f"not restarted: {rollout.refusal}; tried again later", rollout.retry_at)
     return _unproven(pods, now, limits) or _choose(pods, possible)
 
 
@@ -280,15 +280,15 @@ def _sidecar(action: repair.RepairAction) -> Sidecar:
 
 def _await(
     replacing: Replacement, gone: float | None, now: Moment, limits: RolloutLimits
-) -> Hold | Stop:
+) -> Defer | Stop:
     awaited = f"{replacing.pod.name} was evicted, and no replacement is Ready with a sidecar"
     doubtful, late = replacing.since + limits.doubt, replacing.since + limits.patience
     if now.steady >= late:
         return Stop(f"{awaited} after {limits.patience:g} s", gone)
-    return Hold(f"{awaited} yet", doubtful if now.steady < doubtful else late)
+    return Defer(f"{awaited} yet", doubtful if now.steady < doubtful else late)
 
 
-def _unproven(pods: Iterable[Replica], now: Moment, limits: RolloutLimits) -> Hold | None:
+def _unproven(pods: Iterable[Replica], now: Moment, limits: RolloutLimits) -> Defer | None:
     """Wait for a pod that may be the replacement of one that another leader restarted.
 
     No longer than for any replacement: its readiness may depend on something else.
@@ -298,11 +298,11 @@ def _unproven(pods: Iterable[Replica], now: Moment, limits: RolloutLimits) -> Ho
         awaited = pod.sidecar is Sidecar.PRESENT and not (pod.ready or pod.deleting)
         if awaited and pod.created > oldest:
             until = now.steady + pod.created - oldest
-            return Hold(f"{pod.name} has its sidecar and is not Ready yet", until)
+            return Defer(f"{pod.name} has its sidecar and is not Ready yet", until)
     return None
 
 
-def _choose(pods: Iterable[Replica], possible: Sequence[Replica]) -> Next | Hold:
+def _choose(pods: Iterable[Replica], possible: Sequence[Replica]) -> Next | Defer:
     """Choose the last pod of a StatefulSet, elsewhere preferably one that is not Ready.
 
     A StatefulSet makes no pod while one before it is not Ready (k8s@1.36 stateful_set_control.go
@@ -317,7 +317,7 @@ def _choose(pods: Iterable[Replica], possible: Sequence[Replica]) -> Next | Hold
             return Next(gap)
         possible = [pod for pod in possible if _ordinal(pod) < _ordinal(gap)]
         if not possible:
-            return Hold(f"{gap.name} is not Ready, and comes before the others")
+            return Defer(f"{gap.name} is not Ready, and comes before the others")
     return Next(max(possible, key=_ordinal))
 
 

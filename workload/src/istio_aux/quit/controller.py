@@ -21,8 +21,8 @@ from istio_aux.core.policy import Policy, QuitMode
 from istio_aux.core.quit import Rung
 from istio_aux.core.quit_state import (
     Answer,
-    Limits,
     PodState,
+    QuitLimits,
     QuitScope,
     Retry,
     Sleep,
@@ -126,11 +126,11 @@ class Controller:
         policy: Policy | None = None,
         mode: QuitMode = QuitMode.ON,
         leading: bool = True,
-        limits: Limits | None = None,
+        limits: QuitLimits | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """Without a ``selector`` all namespaces count. ``clock`` returns a time with a zone."""
-        limits = limits or Limits()
+        limits = limits or QuitLimits()
         self._scope = QuitScope(
             policy=policy or Policy(), limits=limits, mode=mode, leading=leading
         )

@@ -21,7 +21,7 @@ from istio_aux.core.liveness import Mesh
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import RacePolicy, RepairPolicy
 from istio_aux.core.repair import Restart
-from istio_aux.core.rollout import Hold, Moment, Next, Rollout, RolloutLimits, Sidecar, Stop
+from istio_aux.core.rollout import Defer, Moment, Next, Rollout, RolloutLimits, Sidecar, Stop
 from istio_aux.core.start import START
 from istio_aux.core.suspension import SuspensionLimits
 from istio_aux.kube import actions
@@ -263,7 +263,7 @@ class RepairController:
         until = {
             owner: owner.step.until
             for owner in self._active
-            if isinstance(owner.step, Hold | Stop) and owner.step.until is not None
+            if isinstance(owner.step, Defer | Stop) and owner.step.until is not None
         }
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(min(until.values(), default=None)):
@@ -378,7 +378,7 @@ class RepairController:
 
 def _unmeshed(pod: StoredPod) -> Unmeshed:
     key, owner, reason = pod.key, pod.owner, pod.reason
-    if owner and isinstance(owner.step, Hold | Stop) and pod.replica.restart:
+    if owner and isinstance(owner.step, Defer | Stop) and pod.replica.restart:
         reason = f"{reason}; {owner.step.reason}"
     since = datetime.fromtimestamp(pod.replica.created, UTC)
     return Unmeshed(key.namespace, key.name, str(owner or ""), reason, since)
