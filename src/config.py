@@ -23,6 +23,9 @@ CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The options that have a few values, and these values."""
 
+LEAST: Final[Mapping[str, int]] = {}
+"""The least value of options that are seconds, where it is not 0."""
+
 EXPECTED_APPLICATIONS: Final = (
     "applications separated by commas, each as app, model/app, * for all of this model or model/*"
     " for all of another"
@@ -128,8 +131,8 @@ def load(options: Mapping[str, object], model: str) -> Config:
         except ValueError as error:
             problems.append(f"{name}: {error}")
     for name, value in seconds.items():
-        if value < 0:
-            problems.append(f"{name}: {value}: expected seconds, 0 or more")
+        if value < (least := LEAST.get(name, 0)):
+            problems.append(f"{name}: {value}: expected seconds, {least} or more")
     for name, allowed in CHOICES.items():
         if options[name] not in allowed:
             problems.append(f"{name}: {json.dumps(options[name])}: expected {' or '.join(allowed)}")

@@ -47,20 +47,12 @@ def test_the_workload_reads_the_settings(unit: Unit) -> None:
     assert str(understood.namespace_selector) == (
         "io.datastrophic/istio-aux=enabled,kubernetes.io/metadata.name!=kube-system"
     )
-    assert understood.log_level == "info"
-    assert understood.quit is QuitMode.ON
-    assert understood.quit_policy.grace == 0
-    assert understood.quit_policy.ignore_containers == frozenset()
-    assert understood.quit_policy.dead_proxy is DeadProxy.REPORT
-    assert understood.start_mode is StartMode.AUTO
     assert understood.webhook_configuration == "istio-aux-kubeflow-istio-aux"
     assert understood.lease == ("kubeflow", "istio-aux")
     assert str(understood.tls_certificate) == workload.TLS_CERTIFICATE
     assert str(understood.tls_key) == workload.TLS_KEY
     assert str(understood.kubeconfig) == workload.KUBECONFIG
     assert understood.status_address.port == probe.STATUS_PORT
-    assert understood.repair_policy.race is RacePolicy.REPORT
-    assert understood.repair_policy.restart_jobs is False
     assert understood.root_namespace is None
     assert str(understood.applications) == workload.APPLICATIONS
     assert understood.repair_policy.ours == Application("kubeflow", "istio-aux")

@@ -79,14 +79,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_level: LogLevel = LogLevel.INFO
 
 
-def seconds(value: object) -> float:
-    """A time in seconds, as a number or as text."""
+def seconds(value: object, least: float = 0) -> float:
+    """A time of ``least`` seconds or more, as a number or as text."""
     # For Python a boolean is an int, and YAML has infinity and NaN: none of them is a time.
     if isinstance(value, int | float | str) and not isinstance(value, bool):
         with contextlib.suppress(ValueError, OverflowError):
-            if 0 <= (number := float(value)) <= sys.float_info.max:
+            if least <= (number := float(value)) <= sys.float_info.max:
                 return number
-    raise _unusable(value, "seconds, as a number of 0 or more")
+    raise _unusable(value, f"seconds, as a number of {least:g} or more")
 
 
 def selector(value: object) -> selectors.Selector:

@@ -105,7 +105,7 @@ def application(
         return web.Response(body=metrics(), headers={"Content-Type": METRICS})
 
     async def last(_request: web.Request, response: web.StreamResponse) -> None:
-        response.force_close()  # One request a connection: see `serving.OneRequest`.
+        response.force_close()  # Probes and scrapes need one request a connection.
 
     application = web.Application()
     application.on_response_prepare.append(last)
