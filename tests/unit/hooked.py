@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from istio_aux.admission.certificate import Certificate
-from istio_aux.admission.webhook import Webhook
+from istio_aux.admission.webhook import AdmissionWebhook
 from istio_aux.core.policy import Start
 from istio_aux.serving import ServingLimits
 from istio_aux.telemetry import Telemetry
@@ -165,7 +165,7 @@ class Bare:
 class Hook:
     """A webhook that serves."""
 
-    webhook: Webhook
+    webhook: AdmissionWebhook
     metrics: Telemetry
     port: int
     trust: ssl.SSLContext
@@ -224,7 +224,7 @@ async def serving(
     metrics = Telemetry()
     memory = {name: limits.pop(name) for name in ("body", "bodies") if name in limits}
     bounds = ServingLimits(**{"sweep": 0.01, "linger": 0.3, **limits})
-    webhook = Webhook(metrics, how, limits=bounds, **memory)
+    webhook = AdmissionWebhook(metrics, how, limits=bounds, **memory)
     _, port = await webhook.listen("127.0.0.1", 0, Certificate(crt, key).context)
     try:
         yield Hook(webhook, metrics, port, ssl.create_default_context(cafile=str(crt)))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from istio_aux.admission.certificate import Certificate
-from istio_aux.admission.webhook import Webhook
+from istio_aux.admission.webhook import AdmissionWebhook
 from istio_aux.core.policy import Start
 from istio_aux.telemetry import Telemetry
 from unit.asynchronous import driven, until
@@ -101,7 +101,7 @@ async def test_certificates_change_under_load_and_no_review_is_lost(tmp_path: Pa
     crt, key = certificate(tmp_path)
     served = Certificate(crt, key)
     metrics = Telemetry()
-    webhook = Webhook(metrics, Start)
+    webhook = AdmissionWebhook(metrics, Start)
     _, port = await webhook.listen("127.0.0.1", 0, served.context)
     trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE

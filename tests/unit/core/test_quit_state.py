@@ -13,7 +13,7 @@ from istio_aux.core.policy import DeadProxy, Policy, QuitMode
 from istio_aux.core.quit import Rung
 from istio_aux.core.quit_state import (
     Action,
-    Answer,
+    AttemptResult,
     Delete,
     End,
     Look,
@@ -30,7 +30,10 @@ from unit.core.pods import RUNNING, State, document, exited
 
 NOW = datetime(2026, 11, 21, 8, 16, 40, tzinfo=UTC)
 DONE, ENDED = exited(0), exited(0, at="2026-11-21T08:16:30Z")
-WELL, DOUBTFUL = Answer(True, True, "exit code 0"), Answer(False, True, "no exit code")
+WELL, DOUBTFUL = (
+    AttemptResult(True, True, "exit code 0"),
+    AttemptResult(False, True, "no exit code"),
+)
 FINISHED = "every payload container is finished"
 EXITED = End(QuitOutcome.EXITED, "istio-proxy exited with 0, 1 s after the payload", 1.0)
 GONE = End(QuitOutcome.GONE, "the pod is gone")
@@ -66,13 +69,13 @@ class Story:
     def looked(self, read: Pod | None = None, *, gone: bool = False) -> Action:
         return self.task.looked(None if gone else read or pod(), self.scope, NOW)
 
-    def answered(self, answer: Answer = WELL, rung: Rung = Rung.EXEC) -> Action:
+    def answered(self, answer: AttemptResult = WELL, rung: Rung = Rung.EXEC) -> Action:
         return self.task.answered(rung, answer, self.scope)
 
     def failed(self, **how: Any) -> Action:
         return self.task.failed("503: busy", self.scope, **how)
 
-    def told(self, answer: Answer = WELL) -> Story:
+    def told(self, answer: AttemptResult = WELL) -> Story:
         """The same pod once its proxy was told to exit."""
         assert self.awake() == Look()
         send = self.looked()
@@ -93,10 +96,10 @@ def test_a_quit_from_the_first_look_to_the_proof() -> None:
 
 @pytest.mark.parametrize(
     ("answer", "seconds"),
-    [(WELL, 8.0), (DOUBTFUL, 2.0), (Answer(False, False, "403"), 0.0)],
+    [(WELL, 8.0), (DOUBTFUL, 2.0), (AttemptResult(False, False, "403"), 0.0)],
     ids=["well", "doubtful", "refused"],
 )
-def test_how_long_the_exit_is_waited_for(answer: Answer, seconds: float) -> None:
+def test_how_long_the_exit_is_waited_for(answer: AttemptResult, seconds: float) -> None:
     """T16, T17, T23: whatever was heard, the status decides; what was refused needs no wait."""
     story = Story()
     assert story.awake() == Look()

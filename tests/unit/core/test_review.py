@@ -63,7 +63,7 @@ def compact(found: dict[str, Any]) -> bytes:
     return json.dumps(found, separators=(",", ":")).encode()
 
 
-def answer(found: dict[str, Any]) -> review.Answer:
+def answer(found: dict[str, Any]) -> review.ReviewResult:
     return review.answer(json.dumps(found).encode(), Start())
 
 

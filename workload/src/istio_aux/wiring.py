@@ -14,7 +14,7 @@ from enum import Enum, auto
 from typing import Any, Generic
 
 from istio_aux import status
-from istio_aux.admission.webhook import Webhook
+from istio_aux.admission.webhook import AdmissionWebhook
 from istio_aux.core.applications import Applications
 from istio_aux.core.election import Checkpoint, read_checkpoint
 from istio_aux.core.liveness import Mesh
@@ -62,7 +62,7 @@ class Wiring:
         self.client = Client(credentials)
         # The capability is unknown until the injector is probed.
         self._start = Start(mode=settings.start_mode)
-        self.webhook = Webhook(self.telemetry, lambda: self._start)
+        self.webhook = AdmissionWebhook(self.telemetry, lambda: self._start)
         self._namespaces = Namespaces(self._relabelled)
         source = "/".join(settings.lease) if settings.lease else ""
         self._events = Events(self.client, socket.gethostname(), source=source)

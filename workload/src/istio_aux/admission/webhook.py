@@ -33,7 +33,7 @@ _OUTCOMES = {
 }  # fmt: skip
 
 
-class Webhook:
+class AdmissionWebhook:
     """The webhook.
 
     Attributes:
@@ -140,7 +140,7 @@ class Webhook:
     def _too_large(self) -> web.HTTPException:
         return web.HTTPRequestEntityTooLarge(self._body, text=f"body over {self._body} bytes\n")
 
-    def _review(self, path: str, body: bytes) -> review.Answer:
+    def _review(self, path: str, body: bytes) -> review.ReviewResult:
         try:
             return review.answer(body, self._how(), inject=path == INJECT)
         except review.Malformed:

@@ -167,7 +167,7 @@ class End(msgspec.Struct, frozen=True):
 Action = Sleep | Look | Send | Delete | Retry | End
 
 
-class Answer(msgspec.Struct, frozen=True):
+class AttemptResult(msgspec.Struct, frozen=True):
     """The answer to an attempt. It proves nothing; only the status of the container does.
 
     ``well``: it sounds like a success. ``sent``: the attempt may have had an effect.
@@ -359,7 +359,7 @@ class Task:
         quits = self.due == "quit"
         return End(QuitOutcome.SUPERSEDED, self.state.why_not(scope)) if quits else End()
 
-    def answered(self, rung: Rung, answer: Answer, scope: QuitScope) -> Action:
+    def answered(self, rung: Rung, answer: AttemptResult, scope: QuitScope) -> Action:
         """The proxy was told to exit."""
         self.attempts, self.told, self._well = self.attempts + 1, True, answer.well
         # A rung that is forbidden stays visible when the next one fails for another reason.

@@ -73,7 +73,7 @@ class Malformed(ValueError):  # noqa: N818 - reads as what it says of the body: 
         self.uid = uid
 
 
-class Answer(Struct, frozen=True):
+class ReviewResult(Struct, frozen=True):
     """What to send, and what to log and count; ``pod`` is ``namespace/name``."""
 
     body: bytes
@@ -84,7 +84,7 @@ class Answer(Struct, frozen=True):
     warnings: tuple[str, ...] = ()
 
 
-class _Review(Struct, frozen=True):
+class _AdmissionReview(Struct, frozen=True):
     api_version: str = ""
     kind: str = ""
     request: Request | None = None
@@ -98,7 +98,7 @@ class _Envelope(Struct, frozen=True):
     request: _Uid | None = None
 
 
-class _Response(Struct, frozen=True):
+class _AdmissionResponse(Struct, frozen=True):
     uid: str
     allowed: bool
     audit_annotations: dict[str, str]
@@ -108,17 +108,17 @@ class _Response(Struct, frozen=True):
 
 
 class _Answer(Struct, frozen=True, omit_defaults=False):
-    response: _Response
+    response: _AdmissionResponse
     api_version: str = API_VERSION
     kind: str = KIND
 
 
-_review_decoder = msgspec.json.Decoder(_Review)
+_review_decoder = msgspec.json.Decoder(_AdmissionReview)
 _envelope_decoder = msgspec.json.Decoder(_Envelope)
 _encoder = msgspec.json.Encoder()
 
 
-def answer(body: bytes, how: Start, *, inject: bool = False) -> Answer:
+def answer(body: bytes, how: Start, *, inject: bool = False) -> ReviewResult:
     """Answer an AdmissionReview with what makes the pod start after its proxy.
 
     ``inject``: the pod also asks Istio for a sidecar.
@@ -137,7 +137,7 @@ def answer(body: bytes, how: Start, *, inject: bool = False) -> Answer:
     return _answer(request.uid, _line(name, _MAX_KEY), plan, _outcome(plan))
 
 
-def leave(body: bytes, why: Malformed) -> Answer:
+def leave(body: bytes, why: Malformed) -> ReviewResult:
     """Answer a review that cannot be processed: the pod is allowed as it is.
 
     Raises:
@@ -222,13 +222,13 @@ def _outcome(plan: start.Plan) -> Outcome:
     return Outcome(plan.started_with)
 
 
-def _answer(uid: str, name: str, plan: start.Plan, outcome: Outcome) -> Answer:
+def _answer(uid: str, name: str, plan: start.Plan, outcome: Outcome) -> ReviewResult:
     reason = _line(plan.reason)
     warnings = tuple(_line(text) for text in plan.warnings)
     audit = {"reason": reason}
     if plan.started_with is not None:
         audit["started-with"] = plan.started_with
-    response = _Response(
+    response = _AdmissionResponse(
         uid=uid,
         allowed=True,
         patch_type="JSONPatch" if plan.ops else None,
@@ -237,7 +237,9 @@ def _answer(uid: str, name: str, plan: start.Plan, outcome: Outcome) -> Answer:
         audit_annotations=audit,
     )
     body = _encoder.encode(_Answer(response=response))
-    return Answer(body=body, uid=uid, pod=name, outcome=outcome, reason=reason, warnings=warnings)
+    return ReviewResult(
+        body=body, uid=uid, pod=name, outcome=outcome, reason=reason, warnings=warnings
+    )
 
 
 def _line(text: str, longest: int = _MAX_LINE) -> str:

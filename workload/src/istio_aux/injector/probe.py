@@ -23,7 +23,7 @@ from istio_aux.core.injection_probe import NOT_CHECKED, NativeCheck, Probe, Ques
 from istio_aux.core.pod import Metadata, Struct
 from istio_aux.core.webhooks import Address, ClientConfig
 from istio_aux.injector import replica
-from istio_aux.injector.replica import Connection, ProbeAnswer
+from istio_aux.injector.replica import ProbeAnswer, ReplicaConnection
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, Backoff, KubeError, UnreadableError, asked, jittered
@@ -264,7 +264,7 @@ class InjectorProbe:
         # The API server calls a new webhook a moment after its watch reports it.
         return self._backoff.next() if changed else jittered(self._rhythm.live)
 
-    async def _wait(self, pause: float, connection: Connection | None = None) -> None:
+    async def _wait(self, pause: float, connection: ReplicaConnection | None = None) -> None:
         """Wait until the pause is over, a configuration changes or the connection ends."""
         waits = [asyncio.create_task(self.reconfigured.wait())]
         if connection:
@@ -275,7 +275,7 @@ class InjectorProbe:
             for each in waits:
                 each.cancel()
 
-    async def _ended(self, connection: Connection) -> Literal[True]:
+    async def _ended(self, connection: ReplicaConnection) -> Literal[True]:
         """Return when it has ended, but not at once: a server may close every connection."""
         await asyncio.sleep(self._rhythm.other)
         return await connection.ended.wait()

@@ -51,7 +51,7 @@ class _Protocol(ResponseHandler):
         self.ended.set()
 
 
-class Connection(aiohttp.BaseConnector):
+class ReplicaConnection(aiohttp.BaseConnector):
     """A connection for one request. It stays open until `drop`.
 
     aiohttp's own connectors do not report that a connection has ended, nor whether it failed before
@@ -117,7 +117,7 @@ class ProbeAnswer(NamedTuple):
     """The result of asking; ``connection`` is to the replica that injected, if one did."""
 
     probe: Probe
-    connection: Connection | None = None
+    connection: ReplicaConnection | None = None
 
 
 def tls_context(target: ClientConfig) -> ssl.SSLContext:
@@ -145,7 +145,7 @@ def tls_context(target: ClientConfig) -> ssl.SSLContext:
 async def ask(address: Address, url: str, tls: ssl.SSLContext, question: Question) -> ProbeAnswer:
     """Ask the replica at ``address`` as if it had been found by ``url``; raises nothing."""
     uid = str(uuid.uuid4())
-    connection = Connection()
+    connection = ReplicaConnection()
     with ExitStack() as stack:
         stack.callback(connection.drop)
         try:

@@ -20,7 +20,7 @@ from istio_aux.core.pod import PROXY, Key, Pod, shared
 from istio_aux.core.policy import Policy, QuitMode
 from istio_aux.core.quit import Rung
 from istio_aux.core.quit_state import (
-    Answer,
+    AttemptResult,
     PodState,
     QuitLimits,
     QuitScope,
@@ -310,16 +310,16 @@ class Controller:
                 return await self._delete(state, task, action.version)
             return action
 
-    async def _send(self, pod: tuple[str, str], what: quit_state.Send) -> Answer:
+    async def _send(self, pod: tuple[str, str], what: quit_state.Send) -> AttemptResult:
         """Tell a proxy to exit. Raises KubeError: nothing was sent."""
         client, port, deadline = self._client, what.port, self._scope.limits.deadline
         if what.rung is Rung.PORT_FORWARD:
             request = "POST /quitquitquit"
             forwarded = await forward(client, pod, port, request, deadline)
-            return Answer(forwarded.status == 200, not forwarded.unsent, str(forwarded))
+            return AttemptResult(forwarded.status == 200, not forwarded.unsent, str(forwarded))
         command = quitting.command(what.rung, port)
         result = await execute(client, pod, PROXY, command, deadline)
-        return Answer(result.exit_code == 0, not result.unsent, str(result))
+        return AttemptResult(result.exit_code == 0, not result.unsent, str(result))
 
     async def _delete(self, state: PodState, task: Task, version: str) -> quit_state.Action:
         """Delete a pod with a dead proxy as it was read."""
