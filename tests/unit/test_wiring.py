@@ -148,6 +148,7 @@ async def test_the_settings_of_a_quit_reach_its_controller() -> None:
             await stack.enter_async_context(background(work()))
         await until(lambda: any(path.endswith("/portforward") for path in api.requests), "a rung")
         hung.set()
+        await wired.hand_over(0)
 
 
 def test_namespaces_are_selected_by_their_labels_as_they_change() -> None:
