@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from aiohttp import web
 from istio_aux.core.injection import hooks_of
-from istio_aux.core.liveness import Injector, Mesh, State
+from istio_aux.core.injectors import Injector, Mesh, State
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import RepairPolicy
 from istio_aux.core.rollout import RolloutLimits

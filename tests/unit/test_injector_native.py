@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from istio_aux.core.injection_probe import Question
-from istio_aux.core.liveness import Mesh
+from istio_aux.core.injectors import Mesh
 from istio_aux.core.policy import Capability
 from istio_aux.core.selectors import parse
 from istio_aux.injector import probe

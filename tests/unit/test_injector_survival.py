@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from istio_aux.core.injection import InjectionPolicy
-from istio_aux.core.liveness import Mesh, State
+from istio_aux.core.injectors import Mesh, State
 from istio_aux.core.webhooks import ControlPlane
 from istio_aux.injector.probe import Rhythm
 from istio_aux.telemetry import Telemetry

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from istio_aux.core.election import Since
-from istio_aux.core.liveness import Injector, Mesh, State
+from istio_aux.core.injectors import Injector, Mesh, State
 from istio_aux.core.policy import Capability
 from istio_aux.injector import replica
 from istio_aux.injector.probe import Rhythm

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from istio_aux.core.applications import Applications, parse
-from istio_aux.core.liveness import State
+from istio_aux.core.injectors import State
 from istio_aux.core.policy import RacePolicy, RepairPolicy
 from istio_aux.repair.application_status import ApplicationMesh, follow_applications
 from unit.asynchronous import background, driven, until

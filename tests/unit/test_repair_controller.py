@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from istio_aux.core.applications import parse
-from istio_aux.core.liveness import State
+from istio_aux.core.injectors import State
 from unit.asynchronous import driven, until
 from unit.core.mesh import DEFAULT, INJECT, ORIGINAL
 from unit.core.unmeshed import JOB, REPORT, STATEFUL

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from istio_aux.core import pod as pods
 from istio_aux.core.applications import parse
-from istio_aux.core.liveness import State
+from istio_aux.core.injectors import State
 from istio_aux.core.pod import Pod
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from istio_aux.core.liveness import Injector, State
+from istio_aux.core.injectors import Injector, State
 from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
 from istio_aux.core.quit_state import TroubledPod
 from istio_aux.repair.application_status import ApplicationMesh

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import httpx2
 import msgspec
-from istio_aux.core import liveness
-from istio_aux.core.liveness import State
+from istio_aux.core import injectors
+from istio_aux.core.injectors import State
 from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
 from istio_aux.repair.application_status import ApplicationMesh
 from istio_aux.repair.controller import Unmeshed
@@ -20,8 +20,8 @@ from probe import Application, Injector, Probe
 NOW = datetime(2026, 11, 21, 19, 40, 12, tzinfo=UTC)
 
 
-def shown(name: str, state: State, why: str, native: Capability) -> liveness.Injector:
-    return liveness.Injector(
+def shown(name: str, state: State, why: str, native: Capability) -> injectors.Injector:
+    return injectors.Injector(
         configuration=name, revision="default", state=state, why=why, since=NOW, native=native
     )
 

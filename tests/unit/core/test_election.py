@@ -20,7 +20,7 @@ from istio_aux.core.election import (
     decide,
     read_checkpoint,
 )
-from istio_aux.core.liveness import State
+from istio_aux.core.injectors import State
 
 ME, OTHER = "me", "other"
 NOW = datetime(2026, 11, 22, 14, 0, 0, 250_000, tzinfo=UTC)

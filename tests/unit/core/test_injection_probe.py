@@ -23,7 +23,7 @@ from istio_aux.core.injection_probe import (
     of_dry_run,
     questions,
 )
-from istio_aux.core.liveness import targets
+from istio_aux.core.injectors import targets
 from istio_aux.core.policy import Capability, Start
 from istio_aux.core.selectors import parse
 from istio_aux.core.start import plan

@@ -8,7 +8,7 @@ from importlib.metadata import version
 import msgspec
 from aiohttp import web
 
-from istio_aux.core.liveness import Injector
+from istio_aux.core.injectors import Injector
 from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
 from istio_aux.core.quit_state import TroubledPod
 from istio_aux.repair.application_status import ApplicationMesh

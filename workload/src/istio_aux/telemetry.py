@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
 
-from istio_aux.core.liveness import State
+from istio_aux.core.injectors import State
 from istio_aux.core.quit import Rung
 
 # Exit 0, another exit code, the pod was gone first, or no quit was needed any more.

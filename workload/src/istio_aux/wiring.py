@@ -17,7 +17,7 @@ from istio_aux import status
 from istio_aux.admission.webhook import AdmissionWebhook
 from istio_aux.core.applications import Applications
 from istio_aux.core.election import Checkpoint, read_checkpoint
-from istio_aux.core.liveness import Mesh
+from istio_aux.core.injectors import Mesh
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import QuitMode, RacePolicy, Start
 from istio_aux.core.webhooks import Configuration, Namespace

@@ -1,7 +1,7 @@
 """Watches everything that is behind Istio's webhooks, and publishes which injectors are live.
 
-`core.liveness` decides. One loop looks at all facts and publishes what follows from them, whichever
-event woke it.
+`core.injectors` decides. One loop looks at all facts and publishes what follows from them,
+whichever event woke it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 
 import msgspec
 
-from istio_aux.core import liveness
+from istio_aux.core import injectors
 from istio_aux.core.election import Since
 from istio_aux.core.injection import Hook, InjectionPolicy, hooks_of
 from istio_aux.core.injection_probe import questions
-from istio_aux.core.liveness import Facts, Injector, Mesh, State
+from istio_aux.core.injectors import Facts, Injector, Mesh, State
 from istio_aux.core.policy import Capability
 from istio_aux.core.selectors import Selector
 from istio_aux.core.webhooks import (
@@ -266,7 +266,7 @@ class Watcher:
         for task in self._tasks.values():
             if task.done():
                 task.result()
-        targets = liveness.targets(self._configurations.values(), root=self._root)
+        targets = injectors.targets(self._configurations.values(), root=self._root)
         services = {service for service in map(_service, targets) if service}
         for gone in self._slices.keys() - services:
             self._tasks.pop(self._slices.pop(gone)).cancel()
@@ -307,7 +307,7 @@ class Watcher:
 
     def _addresses(self, target: ClientConfig, facts: Facts) -> tuple[Address, ...] | None:
         """Return where to ask now; None: it cannot be live, or its endpoints are not listed yet."""
-        if not liveness.can_be_probed(target, facts):
+        if not injectors.can_be_probed(target, facts):
             return None
         if (service := _service(target)) is None:
             return ()
@@ -327,13 +327,13 @@ class Watcher:
         before, mesh = (
             self.mesh,
             Mesh(
-                injectors=liveness.evaluate(found, facts, root=self._root),
+                injectors=injectors.evaluate(found, facts, root=self._root),
                 hooks=self._hooks,
                 policies=dict(self._policies),
                 known=self.mesh.known
                 or all(
-                    target in facts.probes or not liveness.can_be_probed(target, facts)
-                    for target in liveness.targets(found, root=self._root)
+                    target in facts.probes or not injectors.can_be_probed(target, facts)
+                    for target in injectors.targets(found, root=self._root)
                 ),
             ),
         )

@@ -17,7 +17,7 @@ import msgspec
 
 from istio_aux.core import injection_probe, jobs, rollout
 from istio_aux.core.applications import Applications
-from istio_aux.core.liveness import Mesh
+from istio_aux.core.injectors import Mesh
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import RacePolicy, RepairPolicy
 from istio_aux.core.repair import Restart

@@ -16,7 +16,7 @@ from msgspec import structs
 from istio_aux.core import jobs, ownership, repair, rollout
 from istio_aux.core.applications import LABEL, Applications
 from istio_aux.core.injection import Expectation, expected
-from istio_aux.core.liveness import Mesh
+from istio_aux.core.injectors import Mesh
 from istio_aux.core.pod import Container, OwnerReference, Pod
 from istio_aux.core.policy import RepairPolicy
 from istio_aux.core.repair import RepairAction, ReportUnmeshed

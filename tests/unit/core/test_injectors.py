@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from istio_aux.core.injection_probe import NativeCheck, Probe
-from istio_aux.core.liveness import Facts, Injector, Mesh, State, can_be_probed, evaluate, targets
+from istio_aux.core.injectors import Facts, Injector, Mesh, State, can_be_probed, evaluate, targets
 from istio_aux.core.policy import Capability
 from istio_aux.core.webhooks import ClientConfig, Configuration, EndpointSlice, Service
 from unit.core.mesh import DEFAULT, ORIGINAL, REVISED, REVISION, each_webhook, edited, recorded
