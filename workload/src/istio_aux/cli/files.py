@@ -95,12 +95,13 @@ def _answer_each(files: Iterable[str], answer: Answer) -> int:
             status = BAD_INPUT
             continue
         for document in documents.read(body):
-            try:
-                if isinstance(document, documents.BadDocument):
-                    raise ValueError(document.why)  # noqa: TRY301, TRY004  (reported like others)
-                notes = answer(document)
-            except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-                notes, status = [str(error)], BAD_INPUT
+            if isinstance(document, documents.BadDocument):
+                notes, status = [document.why], BAD_INPUT
+            else:
+                try:
+                    notes = answer(document)
+                except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+                    notes, status = [str(error)], BAD_INPUT
             for note in notes:
                 sys.stderr.write(f"{name}: {document.place}: {' '.join(note.split())}\n")
     return status

@@ -147,6 +147,11 @@ _bookmark = msgspec.json.Decoder(_EventOf[_OnlyMetadata])
 _any_metadata = msgspec.json.Decoder(_AnyMetadata)
 
 
+# Below, every exception of a decoder means that the bytes cannot be read. Tenants choose the bytes,
+# and msgspec raises more than its own types for them (RecursionError, UnicodeDecodeError). One object
+# that cannot be read must cost no other.
+
+
 class Reader(Generic[S]):
     """Decodes answers that hold one object of a kind."""
 
@@ -159,7 +164,7 @@ class Reader(Generic[S]):
         """Decode one answer; `UnreadableError` if that is not possible."""
         try:
             return self._decoder.decode(body)
-        except Exception:  # Decoders raise many types; the second attempt decides.
+        except Exception:  # Perhaps it is nested too deeply; the second attempt decides.
             return self._read_cut(body)
 
     def _read_cut(self, body: bytes) -> S:
