@@ -148,8 +148,8 @@ _any_metadata = msgspec.json.Decoder(_AnyMetadata)
 
 
 # Below, every exception of a decoder means that the bytes cannot be read. Tenants choose the bytes,
-# and msgspec raises more than its own types for them (RecursionError, UnicodeDecodeError). One object
-# that cannot be read must cost no other.
+# and msgspec raises more than its own types for them (RecursionError, UnicodeDecodeError). An
+# object that cannot be read must cost no other.
 
 
 class Reader(Generic[S]):
