@@ -95,7 +95,9 @@ def natively(
     return story, tuple(rows)
 
 
-def set_stage(steps: Steps, cluster: lab.Cluster) -> tuple[lab.juju.App, lab.istio.Istio]:
+def set_stage(
+    steps: Steps, cluster: lab.Cluster, *, units: int = 1
+) -> tuple[lab.juju.App, lab.istio.Istio]:
     """Start all that the scenes need at once; the first error ends it.
 
     The training-operator may not be ready yet.
@@ -103,7 +105,7 @@ def set_stage(steps: Steps, cluster: lab.Cluster) -> tuple[lab.juju.App, lab.ist
     pool = ThreadPoolExecutor(thread_name_prefix="demo")
     try:
         images = pool.submit(_images, cluster, steps)
-        charm = pool.submit(_charm, cluster, steps)
+        charm = pool.submit(_charm, cluster, steps, units)
         istio = pool.submit(_istio, cluster, steps)
         others = [
             pool.submit(_trainer, cluster, steps),
@@ -149,11 +151,11 @@ def _datasets(cluster: lab.Cluster, steps: Steps, images: Future[None]) -> None:
     steps.done("training data served at http://datasets.storage:8000")
 
 
-def _charm(cluster: lab.Cluster, steps: Steps) -> lab.juju.App:
+def _charm(cluster: lab.Cluster, steps: Steps, units: int) -> lab.juju.App:
     charm = lab.pack.pack()
     steps.done("charm packed")
     model = lab.juju.Model(cluster, MODEL)
-    app = model.deploy(charm, trust=True)
+    app = model.deploy(charm, trust=True, units=units)
     app.settle()
     steps.done(f"charm deployed with trust: {' '.join(app.status())}")
     return app

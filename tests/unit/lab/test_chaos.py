@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+from typing import Any, get_args
 
 import pytest
-from chaos import plan
+from chaos import plan, storm
+from chaos.outages import Ended
+from chaos.outages import judge as judge_storm
 from chaos.verdict import judge
 from lab import meshed
 from lab.kubelet import Exec
+from lab.workloads import Workload
 from lightkube.models import core_v1
 from lightkube.resources.core_v1 import Pod
 
@@ -93,3 +97,78 @@ def test_what_must_not_be_is_seen(story: plan.Plan, seen: Pod, execs: list[Exec]
     assert not verdict.good
     complaints = dataclasses.asdict(verdict)
     assert [what for what in BAD if complaints[what]] == [bad]
+
+
+# ---- storms on the node tier
+
+
+def test_a_storm_kills_each_victim_and_creates_every_kind_of_job() -> None:
+    told = storm.make(3, 600, 300)
+
+    assert {outage.victim for outage in told.outages} == {*get_args(storm.Victim)}
+    assert {w.name.rpartition("-")[0] for _, w in told.jobs} == {*storm.KINDS}
+    assert [at for at, _ in told.jobs] == sorted(at for at, _ in told.jobs)
+    assert storm.make(3, 600, 300) == told
+
+
+def container(name: str, code: int | None, second: int) -> dict[str, Any]:
+    ended = {"exitCode": code, "finishedAt": f"2026-01-01T00:00:{second:02}Z"}
+    return {
+        "name": name,
+        "restartCount": 0,
+        "state": {} if code is None else {"terminated": ended},
+    }
+
+
+def left(main: dict[str, Any], proxy: dict[str, Any], condition: str | None) -> Ended:
+    """What is left of a Job that was written to complete."""
+    conditions = [{"type": condition, "status": "True"}] if condition else []
+    owner = {"metadata": {"name": "succeeds-0"}, "status": {"conditions": conditions}}
+    ended = proxy["state"] and main["state"]
+    phase = "Succeeded" if ended else "Running"
+    pod = {
+        "metadata": {"name": "succeeds-0-x"},
+        "status": {"phase": phase, "containerStatuses": [main, proxy]},
+    }
+    return Ended(Workload("succeeds-0", {"kind": "Job"}, "Complete", (0,)), [owner], [pod])
+
+
+MAIN, PROXY = container("main", 0, 5), container("istio-proxy", 0, 7)
+
+
+def test_a_job_that_ends_as_without_a_sidecar_is_good() -> None:
+    report = judge_storm(storm.make(3, 0, 0), [left(MAIN, PROXY, "Complete")], ["created"], 1.0)
+
+    assert report.good
+    assert (report.meshed, report.proxy_seconds) == (1, (2.0, 2.0, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("seen", "message", "bad"),
+    [
+        (left(MAIN, container("istio-proxy", None, 0), None), "", "stuck"),
+        (left(container("main", 9, 5), PROXY, "Failed"), "", "wrong"),
+        (left(container("main", 0, 9), PROXY, "Complete"), "", "early"),
+        (left(container("main", None, 0), PROXY, "Complete"), "", "early"),
+        (left(MAIN, container("istio-proxy", 137, 7), "Complete"), "", "failed"),
+        (
+            left(MAIN, PROXY, "Complete"),
+            'webhook "start.istio-aux.io" denied the request',
+            "refused",
+        ),
+        (left(MAIN, PROXY, "Complete"), 'failed calling webhook "start.istio-aux.io"', "refused"),
+    ],
+)
+def test_what_must_not_be_is_seen_after_a_storm(seen: Ended, message: str, bad: str) -> None:
+    report = dataclasses.asdict(judge_storm(storm.make(3, 0, 0), [seen], [message], 1.0))
+
+    first_is_bad = [
+        what for what in ("stuck", "wrong", "early", "failed", "refused") if report[what]
+    ]
+    assert bad in first_is_bad
+
+
+def test_a_refusal_by_istio_is_none_of_ours() -> None:
+    message = 'failed calling webhook "namespace.sidecar-injector.istio.io": connection refused'
+
+    assert judge_storm(storm.make(3, 0, 0), [left(MAIN, PROXY, "Complete")], [message], 1.0).good

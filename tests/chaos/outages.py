@@ -1,0 +1,289 @@
+"""Plays a storm on the node tier: creates its Jobs, kills its victims, judges what is left.
+
+Everything is real but Istio and Juju. The judges are the Job controller, the training-operator and
+the kubelet: what they report of each Job is compared with how it was written to end.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import contextlib
+import dataclasses
+import itertools
+import os
+import signal
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import httpx2
+import lab
+import lab.istio
+import lab.juju
+from lab import outcome, ports
+from lab.juju.container import Container
+from lab.meshed import PROXY
+from lab.workloads import RESOURCES, Workload
+from lightkube import ApiError
+from lightkube.resources.core_v1 import Event
+
+from chaos.storm import Outage, Storm, Victim
+
+CONTAINER = "istio-aux"
+# What a client sees while the API server is away, or Istio's webhook refuses.
+AWAY = (ApiError, httpx2.TransportError)
+# Seconds in which nothing ends, after which what runs counts as stuck. A payload tries for a minute
+# to reach the API server, and retries of a quit are up to 30 s apart.
+QUIET = 240.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """Where a storm plays; the namespace is injected by ``istio`` and selected by ``app``."""
+
+    cluster: lab.Cluster
+    app: lab.juju.App
+    istio: lab.istio.Istio
+    namespace: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """A workload and what is left of it: its own objects and its pods, as Kubernetes has them."""
+
+    workload: Workload
+    owners: Sequence[Mapping[str, Any]]
+    pods: Sequence[Mapping[str, Any]]
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will happen."""
+        return outcome.over(self.owners, self.pods)
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What a storm left; the first five are empty when all is well.
+
+    Attributes:
+        stuck: Jobs that did not end.
+        wrong: Jobs that ended in another way than without a sidecar.
+        early: pods whose proxy ended before their payload.
+        failed: proxies that did not exit with 0.
+        refused: creations that istio-aux refused.
+        jobs: how many there were by kind.
+        outages: how many there were by victim.
+        meshed: how many pods had a sidecar.
+        seconds: how long the storm lasted until everything had ended.
+        proxy_seconds: from the end of the payload to that of the proxy, in whole seconds as
+            the kubelet reports them: median, 95th percentile, most.
+    """
+
+    stuck: Sequence[str]
+    wrong: Sequence[str]
+    early: Sequence[str]
+    failed: Sequence[str]
+    refused: Sequence[str]
+    jobs: Mapping[str, int]
+    outages: Mapping[Victim, int]
+    meshed: int
+    seconds: float
+    proxy_seconds: tuple[float, float, float]
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing happened that must not."""
+        return not (self.stuck or self.wrong or self.early or self.failed or self.refused)
+
+
+def play(storm: Storm, stage: Stage) -> Report:
+    """Let the storm happen; everything that was killed runs again at the end."""
+    begin = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        killed = pool.submit(_on_time, begin, ((o.at, o) for o in storm.outages), _killer(stage))
+        created = pool.submit(_on_time, begin, storm.jobs, _creator(stage))
+        refused = [*created.result()]
+        killed.result()
+    ended = _await_ends(storm, stage)
+    with stage.cluster.client() as client:
+        told = [str(e.message) for e in client.list(Event, namespace=stage.namespace)]
+    return judge(storm, ended, [*refused, *told], time.monotonic() - begin)
+
+
+def judge(storm: Storm, ended: Iterable[Ended], messages: Iterable[str], seconds: float) -> Report:
+    """Judge a storm by what is left of its workloads, and by what creators were told. Pure."""
+    ended = [*ended]
+    over = [one for one in ended if one.over]
+    sidecars = [pod for one in ended for pod in one.pods if outcome.proxies([pod])]
+    delays = sorted(d for pod in sidecars if (d := _proxy_delay(pod)) is not None) or [0.0]
+    centiles = (
+        statistics.quantiles(delays, n=20, method="inclusive") if len(delays) > 1 else delays * 19
+    )
+    return Report(
+        stuck=sorted(one.workload.name for one in ended if not one.over),
+        wrong=[
+            f"{one.workload.name}: {result}"
+            for one in over
+            if not outcome.describes(one.workload, result := outcome.read(one.owners, one.pods))
+        ],
+        early=[_name(pod) for pod in sidecars if (_proxy_delay(pod) or 0.0) < 0],
+        failed=[
+            f"{_name(pod)}: {proxy.exit_code}"
+            for one in over
+            for pod in one.pods
+            for proxy in outcome.proxies([pod])
+            if proxy.exit_code != 0
+        ],
+        refused=sorted({text for text in messages if _ours(text)}),
+        jobs=dict(collections.Counter(w.name.rpartition("-")[0] for _, w in storm.jobs)),
+        outages=dict(collections.Counter(outage.victim for outage in storm.outages)),
+        meshed=len(sidecars),
+        seconds=round(seconds, 1),
+        proxy_seconds=(statistics.median(delays), round(centiles[18], 1), delays[-1]),
+    )
+
+
+def _ours(message: str) -> bool:
+    """Whether the API server refused something because of istio-aux.
+
+    Its messages name the webhook or the policy (apiserver plugin/webhook/errors).
+    """
+    refuses = "denied" in message or "failed calling webhook" in message
+    return refuses and "istio-aux" in message
+
+
+def _on_time(
+    begin: float, told: Iterable[tuple[float, Any]], act: Callable[[Any], Any]
+) -> list[Any]:
+    """Call ``act`` for each thing at its time; returns what is true of what that returns."""
+    found: list[Any] = []
+    for at, each in told:
+        # The plan is made of these times: random moments are what is tested.
+        time.sleep(max(0.0, begin + at - time.monotonic()))
+        if result := act(each):
+            found.append(result)
+    return found
+
+
+def _creator(stage: Stage) -> Callable[[Workload], str]:
+    """Create a workload; returns the refusal by istio-aux, if that was the answer."""
+    client = stage.cluster.client()
+
+    def create(workload: Workload) -> str:
+        refusal = ""
+
+        def created() -> bool:
+            nonlocal refusal
+            try:
+                client.create(workload.in_namespace(stage.namespace))
+            except ApiError as error:
+                if _ours(str(error)):
+                    refusal = str(error)
+                # An attempt whose answer was lost.
+                if error.status.code != 409:
+                    raise
+            return True
+
+        lab.until(created, timeout=QUIET, what=f"{workload.name} to be created", ignoring=AWAY)
+        return refusal
+
+    return create
+
+
+def _killer(stage: Stage) -> Callable[[Outage], None]:
+    """Kill a victim; it runs again when this returns, or is about to."""
+    cluster, istio = stage.cluster, stage.istio
+    units = itertools.cycle(range(len(stage.app.units)))
+
+    def container() -> Container:
+        return stage.app.units[next(units)].containers[CONTAINER]
+
+    def workload(_seconds: float) -> None:
+        # Pebble starts it again. It may not have yet, after the last time.
+        with contextlib.suppress(ProcessLookupError, IndexError):
+            if pid := container().service_pid(CONTAINER):
+                os.kill(pid, signal.SIGKILL)
+
+    def away(process: lab.Process, seconds: float) -> None:
+        process.kill()
+        process.wait(QUIET)
+        time.sleep(seconds)
+        process.start()
+
+    def pebble(seconds: float) -> None:
+        # The kubelet starts an emptied container in its place.
+        away(container().process, seconds)
+
+    def unit(seconds: float) -> None:
+        pebble(seconds)
+
+    def api_server(seconds: float) -> None:
+        away(cluster.process("kube-apiserver"), seconds)
+        cluster.await_api(QUIET)
+
+    def injector(seconds: float) -> None:
+        away(istio.process, seconds)
+        ports.await_listener(istio.process, cluster.host, istio.port, timeout=QUIET)
+
+    kill: Mapping[Victim, Callable[[float], None]] = {
+        "workload": workload,
+        "pebble": pebble,
+        "unit": unit,
+        "api-server": api_server,
+        "injector": injector,
+    }
+    return lambda outage: kill[outage.victim](outage.lasts)
+
+
+def _await_ends(storm: Storm, stage: Stage) -> list[Ended]:
+    """Return what is left when everything has ended, or nothing has for `QUIET` seconds."""
+    going, since = set[str](), time.monotonic()
+    while True:
+        ended = _look(storm, stage)
+        now = {one.workload.name for one in ended if not one.over}
+        if now != going:
+            going, since = now, time.monotonic()
+        if not going or time.monotonic() > since + QUIET:
+            return ended
+        # Owners of three kinds end here; one look a second at all is simpler than four watches.
+        time.sleep(1)
+
+
+def _look(storm: Storm, stage: Stage) -> list[Ended]:
+    with stage.cluster.client() as client:
+        kinds = {workload.kind for _, workload in storm.jobs} | {"Pod"}
+        found: dict[str, list[Any]] = {
+            kind: [*client.list(RESOURCES[kind], namespace=stage.namespace)] for kind in kinds
+        }
+    by_name = {(kind, o.metadata.name): o for kind, each in found.items() for o in each}
+    ended: list[Ended] = []
+    for _, workload in storm.jobs:
+        owners = (
+            [by_name[kind_name]] if (kind_name := (workload.kind, workload.name)) in by_name else []
+        )
+        ended.append(Ended(workload, owners, list(outcome.pods_of(owners, found["Pod"]))))
+    return ended
+
+
+def _proxy_delay(pod: Mapping[str, Any]) -> float | None:
+    """Seconds from the end of the payload to that of the proxy; None while one of them runs."""
+    ends: dict[bool, list[datetime | None]] = {True: [], False: []}
+    for status in pod["status"].get("containerStatuses") or ():
+        at = ((status.get("state") or {}).get("terminated") or {}).get("finishedAt")
+        ends[status["name"] == PROXY].append(datetime.fromisoformat(at) if at else None)
+    if not ends[True]:
+        return None
+    if None in ends[False]:
+        # The payload runs on without its proxy, or both run.
+        return None if None in ends[True] else -1.0
+    if None in ends[True]:
+        return None
+    payload, proxy = (max(filter(None, ends[whose])) for whose in (False, True))
+    return (proxy - payload).total_seconds()
+
+
+def _name(pod: Mapping[str, Any]) -> str:
+    return str(pod["metadata"]["name"])
