@@ -1,4 +1,4 @@
-"""Half a minute of `tox -e chaos -- --minutes 10`: whatever is killed, every Job ends as it was written.
+"""Half a minute of `tox -e chaos -- --minutes 10`: whatever is killed, Jobs end as written.
 
 Every part is killed once at least while Jobs run beside their proxies.
 """
