@@ -238,10 +238,12 @@ class Cluster:
         *,
         endpoint: str = "",
         ready: bool = True,
+        host: str = "",
     ) -> None:
         """Make or change a Service and its endpoint, a process at `host`:`target_port`.
 
-        `endpoint` names it if the Service has several: they are told apart by their ports.
+        `endpoint` names it if the Service has several: they are told apart by their ports. `host`
+        is by default the address of what `spawn` started.
         """
         service = Service(
             metadata=ObjectMeta(name=name, namespace=namespace),
@@ -255,7 +257,9 @@ class Cluster:
             ),
             # An IPv4 endpoint may not be a loopback address; the API server dials what it finds.
             addressType="FQDN" if self.level == "api" else "IPv4",
-            endpoints=[Endpoint(addresses=[self.host], conditions=EndpointConditions(ready=ready))],
+            endpoints=[
+                Endpoint(addresses=[host or self.host], conditions=EndpointConditions(ready=ready))
+            ],
             ports=[EndpointPort(name="", port=target_port, protocol="TCP")],
         )
         with self.client() as client:

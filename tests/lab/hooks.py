@@ -47,7 +47,7 @@ class Hooks:
         self._closing = threading.Event()
 
     def __enter__(self) -> Self:
-        self._server = _Server((self._cluster.host, 0), self._handler())
+        self._server = _Server((self._cluster.harness, 0), self._handler())
         self._server.context = self._context
         serve = self._server.serve_forever
         self._thread = threading.Thread(target=serve, name="hooks", daemon=True)
@@ -55,7 +55,8 @@ class Hooks:
         with self._cluster.client() as client:
             client.apply(Namespace(metadata=ObjectMeta(name=self._model)))
         for name in self._answers:
-            self._cluster.publish(self._model, name, PORT, self._server.server_address[1])
+            port = self._server.server_address[1]
+            self._cluster.publish(self._model, name, PORT, port, host=self._cluster.harness)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -121,11 +121,19 @@ class App:
             state["applications"][self.name]["config"] = self._metadata.config(given)
             self._tell_all(Event("config-changed"))
 
-    def trust(self, *, granted: bool = True) -> None:
-        """Grant or withdraw what `juju trust` grants; the units see config-changed."""
+    def trust(self, *, granted: bool = True, late: bool = False) -> None:
+        """Grant or withdraw what `juju trust` grants; the units see config-changed.
+
+        `late`: they see it before the rights change, and nothing afterwards (juju#12883).
+        """
+        told = Event("config-changed")
+        if late:
+            for unit in self.units:
+                self.model.agent.run(unit, told)
         self._objects.grant(trust=granted)
-        with self.model.agent.lock:
-            self._tell_all(Event("config-changed"))
+        if not late:
+            with self.model.agent.lock:
+                self._tell_all(told)
 
     def upgrade(self, charm: Path) -> None:
         """Replace the charm of every unit, as `juju refresh` does."""
@@ -143,6 +151,24 @@ class App:
         """
         target = self._unit(unit)
         return self.model.agent.run(target, Event(event, environment))
+
+    def secret_remove(self, label: str, revision: int) -> Outcome:
+        """Dispatch secret-remove to the leader now.
+
+        Juju does so again and again, also for revisions and secrets that are gone (juju#19036,
+        juju#20794).
+
+        Raises:
+            DispatchError: the hook failed, or Juju cannot commit it.
+        """
+        secrets: State = self.model.store.read()["secrets"]
+        own = (name for name, secret in secrets.items() if secret["label"] == label)
+        return self.run(
+            "secret-remove",
+            JUJU_SECRET_ID=f"secret:{next(own, 20 * '0')}",
+            JUJU_SECRET_LABEL=label,
+            JUJU_SECRET_REVISION=str(revision),
+        )
 
     def action(self, name: str, *, unit: int | None = None, **parameters: Any) -> Outcome:
         """Run an action on the leader or one unit; the outcome's `results` tell how it went.
@@ -209,10 +235,16 @@ class App:
         """Remove one unit: it departs, stops and is gone; another leads when it led."""
         self._leave([self._unit(number)])
 
-    def remove(self) -> None:
-        """Remove the application: every unit is dying before the first of them leaves."""
-        self.model.settle()
-        self._leave(self.units)
+    def remove(self, *, force: bool = False) -> None:
+        """Remove the application: every unit is dying before the first of them leaves.
+
+        `force`: no hook of its own runs, as after `juju remove-application --force --no-wait`.
+        """
+        if force:
+            self._vanish()
+        else:
+            self.model.settle()
+            self._leave(self.units)
         with self.model.agent.edit() as state:
             relations = self._relations(state)
             for relation, remote in relations:
@@ -254,6 +286,17 @@ class App:
                 with agent.edit() as state:
                     del state["units"][unit.name]
                     self._elect(state, unit)
+
+    def _vanish(self) -> None:
+        """Take every unit away at once, without a hook."""
+        agent = self.model.agent
+        with agent.edit() as state:
+            for unit in self.units:
+                unit.stop()
+                del agent.units[unit.name]
+                del state["units"][unit.name]
+            for relation, _ in self._relations(state):
+                relation["units"][self.name] = []
 
     def _depart(self, leaving: Unit) -> None:
         """Take a unit out of its relations; it sees them broken, its peers see it depart."""

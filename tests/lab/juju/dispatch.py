@@ -131,9 +131,11 @@ class Charm:
         process = self._cluster.spawn(self._label, command)
         status = process.wait(TIMEOUT)
         state = json.loads((hook / "state.json").read_text())
-        store.close_hook(hook, succeeded=status == 0)
+        refused = store.close_hook(hook, succeeded=status == 0)
         outcome = _outcome(event, began, status, hook, state["units"][unit])
         self._check(unit, outcome, process.log)
+        if refused:
+            raise DispatchError(f"{unit}: {event.name}: cannot apply changes: {refused}")
         return outcome
 
     def _binds(self, home: str, hook: Path) -> Sequence[Bind]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
+
+from lightkube.resources.core_v1 import Namespace
 
 from lab import Cluster, ending
 
@@ -15,6 +18,7 @@ from .agent import Agent
 from .app import App
 from .dispatch import VERSION
 from .image import Image, of_workload
+from .labels import LabelWebhook
 from .metadata import Metadata
 from .store import Store, application, new_relation
 
@@ -41,6 +45,7 @@ class Model:
         self.apps: dict[str, App] = {}
         kubernetes.create_model(self.client, name, self.store.read()["model"]["uuid"])
         self.agent = Agent(self.store, self._publish)
+        self._labels: LabelWebhook | None = None
 
     def __enter__(self) -> Self:
         """Return the model; the block's end stops its agent and its units."""
@@ -54,6 +59,8 @@ class Model:
     def close(self) -> None:
         """End the agent, then the units' containers; safe to repeat."""
         self.agent.stop()
+        if self._labels:
+            self._labels.stop()
         for unit in self.agent.units.values():
             unit.stop()
         self.agent.units.clear()
@@ -99,6 +106,29 @@ class Model:
         for _ in range(units):
             app.add_unit()
         return app
+
+    def force_labels(self) -> None:
+        """Label what the charms' accounts make, whatever it is labelled, as Juju 3.6.11 does."""
+        self._labels = LabelWebhook(self.cluster, self.name, self.apps)
+
+    @contextlib.contextmanager
+    def failing(self, tool: str, words: str) -> Iterator[None]:
+        """Let a hook tool fail with these words in hooks that begin before the block's end."""
+        with self.agent.edit() as state:
+            state["failing"][tool] = words
+        yield
+        with self.agent.edit() as state:
+            del state["failing"][tool]
+
+    def destroy(self) -> None:
+        """Take everything away without a hook, as `juju destroy-model --force --no-wait` does.
+
+        The namespace's end, and what Kubernetes deletes with it, is not awaited.
+        """
+        for app in list(self.apps.values()):
+            app.remove(force=True)
+        self.close()
+        self.client.delete(Namespace, self.name)
 
     def settle(self, timeout: float = SETTLE) -> None:
         """Return when no unit has anything left to do, and Kubernetes knows which are ready.

@@ -5,6 +5,7 @@ applications  name -> charm, local, leader, config, status, version, resources
 units         name -> application, life, status, agent, ports, address, action
 relations     number -> id, endpoints by application, units in scope, databags
 secrets       id -> owner, label, revisions, tracked, grants
+failing       hook tool -> the words with which it fails
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Store:
         self.path = folder / "model.json"
         folder.mkdir(parents=True, exist_ok=True)
         identity = {"name": model, "uuid": str(uuid.uuid4())}
-        kinds = ("applications", "units", "relations", "secrets")
+        kinds = ("applications", "units", "relations", "secrets", "failing")
         self._write({"model": identity, **{kind: {} for kind in kinds}})
 
     def read(self) -> State:
@@ -50,21 +51,25 @@ class Store:
         for name in ("trace.jsonl", "log"):
             (folder / name).touch()
 
-    def close_hook(self, folder: Path, *, succeeded: bool) -> State:
-        """Promote the working copy; of a failed hook only statuses and versions stand."""
+    def close_hook(self, folder: Path, *, succeeded: bool) -> str:
+        """Promote the working copy; of a failed hook only statuses and versions stand.
+
+        Returns why Juju cannot commit what a hook did that succeeded, which makes it a failed one.
+        """
         draft: State = json.loads((folder / "state.json").read_text())
-        if succeeded:
+        refused = draft.pop("refused", "")
+        if succeeded and not refused:
             for unit in draft["units"].values():
                 unit.pop("action", None)
             self._write(draft)
-            return draft
+            return ""
         with self.edit() as state:
             for name, unit in state["units"].items():
                 unit["status"] = draft["units"][name]["status"]
             for name, application in state["applications"].items():
                 application["status"] = draft["applications"][name]["status"]
                 application["version"] = draft["applications"][name]["version"]
-            return state
+        return refused
 
     def _write(self, state: State) -> None:
         draft = self.path.with_suffix(".new")

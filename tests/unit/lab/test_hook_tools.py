@@ -61,9 +61,9 @@ class Hook:
         self._patch.setenv("JUJU_CONTEXT_ID", str(self.context))
         self._patch.setenv("JUJU_UNIT_NAME", unit)
 
-    def end(self, *, succeeded: bool = True) -> None:
-        """End it and promote, or drop, what it did."""
-        self.store.close_hook(self.context, succeeded=succeeded)
+    def end(self, *, succeeded: bool = True) -> str:
+        """End it and promote, or drop, what it did; return why Juju cannot commit it, if so."""
+        return self.store.close_hook(self.context, succeeded=succeeded)
 
 
 @pytest.fixture
@@ -245,3 +245,45 @@ def test_an_unknown_flag_is_an_error(hook: Hook) -> None:
 def test_the_tools_read_and_write_json_as_the_library_does(value: object):
     assert texts.dumps(value) == json.dumps(value)
     assert texts.loads(f"{json.dumps(value, indent=1)}\n") == value
+
+
+def test_a_tool_fails_in_the_words_that_a_test_gives_it(hook: Hook, store: Store) -> None:
+    """Secrets of a Kubernetes model may be out of reach for a while (juju#22051)."""
+    identifier = hookcmds.secret_add({"key": "one"})
+    hook.end()
+    with store.edit() as state:
+        state["failing"]["secret-get"] = "getting cluster client: forbidden"
+    hook.begin()
+    with pytest.raises(hookcmds.Error) as failure:
+        hookcmds.secret_get(id=identifier)
+    assert failure.value.stderr.strip() == "ERROR getting cluster client: forbidden"
+    hook.end()
+    with store.edit() as state:
+        del state["failing"]["secret-get"]
+    hook.begin()
+    assert hookcmds.secret_get(id=identifier) == {"key": "one"}
+
+
+def test_a_revision_is_removed_once_and_then_fails_the_commit(hook: Hook, store: Store) -> None:
+    """The tool itself succeeds, so no charm can catch it (juju#19036)."""
+    identifier = hookcmds.secret_add({"key": "one"})
+    hookcmds.secret_set(identifier, content={"key": "two"})
+    hookcmds.secret_remove(identifier, revision=1)
+    assert hook.end() == ""
+
+    hook.begin()
+    hookcmds.secret_remove(identifier, revision=1)
+    hookcmds.open_port("tcp", 8443)
+    name = identifier.removeprefix("secret:")
+    assert hook.end() == f'removing secrets: secret revision "{name}/1" not found'
+    assert store.read()["units"]["istio-aux/0"]["ports"] == []
+
+
+def test_a_secret_that_is_gone_fails_the_commit(hook: Hook) -> None:
+    """juju#20794: its revisions are still announced one by one."""
+    identifier = hookcmds.secret_add({"key": "one"})
+    hookcmds.secret_remove(identifier)
+    hook.end()
+    hook.begin()
+    hookcmds.secret_remove(identifier, revision=1)
+    assert "not found" in hook.end()

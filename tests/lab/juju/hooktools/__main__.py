@@ -39,6 +39,7 @@ def main(name: str, arguments: list[str]) -> int:
     context = Context.from_environment()
     status, error = 0, ""
     try:
+        context.check(name)
         tool = TOOLS[name]
         answer = tool.run(context, tool.parse(arguments))
         context.save()

@@ -62,6 +62,11 @@ class Context:
             raise ToolError(f'invalid value "{reference}" for option -r: relation not found')
         return relation
 
+    def check(self, tool: str) -> None:
+        """Raise ToolError for a tool that fails in this hook, in the words that were chosen."""
+        if words := self.state["failing"].get(tool):
+            raise ToolError(words)
+
     def save(self) -> None:
         """Write the working copy back; the agent decides what becomes of it."""
         draft = f"{self.folder}/state.json.new"

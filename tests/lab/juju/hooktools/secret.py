@@ -137,11 +137,23 @@ def secret_set(context: Context, call: Call) -> None:
 
 
 def secret_remove(context: Context, call: Call) -> None:
-    """Remove one revision, or the secret with all of them."""
+    """Remove one revision, or the secret with all of them.
+
+    Juju looks only when it commits the hook: what is not there, or is not the unit's to remove,
+    fails the hook after the charm has ended (ops Secret.remove_revision, juju#19036).
+    """
     identifier, revision = call.only(), call.value("--revision")
-    secret = owned(context, identifier)
-    secret["revisions"].pop(revision or "", None)
-    if revision is None or not secret["revisions"]:
+    try:
+        secret = owned(context, identifier)
+    except ToolError as error:
+        context.state["refused"] = f"removing secrets: {error}"
+        return
+    if revision and secret["revisions"].pop(revision, None) is None:
+        name = bare(identifier)
+        context.state["refused"] = (
+            f'removing secrets: secret revision "{name}/{revision}" not found'
+        )
+    elif revision is None or not secret["revisions"]:
         del context.state["secrets"][bare(identifier)]
 
 
