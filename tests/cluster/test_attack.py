@@ -171,7 +171,7 @@ def test_an_agent_that_sends_single_bytes_without_end_stalls_nobody(
         pytest.param("status", "127.0.0.1", id="status"),
     ],
 )
-def test_silent_connections_keep_nobody_out(
+def test_silent_connections_keep_no_other_client_out(
     cluster: lab.Cluster, attacked: Workload, victims: Scene, bystanders: Bystanders,
     *, port: str, address: str,
 ):  # fmt: skip

@@ -136,7 +136,7 @@ def test_the_other_takes_over_within_20_s_and_nothing_is_lost_or_done_twice(
     assert quits == [1] * 8
 
 
-def test_one_that_is_told_to_end_hands_over_at_once(succession: Succession):
+def test_a_leader_that_is_asked_to_stop_hands_over_at_once(succession: Succession):
     """SIGTERM releases the lease: nobody waits until it runs out."""
     first, second, scene = succession.heir, succession.leader, succession.scene
     lab.until(lambda: first.status()["leader"], timeout=60, what="the first to lead")

@@ -232,7 +232,7 @@ def test_nothing_is_done_in_kube_system_even_if_it_is_labelled(
     assert "only in namespaces that the option namespace-selector matches" in refusal
 
 
-def test_nobody_else_is_touched(somebody: Account):
+def test_no_other_account_is_affected(somebody: Account):
     assert somebody.execute(f"{OTHER}/meshed", ("sh",), container="main", stdin="true") == ""
     assert somebody.connect("attach", f"{OTHER}/meshed", container="main") == ""
     assert somebody.connect("portforward", f"{OTHER}/meshed") == ""

@@ -216,7 +216,7 @@ def test_a_second_time_changes_nothing(client: lightkube.Client, in_force: list[
         assert (after and after.resourceVersion) == (before and before.resourceVersion)
 
 
-def test_what_nobody_asks_for_any_more_is_taken_back(client: lightkube.Client):
+def test_a_label_that_is_no_longer_wanted_is_removed(client: lightkube.Client):
     def applied(*asked: Applications) -> list[str]:
         # Of all pods it selects none.
         nobody = {"matchLabels": {"lab.test/inject": "unselected"}}

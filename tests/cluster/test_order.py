@@ -70,7 +70,7 @@ def await_told(workload: Workload, *names: str) -> None:
     assert (told or [[]])[-1] == [*names]
 
 
-def test_a_configuration_that_is_called_before_ours_is_told_while_it_is_there(
+def test_a_configuration_that_is_called_before_ours_is_reported_while_it_exists(
     client: lightkube.Client, workload: Workload, create: Create
 ):
     """T33: a vendor may call it anything."""

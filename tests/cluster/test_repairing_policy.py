@@ -291,7 +291,7 @@ def test_the_api_server_has_no_doubts_about_the_expressions(
 
 
 @BOTH
-def test_nobody_else_is_touched(
+def test_no_other_account_is_affected(
     somebody: Account, pod: Pod, jobs: dict[str, dict[str, str]], kind: str
 ):
     assert somebody.create(meshed.pod(MODEL, f"somebodys-{kind}", sidecar=None)) == ""

@@ -64,7 +64,7 @@ def before(world: World) -> Seen:
     return world.await_answer(live="false")
 
 
-def test_a_charm_that_asks_is_told_why_nothing_injects_yet(before: Seen) -> None:
+def test_a_charm_that_asks_learns_why_nothing_injects_yet(before: Seen) -> None:
     assert before.answer["live"] == "false"
     assert before.answer["reason"]
     assert before.asking == ("waiting", before.answer["reason"])
@@ -122,7 +122,9 @@ def test_a_notice_of_the_workload_wakes_the_charm_once_istio_is_live(
     assert 0 < told.seconds < PROMPT
 
 
-def test_reporting_tells_who_has_no_sidecar_and_touches_nobody(before: Seen, told: Told) -> None:
+def test_reporting_names_the_pods_without_a_sidecar_and_changes_none(
+    before: Seen, told: Told
+) -> None:
     """T40: pods that were made while there was no injector are found."""
     listed = [line for line in str(told.unmeshed["pods"]).splitlines() if line]
     assert {name for name in told.seen.pods if any(name in line for line in listed)} == UNMESHED
@@ -138,7 +140,7 @@ def test_a_charm_that_comes_once_istio_is_live_has_its_sidecar_at_once(told: Tol
     assert told.seen.meshed() == {f"{LATE}-0"}
 
 
-def test_a_charm_whose_pods_came_too_early_is_told_which_have_no_sidecar(told: Told) -> None:
+def test_a_charm_whose_pods_were_created_too_early_learns_which_have_no_sidecar(told: Told) -> None:
     assert told.seen.answer["meshed"] == "false"
     assert told.seen.asking == ("waiting", told.seen.answer["meshed-reason"])
 
@@ -177,7 +179,7 @@ def test_the_asking_charm_learns_that_its_pods_are_meshed(after: Seen) -> None:
     assert after.asking == ("active", "meshed")
 
 
-def test_when_the_relation_ends_nobody_asks_any_more(world: World, after: Seen) -> None:
+def test_when_the_relation_ends_nothing_asks_for_sidecars(world: World, after: Seen) -> None:
     for end in (world.relation, world.offered):
         end.remove()
     world.settle()

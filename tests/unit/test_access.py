@@ -187,7 +187,7 @@ def test_relative_paths_start_at_the_folder_of_the_name_that_was_given(tmp_path:
     assert access.load(link).token() == "here"
 
 
-def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(tmp_path: Path) -> None:
+def test_a_key_with_a_password_is_refused_without_a_prompt(tmp_path: Path) -> None:
     crt, key = certificate(tmp_path, password="secret")
     user = {"client-certificate": str(crt), "client-key": str(key)}
     with pytest.raises(AccessError, match="client certificate"):

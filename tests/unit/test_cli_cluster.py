@@ -76,7 +76,7 @@ async def test_audit_answers_programs(run: Run, tmp_path: Path) -> None:
 
 
 @driven
-async def test_audit_can_be_told_what_serve_is_told(run: Run, tmp_path: Path) -> None:
+async def test_audit_takes_the_options_of_serve(run: Run, tmp_path: Path) -> None:
     """A pod whose vault agent is ignored is stuck; one in its grace period is not yet."""
     just_now = datetime.now(UTC).isoformat()
     async with ApiServer() as api:

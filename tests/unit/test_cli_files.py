@@ -79,7 +79,7 @@ def test_explain_knows_all_four_actions(run: Callable[..., Outcome]) -> None:
     assert [line["action"] for line in outcome.lines] == ["quit", "wait", "ignore", "report"]
 
 
-def test_explain_can_be_told_what_serve_is_told(run: Callable[..., Outcome]) -> None:
+def test_explain_takes_the_options_of_serve(run: Callable[..., Outcome]) -> None:
     """Containers that nobody has to wait for, by name."""
     pod = document({"main": exited(0), "vault": RUNNING, "istio-proxy": RUNNING})
     told = ["--ignore-containers", "cloud-sql-proxy, vault"]

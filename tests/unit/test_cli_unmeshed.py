@@ -176,7 +176,7 @@ async def test_what_is_not_known_is_a_line_and_the_rest_is_shown(run: Run, tmp_p
 
 
 @driven
-async def test_without_istio_no_pod_lacks_a_sidecar_whatever_may_be_read() -> None:
+async def test_without_istio_no_pod_lacks_a_sidecar_whatever_rights_there_are() -> None:
     async with Istio() as api:
         api.forbidden = NAMESPACES
         await api.run_pod("plain")

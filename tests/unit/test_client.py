@@ -78,7 +78,7 @@ async def test_a_redirect_is_an_error_because_it_would_carry_the_token_away() ->
 
 
 @driven
-async def test_a_server_that_nobody_vouches_for_gets_no_request() -> None:
+async def test_a_server_with_an_untrusted_certificate_gets_no_request() -> None:
     async with ApiServer() as api:
         stranger = dataclasses.replace(api.access(), tls=ssl.create_default_context())
         async with Client(stranger) as client:
@@ -113,7 +113,7 @@ async def test_a_server_that_never_finishes_the_handshake_has_been_asked_nothing
 
 
 @driven
-async def test_a_connection_that_the_server_cuts_is_told_as_such() -> None:
+async def test_a_connection_that_the_server_cuts_is_reported_as_such() -> None:
     async def cut(request: web.Request) -> web.StreamResponse:
         assert request.transport
         request.transport.abort()

@@ -60,7 +60,7 @@ async def test_each_event_has_a_name_of_its_own() -> None:
 
 
 @driven
-async def test_an_event_that_a_pod_has_once_is_the_same_whoever_sends_it(
+async def test_an_event_that_a_pod_gets_once_has_the_same_name_in_every_process(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Across restarts and leaders: that it is there already is no trouble."""
@@ -146,7 +146,7 @@ async def test_a_warning_overtakes_what_is_a_matter_of_course() -> None:
 
 
 @driven
-async def test_what_is_told_of_masses_of_pods_hides_nothing_and_is_dropped_first() -> None:
+async def test_events_about_many_pods_are_dropped_first() -> None:
     async with ApiServer() as api, Client(api.access()) as client:
         recorder = Events(client, "host", rate=1000)
         for _ in range(events.WAITING):

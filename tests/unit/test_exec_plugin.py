@@ -79,7 +79,7 @@ async def test_a_token_comes_from_the_program_that_the_kubeconfig_names(
 
 
 @driven
-async def test_the_program_is_told_of_the_cluster_where_the_kubeconfig_says_so(
+async def test_the_program_gets_the_cluster_if_the_kubeconfig_says_so(
     tmp_path: Path,
 ) -> None:
     plugin = Plugin(tmp_path)
@@ -148,7 +148,7 @@ async def test_a_client_certificate_may_come_from_the_program(tmp_path: Path) ->
     ],
 )
 @driven
-async def test_an_answer_that_cannot_be_used_is_told_in_one_line(
+async def test_an_unusable_answer_is_reported_in_one_line(
     answer: str, complaint: str, tmp_path: Path
 ) -> None:
     plugin = Plugin(tmp_path)

@@ -53,7 +53,7 @@ async def test_one_that_cannot_be_reached_is_asked_by_a_dry_run(
     ],
 )
 @driven
-async def test_what_the_api_server_says_of_a_dry_run_is_told(
+async def test_the_api_servers_answer_to_a_dry_run_is_reported(
     answer: web.Response, asked: bool, why: str, tmp_path: Path
 ) -> None:
     """That it does not let us ask says nothing of the injector."""

@@ -31,7 +31,7 @@ def test_labels_are_known_by_name(namespaces: Namespaces) -> None:
     assert (len(namespaces), namespaces.get("c")) == (2, None)
 
 
-def test_each_change_is_told_once(namespaces: Namespaces, told: list[str]) -> None:
+def test_each_change_is_reported_once(namespaces: Namespaces, told: list[str]) -> None:
     for labels in ({"mesh": "yes"}, {"mesh": "yes"}, {"mesh": "no"}, {}):
         namespaces.apply(namespace("a", **labels))
     namespaces.delete(Key("", "a", "1"), None)

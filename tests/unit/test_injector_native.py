@@ -166,7 +166,7 @@ async def test_without_a_namespace_nothing_is_known() -> None:
 
 @pytest.mark.parametrize("code", [429, 401])
 @driven
-async def test_that_the_api_server_lets_nobody_ask_now_is_no_answer(code: int) -> None:
+async def test_a_refused_request_is_no_answer(code: int) -> None:
     async with Cluster() as api, Client(api.access()) as client:
         api.dry_run = lambda _pod: refusal(code, "", "later")
 

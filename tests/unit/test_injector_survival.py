@@ -135,7 +135,7 @@ async def test_what_is_not_there_any_more_is_not_followed_any_more(tmp_path: Pat
 
 
 @driven
-async def test_an_error_that_nobody_foresaw_costs_one_injector_only(
+async def test_an_unhandled_exception_affects_one_injector_only(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It counts as not live, is counted, and told with a traceback."""

@@ -52,7 +52,7 @@ async def told(watcher: Watcher, state: State, name: str | None = None) -> Injec
 
 
 @driven
-async def test_an_injector_is_told_as_it_comes_and_goes(tmp_path: Path) -> None:
+async def test_an_injector_is_reported_as_it_comes_and_goes(tmp_path: Path) -> None:
     async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api) as watcher:
         await told(watcher, State.ABSENT)
         await api.configure(bundle=None)
@@ -73,7 +73,7 @@ async def test_an_injector_is_told_as_it_comes_and_goes(tmp_path: Path) -> None:
 
 
 @driven
-async def test_an_injector_is_live_since_it_was_seen_to_be_whoever_says_so(tmp_path: Path) -> None:
+async def test_an_injector_is_live_since_any_process_saw_it_live(tmp_path: Path) -> None:
     """A process begins with what the last one left, and believes it only of the same state."""
     then = datetime.datetime(2026, 11, 20, 8, 0, tzinfo=datetime.UTC)
 
@@ -230,7 +230,7 @@ async def test_a_new_endpoint_does_not_wait_for_the_answer_of_an_old_one(
 
 
 @driven
-async def test_control_planes_are_told_one_by_one(tmp_path: Path) -> None:
+async def test_control_planes_are_reported_one_by_one(tmp_path: Path) -> None:
     """One that says nothing keeps the other from nothing but being the whole truth."""
     async with (
         Cluster() as api,

@@ -97,7 +97,7 @@ async def test_who_releases_the_lease_is_followed_by_another_at_once() -> None:
 
 
 @driven
-async def test_a_release_takes_the_lease_from_nobody_else() -> None:
+async def test_a_release_takes_the_lease_from_no_other_process() -> None:
     async with ApiServer() as api, leader_and_other(api) as (one, two):
         two.task.cancel()
         await two.lease.release()
@@ -186,7 +186,7 @@ async def test_leading_ends_on_time_though_the_next_look_at_the_lease_is_not_due
 
 
 @driven
-async def test_two_never_lead_at_once_whoever_is_cut_off() -> None:
+async def test_two_processes_never_lead_at_once_whichever_is_cut_off() -> None:
     """`Candidate` looks at every change whether another leads already."""
     cut_off: set[str] = set()
 
@@ -247,7 +247,7 @@ async def test_a_lease_that_somebody_gives_away_is_left_alone_for_its_time() -> 
     ],
 )  # fmt: skip
 @driven
-async def test_what_stands_in_the_way_is_told_once_and_tried_again(
+async def test_an_obstacle_is_logged_once_and_the_lease_is_tried_again(
     answer: web.Response, complaint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def refuse(request: web.Request) -> web.StreamResponse | None:
@@ -268,7 +268,7 @@ async def test_what_stands_in_the_way_is_told_once_and_tried_again(
 
 
 @driven
-async def test_a_lease_in_a_namespace_that_is_not_there_is_told(
+async def test_a_lease_in_a_missing_namespace_is_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def no_namespace(request: web.Request) -> web.StreamResponse | None:

@@ -140,7 +140,7 @@ async def test_the_request_arrives_at_the_port_and_its_answer_here() -> None:
 
 
 @driven
-async def test_a_port_where_nobody_listens_is_told() -> None:
+async def test_a_port_without_a_listener_is_reported() -> None:
     async def refuse(socket: web.WebSocketResponse, *_: str) -> None:
         await socket.send_bytes(ERROR + REFUSED)
 

@@ -44,7 +44,7 @@ async def test_a_blocked_pod_says_by_whom_at_once_and_tells_its_owner_later_and_
 
 
 @driven
-async def test_a_pod_that_is_not_blocked_for_long_is_not_told() -> None:
+async def test_a_pod_that_is_blocked_for_a_moment_gets_no_event() -> None:
     """T6: two containers that end a little apart are nothing to worry about."""
     async with cluster(limits=replace(FAST, blocked_after=1.0)) as world:
         await kept(world)

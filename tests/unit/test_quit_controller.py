@@ -22,7 +22,7 @@ from unit.quitting import at_work, cluster, freeing
 
 
 @driven
-async def test_a_finished_pod_is_freed_once_and_that_is_told() -> None:
+async def test_a_finished_pod_is_freed_once_and_that_is_recorded() -> None:
     """T14, T15, T22."""
     async with cluster() as world:
         await world.pod("job")

@@ -29,7 +29,7 @@ def gone(world: World) -> bool:
 
 
 @driven
-async def test_a_dead_proxy_is_shown_at_once_and_told_once_it_is_confirmed() -> None:
+async def test_a_dead_proxy_is_shown_at_once_and_recorded_once_it_is_confirmed() -> None:
     """T30, T39."""
     async with cluster(limits=SOON) as world:
         await torn(world)
@@ -49,7 +49,7 @@ async def test_a_dead_proxy_is_shown_at_once_and_told_once_it_is_confirmed() -> 
 
 
 @driven
-async def test_a_dead_proxy_is_told_once_whatever_else_changes() -> None:
+async def test_a_dead_proxy_is_recorded_once_whatever_else_changes() -> None:
     """T22."""
     async with cluster(limits=SOON) as world:
         await torn(world, others={"side": RUNNING})
@@ -71,7 +71,7 @@ async def test_a_dead_proxy_is_told_once_whatever_else_changes() -> None:
 
 
 @driven
-async def test_a_dead_proxy_is_told_once_whoever_leads() -> None:
+async def test_a_dead_proxy_is_recorded_once_whichever_process_leads() -> None:
     async with ApiServer() as api:
         for process in ("first", "second"):
             async with at_work(api, limits=SOON) as world:

@@ -80,7 +80,7 @@ async def test_a_failed_attempt_is_made_again_until_it_succeeds() -> None:
 
 
 @driven
-async def test_hung_execs_keep_nobody_waiting() -> None:
+async def test_hung_execs_delay_no_other_pod() -> None:
     """T18: more pods of a node, or of a namespace, hang than may be tried at once."""
     async with cluster(limits=QuitLimits(deadline=50, at_once=4)) as world:
         await world.select("other")
@@ -104,7 +104,7 @@ async def test_hung_execs_keep_nobody_waiting() -> None:
 
 
 @driven
-async def test_a_new_pod_under_the_same_name_is_not_told_to_quit_for_the_old_one() -> None:
+async def test_a_new_pod_of_the_same_name_gets_no_quit_for_the_old_one() -> None:
     """T19: between the decision and the attempt the pod is replaced."""
     async with cluster() as world:
 
@@ -122,7 +122,7 @@ async def test_a_new_pod_under_the_same_name_is_not_told_to_quit_for_the_old_one
 
 
 @driven
-async def test_events_that_are_told_twice_or_late_change_nothing() -> None:
+async def test_events_that_come_twice_or_late_change_nothing() -> None:
     """T22, T28: level, not edge."""
     async with cluster() as world:
         await world.pod("job")
@@ -137,7 +137,7 @@ async def test_events_that_are_told_twice_or_late_change_nothing() -> None:
 
 
 @driven
-async def test_an_api_server_that_is_restarted_in_between_loses_nobody() -> None:
+async def test_no_pod_is_lost_when_the_api_server_restarts_in_between() -> None:
     async with cluster() as world:
         world.api.on_exec, world.api.on_forward = proxy_quits, agent_quits
         await world.pod("job")

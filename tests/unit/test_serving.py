@@ -50,7 +50,7 @@ async def answered(host: str, port: int) -> int:
 
 @pytest.mark.parametrize("sent", [b"", GET[:9]], ids=["silent", "requests that never end"])
 @driven
-async def test_many_connections_keep_nobody_out(sent: bytes) -> None:
+async def test_many_connections_keep_no_other_client_out(sent: bytes) -> None:
     async with opened() as (listener, host, port):
         with ExitStack() as stack:
             for _ in range(100):

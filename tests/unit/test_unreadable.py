@@ -189,7 +189,7 @@ async def test_a_lease_with_deep_managed_fields_is_held_and_renewed() -> None:
 
 
 @driven
-async def test_who_meets_an_error_that_nobody_foresaw_leads_no_more() -> None:
+async def test_a_process_with_an_unhandled_exception_no_longer_leads() -> None:
     """Others may: the error is likely to come again, and nobody could tell what was led."""
     async with ApiServer() as api, Client(api.access()) as client:
         told: list[bool] = []

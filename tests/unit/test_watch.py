@@ -10,7 +10,7 @@ FIELDS = {"fieldSelector": "status.phase=Running"}
 
 
 @driven
-async def test_what_exists_is_told_before_the_watch_counts_as_synced() -> None:
+async def test_existing_objects_are_delivered_before_the_watch_counts_as_synced() -> None:
     """T26, T38: as a list in pages."""
     seen = Seen()
     async with paging() as api:
@@ -23,7 +23,7 @@ async def test_what_exists_is_told_before_the_watch_counts_as_synced() -> None:
 
 
 @driven
-async def test_changes_are_told_as_they_happen() -> None:
+async def test_changes_are_delivered_as_they_happen() -> None:
     seen = Seen()
     async with paging() as api, watching(api, seen) as watch:
         await watch.synced.wait()
@@ -36,7 +36,7 @@ async def test_changes_are_told_as_they_happen() -> None:
 
 
 @driven
-async def test_an_object_that_leaves_the_selection_is_told_as_gone() -> None:
+async def test_an_object_that_leaves_the_selection_is_delivered_as_gone() -> None:
     seen = Seen()
     async with paging() as api, watching(api, seen, FIELDS):
         await api.put("pods", pod("a"))

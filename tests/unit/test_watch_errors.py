@@ -66,7 +66,7 @@ async def test_an_expired_version_leads_to_a_list_that_tells_what_vanished(how: 
 
 
 @driven
-async def test_an_event_that_was_cut_in_half_is_told_once_it_is_whole() -> None:
+async def test_an_event_that_was_cut_in_half_is_delivered_once_it_is_whole() -> None:
     async def cut(request: web.Request) -> web.StreamResponse:
         response = await stream(request, line("ADDED", pod("half", resourceVersion="9"))[:40])
         await response.write_eof()
@@ -103,7 +103,7 @@ async def test_a_watch_that_went_silent_is_replaced() -> None:
 
 
 @driven
-async def test_a_list_again_and_again_finds_what_a_lying_watch_never_told() -> None:
+async def test_periodic_lists_find_what_a_watch_left_out() -> None:
     """T27: the bound is the time between lists."""
 
     async def lie(request: web.Request) -> web.StreamResponse:
@@ -169,7 +169,7 @@ async def test_an_error_in_the_stream_leads_to_a_new_list() -> None:
 
 
 @driven
-async def test_what_stands_in_the_way_is_told_until_it_is_gone() -> None:
+async def test_trouble_is_reported_until_it_is_over() -> None:
     refused = refusal(403, "Forbidden", 'pods is forbidden: User "me" cannot list')
     seen = Seen()
     async with paging() as api:
@@ -370,7 +370,7 @@ async def test_relists_of_those_who_began_together_come_at_different_times() -> 
 
 
 @driven
-async def test_after_versions_have_gone_back_everything_is_told_again(
+async def test_after_versions_have_gone_back_everything_is_delivered_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """As after a restore of etcd: an object may have its old version and another content."""

@@ -46,7 +46,7 @@ async def test_what_was_there_before_and_what_comes_after_arrive_on_one_connecti
 
 
 @driven
-async def test_what_was_not_told_yet_counts_as_gone_only_once_all_was_told() -> None:
+async def test_an_object_counts_as_gone_only_after_the_initial_events_are_complete() -> None:
     seen, halfway, go_on = Seen(), asyncio.Event(), asyncio.Event()
 
     async def slow(request: web.Request) -> web.StreamResponse:
@@ -108,7 +108,7 @@ async def test_a_server_without_streaming_lists_is_asked_for_one_only_once(
 
 
 @driven
-async def test_an_error_before_all_was_told_leads_to_a_list_in_pages() -> None:
+async def test_an_error_within_the_initial_events_leads_to_a_list_in_pages() -> None:
     """As from an etcd before 3.4.31 or 3.5.13, which cannot say how far its watches are."""
 
     async def old_etcd(request: web.Request) -> web.StreamResponse:
@@ -126,7 +126,7 @@ async def test_an_error_before_all_was_told_leads_to_a_list_in_pages() -> None:
 
 
 @driven
-async def test_a_stream_that_ends_before_all_was_told_leads_to_a_list_in_pages() -> None:
+async def test_a_stream_that_ends_within_the_initial_events_leads_to_a_list_in_pages() -> None:
     async def ends(request: web.Request) -> web.StreamResponse:
         return await stream(request, line("ADDED", pod("a", resourceVersion="9", uid="a")))
 
@@ -140,7 +140,7 @@ async def test_a_stream_that_ends_before_all_was_told_leads_to_a_list_in_pages()
 
 
 @driven
-async def test_a_connection_cut_before_all_was_told_leads_to_a_new_stream() -> None:
+async def test_a_connection_cut_within_the_initial_events_leads_to_a_new_stream() -> None:
     """T28: the version of an object told at first is none to go on from."""
 
     async def cut(request: web.Request) -> web.StreamResponse:
@@ -173,7 +173,7 @@ async def test_a_server_that_is_busy_is_asked_for_a_stream_again() -> None:
 
 
 @driven
-async def test_a_stream_goes_on_from_the_version_at_which_all_was_told() -> None:
+async def test_a_stream_resumes_from_the_version_of_the_last_initial_event() -> None:
     async def told(request: web.Request) -> web.StreamResponse:
         # The newest object comes first; its version would skip what came in between.
         response = await stream(request, line("ADDED", pod("a", resourceVersion="99")), END)
@@ -202,7 +202,9 @@ async def test_after_one_bad_end_lists_are_streamed_again_from_the_next_relist_o
 
 
 @driven
-async def test_a_stream_that_goes_silent_before_all_was_told_leads_to_a_list_in_pages() -> None:
+async def test_a_stream_that_goes_silent_within_the_initial_events_leads_to_a_list_in_pages() -> (
+    None
+):
     """An etcd that never says how far it is: another stream would be as silent."""
 
     async def silent(request: web.Request) -> web.StreamResponse:
@@ -222,7 +224,7 @@ async def test_a_stream_that_goes_silent_before_all_was_told_leads_to_a_list_in_
 
 
 @driven
-async def test_a_stream_that_is_throttled_before_all_was_told_waits_as_told() -> None:
+async def test_a_stream_that_is_throttled_within_the_initial_events_waits_for_retry_after() -> None:
     """A list in pages would be more work for a server that asks for less."""
 
     async def throttled(request: web.Request) -> web.StreamResponse:

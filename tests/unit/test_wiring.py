@@ -52,7 +52,7 @@ class Seen:
 
 
 @driven
-async def test_an_object_that_trips_one_who_is_told_stops_nobody() -> None:
+async def test_an_exception_of_one_handler_stops_no_other() -> None:
     telemetry = Telemetry()
     async with ApiServer() as api, Client(api.access()) as client:
         for name in ("bad", "good"):

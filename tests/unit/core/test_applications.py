@@ -27,7 +27,7 @@ def test_a_file_names_applications_and_whole_models() -> None:
 @pytest.mark.parametrize(
     "entry", ["web", "shop/", "/web", "shop/web/0", "Shop/web", "shop/we*", "*/web", "shop web"]
 )
-def test_an_entry_that_means_nothing_is_told_and_the_others_count(entry: str) -> None:
+def test_an_invalid_entry_is_reported_and_the_others_count(entry: str) -> None:
     found, problems = parse(f"shop/a\n{entry}\nshop/b")
     assert {each.name for each in found.named} == {"a", "b"}
     expected = "expected model/app, model/* for all its applications, or namespace/** for all pods"

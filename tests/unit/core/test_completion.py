@@ -165,7 +165,7 @@ def test_a_status_that_is_there_twice_counts_once() -> None:
     assert finished(pod.containers[0], pod.container_status("main"), pod).finished
 
 
-def test_in_a_pod_that_is_over_whatever_ended_is_finished() -> None:
+def test_in_a_completed_pod_every_terminated_container_is_finished() -> None:
     """A native sidecar's restartPolicy Always means nothing once the phase is Succeeded."""
     pod = job({"main": exited(0)}, sidecars={"istio-proxy": exited(0)}, phase="Succeeded")
     sidecar = pod.init_containers[0]

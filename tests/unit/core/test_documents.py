@@ -71,7 +71,7 @@ def test_a_bad_document_does_not_stop_the_others(bad: str, why: str) -> None:
     assert why in second
 
 
-def test_the_places_of_list_items_are_told() -> None:
+def test_the_indices_of_list_items_are_named() -> None:
     """The second document is a list of two."""
     text = f"{LINE_A}\n{json.dumps({'kind': 'List', 'items': [A, B]})}"
     assert [(item.place, getattr(item, "listed", None)) for item in read(text.encode())] == [

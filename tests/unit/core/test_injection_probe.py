@@ -178,7 +178,7 @@ def test_the_answers_of_a_real_istiod_are_understood(case: str, expected_probe: 
     assert answered(json.dumps(recording["response"]).encode(), uid) == expected_probe
 
 
-def test_a_refusal_of_a_real_istiod_is_told_in_one_line() -> None:
+def test_a_refusal_of_a_real_istiod_is_reported_in_one_line() -> None:
     recording = json.loads((DATA / "inject-badcfg.json").read_text())
     uid = recording["request"]["request"]["uid"]
 

@@ -219,7 +219,7 @@ def test_where_endpoints_cannot_be_seen_the_probe_alone_decides() -> None:
     assert one(ACTIVE, but(slices=(), unseen=unseen, probes={})).state is State.NOT_PROBED
 
 
-def test_a_question_that_nobody_heard_shows_nothing() -> None:
+def test_a_probe_that_reached_no_injector_shows_nothing() -> None:
     """T40: neither that it is live nor that it is not."""
     unheard = Probe(injected=False, why="no connection within 1 s", asked=False)
     found = one(ACTIVE, but(probes={target(ACTIVE): unheard}))

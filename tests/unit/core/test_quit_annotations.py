@@ -180,7 +180,7 @@ def test_a_grace_period_that_is_not_understood_keeps_the_proxy(value: str) -> No
     assert decision.until is None
 
 
-def test_a_wish_that_is_not_understood_is_told_before_the_payload_ends() -> None:
+def test_an_invalid_annotation_is_reported_before_the_payload_ends() -> None:
     """The author learns of it while there is time."""
     decision = waiting_for(annotated({"main": RUNNING}, grace="soon"))
     assert "istio-aux.io/quit-grace" in decision.reason

@@ -49,12 +49,12 @@ def test_a_native_sidecar_blocks_nothing() -> None:
     assert blocked({"main": exited(0), "a": RUNNING}, sidecars={"vault-agent": RUNNING}) == ("a",)
 
 
-def test_nobody_blocks_a_pod_of_a_node_that_does_not_report() -> None:
+def test_no_container_blocks_a_pod_of_a_node_that_does_not_report() -> None:
     """What its containers do is not known."""
     assert blocked({"main": exited(0), "dind": RUNNING}, phase="Unknown") == ()
 
 
-def test_nobody_blocks_a_pod_whose_containers_are_all_restarted() -> None:
+def test_no_container_blocks_a_pod_whose_containers_are_all_restarted() -> None:
     """They run because the kubelet wants so."""
     restarting = [{"type": "AllContainersRestarting", "status": "True"}]
     assert blocked({"main": exited(0), "dind": RUNNING}, conditions=restarting) == ()

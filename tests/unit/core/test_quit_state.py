@@ -111,7 +111,7 @@ def test_how_long_the_exit_is_waited_for(answer: AttemptResult, seconds: float) 
     )
 
 
-def test_a_proxy_that_runs_on_is_told_by_one_rung_after_the_other() -> None:
+def test_a_proxy_that_runs_on_is_asked_by_one_rung_after_the_other() -> None:
     """T16, T23: it is stuck after three failures, and every rung says why."""
     story, trouble = Story(), None
     for count, rung in enumerate((Rung.EXEC, Rung.PORT_FORWARD, Rung.ENVOY, Rung.EXEC), 1):
@@ -159,7 +159,7 @@ def stop(story: Story) -> None:
         (stop, "this process is stopping"),
     ],
 )
-def test_a_proxy_is_not_told_once_its_pod_is_not_ours_to_quit(change: Change, reason: str) -> None:
+def test_no_quit_is_sent_once_the_pod_is_not_ours(change: Change, reason: str) -> None:
     """T19: found out while it is read."""
     story = Story()
     assert story.awake() == Look()
@@ -354,7 +354,7 @@ def test_an_older_state_does_not_delay_a_deletion() -> None:
 BLOCKED = pods.convert(document({"istio-proxy": RUNNING, "main": DONE, "side": RUNNING}))
 
 
-def test_the_owner_of_a_blocked_pod_is_told_after_a_while_and_once() -> None:
+def test_a_blocked_pod_gets_one_event_after_a_while() -> None:
     story = Story(BLOCKED)
     story.state.observe(BLOCKED, story.scope, NOW + timedelta(seconds=45))
     assert story.awake(45) == Sleep(15.0), "from when it was first seen"

@@ -197,7 +197,7 @@ def test_a_pod_is_never_restarted_on_a_guess_or_without_need(policy: RepairPolic
     assert decide(unmeshed(), policy, NO) == repair.Skip(reason=NO.reason)
 
 
-def test_nobody_looks_while_the_policy_is_off() -> None:
+def test_no_pod_is_judged_while_the_policy_is_off() -> None:
     assert decide(unmeshed(), OFF) == repair.Skip(reason="race-policy: off")
 
 

@@ -181,7 +181,7 @@ def test_a_success_forgets_the_refusals() -> None:
     assert story.rollout.retry_at == story.now.steady + 10
 
 
-def test_an_eviction_that_nobody_answered_is_awaited_if_it_happened() -> None:
+def test_an_eviction_without_an_answer_is_awaited_if_it_happened() -> None:
     story = Story(bare("a"), bare("b"))
     story.evict()
     assert isinstance(story.see(going(bare("a")), bare("b"), after=61), Defer)

@@ -99,7 +99,7 @@ def test_a_pod_that_was_never_seen_ready_has_no_ready_time() -> None:
     assert pod_story((Seen(clock("08:16:52"), pod),)).proxy_ready is None
 
 
-def test_every_try_of_a_restarted_payload_is_told_once_and_in_order() -> None:
+def test_every_run_of_a_restarted_payload_is_shown_once_and_in_order() -> None:
     first = json.loads(json.dumps(recorded("pod-classic-before-quit")))
     status = next(s for s in first["status"]["containerStatuses"] if s["name"] == "main")
     status["state"]["terminated"] |= {"exitCode": 1, "containerID": "containerd://one"}

@@ -201,7 +201,7 @@ def test_the_owner_is_the_controller_of_the_pod() -> None:
     assert {"name": "ISTIO_META_WORKLOAD_NAME", "value": "train"} in env
 
 
-def test_the_proxy_is_told_when_to_be_ready() -> None:
+def test_the_proxy_is_configured_with_the_time_until_it_is_ready() -> None:
     slow = sidecar.Template("istio-system", "proxy", ready_delay=1.5)
 
     assert {"name": "LAB_READY_DELAY", "value": "1.5"} in proxy_of(injected(a_pod(), slow))["env"]

@@ -79,7 +79,7 @@ def test_peers_see_a_changed_databag_and_its_writer_does_not(state: State) -> No
     assert following(state, write) == [("app/1", "peers-relation-changed")]
 
 
-def test_whoever_tracks_an_older_revision_sees_secret_changed(state: State) -> None:
+def test_a_unit_that_tracks_an_older_revision_sees_secret_changed(state: State) -> None:
     # Who wrote it knows, whichever revision that unit tracks.
     assert following(state, revise) == [("app/1", "secret-changed")]
 
