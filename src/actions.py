@@ -1,85 +1,228 @@
-"""The charm's actions. They only read."""
+"""The charm's actions. All but `restart-unmeshed` only read.
+
+What they answer comes from the workload: from its status port, or from its command line, which runs
+in the workload's container with the workload's own account. Every answer is bounded, whatever
+tenants call their pods: see `LARGEST`.
+"""
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import json
 import re
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import httpx2
 import ops
 
+import cluster
 import config
+import objects
 import probe
 import workload
+from cluster import Problem
 from config import DNS_LABEL
 from inputs import CONTAINER
-from probe import Probe, Unmeshed
+from probe import ListedPod, Page, Probe
 
-# The name of a pod is apimachinery's IsDNS1123Subdomain.
-_POD: Final = re.compile(rf"{DNS_LABEL}/(?=.{{1,253}}\Z){DNS_LABEL}(?:\.{DNS_LABEL})*")
+# Bytes of one result with its key, or of a failure. `action-set` gets each as one argument, and
+# Linux starts no process with an argument over 128 KiB (MAX_ARG_STRLEN, execve(2)).
+LARGEST: Final = 96 * 1024
+_CUT: Final = "\n… (cut: the answer is larger than an action can return)"
+# Characters of one text about a pod: some quote what a tenant wrote.
+_LONGEST: Final = 500
+
+# The name of a pod is apimachinery's IsDNS1123Subdomain, whose parts may be longer than a label.
+_PART: Final = "[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
+_POD: Final = re.compile(rf"{DNS_LABEL}/(?=.{{1,253}}\Z){_PART}(?:\.{_PART})*")
 # Seconds: two requests to the API server, with a timeout of 10 s each.
 _PATIENCE: Final = 30.0
 
+Results = Mapping[str, Any]
+
+
+class RefusedError(Exception):
+    """Why the action fails, in one line that says what to do."""
+
+
+def _action(
+    answer: Callable[[Actions, ops.ActionEvent], Results],
+) -> Callable[[Actions, ops.ActionEvent], None]:
+    """Make a handler of a method that returns the results, or raises a `RefusedError`."""
+
+    @functools.wraps(answer)
+    def handle(actions: Actions, event: ops.ActionEvent) -> None:
+        try:
+            results = answer(actions, event)
+        except RefusedError as refusal:
+            event.fail(_bounded(str(refusal)))
+        else:
+            event.set_results({key: _bounded(value, key) for key, value in results.items()})
+
+    return handle
+
 
 class Actions(ops.Object):
-    """Handles the actions of `charm`; `transport` leads to the workload, None for the network."""
+    """Handles the actions of `charm`; the transports are for tests, None for the network."""
 
-    def __init__(self, charm: ops.CharmBase, transport: httpx2.BaseTransport | None) -> None:
+    def __init__(
+        self,
+        charm: ops.CharmBase,
+        transport: httpx2.BaseTransport | None,
+        kubernetes: httpx2.BaseTransport | None = None,
+    ) -> None:
         super().__init__(charm, "actions")
         self._charm = charm
-        self._transport = transport
+        self._transport, self._kubernetes = transport, kubernetes
         self.framework.observe(charm.on.list_unmeshed_action, self._on_list_unmeshed)
+        self.framework.observe(charm.on.list_stuck_action, self._on_list_stuck)
         self.framework.observe(charm.on.explain_action, self._on_explain)
 
-    def _on_list_unmeshed(self, event: ops.ActionEvent) -> None:
+    @_action
+    def _on_list_unmeshed(self, event: ops.ActionEvent) -> Results:
         answer = probe.ask(probe.STATUS_URL, self._transport)
         if why := _unknown(answer):
-            event.fail(why)
-            return
-        event.set_results(
-            {
-                "total": answer.unmeshed_total,
-                "unknown": answer.unmeshed_unknown,
-                "pods": "\n".join(map(_line, answer.unmeshed)),
-                "json": json.dumps(list(map(dataclasses.asdict, answer.unmeshed)), default=str),
-            }
+            raise RefusedError(why)
+        page = self._page(event, probe.STATUS_URL, "unmeshed")
+        return {"unknown": answer.unmeshed_unknown, **_listed(page)}
+
+    @_action
+    def _on_list_stuck(self, event: ops.ActionEvent) -> Results:
+        page = self._page(event, probe.STATUS_URL, "stuck", "blocked", "lost")
+        return _listed(page if page.leader else self._page_of_leader(event))
+
+    def _page_of_leader(self, event: ops.ActionEvent) -> Page:
+        """Ask the other units: only the one that holds the Lease knows stuck pods."""
+        with cluster.connect(self._kubernetes) as client:
+            units = objects.ready_units(client, self._charm.app.name, self._charm.model.name)
+        if isinstance(units, Problem):
+            raise RefusedError(units.reason)
+        failures: list[str] = []
+        for unit, addresses in sorted(units.items()):
+            for address in addresses:
+                try:
+                    page = self._page(event, probe.url_of(address), "stuck", "blocked", "lost")
+                except RefusedError as refusal:
+                    failures.append(f"{unit}: {refusal}")
+                    continue
+                if page.leader:
+                    return page
+        holder = probe.ask(probe.STATUS_URL, self._transport).lease_holder
+        known = f"{holder} holds the Lease" if holder else "no unit holds the Lease yet"
+        raise RefusedError(
+            f"only the unit that holds the Lease knows stuck pods: {known}; run the action there"
+            f"{': ' if failures else ''}{'; '.join(failures[:3])}"
         )
 
-    def _on_explain(self, event: ops.ActionEvent) -> None:
+    def _page(self, event: ops.ActionEvent, url: str, *states: str) -> Page:
+        """Return the page that the parameters ask for."""
+        limit = _whole_number(event, "limit", probe.PAGE, most=probe.PAGE)
+        after = event.params.get("after", "")
+        if after != "":
+            _expect_pod("after", after)
+        page = probe.page(url, states, after=after, limit=limit, transport=self._transport)
+        if isinstance(page, str):
+            raise RefusedError(page)
+        return page
+
+    @_action
+    def _on_explain(self, event: ops.ActionEvent) -> Results:
         pod = event.params["pod"]
-        if not isinstance(pod, str) or not _POD.fullmatch(pod):
-            event.fail(f"pod: {json.dumps(pod)}: expected NAMESPACE/NAME")
-            return
-        container = self._charm.unit.get_container(CONTAINER)
-        if not container.can_connect():
-            event.fail(f"container {CONTAINER}: Pebble does not answer")
-            return
+        _expect_pod("pod", pod)
         results: dict[str, str] = {}
-        command = ["istio-aux", "explain", "--output", "text", "--kubeconfig", workload.KUBECONFIG]
+        ignored: Iterable[str] = ()
         try:
             options = config.load(self._charm.config, self._charm.model.name)
-            command += ["--ignore-containers", ",".join(options.ignore_containers)]
+            ignored = options.ignore_containers
             answer = probe.ask(probe.STATUS_URL, self._transport)
             results["new-pods"] = _start(options.start_mode, answer)
         except config.InvalidOptionError as error:
             # The charm does not keep the last valid options, with which the workload runs.
             event.log(f"explained without the charm's options, because they are invalid: {error}")
+        command = ["explain", "--output", "text", "--ignore-containers", ",".join(ignored), pod]
+        status, text, why = self._run(command, _PATIENCE)
+        if status:
+            raise RefusedError(why or f"{pod}: exit status {status}")
+        return {"explanation": text.strip(), **results}
+
+    def _run(self, command: Sequence[str], patience: float) -> tuple[int, str, str]:
+        """Run the workload's command line; return its exit status, stdout and stderr."""
+        container = self._charm.unit.get_container(CONTAINER)
+        if not container.can_connect():
+            raise RefusedError(f"container {CONTAINER}: Pebble does not answer")
+        name, *arguments = command
+        argv = ["istio-aux", name, "--kubeconfig", workload.KUBECONFIG, *arguments]
         try:
-            text, _ = container.exec([*command, pod], timeout=_PATIENCE).wait_output()
+            text, errors = container.exec(argv, timeout=patience).wait_output()
         except ops.pebble.ExecError as error:  # pyright: ignore[reportUnknownVariableType]  of str
-            why = str(error.stderr or "").strip()  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
-            event.fail(why or f"{pod}: exit status {error.exit_code}")
+            found = (error.stdout, error.stderr)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+            text, errors = (str(each or "") for each in found)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+            return error.exit_code, text, errors.strip()
         except (ops.pebble.Error, TimeoutError) as error:
-            event.fail(f"container {CONTAINER}: {error}")
-        else:
-            event.set_results({"explanation": text.strip(), **results})
+            raise RefusedError(f"container {CONTAINER}: {error}") from error
+        return 0, text, (errors or "").strip()
 
 
-def _line(pod: Unmeshed) -> str:
-    since = f"since {pod.since:%Y-%m-%d %H:%M}Z"
-    return f"{pod.namespace}/{pod.name} {pod.owner or 'no owner'} {since}: {pod.reason}"
+def _listed(page: Page) -> Results:
+    """Return the results of an action that lists pods: as many as fit, and where to go on."""
+    lines, records = list[str](), list[str]()
+    room = LARGEST - len("pods=") - len("json=[]")
+    for pod in page.pods:
+        known = {key: value for key, value in _texts(pod) if value is not None}
+        line, record = _line(pod), json.dumps(known)
+        room -= max(len(line.encode()), len(record)) + len(", ")
+        if room < 0:
+            break
+        lines.append(line)
+        records.append(record)
+    more = page.next
+    if len(lines) < len(page.pods):
+        last = page.pods[len(lines) - 1]
+        more = f"{last.namespace}/{last.name}"
+    pods, found = "\n".join(lines), f"[{', '.join(records)}]"
+    return {"total": page.total, "next": more, "pods": pods, "json": found}
+
+
+def _texts(pod: ListedPod) -> Iterator[tuple[str, Any]]:
+    for key, value in vars(pod).items():
+        yield key, value if value is None or isinstance(value, int) else _plain(str(value))
+
+
+def _line(pod: ListedPod) -> str:
+    since = f" since {pod.since:%Y-%m-%d %H:%M}Z" if pod.since else ""
+    what = _plain(pod.owner) or "no owner" if pod.state == "unmeshed" else pod.state
+    tries = "" if pod.attempts is None else f", {pod.attempts} attempts"
+    return f"{_plain(pod.namespace)}/{_plain(pod.name)} {what}{since}{tries}: {_plain(pod.reason)}"
+
+
+def _plain(text: str) -> str:
+    """Return the text in one line, without control characters, and cut if it is long."""
+    shown = "".join(char if char.isprintable() else " " for char in text[: _LONGEST + 1])
+    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 1]}…"
+
+
+def _bounded(value: Any, key: str = "") -> Any:
+    """Return the value, cut if it would be too large for an argument."""
+    if not isinstance(value, str):
+        return value
+    room = LARGEST - len(f"{key}=")
+    encoded = value.encode()
+    if len(encoded) <= room:
+        return value
+    return encoded[: room - len(_CUT.encode())].decode(errors="ignore") + _CUT
+
+
+def _expect_pod(parameter: str, value: object) -> None:
+    if not isinstance(value, str) or not _POD.fullmatch(value):
+        raise RefusedError(f"{parameter}: {json.dumps(value)}: expected NAMESPACE/NAME")
+
+
+def _whole_number(event: ops.ActionEvent, parameter: str, default: int, *, most: int) -> int:
+    value = event.params.get(parameter, default)
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise RefusedError(f"{parameter}: {json.dumps(value)}: expected 1 to {most}")
+    return value
 
 
 def _start(mode: str, answer: Probe) -> str:

@@ -81,7 +81,7 @@ class IstioAuxCharm(ops.CharmBase):
             *(endpoint.relation_broken for endpoint in related),
         ):
             framework.observe(event, self._reconcile)
-        self._actions = actions.Actions(self, self.workload_transport)
+        self._actions = actions.Actions(self, self.workload_transport, self.kubernetes_transport)
         framework.observe(self.on.secret_remove, self._on_secret_remove)
         framework.observe(self.on.stop, self._on_remove)
         framework.observe(self.on.remove, self._on_remove)

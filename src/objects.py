@@ -165,15 +165,7 @@ def unready(
 
     A pod's readiness says only that no check has failed yet, so each unit is asked.
     """
-
-    def look() -> dict[str, list[str]]:
-        # lightkube's label operators are untyped.
-        slices = client.list(  # pyright: ignore[reportUnknownMemberType]
-            EndpointSlice, namespace=model, labels={"kubernetes.io/service-name": app}
-        )
-        return _addresses(end for found in slices for end in found.endpoints or ())
-
-    units = cluster.attempt(f"EndpointSlices of Service {app}", look)
+    units = ready_units(client, app, model)
     if isinstance(units, Problem):
         return units
     if not units:
@@ -185,6 +177,19 @@ def unready(
             if all(refusals):
                 return Problem(f"waiting for {unit}: {refusals[0]}", wake=True)
     return None
+
+
+def ready_units(client: Client, app: str, model: str) -> dict[str, list[str]] | Problem:
+    """Return the addresses of the ready units behind the Service, by the name of the unit."""
+
+    def look() -> dict[str, list[str]]:
+        # lightkube's label operators are untyped.
+        slices = client.list(  # pyright: ignore[reportUnknownMemberType]
+            EndpointSlice, namespace=model, labels={"kubernetes.io/service-name": app}
+        )
+        return _addresses(end for found in slices for end in found.endpoints or ())
+
+    return cluster.attempt(f"EndpointSlices of Service {app}", look)
 
 
 def _with_admission(

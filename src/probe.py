@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -12,6 +13,7 @@ import httpx2
 
 STATUS_PORT: Final = 8080
 STATUS_URL: Final = f"http://localhost:{STATUS_PORT}"
+PAGE: Final = 500  # Pods that the workload lists in one answer, at most.
 # Seconds. The workload answers from memory.
 _TIMEOUT: Final = 2.0
 
@@ -27,14 +29,26 @@ class Injector:
 
 
 @dataclass(frozen=True)
-class Unmeshed:
-    """A pod that should have a sidecar and has none; `owner` as in `StatefulSet/web`."""
+class ListedPod:
+    """A pod that needs a look; `owner` as in `StatefulSet/web`, empty unless it is unmeshed."""
 
     namespace: str
     name: str
-    owner: str
+    state: str
     reason: str
-    since: datetime
+    since: datetime | None = None
+    owner: str = ""
+    attempts: int | None = None
+
+
+@dataclass(frozen=True)
+class Page:
+    """Some of the workload's pods in certain states, sorted by namespace and name."""
+
+    total: int  # Of all pages.
+    pods: tuple[ListedPod, ...]
+    next: str  # The last of `pods`, as NAMESPACE/NAME, if there are more; else empty.
+    leader: bool  # Whether the workload that answers leads. Only that one knows stuck pods.
 
 
 @dataclass(frozen=True)
@@ -69,11 +83,11 @@ class Probe:
     capability_why: str = ""
     watches_injectors: bool = False  # Older images do not.
     race: str = ""
-    unmeshed: tuple[Unmeshed, ...] = ()
     unmeshed_total: int = 0
     unmeshed_unknown: int = 0
     suspended_jobs: tuple[str, ...] = ()
     applications: tuple[Application, ...] = ()
+    lease_holder: str = ""  # A name for people; empty if nobody leads.
     version: str = ""
 
     def ignorance(self) -> str:
@@ -104,10 +118,37 @@ def ask(url: str, transport: httpx2.BaseTransport | None = None) -> Probe:
         return Probe(ready=False, missing=f"{url}/status: unexpected answer: {error!r}")
 
 
+def page(
+    url: str,
+    states: Sequence[str],
+    *,
+    after: str = "",
+    limit: int = PAGE,
+    transport: httpx2.BaseTransport | None = None,
+) -> Page | str:
+    """Return the pods in `states` that come after the pod `after`, or why there is no answer."""
+    query = {"state": list(states), "after": after, "limit": limit}
+    try:
+        with connect(transport) as client:
+            answer = client.get(f"{url}/pods", params=query)
+        if answer.status_code == 404:
+            return "the workload's image is older than the charm and does not list pods"
+        return _page(answer.raise_for_status().content)
+    except httpx2.HTTPError as error:
+        return f"no answer at {url}: {error}"
+    except (KeyError, TypeError, ValueError) as error:
+        return f"{url}/pods: unexpected answer: {error!r}"
+
+
+def url_of(address: str) -> str:
+    """Return the URL of the status port at `address`."""
+    host = f"[{address}]" if ":" in address else address
+    return f"http://{host}:{STATUS_PORT}"
+
+
 def unready(client: httpx2.Client, address: str) -> str:
     """Return why the workload at `address` is not ready, or the empty text."""
-    host = f"[{address}]" if ":" in address else address
-    url = f"http://{host}:{STATUS_PORT}/readyz"
+    url = f"{url_of(address)}/readyz"
     try:
         answer = client.get(url)
     except httpx2.HTTPError as error:
@@ -138,17 +179,35 @@ def _decode(body: bytes) -> Probe:
         capability_why=status.get("capability-why", ""),
         watches_injectors="injectors" in status,
         race=status.get("race", ""),
-        unmeshed=tuple(
-            Unmeshed(p["namespace"], p["name"], p["owner"], p["reason"], _time(p["since"]))
-            for p in status.get("unmeshed-pods", ())
-        ),
         unmeshed_total=status.get("unmeshed-total", 0),
         unmeshed_unknown=status.get("unmeshed-unknown", 0),
         suspended_jobs=tuple(
             f"{job['namespace']}/{job['name']}" for job in status.get("suspended-jobs", ())
         ),
         applications=tuple(map(_application, status.get("applications", ()))),
+        lease_holder=status.get("lease-holder", ""),
         version=status["version"],
+    )
+
+
+def _page(body: bytes) -> Page:
+    found: dict[str, Any] = json.loads(body)
+    return Page(
+        total=found["total"],
+        pods=tuple(
+            ListedPod(
+                namespace=pod["namespace"],
+                name=pod["name"],
+                state=pod["state"],
+                reason=pod["reason"],
+                since=_time(pod["since"]) if pod.get("since") else None,
+                owner=pod.get("owner", ""),
+                attempts=pod.get("attempts"),
+            )
+            for pod in found["pods"]
+        ),
+        next=found["next"],
+        leader=found["leader"] is True,
     )
 
 

@@ -44,6 +44,7 @@ class Scene:
     Attributes:
         before, after: UIDs of the pods, by name, at the beginning and at the end of the act.
         status: what the workload said.
+        pages: what it listed, by pages of 50 unmeshed pods.
         log: its log.
         events: the pods with an Event of each reason.
         unmeshed, evicted, stopped: its metrics.
@@ -52,6 +53,7 @@ class Scene:
     before: dict[str, str]
     after: dict[str, str]
     status: dict[str, Any]
+    pages: list[dict[str, Any]]
     log: list[dict[str, Any]]
     events: dict[str, set[str]]
     unmeshed: float
@@ -93,6 +95,7 @@ class Stage:
                 before=before,
                 after=self._uids(),
                 status=workload.status(),
+                pages=[*pages(workload)],
                 log=[json.loads(line) for line in workload.process.log.read_text().splitlines()],
                 events={reason: self.events(reason) for reason in ("NoSidecar", "RestartStopped")},
                 unmeshed=metric(workload, "istio_aux_unmeshed_pods"),
@@ -117,6 +120,19 @@ class Stage:
         with self.cluster.client() as client:
             found = client.list(Event, namespace=self.namespace, fields={"reason": reason})
             return {str(event.involvedObject.name) for event in found}
+
+
+def pages(workload: Workload) -> Iterator[dict[str, Any]]:
+    """Yield all pages of unmeshed pods."""
+    after = ""
+    while True:
+        code, body = workload.get(f"/pods?state=unmeshed&limit=50&after={after}")
+        assert code == 200, body
+        page = json.loads(body)
+        yield page
+        after = page["next"]
+        if not after:
+            return
 
 
 def strip(pod: dict[str, Any]) -> list[dict[str, Any]]:
@@ -210,6 +226,13 @@ def restarted(stage: Stage, reported: Scene, thief: None) -> Scene:
         return done and bool(stage.events("RestartStopped"))
 
     return stage.play("restart", over, {"race-policy": "restart"})
+
+
+def test_all_unmeshed_pods_are_listed_page_by_page(reported: Scene):
+    names = [pod["name"] for page in reported.pages for pod in page["pods"]]
+    assert len(reported.pages) > 1
+    assert names == sorted(pod["name"] for pod in reported.status["unmeshed-pods"])
+    assert {page["total"] for page in reported.pages} == {reported.status["unmeshed-total"]}
 
 
 def test_report_finds_those_that_should_have_a_sidecar_and_no_others(reported: Scene):

@@ -13,7 +13,7 @@ from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
 from istio_aux.core.quit_state import TroubledPod
 from istio_aux.repair.application_status import ApplicationMesh
 from istio_aux.repair.controller import Unmeshed
-from istio_aux.status import ProcessStatus, shown
+from istio_aux.status import TEXT, ListedPod, ProcessStatus, page, shown
 from istio_aux.telemetry import Telemetry
 from msgspec.structs import replace
 
@@ -77,6 +77,27 @@ def test_a_change_that_the_charm_shows_is_noticed(change: dict[str, Any]) -> Non
 )
 def test_what_changes_all_the_time_does_not(change: dict[str, Any]) -> None:
     assert shown(replace(BEFORE, **change)) == shown(BEFORE)
+
+
+LISTED = [ListedPod("shop", name, "unmeshed", "so") for name in ("web-2", "web-0", "web-1")]
+
+
+def test_pages_list_pods_by_name_and_each_of_them_once() -> None:
+    first = page(LISTED, limit=2)
+    last = page(LISTED, limit=2, after=first.next)
+
+    assert [pod.name for pod in (*first.pods, *last.pods)] == ["web-0", "web-1", "web-2"]
+    assert (first.total, first.next, last.total, last.next) == (3, "shop/web-1", 3, "")
+
+
+def test_the_next_page_begins_at_its_place_though_the_pod_there_is_gone() -> None:
+    assert [pod.name for pod in page(LISTED, after="shop/web-00").pods] == ["web-1", "web-2"]
+
+
+def test_a_page_cuts_what_a_tenant_wrote() -> None:
+    (pod,) = page([ListedPod("shop", "a", "lost", "ä" * 9999, owner="ä" * 9999)]).pods
+
+    assert (len(pod.reason), len(pod.owner)) == (TEXT, TEXT)
 
 
 README = (Path(__file__).parents[2] / "workload" / "README.md").read_text()

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import msgspec
 import pytest
 import yaml
+from istio_aux.status import ListedPod, page
 from ops import testing
 
 import certificates
@@ -40,7 +42,7 @@ def injector(state: str = "live", why: str = "it injects", name: str = "istio-si
 
 
 class Workload:
-    """Answers /status on the unit's localhost, and /readyz at the addresses in `units`.
+    """Answers /status and /pods on localhost, /readyz and /pods at the addresses in `units`.
 
     /status leaves out the keys in `unsaid`, as older images do.
     """
@@ -58,18 +60,21 @@ class Workload:
         self.injects: bool | None = True
         self.capability: tuple[str, str] = ("native", "istio: sidecars are native on request")
         self.race = "report"
-        self.unmeshed: list[dict[str, str]] = []
         self.unmeshed_total = 0
         self.unmeshed_unknown = 0
         self.suspended: list[dict[str, str]] = []
         self.applications: list[dict[str, Any]] = []
         self.unsaid: set[str] = set()
+        self.pods: list[ListedPod] = []
+        self.leads = True  # Whether it is this unit's process that holds the Lease.
 
     def answer(self, request: httpx2.Request) -> httpx2.Response:
         if not self.running:
             raise httpx2.ConnectError("connection refused")
         if request.url.path == "/readyz":
             return self.units[request.url.host]
+        if request.url.path == "/pods":
+            return self._list(request.url)
         assert str(request.url) == f"{probe.STATUS_URL}/status"
         status = {
             "ready": not self.missing,
@@ -84,16 +89,29 @@ class Workload:
             "capability": self.capability[0],
             "capability-why": self.capability[1],
             "race": self.race,
-            "unmeshed-pods": self.unmeshed,
             "unmeshed-total": self.unmeshed_total,
             "unmeshed-unknown": self.unmeshed_unknown,
             "suspended-jobs": self.suspended,
             "applications": self.applications,
+            "lease-holder": "istio-aux-1_5e6f",
             "version": "1.2.3",
         }
         return httpx2.Response(
             200, json={key: value for key, value in status.items() if key not in self.unsaid}
         )
+
+    def _list(self, url: httpx2.URL) -> httpx2.Response:
+        """Page the pods as the workload does; only the leader knows stuck ones."""
+        if "/pods" in self.unsaid:
+            return httpx2.Response(404)
+        leads = (url.host == "localhost") == self.leads
+        if url.host != "localhost" and url.host not in self.units:
+            raise httpx2.ConnectError("no route to host")
+        query = url.params
+        states = query.get_list("state")
+        pods = [pod for pod in self.pods if pod.state in states and (leads or pod.attempts is None)]
+        found = page(pods, after=query["after"], limit=int(query["limit"]), leader=leads)
+        return httpx2.Response(200, content=msgspec.json.encode(found))
 
 
 @dataclasses.dataclass

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import pytest
 from istio_aux.cli import commands
+from istio_aux.status import ListedPod
+from msgspec.structs import replace
 from ops import testing
 
+import actions
 import workload
 
 from .conftest import SINCE, Unit
 
-POD = {
-    "namespace": "team-a",
-    "name": "web-0",
-    "owner": "StatefulSet/web",
-    "reason": "created before Istio could inject",
-    "since": SINCE,
-}
+CREATED = datetime.fromisoformat(SINCE)
+POD = ListedPod(
+    "team-a", "web-0", "unmeshed", "created before Istio could inject", CREATED, "StatefulSet/web"
+)
+STUCK = ListedPod("team-a", "mnist-0", "stuck", "exit code 137", CREATED, attempts=3)
+BLOCKED = ListedPod("team-b", "import-0", "blocked", "not finished: vault-agent (running)", CREATED)
 
 
 def results(unit: Unit) -> dict[str, Any]:
@@ -29,8 +33,14 @@ def results(unit: Unit) -> dict[str, Any]:
     return unit.ctx.action_results
 
 
-def list_unmeshed(unit: Unit) -> None:
-    unit.run(unit.on.action("list-unmeshed"))
+def list_unmeshed(unit: Unit, **params: Any) -> dict[str, Any]:
+    unit.run(unit.on.action("list-unmeshed", params=params))
+    return results(unit)
+
+
+def list_stuck(unit: Unit, **params: Any) -> dict[str, Any]:
+    unit.run(unit.on.action("list-stuck", params=params))
+    return results(unit)
 
 
 def explain(unit: Unit, pod: str = "team-a/web-0", **answer: Any) -> None:
@@ -39,33 +49,138 @@ def explain(unit: Unit, pod: str = "team-a/web-0", **answer: Any) -> None:
     unit.run(unit.on.action("explain", params={"pod": pod}))
 
 
-def failure(action: Callable[..., None], *args: Any, **answer: Any) -> str:
+def failure(action: Callable[..., object], *args: Any, **answer: Any) -> str:
     with pytest.raises(testing.ActionFailed) as failed:
         action(*args, **answer)
     return failed.value.message
 
 
 def test_pods_without_a_sidecar_are_listed_with_owner_age_and_reason(unit: Unit) -> None:
-    unit.process.unmeshed = [POD, {**POD, "name": "bare", "owner": ""}]
-    unit.process.unmeshed_total, unit.process.unmeshed_unknown = 612, 3
+    unit.process.pods = [POD, replace(POD, name="bare", owner="")]
+    unit.process.unmeshed_unknown = 3
     status = unit.state.unit_status
 
-    list_unmeshed(unit)
+    found = list_unmeshed(unit)
 
-    assert (results(unit)["total"], results(unit)["unknown"]) == (612, 3)
-    assert results(unit)["pods"] == (
-        "team-a/web-0 StatefulSet/web since 2026-11-21 19:40Z: created before Istio could inject\n"
-        "team-a/bare no owner since 2026-11-21 19:40Z: created before Istio could inject"
+    assert (found["total"], found["unknown"], found["next"]) == (2, 3, "")
+    assert found["pods"] == (
+        "team-a/bare no owner since 2026-11-21 19:40Z: created before Istio could inject\n"
+        "team-a/web-0 StatefulSet/web since 2026-11-21 19:40Z: created before Istio could inject"
     )
-    first, _ = json.loads(str(results(unit)["json"]))
-    assert first == {**POD, "since": "2026-11-21 19:40:12.500000+00:00"}
+    _, last = json.loads(found["json"])
+    assert last == {
+        "namespace": "team-a",
+        "name": "web-0",
+        "state": "unmeshed",
+        "reason": "created before Istio could inject",
+        "since": "2026-11-21 19:40:12.500000+00:00",
+        "owner": "StatefulSet/web",
+    }
     assert unit.state.unit_status == status
 
 
 def test_the_list_is_empty_when_every_pod_has_its_sidecar(unit: Unit) -> None:
-    list_unmeshed(unit)
+    assert list_unmeshed(unit) == {"total": 0, "unknown": 0, "next": "", "pods": "", "json": "[]"}
 
-    assert results(unit) == {"total": 0, "unknown": 0, "pods": "", "json": "[]"}
+
+def named_by_a_tenant(number: int) -> ListedPod:
+    """A pod whose name, owner and reason are as long as they get, and not all ASCII."""
+    name = f"{number:04}-{'x' * 248}"
+    return replace(POD, name=name, owner=f"Job/{'ä' * 9999}", reason="\N{PILE OF POO}" * 9999)
+
+
+@pytest.mark.parametrize(
+    "pods",
+    [
+        [replace(POD, name=f"web-{number:04}") for number in range(5000)],
+        [named_by_a_tenant(number) for number in range(100)],
+    ],
+    ids=["5000 pods", "names as long as they get"],
+)
+def test_all_pods_are_listed_by_pages_that_are_arguments_of_a_process(
+    unit: Unit, pods: list[ListedPod]
+) -> None:
+    unit.process.pods = pods
+    seen: list[str] = []
+    after = ""
+    while True:
+        found = list_unmeshed(unit, after=after)
+
+        arguments = [f"{key}={value}" for key, value in found.items()]
+        assert max(len(each.encode()) for each in arguments) <= actions.LARGEST
+        subprocess.run(["true", *arguments], check=True)
+        names = [pod["name"] for pod in json.loads(found["json"])]
+        assert len(found["pods"].splitlines()) == len(names)
+        seen += names
+        after = found["next"]
+        if not after:
+            break
+    assert found["total"] == len(pods)
+    assert seen == [pod.name for pod in pods]
+
+
+def test_a_page_has_as_many_pods_as_asked_for(unit: Unit) -> None:
+    unit.process.pods = [replace(POD, name=f"web-{number}") for number in range(5)]
+
+    found = list_unmeshed(unit, limit=2, after="team-a/web-1")
+
+    assert [pod["name"] for pod in json.loads(found["json"])] == ["web-2", "web-3"]
+    assert found["next"] == "team-a/web-3"
+
+
+def test_a_tenant_cannot_add_lines_to_the_list(unit: Unit) -> None:
+    unit.process.pods = [replace(POD, reason="a\nteam-b/forged: b")]
+
+    assert list_unmeshed(unit)["pods"].endswith(": a team-b/forged: b")
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"limit": 0}, "limit: 0: expected 1 to 500"),
+        ({"limit": 501}, "limit: 501: expected 1 to 500"),
+        ({"limit": True}, "limit: true: expected 1 to 500"),
+        ({"after": "web-0"}, 'after: "web-0": expected NAMESPACE/NAME'),
+    ],
+)
+def test_a_bad_parameter_of_a_list_is_named(unit: Unit, params: dict[str, Any], said: str) -> None:
+    assert failure(list_unmeshed, unit, **params) == said
+    assert failure(list_stuck, unit, **params) == said
+
+
+def test_an_image_that_lists_no_pods_is_named(unit: Unit) -> None:
+    unit.process.unsaid = {"/pods"}
+
+    assert "image is older than the charm" in failure(list_unmeshed, unit)
+
+
+def test_pods_that_do_not_complete_are_listed_with_state_age_and_attempts(unit: Unit) -> None:
+    unit.process.pods = [POD, STUCK, BLOCKED]
+
+    found = list_stuck(unit)
+
+    assert found["pods"] == (
+        "team-a/mnist-0 stuck since 2026-11-21 19:40Z, 3 attempts: exit code 137\n"
+        "team-b/import-0 blocked since 2026-11-21 19:40Z: not finished: vault-agent (running)"
+    )
+    assert json.loads(found["json"])[0]["attempts"] == 3
+    assert (found["total"], found["next"]) == (2, "")
+
+
+def test_any_unit_lists_the_stuck_pods_that_only_the_leader_knows(unit: Unit) -> None:
+    unit.process.pods, unit.process.leads = [STUCK, BLOCKED], False
+
+    assert [pod["name"] for pod in json.loads(list_stuck(unit)["json"])] == ["mnist-0", "import-0"]
+
+
+def test_the_unit_to_ask_is_named_when_it_does_not_answer(unit: Unit) -> None:
+    unit.process.pods, unit.process.leads = [STUCK], False
+    unit.process.units = {}
+
+    said = failure(list_stuck, unit)
+
+    assert "istio-aux-1_5e6f holds the Lease; run the action there" in said
+    assert "no route to host" in said
 
 
 @pytest.mark.parametrize(
@@ -153,3 +268,17 @@ def test_explain_fails_while_pebble_does_not_answer(unit: Unit) -> None:
     unit.change_container(can_connect=False)
 
     assert failure(explain, unit) == "container istio-aux: Pebble does not answer"
+
+
+def test_an_explanation_is_an_argument_of_a_process_however_long_it_is(unit: Unit) -> None:
+    explain(unit, stdout="ä" * 200_000)
+
+    shown = results(unit)["explanation"]
+    assert len(f"explanation={shown}".encode()) <= actions.LARGEST
+    assert shown.endswith("(cut: the answer is larger than an action can return)")
+
+
+def test_a_failure_is_an_argument_of_a_process_however_long_it_is(unit: Unit) -> None:
+    said = failure(explain, unit, return_code=1, stderr="ä" * 200_000)
+
+    assert len(said.encode()) <= actions.LARGEST

@@ -132,7 +132,7 @@ def test_the_status_names_the_injectors(
 
 
 def test_an_image_that_does_not_watch_injectors_is_not_waited_for(unit: Unit) -> None:
-    unit.process.unsaid = {"injectors", "injector-live", "race", "unmeshed-pods", "unmeshed-total"}
+    unit.process.unsaid = {"injectors", "injector-live", "race", "unmeshed-total"}
     unit.process.unsaid |= {"applications"}
 
     assert unit.relate(PILOT) == testing.ActiveStatus("2 namespaces selected")

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import httpx2
 import msgspec
+from istio_aux import status
 from istio_aux.core import injectors
 from istio_aux.core.injectors import State
 from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
@@ -30,7 +31,7 @@ def test_every_word_of_the_workload_is_understood() -> None:
     mesh = {"live": None, "live_reason": "not probed", "revision": "default"}
     mesh |= {"root_namespace": "istio-system", "meshed": False, "meshed_reason": "app-0 has none"}
     pod = {"namespace": "a", "name": "app-0", "owner": "StatefulSet/app", "reason": "too early"}
-    status = ProcessStatus(
+    said = ProcessStatus(
         ready=True,
         missing=[],
         start_mode=StartMode.AUTO,
@@ -56,11 +57,11 @@ def test_every_word_of_the_workload_is_understood() -> None:
         unreadable_total=0,
         quits_total=0,
         leader=True,
-        lease_holder="",
+        lease_holder="istio-aux-0_1",
         quit=QuitMode.ON,
         version="1.2.3",
     )
-    body = msgspec.json.encode(status)
+    body = msgspec.json.encode(said)
     transport = httpx2.MockTransport(lambda _: httpx2.Response(200, content=body))
 
     understood = probe.ask("http://localhost", transport)
@@ -76,10 +77,30 @@ def test_every_word_of_the_workload_is_understood() -> None:
         live=True,
         watches_injectors=True,
         race="restart",
-        unmeshed=(probe.Unmeshed(**pod, since=NOW),),
         unmeshed_total=612,
         unmeshed_unknown=3,
         suspended_jobs=("a/mnist",),
         applications=(Application("a", "app", **mesh),),  # pyright: ignore[reportArgumentType]  likewise
+        lease_holder="istio-aux-0_1",
         version="1.2.3",
+    )
+
+
+def test_every_word_about_a_listed_pod_is_understood() -> None:
+    pods = [
+        status.ListedPod("a", "app-0", "unmeshed", "too early", NOW, "StatefulSet/app"),
+        status.ListedPod("a", "mnist", "stuck", "404", attempts=3),
+        status.ListedPod("b", "more", "lost", "oom"),
+    ]
+    body = msgspec.json.encode(status.page(pods, limit=2, leader=True))
+    transport = httpx2.MockTransport(lambda _: httpx2.Response(200, content=body))
+
+    assert probe.page("http://localhost", ["stuck"], transport=transport) == probe.Page(
+        total=3,
+        pods=(
+            probe.ListedPod("a", "app-0", "unmeshed", "too early", NOW, "StatefulSet/app"),
+            probe.ListedPod("a", "mnist", "stuck", "404", attempts=3),
+        ),
+        next="a/mnist",
+        leader=True,
     )

@@ -1,8 +1,9 @@
-"""The status port, plain HTTP: /livez, /readyz, /metrics and /status."""
+"""The status port, plain HTTP: /livez, /readyz, /metrics, /status and /pods."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
+from datetime import datetime
 from importlib.metadata import version
 
 import msgspec
@@ -17,6 +18,9 @@ from istio_aux.repair.suspended_jobs import SuspendedJob
 
 UNMESHED = 500  # Unmeshed pods that are shown by name: after an outage it may be every pod.
 UNREADABLE = 20  # Unreadable objects that are shown by name.
+
+PAGE = 500  # Pods in a page of `/pods`, at most.
+TEXT = 300  # Characters of a text in `/pods`: a reason or an owner may quote what a tenant wrote.
 
 METRICS = "text/plain; version=1.0.0; charset=utf-8; escaping=underscores"
 
@@ -84,10 +88,61 @@ def shown(status: ProcessStatus) -> object:
     )
 
 
+STATES = ("unmeshed", "stuck", "blocked", "lost")
+
+
+class ListedPod(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A pod that needs a look, as ``/pods`` shows it."""
+
+    namespace: str
+    name: str
+    state: str  # One of `STATES`.
+    reason: str
+    since: datetime | None = None  # Since when it is like this; an unmeshed pod: its creation.
+    owner: str = ""  # Of an unmeshed pod: its controller, such as StatefulSet/web.
+    attempts: int | None = None  # To make the proxy of a stuck pod exit.
+
+
+class PodPage(msgspec.Struct, frozen=True):
+    """A page of ``/pods``: by namespace and name, so that no page misses a pod that stays."""
+
+    total: int
+    pods: list[ListedPod]
+    next: str = ""  # Where the next page begins: the parameter ``after``; empty: there is none.
+    leader: bool = False  # Only the leader knows stuck pods.
+
+
+def page(
+    pods: Iterable[ListedPod], *, after: str = "", limit: int = PAGE, leader: bool = False
+) -> PodPage:
+    """Return at most ``limit`` pods that come after the pod ``after``, as NAMESPACE/NAME."""
+    found = sorted(pods, key=_place)
+    namespace, _, name = after.partition("/")
+    rest = [pod for pod in found if _place(pod) > (namespace, name)]
+    shown = [
+        msgspec.structs.replace(pod, reason=_clipped(pod.reason), owner=_clipped(pod.owner))
+        for pod in rest[:limit]
+    ]
+    return PodPage(len(found), shown, "/".join(_place(shown[-1])) if rest[limit:] else "", leader)
+
+
+def _place(pod: ListedPod) -> tuple[str, str]:
+    return pod.namespace, pod.name
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= TEXT else f"{text[: TEXT - 1]}…"
+
+
 def application(
-    status: Callable[[], ProcessStatus], metrics: Callable[[], bytes]
+    status: Callable[[], ProcessStatus],
+    metrics: Callable[[], bytes],
+    pods: Callable[[Collection[str]], tuple[list[ListedPod], bool]],
 ) -> web.Application:
-    """Make the application of the status port."""
+    """Make the application of the status port.
+
+    ``pods`` returns the pods in these states, and whether this process leads.
+    """
 
     async def livez(_request: web.Request) -> web.Response:
         # An answer shows that the event loop runs.
@@ -101,6 +156,16 @@ def application(
     async def show_status(_request: web.Request) -> web.Response:
         return web.Response(body=msgspec.json.encode(status()), content_type="application/json")
 
+    async def show_pods(request: web.Request) -> web.Response:
+        query = request.query
+        states = [state for state in STATES if state in query.getall("state", [])]
+        limit = query.get("limit", str(PAGE))
+        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= PAGE):
+            raise web.HTTPBadRequest(text=f"limit: expected 1 to {PAGE}\n")
+        found, leader = pods(states or STATES)
+        shown = page(found, after=query.get("after", ""), limit=int(limit), leader=leader)
+        return web.Response(body=msgspec.json.encode(shown), content_type="application/json")
+
     async def show_metrics(_request: web.Request) -> web.Response:
         return web.Response(body=metrics(), headers={"Content-Type": METRICS})
 
@@ -112,5 +177,6 @@ def application(
     application.router.add_get("/livez", livez)
     application.router.add_get("/readyz", readyz)
     application.router.add_get("/status", show_status)
+    application.router.add_get("/pods", show_pods)
     application.router.add_get("/metrics", show_metrics)
     return application

@@ -9,7 +9,7 @@ import asyncio
 import functools
 import logging
 import socket
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from enum import Enum, auto
 from typing import Any, Generic
 
@@ -177,6 +177,27 @@ class Wiring:
             lease_holder=self._lease.holder if self._lease else "",
             quit=self._settings.quit,
         )
+
+    def pods(self, states: Collection[str]) -> tuple[list[status.ListedPod], bool]:
+        """Return the pods in these states, and whether this process leads."""
+        found = [
+            status.ListedPod(pod.namespace, pod.name, state, pod.reason, pod.since,
+                             attempts=pod.attempts)
+            for state, troubled in (
+                ("stuck", self._quit.stuck), ("blocked", self._quit.blocked),
+                ("lost", self._quit.lost),
+            )
+            if state in states
+            for pod in troubled()
+        ]  # fmt: skip
+        if "unmeshed" in states:
+            found += [
+                status.ListedPod(
+                    pod.namespace, pod.name, "unmeshed", pod.reason, pod.since, pod.owner
+                )
+                for pod in self._repair.unmeshed()
+            ]
+        return found, self._leads
 
     def _shown(self) -> object:
         return status.shown(self.status())
