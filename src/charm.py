@@ -31,7 +31,7 @@ import suspended
 import workload
 from cluster import Problem
 from inputs import CONTAINER, Inputs, observe
-from relations import istio, sidecar
+from relations import cos, istio, sidecar
 
 logger = logging.getLogger(__name__)
 # Each log line calls juju-log. These two would write 161 of the 163 lines of an event.
@@ -61,7 +61,8 @@ class IstioAuxCharm(ops.CharmBase):
         self._starting = False
         self._labels: tuple[str, ...] = ()
         self._unapplied = ""
-        related = [self.on[each] for each in (istio.PILOT, istio.METADATA, sidecar.ENDPOINT)]
+        endpoints = (istio.PILOT, istio.METADATA, sidecar.ENDPOINT, *cos.ENDPOINTS)
+        related = [self.on[each] for each in endpoints]
         for event in (
             self.on.install,
             self.on.start,
@@ -79,6 +80,7 @@ class IstioAuxCharm(ops.CharmBase):
             *(endpoint.relation_created for endpoint in related),
             *(endpoint.relation_changed for endpoint in related),
             *(endpoint.relation_broken for endpoint in related),
+            self.on[cos.LOGGING].relation_departed,
         ):
             framework.observe(event, self._reconcile)
         self._actions = actions.Actions(self, self.workload_transport, self.kubernetes_transport)
@@ -90,6 +92,8 @@ class IstioAuxCharm(ops.CharmBase):
     def _reconcile(self, _: ops.EventBase) -> None:
         self._inputs = observed = observe(self)
         self.unit.set_ports(manifests.WEBHOOK_PORT)
+        cos.publish(self)
+        cos.forward_logs(self, self._container)
         if observed.leader:
             istio.publish_versions(self.model)
         needed = permissions.needed(observed.model, leader=observed.leader)

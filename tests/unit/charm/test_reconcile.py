@@ -96,6 +96,11 @@ def test_every_event_is_either_reconciled_or_left_out_on_purpose(
         "istio_pilot_relation_joined": "nothing depends on its units",
         "istio_metadata_relation_departed": "nothing depends on its units",
         "istio_metadata_relation_joined": "nothing depends on its units",
+        "metrics_endpoint_relation_departed": "nothing depends on its units",
+        "metrics_endpoint_relation_joined": "nothing depends on its units",
+        "grafana_dashboard_relation_departed": "nothing depends on its units",
+        "grafana_dashboard_relation_joined": "nothing depends on its units",
+        "logging_relation_joined": "an endpoint comes with changed",
         "sidecar_relation_departed": "nothing depends on its units",
         "sidecar_relation_joined": "nothing depends on its units",
     }

@@ -143,6 +143,7 @@ class Telemetry:
             reason=Closed,
         )  # fmt: skip
 
+        self.ready = gauge("ready", "Whether /readyz answers 200.")
         self.leader = gauge("leader", "Whether this process is the one that acts.")
         self.watch_restarts = counter(
             "watch_restarts", "Watches that started again, by reason.", reason=WATCH_REASONS

@@ -95,6 +95,7 @@ class Wiring:
             else None
         )  # fmt: skip
         self._lead(False)
+        self.telemetry.ready.set_function(lambda: self._ready)
 
     def _watch(self) -> Watches:
         settings, self._listed = self._settings, asyncio.Event()
@@ -151,7 +152,7 @@ class Wiring:
             missing["webhook"] = "not listening"
         mesh, unreadable = self._watcher.mesh, self._watches.unreadable()
         return status.ProcessStatus(
-            ready=self.listening and self._watches.ready,
+            ready=self._ready,
             missing=[f"{name}: {what}" for name, what in missing.items()],
             start_mode=self._start.mode,
             capability=self._start.capability,
@@ -198,6 +199,10 @@ class Wiring:
                 for pod in self._repair.unmeshed()
             ]
         return found, self._leads
+
+    @property
+    def _ready(self) -> bool:
+        return self.listening and self._watches.ready
 
     def _shown(self) -> object:
         return status.shown(self.status())

@@ -1,0 +1,201 @@
+"""The relations with the Canonical Observability Stack: metrics, alerts, a dashboard and logs.
+
+The formats are those of the charm libraries prometheus_scrape v0, grafana_dashboard v0 and
+loki_push_api v1, so every charm that has them can be related. They are four JSON texts; the
+package `cosl` would bring two more packages, and refuses a model whose UUID is not of version 4.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import logging
+import lzma
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+
+import ops
+import yaml
+
+from probe import STATUS_PORT
+
+METRICS: Final = "metrics-endpoint"
+DASHBOARD: Final = "grafana-dashboard"
+LOGGING: Final = "logging"
+ENDPOINTS: Final = (METRICS, DASHBOARD, LOGGING)
+
+_ROOT: Final = Path(__file__).parents[1]
+# In the rules' expressions; the charm replaces it by matchers of its own application.
+_TOPOLOGY: Final = "%%juju_topology%%"
+_LAYER: Final = "log-forwarding"
+# Characters of another charm's text that the log shows.
+_SHOWN: Final = 60
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Whose metrics, alerts, dashboards and logs these are."""
+
+    model: str
+    model_uuid: str
+    application: str
+    unit: str
+    charm_name: str
+
+    @classmethod
+    def of(cls, charm: ops.CharmBase) -> Topology:
+        """Return that of a charm's unit."""
+        model, name = charm.model, charm.meta.name
+        return cls(model.name, model.uuid, charm.app.name, charm.unit.name, name)
+
+    def labels(self) -> dict[str, str]:
+        """Return the labels of its unit's series and log lines."""
+        return {
+            "juju_model": self.model,
+            "juju_model_uuid": self.model_uuid,
+            "juju_application": self.application,
+            "juju_unit": self.unit,
+        }
+
+
+def publish(charm: ops.CharmBase) -> None:
+    """Write what the related charms read; the leader also writes what all units share."""
+    topology = Topology.of(charm)
+    for relation in _active(charm, METRICS):
+        address = {
+            # Kubernetes writes the name of a pod into its /etc/hosts. It outlives the address.
+            "prometheus_scrape_unit_address": socket.getfqdn(),
+            "prometheus_scrape_unit_name": topology.unit,
+        }
+        _write(relation.data[charm.unit], address)
+    if not charm.unit.is_leader():
+        return
+    metadata = json.dumps(asdict(topology))
+    targets = {"metrics_path": "/metrics", "static_configs": [{"targets": [f"*:{STATUS_PORT}"]}]}
+    shared = {
+        METRICS: lambda: {
+            "scrape_jobs": json.dumps([targets]),
+            "scrape_metadata": metadata,
+            "alert_rules": json.dumps(alert_rules(topology)),
+        },
+        DASHBOARD: lambda: {"dashboards": _dashboards(topology)},
+        LOGGING: lambda: {"metadata": metadata, "alert_rules": "{}"},
+    }
+    for endpoint, values in shared.items():
+        for relation in _active(charm, endpoint):
+            _write(relation.data[charm.app], values())
+
+
+def forward_logs(charm: ops.CharmBase, container: ops.Container) -> None:
+    """Have Pebble send the workload's log to each related Loki, and to no other one.
+
+    A Pebble that does not answer or refuses is logged; the next event tries again.
+    """
+    topology = Topology.of(charm)
+    labels = {"product": "Juju", "charm": topology.charm_name, **topology.labels()}
+    wanted = {
+        name: _target(url, labels)
+        for relation in _active(charm, LOGGING)
+        for name, url in _receivers(relation).items()
+    }
+    try:
+        present = container.get_plan().log_targets if container.can_connect() else {}
+        # Layers cannot be deleted. A target without services gets nothing.
+        unwanted = {
+            name: _target(target.location, {}, services="-all")
+            for name, target in present.items()
+            if name not in wanted and target.services != ["-all"]
+        }
+        changed = {
+            name: target
+            for name, target in {**wanted, **unwanted}.items()
+            if name not in present or present[name].to_dict() != target
+        }
+        if changed and container.can_connect():
+            container.add_layer(_LAYER, {"log-targets": changed}, combine=True)
+            logger.info("logs: forwarded to %s", ", ".join(sorted(wanted)) or "nobody")
+    except ops.pebble.Error as error:
+        logger.warning("logs: not forwarded: %s", error)
+
+
+def alert_rules(topology: Topology) -> dict[str, Any]:
+    """Return the alert rules about this application, as Prometheus reads them."""
+    about = topology.labels()
+    # Rules are about all units.
+    del about["juju_unit"]
+    matchers = ", ".join(f'{label}="{value}"' for label, value in about.items())
+    prefix = f"{topology.model}_{topology.model_uuid[:8]}_{topology.application}"
+    groups: list[dict[str, Any]] = []
+    for path in sorted((_ROOT / "prometheus_alert_rules").glob("*.rules")):
+        for group in yaml.safe_load(path.read_text().replace(_TOPOLOGY, matchers))["groups"]:
+            for rule in group["rules"]:
+                rule["labels"] |= {**about, "juju_charm": topology.charm_name}
+            groups.append({**group, "name": f"{prefix}_{group['name']}_alerts"})
+    return {"groups": groups}
+
+
+def _dashboards(topology: Topology) -> str:
+    templates: dict[str, Any] = {}
+    for path in sorted((_ROOT / "grafana_dashboards").glob("*.json")):
+        key, about = f"file:{path.stem}", asdict(topology)
+        charm = about.pop("charm_name")
+        templates[key] = {
+            "charm": charm,
+            "content": base64.b64encode(lzma.compress(path.read_bytes())).decode(),
+            "juju_topology": about,
+            "inject_dropdowns": True,
+            "dashboard_alt_uid": hashlib.shake_256(f"{charm}-{key}".encode()).hexdigest(8),
+        }
+    # A new value tells Grafana's charm that the dashboards have changed.
+    digest = hashlib.sha256(json.dumps(templates, sort_keys=True).encode()).hexdigest()
+    return json.dumps({"templates": templates, "uuid": digest[:32]})
+
+
+def _receivers(relation: ops.Relation) -> dict[str, str]:
+    """Return where each unit of Loki takes logs; what is no URL is left out, with a warning."""
+    found: dict[str, str] = {}
+    for unit in relation.units:
+        if text := relation.data[unit].get("endpoint"):
+            if url := _url(text):
+                found[unit.name] = url
+            else:
+                logger.warning("%s: endpoint %s: expected a URL", unit.name, repr(text[:_SHOWN]))
+    return found
+
+
+def _url(text: str) -> str:
+    try:
+        loaded = json.loads(text)
+        url = cast("dict[str, object]", loaded).get("url") if isinstance(loaded, dict) else None
+        if isinstance(url, str) and url.isprintable():
+            parts = urlsplit(url)
+            return url if parts.scheme in {"http", "https"} and parts.hostname else ""
+    except (ValueError, RecursionError):
+        pass
+    return ""
+
+
+def _target(url: str, labels: Mapping[str, str], services: str = "all") -> ops.pebble.LogTargetDict:
+    target: ops.pebble.LogTargetDict = {
+        "override": "replace",
+        "type": "loki",
+        "location": url,
+        "services": [services],
+    }
+    return {**target, "labels": dict(labels)} if labels else target
+
+
+def _write(databag: ops.RelationDataContent, values: Mapping[str, str]) -> None:
+    """Write the values that differ: each one is a call of `relation-set`."""
+    databag.update({key: value for key, value in values.items() if databag.get(key) != value})
+
+
+def _active(charm: ops.CharmBase, endpoint: str) -> list[ops.Relation]:
+    return [relation for relation in charm.model.relations[endpoint] if relation.active]

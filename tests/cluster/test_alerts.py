@@ -1,0 +1,173 @@
+"""Each alert fires for the series that it is about and stays silent for others: promtool's verdict.
+
+The rules are those that the charm publishes. Debian's package `prometheus` has promtool.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from lab import debian
+
+from relations import cos
+
+TOPOLOGY = cos.Topology(
+    "kubeflow", "00000000-0000-4000-8000-000000000000", "istio-aux", "istio-aux/0", "istio-aux"
+)
+# The same application in another model, about which no alert of ours is.
+OTHER = cos.Topology(
+    "other", "11111111-1111-4111-8111-111111111111", "istio-aux", "istio-aux/0", "istio-aux"
+)
+GROUPS = cos.alert_rules(TOPOLOGY)["groups"]
+ALERTS = [rule["alert"] for group in GROUPS for rule in group["rules"]]
+
+# By alert: series that make it fire and series that do not, over 90 minutes, in promtool's
+# notation: start+growth x minutes.
+QUIET, GROWS = "7+0x90", "0+3x90"
+ON, OFF = "1+0x90", "0+0x90"
+
+
+def metric(name: str, **labels: str) -> str:
+    shown = ",".join(f'{label}="{value}"' for label, value in labels.items())
+    return f"istio_aux_{name}{{{shown}}}"
+
+
+def gauge(name: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Fires for 1, not for 0, and not for what passes."""
+    return {metric(name): ON}, {metric(name): "1+0x4 0+0x85"}
+
+
+def latency(seconds: str) -> dict[str, str]:
+    """Reviews that all take as long as one bucket says."""
+    buckets = ["0.1", "0.3", "1.0", "+Inf"]
+    slow = buckets.index(seconds)
+    return {
+        metric("admission_seconds_bucket", le=le): GROWS if index >= slow else OFF
+        for index, le in enumerate(buckets)
+    }
+
+
+HANDSHAKES = {metric("admission_connections_closed_total", reason="handshake"): GROWS}
+REVIEWS = {metric("admission_reviews_total", outcome="hold"): GROWS}
+CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
+    "IstioAuxJobsStuck": gauge("stuck_pods"),
+    "IstioAuxPodsBlocked": gauge("blocked_pods"),
+    "IstioAuxProxiesLost": gauge("lost_pods"),
+    "IstioAuxPodsWithoutSidecar": gauge("unmeshed_pods"),
+    "IstioAuxJobsSuspended": gauge("suspended_jobs"),
+    "IstioAuxInjectorNotLive": (
+        {metric("injectors", state="live"): OFF, metric("injectors", state="no-endpoint"): ON},
+        {metric("injectors", state="live"): ON, metric("injectors", state="no-endpoint"): ON},
+    ),
+    "IstioAuxCalledAfterIstio": gauge("configurations_called_before_ours"),
+    "IstioAuxWebhookRefuses": (
+        {metric("admission_reviews_total", outcome="busy"): GROWS},
+        {metric("admission_reviews_total", outcome="busy"): QUIET, **REVIEWS},
+    ),
+    "IstioAuxWebhookSlow": (latency("1.0"), latency("0.1")),
+    "IstioAuxHandshakesFail": (HANDSHAKES, {**HANDSHAKES, **REVIEWS}),
+    "IstioAuxUnitDown": ({"up{}": OFF}, {"up{}": ON}),
+    "IstioAuxMetricsMissing": ({}, {"up{}": OFF}),
+    "IstioAuxUnready": ({metric("ready"): OFF}, {metric("ready"): ON}),
+    "IstioAuxNoLeader": ({metric("leader"): OFF}, {metric("leader"): ON}),
+    "IstioAuxTwoLeaders": (
+        {metric("leader", juju_unit="istio-aux/0"): ON, metric("leader", juju_unit="x/1"): ON},
+        {metric("leader", juju_unit="istio-aux/0"): ON, metric("leader", juju_unit="x/1"): OFF},
+    ),
+    "IstioAuxWatchesRestart": (
+        {metric("watch_restarts_total", reason="refused"): GROWS},
+        {metric("watch_restarts_total", reason="ended"): GROWS},
+    ),
+    "IstioAuxInternalErrors": (
+        {metric("internal_errors_total"): "0+0x80 1+0x9"},
+        {metric("internal_errors_total"): QUIET},
+    ),
+    "IstioAuxUnreadableObjects": gauge("unreadable_objects"),
+}
+
+
+@pytest.fixture(scope="session")
+def promtool() -> str:
+    try:
+        debian.ensure(["prometheus"])
+    except debian.PackageError as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"CI is true, and there is no promtool: {error}", pytrace=False)
+        pytest.skip(str(error))
+    return "promtool"
+
+
+@pytest.fixture(scope="session")
+def rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file that the collector writes."""
+    path = tmp_path_factory.mktemp("alerts") / "rules.yaml"
+    path.write_text(yaml.safe_dump({"groups": GROUPS}, width=1000))
+    return path
+
+
+def scraped(series: dict[str, str], topology: cos.Topology) -> list[dict[str, str]]:
+    """What Prometheus stores: with the labels of the unit, unless the series says otherwise."""
+    found: list[dict[str, str]] = []
+    for name, values in series.items():
+        own = name.partition("{")[2]
+        more = {k: v for k, v in topology.labels().items() if f"{k}=" not in own}
+        added = ",".join(f'{label}="{value}"' for label, value in more.items())
+        separator = "," if own != "}" else ""
+        found.append({"series": f"{name[:-1]}{separator}{added}}}", "values": values})
+    return found
+
+
+def verdict(
+    promtool: str, rules: Path, alert: str, series: list[dict[str, str]], firing: int
+) -> str:
+    """What promtool says when so many alerts have to fire; empty if they do."""
+    count = f'count(ALERTS{{alertname="{alert}", alertstate="firing"}}) or vector(0)'
+    expected = {
+        "expr": count,
+        "eval_time": "85m",
+        "exp_samples": [{"labels": "{}", "value": firing}],
+    }
+    test: dict[str, Any] = {
+        "rule_files": [str(rules)],
+        "evaluation_interval": "1m",
+        "tests": [{"interval": "1m", "input_series": series, "promql_expr_test": [expected]}],
+    }
+    path = rules.with_name(f"{alert}-{firing}.yaml")
+    path.write_text(yaml.safe_dump(test))
+    command = [promtool, "test", "rules", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def test_every_alert_has_a_case() -> None:
+    assert sorted(CASES) == sorted(ALERTS)
+
+
+def test_prometheus_takes_the_rules(promtool: str, rules: Path) -> None:
+    """Expressions, durations, and the templates in annotations."""
+    command = [promtool, "check", "rules", "--lint=all", "--lint-fatal", str(rules)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_an_alert_fires_for_its_trouble(alert: str, promtool: str, rules: Path) -> None:
+    series = scraped(CASES[alert][0], TOPOLOGY)
+    assert verdict(promtool, rules, alert, series, firing=1) == ""
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_an_alert_is_silent_when_all_is_well(alert: str, promtool: str, rules: Path) -> None:
+    series = scraped(CASES[alert][1], TOPOLOGY)
+    assert verdict(promtool, rules, alert, series, firing=0) == ""
+
+
+@pytest.mark.parametrize("alert", sorted({*ALERTS} - {"IstioAuxMetricsMissing"}))
+def test_an_alert_is_silent_about_another_model(alert: str, promtool: str, rules: Path) -> None:
+    series = scraped(CASES[alert][0], OTHER)
+    assert verdict(promtool, rules, alert, series, firing=0) == ""

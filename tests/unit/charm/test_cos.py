@@ -1,0 +1,221 @@
+"""The relations with the observability stack: what Prometheus, Grafana and Loki read and get."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import lzma
+import socket
+from typing import Any
+
+import pytest
+from ops import pebble, testing
+
+from .conftest import Unit, active
+
+METRICS = testing.Relation("metrics-endpoint", remote_app_name="prometheus")
+DASHBOARD = testing.Relation("grafana-dashboard", remote_app_name="grafana")
+URL = "http://loki-0.loki-endpoints.cos.svc.cluster.local:3100/loki/api/v1/push"
+
+
+def at(units: dict[int, str]) -> Any:
+    """The databags of Loki's units, by number and URL."""
+    return {number: {"endpoint": json.dumps({"url": url})} for number, url in units.items()}
+
+
+def loki(units: dict[int, str], app: str = "loki") -> testing.Relation:
+    return testing.Relation("logging", remote_app_name=app, remote_units_data=at(units))
+
+
+def app_data(unit: Unit, relation: testing.Relation) -> dict[str, Any]:
+    """What the charm wrote for the application, decoded."""
+    data = unit.state.get_relation(relation.id).local_app_data
+    return {key: json.loads(value) for key, value in data.items()}
+
+
+def logs_to(unit: Unit) -> dict[str, str]:
+    """Which targets get the workload's log, and where they are."""
+    targets = unit.container.plan.log_targets
+    return {name: target.location for name, target in targets.items() if "all" in target.services}
+
+
+def test_prometheus_learns_where_the_metrics_are_and_whose_they_are(unit: Unit) -> None:
+    """As the interface prometheus_scrape v0 has it."""
+    unit.relate(METRICS)
+
+    told = app_data(unit, METRICS)
+    uuid = unit.state.model.uuid
+    assert told["scrape_jobs"] == [
+        {"metrics_path": "/metrics", "static_configs": [{"targets": ["*:8080"]}]}
+    ]
+    assert told["scrape_metadata"] == {
+        "model": "kubeflow",
+        "model_uuid": uuid,
+        "application": "istio-aux",
+        "unit": "istio-aux/0",
+        "charm_name": "istio-aux",
+    }
+    assert unit.state.get_relation(METRICS.id).local_unit_data.items() >= {
+        ("prometheus_scrape_unit_address", socket.getfqdn()),
+        ("prometheus_scrape_unit_name", "istio-aux/0"),
+    }
+
+
+def test_each_alert_is_about_this_application_alone(unit: Unit) -> None:
+    unit.relate(METRICS)
+
+    uuid = unit.state.model.uuid
+    groups = app_data(unit, METRICS)["alert_rules"]["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    assert len(rules) > 10
+    matchers = f'juju_model="kubeflow", juju_model_uuid="{uuid}", juju_application="istio-aux"'
+    for rule in rules:
+        assert matchers in rule["expr"]
+        assert "%%" not in rule["expr"]
+        assert rule["labels"].pop("severity") in {"critical", "warning", "info"}
+        assert rule["labels"] == {
+            "juju_model": "kubeflow",
+            "juju_model_uuid": uuid,
+            "juju_application": "istio-aux",
+            "juju_charm": "istio-aux",
+        }
+    assert [group["name"] for group in groups] == [
+        f"kubeflow_{uuid[:8]}_istio-aux_{name}_alerts"
+        for name in ("jobs", "mesh", "admission", "units")
+    ]
+
+
+def test_every_unit_is_scraped_and_only_the_leader_speaks_for_all(unit: Unit) -> None:
+    every = {*unit.state.relations, METRICS, DASHBOARD, loki({0: URL})}
+    unit.run(unit.on.relation_changed(METRICS), relations=every, leader=False)
+
+    relations = [*unit.state.get_relations("metrics-endpoint")]
+    assert [r.local_unit_data["prometheus_scrape_unit_name"] for r in relations] == ["istio-aux/0"]
+    for relation in unit.state.relations:
+        if relation.endpoint in {"metrics-endpoint", "grafana-dashboard", "logging"}:
+            assert relation.local_app_data == {}
+    assert logs_to(unit) == {"loki/0": URL}
+
+
+def test_grafana_gets_the_dashboard_packed(unit: Unit) -> None:
+    unit.relate(DASHBOARD)
+
+    (key, template), *others = app_data(unit, DASHBOARD)["dashboards"]["templates"].items()
+    assert (key, others) == ("file:istio-aux", [])
+    assert template["charm"] == "istio-aux"
+    assert template["inject_dropdowns"] is True
+    assert template["juju_topology"]["model_uuid"] == unit.state.model.uuid
+    assert len(bytes.fromhex(template["dashboard_alt_uid"])) == 8
+    dashboard = json.loads(lzma.decompress(base64.b64decode(template["content"])))
+    assert dashboard["panels"]
+
+
+def test_pebble_sends_the_log_to_every_unit_of_loki(unit: Unit) -> None:
+    unit.relate(loki({0: URL, 1: URL}), loki({0: "https://logs.example/push"}, "collector"))
+
+    assert logs_to(unit) == {
+        "loki/0": URL,
+        "loki/1": URL,
+        "collector/0": "https://logs.example/push",
+    }
+    target = unit.container.plan.log_targets["loki/0"]
+    assert target.type == "loki"
+    assert target.labels == {
+        "product": "Juju",
+        "charm": "istio-aux",
+        "juju_model": "kubeflow",
+        "juju_model_uuid": unit.state.model.uuid,
+        "juju_application": "istio-aux",
+        "juju_unit": "istio-aux/0",
+    }
+
+
+def test_the_log_follows_a_loki_that_moves(unit: Unit) -> None:
+    relation = loki({0: URL})
+    unit.relate(relation)
+    moved = dataclasses.replace(
+        unit.state.get_relation(relation.id), remote_units_data=at({0: "http://elsewhere/push"})
+    )
+
+    unit.run(unit.on.relation_changed(moved), relations={*unit.state.get_relations("peers"), moved})
+
+    assert logs_to(unit) == {"loki/0": "http://elsewhere/push"}
+
+
+def test_no_log_is_sent_to_a_loki_that_has_left(unit: Unit) -> None:
+    """Also to the last one."""
+    relation = loki({0: URL})
+    unit.relate(relation)
+    assert logs_to(unit)
+
+    unit.leave(relation)
+
+    assert logs_to(unit) == {}
+    assert unit.container.plan.log_targets["loki/0"].services == ["-all"]
+
+
+def test_a_container_that_was_emptied_sends_its_log_again(unit: Unit) -> None:
+    unit.relate(loki({0: URL}))
+    unit.change_container(layers={}, service_statuses={}, check_infos=frozenset())
+
+    unit.run(unit.on.pebble_ready(unit.container))
+
+    assert logs_to(unit) == {"loki/0": URL}
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        "{}",
+        '{"url": 3100}',
+        '{"url": "file:///etc/passwd"}',
+        '{"url": "http://"}',
+        '{"url": "http://[::1"}',
+        '{"url": "http://loki/\\n"}',
+        "[" * 100_000,
+    ],
+)
+def test_what_is_no_url_gets_no_log_and_stops_nothing(endpoint: str, unit: Unit) -> None:
+    hostile = testing.Relation(
+        "logging", remote_app_name="hostile", remote_units_data={0: {"endpoint": endpoint}}
+    )
+
+    assert unit.relate(hostile, loki({0: URL})) == active()
+
+    assert logs_to(unit) == {"loki/0": URL}
+
+
+@pytest.mark.parametrize("relation", [METRICS, DASHBOARD, loki({0: URL})], ids=lambda r: r.endpoint)
+def test_an_event_that_follows_writes_the_same(relation: testing.Relation, unit: Unit) -> None:
+    unit.relate(relation)
+    before, plan = unit.state.get_relation(relation.id), unit.container.plan
+
+    unit.run()
+
+    assert unit.state.get_relation(relation.id) == before
+    assert unit.container.plan == plan
+
+
+def test_a_unit_without_its_container_publishes_all_the_same(new_unit: Unit) -> None:
+    new_unit.change_container(can_connect=False)
+
+    new_unit.relate(METRICS, loki({0: URL}))
+
+    assert app_data(new_unit, METRICS)["alert_rules"]["groups"]
+
+
+def test_a_pebble_that_refuses_the_target_stops_nothing(
+    unit: Unit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise pebble.APIError({}, 400, "Bad Request", "plan must have a valid location")
+
+    # ops.testing's Pebble accepts every location.
+    monkeypatch.setattr("ops.model.Container.add_layer", refuse)
+
+    assert unit.relate(loki({0: URL})) == active()
