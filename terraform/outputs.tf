@@ -6,7 +6,9 @@ output "app_name" {
 output "provides" {
   description = "Endpoints that others can require"
   value = {
-    sidecar = "sidecar"
+    grafana_dashboard = "grafana-dashboard"
+    metrics_endpoint  = "metrics-endpoint"
+    sidecar           = "sidecar"
   }
 }
 
@@ -15,5 +17,6 @@ output "requires" {
   value = {
     istio_metadata = "istio-metadata"
     istio_pilot    = "istio-pilot"
+    logging        = "logging"
   }
 }

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 SRC = Path(__file__).parents[2] / "src"
 RULES = [*SRC.glob("prometheus_alert_rules/*.rules")]
+DOCUMENT = SRC.parent / "docs/observability.md"
 DASHBOARD = SRC / "grafana_dashboards/istio-aux.json"
 
 # What the collector adds to each series.
@@ -139,7 +140,7 @@ def test_the_dashboard_shows_every_metric_of_ours(
     exported: dict[str, dict[str, set[str]]],
 ) -> None:
     shown = {
-        selector.name
+        selector.name or ""
         for panel in panels()
         for t in panel["targets"]
         for selector in selectors(t["expr"])
@@ -171,3 +172,8 @@ def test_panels_do_not_overlap_and_each_says_what_it_shows() -> None:
         if panel["type"] != "row":
             assert panel["description"].endswith(".")
             assert panel["datasource"]["uid"] == "${prometheusds}"
+
+
+def test_the_document_has_every_alert_with_its_severity() -> None:
+    rows = re.findall(r"^\| `(IstioAux\w+)` \| (\w+) \|", DOCUMENT.read_text(), re.MULTILINE)
+    assert rows == [(rule["alert"], rule["labels"]["severity"]) for rule in rules()]

@@ -12,7 +12,7 @@ import certificates
 import manifests
 import workload
 from config import CHOICES, load
-from relations import istio, sidecar
+from relations import cos, istio, sidecar
 
 from .conftest import ROOT
 
@@ -44,13 +44,16 @@ def test_the_container_runs_an_image_that_is_a_resource() -> None:
 
 
 def test_every_endpoint_says_whether_it_is_needed_and_how_often() -> None:
-    assert set(METADATA["requires"]) == {istio.PILOT, istio.METADATA}
-    assert set(METADATA["provides"]) == {sidecar.ENDPOINT}
+    # By endpoint: how many relations make sense, None for any number.
+    requires = {istio.PILOT: 1, istio.METADATA: 1, cos.LOGGING: None}
+    provides = {sidecar.ENDPOINT: None, cos.METRICS: None, cos.DASHBOARD: None}
+    for role, limits in (("requires", requires), ("provides", provides)):
+        endpoints = METADATA[role]
+        assert {name: endpoint.get("limit") for name, endpoint in endpoints.items()} == limits
+        for endpoint in endpoints.values():
+            assert endpoint["optional"] is True
+            assert endpoint["description"]
     assert set(METADATA["peers"]) == {certificates.PEERS}
-    for endpoint in METADATA["requires"].values():
-        assert endpoint["optional"] is True
-        assert endpoint["limit"] == 1
-    assert METADATA["provides"][sidecar.ENDPOINT]["optional"] is True
 
 
 def test_every_action_says_what_it_does_and_takes_nothing_unknown() -> None:
