@@ -19,12 +19,14 @@ import ops
 import cluster
 import config
 import objects
+import permissions
 import probe
 import workload
 from cluster import Problem
 from config import DNS_LABEL
-from inputs import CONTAINER
+from inputs import CONTAINER, observe
 from probe import ListedPod, Page, Probe
+from relations import istio
 
 # Bytes of one result with its key, or of a failure. `action-set` gets each as one argument, and
 # Linux starts no process with an argument over 128 KiB (MAX_ARG_STRLEN, execve(2)).
@@ -38,8 +40,12 @@ _PART: Final = "[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _POD: Final = re.compile(rf"{DNS_LABEL}/(?=.{{1,253}}\Z){_PART}(?:\.{_PART})*")
 # Seconds: two requests to the API server, with a timeout of 10 s each.
 _PATIENCE: Final = 30.0
+# Seconds. `istio-aux check` waits 24 s for the injectors, and 12 s for each of six dry runs.
+_CHECK: Final = 120.0
+_VERDICTS: Final = ("problem", "unknown", "note", "ok")  # Of the workload's `check`.
 
 Results = Mapping[str, Any]
+Finding = Mapping[str, str]
 
 
 class RefusedError(Exception):
@@ -78,6 +84,7 @@ class Actions(ops.Object):
         self.framework.observe(charm.on.list_unmeshed_action, self._on_list_unmeshed)
         self.framework.observe(charm.on.list_stuck_action, self._on_list_stuck)
         self.framework.observe(charm.on.explain_action, self._on_explain)
+        self.framework.observe(charm.on.run_check_action, self._on_run_check)
 
     @_action
     def _on_list_unmeshed(self, event: ops.ActionEvent) -> Results:
@@ -146,6 +153,57 @@ class Actions(ops.Object):
             raise RefusedError(why or f"{pod}: exit status {status}")
         return {"explanation": text.strip(), **results}
 
+    @_action
+    def _on_run_check(self, _: ops.ActionEvent) -> Results:
+        found = [*self._charms_findings(), *self._workloads_findings()]
+        found.sort(key=lambda each: _VERDICTS.index(each["result"]))
+        works = all(each["result"] in {"ok", "note"} for each in found)
+        lines = [
+            f"{one['result']}: {one['check']}: {one['what']}"
+            + (f"; to do: {one['do']}" if one.get("do") else "")
+            for one in found
+        ]
+        shown, records = _fitting(zip(map(_plain, lines), found, strict=True))
+        return {"works": str(works).lower(), "findings": shown, "json": records}
+
+    def _charms_findings(self) -> Iterator[Finding]:
+        """Yield what only the charm knows: its options, its rights, its units."""
+        charm, inputs = self._charm, observe(self._charm)
+        if inputs.invalid:
+            yield _finding("options", "problem", inputs.invalid, "correct it with `juju config`")
+        if why := istio.disagreement(inputs.control_planes):
+            yield _finding("relations", "problem", why, "remove one of these relations")
+        needed = permissions.needed(inputs.model, leader=True)
+        with cluster.connect(self._kubernetes) as client:
+            problem = permissions.missing(client, needed)
+            units = objects.unready(client, inputs.app, inputs.model, self._transport)
+        if problem and problem.refused:
+            trust = f"run `juju trust {charm.app.name} --scope=cluster`"
+            yield _finding("trust", "problem", f"the charm may not {problem.reason}", trust)
+        elif problem:
+            yield _finding("trust", "unknown", problem.reason)
+        else:
+            yield _finding("trust", "ok", "the charm has its rights")
+        if units:
+            do = "see `juju status`; units answer each other on port 8080"
+            yield _finding("units", "problem", units.reason, do)
+        else:
+            yield _finding("units", "ok", "every unit behind the Service answers")
+        if why := probe.ask(probe.STATUS_URL, self._transport).ignorance():
+            yield _finding("workload", "problem", why, "see `juju debug-log` and `pebble logs`")
+
+    def _workloads_findings(self) -> Iterator[Finding]:
+        """Yield what the workload's command `check` finds, with the rights of the workload."""
+        command = ["check", "--config", workload.CONFIG, "--output", "json"]
+        try:
+            _, text, errors = self._run(command, _CHECK)
+            yield from map(json.loads, text.splitlines())
+        except (RefusedError, ValueError) as error:
+            text, errors = "", str(error)
+        if not text.strip():
+            why = errors.splitlines()[-1] if errors else "no answer"
+            yield _finding("workload", "unknown", f"it checked nothing: {why}")
+
     def _run(self, command: Sequence[str], patience: float) -> tuple[int, str, str]:
         """Run the workload's command line; return its exit status, stdout and stderr."""
         container = self._charm.unit.get_container(CONTAINER)
@@ -164,24 +222,37 @@ class Actions(ops.Object):
         return 0, text, (errors or "").strip()
 
 
+def _finding(check: str, result: str, what: str, do: str = "") -> Finding:
+    return {"check": check, "result": result, "what": what, **({"do": do} if do else {})}
+
+
 def _listed(page: Page) -> Results:
     """Return the results of an action that lists pods: as many as fit, and where to go on."""
+    entries = [
+        (_line(pod), {key: value for key, value in _texts(pod) if value is not None})
+        for pod in page.pods
+    ]
+    pods, found = _fitting(entries)
+    shown = len(pods.splitlines())
+    more = page.next
+    if shown < len(page.pods):
+        last = page.pods[shown - 1]
+        more = f"{last.namespace}/{last.name}"
+    return {"total": page.total, "next": more, "pods": pods, "json": found}
+
+
+def _fitting(entries: Iterable[tuple[str, Mapping[str, Any]]]) -> tuple[str, str]:
+    """Return as many entries as fit into two results: as lines of text, and as a JSON list."""
     lines, records = list[str](), list[str]()
-    room = LARGEST - len("pods=") - len("json=[]")
-    for pod in page.pods:
-        known = {key: value for key, value in _texts(pod) if value is not None}
-        line, record = _line(pod), json.dumps(known)
+    room = LARGEST - len("findings=")
+    for line, entry in entries:
+        record = json.dumps(entry)
         room -= max(len(line.encode()), len(record)) + len(", ")
         if room < 0:
             break
         lines.append(line)
         records.append(record)
-    more = page.next
-    if len(lines) < len(page.pods):
-        last = page.pods[len(lines) - 1]
-        more = f"{last.namespace}/{last.name}"
-    pods, found = "\n".join(lines), f"[{', '.join(records)}]"
-    return {"total": page.total, "next": more, "pods": pods, "json": found}
+    return "\n".join(lines), f"[{', '.join(records)}]"
 
 
 def _texts(pod: ListedPod) -> Iterator[tuple[str, Any]]:

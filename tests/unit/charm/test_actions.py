@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
+import httpx2
 import pytest
 from istio_aux.cli import commands
 from istio_aux.status import ListedPod
@@ -282,3 +283,79 @@ def test_a_failure_is_an_argument_of_a_process_however_long_it_is(unit: Unit) ->
     said = failure(explain, unit, return_code=1, stderr="ä" * 200_000)
 
     assert len(said.encode()) <= actions.LARGEST
+
+
+LIVE = {"check": "injector", "result": "ok", "what": "istio is live"}
+FAR = {"check": "network", "result": "problem", "what": "no answer", "do": "open port 8443"}
+
+
+def run_check(unit: Unit, *found: dict[str, str], **answer: Any) -> dict[str, Any]:
+    """Run the action where the workload's command line finds this."""
+    answer = {"stdout": "".join(f"{json.dumps(each)}\n" for each in found), **answer}
+    unit.change_container(execs={testing.Exec(["istio-aux", "check"], **answer)})
+    unit.run(unit.on.action("run-check"))
+    return results(unit)
+
+
+def test_a_check_shows_what_charm_and_workload_find_with_problems_first(unit: Unit) -> None:
+    found = run_check(unit, LIVE, FAR, return_code=1)
+
+    assert found["works"] == "false"
+    assert found["findings"] == (
+        "problem: network: no answer; to do: open port 8443\n"
+        "ok: trust: the charm has its rights\n"
+        "ok: units: every unit behind the Service answers\n"
+        "ok: injector: istio is live"
+    )
+    assert json.loads(found["json"])[0] == FAR
+    (call,) = unit.ctx.exec_history["istio-aux"]
+    understood = commands.parser().parse_args([*call.command[1:2], "--output", "json"])
+    assert understood.output == "json"
+    assert call.command[2:] == [
+        *("--kubeconfig", workload.KUBECONFIG, "--config", workload.CONFIG, "--output", "json")
+    ]
+
+
+def test_a_check_that_finds_no_problem_says_that_istio_aux_works(unit: Unit) -> None:
+    assert run_check(unit, LIVE)["works"] == "true"
+
+
+def test_a_check_finds_missing_trust_a_bad_option_and_a_unit_that_does_not_answer(
+    unit: Unit,
+) -> None:
+    unit.api.denied.add("patch namespaces")
+    unit.process.units["10.1.0.10"] = httpx2.Response(503, text="watch pods: 403\n")
+    unit.state = dataclasses.replace(unit.state, config={"log-level": "loud"})
+
+    found = run_check(unit, LIVE)
+
+    assert found["works"] == "false"
+    assert "problem: trust: the charm may not" in found["findings"]
+    assert "run `juju trust istio-aux --scope=cluster`" in found["findings"]
+    assert 'problem: options: log-level: "loud"' in found["findings"]
+    assert "problem: units: waiting for unit istio-aux/0: watch pods: 403" in found["findings"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"return_code": 2, "stderr": "usage: ...\nistio-aux: error: invalid choice: 'check'"},
+        {"return_code": 0},
+    ],
+)
+def test_a_workload_that_checks_nothing_is_unknown(unit: Unit, answer: dict[str, Any]) -> None:
+    found = run_check(unit, **answer)
+
+    assert found["works"] == "false"
+    assert "unknown: workload: it checked nothing" in found["findings"]
+
+
+def test_a_check_answers_while_pebble_does_not(unit: Unit) -> None:
+    unit.change_container(can_connect=False)
+    unit.process.running = False
+
+    unit.run(unit.on.action("run-check"))
+
+    said = results(unit)["findings"]
+    assert "unknown: workload: it checked nothing: container istio-aux: Pebble does not" in said
+    assert "problem: workload: workload: no answer at http://localhost:8080" in said

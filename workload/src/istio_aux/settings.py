@@ -79,6 +79,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_level: LogLevel = LogLevel.INFO
 
 
+DEFAULTS = Settings(tls_certificate=Path(), tls_key=Path())
+"""For commands that serve nothing and have no settings file."""
+
+
 def seconds(value: object, least: float = 0) -> float:
     """A time of ``least`` seconds or more, as a number or as text."""
     # For Python a boolean is an int, and YAML has infinity and NaN: none of them is a time.

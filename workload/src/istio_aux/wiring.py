@@ -308,6 +308,11 @@ class Watches:
             for watch, need in self._watches.values()
         )
 
+    @property
+    def refused(self) -> bool:
+        """Whether the API server refuses a collection, as it does when a right is missing."""
+        return any(watch.refused for watch, _ in self._watches.values())
+
     def _count_restart(self, reason: str) -> None:
         self._telemetry.watch_restarts.labels(reason).inc()
 

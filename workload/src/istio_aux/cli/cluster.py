@@ -75,7 +75,7 @@ def explain(
                 show(report.explain(pod, policy, datetime.now(UTC)))
         return status
 
-    return _run(kubeconfig, work)
+    return run(kubeconfig, work)
 
 
 def audit(kubeconfig: Path | None, scope: Scope, policy: Policy, output: str) -> int:
@@ -93,7 +93,7 @@ def audit(kubeconfig: Path | None, scope: Scope, policy: Policy, output: str) ->
         _complain(f"pods that may lack their sidecar: {found.unknown}: {'; '.join(found.gaps)}")
         return NO_ANSWER
 
-    return _run(kubeconfig, work)
+    return run(kubeconfig, work)
 
 
 async def look(
@@ -172,7 +172,8 @@ async def _labels(client: Client, params: Mapping[str, str]) -> dict[str, Mappin
     return {item.metadata.name: item.labels async for page in pages for item in page.items}
 
 
-def _run(kubeconfig: Path | None, work: Callable[[Access], Coroutine[None, None, int]]) -> int:
+def run(kubeconfig: Path | None, work: Callable[[Access], Coroutine[None, None, int]]) -> int:
+    """Do ``work`` with the credentials; return its exit status, or that of a failure."""
     server = ""
     try:
         access = accesses.find(kubeconfig)

@@ -88,6 +88,12 @@ def _audit(args: argparse.Namespace) -> int:
     return cluster.audit(args.kubeconfig, scope, policy, args.output)
 
 
+def _check(args: argparse.Namespace) -> int:
+    from istio_aux.cli import check  # noqa: PLC0415 - explain and mutate need no client
+
+    return check.check(args.kubeconfig, args.config, args.output)
+
+
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line; what it returns has the command as ``run``."""
     root = argparse.ArgumentParser(
@@ -102,6 +108,7 @@ def parser() -> argparse.ArgumentParser:
     _add_mutate(add)
     _add_serve(add)
     _add_audit(add)
+    _add_check(add)
     return root
 
 
@@ -227,6 +234,37 @@ def _add_audit(add: AddParser) -> None:
     _add_option(audit, "quit-grace", "SECONDS")
 
 
+def _add_check(add: AddParser) -> None:
+    check = _command(
+        add,
+        "check",
+        "say what would keep istio-aux from working in a cluster, and what to do about it",
+        f"""\
+        examples:
+          istio-aux check
+          istio-aux check -o json | jq -r 'select(.result != "ok") | .what'
+          istio-aux check --config /etc/istio-aux/config.yaml
+
+        Changes nothing, and needs no istio-aux in the cluster. It looks at versions of Kubernetes,
+        the account's rights, webhooks and their order, Istio's injectors, selected namespaces, the
+        way from the API server to the webhook (by dry runs of pods), and the Lease. Results:
+          ok       nothing to do
+          note     istio-aux works, but not all of it, or not everywhere
+          problem  istio-aux does not work
+          unknown  this could not be found out
+        JSON has one object a line: check, result, what, do.
+        {_COLOUR}
+
+        The exit status is 0 if everything is ok or a note, 1 if there is a problem, something is
+        unknown or the API server does not answer, 2 if settings or credentials cannot be used.""",
+        _check,
+    )
+    _add_config(check)
+    _add_kubeconfig(check, f"overrides the settings; {_CREDENTIALS}")
+    output = "json is one object a line (default: text)"
+    check.add_argument("-o", "--output", choices=["text", "json"], default="text", help=output)
+
+
 def _command(
     add: AddParser, name: str, summary: str, epilog: str, run: Callable[[argparse.Namespace], int]
 ) -> argparse.ArgumentParser:
@@ -258,6 +296,13 @@ def _add_files(command: argparse.ArgumentParser, what: str, **options: Any) -> N
     command.add_argument(
         "-f", "--file", action="append", dest="files", metavar="FILE", help=what, **options
     )
+
+
+def _add_config(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--config", type=_checked(_settings), default=settings.DEFAULTS, metavar="FILE",
+        help="the settings of `serve` (default: those without a file)",
+    )  # fmt: skip
 
 
 def _add_kubeconfig(command: argparse.ArgumentParser, otherwise: str) -> None:
@@ -292,6 +337,10 @@ def _capability(text: str) -> Capability:
     if text not in {Capability.NATIVE, Capability.CLASSIC}:
         raise ValueError(f'"{text}": expected native or classic')
     return Capability(text)
+
+
+def _settings(text: str) -> settings.Settings:
+    return settings.load(Path(text))
 
 
 def _applications(text: str) -> Applications:

@@ -17,6 +17,7 @@ from typing import NamedTuple, Self, TextIO
 import msgspec
 
 from istio_aux.cli.report import Audit, Explanation
+from istio_aux.core.preflight import CheckResult, Verdict, works
 
 _GAP = "  "
 _NARROWEST = 20  # Columns that the last cell of a fitted table keeps, even if the line then wraps.
@@ -35,6 +36,12 @@ class Style(StrEnum):
 
 
 _ACTIONS = {"quit": Style.GOOD, "wait": Style.ODD, "ignore": Style.FAINT, "report": Style.BAD}
+_VERDICTS = {
+    Verdict.OK: Style.GOOD,
+    Verdict.NOTE: Style.ODD,
+    Verdict.PROBLEM: Style.BAD,
+    Verdict.UNKNOWN: Style.LOST,
+}
 _STATES = {"stuck": Style.BAD, "blocked": Style.ODD, "lost": Style.LOST, "unmeshed": Style.LOST}
 
 
@@ -89,17 +96,21 @@ class Terminal(NamedTuple):
             yield (indent + _GAP.join((*padded, self.paint(last)))).rstrip()
 
 
-def show(stream: TextIO, answer: Explanation | Audit, output: str) -> None:
+def show(stream: TextIO, answer: Explanation | Audit | list[CheckResult], output: str) -> None:
     """Write one answer to ``stream``: as JSON lines if ``output`` is ``json``, else as text."""
-    if output == "json":
-        for item in answer.findings if isinstance(answer, Audit) else [answer]:
-            write_bytes(stream, msgspec.json.encode(item))
-        return
     terminal = Terminal.of(stream)
-    if isinstance(answer, Audit):
-        write(stream, "\n".join(audit_text(answer, terminal)))
+    match answer:
+        case Explanation():
+            items, text = [answer], explanation_text(answer, terminal)
+        case Audit():
+            items, text = answer.findings, audit_text(answer, terminal)
+        case _:
+            items, text = answer, check_text(answer, terminal)
+    if output == "json":
+        for item in items:
+            write_bytes(stream, msgspec.json.encode(item))
     else:
-        write(stream, "\n".join(explanation_text(answer, terminal)))
+        write(stream, "\n".join(text))
 
 
 def explanation_text(explanation: Explanation, terminal: Terminal) -> Iterator[str]:
@@ -147,6 +158,23 @@ def audit_text(audit: Audit, terminal: Terminal, now: datetime | None = None) ->
     where = "" if audit.namespaces is None else f"selected namespaces: {audit.namespaces}; "
     unknown = f" (unknown: {audit.unknown})" if audit.unknown else ""
     yield f"{where}pods: {audit.pods}; {counts}{unknown}"
+
+
+def check_text(results: Sequence[CheckResult], terminal: Terminal) -> Iterator[str]:
+    """Yield a table, what to do below each line, and a summary."""
+    rows = [_header("CHECK RESULT WHAT")]
+    for found in results:
+        result = Cell(found.result, _VERDICTS[found.result])
+        rows.append([Cell(found.check), result, Cell(found.what)])
+        if found.do:
+            rows.append([Cell(""), Cell(""), Cell(f"to do: {found.do}", Style.HEADING)])
+    yield from terminal.table(rows)
+    yield ""
+    counts = Counter(found.result for found in results)
+    bad = ", ".join(
+        f"{it}: {counts[it]}" for it in (Verdict.PROBLEM, Verdict.UNKNOWN) if counts[it]
+    )
+    yield "istio-aux works here" if works(results) else f"istio-aux may not work here; {bad}"
 
 
 def _header(titles: str) -> list[Cell]:

@@ -133,6 +133,7 @@ class Webhook(Struct, frozen=True):
     object_selector: LabelSelector | None = None
     rules: tuple[Rule, ...] | None = None
     match_conditions: tuple[dict[str, object], ...] | None = None
+    failure_policy: str | None = None
 
     @property
     def is_istios(self) -> bool:

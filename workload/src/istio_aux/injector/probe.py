@@ -298,16 +298,30 @@ class _Node(Struct, frozen=True):
     status: _NodeStatus = _NodeStatus()
 
 
+async def read_version(client: Client) -> str:
+    """Read the API server's version; `UnreadableError` if it has none."""
+    body = await client.get("/version")
+    try:
+        return msgspec.json.decode(body, type=_Version).git_version
+    except (ValueError, RecursionError) as error:
+        raise UnreadableError(str(error)) from error
+
+
+async def read_kubelets(client: Client) -> dict[str, str]:
+    """Read the version of each node's kubelet; `UnreadableError` if a node cannot be read."""
+    nodes = await actions.list_all(client, actions.NODES, _Node, {}, limit=500)
+    return {node.metadata.name: node.status.node_info.kubelet_version for node in nodes}
+
+
 async def check_native(client: Client, questions: Iterable[Question]) -> NativeCheck:
     """Find out whether the sidecar of a pod that asks for a native one is native.
 
     Raises:
         KubeError, TimeoutError: there is no answer now.
     """
-    body = await client.get("/version")
     try:
-        version = msgspec.json.decode(body, type=_Version).git_version
-    except (ValueError, RecursionError) as error:
+        version = await read_version(client)
+    except UnreadableError as error:
         return injection_probe.unknown(f"/version of the API server: {error}")
     if not injection_probe.kubelets_assured(version) and (found := await _of_nodes(client)):
         return found
@@ -317,13 +331,11 @@ async def check_native(client: Client, questions: Iterable[Question]) -> NativeC
 
 async def _of_nodes(client: Client) -> NativeCheck | None:
     try:
-        nodes = await actions.list_all(client, actions.NODES, _Node, {}, limit=500)
+        return injection_probe.of_kubelets(await read_kubelets(client))
     except (ApiError, UnreadableError) as error:
         if _temporary(error):
             raise
         return injection_probe.unknown(f"nodes: {error}")
-    versions = {n.metadata.name: n.status.node_info.kubelet_version for n in nodes}
-    return injection_probe.of_kubelets(versions)
 
 
 async def _of_dry_runs(client: Client, questions: Iterable[Question]) -> NativeCheck:

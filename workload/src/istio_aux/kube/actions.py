@@ -16,6 +16,7 @@ import msgspec
 
 from istio_aux.core.jobs import Job
 from istio_aux.core.pod import OwnerReference, Pod, Struct
+from istio_aux.core.preflight import Right
 from istio_aux.kube.client import DRY_RUN_ALL, TRIES, Client
 from istio_aux.kube.errors import ApiError, InvalidNameError, UnreadableError
 from istio_aux.kube.objects import Key, Page, PageReader, Reader, S, T
@@ -45,6 +46,15 @@ class _ServedList(Struct, frozen=True):
     resources: tuple[_Served, ...] | None = None
 
 
+class _AccessStatus(Struct, frozen=True):
+    allowed: bool = False
+
+
+class _AccessReview(Struct, frozen=True):
+    status: _AccessStatus = _AccessStatus()
+
+
+_review = Reader(_AccessReview, "SelfSubjectAccessReview")
 _served = Reader(_ServedList, "APIResourceList")
 _config_map = Reader(_ConfigMap, "ConfigMap")
 _job = Reader(Job, "Job")
@@ -174,6 +184,19 @@ async def delete_pod(client: Client, pod: Key, resource_version: str) -> None:
 async def dry_run_pod(client: Client, namespace: str, pod: bytes) -> bytes:
     """Create a pod from JSON in a dry run; returns it as all webhooks would leave it."""
     return await client.post(collection("v1", "pods", namespace), pod, DRY_RUN_ALL)
+
+
+async def allowed(client: Client, right: Right) -> bool:
+    """Whether the account of this client has a right; everybody may ask."""
+    resource, _, subresource = right.resource.partition("/")
+    attributes = {
+        "verb": right.verb, "group": right.group, "resource": resource,
+        "subresource": subresource, "namespace": right.namespace,
+    }  # fmt: skip
+    api, kind = "authorization.k8s.io/v1", "SelfSubjectAccessReview"
+    review = {"apiVersion": api, "kind": kind, "spec": {"resourceAttributes": attributes}}
+    path = collection(api, "selfsubjectaccessreviews")
+    return _review.read(await client.post(path, msgspec.json.encode(review))).status.allowed
 
 
 def _job_path(namespace: str, owner: OwnerReference) -> str:

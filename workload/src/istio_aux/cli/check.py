@@ -1,0 +1,269 @@
+"""`check` of a cluster: what would keep istio-aux from working there. It changes nothing.
+
+`core.preflight` judges. The injectors are watched for a moment, with the watcher of `serve`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from istio_aux.cli import cluster, render
+from istio_aux.core import preflight
+from istio_aux.core.election import LeaseRecord
+from istio_aux.core.injectors import Mesh
+from istio_aux.core.pod import Struct
+from istio_aux.core.policy import DeadProxy, QuitMode, RacePolicy
+from istio_aux.core.preflight import CheckResult, Right
+from istio_aux.core.webhooks import Configuration, Namespace
+from istio_aux.injector.probe import DRY_RUN, read_kubelets, read_version
+from istio_aux.injector.watcher import Namespaces, Watcher
+from istio_aux.kube import actions
+from istio_aux.kube.access import Access
+from istio_aux.kube.client import Client
+from istio_aux.kube.errors import KubeError
+from istio_aux.kube.objects import Key, Reader
+from istio_aux.settings import Settings
+from istio_aux.telemetry import Telemetry
+from istio_aux.wiring import Watches
+
+FOUND_A_PROBLEM = 1  # Exit status when istio-aux would not work, or that is not known.
+# Seconds. A probe of an injector and the dry runs that follow take up to `DRY_RUN` each.
+PATIENCE = 2 * DRY_RUN
+_LOOK = 0.1  # Seconds between two looks at what is known.
+TRIED = 3  # Namespaces in which a pod is tried: a quota or a policy may refuse any pod.
+
+_LEASES = "coordination.k8s.io/v1"
+_ADMISSION = "admissionregistration.k8s.io/v1"
+
+
+class _Elected(Struct, frozen=True):
+    spec: LeaseRecord = LeaseRecord()
+
+
+_lease = Reader(_Elected, "Lease")
+
+
+class Surroundings:
+    """What surrounds the pods, as `serve` watches it: namespaces, configurations, injectors."""
+
+    def __init__(
+        self,
+        client: Client,
+        settings: Settings,
+        changed: Callable[[Mesh], None] = lambda _mesh: None,
+        relabelled: Callable[[str], None] = lambda _namespace: None,
+    ) -> None:
+        """Prepare `watched`. ``changed`` gets each new `mesh`, ``relabelled`` a namespace."""
+        self.telemetry = Telemetry()
+        self.namespaces = Namespaces(relabelled)
+        self.configurations: dict[str, Configuration] = {}
+        self._watcher = Watcher(
+            client, self.namespaces, self.telemetry, changed=changed,
+            ours=settings.webhook_configuration, root=settings.root_namespace,
+            selector=settings.namespace_selector,
+        )  # fmt: skip
+        self.watches = Watches(client, self.telemetry)
+        self.watches.add("namespaces", actions.NAMESPACES, Namespace, self.namespaces)
+        self._listed = self.watches.add(
+            "injectors", actions.CONFIGURATIONS, Configuration, self, self._watcher
+        ).synced
+
+    @property
+    def mesh(self) -> Mesh:
+        """What is known of the injectors now."""
+        return self._watcher.mesh
+
+    def apply(self, resource: Configuration) -> None:
+        """A configuration exists and looks like this."""
+        self.configurations[resource.metadata.name] = resource
+
+    def delete(self, key: Key, _last: Configuration | None) -> None:
+        """A configuration is gone."""
+        self.configurations.pop(key.name, None)
+
+    @asynccontextmanager
+    async def watched(self, *more: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
+        """Watch while the context lasts, and run ``more``.
+
+        The context begins when all is known, when a right is missing, or after `PATIENCE`.
+        """
+        works = [work() for work in self.watches.work().values()]
+        works += [self._watcher.run(self._listed), *more]
+        tasks = [asyncio.create_task(work) for work in works]
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PATIENCE):
+                    while not (self._known or self.watches.refused):  # noqa: ASYNC110  (of many)
+                        await asyncio.sleep(_LOOK)
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def _known(self) -> bool:
+        checked = all(each.native_why for each in self.mesh.injectors if each.live)
+        return self.mesh.known and checked
+
+
+def check(kubeconfig: Path | None, settings: Settings, output: str) -> int:
+    """Print what was found; return the exit status, which is 0 if istio-aux works."""
+
+    async def work(access: Access) -> int:
+        quiet()
+        async with Client(access, patient=True) as client:
+            found = [preflight.bounded(each) async for each in look(client, settings)]
+        render.show(sys.stdout, found, output)
+        return 0 if preflight.works(found) else FOUND_A_PROBLEM
+
+    return cluster.run(kubeconfig or settings.kubeconfig, work)
+
+
+def quiet() -> None:
+    """Log nothing: what `serve` logs is part of a command's answer, or of no interest."""
+    logging.getLogger("istio_aux").addHandler(logging.NullHandler())
+
+
+async def look(client: Client, settings: Settings) -> AsyncGenerator[CheckResult]:
+    """Make all checks.
+
+    Raises:
+        KubeError: the API server does not answer at all.
+    """
+    server = await read_version(client)
+    around = Surroundings(client, settings)
+    yield await _tried("rights", partial(_rights, client, settings))
+    async with around.watched():
+        async for result in _versions(client, server):
+            yield result
+        if missing := around.watches.missing():
+            for name, why in missing.items():
+                yield preflight.unknown(name, why, "grant the account the right to list and watch")
+        if "injectors" not in missing:
+            for result in preflight.webhook(settings.webhook_configuration, around.configurations):
+                yield result
+            for result in preflight.injectors(around.mesh, around.configurations):
+                yield result
+            if not around.mesh.known:
+                yield preflight.unknown("injector", "its probe has no answer yet", "check again")
+        selected = {
+            name: labels
+            for name, labels in around.namespaces.items()
+            if settings.namespace_selector.matches(labels)
+        }
+        if "namespaces" not in missing:
+            wanted = str(settings.namespace_selector)
+            for result in preflight.namespaces(wanted, selected, around.mesh):
+                yield result
+        async for result in _admission(client, settings, around, selected):
+            yield result
+    if settings.lease:
+        yield await _tried("lease", partial(_elected, client, settings.lease))
+
+
+async def _tried(check: str, make: Callable[[], Awaitable[CheckResult]]) -> CheckResult:
+    try:
+        return await make()
+    except KubeError as error:
+        return preflight.unknown(check, str(error))
+
+
+async def _versions(client: Client, server: str) -> AsyncGenerator[CheckResult]:
+    try:
+        kubelets = await read_kubelets(client)
+        kinds = await actions.served(client, _ADMISSION)
+    except KubeError as error:
+        yield preflight.unknown("kubernetes", str(error))
+        return
+    for result in preflight.versions(server, kubelets, kinds):
+        yield result
+
+
+def needed(settings: Settings) -> Iterator[Right]:
+    """The rights that `serve` needs with these settings."""
+    for verb in ("get", "list", "watch"):
+        yield Right(verb, "", "pods", "to see which pods are finished")
+    for verb in ("list", "watch"):
+        yield Right(verb, "", "namespaces", "to know which are selected")
+        yield Right(
+            verb, "admissionregistration.k8s.io", "mutatingwebhookconfigurations", "to find Istio"
+        )
+        yield Right(verb, "discovery.k8s.io", "endpointslices", "to see whether istiod is there")
+    yield Right("list", "", "nodes", "to know whether sidecars can be native")
+    yield Right("create", "", "pods", "to try injection by dry runs")
+    yield Right("create", "events.k8s.io", "events", "to report on pods")
+    if settings.quit is QuitMode.ON:
+        yield from quit_rights(settings)
+        if settings.quit_policy.dead_proxy is DeadProxy.DELETE:
+            yield Right("delete", "", "pods", "dead-proxy: delete")
+    if settings.repair_policy.race is RacePolicy.RESTART:
+        yield Right("create", "", "pods/eviction", "race-policy: restart")
+        yield Right("get", "batch", "jobs", "race-policy: restart")
+        if settings.repair_policy.restart_jobs:
+            yield Right("patch", "batch", "jobs", "restart-jobs")
+    if settings.lease:
+        for verb in ("get", "update"):
+            yield Right(verb, "coordination.k8s.io", "leases", "to elect", settings.lease[0])
+
+
+def quit_rights(_settings: Settings) -> Iterator[Right]:
+    """The rights to tell proxies to quit."""
+    yield Right("create", "", "pods/exec", "to quit proxies")
+    yield Right("create", "", "pods/portforward", "to quit proxies")
+
+
+async def _rights(client: Client, settings: Settings) -> CheckResult:
+    wanted = [*needed(settings)]
+    answers = await asyncio.gather(*(actions.allowed(client, right) for right in wanted))
+    refused = [right for right, yes in zip(wanted, answers, strict=True) if not yes]
+    whose = "the workload's account" if settings.lease else "the account of this kubeconfig"
+    return preflight.rights(whose, refused)
+
+
+async def _admission(
+    client: Client,
+    settings: Settings,
+    around: Surroundings,
+    selected: Mapping[str, Mapping[str, str]],
+) -> AsyncGenerator[CheckResult]:
+    """Create pods by dry runs, where a webhook configuration of ours exists."""
+    if not selected or not preflight.is_installed(
+        settings.webhook_configuration, around.configurations
+    ):
+        return
+    why = ""
+    for namespace in sorted(selected)[:TRIED]:
+        try:
+            async with asyncio.timeout(DRY_RUN):
+                plain = await _create(client, namespace, for_policy=True)
+                began = time.monotonic()
+                answer = await _create(client, namespace, for_policy=False)
+        except (KubeError, TimeoutError) as error:
+            why = f"a dry run in namespace {namespace}: {error or 'no answer in time'}"
+            continue
+        yield preflight.policy(namespace, plain)
+        yield preflight.admission(namespace, answer, time.monotonic() - began)
+        return
+    yield preflight.unknown("network", why)
+
+
+async def _create(client: Client, namespace: str, *, for_policy: bool) -> bytes:
+    body = preflight.probe_pod(for_policy=for_policy)
+    return await actions.dry_run_pod(client, namespace, body)
+
+
+async def _elected(client: Client, lease: tuple[str, str]) -> CheckResult:
+    path = actions.object_path(_LEASES, "leases", *lease)
+    found = await actions.read(client, path, _lease)
+    return preflight.lease("/".join(lease), found.spec if found else None, datetime.now(UTC))
