@@ -2,8 +2,8 @@
 
 `commands` parses arguments, `files` answers for files, `cluster` and `check` for a live cluster;
 `report` says what `explain` and `audit` tell about a pod, and `render` makes text or JSON of it.
-Only `cluster` and `check` import the Kubernetes client, and only on demand: `explain` of a file starts
-fast.
+Only `cluster` and `check` import the Kubernetes client, and only on demand: `explain` of a file
+starts fast.
 """
 
 from istio_aux.cli.commands import main
