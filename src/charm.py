@@ -169,9 +169,11 @@ class IstioAuxCharm(ops.CharmBase):
         # Only the last unit deletes what all units share. Leadership is not reliable here.
         if self.app.planned_units() > 0:
             return
-        workload.stop(self._container)
+        app, model = self.app.name, cluster.namespace()
         with cluster.connect(self.kubernetes_transport) as client:
-            objects.remove(client, self.app.name, self.model.name, self.patience)
+            objects.withdraw(client, app, model)
+            workload.stop(self._container)
+            objects.remove(client, app, model, self.patience)
 
     def _on_collect_unit_status(self, event: ops.CollectStatusEvent) -> None:
         # Actions and some other events observe nothing; the status stays.

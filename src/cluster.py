@@ -30,7 +30,7 @@ from lightkube.resources.admissionregistration_v1 import (
     ValidatingAdmissionPolicyBinding,
 )
 from lightkube.resources.coordination_v1 import Lease
-from lightkube.resources.core_v1 import ServiceAccount, ServiceAccountToken
+from lightkube.resources.core_v1 import Namespace, ServiceAccount, ServiceAccountToken
 from lightkube.resources.rbac_authorization_v1 import (
     ClusterRole,
     ClusterRoleBinding,
@@ -42,9 +42,9 @@ PeerAuthentication: Final = create_namespaced_resource(
     "security.istio.io", "v1", "PeerAuthentication", "peerauthentications"
 )
 
-# The kinds that the application owns, as a ClusterRole names them, in the order of deletion. The
-# webhook goes first: with `Fail` and no workload it would refuse pods meanwhile. The policies that
-# narrow the workload's account go after its roles.
+# The kinds that the application owns, as a ClusterRole names them, in the order of deletion:
+# first what changes new pods (see `objects.withdraw`), and policies that narrow the workload's
+# account after its roles.
 _ADMISSION, _RBAC = "admissionregistration.k8s.io", "rbac.authorization.k8s.io"
 OWNED: Final[dict[type[Any], tuple[str, str]]] = {
     MutatingWebhookConfiguration: (_ADMISSION, "mutatingwebhookconfigurations"),
@@ -59,6 +59,7 @@ OWNED: Final[dict[type[Any], tuple[str, str]]] = {
     ServiceAccount: ("", "serviceaccounts"),
     PeerAuthentication: ("security.istio.io", "peerauthentications"),
 }
+CHANGING_PODS: Final = tuple(OWNED)[:3]
 NAMESPACED: Final = frozenset({RoleBinding, Role, ServiceAccount, PeerAuthentication})
 # The kinds that not every cluster serves, and what adds them.
 NOT_EVERYWHERE: Final[dict[type[Any], str]] = {
@@ -108,6 +109,18 @@ def connect(transport: httpx2.BaseTransport | None = None, patience: float = 10.
     """Return a client with the charm's own credentials; `patience` is its timeout in seconds."""
     timeout = httpx2.Timeout(patience)
     return Client(config=KubeConfig.from_env(), transport=transport, timeout=timeout)
+
+
+def namespace() -> str:
+    """Return the namespace that the charm runs in, which is its model's.
+
+    It has the name of the model, but that of a controller's model is `controller-<controller>`
+    (juju NamespaceForModel).
+    """
+    config = KubeConfig.from_env().get()
+    if config is None:
+        raise ConfigError("no credentials for the Kubernetes API server")
+    return config.namespace
 
 
 def endpoint(client: Client) -> tuple[str, str]:
@@ -214,15 +227,21 @@ def prune(
     return None
 
 
-def delete_owned(client: Client, labels: Mapping[str, str], model: str, lease: str) -> None:
-    """Delete all objects that have `labels`, in the order of `OWNED`, then the `lease`.
+def delete_owned(
+    client: Client,
+    labels: Mapping[str, str],
+    model: str,
+    kinds: Iterable[type[Any]],
+    lease: str = "",
+) -> None:
+    """Delete the objects of `kinds` that have `labels`, in this order, then the `lease`.
 
     A refusal is logged only: Juju may remove the charm's permissions before the last hook
     (lp:1941655).
     """
-    for kind in (*OWNED, Lease):
+    # The workload created its Lease, without labels, and can no longer create another.
+    for kind in (*kinds, *([Lease] if lease else [])):
         try:
-            # The workload created its Lease, without labels, and can no longer create another.
             names = (
                 [lease]
                 if kind is Lease
@@ -250,6 +269,16 @@ def listed(client: Client, kind: type[Any], label: str | None = None) -> list[Fo
         Found(one["name"], one["uid"], one.get("labels", {}), one.get("annotations", {}))
         for one in metadata
     ]
+
+
+def namespace_uid(client: Client, name: str) -> str | Problem:
+    """Return the UID of a Namespace."""
+
+    def get() -> str:
+        metadata = client.get(Namespace, name).metadata
+        return (metadata.uid if metadata else None) or ""
+
+    return attempt(f"Namespace {name}", get)
 
 
 def account_uid(client: Client, name: str, model: str) -> str | Problem:

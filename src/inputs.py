@@ -10,6 +10,7 @@ from typing import Final, Literal
 import ops
 
 import certificates
+import cluster
 import config
 from certificates import Authority
 from config import Applications, Config, union
@@ -21,10 +22,10 @@ CONTAINER: Final = "istio-aux"
 
 @dataclass(frozen=True)
 class Inputs:
-    """The facts on which the charm decides. The leader adds the last four from the cluster."""
+    """The facts on which the charm decides. The leader adds the last five from the cluster."""
 
     app: str
-    model: str  # Also the name of the model's namespace.
+    model: str  # Its namespace: its name, but `controller-<controller>` for a controller's model.
     leader: bool
     now: datetime
     config: Config | None  # None when an option is invalid.
@@ -36,6 +37,7 @@ class Inputs:
     admission: Literal["webhook", "policy"] = "webhook"
     capability: Literal["native", "classic", "unknown"] = "unknown"
     revisions: tuple[str, ...] = ()
+    owner: str = ""  # UID of the model's Namespace.
     jobs_suspended: bool = False  # A Job is suspended although `restart-jobs` is off.
 
     def renewed(self) -> Inputs:
@@ -77,21 +79,22 @@ class Inputs:
             # The workload must be able to resume what it suspended under earlier options.
             repairs_jobs=self.config.restart_jobs or self.jobs_suspended,
             revisions=self.revisions,
+            owner=self.owner,
         )
 
 
 def observe(charm: ops.CharmBase) -> Inputs:
     """Read the inputs. This changes nothing."""
     options: Config | None = None
-    invalid = ""
+    invalid, namespace = "", cluster.namespace()
     try:
-        options = config.load(charm.config, charm.model.name)
+        options = config.load(charm.config, namespace)
     except config.InvalidOptionError as error:
         invalid = str(error)
     leader = charm.unit.is_leader()
     return Inputs(
         app=charm.app.name,
-        model=charm.model.name,
+        model=namespace,
         leader=leader,
         now=datetime.now(UTC),
         config=options,

@@ -68,7 +68,7 @@ class Values:
     """What the objects depend on: options, the cluster, and what the workload may do."""
 
     app: str
-    model: str
+    model: str  # Its namespace.
     namespace_selector: Mapping[str, Any] = field(default_factory=dict[str, Any])
     failure_policy: str = "Ignore"
     ca_bundle: str = ""  # PEM; any certificate in it may have signed what the webhook serves.
@@ -84,6 +84,7 @@ class Values:
     dry_runs: bool = True
     repairs: bool = False  # It may evict pods without a sidecar.
     repairs_jobs: bool = False  # It may suspend and resume Jobs.
+    owner: str = ""  # UID of the model's Namespace.
 
 
 def service_account(app: str) -> str:
@@ -105,12 +106,12 @@ def lease(app: str) -> str:
 
 
 def labels(app: str, model: str) -> dict[str, str]:
-    """The labels of all objects that the application owns."""
-    return {
-        "app.kubernetes.io/managed-by": "istio-aux-charm",
-        "istio-aux.io/application": app,
-        "istio-aux.io/model": model,
-    }
+    """The labels of all objects that the application owns, by which it finds them.
+
+    Nobody else writes them. `app.kubernetes.io/managed-by` is none of them: until 3.6.13, Juju
+    overwrites it in what a charm creates (juju#21312).
+    """
+    return {"istio-aux.io/application": app, "istio-aux.io/model": model}
 
 
 def render_access(values: Values) -> list[AnyResource]:
@@ -121,8 +122,7 @@ def render_access(values: Values) -> list[AnyResource]:
     user = f"system:serviceaccount:{values.model}:{service_account(values.app)}"
     policy = _render(
         "policy.yaml.j2",
-        values.app,
-        values.model,
+        values,
         user=user,
         never_injected=NEVER_INJECTED,
         injected=json.dumps(rules.injected(values.inject, values.inject_namespaces)),
@@ -136,8 +136,7 @@ def render_access(values: Values) -> list[AnyResource]:
     if values.repairs_jobs:
         policy += _render(
             "jobs.yaml.j2",
-            values.app,
-            values.model,
+            values,
             user=user,
             training_jobs=TRAINING_JOBS,
             suspended=SUSPENDED,
@@ -147,8 +146,7 @@ def render_access(values: Values) -> list[AnyResource]:
     suffixes = {f"-{revision}" for revision in values.revisions if revision not in {"", "default"}}
     roles = _render(
         "access.yaml.j2",
-        values.app,
-        values.model,
+        values,
         acts=values.acts,
         deletes=values.acts and values.deletes,
         dry_runs=values.dry_runs,
@@ -159,7 +157,7 @@ def render_access(values: Values) -> list[AnyResource]:
         repairs_jobs=values.repairs_jobs,
         training_jobs=TRAINING_JOBS,
     )
-    return _render("account.yaml.j2", values.app, values.model) + policy + roles
+    return _render("account.yaml.j2", values) + policy + roles
 
 
 def render_start_policy(values: Values) -> list[AnyResource]:
@@ -169,8 +167,7 @@ def render_start_policy(values: Values) -> list[AnyResource]:
     conditions, mutation = rules.start_policy(values.start_mode, values.capability)
     return _render(
         "start.yaml.j2",
-        values.app,
-        values.model,
+        values,
         conditions=conditions,
         mutation=mutation,
         annotations={CAPABILITY: values.capability},
@@ -190,8 +187,7 @@ def render_webhook(values: Values) -> list[AnyResource]:
     )
     return _render(
         "webhook.yaml.j2",
-        values.app,
-        values.model,
+        values,
         ca_bundle=base64.b64encode(values.ca_bundle.encode()).decode(),
         failure_policy=values.failure_policy,
         rule=_CREATED_PODS,
@@ -210,7 +206,7 @@ def render_webhook(values: Values) -> list[AnyResource]:
 
 def render_mesh(values: Values) -> list[AnyResource]:
     """Return what lets the API server reach a workload that has a sidecar itself."""
-    return _render("mesh.yaml.j2", values.app, values.model)
+    return _render("mesh.yaml.j2", values)
 
 
 def render(values: Values) -> list[AnyResource]:
@@ -268,7 +264,8 @@ def _same(new: str, old: str, but: str) -> str:
     )
 
 
-def _render(template: str, app: str, model: str, **more: Any) -> list[AnyResource]:
+def _render(template: str, values: Values, **more: Any) -> list[AnyResource]:
+    app, model = values.app, values.model
     text = _ENVIRONMENT.get_template(template).render(
         app=app,
         model=model,
@@ -281,4 +278,20 @@ def _render(template: str, app: str, model: str, **more: Any) -> list[AnyResourc
         webhook_port=WEBHOOK_PORT,
         **more,
     )
-    return [codecs.from_dict(document) for document in yaml.load_all(text, Loader=_LOADER)]
+    documents: list[dict[str, Any]] = [*yaml.load_all(text, Loader=_LOADER)]
+    for document in documents:
+        if values.owner and "namespace" not in document["metadata"]:
+            document["metadata"]["ownerReferences"] = [_owner(model, values.owner)]
+    return [codecs.from_dict(document) for document in documents]
+
+
+def _owner(model: str, uid: str) -> dict[str, Any]:
+    """Return the reference that deletes a cluster-scoped object with the model's Namespace.
+
+    A model can go without the charm's last hook: `destroy-model`, `--force`, lost trust. What is in
+    the namespace goes with it anyway.
+    """
+    # Blocking: Juju deletes the Namespace in the foreground. Then the garbage collector deletes
+    # these at once. Otherwise it does so when the Namespace is gone, pods and all.
+    owner = {"apiVersion": "v1", "kind": "Namespace", "name": model, "uid": uid}
+    return {**owner, "blockOwnerDeletion": True}

@@ -60,7 +60,10 @@ def resolve(
     """
     if not inputs.leader:
         return inputs
-    decided = _with_admission(client, inputs, transport)
+    owner = cluster.namespace_uid(client, inputs.model)
+    if isinstance(owner, Problem):
+        return owner
+    decided = _with_admission(client, dataclasses.replace(inputs, owner=owner), transport)
     if isinstance(decided, Problem):
         return decided
     return cluster.attempt(
@@ -144,16 +147,35 @@ def admit_api_server(
     return ""
 
 
-def remove(client: Client, app: str, model: str, patience: suspended.Patience) -> None:
-    """Delete what the application owns, revert its labels, and resume the Jobs it suspended.
+def withdraw(client: Client, app: str, model: str) -> None:
+    """Delete what changes new pods; see `remove` for what follows.
 
     Raises:
         httpx2.HTTPError: the API server fails; Juju retries the hook.
     """
-    # Before the workload loses its rights, in case this hook fails half-way. And afterwards,
-    # because another unit's workload may have suspended one more Job until then.
+    cluster.delete_owned(client, manifests.labels(app, model), model, cluster.CHANGING_PODS)
+
+
+def remove(client: Client, app: str, model: str, patience: suspended.Patience) -> None:
+    """Delete what the application owns, revert its labels, and resume the Jobs it suspended.
+
+    Call it after `withdraw`, when the unit's workload has stopped.
+
+    Raises:
+        httpx2.HTTPError: the API server fails; Juju retries the hook.
+    """
+    # The order of a removal, which may fail and begin again at any point:
+    # 1. What changes new pods goes: with `Fail` and no workload, the webhook refuses pods. What
+    #    follows may take a minute, and resumed Jobs create pods.
+    # 2. The workload stops, so that it suspends no more Jobs.
+    # 3. Suspended Jobs are resumed while the workload still has its rights: if this hook never
+    #    gets further, a workload that runs again can do it.
+    # 4. The workload's account loses its roles, then the policies that narrow them go.
+    # 5. Jobs are resumed again: another unit's workload may have suspended one more until then.
+    # 6. The labels of namespaces go. Somebody else's webhook may refuse that.
     suspended.resume(client, patience)
-    cluster.delete_owned(client, manifests.labels(app, model), model, manifests.lease(app))
+    labels = manifests.labels(app, model)
+    cluster.delete_owned(client, labels, model, cluster.OWNED, manifests.lease(app))
     suspended.resume(client, patience)
     injectionlabels.take_back(client, model, app)
 

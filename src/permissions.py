@@ -42,6 +42,7 @@ def needed(model: str, *, leader: bool) -> tuple[Permission, ...]:
         return every_unit
     every_leader = (
         *every_unit,
+        Permission("get", "", "namespaces"),
         Permission("list", "", "namespaces"),
         Permission("patch", "", "namespaces"),
         Permission("list", "discovery.k8s.io", "endpointslices", model),

@@ -13,6 +13,9 @@ from typing import Any
 import httpx2
 from unit.store import merged
 
+# Of the model that the unit is in, and of its namespace.
+MODEL_ID, MODEL_UID = "5a0f6f7c-0d6e-4f6a-8a55-3f6b2a9c1e10", "uid-of-the-model"
+
 
 def jwt(uid: str, issued: float, expires: float) -> str:
     """A token as the API server signs it, but for the signature."""
@@ -42,6 +45,8 @@ class ApiServer:
         ignorant: how many access reviews are refused first, as before roles are read.
         raw: the body of a list, by path.
         conflicts: how many merge patches find an object that has changed.
+        model: the namespace of the model.
+        labelled_by_juju: whether Juju's webhook overwrites a label, as before 3.6.13 (juju#21312).
     """
 
     def __init__(self) -> None:
@@ -59,6 +64,8 @@ class ApiServer:
         self.ignorant = 0
         self.raw: dict[str, bytes] = {}
         self.conflicts = 0
+        self.model = "kubeflow"
+        self.labelled_by_juju = False
         self._count = 0
         self._managed: dict[tuple[str, str], set[tuple[str, str]]] = {}
 
@@ -105,7 +112,7 @@ class ApiServer:
         return httpx2.Response(201, json=body | {"status": {"allowed": self._allows(**asked)}})
 
     def _act(self, request: httpx2.Request, path: str, body: dict[str, Any]) -> httpx2.Response:
-        present = self.objects.get(path.removesuffix("/token"))
+        present = (self.objects | self._standing()).get(path.removesuffix("/token"))
         match request.method:
             case "PATCH":
                 namespace = self._resource(path) == "namespaces"
@@ -136,7 +143,7 @@ class ApiServer:
         wanted = set(selector.split(",")) if selector else set[str]()
         found = [
             o
-            for at, o in (self.objects | self._slices()).items()
+            for at, o in (self.objects | self._standing()).items()
             if path in self._collections(at) and wanted <= self._selectable(o)
         ]
         return httpx2.Response(200, json={"items": found, "metadata": {}})
@@ -164,15 +171,25 @@ class ApiServer:
         assert request.url.params["force"] == "true"
         present = self.objects.get(path)
         self._count += 1
+        # Nobody asks it about webhook configurations.
+        if self.labelled_by_juju and body["kind"] != "MutatingWebhookConfiguration":
+            body["metadata"]["labels"]["app.kubernetes.io/managed-by"] = "juju"
         uid = present["metadata"]["uid"] if present else f"uid-{self._count}"
         body["metadata"] |= {"uid": uid, "manager": request.url.params["fieldManager"]}
         self.objects[path] = body
         return httpx2.Response(200 if present else 201, json=body)
 
-    def _slices(self) -> dict[str, dict[str, Any]]:
+    def _standing(self) -> dict[str, dict[str, Any]]:
+        """What Juju and Kubernetes make: the Service's endpoints and the model's namespace."""
         metadata = {"labels": {"kubernetes.io/service-name": "istio-aux"}}
         found = {"metadata": metadata, "addressType": "IPv4", "endpoints": self.endpoints}
-        return {"/apis/discovery.k8s.io/v1/namespaces/kubeflow/endpointslices/x": found}
+        identity = {"model.juju.is/id": MODEL_ID, "model.juju.is/name": self.model}
+        named = {"name": self.model, "uid": MODEL_UID, "labels": identity, "annotations": {}}
+        namespace = {"kind": "Namespace", "apiVersion": "v1", "metadata": named}
+        return {
+            f"/apis/discovery.k8s.io/v1/namespaces/{self.model}/endpointslices/x": found,
+            f"/api/v1/namespaces/{self.model}": namespace,
+        }
 
     def add_namespace(self, name: str, **labels: str) -> None:
         """Have a namespace whose labels somebody else has set."""

@@ -12,6 +12,7 @@ import httpx2
 import msgspec
 import pytest
 import yaml
+from cryptography import x509
 from istio_aux.status import ListedPod, page
 from ops import testing
 
@@ -21,7 +22,7 @@ import suspended
 import workload
 from charm import IstioAuxCharm
 
-from .apiserver import ApiServer
+from .apiserver import MODEL_ID, ApiServer
 
 ROOT = Path(__file__).parents[3]
 
@@ -123,6 +124,7 @@ class Unit:
     api: ApiServer
     process: Workload
     etc: Path
+    kubeconfig: Path
 
     def run(self, event: Any = None, **changes: Any) -> Any:
         """Change the state, emit an event (update-status by default); return the status."""
@@ -177,6 +179,20 @@ class Unit:
         found = (path for path in self.etc.rglob("*") if path.is_file())
         return {str(path.relative_to(self.etc)): path.read_text() for path in found}
 
+    def mount_namespace(self, name: str) -> None:
+        """Tell the charm's container in which namespace it is."""
+        text = self.kubeconfig.read_text()
+        self.kubeconfig.write_text(
+            text.replace('"namespace": "kubeflow"', f'"namespace": "{name}"')
+        )
+
+    @property
+    def served_names(self) -> list[str]:
+        """The names in the certificate that the workload serves."""
+        leaf = x509.load_pem_x509_certificate(self.files["tls/tls.crt"].encode())
+        names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return names.get_values_for_type(x509.DNSName)
+
     @property
     def settings(self) -> dict[str, Any]:
         """The workload's settings."""
@@ -190,7 +206,9 @@ def new_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Unit]:
     cluster["certificate-authority"] = str(tmp_path / "ca.crt")
     kubeconfig = {
         "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "contexts": [
+            {"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "kubeflow"}}
+        ],
         "clusters": [{"name": "c", "cluster": cluster}],
         "users": [{"name": "u", "user": {"token": "charm"}}],
     }
@@ -215,11 +233,11 @@ def new_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Unit]:
         leader=True,
         containers={testing.Container(workload.CONTAINER, can_connect=True, mounts=mounts)},
         relations={testing.PeerRelation("peers")},
-        model=testing.Model("kubeflow"),
+        model=testing.Model("kubeflow", uuid=MODEL_ID),
     )
     ctx: testing.Context[IstioAuxCharm] = testing.Context(Charm, app_name="istio-aux", **texts)
     with ctx:
-        yield Unit(ctx, state, api, process, etc)
+        yield Unit(ctx, state, api, process, etc, tmp_path / "kubeconfig")
 
 
 @pytest.fixture

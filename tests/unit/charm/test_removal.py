@@ -9,8 +9,6 @@ from ops import testing
 from .conftest import Unit
 
 ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
-# The charm first asks which Jobs are suspended, kind by kind.
-NO_JOBS = [httpx2.Response(200, json={"items": [], "metadata": {}}) for _ in range(7)]
 
 
 @pytest.mark.parametrize("leader", [True, False])
@@ -31,6 +29,24 @@ def test_the_last_unit_deletes_every_object_and_the_webhook_first(
 
     unit.remove()
     assert not unit.api.objects
+
+
+@pytest.mark.parametrize("event", ["stop", "remove"])
+def test_no_pod_is_refused_while_the_removal_takes_its_time(event: str, unit: Unit) -> None:
+    """With `Fail`, and without a workload from now on."""
+    unit.configure(failure_policy="Fail")
+    unit.api.calls.clear()
+
+    unit.remove(event)
+
+    webhook, jobs = (
+        next(i for i, call in enumerate(unit.api.calls) if call.startswith(what))
+        for what in (
+            "DELETE /apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/",
+            "GET /apis/batch/v1/jobs",
+        )
+    )
+    assert webhook < jobs
 
 
 def test_the_last_unit_deletes_the_lease_of_its_workload(unit: Unit) -> None:
@@ -85,7 +101,7 @@ def test_objects_of_another_application_stay(unit: Unit) -> None:
 @pytest.mark.parametrize("code", [401, 403, 404])
 def test_a_permission_that_juju_removed_does_not_stop_the_removal(code: int, unit: Unit) -> None:
     answer = httpx2.Response(code, json={"kind": "Status", "message": "no"})
-    unit.api.failures = [*NO_JOBS, answer]
+    unit.api.answers = {"list mutatingwebhookconfigurations": answer}
 
     unit.remove()
 
