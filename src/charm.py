@@ -103,7 +103,7 @@ class IstioAuxCharm(ops.CharmBase):
                 self._look()
             else:
                 self._problem = self._act(client, observed)
-        sidecar.answer(self, observed.asked, None if self._starting else self._answer)
+        sidecar.answer(self, self._inputs.asked, None if self._starting else self._answer)
         if self._problem:
             logger.warning("%s", self._problem.reason)
             if self._problem.wake:

@@ -102,5 +102,5 @@ def observe(charm: ops.CharmBase) -> Inputs:
         container_ready=charm.unit.get_container(CONTAINER).can_connect(),
         authority=certificates.read_authority(charm.model, leader=leader),
         control_planes=istio.control_planes(charm.model),
-        asked=sidecar.asked(charm),
+        asked=sidecar.asked(charm, namespace),
     )

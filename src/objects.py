@@ -25,6 +25,7 @@ from lightkube.resources.admissionregistration_v1 import (
     MutatingWebhookConfiguration,
     ValidatingAdmissionPolicy,
 )
+from lightkube.resources.core_v1 import Namespace
 from lightkube.resources.discovery_v1 import EndpointSlice
 
 import cluster
@@ -34,6 +35,7 @@ import probe
 import suspended
 from cluster import Problem
 from inputs import Inputs
+from relations import sidecar
 
 Capability = Literal["native", "classic", "unknown"]
 
@@ -54,12 +56,14 @@ logger = logging.getLogger(__name__)
 def resolve(
     client: Client, inputs: Inputs, transport: httpx2.BaseTransport | None = None
 ) -> Inputs | Problem:
-    """Return `inputs` with what the cluster and the workload say, on the leader.
+    """Return `inputs` with what the cluster says, and on the leader also the workload.
 
     The cluster is asked on every event, because it may be upgraded.
     """
-    if not inputs.leader:
-        return inputs
+    known = _with_verified(client, inputs)
+    if isinstance(known, Problem) or not inputs.leader:
+        return known
+    inputs = known
     owner = cluster.namespace_uid(client, inputs.model)
     if isinstance(owner, Problem):
         return owner
@@ -212,6 +216,16 @@ def ready_units(client: Client, app: str, model: str) -> dict[str, list[str]] | 
         return _addresses(end for found in slices for end in found.endpoints or ())
 
     return cluster.attempt(f"EndpointSlices of Service {app}", look)
+
+
+def _with_verified(client: Client, inputs: Inputs) -> Inputs | Problem:
+    """Return `inputs` with requests of other models granted or refused; asks only if there are."""
+    if all(one.application or one.refusal for one in inputs.asked):
+        return inputs
+    namespaces = cluster.attempt("Namespace", lambda: cluster.listed(client, Namespace))
+    if isinstance(namespaces, Problem):
+        return namespaces
+    return dataclasses.replace(inputs, asked=sidecar.verified(inputs.asked, namespaces))
 
 
 def _with_admission(

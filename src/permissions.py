@@ -37,13 +37,14 @@ def needed(model: str, *, leader: bool) -> tuple[Permission, ...]:
     every_unit = (
         Permission("get", "", "serviceaccounts", model),
         Permission("create", "", "serviceaccounts/token", model),
+        # To know whose model a request over the relation `sidecar` comes from.
+        Permission("list", "", "namespaces"),
     )
     if not leader:
         return every_unit
     every_leader = (
         *every_unit,
         Permission("get", "", "namespaces"),
-        Permission("list", "", "namespaces"),
         Permission("patch", "", "namespaces"),
         Permission("list", "discovery.k8s.io", "endpointslices", model),
     )

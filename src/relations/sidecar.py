@@ -5,41 +5,82 @@ The library has the interface; this module decides what istio-aux grants and ans
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import ops
 from charms.istio_aux.v0.sidecar import Mesh, SidecarProvider, SidecarRequest
 
+from cluster import Found
 from config import NEVER_INJECTED, Applications
 from probe import Probe
 
 ENDPOINT: Final = "sidecar"
 
 
+# How Juju marks the Namespace of a model. Models whose labels are of an older version than 2 have
+# the UUID as an annotation only (juju caas/kubernetes/provider createNamespace).
+_MODEL_ID: Final = "model.juju.is/id"
+_MODEL_NAME: Final = "model.juju.is/name"
+
+
 @dataclass(frozen=True)
 class Asked:
-    """What one relation asks for."""
+    """What one relation asks for.
+
+    `application` and `refusal` are both empty while it is unknown whose request it is.
+    """
 
     relation_id: int
-    application: Applications | None  # None if the request is refused.
+    application: Applications | None  # Its model is the namespace.
     refusal: str = ""
+    remote: str = ""  # The application at the other end, as Juju shows it.
+    remote_model: str = ""  # UUID of its model.
+    request: SidecarRequest | None = None
 
 
-def asked(charm: ops.CharmBase) -> tuple[Asked, ...]:
-    """Return what all relations ask for."""
+def asked(charm: ops.CharmBase, namespace: str) -> tuple[Asked, ...]:
+    """Return what all relations ask for; requests from other models need `verified`.
+
+    `namespace` is that of this model.
+    """
     found: list[Asked] = []
     for one in SidecarProvider(charm, ENDPOINT).requests():
         relation = charm.model.get_relation(ENDPOINT, one.relation_id)
         assert relation is not None  # The library has just found it.
-        if request := one.request:
-            application = Applications(request.model, (request.application,))
-            refusal = _refusal(request, relation.app.name, charm.model.name)
-        else:
-            application, refusal = None, one.reason
-        found.append(Asked(one.relation_id, None if refusal else application, refusal))
+        remote, request = relation.app.name, one.request
+        if request is None:
+            found.append(Asked(one.relation_id, None, one.reason))
+            continue
+        try:
+            uuid = relation.remote_model.uuid
+        except ops.ModelError as error:
+            refusal = f"{remote}: its model is not known: {str(error).partition(chr(10))[0]}"
+            found.append(Asked(one.relation_id, None, refusal))
+            continue
+        this = Asked(one.relation_id, None, "", remote, uuid, request)
+        if uuid == charm.model.uuid:
+            this = _of_this_model(this, request, charm.model.name, namespace)
+        found.append(this)
     return tuple(found)
+
+
+def verified(asked: Iterable[Asked], namespaces: Iterable[Found]) -> tuple[Asked, ...]:
+    """Return `asked` with each request from another model granted or refused.
+
+    An application may ask for itself, in the namespace of its own model. Its databag says what its
+    charm likes, so Juju's UUID of its model has to be that of the namespace. (Juju hides the name
+    of an application in another model, so that part stands unverified.)
+    """
+    by_name = {namespace.name: namespace for namespace in namespaces}
+    return tuple(
+        one
+        if one.application or one.refusal or one.request is None
+        else _of_another_model(one, one.request, by_name)
+        for one in asked
+    )
 
 
 def answer(charm: ops.CharmBase, asked: Iterable[Asked], probe: Probe | None) -> None:
@@ -62,9 +103,9 @@ def answer(charm: ops.CharmBase, asked: Iterable[Asked], probe: Probe | None) ->
 
 def _mesh(asked: Asked, probe: Probe | None) -> Mesh | None:
     """Return the answer, None while it is unknown."""
-    if asked.application is None:
+    if asked.refusal:
         return Mesh(live=False, reason=asked.refusal)
-    if probe is None:
+    if asked.application is None or probe is None:
         return None
     if why := probe.ignorance():
         return Mesh(live=False, reason=why)
@@ -83,13 +124,47 @@ def _mesh(asked: Asked, probe: Probe | None) -> Mesh | None:
     )
 
 
-def _refusal(request: SidecarRequest, remote: str, model: str) -> str:
-    """Return why `remote` may not ask for this, or the empty text.
+def _of_this_model(asked: Asked, request: SidecarRequest, model: str, namespace: str) -> Asked:
+    if request.model not in {model, namespace}:
+        return _refused(asked, f"model {request.model}: expected its own model, {model}")
+    if request.application != asked.remote:
+        return _refused(asked, f"application {request.application}: expected its own name")
+    return _granted(asked, request, namespace)
 
-    Juju shows the real name of the other side only within a model.
-    """
-    if request.model == model and request.application != remote:
-        return f"{remote}: application {request.application}: expected its own name"
-    if request.model in NEVER_INJECTED:
-        return f"{remote}: model {request.model}: expected one that Istio does not ignore"
-    return ""
+
+def _of_another_model(
+    asked: Asked, request: SidecarRequest, namespaces: Mapping[str, Found]
+) -> Asked:
+    claimed = namespaces.get(request.model)
+    if claimed and _model_id(claimed) == asked.remote_model:
+        return _granted(asked, request, claimed.name)
+    # The namespace of a controller's model does not have the model's name.
+    others = [
+        found.name
+        for found in namespaces.values()
+        if _model_id(found) == asked.remote_model and found.labels.get(_MODEL_NAME) == request.model
+    ]
+    if len(others) == 1:
+        return _granted(asked, request, others[0])
+    if claimed and not _model_id(claimed):
+        return _refused(
+            asked, f"model {request.model}: not known: its namespace has no label {_MODEL_ID}"
+        )
+    why = "expected its own model" if claimed else "not known: it has no namespace in this cluster"
+    return _refused(asked, f"model {request.model}: {why}")
+
+
+def _granted(asked: Asked, request: SidecarRequest, namespace: str) -> Asked:
+    if namespace in NEVER_INJECTED:
+        return _refused(asked, f"model {namespace}: expected one that Istio does not ignore")
+    application = Applications(namespace, (request.application,))
+    return dataclasses.replace(asked, application=application)
+
+
+def _refused(asked: Asked, why: str) -> Asked:
+    return dataclasses.replace(asked, refusal=f"{asked.remote}: {why}")
+
+
+def _model_id(namespace: Found) -> str:
+    """Return the UUID of the model that the namespace belongs to, empty if that is unknown."""
+    return namespace.labels.get(_MODEL_ID) or namespace.annotations.get(_MODEL_ID) or ""

@@ -12,19 +12,32 @@ from ops import testing
 from .conftest import Unit, Workload, active
 from .test_reconcile import fail_checks
 
+COS_ID = "c05c05c0-0000-4000-8000-000000000001"
 
-def asking(application: str, model: str = "kubeflow", remote: str = "") -> testing.Relation:
+
+def asking(
+    application: str, model: str = "kubeflow", remote: str = "", uuid: str | None = None
+) -> testing.Relation:
+    """A relation that asks for this; `uuid` is that of another model."""
     return testing.Relation(
         "sidecar",
         remote_app_name=remote or application,
         remote_app_data={"application": application, "model": model},
+        remote_model_uuid=uuid,
     )
 
 
 TENSORBOARD = asking("tensorboard")
+ID = "model.juju.is/id"
 NAME = "expected up to 63 lower-case letters, digits and hyphens"
 # Across models, Juju replaces the name of the remote application by a token.
-GRAFANA = asking("grafana", "cos", remote="remote-6f1d")
+GRAFANA = asking("grafana", "cos", remote="remote-6f1d", uuid=COS_ID)
+
+
+@pytest.fixture(autouse=True)
+def cos(new_unit: Unit) -> None:
+    """Another model."""
+    new_unit.api.add_namespace("cos", **{ID: COS_ID, "model.juju.is/name": "cos"})
 
 
 def state_of(name: str, model: str = "kubeflow", **more: Any) -> dict[str, Any]:
@@ -116,15 +129,15 @@ def test_each_charm_reads_what_the_workload_knows_of_its_application(unit: Unit)
             "tensorboard: application minio: expected its own name",
         ),
         (
-            asking("coredns", "kube-system", remote="remote-6f1d"),
-            "remote-6f1d: model kube-system: expected one that Istio does not ignore",
+            asking("tensorboard", "cos"),
+            "tensorboard: model cos: expected its own model, kubeflow",
         ),
         (
             asking("*", remote="tensorboard"),
             f'tensorboard: application "*": {NAME}',
         ),
     ],
-    ids=["another's pods", "a model that is never injected", "unreadable"],
+    ids=["another's pods", "another model's pods", "unreadable"],
 )
 def test_a_refused_request_is_answered_with_the_reason(
     relation: testing.Relation, refusal: str, unit: Unit
@@ -134,6 +147,111 @@ def test_a_refused_request_is_answered_with_the_reason(
     assert told(unit, relation) == Mesh(live=False, reason=refusal)
     assert named(unit) == []
     assert injected(unit) == set()
+
+
+@pytest.mark.parametrize(
+    ("labels", "refusal"),
+    [
+        ({ID: "of-somebody-else"}, "expected its own model"),
+        ({}, f"not known: its namespace has no label {ID}"),
+        (None, "not known: it has no namespace in this cluster"),
+    ],
+    ids=["another's", "nobody's", "not here"],
+)
+@pytest.mark.parametrize("leader", [True, False])
+def test_an_application_asks_for_no_model_but_its_own(
+    labels: dict[str, str] | None, refusal: str, leader: bool, unit: Unit
+) -> None:
+    """Across models the other side writes what it likes; Juju says which model it is in."""
+    if labels is not None:
+        unit.api.add_namespace("victim", **labels)
+    claim = asking("wallet", "victim", remote="remote-6f1d", uuid=COS_ID)
+
+    unit.run(
+        unit.on.relation_changed(claim), relations={*unit.state.relations, claim}, leader=leader
+    )
+
+    assert named(unit) == []
+    assert injected(unit) == set()
+    why = f"remote-6f1d: model victim: {refusal}"
+    assert unit.state.unit_status == active(f"; not granted: {why}")
+    assert told(unit, claim) == (Mesh(live=False, reason=why) if leader else None)
+
+
+def test_this_model_is_nobody_elses(unit: Unit) -> None:
+    claim = asking("istio-aux", "kubeflow", remote="remote-6f1d", uuid=COS_ID)
+
+    assert unit.relate(claim) == active(
+        "; not granted: remote-6f1d: model kubeflow: expected its own model"
+    )
+
+
+def test_a_model_that_istio_ignores_gets_nothing(unit: Unit) -> None:
+    unit.api.add_namespace("kube-system", **{ID: "of-the-system"})
+
+    assert unit.relate(
+        asking("coredns", "kube-system", remote="remote-6f1d", uuid="of-the-system")
+    ) == active(
+        "; not granted: remote-6f1d: model kube-system: expected one that Istio does not ignore"
+    )
+
+
+def test_the_model_of_a_controller_is_found_by_its_id(unit: Unit) -> None:
+    """Its name is `controller`, and its namespace is not."""
+    labels = {ID: "of-the-controller", "model.juju.is/name": "controller"}
+    unit.api.add_namespace("controller-lab", **labels)
+
+    unit.relate(asking("traefik", "controller", remote="remote-6f1d", uuid="of-the-controller"))
+
+    assert named(unit) == ["controller-lab/traefik"]
+
+
+def test_a_model_of_an_older_juju_is_known_by_an_annotation(unit: Unit) -> None:
+    """Juju's labels before version 2 have no UUID."""
+    unit.api.add_namespace("old")
+    unit.api.objects["/api/v1/namespaces/old"]["metadata"]["annotations"][ID] = "of-old"
+
+    unit.relate(asking("minio", "old", remote="remote-6f1d", uuid="of-old"))
+
+    assert named(unit) == ["old/minio"]
+
+
+def test_a_request_that_was_granted_stays_while_the_cluster_does_not_answer(unit: Unit) -> None:
+    unit.process.applications = [state_of("grafana", "cos")]
+    unit.relate(GRAFANA)
+    before = told(unit, GRAFANA)
+    assert before
+    assert before.live
+
+    unit.api.broken = {"list namespaces"}
+    assert isinstance(unit.run(), testing.WaitingStatus)
+
+    assert told(unit, GRAFANA) == before
+    assert named(unit) == ["cos/grafana"]
+
+
+def test_nothing_is_granted_before_the_cluster_answers(unit: Unit) -> None:
+    unit.api.broken = {"list namespaces"}
+
+    unit.relate(GRAFANA)
+
+    assert told(unit, GRAFANA) == UNKNOWN
+    assert named(unit) == []
+    assert injected(unit) == set()
+
+
+def test_a_juju_that_does_not_say_whose_request_it_is_grants_nothing(unit: Unit) -> None:
+    """Before 3.6.2."""
+    unit.ctx.juju_version = "3.6.1"
+
+    unit.relate(TENSORBOARD)
+
+    assert named(unit) == []
+    assert told(unit) == Mesh(
+        live=False,
+        reason="tensorboard: its model is not known: "
+        "Relation.remote_model is only available on Juju >= 3.6.2",
+    )
 
 
 UNKNOWN = Mesh(live=False, reason="not known yet whether Istio injects")

@@ -48,7 +48,10 @@ Requirer application databag, written by the leader:
 | key | value |
 |---|---|
 | `application` | name of the asking application, which Juju hides across models |
-| `model` | name of its model, which is the namespace of its pods |
+| `model` | name of its model |
+
+istio-aux grants nothing but that: it compares the request with what Juju says of the other side,
+and finds the namespace of the pods by the UUID of the model.
 
 Provider application databag, written by the leader:
 
@@ -79,7 +82,7 @@ LIBID = "5d0f6f0c3b5a4b0f9d6c2a7e8b1f4c93"
 # Incremented with every incompatible change of the interface or of this module.
 LIBAPI = 0
 # Incremented with every other change.
-LIBPATCH = 4
+LIBPATCH = 5
 PYDEPS: list[str] = []
 
 # The names become the value of a label and the name of a namespace (apimachinery
