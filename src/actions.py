@@ -102,7 +102,7 @@ class Actions(ops.Object):
     def _page_of_leader(self, event: ops.ActionEvent) -> Page:
         """Ask the other units: only the one that holds the Lease knows stuck pods."""
         with cluster.connect(self._kubernetes) as client:
-            units = objects.ready_units(client, self._charm.app.name, self._charm.model.name)
+            units = objects.ready_units(client, self._charm.app.name, cluster.namespace())
         if isinstance(units, Problem):
             raise RefusedError(units.reason)
         failures: list[str] = []
@@ -140,7 +140,7 @@ class Actions(ops.Object):
         results: dict[str, str] = {}
         ignored: Iterable[str] = ()
         try:
-            options = config.load(self._charm.config, self._charm.model.name)
+            options = config.load(self._charm.config, cluster.namespace())
             ignored = options.ignore_containers
             answer = probe.ask(probe.STATUS_URL, self._transport)
             results["new-pods"] = _start(options.start_mode, answer)
