@@ -1,4 +1,4 @@
-"""The application's certificate authority, the units' certificates, and when a token is renewed.
+"""The application's certificate authority, the units' certificates, and when a token is late.
 
 One webhook configuration has one caBundle for all units, so the application has one authority.
 The leader keeps it in a Juju secret, and each unit signs its own leaf certificate. Everything is
@@ -155,25 +155,20 @@ def usable(leaf: Leaf, authority: Authority, names: tuple[str, ...], now: dateti
     )
 
 
-def token_is_due(token: str, account_uid: str, now: datetime) -> bool:
-    """Tell whether the bearer token of a ServiceAccount needs a replacement.
+def token_is_late(token: str, now: datetime) -> bool:
+    """Tell whether three quarters of a token's life are over.
 
-    It does if it is not a token, if it belongs to an earlier account of the same name (deleting an
-    account voids its tokens), or after half its life. The API server checks the signature.
+    The workload renews its token after half its life; here, it has failed for long.
     """
     try:
         payload = token.split(".")[1]
         claims: dict[str, Any] = json.loads(
             base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))
         )
-        uid, issued, expires = (
-            claims["kubernetes.io"]["serviceaccount"]["uid"],
-            float(claims["iat"]),
-            float(claims["exp"]),
-        )
+        issued, expires = float(claims["iat"]), float(claims["exp"])
     except (IndexError, KeyError, TypeError, ValueError):
         return True
-    return uid != account_uid or now.timestamp() > (issued + expires) / 2
+    return now.timestamp() > issued + (expires - issued) * 3 / 4
 
 
 def _chain(certificate: Certificate, authority: Authority) -> str:

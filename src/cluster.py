@@ -20,7 +20,7 @@ from lightkube.codecs import AnyResource
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.generic_resource import create_namespaced_resource  # pyright: ignore[reportUnknownVariableType]
-from lightkube.models.authentication_v1 import TokenRequestSpec
+from lightkube.models.authentication_v1 import TokenRequestSpec, TokenReviewSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.admissionregistration_v1 import (
     MutatingAdmissionPolicy,
@@ -29,6 +29,7 @@ from lightkube.resources.admissionregistration_v1 import (
     ValidatingAdmissionPolicy,
     ValidatingAdmissionPolicyBinding,
 )
+from lightkube.resources.authentication_v1 import TokenReview
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Namespace, ServiceAccount, ServiceAccountToken
 from lightkube.resources.rbac_authorization_v1 import (
@@ -70,7 +71,8 @@ NOT_EVERYWHERE: Final[dict[type[Any], str]] = {
     PeerAuthentication: "Istio",
 }
 
-# The workload outlives its charm by a day; the API server may grant less.
+# As long as the workload's `kube/token_renewal.py` asks for, and `policy.yaml.j2` allows. The API
+# server may grant less.
 TOKEN_LIFE_SECONDS: Final = 24 * 60 * 60
 
 # Answers that pass: the object does not exist yet, its kind is being removed (405), a conflict,
@@ -281,14 +283,21 @@ def namespace_uid(client: Client, name: str) -> str | Problem:
     return attempt(f"Namespace {name}", get)
 
 
-def account_uid(client: Client, name: str, model: str) -> str | Problem:
-    """Return the UID of a ServiceAccount."""
+def accepts(client: Client, token: str, account: str, model: str) -> bool | Problem:
+    """Tell whether the API server takes `token` for one of this ServiceAccount (TokenReview API).
 
-    def get() -> str:
-        metadata = client.get(ServiceAccount, name, namespace=model).metadata
-        return (metadata.uid if metadata else None) or ""
+    It does not if the token expired, if the account was deleted since, even if another one has its
+    name, or if the API server signs with another key by now.
+    """
+    review = TokenReview(spec=TokenReviewSpec(token=token))
 
-    return attempt(f"ServiceAccount {name}", get)
+    def ask() -> bool:
+        answer = client.create(review).status
+        if answer is None or not answer.authenticated or answer.user is None:
+            return False
+        return answer.user.username == f"system:serviceaccount:{model}:{account}"
+
+    return attempt(f"TokenReview for ServiceAccount {account}", ask) if token else False
 
 
 def request_token(client: Client, account: str, model: str) -> str | Problem:

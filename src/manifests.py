@@ -17,7 +17,7 @@ import yaml
 from lightkube import codecs
 from lightkube.codecs import AnyResource
 
-import cluster  # noqa: F401  # pyright: ignore[reportUnusedImport]  tells `codecs` of Istio's kind
+import cluster  # It also tells `codecs` of Istio's kind.
 import rules
 from config import NAME_LABEL, NEVER_INJECTED, NEVER_SELECTED, Applications
 
@@ -132,6 +132,8 @@ def render_access(values: Values) -> list[AnyResource]:
         ),
         proxy=rules.PROXY,
         commands=QUIT_COMMANDS,
+        token_life=cluster.TOKEN_LIFE_SECONDS,
+        token_hours=cluster.TOKEN_LIFE_SECONDS // 3600,
     )
     if values.repairs_jobs:
         policy += _render(

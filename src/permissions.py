@@ -35,7 +35,7 @@ class Permission:
 def needed(model: str, *, leader: bool) -> tuple[Permission, ...]:
     """Return what a unit needs; the leader also writes the owned objects."""
     every_unit = (
-        Permission("get", "", "serviceaccounts", model),
+        Permission("create", "authentication.k8s.io", "tokenreviews"),
         Permission("create", "", "serviceaccounts/token", model),
         # To know whose model a request over the relation `sidecar` comes from.
         Permission("list", "", "namespaces"),

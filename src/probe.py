@@ -88,6 +88,8 @@ class Probe:
     suspended_jobs: tuple[str, ...] = ()
     applications: tuple[Application, ...] = ()
     lease_holder: str = ""  # A name for people; empty if nobody leads.
+    token_trouble: str = ""  # Why the workload does not renew its token although it should.
+    token_expires: str = ""
     version: str = ""
 
     def ignorance(self) -> str:
@@ -186,6 +188,8 @@ def _decode(body: bytes) -> Probe:
         ),
         applications=tuple(map(_application, status.get("applications", ()))),
         lease_holder=status.get("lease-holder", ""),
+        token_trouble=status.get("token-trouble", ""),
+        token_expires=status.get("token-expires") or "",
         version=status["version"],
     )
 

@@ -99,6 +99,7 @@ def settings(config: Config, names: Names) -> dict[str, Any]:
         "tls-certificate": TLS_CERTIFICATE,
         "tls-key": TLS_KEY,
         "kubeconfig": KUBECONFIG,
+        "renew-token": True,
         "pebble-socket": _PEBBLE_SOCKET,
     }
 
@@ -126,7 +127,7 @@ def files(
                 },
             }
         ],
-        # The workload reads the token's file again when it changes.
+        # The workload renews this token itself, and reads the file again when it changes.
         "users": [{"name": "workload", "user": {"tokenFile": TOKEN}}],
         "contexts": [{"name": "default", "context": {"cluster": "cluster", "user": "workload"}}],
         "current-context": "default",
@@ -278,10 +279,10 @@ def check_is_up(container: ops.Container) -> bool:
 def _access(client: Client, token: str, inputs: Inputs) -> Access | Problem:
     """Return how the workload reaches the API server, with `token` while that is good."""
     account = manifests.service_account(inputs.app)
-    uid = cluster.account_uid(client, account, inputs.model)
-    if isinstance(uid, Problem):
-        return uid
-    if certificates.token_is_due(token, uid, inputs.now):
+    good = cluster.accepts(client, token, account, inputs.model)
+    if isinstance(good, Problem):
+        return good
+    if not good or certificates.token_is_late(token, inputs.now):
         answer = cluster.request_token(client, account, inputs.model)
         if isinstance(answer, Problem):
             return answer

@@ -70,6 +70,13 @@ class Account:
         lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
         return _refusal(self._http.post(path, params={"dryRun": "All"}, json=lease))
 
+    def request_token(self, account: str, **spec: Any) -> str:
+        """Request a token for a ServiceAccount (`namespace/name`); returns as `connect` does."""
+        namespace, _, name = account.partition("/")
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        return _refusal(self._http.post(path, json=request))
+
     def evict(self, pod: Pod, *preconditions: str) -> str:
         """Ask for the eviction of a pod, which stays, if these fields of it are as they were."""
         assert pod.metadata

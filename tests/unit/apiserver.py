@@ -50,6 +50,7 @@ class ApiServer(Store):
         forwards: ``(namespace, pod, port, head)`` of all HTTP requests that were forwarded.
         on_forward: answers a forwarded request.
         tokens: the bearer tokens that came, in order.
+        grants: makes the token that a ServiceAccount is granted, of its name and the spec.
     """
 
     def __init__(self) -> None:
@@ -64,6 +65,7 @@ class ApiServer(Store):
         self.forwards: list[tuple[str, str, int, str]] = []
         self.on_forward: podverbs.Forward = podverbs.agent_quits
         self.tokens: list[str] = []
+        self.grants: Callable[[str, Object], str] = lambda account, _spec: f"token of {account}"
         self._stack = AsyncExitStack()
         self._port = 0
         self._clients: Path | None = None
@@ -169,10 +171,8 @@ class ApiServer(Store):
         match request.path.strip("/").split("/"):
             case ["apis", "events.k8s.io", "v1", *_]:
                 return self._event(await request.json())
-            case ["api", "v1", "namespaces", namespace, "pods", pod, *subresource]:
-                return await self._pod(request, namespace, pod, *subresource)
-            case ["api", "v1", "namespaces", namespace, "pods"]:
-                return await self.collection(request, "pods", namespace)
+            case ["api", "v1", "namespaces", namespace, kind, *name]:
+                return await self._namespaced(request, namespace, kind, *name)
             case ["apis", "coordination.k8s.io", "v1", "namespaces", namespace, "leases", *name]:
                 return await self._lease(request, namespace, *name)
             case [
@@ -180,6 +180,20 @@ class ApiServer(Store):
                 "mutatingwebhookconfigurations" as resource,
             ] | ["api", "v1", "pods" | "namespaces" as resource]:  # fmt: skip
                 return await self.collection(request, resource, "")
+        return refusal(404, "NotFound", "the server could not find the requested resource")
+
+    async def _namespaced(
+        self, request: web.Request, namespace: str, kind: str, name: str = "", *subresource: str
+    ) -> web.StreamResponse:
+        match kind, subresource:
+            case "pods", _ if name:
+                return await self._pod(request, namespace, name, *subresource)
+            case "pods", _:
+                return await self.collection(request, kind, namespace)
+            case "serviceaccounts", ("token",):
+                spec = (await request.json())["spec"]
+                granted = {"status": {"token": self.grants(f"{namespace}/{name}", spec)}}
+                return web.json_response(granted, status=201)
         return refusal(404, "NotFound", "the server could not find the requested resource")
 
     async def _lease(

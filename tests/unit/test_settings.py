@@ -49,7 +49,7 @@ def test_every_key_is_taken(file: Path) -> None:
         f"start-mode: native\nwebhook-configuration: {LONG_NAME}\n"
         "race-policy: restart\nrestart-jobs: true\nroot-namespace: istio-system\n"
         "applications: /etc/istio-aux/applications\napplication: kubeflow/istio-aux\n"
-        "pebble-socket: /charm/container/pebble.socket\n",
+        "pebble-socket: /charm/container/pebble.socket\nrenew-token: true\n",
     )
     assert settings == Settings(
         tls_certificate=Path("/tls/tls.crt"),
@@ -57,6 +57,7 @@ def test_every_key_is_taken(file: Path) -> None:
         webhook_address=HostPort("::1", 9443),
         status_address=HostPort("", 0),
         kubeconfig=Path("/etc/kubeconfig"),
+        renew_token=True,
         namespace_selector=selectors.parse("!off,team in (a,b)"),
         start_mode=StartMode.NATIVE,
         webhook_configuration=LONG_NAME,

@@ -71,7 +71,8 @@ class ApiServer:
 
     @property
     def writes(self) -> list[str]:
-        return [c for c in self.calls if not c.startswith("GET") and "selfsubject" not in c]
+        reviews = ("selfsubjectaccessreviews", "tokenreviews")
+        return [c for c in self.calls if not c.startswith("GET") and not c.endswith(reviews)]
 
     def kinds(self) -> list[str]:
         return sorted(o["kind"] for o in self.objects.values())
@@ -100,7 +101,8 @@ class ApiServer:
             return self._status(403, "Forbidden", f"{resource} is forbidden: cannot {verb}")
         if f"{verb} {resource}" in self.broken:
             return self._status(503, "ServiceUnavailable", "etcd is slow")
-        response = self._act(request, path, body)
+        tokens = resource == "tokenreviews"
+        response = self._review_token(body) if tokens else self._act(request, path, body)
         self.moments.append(set(self.kinds()))
         return response
 
@@ -110,6 +112,25 @@ class ApiServer:
             return self._status(403, "Forbidden", "selfsubjectaccessreviews is forbidden")
         asked = body["spec"]["resourceAttributes"]
         return httpx2.Response(201, json=body | {"status": {"allowed": self._allows(**asked)}})
+
+    def _review_token(self, body: dict[str, Any]) -> httpx2.Response:
+        """Take what `_act` granted until it expires or its account is another one."""
+        try:
+            claims = json.loads(
+                base64.urlsafe_b64decode(body["spec"]["token"].split(".")[1] + "==")
+            )
+        except (IndexError, ValueError):
+            claims: dict[str, Any] = {"exp": 0}
+        owners = [
+            o["metadata"]
+            for o in self.objects.values()
+            if claims["exp"] > time.time()
+            and o["kind"] == "ServiceAccount"
+            and o["metadata"]["uid"] == claims["kubernetes.io"]["serviceaccount"]["uid"]
+        ]
+        names = [f"system:serviceaccount:{o['namespace']}:{o['name']}" for o in owners]
+        status = {"authenticated": bool(names), "user": {"username": "".join(names)}}
+        return httpx2.Response(201, json=body | {"status": status})
 
     def _act(self, request: httpx2.Request, path: str, body: dict[str, Any]) -> httpx2.Response:
         present = (self.objects | self._standing()).get(path.removesuffix("/token"))
@@ -246,7 +267,8 @@ class ApiServer:
             "mpijobs", "mutatingadmissionpolicies", "mutatingadmissionpolicybindings",
             "mutatingwebhookconfigurations", "namespaces", "paddlejobs", "pods", "pytorchjobs",
             "peerauthentications", "rolebindings", "roles", "serviceaccounts", "tfjobs",
-            "validatingadmissionpolicies", "validatingadmissionpolicybindings", "xgboostjobs",
+            "tokenreviews", "validatingadmissionpolicies", "validatingadmissionpolicybindings",
+            "xgboostjobs",
         }  # fmt: skip
 
     @staticmethod

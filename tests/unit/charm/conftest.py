@@ -65,6 +65,7 @@ class Workload:
         self.unmeshed_unknown = 0
         self.suspended: list[dict[str, str]] = []
         self.applications: list[dict[str, Any]] = []
+        self.token_trouble = ""
         self.unsaid: set[str] = set()
         self.pods: list[ListedPod] = []
         self.leads = True  # Whether it is this unit's process that holds the Lease.
@@ -95,6 +96,8 @@ class Workload:
             "suspended-jobs": self.suspended,
             "applications": self.applications,
             "lease-holder": "istio-aux-1_5e6f",
+            "token-expires": SINCE,
+            "token-trouble": self.token_trouble,
             "version": "1.2.3",
         }
         return httpx2.Response(

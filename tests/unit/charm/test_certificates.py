@@ -11,17 +11,20 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import httpx2
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from istio_aux.kube import token_renewal
 from ops import testing
 
 import certificates
+import cluster
 from certificates import Authority, Leaf
 
 from .apiserver import ApiServer, jwt
-from .conftest import Unit
+from .conftest import ROOT, Unit
 
 NAMES = certificates.service_names("istio-aux", "kubeflow")
 NOW = datetime.now(UTC)
@@ -233,40 +236,64 @@ def test_a_follower_uses_the_newest_authority(unit: Unit) -> None:
 
 
 @pytest.mark.parametrize(
-    ("token", "due"),
+    ("token", "late"),
     [
         pytest.param("", True, id="there is none"),
         pytest.param("no.token", True, id="it is no token"),
         pytest.param("e30.e30.sig", True, id="it says nothing about itself"),
-        pytest.param(jwt("uid", 900, 1200), False, id="a third is used up"),
-        pytest.param(jwt("uid", 800, 1100), True, id="two thirds are used up"),
-        pytest.param(jwt("uid", 100, 200), True, id="it expired"),
-        pytest.param(jwt("other", 900, 1200), True, id="its account was created again"),
+        pytest.param(jwt("uid", 800, 1100), False, id="two thirds are used up"),
+        pytest.param(jwt("uid", 800, 1050), True, id="four fifths are used up"),
     ],
 )
-def test_a_token_is_due_when(token: str, due: bool) -> None:
-    assert certificates.token_is_due(token, "uid", datetime.fromtimestamp(1000, UTC)) is due
+def test_a_token_is_late_when(token: str, late: bool) -> None:
+    assert certificates.token_is_late(token, datetime.fromtimestamp(1000, UTC)) is late
 
 
-def test_a_token_is_good_for_half_a_day(unit: Unit) -> None:
+@pytest.mark.parametrize(
+    ("issued", "expires", "replaced"),
+    [
+        # The workload renews it after half its life; until then both leave it alone.
+        pytest.param(-50_000, 30_000, False, id="it is the workload's turn"),
+        pytest.param(-70_000, 16_000, True, id="the workload has failed for long"),
+        pytest.param(-90_000, -3_600, True, id="it expired"),
+    ],
+)
+def test_the_charm_replaces_a_token_only_where_the_workload_does_not(
+    issued: float, expires: float, replaced: bool, unit: Unit
+) -> None:
     uid = unit.api.one("ServiceAccount")["metadata"]["uid"]
-
-    def due_in(hours: float) -> bool:
-        later = datetime.fromtimestamp(time.time() + hours * 3600, UTC)
-        return certificates.token_is_due(unit.files["token"], uid, later)
-
-    assert not due_in(11.9)
-    assert due_in(12.1)
-
-
-def test_an_old_token_is_replaced(unit: Unit) -> None:
-    uid = unit.api.one("ServiceAccount")["metadata"]["uid"]
-    old = jwt(uid, time.time() - 50_000, time.time() + 30_000)
+    old = jwt(uid, time.time() + issued, time.time() + expires)
     (unit.etc / "token").write_text(old)
 
     unit.run()
 
-    assert unit.files["token"] != old
+    assert (unit.files["token"] != old) is replaced
+
+
+def test_a_token_that_the_workload_renewed_is_not_written_over(unit: Unit) -> None:
+    uid = unit.api.one("ServiceAccount")["metadata"]["uid"]
+    renewed = jwt(uid, time.time() + 1, time.time() + 86_401)
+    (unit.etc / "token").write_text(renewed)
+    unit.api.calls.clear()
+
+    unit.configure(quit_grace=5)
+
+    assert unit.files["token"] == renewed
+    assert not [call for call in unit.api.calls if call.endswith("/token")]
+
+
+def test_a_token_that_the_api_server_does_not_take_any_more_is_replaced(unit: Unit) -> None:
+    """It may sign with another key since, as after its certificates were made again."""
+    before = unit.files["token"]
+    answer = {
+        "status": {"authenticated": False, "error": "invalid signature"},
+        "spec": {"token": before},
+    }
+    unit.api.answers["create tokenreviews"] = httpx2.Response(201, json=answer)
+
+    unit.run()
+
+    assert unit.files["token"] != before
 
 
 def test_an_account_that_was_deleted_gets_a_new_token(unit: Unit) -> None:
@@ -277,6 +304,29 @@ def test_an_account_that_was_deleted_gets_a_new_token(unit: Unit) -> None:
     unit.run()
 
     assert unit.files["token"] != before
+
+
+def test_a_container_that_was_emptied_gets_a_new_token(unit: Unit) -> None:
+    (unit.etc / "token").unlink()
+
+    unit.run()
+
+    assert jwt("", 0, 0).count(".") == unit.files["token"].count(".") == 2
+
+
+def test_what_the_units_hold_outlasts_a_week_without_a_controller(authority: Authority) -> None:
+    """And SECURITY.md says by how much: a leaf is renewed, at the latest, after half its life."""
+    half = certificates.LEAF_VALIDITY / 2
+    leaf = certificates.issue(authority, NAMES)
+
+    assert certificates.usable(leaf, authority, NAMES, NOW + half - timedelta(hours=1))
+    assert half > timedelta(days=7)
+    text = (ROOT / "SECURITY.md").read_text()
+    assert f"valid for {certificates.LEAF_VALIDITY.days} days" in text
+    assert f"lasts for at least {half.days} days" in text
+    hours = cluster.TOKEN_LIFE_SECONDS // 3600
+    assert cluster.TOKEN_LIFE_SECONDS == token_renewal.LIFE
+    assert f"valid for {hours} hours" in text
 
 
 def test_a_follower_waits_for_the_account(unit: Unit) -> None:

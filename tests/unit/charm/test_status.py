@@ -10,7 +10,7 @@ from ops import testing
 
 import config
 
-from .conftest import WELL, Unit, active
+from .conftest import SINCE, WELL, Unit, active
 
 CONTAINERS = "expected container names separated by commas, such as cloud-sql-proxy,vault-agent"
 
@@ -167,10 +167,14 @@ JOBS = [
             {"suspended": JOBS},
             "; suspended for their sidecar: a/mnist, a/resnet, b/bert and 1 more",
         ),
+        (
+            {"token_trouble": "403 Forbidden: serviceaccounts is forbidden"},
+            f"; token expires {SINCE}, not renewed: 403 Forbidden: serviceaccounts is forbidden",
+        ),
         # An older image.
         ({"unsaid": {"lost-pods", "blocked-pods", "called-before-us"}}, ""),
     ],
-    ids=["pods", "unmeshed pods", "jobs", "an older image"],
+    ids=["pods", "unmeshed pods", "jobs", "token", "an older image"],
 )
 def test_the_status_reports_the_workloads_answer(
     answer: dict[str, Any], said: str, unit: Unit

@@ -65,6 +65,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     webhook_address: HostPort = HostPort("0.0.0.0", 8443)  # noqa: S104  (it serves the cluster)
     status_address: HostPort = HostPort("0.0.0.0", 8080)  # noqa: S104  (kubelet probes it)
     kubeconfig: Path | None = None
+    renew_token: bool = False
     namespace_selector: selectors.Selector = selectors.parse("io.datastrophic/istio-aux=enabled")
     start_mode: StartMode = StartMode.AUTO
     webhook_configuration: str | None = None
@@ -195,6 +196,11 @@ OPTIONS = {
         _path,
         "how to reach the API server (default: the pod's own account); `--kubeconfig` wins; "
         "it and the files that it names are read again when they change",
+    ),
+    "renew-token": Option(
+        _flag,
+        "whether the ServiceAccount's token in the kubeconfig's `tokenFile` is renewed after half "
+        "its life, and written there",
     ),
     "namespace-selector": Option(
         selector,

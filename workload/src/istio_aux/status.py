@@ -66,6 +66,8 @@ class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
     lease_holder: str  # Empty if unknown or without a Lease.
     quit: QuitMode
     capability_why: str = ""
+    token_expires: datetime | None = None  # None: unknown, or this process does not renew it.
+    token_trouble: str = ""  # Why it is not renewed although it is due.
     version: str = version("istio-aux")
 
 
@@ -74,6 +76,7 @@ def shown(status: ProcessStatus) -> object:
     return (
         status.called_before_us,
         (status.capability, status.capability_why),
+        status.token_trouble,
         [
             (found.configuration, found.revision, found.state, found.why)
             for found in status.injectors

@@ -34,6 +34,8 @@ PROBE_WAYS = ("direct", "dry-run")
 # An answer with a sidecar, an answer without one, no answer.
 PROBE_OUTCOMES = ("injected", "refused", "unreachable")
 
+TOKEN_RENEWALS = ("renewed", "failed")
+
 # The first five are answered with 200, "malformed" with 200 or 400, all others with an error.
 REVIEW_OUTCOMES = (
     "native", "hold", "moved", "labelled", "unchanged", "malformed", "too-large", "timeout",
@@ -144,6 +146,13 @@ class Telemetry:
         )  # fmt: skip
 
         self.ready = gauge("ready", "Whether /readyz answers 200.")
+        self.token_renewals = counter(
+            "token_renewals", "Renewals of the process's own token.", outcome=TOKEN_RENEWALS
+        )
+        self.token_expires = gauge(
+            "token_expiration_timestamp_seconds",
+            "When the token expires that the process renews; 0: not known.",
+        )
         self.leader = gauge("leader", "Whether this process is the one that acts.")
         self.watch_restarts = counter(
             "watch_restarts", "Watches that started again, by reason.", reason=WATCH_REASONS

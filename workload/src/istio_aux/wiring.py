@@ -28,6 +28,7 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
 from istio_aux.kube.lease import Lease, identity
 from istio_aux.kube.objects import Key, T, key_of
+from istio_aux.kube.token_renewal import TokenRenewal
 from istio_aux.kube.watch import Handler, Watch
 from istio_aux.notices import Notices
 from istio_aux.quit import controller as quitting
@@ -94,6 +95,8 @@ class Wiring:
             if lease
             else None
         )  # fmt: skip
+        self._token = TokenRenewal(self.client, credentials, counted=self._renewed)
+        self.telemetry.token_expires.set_function(self._token_expires)
         self._lead(False)
         self.telemetry.ready.set_function(lambda: self._ready)
 
@@ -131,6 +134,8 @@ class Wiring:
         }
         if self._lease:
             works["lease"] = self._lease.run
+        if self._settings.renew_token:
+            works["token"] = self._token.run
         if file := self._settings.applications:
             works["applications"] = functools.partial(follow_applications, file, self._ask)
         if self._settings.pebble_socket:
@@ -177,6 +182,8 @@ class Wiring:
             leader=self._leads,
             lease_holder=self._lease.holder if self._lease else "",
             quit=self._settings.quit,
+            token_expires=self._token.expires,
+            token_trouble=self._token.trouble,
         )
 
     def pods(self, states: Collection[str]) -> tuple[list[status.ListedPod], bool]:
@@ -206,6 +213,13 @@ class Wiring:
 
     def _shown(self) -> object:
         return status.shown(self.status())
+
+    def _renewed(self, succeeded: bool) -> None:
+        outcome = "renewed" if succeeded else "failed"
+        self.telemetry.token_renewals.labels(outcome).inc()
+
+    def _token_expires(self) -> float:
+        return self._token.expires.timestamp() if self._token.expires else 0.0
 
     def _relabelled(self, namespace: str) -> None:
         self._repair.relabelled(namespace)

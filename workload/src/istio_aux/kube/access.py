@@ -40,6 +40,7 @@ class Access:
         tls: context with the cluster's CA and our client certificate, if any. All connections
             share it: to build one costs more than a handshake.
         token: returns the bearer token that is valid now, or None.
+        token_file: the file of a kubeconfig that the token is read from, if any.
         server_hostname: name in the server's certificate, if it is not the URL's.
         namespace: of the context.
         renewed: returns the access that replaces this one; None if this one stays valid.
@@ -49,6 +50,7 @@ class Access:
     server: str
     tls: ssl.SSLContext
     token: Callable[[], str | None]
+    token_file: Path | None = None
     server_hostname: str | None = None
     namespace: str = "default"
     renewed: Callable[[], Awaitable[Access]] | None = None
@@ -294,6 +296,7 @@ def _access(of_cluster: _Entry, of_user: _Entry, namespace: str) -> _Made:
         server=cluster.server.rstrip("/"),
         tls=presenting(*pair),
         token=token or (lambda: None),
+        token_file=of_user.beside(user.token_file) if user.token_file else None,
         server_hostname=cluster.tls_server_name,
         namespace=namespace,
     )
