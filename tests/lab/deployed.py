@@ -118,5 +118,5 @@ def has_webhook(client: Client, app: lab.juju.App) -> bool:
 
 def serving(client: Client, app: lab.juju.App) -> set[str]:
     """The addresses that the application's Service leads to."""
-    endpoints = client.get(EndpointSlice, app.name, namespace=app.model.name).endpoints
+    endpoints = client.get(EndpointSlice, app.name, namespace=app.model.namespace).endpoints
     return {e.addresses[0] for e in endpoints or [] if e.conditions and e.conditions.ready}

@@ -3,13 +3,23 @@
 dispatch, ops, the charm's venv, Pebble, kube-apiserver and RBAC.
 
 A stand-in for Juju, of which there is none in a package registry: enough of the agent and of the
-hook tools to run a packed charm's own `dispatch`. Beside what goes well it plays rights that come
-after config-changed (`App.trust(late=True)`), labels that are forced (`Model.force_labels`), hook
-tools that fail (`Model.failing`), secret-remove for what is gone (`App.secret_remove`), removal by
-force (`App.remove(force=True)`, `Model.destroy`). What it does not show: order and queueing of
-events as Juju has them, retries and backoff, `resolved`, leases and a real change of leader,
-authorisation by a controller, the clock of secret rotation, pod churn and rolling upgrades,
-offers between models, the exact wording of any Juju version.
+hook tools to run a packed charm's own `dispatch`. It plays what goes well, and
+
+* rights that come after config-changed (`App.trust(late=True)`); labels that are forced on what a
+  charm makes (`Model.force_labels`); a controller's model (`Model(..., namespace=...)`);
+* hook tools that fail (`Model.failing`); secret-remove once more, also for what is gone
+  (`App.secret_remove`), and what fails only at the commit; hooks that are tried again while later
+  ones wait, and `App.resolved`;
+* units that are pods: probed by Pebble's health, replaced or killed (`App.replace_pod`), rolled out
+  with two revisions side by side (`App.refresh`), their containers restarted
+  (`Container.process.restart`), their hooks at the same time;
+* `App.scale`, another leader or none (`App.elect`), removal without a hook
+  (`App.remove(force=True)`, `Model.destroy`).
+
+What it does not show: the order of events among units as Juju has it, the time that a leadership
+takes to run out, authorisation by a controller, the clock of secret rotation, what a liveness probe
+or a PodDisruptionBudget does, offers between models, secrets kept in Kubernetes, the exact wording
+of any Juju version.
 """
 
 from .across import consume

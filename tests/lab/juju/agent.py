@@ -1,14 +1,17 @@
 """The agent's loop and the readiness probe of one model, each in a thread of its own.
 
-One hook at a time in the whole model. What a Pebble or another unit gives rise to is queued and
-run in order; a hook that fails is not tried again, but shown in the status and raised by `settle`.
+A unit runs one hook at a time, and the units of a model run theirs at the same time, in rounds.
+What a Pebble or another unit gives rise to is queued and run in order. A hook that fails is shown
+in the status, raised by `settle`, and tried again with backoff while the unit's later events wait.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 from .dispatch import DispatchError, Event, Outcome
 from .events import consequences
@@ -17,6 +20,8 @@ from .unit import Unit
 
 _POLL_SECONDS = 0.1
 _PROBE_SECONDS = 0.25
+# Between the attempts of a hook, doubled each time. Juju: 5 s, doubled up to 5 minutes.
+_RETRY_SECONDS, _RETRY_MOST = 1.0, 60.0
 
 
 class Agent:
@@ -25,6 +30,7 @@ class Agent:
     def __init__(self, store: Store, publish: Callable[[], None]) -> None:
         """Start both threads; `publish` shows Kubernetes which units are ready."""
         self.units: dict[str, Unit] = {}
+        # Of what is queued and who is there. Never wait for a hook with it: a hook's end needs it.
         self.lock = threading.RLock()
         # Called without the lock after each round of hooks, before that may count as quiet.
         self.after_hooks: list[Callable[[], None]] = []
@@ -33,6 +39,7 @@ class Agent:
         self._turn = threading.Condition()
         self._quiet_rounds = 0
         self._failures: list[BaseException] = []
+        self._hooks = ThreadPoolExecutor(thread_name_prefix="juju hook")
         self._threads = [
             threading.Thread(target=self._forever, args=(work, pause), name=name, daemon=True)
             for work, pause, name in (
@@ -44,10 +51,11 @@ class Agent:
             thread.start()
 
     def stop(self) -> None:
-        """End both threads, after the hook that runs."""
+        """End both threads, after the hooks that run."""
         self._stopping.set()
         for thread in self._threads:
             thread.join()
+        self._hooks.shutdown()
 
     def run(self, unit: Unit, event: Event) -> Outcome:
         """Dispatch one event now, before what is queued; then queue what follows from it.
@@ -55,8 +63,7 @@ class Agent:
         Raises:
             DispatchError: the hook failed, or no handler ran.
         """
-        with self.lock:
-            before = self._store.read()
+        with unit.turn:
             self._say(unit, "executing", event.name)
             try:
                 outcome = unit.run(event, self._store)
@@ -64,13 +71,17 @@ class Agent:
                 self._say(unit, "error", f'hook failed: "{event.name}"')
                 raise
             self._say(unit, "idle", "")
-            for name, following in consequences(before, self._store.read(), unit.name):
-                if name in self.units:
-                    self.units[name].queue.append(following)
-            return outcome
+        with self.lock:
+            for before, after, by in self._store.take_commits():
+                for name, following in consequences(before, after, by):
+                    if name in self.units:
+                        self.units[name].queue.append(following)
+        return outcome
 
-    def settle(self, timeout: float) -> None:
+    def settle(self, timeout: float, *, failing: bool = False) -> None:
         """Return when every queue is empty and no Pebble has anything new to tell.
+
+        ``failing``: hooks may fail meanwhile, as long as they succeed in the end.
 
         Raises:
             DispatchError: a hook failed since the last call.
@@ -80,8 +91,10 @@ class Agent:
             # The round that runs now may have looked before the caller's change.
             goal = self._quiet_rounds + 2
             calm = self._turn.wait_for(
-                lambda: self._failures or self._quiet_rounds >= goal, timeout
+                lambda: (self._failures and not failing) or self._quiet_rounds >= goal, timeout
             )
+            if failing:
+                self._failures.clear()
         if self._failures:
             raise self._failures.pop(0)
         if not calm:
@@ -92,28 +105,42 @@ class Agent:
 
     @contextlib.contextmanager
     def edit(self) -> Iterator[State]:
-        """Let the caller change the model's state between two hooks."""
+        """Let the caller change the model's state together with what is queued."""
         with self.lock, self._store.edit() as state:
             yield state
 
     def _round(self) -> None:
-        """Run one event of each unit, or count a quiet round."""
-        ran = False
-        with self.lock:
-            for _, unit in self._each():
-                unit.poll()
-                if unit.queue:
-                    ran = True
-                    try:
-                        self.run(unit, unit.queue.popleft())
-                    except DispatchError as error:
-                        self._fail(error)
+        """Run one event of each unit, all at the same time, or count a quiet round."""
+        units = [unit for _, unit in self._each()]
+        busy = any([*self._hooks.map(self._step, units)])
         for call in self.after_hooks:
             call()
-        if not ran:
+        if not busy:
             with self._turn:
                 self._quiet_rounds += 1
                 self._turn.notify_all()
+
+    def _step(self, unit: Unit) -> bool:
+        """Run the unit's next event if that is due; return whether there is anything to come."""
+        if unit.away or unit.leaving:
+            return True
+        unit.poll()
+        # Whoever queues an event changes the state first, or both under the lock.
+        with self.lock:
+            if not unit.queue or unit.away or unit.leaving or unit.name not in self.units:
+                return False
+            if time.monotonic() < unit.retry_at:
+                return True
+            event = unit.queue.popleft()
+        try:
+            self.run(unit, event)
+        except DispatchError as error:
+            with self.lock:
+                unit.fail(event, _RETRY_SECONDS, _RETRY_MOST)
+            self._fail(error)
+        else:
+            unit.succeed()
+        return True
 
     def _forever(self, work: Callable[[], None], pause: float) -> None:
         while not self._stopping.is_set():
@@ -137,4 +164,5 @@ class Agent:
                 state["units"][unit.name]["agent"] = {"status": status, "message": message}
 
     def _each(self) -> list[tuple[str, Unit]]:
-        return sorted(self.units.items())
+        with self.lock:
+            return sorted(self.units.items())

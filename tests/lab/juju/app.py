@@ -6,10 +6,13 @@ import collections
 import itertools
 import shutil
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import events, network, store, table
+from lab import until
+
+from . import events, store, table
 from .dispatch import Event, Outcome
 from .image import Image
 from .kubernetes import Objects
@@ -21,8 +24,10 @@ from .unit import Unit
 if TYPE_CHECKING:
     from .model import Model
 
-# One number for each unit of the process, for names and networks that must not collide.
-_INDICES = itertools.count(1)
+# From deploy to the last event of a unit takes 5 to 10 s, 40 s beside much else.
+SETTLE = 400
+# Seconds; a pod is ready 2 s after its start.
+_READY = 400
 
 
 class App:
@@ -40,8 +45,6 @@ class App:
     ) -> None:
         self.name, self.model = name, model
         self._charm, self._metadata, self._objects, self._images = charm, metadata, objects, images
-        self._given: dict[str, Any] = {}
-        self._numbers = itertools.count()
 
     @property
     def units(self) -> list[Unit]:
@@ -57,40 +60,53 @@ class App:
         return self.model.agent.units[self._record()["leader"]]
 
     def add_unit(self) -> Unit:
-        """Start another unit; its first events are queued.
+        """Start another unit, of the lowest number that is free; its first events are queued.
 
         Raises:
             ValueError: at the api level, where units share one network, there is one already.
         """
         model, agent = self.model, self.model.agent
-        name = f"{self.name}/{next(self._numbers)}"
+        taken = {unit.name for unit in self.units}
+        names = (f"{self.name}/{number}" for number in itertools.count())
+        name = next(name for name in names if name not in taken)
+        if model.cluster.level == "api" and agent.units:
+            raise ValueError(f"{name}: the api level has room for one unit; use the node level")
         folder = model.folder / name.replace("/", "-")
-        # That of a unit of the same name, of an application that was removed.
+        # That of a unit of the same name that was removed.
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        if model.cluster.level == "node":
-            namespace, address = network.create(model.cluster, folder, next(_INDICES))
-        elif agent.units:
-            raise ValueError(f"{name}: the api level has room for one unit; use the node level")
-        else:
-            namespace, address = None, model.cluster.host
-        new = Unit(
-            model.cluster,
-            name,
-            folder,
-            self._charm,
-            network=namespace,
-            address=address,
-            environment=model.environment(),
-        )
-        self._objects.write_credentials(folder / "serviceaccount", model.cluster.ca)
-        for container, image in self._images.items():
-            new.start_container(container, image)
+        new = Unit(model.cluster, name, folder, model.environment())
+        self._start(new)
         with agent.edit() as state:
-            state["units"][name] = store.unit(self.name, address)
+            state["units"][name] = store.unit(self.name, new.address)
             self._enter(state, new)
             agent.units[name] = new
         return new
+
+    def scale(self, number: int) -> None:
+        """Have so many units, as `juju scale-application` does: the highest numbers leave first."""
+        while len(self.units) < number:
+            self.add_unit()
+        self._leave(self.units[number:])
+
+    def replace_pod(self, number: int, *, killed: bool = False) -> None:
+        """Replace a unit's pod: new address, empty containers, the charm's state lost.
+
+        The old one gets SIGTERM and its charm the stop hook, or both are `killed`.
+        """
+        unit = self._unit(number)
+        if killed:
+            # The hook that runs fails, and is tried again in the new pod.
+            unit.kill()
+        self._replace(unit, killed=killed)
+
+    def elect(self, number: int | None) -> None:
+        """Have a unit lead, or none, as while the leadership of a unit that is gone runs out."""
+        with self.model.agent.edit() as state:
+            leader = None if number is None else self._unit(number)
+            state["applications"][self.name]["leader"] = leader and leader.name
+            if leader:
+                leader.queue.append(Event("leader-elected"))
 
     def _enter(self, state: State, new: Unit) -> None:
         """Queue a new unit's first events, in Juju's order, and what its peers see of it."""
@@ -132,16 +148,22 @@ class App:
                 self.model.agent.run(unit, told)
         self._objects.grant(trust=granted)
         if not late:
-            with self.model.agent.lock:
-                self._tell_all(told)
+            self._tell_all(told)
 
-    def upgrade(self, charm: Path) -> None:
-        """Replace the charm of every unit, as `juju refresh` does."""
-        with self.model.agent.lock:
-            self._charm, self._metadata = charm, Metadata.read(charm)
-            for unit in self.units:
-                unit.charm.upgrade(charm)
-            self._tell_all(Event("upgrade-charm"), Event("config-changed"))
+    def refresh(self, charm: Path, images: Mapping[str, Image] | None = None) -> None:
+        """Replace the charm, and its images, as `juju refresh` does: by a StatefulSet's rollout.
+
+        From the highest number down each unit gets a new pod, once the one before is ready: until
+        the last one both revisions run side by side. Returns when all pods are ready.
+
+        Raises:
+            TimeoutError: a pod does not get ready.
+        """
+        self._charm, self._metadata = charm, Metadata.read(charm)
+        self._images = images or self._images
+        for unit in reversed(self.units):
+            self._replace(unit)
+            until(unit.ready, timeout=_READY, what=f"{unit.name} to be ready")
 
     def run(self, event: str, *, unit: int | None = None, **environment: str) -> Outcome:
         """Dispatch an event now to the leader, or to one unit; keywords extend the environment.
@@ -186,9 +208,17 @@ class App:
         event = Event(f"actions/{name}", environment, {"action": values})
         return self.model.agent.run(self._unit(unit), event)
 
-    def settle(self, timeout: float | None = None) -> None:
+    def resolved(self, number: int, *, retry: bool = True) -> None:
+        """Try the hook that failed in a unit again now, or give it up, as `juju resolved` does."""
+        with self.model.agent.lock:
+            unit = self._unit(number)
+            unit.succeed()
+            if not retry:
+                unit.queue.popleft()
+
+    def settle(self, timeout: float = SETTLE, *, failing: bool = False) -> None:
         """Wait as `Model.settle` does."""
-        self.model.settle(*([] if timeout is None else [timeout]))
+        self.model.settle(timeout, failing=failing)
 
     def status(self) -> tuple[str, str]:
         """Return status and message of the application as `juju status` shows them."""
@@ -232,7 +262,7 @@ class App:
         return known[endpoint]
 
     def remove_unit(self, number: int) -> None:
-        """Remove one unit: it departs, stops and is gone; another leads when it led."""
+        """Remove one unit: it departs, stops and is gone; another leads if it led."""
         self._leave([self._unit(number)])
 
     def remove(self, *, force: bool = False) -> None:
@@ -265,38 +295,80 @@ class App:
 
     def publish(self, state: State) -> None:
         """Write Service and EndpointSlice as the units' ports and readiness are now."""
-        ready = {unit.address: unit.ready() for unit in self.units}
+        ready = {unit.address: unit.ready() for unit in self.units if not unit.away}
         records = [u for u in state["units"].values() if u["application"] == self.name]
         ports = sorted({port for record in records for port in record["ports"]})
         self._objects.publish(ready, ports=ports or ["65535/tcp"])
 
-    def _leave(self, leaving: list[Unit]) -> None:
-        """Let units go one by one; all of them count as dying from the start."""
+    def _start(self, unit: Unit) -> None:
+        """Start a pod for a unit, with a token of its own."""
+        folder = unit.folder / "serviceaccount"
+        self._objects.write_credentials(folder, self.model.cluster.ca)
+        unit.start(self._charm, self._images)
+
+    def _replace(self, unit: Unit, *, killed: bool = False) -> None:
+        """End a unit's pod and start the next one, in which Juju says what it does of an upgrade.
+
+        Kubernetes takes a pod that terminates out of the Service at once.
+        """
         agent = self.model.agent
-        with agent.lock:
-            with agent.edit() as state:
-                for unit in leaving:
-                    state["units"][unit.name]["life"] = "dying"
+        unit.away = True
+        self.model.publish()
+        if not killed:
+            with ThreadPoolExecutor() as pool:
+                ended = pool.submit(unit.terminate)
+                agent.run(unit, Event("stop"))
+                ended.result()
+        with unit.turn:
+            self._start(unit)
+        with agent.edit() as state:
+            state["units"][unit.name]["address"] = unit.address
+            first = ("upgrade-charm", "config-changed", "start")
+            unit.queue.extendleft(Event(name) for name in reversed(first))
+
+    def _leave(self, leaving: list[Unit]) -> None:
+        """Let units go, all at the same time; all of them count as dying from the start.
+
+        Raises:
+            DispatchError: a hook failed; the other units leave nevertheless.
+        """
+        with self.model.agent.edit() as state:
             for unit in leaving:
-                self._depart(unit)
-                for event in ("stop", "remove"):
-                    agent.run(unit, Event(event))
-                unit.stop()
+                state["units"][unit.name]["life"] = "dying"
+                unit.leaving = True
+        with ThreadPoolExecutor() as pool:
+            done = [pool.submit(self._let_go, unit) for unit in leaving]
+        for each in done:
+            each.result()
+
+    def _let_go(self, unit: Unit) -> None:
+        agent = self.model.agent
+        try:
+            self._depart(unit)
+            for event in ("stop", "remove"):
+                agent.run(unit, Event(event))
+        finally:
+            unit.away = True
+            self.model.publish()
+            unit.terminate()
+            with agent.edit() as state:
                 del agent.units[unit.name]
-                with agent.edit() as state:
-                    del state["units"][unit.name]
-                    self._elect(state, unit)
+                del state["units"][unit.name]
+                self._elect(state, unit)
 
     def _vanish(self) -> None:
         """Take every unit away at once, without a hook."""
         agent = self.model.agent
         with agent.edit() as state:
-            for unit in self.units:
-                unit.stop()
+            units = self.units
+            for unit in units:
+                unit.away = True
                 del agent.units[unit.name]
                 del state["units"][unit.name]
             for relation, _ in self._relations(state):
                 relation["units"][self.name] = []
+        for unit in units:
+            unit.kill()
 
     def _depart(self, leaving: Unit) -> None:
         """Take a unit out of its relations; it sees them broken, its peers see it depart."""
@@ -315,16 +387,17 @@ class App:
                             departing=leaving.name,
                         )
                     )
-        leaving.queue.clear()
         for relation, _ in relations:
             agent.run(leaving, events.relation(relation, self.name, "broken"))
 
     def _elect(self, state: State, gone: Unit) -> None:
         application = state["applications"][self.name]
         if application["leader"] == gone.name:
-            application["leader"] = self.units[0].name if self.units else None
-            if self.units:
-                self.units[0].queue.append(Event("leader-elected"))
+            # One that leaves as well does not lead.
+            stay = [u for u in self.units if state["units"][u.name]["life"] != "dying"]
+            application["leader"] = stay[0].name if stay else None
+            if stay:
+                stay[0].queue.append(Event("leader-elected"))
 
     def _relations(self, state: State) -> list[tuple[State, str]]:
         """Return the application's relations, each with who is at its other end."""
@@ -338,9 +411,10 @@ class App:
         deployed = self.model.agent.units
         return [deployed[name].queue for name in units if name in deployed]
 
-    def _tell_all(self, *told: Event) -> None:
-        for unit in self.units:
-            unit.queue.extend(told)
+    def _tell_all(self, told: Event) -> None:
+        with self.model.agent.lock:
+            for unit in self.units:
+                unit.queue.append(told)
 
     def _unit(self, number: int | None) -> Unit:
         return self.leader if number is None else self.model.agent.units[f"{self.name}/{number}"]

@@ -63,7 +63,7 @@ class Container:
         identities = folder / "identities.yaml"
         identities.write_text(_IDENTITIES)
         mount_point = folder / f"root-{name}"
-        mount_point.mkdir()
+        mount_point.mkdir(exist_ok=True)
         binds = [
             Bind(self.sockets / name, SOCKET_FOLDER, writable=True),
             Bind(tools.path("pebble"), "/charm/bin/pebble"),

@@ -6,12 +6,13 @@ import dataclasses
 import itertools
 import json
 import os
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab import Cluster, interpreters
+from lab import Cluster, Process, interpreters
 
 from . import hooks, root
 from .metadata import Metadata
@@ -43,7 +44,7 @@ class Outcome:
 
     Attributes:
         event: the event's name.
-        began: when, in seconds since the epoch.
+        began, ended: when, in seconds since the epoch.
         environment: what the event added to the environment.
         status: the exit status.
         calls: the calls of hook tools.
@@ -53,6 +54,7 @@ class Outcome:
 
     event: str
     began: float
+    ended: float
     environment: Mapping[str, str]
     status: int
     calls: tuple[dict[str, Any], ...]
@@ -72,30 +74,35 @@ class DispatchError(RuntimeError):
 class Charm:
     """The unpacked charm of one unit and all it takes to dispatch it."""
 
-    def __init__(
-        self, cluster: Cluster, charm: Path, folder: Path, *, label: str, network: Path | None
-    ) -> None:
-        """Unpack `charm` below `folder`; `label` names the dispatches in the cluster's logs.
-
-        The charm shares the unit's `network`, as containers of a pod do; None is the cluster's.
-        """
+    def __init__(self, cluster: Cluster, folder: Path, *, label: str) -> None:
+        """Keep what it needs below `folder`; `label` names the dispatches in the cluster's logs."""
         self._cluster, self._folder, self._label = cluster, folder, label
-        self._network = network
+        self._network: Path | None = None
+        self._process: Process | None = None
         self._user = USERS["root"]
         self._python, _ = interpreters.shipped()
         self._hooks = folder / "hooks"
         self._numbers = itertools.count(1)
-        for name in ("charm", "containers", "root-charm", "hooks", "tools", "serviceaccount"):
+        for name in ("containers", "root-charm", "hooks", "tools", "serviceaccount"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         hooks.install(folder / "tools", self._python)
         interpreters.link(self._python, folder / "python")
-        self.upgrade(charm)
 
-    def upgrade(self, charm: Path) -> None:
-        """Put another charm over this one; what the unit wrote beside it stays."""
+    def place(self, charm: Path, network: Path | None) -> None:
+        """Unpack the charm in a new pod, which has nothing of an earlier one, nor its state.
+
+        The charm shares the pod's `network`, as containers do; None is the cluster's.
+        """
+        self._network = network
         self.metadata = Metadata.read(charm)
         self._user = USERS[self.metadata.charm_user]
+        shutil.rmtree(self._folder / "charm", ignore_errors=True)
         hand_out(charm, self._folder / "charm", python=self._python, user=self._user)
+
+    def kill(self) -> None:
+        """Kill the hook that runs, if one does."""
+        if self._process:
+            self._process.kill()
 
     def run(self, unit: str, event: Event, store: Store, environment: Mapping[str, str]) -> Outcome:
         """Dispatch one event and promote what it did when it succeeds.
@@ -128,11 +135,11 @@ class Charm:
             user=self._user,
         )
         began = time.time()
-        process = self._cluster.spawn(self._label, command)
+        self._process = process = self._cluster.spawn(self._label, command)
         status = process.wait(TIMEOUT)
         state = json.loads((hook / "state.json").read_text())
-        refused = store.close_hook(hook, succeeded=status == 0)
-        outcome = _outcome(event, began, status, hook, state["units"][unit])
+        refused = store.close_hook(hook, unit, succeeded=status == 0)
+        outcome = _outcome(event, (began, time.time()), status, hook, state["units"][unit])
         self._check(unit, outcome, process.log)
         if refused:
             raise DispatchError(f"{unit}: {event.name}: cannot apply changes: {refused}")
@@ -180,9 +187,11 @@ def _environment(unit: str, model: State, event: Event) -> dict[str, str]:
     }
 
 
-def _outcome(event: Event, began: float, status: int, hook: Path, unit: State) -> Outcome:
+def _outcome(
+    event: Event, when: tuple[float, float], status: int, hook: Path, unit: State
+) -> Outcome:
     trace = (hook / "trace.jsonl").read_text().splitlines()
     log = (hook / "log").read_text().splitlines()
     action = unit.get("action", {})
     calls = tuple(map(json.loads, trace))
-    return Outcome(event.name, began, event.environment, status, calls, tuple(log), action)
+    return Outcome(event.name, *when, event.environment, status, calls, tuple(log), action)

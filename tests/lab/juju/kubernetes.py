@@ -38,16 +38,17 @@ TRUSTED = [PolicyRule(apiGroups=["*"], resources=["*"], verbs=["*"])]
 class Objects:
     """The objects of one application, in its model's namespace."""
 
-    def __init__(self, client: Client, model: str, app: str, *, fqdn: bool) -> None:
+    def __init__(self, client: Client, model: str, app: str, *, namespace: str, fqdn: bool) -> None:
         """Know where the objects go.
 
         Args:
             client: a client with all rights.
-            model: name of the model and its namespace.
+            model: name of the model.
             app: name of the application.
+            namespace: the model's.
             fqdn: units are on the machine's loopback, which an IPv4 endpoint may not be.
         """
-        self._client, self._model, self._app = client, model, app
+        self._client, self._namespace, self._app = client, namespace, app
         self._address_type = "FQDN" if fqdn else "IPv4"
         self._lock = threading.Lock()
         self._labels = {
@@ -67,7 +68,7 @@ class Objects:
         """Give the ServiceAccount what an application has with, or without, `juju trust`."""
         name = self._cluster_name
         rules = (TRUSTED, TRUSTED) if trust else (UNTRUSTED, NAMESPACES)
-        subject = Subject(kind="ServiceAccount", name=self._app, namespace=self._model)
+        subject = Subject(kind="ServiceAccount", name=self._app, namespace=self._namespace)
         api = "rbac.authorization.k8s.io"
         for resource in (
             Role(metadata=self._named(), rules=rules[0]),
@@ -90,12 +91,12 @@ class Objects:
         request = ServiceAccountToken(
             metadata=ObjectMeta(), spec=TokenRequestSpec(audiences=[], expirationSeconds=86400)
         )
-        answer = self._client.create(request, self._app, namespace=self._model)
+        answer = self._client.create(request, self._app, namespace=self._namespace)
         assert answer.status
         assert answer.status.token
         (folder / "token").write_text(answer.status.token)
         (folder / "ca.crt").write_bytes(ca.read_bytes())
-        (folder / "namespace").write_text(self._model)
+        (folder / "namespace").write_text(self._namespace)
 
     def publish(self, ready: Mapping[str, bool], *, ports: list[str]) -> None:
         """Write Service and EndpointSlice when they differ from what was written last.
@@ -129,28 +130,30 @@ class Objects:
 
     def delete(self) -> None:
         """Remove everything again, the rights last: a charm's remove hook may need them."""
-        self._client.delete(EndpointSlice, self._app, namespace=self._model)
-        self._client.delete(Service, self._app, namespace=self._model)
+        self._client.delete(EndpointSlice, self._app, namespace=self._namespace)
+        self._client.delete(Service, self._app, namespace=self._namespace)
         for kind in (RoleBinding, Role, ServiceAccount):
-            self._client.delete(kind, self._app, namespace=self._model)
+            self._client.delete(kind, self._app, namespace=self._namespace)
         for kind in (ClusterRoleBinding, ClusterRole):
             self._client.delete(kind, self._cluster_name)
 
     @property
     def _cluster_name(self) -> str:
         """Juju's name for the application's ClusterRole and its binding."""
-        return f"{self._model}-{self._app}"
+        return f"{self._namespace}-{self._app}"
 
     def _named(self, **labels: str) -> ObjectMeta:
-        return ObjectMeta(name=self._app, namespace=self._model, labels={**self._labels, **labels})
+        return ObjectMeta(
+            name=self._app, namespace=self._namespace, labels={**self._labels, **labels}
+        )
 
 
-def create_model(client: Client, model: str, identifier: str) -> None:
+def create_model(client: Client, model: str, identifier: str, *, namespace: str) -> None:
     """Make the model's namespace, labelled as Juju labels it."""
     labels = {
         "app.kubernetes.io/managed-by": "juju",
-        "kubernetes.io/metadata.name": model,
+        "kubernetes.io/metadata.name": namespace,
         "model.juju.is/id": identifier,
         "model.juju.is/name": model,
     }
-    client.apply(Namespace(metadata=ObjectMeta(name=model, labels=labels)), force=True)
+    client.apply(Namespace(metadata=ObjectMeta(name=namespace, labels=labels)), force=True)

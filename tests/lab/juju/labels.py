@@ -19,13 +19,13 @@ _SERVICE = "modeloperator"
 class LabelWebhook:
     """Labels what the ServiceAccounts of applications make or change, from its constructor on."""
 
-    def __init__(self, cluster: Cluster, model: str, apps: Collection[str]) -> None:
+    def __init__(self, cluster: Cluster, model: str, namespace: str, apps: Collection[str]) -> None:
         """Register and serve it; `apps` are the names of the model's applications, as they change.
 
         The API server asks it about everything but admission configurations, which no webhook sees.
         """
-        self._cluster, self._name = cluster, f"juju-model-admission-{model}"
-        accounts = f"system:serviceaccount:{model}:"
+        self._cluster, self._name = cluster, f"juju-model-admission-{namespace}"
+        accounts = f"system:serviceaccount:{namespace}:"
 
         def answer(request: dict[str, Any]) -> bytes | None:
             account, _, app = request["userInfo"]["username"].rpartition(":")
@@ -36,7 +36,7 @@ class LabelWebhook:
             return patching(lambda made: _patch(made, model, app))(request)
 
         # Juju's is in the model's namespace, next to what the model's charms have there.
-        self._served = f"{model}-operator"
+        self._served = f"{namespace}-operator"
         self._hooks = Hooks(cluster, self._served, {_SERVICE: answer})
         self._hooks.__enter__()
         with cluster.client() as client:

@@ -15,7 +15,7 @@ from lab import Cluster, ending
 
 from . import kubernetes, table
 from .agent import Agent
-from .app import App
+from .app import SETTLE, App
 from .dispatch import VERSION
 from .image import Image, of_workload
 from .labels import LabelWebhook
@@ -23,28 +23,29 @@ from .metadata import Metadata
 from .store import Store, application, new_relation
 
 _ROOT = Path(__file__).resolve().parents[3]
-# From deploy to the last event of a unit takes 5 to 10 s.
-SETTLE = 100
 
 
 class Model:
     """A model in its namespace; what it runs dies with the cluster, at the latest."""
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
+    def __init__(self, cluster: Cluster, name: str, *, namespace: str = "") -> None:
         """Make the model, its namespace, and start its agent.
+
+        The namespace has the model's name, but for that of a controller: `controller-<name>`.
 
         Raises:
             ValueError: the name is not one that a namespace may have.
         """
         if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name):
             raise ValueError(f"{name}: not a model's name: expected letters, digits and hyphens")
-        self.cluster, self.name = cluster, name
-        self.folder = cluster.state / "juju" / name
+        self.cluster, self.name, self.namespace = cluster, name, namespace or name
+        self.folder = cluster.state / "juju" / self.namespace
         self.store = Store(self.folder, name)
         self.client = cluster.client()
         self.apps: dict[str, App] = {}
-        kubernetes.create_model(self.client, name, self.store.read()["model"]["uuid"])
-        self.agent = Agent(self.store, self._publish)
+        uuid = self.store.read()["model"]["uuid"]
+        kubernetes.create_model(self.client, name, uuid, namespace=self.namespace)
+        self.agent = Agent(self.store, self.publish)
         self._labels: LabelWebhook | None = None
 
     def __enter__(self) -> Self:
@@ -62,7 +63,7 @@ class Model:
         if self._labels:
             self._labels.stop()
         for unit in self.agent.units.values():
-            unit.stop()
+            unit.kill()
         self.agent.units.clear()
 
     def deploy(
@@ -94,7 +95,13 @@ class Model:
         if images is None:
             image = of_workload(_ROOT / "workload")
             images = dict.fromkeys(metadata.containers, image)
-        objects = kubernetes.Objects(self.client, self.name, name, fqdn=self.cluster.level == "api")
+        objects = kubernetes.Objects(
+            self.client,
+            self.name,
+            name,
+            namespace=self.namespace,
+            fqdn=self.cluster.level == "api",
+        )
         objects.create(trust=trust)
         with self.agent.edit() as state:
             record = application(name, charm=metadata.name, local=True, config=options)
@@ -109,7 +116,7 @@ class Model:
 
     def force_labels(self) -> None:
         """Label what the charms' accounts make, whatever it is labelled, as Juju 3.6.11 does."""
-        self._labels = LabelWebhook(self.cluster, self.name, self.apps)
+        self._labels = LabelWebhook(self.cluster, self.name, self.namespace, self.apps)
 
     @contextlib.contextmanager
     def failing(self, tool: str, words: str) -> Iterator[None]:
@@ -128,17 +135,19 @@ class Model:
         for app in list(self.apps.values()):
             app.remove(force=True)
         self.close()
-        self.client.delete(Namespace, self.name)
+        self.client.delete(Namespace, self.namespace)
 
-    def settle(self, timeout: float = SETTLE) -> None:
+    def settle(self, timeout: float = SETTLE, *, failing: bool = False) -> None:
         """Return when no unit has anything left to do, and Kubernetes knows which are ready.
+
+        ``failing``: hooks may fail meanwhile, as long as they succeed in the end.
 
         Raises:
             DispatchError: a hook failed.
             TimeoutError: events still come after so many seconds.
         """
-        self.agent.settle(timeout)
-        self._publish()
+        self.agent.settle(timeout, failing=failing)
+        self.publish()
 
     def status(self) -> str:
         """Return a text like that of `juju status`."""
@@ -152,7 +161,7 @@ class Model:
             "KUBERNETES_SERVICE_PORT": str(server.port or 443),
         }
 
-    def _publish(self) -> None:
+    def publish(self) -> None:
         """Show the units' readiness in the applications' EndpointSlices."""
         state = self.store.read()
         for app in list(self.apps.values()):

@@ -1,4 +1,4 @@
-"""A network namespace for each unit, as a pod has one: its ports are its own.
+"""A network namespace for each pod of a unit: its address and its ports are its own.
 
 Only at the node level, whose cluster has a network namespace itself; at the api level units share
 the host's loopback, so there is room for one.
@@ -6,37 +6,40 @@ the host's loopback, so there is room for one.
 
 from __future__ import annotations
 
+import ipaddress
 import shlex
 from pathlib import Path
 
 from lab import Cluster
 
-# Apart from the lab's own bridge and its pods; one small network a unit.
-_NETWORK = "10.251"
+# Apart from the lab's own bridge and its pods; one small network a pod.
+_NETWORKS = ipaddress.ip_network("10.251.0.0/16")
 
 
 def create(cluster: Cluster, folder: Path, index: int) -> tuple[Path, str]:
-    """Make a network namespace joined to the cluster's; return its file and the unit's address.
+    """Make the network namespace with this number, joined to the cluster's; return its file and its
+    address.
 
     The file is a mount that only processes spawned in the cluster can follow.
 
     Raises:
         ChildProcessError: `ip` failed; its words are in the log that the message names.
     """
-    path, ours, theirs = folder / "network", f"{_NETWORK}.{index}.1", f"{_NETWORK}.{index}.2"
+    path = folder / f"network-{index}"
+    ours, theirs = (_NETWORKS[4 * index + end] for end in (1, 2))
     path.touch()
     file, link = shlex.quote(str(path)), f"unit{index}"
     inside = f"nsenter --net={file} ip"
     script = f"""
         unshare --net={file} ip link set lo up
         ip link add {link} type veth peer name eth0 netns {file}
-        ip address add {ours}/24 dev {link}
+        ip address add {ours}/30 dev {link}
         ip link set {link} up
-        {inside} address add {theirs}/24 dev eth0
+        {inside} address add {theirs}/30 dev eth0
         {inside} link set eth0 up
         {inside} route add default via {ours}
     """
     process = cluster.spawn(f"network-{index}", ["sh", "-euxc", script])
     if status := process.wait(30):
-        raise ChildProcessError(f"network of unit {index}: exit status {status}: {process.log}")
-    return path, theirs
+        raise ChildProcessError(f"network {index}: exit status {status}: {process.log}")
+    return path, str(theirs)

@@ -57,20 +57,19 @@ class Relation:
     def remove(self) -> None:
         """Unrelate: every unit sees the other side's units depart, then the relation broken."""
         agent, apps = self.app.model.agent, self.app.model.apps
-        with agent.lock:
-            record, ends = self._record(), (self.app.name, self.remote)
-            with agent.edit() as state:
-                state["relations"][str(self.number)]["units"] = {name: [] for name in ends}
-            for end, other in (ends, ends[::-1]):
-                for unit in apps[end].units if end in apps else []:
-                    for away in record["units"][other]:
-                        departed = events.relation(
-                            record, end, "departed", remote_unit=away, departing=away
-                        )
-                        agent.run(unit, departed)
-                    agent.run(unit, events.relation(record, end, "broken"))
-            with agent.edit() as state:
-                del state["relations"][str(self.number)]
+        record, ends = self._record(), (self.app.name, self.remote)
+        with agent.edit() as state:
+            state["relations"][str(self.number)]["units"] = {name: [] for name in ends}
+        for end, other in (ends, ends[::-1]):
+            for unit in apps[end].units if end in apps else []:
+                for away in record["units"][other]:
+                    departed = events.relation(
+                        record, end, "departed", remote_unit=away, departing=away
+                    )
+                    agent.run(unit, departed)
+                agent.run(unit, events.relation(record, end, "broken"))
+        with agent.edit() as state:
+            del state["relations"][str(self.number)]
 
     def _record(self) -> dict[str, Any]:
         return self.app.model.store.read()["relations"][str(self.number)]

@@ -1,5 +1,7 @@
 """The state of one model, in one JSON file; hooks work on a copy that is promoted on success.
 
+Hooks of several units may be open at once: what a hook changed in its copy is merged.
+
 model         name, uuid
 applications  name -> charm, local, leader, config, status, version, resources
 units         name -> application, life, status, agent, ports, address, action
@@ -13,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -28,6 +31,8 @@ class Store:
     def __init__(self, folder: Path, model: str) -> None:
         self.path = folder / "model.json"
         folder.mkdir(parents=True, exist_ok=True)
+        self._lock = threading.RLock()
+        self._commits: list[tuple[State, State, str]] = []
         identity = {"name": model, "uuid": str(uuid.uuid4())}
         kinds = ("applications", "units", "relations", "secrets", "failing")
         self._write({"model": identity, **{kind: {} for kind in kinds}})
@@ -39,42 +44,70 @@ class Store:
     @contextlib.contextmanager
     def edit(self) -> Iterator[State]:
         """Let the caller change the state; nothing is written when the block raises."""
-        state = self.read()
-        yield state
-        self._write(state)
+        with self._lock:
+            state = self.read()
+            yield state
+            self._write(state)
+
+    def take_commits(self) -> list[tuple[State, State, str]]:
+        """Return the state before and after each hook that succeeded since the last call, and its
+        unit."""
+        with self._lock:
+            taken, self._commits = self._commits, []
+            return taken
 
     def open_hook(self, folder: Path, context: Mapping[str, Any]) -> None:
         """Make a hook's folder with its working copy of the state and what the event says."""
         folder.mkdir(parents=True)
-        shutil.copy2(self.path, folder / "state.json")
+        with self._lock:
+            for name in ("state.json", "opened.json"):
+                shutil.copy2(self.path, folder / name)
         (folder / "context.json").write_text(json.dumps(context))
         for name in ("trace.jsonl", "log"):
             (folder / name).touch()
 
-    def close_hook(self, folder: Path, *, succeeded: bool) -> str:
-        """Promote the working copy; of a failed hook only statuses and versions stand.
+    def close_hook(self, folder: Path, unit: str, *, succeeded: bool) -> str:
+        """Promote what a unit's hook changed; of a failed hook only statuses and versions stand.
 
         Returns why Juju cannot commit what a hook did that succeeded, which makes it a failed one.
         """
-        draft: State = json.loads((folder / "state.json").read_text())
-        refused = draft.pop("refused", "")
-        if succeeded and not refused:
-            for unit in draft["units"].values():
-                unit.pop("action", None)
-            self._write(draft)
-            return ""
+        opened, draft = (
+            json.loads((folder / name).read_text()) for name in ("opened.json", "state.json")
+        )
+        refused: str = draft.pop("refused", "")
+        for each in draft["units"].values():
+            each.pop("action", None)
         with self.edit() as state:
-            for name, unit in state["units"].items():
-                unit["status"] = draft["units"][name]["status"]
-            for name, application in state["applications"].items():
-                application["status"] = draft["applications"][name]["status"]
-                application["version"] = draft["applications"][name]["version"]
+            if succeeded and not refused:
+                before = self.read()
+                merge(opened, draft, state)
+                self._commits.append((before, state, unit))
+            else:
+                for kind, kept in (("units", ("status",)), ("applications", ("status", "version"))):
+                    old, new = (
+                        {name: {key: each[key] for key in kept} for name, each in of[kind].items()}
+                        for of in (opened, draft)
+                    )
+                    merge(old, new, state[kind])
         return refused
 
     def _write(self, state: State) -> None:
         draft = self.path.with_suffix(".new")
         draft.write_text(json.dumps(state, indent=1))
         draft.rename(self.path)
+
+
+def merge(old: State, new: State, into: State) -> None:
+    """Change in a dictionary, and those in it, what differs between an old and a new one."""
+    for key in old.keys() - new.keys():
+        into.pop(key, None)
+    for key, value in new.items():
+        before, there = old.get(key), into.get(key)
+        if isinstance(value, dict) and isinstance(before, dict) and isinstance(there, dict):
+            merge(before, value, there)
+        # What somebody else has deleted stays so.
+        elif value != before and (key not in old or key in into):
+            into[key] = value
 
 
 def application(name: str, **fields: Any) -> State:

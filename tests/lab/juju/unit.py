@@ -1,15 +1,22 @@
-"""One unit: its charm, its containers, and the queue of events that it has yet to see."""
+"""One unit: its pod with charm and containers, and the queue of events that it has yet to see."""
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import datetime
+import itertools
+import os
+import signal
+import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from lab import Cluster
 
+from . import network
 from .container import GONE, Container
 from .dispatch import CREDENTIALS, Charm, Event, Outcome
 from .image import Image
@@ -18,62 +25,92 @@ from .store import Store
 
 # Changes that Pebble's checks make, with the status that tells (Juju's agent, 3.6).
 _CHECKS = {"perform-check": ("Error", "failed"), "recover-check": ("Done", "recovered")}
+# One number for each pod of the process, for networks that must not collide.
+_INDICES = itertools.count(1)
+# Seconds that a pod has from SIGTERM to SIGKILL (Kubernetes' default, which Juju keeps).
+GRACE = 30
 
 
 class Unit:
-    """A unit of an application; `Model` drives it."""
+    """A unit of an application; `Model` drives it.
+
+    Attributes:
+        address: that of its present pod.
+        queue: the events that it has yet to see.
+        history: how its dispatches went.
+        turn: held by who runs a hook of the unit.
+        away: it has no pod, or one that terminates.
+        leaving: it is removed, and sees nothing more of what is queued.
+        retry_at: when, by the monotonic clock, the hook that failed may be tried again.
+    """
 
     def __init__(
-        self,
-        cluster: Cluster,
-        name: str,
-        folder: Path,
-        charm: Path,
-        *,
-        network: Path | None,
-        address: str,
-        environment: Mapping[str, str],
+        self, cluster: Cluster, name: str, folder: Path, environment: Mapping[str, str]
     ) -> None:
-        self.name, self.folder, self.address = name, folder, address
+        """Know the unit, whose pod is yet to come; `environment` is what each container has."""
+        self.name, self.folder, self.address = name, folder, ""
         self.queue: collections.deque[Event] = collections.deque()
         self.history: list[Outcome] = []
-        self.started = False
-        self.charm = Charm(
-            cluster, charm, folder, label=f"juju-{name.replace('/', '-')}", network=network
-        )
-        self._cluster, self._environment, self._network = cluster, environment, network
+        self.turn = threading.Lock()
+        self.away, self.leaving = True, False
+        self.retry_at = 0.0
+        self._attempts = 0
+        self.charm = Charm(cluster, folder, label=f"juju-{name.replace('/', '-')}")
+        self._cluster, self._environment = cluster, environment
         self._containers: dict[str, Container] = {}
         self._booted: dict[str, str] = {}
         self._noticed: dict[str, datetime.datetime] = {}
 
     @property
     def containers(self) -> Mapping[str, Container]:
-        """The unit's containers by name."""
+        """The containers of its present pod by name."""
         return self._containers
 
-    def start_container(self, name: str, image: Image) -> None:
-        """Start a container with what its image brings."""
-        self._containers[name] = Container(
-            self._cluster,
-            name,
-            self.folder,
-            label=f"{self.name.replace('/', '-')}-{name}",
-            # Without a ServiceAccount of its own the workload would have the application's.
-            image=[*image.binds, Bind(self.folder / "serviceaccount", CREDENTIALS)],
-            environment={**self._environment, "PATH": image.path},
-            network=self._network,
-            user=dataclasses.replace(self.charm.metadata.containers[name], owns=image.owns),
-        )
+    def start(self, charm: Path, images: Mapping[str, Image]) -> None:
+        """Start a pod with this charm and a container for each image; nothing is left of before."""
+        joined, self.address = None, self._cluster.host
+        if self._cluster.level == "node":
+            joined, self.address = network.create(self._cluster, self.folder, next(_INDICES))
+        self.charm.place(charm, joined)
+        self._booted.clear()
+        self._noticed.clear()
+        for name, image in images.items():
+            self._containers[name] = Container(
+                self._cluster,
+                name,
+                self.folder,
+                label=f"{self.name.replace('/', '-')}-{name}",
+                # Without a ServiceAccount of its own the workload would have the application's.
+                image=[*image.binds, Bind(self.folder / "serviceaccount", CREDENTIALS)],
+                environment={**self._environment, "PATH": image.path},
+                network=joined,
+                user=dataclasses.replace(self.charm.metadata.containers[name], owns=image.owns),
+            )
+        self.away = False
 
-    def stop(self) -> None:
-        """Kill the containers, as the kubelet does in the end."""
+    def terminate(self) -> None:
+        """Let the containers end by themselves, as the kubelet does first; then kill them."""
+        for container in self._containers.values():
+            with contextlib.suppress(ProcessLookupError, IndexError):
+                os.kill(container.pid, signal.SIGTERM)
+        with contextlib.suppress(TimeoutError):
+            for container in self._containers.values():
+                container.process.wait(GRACE)
+        self._kill_containers()
+
+    def kill(self) -> None:
+        """Kill the containers and the hook that runs, as a node does that fails."""
+        self.charm.kill()
+        self._kill_containers()
+
+    def _kill_containers(self) -> None:
         for container in self._containers.values():
             container.process.kill()
             container.process.wait(10)
 
     def ready(self) -> bool:
-        """Say whether every container passes its readiness probe."""
-        return all(container.ready() for container in self._containers.values())
+        """Say whether the pod is there and every container passes its readiness probe."""
+        return not self.away and all(container.ready() for container in self._containers.values())
 
     def run(self, event: Event, store: Store) -> Outcome:
         """Dispatch one event now and remember its outcome.
@@ -84,6 +121,16 @@ class Unit:
         outcome = self.charm.run(self.name, event, store, self._environment)
         self.history.append(outcome)
         return outcome
+
+    def fail(self, event: Event, first: float, most: float) -> None:
+        """Put an event that failed before all others, until its next attempt is due."""
+        self.queue.appendleft(event)
+        self.retry_at = time.monotonic() + min(first * 2**self._attempts, most)
+        self._attempts += 1
+
+    def succeed(self) -> None:
+        """Forget that a hook has failed."""
+        self._attempts, self.retry_at = 0, 0.0
 
     def poll(self) -> None:
         """Queue the events that the containers' Pebbles give rise to."""

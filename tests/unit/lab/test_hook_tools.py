@@ -56,6 +56,7 @@ class Hook:
 
     def begin(self, unit: str = "istio-aux/0", **context: object) -> None:
         """Start a hook of a unit."""
+        self.unit = unit
         self.context = self.folder / f"hook-{len(list(self.folder.iterdir()))}"
         self.store.open_hook(self.context, context)
         self._patch.setenv("JUJU_CONTEXT_ID", str(self.context))
@@ -63,7 +64,7 @@ class Hook:
 
     def end(self, *, succeeded: bool = True) -> str:
         """End it and promote, or drop, what it did; return why Juju cannot commit it, if so."""
-        return self.store.close_hook(self.context, succeeded=succeeded)
+        return self.store.close_hook(self.context, self.unit, succeeded=succeeded)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -160,3 +161,38 @@ def test_a_failed_hook_hides_the_status_that_the_charm_set(state: State) -> None
     state["units"]["app/0"]["agent"] = failed
     rows = [line.split() for line in table.render(state, "3.6").splitlines()]
     assert ["app/0*", "error", "error"] in [row[:3] for row in rows]
+
+
+def test_hooks_of_two_units_that_run_at_once_keep_what_the_other_wrote(tmp_path: Path) -> None:
+    model = store.Store(tmp_path / "model", "kubeflow")
+    with model.edit() as state:
+        state["applications"]["app"] = store.application("app", local=True, leader="app/0")
+        for number in (0, 1):
+            state["units"][f"app/{number}"] = store.unit("app", f"10.0.0.{number}")
+        new_relation(state, {"app": "peers"})
+    units = ("app/0", "app/1")
+    for unit in units:
+        model.open_hook(tmp_path / unit, {})
+    for unit in units:
+        draft = tmp_path / unit / "state.json"
+        written = json.loads(draft.read_text())
+        written["relations"]["0"]["data"][unit] = {"serves": unit}
+        draft.write_text(json.dumps(written))
+        assert model.close_hook(tmp_path / unit, unit, succeeded=True) == ""
+
+    assert model.read()["relations"]["0"]["data"] == {unit: {"serves": unit} for unit in units}
+    told = [
+        (unit, event.name)
+        for before, after, by in model.take_commits()
+        for unit, event in events.consequences(before, after, by)
+    ]
+    assert told == [("app/1", "peers-relation-changed"), ("app/0", "peers-relation-changed")]
+
+
+def test_a_hook_that_ends_late_brings_nothing_back() -> None:
+    opened = {"relations": {"0": {"data": {}}, "1": {"data": {}}}}
+    state = {"relations": {"0": {"data": {}}}}
+    store.merge(
+        opened, {"relations": {"0": {"data": {"a": "1"}}, "1": {"data": {"a": "1"}}}}, state
+    )
+    assert state == {"relations": {"0": {"data": {"a": "1"}}}}
