@@ -61,7 +61,7 @@ class IstioAuxCharm(ops.CharmBase):
         self._starting = False
         self._labels: tuple[str, ...] = ()
         self._unapplied = ""
-        endpoints = (istio.PILOT, istio.METADATA, sidecar.ENDPOINT, *cos.ENDPOINTS)
+        endpoints = (*istio.ENDPOINTS, sidecar.ENDPOINT, *cos.ENDPOINTS)
         related = [self.on[each] for each in endpoints]
         for event in (
             self.on.install,

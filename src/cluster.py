@@ -42,6 +42,9 @@ from lightkube.resources.rbac_authorization_v1 import (
 PeerAuthentication: Final = create_namespaced_resource(
     "security.istio.io", "v1", "PeerAuthentication", "peerauthentications"
 )
+AuthorizationPolicy: Final = create_namespaced_resource(
+    "security.istio.io", "v1", "AuthorizationPolicy", "authorizationpolicies"
+)
 
 # The kinds that the application owns, as a ClusterRole names them, in the order of deletion:
 # first what changes new pods (see `objects.withdraw`), and policies that narrow the workload's
@@ -59,9 +62,12 @@ OWNED: Final[dict[type[Any], tuple[str, str]]] = {
     ValidatingAdmissionPolicy: (_ADMISSION, "validatingadmissionpolicies"),
     ServiceAccount: ("", "serviceaccounts"),
     PeerAuthentication: ("security.istio.io", "peerauthentications"),
+    AuthorizationPolicy: ("security.istio.io", "authorizationpolicies"),
 }
 CHANGING_PODS: Final = tuple(OWNED)[:3]
-NAMESPACED: Final = frozenset({RoleBinding, Role, ServiceAccount, PeerAuthentication})
+NAMESPACED: Final = frozenset(
+    {RoleBinding, Role, ServiceAccount, PeerAuthentication, AuthorizationPolicy}
+)
 # The kinds that not every cluster serves, and what adds them.
 NOT_EVERYWHERE: Final[dict[type[Any], str]] = {
     ValidatingAdmissionPolicyBinding: "Kubernetes 1.30",
@@ -69,6 +75,7 @@ NOT_EVERYWHERE: Final[dict[type[Any], str]] = {
     MutatingAdmissionPolicyBinding: "Kubernetes 1.36",
     MutatingAdmissionPolicy: "Kubernetes 1.36",
     PeerAuthentication: "Istio",
+    AuthorizationPolicy: "Istio",
 }
 
 # As long as the workload's `kube/token_renewal.py` asks for, and `policy.yaml.j2` allows. The API
@@ -222,7 +229,7 @@ def prune(
 
     for kind in OWNED:
         problem = attempt("owned objects", lambda kind=kind: delete_strays(kind))
-        if problem and kind is not PeerAuthentication:
+        if problem and NOT_EVERYWHERE.get(kind) != "Istio":
             return problem
         if problem:
             logger.warning("%s: %s", kind.__name__, problem.reason)

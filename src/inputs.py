@@ -34,6 +34,7 @@ class Inputs:
     authority: Authority | None = field(repr=False)
     control_planes: tuple[istio.ControlPlane, ...] = ()
     asked: tuple[sidecar.Asked, ...] = ()
+    ambient: bool = False  # An ambient mesh is related.
     admission: Literal["webhook", "policy"] = "webhook"
     capability: Literal["native", "classic", "unknown"] = "unknown"
     revisions: tuple[str, ...] = ()
@@ -80,6 +81,7 @@ class Inputs:
             repairs_jobs=self.config.restart_jobs or self.jobs_suspended,
             revisions=self.revisions,
             owner=self.owner,
+            ambient=self.ambient,
         )
 
 
@@ -103,4 +105,5 @@ def observe(charm: ops.CharmBase) -> Inputs:
         authority=certificates.read_authority(charm.model, leader=leader),
         control_planes=istio.control_planes(charm.model),
         asked=sidecar.asked(charm, namespace),
+        ambient=istio.beside_ambient_mesh(charm.model),
     )

@@ -20,6 +20,7 @@ from lightkube.codecs import AnyResource
 import cluster  # It also tells `codecs` of Istio's kind.
 import rules
 from config import NAME_LABEL, NEVER_INJECTED, NEVER_SELECTED, Applications
+from probe import STATUS_PORT
 
 WEBHOOK_PORT: Final = 8443
 
@@ -85,6 +86,7 @@ class Values:
     repairs: bool = False  # It may evict pods without a sidecar.
     repairs_jobs: bool = False  # It may suspend and resume Jobs.
     owner: str = ""  # UID of the model's Namespace.
+    ambient: bool = False  # An ambient mesh is related.
 
 
 def service_account(app: str) -> str:
@@ -207,8 +209,8 @@ def render_webhook(values: Values) -> list[AnyResource]:
 
 
 def render_mesh(values: Values) -> list[AnyResource]:
-    """Return what lets the API server reach a workload that has a sidecar itself."""
-    return _render("mesh.yaml.j2", values)
+    """Return what lets the API server reach a workload whose own pods are in a mesh."""
+    return _render("mesh.yaml.j2", values, ambient=values.ambient, status_port=STATUS_PORT)
 
 
 def render(values: Values) -> list[AnyResource]:

@@ -122,7 +122,7 @@ def complete(
 def admit_api_server(
     client: Client, inputs: Inputs, transport: httpx2.BaseTransport | None = None
 ) -> str:
-    """Let the API server reach a workload that has a sidecar itself; leader only.
+    """Let the API server reach a workload whose own pods are in a mesh; leader only.
 
     Istio's validator checks the object and refuses it while istiod is away, so it is written only
     when it differs. The next event tries again; the workload's notice that an injector is live is

@@ -62,6 +62,8 @@ def _working(
     assert probe is not None
     count = probe.selected_namespaces
     facts = [f"{count} namespace{'' if count == 1 else 's'} selected", *_mesh(inputs, probe)]
+    if inputs.ambient:
+        facts.append("ambient mesh: its pods have nothing to quit, pods with a sidecar have")
     if inputs.config.start_mode != "auto":
         facts.append(f"start: {inputs.config.start_mode}")
     elif probe.capability not in {"native", None}:

@@ -18,5 +18,6 @@ output "requires" {
     istio_metadata = "istio-metadata"
     istio_pilot    = "istio-pilot"
     logging        = "logging"
+    service_mesh   = "service-mesh"
   }
 }

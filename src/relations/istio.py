@@ -1,4 +1,4 @@
-"""The relations with Istio: which namespace has the control plane, or why that is unknown.
+"""The relations with Istio: which namespace has the control plane, and whether a mesh is ambient.
 
 `istio-pilot` (interface `k8s-service`, written by the charm istio-pilot with
 serialized-data-interface 0.7) and `istio-metadata` (interface `istio_metadata`, written by
@@ -20,6 +20,11 @@ from config import DNS_LABEL
 
 PILOT: Final = "istio-pilot"
 METADATA: Final = "istio-metadata"
+# The interface has the labels with which a charm's pods join an ambient mesh, and takes policies
+# (charmlibs-interfaces-service-mesh). Its library patches the StatefulSet, which restarts the
+# pods, to join; a webhook needs only to be reached, so the charm reads and writes nothing here.
+SERVICE_MESH: Final = "service-mesh"
+ENDPOINTS: Final = (PILOT, METADATA, SERVICE_MESH)
 
 _VERSIONS: Final = "_supported_versions"
 # istio-pilot itself goes to waiting while one of its relations does not name its versions
@@ -49,6 +54,12 @@ def control_planes(model: ops.Model) -> tuple[ControlPlane, ...]:
         for endpoint, parse in ((PILOT, parse_pilot), (METADATA, parse_metadata))
         if (relation := model.get_relation(endpoint))
     )
+
+
+def beside_ambient_mesh(model: ops.Model) -> bool:
+    """Tell whether an ambient mesh is related, whose policies may refuse the API server."""
+    relation = model.get_relation(SERVICE_MESH)
+    return bool(relation and relation.active)
 
 
 def publish_versions(model: ops.Model) -> None:

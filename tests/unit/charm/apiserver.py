@@ -263,8 +263,9 @@ class ApiServer:
     @staticmethod
     def _plurals() -> set[str]:
         return {
-            "clusterrolebindings", "clusterroles", "endpointslices", "jaxjobs", "jobs", "leases",
-            "mpijobs", "mutatingadmissionpolicies", "mutatingadmissionpolicybindings",
+            "authorizationpolicies", "clusterrolebindings", "clusterroles", "endpointslices",
+            "jaxjobs", "jobs", "leases", "mpijobs", "mutatingadmissionpolicies",
+            "mutatingadmissionpolicybindings",
             "mutatingwebhookconfigurations", "namespaces", "paddlejobs", "pods", "pytorchjobs",
             "peerauthentications", "rolebindings", "roles", "serviceaccounts", "tfjobs",
             "tokenreviews", "validatingadmissionpolicies", "validatingadmissionpolicybindings",

@@ -101,6 +101,8 @@ def test_every_event_is_either_reconciled_or_left_out_on_purpose(
         "grafana_dashboard_relation_departed": "nothing depends on its units",
         "grafana_dashboard_relation_joined": "nothing depends on its units",
         "logging_relation_joined": "an endpoint comes with changed",
+        "service_mesh_relation_departed": "nothing depends on its units",
+        "service_mesh_relation_joined": "nothing depends on its units",
         "sidecar_relation_departed": "nothing depends on its units",
         "sidecar_relation_joined": "nothing depends on its units",
     }
