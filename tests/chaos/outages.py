@@ -217,8 +217,8 @@ def _killer(stage: Stage) -> Callable[[Outage], None]:
         # The kubelet starts an emptied container in its place.
         away(container().process, seconds)
 
-    def unit(seconds: float) -> None:
-        pebble(seconds)
+    def unit(_seconds: float) -> None:
+        stage.app.replace_pod(next(units), killed=True)
 
     def api_server(seconds: float) -> None:
         away(cluster.process("kube-apiserver"), seconds)

@@ -29,7 +29,8 @@ def report(
         await_selected(client, namespace)
     found = outages.play(make(SEED, SECONDS, JOBS), Stage(cluster, istio_aux, istio, namespace))
     istio.await_live()
-    istio_aux.settle()
+    # Hooks may fail while the API server is down; they are tried again.
+    istio_aux.settle(failing=True)
     return found
 
 

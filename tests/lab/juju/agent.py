@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx2
+
 from .dispatch import DispatchError, Event, Outcome
 from .events import consequences
 from .store import State, Store
@@ -146,6 +148,8 @@ class Agent:
         while not self._stopping.is_set():
             try:
                 work()
+            except httpx2.TransportError:
+                pass  # The API server is down: the next round asks it again.
             # Whatever it is, it belongs to the test that waits for the agent, not to this thread.
             except Exception as error:
                 if not self._stopping.is_set():
