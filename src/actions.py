@@ -18,7 +18,7 @@ import ops
 
 import cluster
 import config
-import objects
+import endpoints
 import permissions
 import probe
 import workload
@@ -102,16 +102,16 @@ class Actions(ops.Object):
     def _page_of_leader(self, event: ops.ActionEvent) -> Page:
         """Ask the other units: only the one that holds the Lease knows stuck pods."""
         with cluster.connect(self._kubernetes) as client:
-            units = objects.ready_units(client, self._charm.app.name, cluster.namespace())
-        if isinstance(units, Problem):
-            raise RefusedError(units.reason)
+            pods = endpoints.ready_pods(client, self._charm.app.name, cluster.namespace())
+        if isinstance(pods, Problem):
+            raise RefusedError(pods.reason)
         failures: list[str] = []
-        for unit, addresses in sorted(units.items()):
+        for pod, addresses in sorted(pods.items()):
             for address in addresses:
                 try:
                     page = self._page(event, probe.url_of(address), "stuck", "blocked", "lost")
                 except RefusedError as refusal:
-                    failures.append(f"{unit}: {refusal}")
+                    failures.append(f"{endpoints.unit_of(pod)}: {refusal}")
                     continue
                 if page.leader:
                     return page
@@ -176,7 +176,7 @@ class Actions(ops.Object):
         needed = permissions.needed(inputs.model, leader=True)
         with cluster.connect(self._kubernetes) as client:
             problem = permissions.missing(client, needed)
-            units = objects.unready(client, inputs.app, inputs.model, self._transport)
+            found = endpoints.look(client, inputs.app, inputs.model, inputs.now, self._transport)
         if problem and problem.refused:
             trust = f"run `juju trust {charm.app.name} --scope=cluster`"
             yield _finding("trust", "problem", f"the charm may not {problem.reason}", trust)
@@ -184,10 +184,11 @@ class Actions(ops.Object):
             yield _finding("trust", "unknown", problem.reason)
         else:
             yield _finding("trust", "ok", "the charm has its rights")
-        if units:
+        silent = [found.problem.reason] if found.problem else found.silent
+        for why in silent:
             do = "see `juju status`; units answer each other on port 8080"
-            yield _finding("units", "problem", units.reason, do)
-        else:
+            yield _finding("units", "problem", why, do)
+        if not silent:
             yield _finding("units", "ok", "every unit behind the Service answers")
         if why := probe.ask(probe.STATUS_URL, self._transport).ignorance():
             yield _finding("workload", "problem", why, "see `juju debug-log` and `pebble logs`")

@@ -4,7 +4,8 @@
 What the charm reads: `config`, `relations`, `inputs`. What it owns in the cluster: `manifests` and
 `rules` render the objects, `objects` applies and deletes them through `cluster`, `injectionlabels`
 and `suspended` change objects of others, `permissions` checks its rights. What it runs: `workload`
-with `certificates`. What it says: `status` and `actions`, from the workload's answer in `probe`.
+with `certificates`; `wake` brings the charm back. What it says: `status` and `actions`, from what
+the workloads answer: its own in `probe`, all in `endpoints`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import gc
 import logging
-from typing import Final
 
 import httpx2
 import ops
@@ -21,6 +21,7 @@ from lightkube import Client
 import actions
 import certificates
 import cluster
+import endpoints
 import injectionlabels
 import manifests
 import objects
@@ -28,6 +29,7 @@ import permissions
 import probe
 import status
 import suspended
+import wake
 import workload
 from cluster import Problem
 from inputs import CONTAINER, Inputs, observe
@@ -37,9 +39,6 @@ logger = logging.getLogger(__name__)
 # Each log line calls juju-log. These two would write 161 of the 163 lines of an event.
 for _chatty in ("httpcore2", "httpx2"):
     logging.getLogger(_chatty).setLevel(logging.WARNING)
-
-# The charm notifies itself: see `_look` and `Problem.wake`.
-_NOTICE: Final = "istio-aux.io/not-ready-yet"
 
 
 class IstioAuxCharm(ops.CharmBase):
@@ -56,13 +55,13 @@ class IstioAuxCharm(ops.CharmBase):
         # What this event observed, for the status.
         self._inputs: Inputs | None = None
         self._problem: Problem | None = None
+        self._leaves = False
         self._answer: probe.Probe | None = None
         self._serves = False
         self._starting = False
-        self._labels: tuple[str, ...] = ()
-        self._unapplied = ""
-        endpoints = (*istio.ENDPOINTS, sidecar.ENDPOINT, *cos.ENDPOINTS)
-        related = [self.on[each] for each in endpoints]
+        self._notes = status.Notes()
+        names = (*istio.ENDPOINTS, sidecar.ENDPOINT, *cos.ENDPOINTS)
+        related = [self.on[name] for name in names]
         for event in (
             self.on.install,
             self.on.start,
@@ -89,7 +88,7 @@ class IstioAuxCharm(ops.CharmBase):
         framework.observe(self.on.remove, self._on_remove)
         framework.observe(self.on.collect_unit_status, self._on_collect_unit_status)
 
-    def _reconcile(self, _: ops.EventBase) -> None:
+    def _reconcile(self, event: ops.EventBase) -> None:
         self._inputs = observed = observe(self)
         self.unit.set_ports(manifests.WEBHOOK_PORT)
         cos.publish(self)
@@ -106,8 +105,10 @@ class IstioAuxCharm(ops.CharmBase):
         sidecar.answer(self, self._inputs.asked, None if self._starting else self._answer)
         if self._problem:
             logger.warning("%s", self._problem.reason)
-            if self._problem.wake:
-                self._wake()
+        # No event says that a problem has passed. Nor does Pebble when a check succeeds for the
+        # first time, as it does with an image whose Pebble has no check of its own.
+        waits = bool(self._problem or self._notes.silent) or self._starting
+        wake.ensure(self._container, event, wanted=waits)
 
     def _act(self, client: Client, observed: Inputs) -> Problem | None:
         resolved = objects.resolve(client, observed, self.workload_transport)
@@ -125,47 +126,49 @@ class IstioAuxCharm(ops.CharmBase):
         elif inputs.leader and inputs.authority:
             certificates.keep_authority(self.model, observed.authority, inputs.authority)
         failure = workload.ensure(client, self._container, inputs, granted=not problem)
-        self._look()
-        problem = problem or failure
-        if self._serves and not problem:
-            problem = objects.complete(client, inputs, self.workload_transport)
+        unseen = self._look()
+        problem = problem or failure or unseen
+        if self._serves and inputs.leader and not problem:
+            found = endpoints.look(
+                client, inputs.app, inputs.model, inputs.now, self.workload_transport
+            )
+            self._notes.silent = found.silent
+            problem = objects.complete(client, inputs, found.problem)
         # Somebody else's webhook may refuse these, so they come last and block nothing.
-        self._unapplied = objects.admit_api_server(client, inputs, self.kubernetes_transport)
+        unapplied = objects.admit_api_server(client, inputs, self.kubernetes_transport)
+        self._notes.unapplied = unapplied
         live = bool(self._answer and self._answer.live)
         labels = injectionlabels.ensure(client, inputs, live=live)
         if isinstance(labels, Problem):
             return problem or labels
-        self._labels = labels
+        self._notes.labels = labels
         return problem
 
-    def _look(self) -> None:
-        """Ask the workload for its state; wake the charm again until the workload is ready."""
+    def _look(self) -> Problem | None:
+        """Ask the workload for its state; return why Pebble did not say whether it runs."""
         try:
             if not self._container.can_connect() or not workload.is_planned(self._container):
-                return
+                return None
             check_is_up = workload.check_is_up(self._container)
-        except ops.pebble.ConnectionError:
-            return
-        self._answer = probe.ask(probe.STATUS_URL, self.workload_transport)
+            self._answer = probe.ask(probe.STATUS_URL, self.workload_transport)
+            if self._answer.ready:
+                workload.relax(self._container)
+        except ops.pebble.Error as error:
+            return workload.trouble(error)
         self._serves = self._answer.ready and check_is_up
         self._starting = check_is_up and not self._answer.ready
         if self._answer.version:
             self.unit.set_workload_version(self._answer.version)
-        # Pebble emits no event when a check succeeds for the first time. Without a notice the charm
-        # would notice a workload that becomes ready now at the next update-status.
-        if self._starting:
-            self._wake()
-
-    def _wake(self) -> None:
-        self._container.pebble.notify(ops.pebble.NoticeType.CUSTOM, _NOTICE)
+        return None
 
     def _on_secret_remove(self, event: ops.SecretRemoveEvent) -> None:
         # Every unit uses a newer revision of the authority.
         event.remove_revision()
         self._reconcile(event)
 
-    def _on_remove(self, _: ops.EventBase) -> None:
-        self._problem = Problem("the unit is being removed")
+    def _on_remove(self, event: ops.EventBase) -> None:
+        self._leaves = True
+        wake.ensure(self._container, event, wanted=False)
         # Only the last unit deletes what all units share. Leadership is not reliable here.
         if self.app.planned_units() > 0:
             return
@@ -176,11 +179,13 @@ class IstioAuxCharm(ops.CharmBase):
             objects.remove(client, app, model, self.patience)
 
     def _on_collect_unit_status(self, event: ops.CollectStatusEvent) -> None:
+        if self._leaves:
+            # Juju may have taken away what the inputs are read from.
+            event.add_status(status.of_leaving())
         # Actions and some other events observe nothing; the status stays.
-        if self._inputs or self._problem:
-            inputs = self._inputs or observe(self)
-            notes = (self._labels, self._unapplied)
-            event.add_status(status.of_unit(inputs, self._problem, self._answer, *notes))
+        elif self._inputs:
+            said = status.of_unit(self._inputs, self._problem, self._answer, self._notes)
+            event.add_status(said)
 
 
 if __name__ == "__main__":

@@ -101,7 +101,6 @@ class Problem:
 
     reason: str
     refused: bool = False  # The charm lacks a permission, which the user has to grant.
-    wake: bool = False  # It passes soon and without an event, so the charm has to wake itself.
 
 
 @dataclass(frozen=True)

@@ -14,19 +14,16 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterable
 from typing import Any, Final, Literal, get_args
 
 import httpx2
 from lightkube import Client
-from lightkube.models.discovery_v1 import Endpoint
 from lightkube.resources.admissionregistration_v1 import (
     MutatingAdmissionPolicy,
     MutatingWebhookConfiguration,
     ValidatingAdmissionPolicy,
 )
 from lightkube.resources.core_v1 import Namespace
-from lightkube.resources.discovery_v1 import EndpointSlice
 
 import cluster
 import injectionlabels
@@ -95,14 +92,12 @@ def ensure(client: Client, inputs: Inputs) -> Problem | None:
     return cluster.apply(client, webhook, manager=inputs.app) if present else None
 
 
-def complete(
-    client: Client, inputs: Inputs, transport: httpx2.BaseTransport | None = None
-) -> Problem | None:
+def complete(client: Client, inputs: Inputs, waits: Problem | None) -> Problem | None:
     """Create the webhook configuration, or, once it exists, delete objects that are not wanted.
 
-    Call it when this unit serves. The configuration is created when every ready unit serves:
-    without a workload, `Fail` refuses all pods and `Ignore` leaves them unchanged. It stays when a
-    unit restarts.
+    Call it when this unit serves. The configuration is created unless the unit `waits` for its
+    endpoints: without a workload, `Fail` refuses all pods and `Ignore` leaves them unchanged. It
+    stays when a unit restarts.
     """
     values = inputs.values()
     if values is None:
@@ -112,9 +107,7 @@ def complete(
     if isinstance(present, Problem):
         return present
     if not present:
-        return unready(client, inputs.app, inputs.model, transport) or cluster.apply(
-            client, webhook, manager=inputs.app
-        )
+        return waits or cluster.apply(client, webhook, manager=inputs.app)
     labels = manifests.labels(inputs.app, inputs.model)
     return cluster.prune(client, labels, inputs.model, keep=manifests.render(values))
 
@@ -184,40 +177,6 @@ def remove(client: Client, app: str, model: str, patience: suspended.Patience) -
     injectionlabels.take_back(client, model, app)
 
 
-def unready(
-    client: Client, app: str, model: str, transport: httpx2.BaseTransport | None = None
-) -> Problem | None:
-    """Return which unit behind the Service is not ready, None when all ready endpoints answer.
-
-    A pod's readiness says only that no check has failed yet, so each unit is asked.
-    """
-    units = ready_units(client, app, model)
-    if isinstance(units, Problem):
-        return units
-    if not units:
-        return Problem(f"waiting for a ready endpoint of Service {app}", wake=True)
-    with probe.connect(transport) as asking:
-        for unit, addresses in sorted(units.items()):
-            refusals = [probe.unready(asking, address) for address in addresses]
-            # In a dual-stack cluster one address is enough.
-            if all(refusals):
-                return Problem(f"waiting for {unit}: {refusals[0]}", wake=True)
-    return None
-
-
-def ready_units(client: Client, app: str, model: str) -> dict[str, list[str]] | Problem:
-    """Return the addresses of the ready units behind the Service, by the name of the unit."""
-
-    def look() -> dict[str, list[str]]:
-        # lightkube's label operators are untyped.
-        slices = client.list(  # pyright: ignore[reportUnknownMemberType]
-            EndpointSlice, namespace=model, labels={"kubernetes.io/service-name": app}
-        )
-        return _addresses(end for found in slices for end in found.endpoints or ())
-
-    return cluster.attempt(f"EndpointSlices of Service {app}", look)
-
-
 def _with_verified(client: Client, inputs: Inputs) -> Inputs | Problem:
     """Return `inputs` with requests of other models granted or refused; asks only if there are."""
     if all(one.application or one.refusal for one in inputs.asked):
@@ -272,15 +231,3 @@ def _with_others(client: Client, inputs: Inputs) -> Inputs:
         revisions=tuple(sorted({configuration.labels[_REVISION] for configuration in found})),
         jobs_suspended=left,
     )
-
-
-def _addresses(endpoints: Iterable[Endpoint]) -> dict[str, list[str]]:
-    """Return the addresses of ready endpoints by unit."""
-    units: dict[str, list[str]] = {}
-    for endpoint in endpoints:
-        # None means True (discovery/v1 EndpointConditions).
-        if endpoint.conditions is None or endpoint.conditions.ready is not False:
-            pod = endpoint.targetRef.name if endpoint.targetRef else None
-            unit = "unit " + "/".join(pod.rsplit("-", 1)) if pod else endpoint.addresses[0]
-            units.setdefault(unit, []).append(endpoint.addresses[0])
-    return units

@@ -47,6 +47,7 @@ def needed(model: str, *, leader: bool) -> tuple[Permission, ...]:
         Permission("get", "", "namespaces"),
         Permission("patch", "", "namespaces"),
         Permission("list", "discovery.k8s.io", "endpointslices", model),
+        Permission("get", "", "pods", model),
     )
     return every_leader + tuple(
         Permission(verb, group, resource, model if kind in cluster.NAMESPACED else "")

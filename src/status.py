@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import ops
@@ -16,12 +17,35 @@ from relations import istio
 _LONGEST_LIST: Final = 3
 
 
+@dataclass
+class Notes:
+    """What an event observed beside the workload's answer.
+
+    Attributes:
+        labels: namespaces of `inject-namespaces` that are not labelled, with the reason.
+        unapplied: the object that somebody else's webhook refused, with the reason.
+        silent: units that do not answer the leader, with their addresses.
+    """
+
+    labels: Sequence[str] = ()
+    unapplied: str = ""
+    silent: Sequence[str] = ()
+
+    def facts(self) -> list[str]:
+        """Return what the status says of them."""
+        said = {
+            "inject-namespaces: ": _some(self.labels),
+            "not applied: ": self.unapplied,
+            "": _some(self.silent),
+        }
+        return [what + fact for what, fact in said.items() if fact]
+
+
 def of_unit(
     inputs: Inputs,
     problem: Problem | None,
     probe: Probe | None,
-    labels: Sequence[str] = (),
-    unapplied: str = "",
+    notes: Notes,
 ) -> ops.StatusBase:
     """Return the unit's status: the first problem that blocks or that passes, else what is true.
 
@@ -29,8 +53,7 @@ def of_unit(
         inputs: what the charm observed.
         problem: why its work in the cluster failed.
         probe: the workload's answer, None before the workload is set up.
-        labels: namespaces of `inject-namespaces` that are not labelled, with the reason.
-        unapplied: the object that somebody else's webhook refused, with the reason.
+        notes: what an admin should know of a unit that works.
     """
     blocked = (
         inputs.invalid,
@@ -51,12 +74,15 @@ def of_unit(
     )
     if why := next(filter(None, waiting), ""):
         return ops.WaitingStatus(why)
-    return _working(inputs, probe, labels, unapplied)
+    return _working(inputs, probe, notes)
 
 
-def _working(
-    inputs: Inputs, probe: Probe | None, labels: Sequence[str], unapplied: str
-) -> ops.StatusBase:
+def of_leaving() -> ops.StatusBase:
+    """Return the status of a unit that stops or is removed."""
+    return ops.WaitingStatus("the unit is being removed")
+
+
+def _working(inputs: Inputs, probe: Probe | None, notes: Notes) -> ops.StatusBase:
     # Earlier checks make sure of both.
     assert inputs.config is not None
     assert probe is not None
@@ -86,10 +112,7 @@ def _working(
     facts += [f"{count} {what}" for what, count in counts.items() if count]
     if probe.suspended_jobs:
         facts.append(f"suspended for their sidecar: {_some(probe.suspended_jobs)}")
-    if labels:
-        facts.append(f"inject-namespaces: {_some(labels)}")
-    if unapplied:
-        facts.append(f"not applied: {unapplied}")
+    facts += notes.facts()
     # Without a relation to Istio, missing injectors may be on purpose.
     if inputs.control_planes and probe.watches_injectors and not probe.live:
         return ops.WaitingStatus("; ".join(["waiting for Istio", *facts]))

@@ -20,6 +20,7 @@ import certificates
 import cluster
 import config as options
 import manifests
+import wake
 from certificates import Authority, Leaf
 from cluster import Problem
 from config import Applications, Config
@@ -38,8 +39,25 @@ APPLICATIONS: Final = f"{_ETC}/applications"
 TLS_CERTIFICATE: Final = f"{_ETC}/tls/tls.crt"
 TLS_KEY: Final = f"{_ETC}/tls/tls.key"
 
-# Where Juju mounts Pebble's socket in the workload's container.
-_PEBBLE_SOCKET: Final = "/charm/container/pebble.socket"
+# The pod's readiness: whether the Service sends reviews to this unit. Pebble takes a new check for
+# up until it has failed, and one that changes for new. So the rock has the same check, and it is
+# strict: a unit without a workload is in no Service from its first second on.
+UNTIL_READY: Final[ops.pebble.CheckDict] = {
+    "override": "replace",
+    "startup": "enabled",
+    "level": "ready",
+    "period": "1s",
+    "timeout": "500ms",
+    "threshold": 1,
+    "http": {"url": f"{STATUS_URL}/readyz"},
+}
+# Once the workload has been ready: it stays in the Service while it is busy, or restarts.
+SINCE_READY: Final[ops.pebble.CheckDict] = {
+    **UNTIL_READY,
+    "period": "3s",
+    "timeout": "2s",
+    "threshold": 2,
+}
 
 # Fields of `Config` that are no settings of the workload under the same name; all others are.
 _FOR_THE_CHARM: Final = frozenset(
@@ -100,7 +118,7 @@ def settings(config: Config, names: Names) -> dict[str, Any]:
         "tls-key": TLS_KEY,
         "kubeconfig": KUBECONFIG,
         "renew-token": True,
-        "pebble-socket": _PEBBLE_SOCKET,
+        "pebble-socket": wake.SOCKET,
     }
 
 
@@ -178,16 +196,7 @@ def layer(config: Config, names: Names) -> ops.pebble.LayerDict:
                 "threshold": 3,
                 "http": {"url": f"{STATUS_URL}/livez"},
             },
-            # The pod's readiness: whether the Service sends reviews to this unit.
-            READY: {
-                "override": "replace",
-                "startup": "enabled",
-                "level": "ready",
-                "period": "3s",
-                "timeout": "2s",
-                "threshold": 2,
-                "http": {"url": f"{STATUS_URL}/readyz"},
-            },
+            READY: UNTIL_READY,
         },
     }
 
@@ -215,9 +224,8 @@ def ensure(
         write(container, present, files(config, known, access, leaf, inputs.applications()))
         if config:
             run(container, layer(config, known))
-    except ops.pebble.ConnectionError as error:
-        # The container restarts; pebble-ready follows.
-        return Problem(f"container {CONTAINER}: {error}")
+    except ops.pebble.Error as error:
+        return trouble(error)
     return None
 
 
@@ -242,18 +250,15 @@ def run(container: ops.Container, wanted: ops.pebble.LayerDict) -> None:
     """Bring the service and its checks to `wanted`."""
     plan, layer = container.get_plan(), ops.pebble.Layer(wanted)
     in_place = all(plan.services.get(k) == v for k, v in layer.services.items()) and all(
-        plan.checks.get(k) == v for k, v in layer.checks.items()
+        # Another layer may have relaxed readiness.
+        plan.checks.get(k) == v or (k == READY and k in plan.checks)
+        for k, v in layer.checks.items()
     )
     if in_place and all(s.is_running() for s in container.get_services(SERVICE).values()):
         return
     container.add_layer(SERVICE, layer, combine=True)
-    try:
-        container.replan()
-    except ops.pebble.ChangeError as error:
-        # Pebble keeps restarting it, and the status says what is missing.
-        logger.warning("service %s: did not start: %s", SERVICE, error.err)
-    else:
-        logger.info("service %s: replanned", SERVICE)
+    container.replan()
+    logger.info("service %s: replanned", SERVICE)
 
 
 def stop(container: ops.Container) -> None:
@@ -261,8 +266,26 @@ def stop(container: ops.Container) -> None:
     try:
         if container.can_connect() and is_planned(container):
             container.stop(SERVICE)
-    except (ops.pebble.ConnectionError, ops.pebble.ChangeError) as error:
+    except ops.pebble.Error as error:
         logger.warning("service %s: not stopped: %s", SERVICE, error)
+
+
+def relax(container: ops.Container) -> None:
+    """Let the workload, which is ready now, be late for a moment from now on.
+
+    The check is up when it changes, and that is true. A Pebble that restarts begins strict again.
+    """
+    wanted = ops.pebble.Layer({"checks": {READY: SINCE_READY}})
+    if container.get_plan().checks.get(READY) != wanted.checks[READY]:
+        container.add_layer(READY, wanted, combine=True)
+
+
+def trouble(error: ops.pebble.Error) -> Problem:
+    """Return what Pebble did not do, in one line: the container restarts, its disk is full."""
+    lines = str(error).splitlines()
+    # The first line of a change that failed only says that it did.
+    why = next((line for line in lines if line.startswith("- ")), lines[0] if lines else "")
+    return Problem(f"container {CONTAINER}: {why.removeprefix('- ') or type(error).__name__}")
 
 
 def is_planned(container: ops.Container) -> bool:
@@ -271,7 +294,7 @@ def is_planned(container: ops.Container) -> bool:
 
 
 def check_is_up(container: ops.Container) -> bool:
-    """Tell whether Pebble's check `ready` is up; it is until it fails for the first time."""
+    """Tell whether Pebble's check `ready` is up; a new one is until it fails."""
     checks = container.get_checks(READY)
     return READY in checks and checks[READY].status is ops.pebble.CheckStatus.UP
 

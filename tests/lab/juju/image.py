@@ -1,6 +1,7 @@
-"""What the workload's image would bring: a virtual environment with the program `istio-aux`.
+"""What the workload's image would bring: the program `istio-aux`, and the Pebble layer of the rock.
 
-Built from `workload/` and its lock with the interpreter that ships, cached by content.
+The program is in a virtual environment, built from `workload/` and its lock with the interpreter
+that ships, cached by content.
 """
 
 from __future__ import annotations
@@ -11,10 +12,15 @@ import os
 import subprocess
 from pathlib import Path
 
+import yaml
+
 from lab import cache, interpreters
 
 from . import root
 from .root import Bind
+
+ROCK = "rockcraft.yaml"
+LAYER = "layer.yaml"  # In the environment's folder.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +46,10 @@ def of_workload(workload: Path) -> Image:
     """
     folder = environment(workload)
     python, _ = interpreters.shipped()
+    # Pebble reads the layers of its folder by number; rockcraft names the first one like this.
+    layer = Bind(folder / LAYER, "/var/lib/pebble/default/layers/001-istio-aux.yaml")
     return Image(
-        (*root.interpreter(python), Bind(folder, str(folder))),
+        (*root.interpreter(python), Bind(folder, str(folder)), layer),
         f"{folder}/bin:{root.PATH}",
         # The rock gives this folder to the user who runs Pebble, who may not write to /etc.
         ("/etc/istio-aux",),
@@ -74,13 +82,16 @@ def environment(workload: Path, python: Path | None = None) -> Path:
             )
             if done.returncode:
                 raise ChildProcessError(f"{workload}: {' '.join(command)}\n{done.stderr}")
+            rock = yaml.safe_load((workload / ROCK).read_text())
+            brought = {key: rock[key] for key in ("summary", "services", "checks") if key in rock}
+            (folder / LAYER).write_text(yaml.safe_dump(brought))
             (folder / "ready").touch()
         return cache.use(folder)
 
 
 def _digest(workload: Path, python: Path) -> str:
     digest = hashlib.sha256(str(python).encode())
-    files = [workload / "pyproject.toml", workload / "uv.lock"]
+    files = [workload / name for name in ("pyproject.toml", "uv.lock", ROCK)]
     files += sorted(path for path in (workload / "src").rglob("*") if path.is_file())
     for path in files:
         if "__pycache__" not in path.parts:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import time
+from datetime import datetime
 from typing import Any
 
 import httpx2
@@ -41,6 +42,7 @@ class ApiServer:
         failures: the answers to the next requests.
         patience: the client's timeout in seconds, by request.
         endpoints: those of the application's Service.
+        port: that of the application's Service.
         guarded: namespaces that a webhook lets nobody change.
         ignorant: how many access reviews are refused first, as before roles are read.
         raw: the body of a list, by path.
@@ -60,6 +62,7 @@ class ApiServer:
         self.failures: list[httpx2.Response | httpx2.TransportError] = []
         self.patience: dict[str, float] = {}
         self.endpoints = [endpoint("istio-aux-0", "10.1.0.10")]
+        self.port = 8443
         self.guarded: set[str] = set()
         self.ignorant = 0
         self.raw: dict[str, bytes] = {}
@@ -204,6 +207,7 @@ class ApiServer:
         """What Juju and Kubernetes make: the Service's endpoints and the model's namespace."""
         metadata = {"labels": {"kubernetes.io/service-name": "istio-aux"}}
         found = {"metadata": metadata, "addressType": "IPv4", "endpoints": self.endpoints}
+        found["ports"] = [{"port": self.port, "protocol": "TCP"}]
         identity = {"model.juju.is/id": MODEL_ID, "model.juju.is/name": self.model}
         named = {"name": self.model, "uid": MODEL_UID, "labels": identity, "annotations": {}}
         namespace = {"kind": "Namespace", "apiVersion": "v1", "metadata": named}
@@ -217,6 +221,12 @@ class ApiServer:
         metadata = {"name": name, "uid": f"uid-of-{name}", "labels": labels, "annotations": {}}
         namespace = {"kind": "Namespace", "metadata": metadata}
         self.objects[f"/api/v1/namespaces/{name}"] = namespace
+
+    def add_pod(self, name: str, *, ready_since: datetime) -> None:
+        """Have a pod in the model that is ready since then."""
+        ready = {"type": "Ready", "status": "True", "lastTransitionTime": f"{ready_since:%FT%TZ}"}
+        pod = {"kind": "Pod", "metadata": {"name": name}, "status": {"conditions": [ready]}}
+        self.objects[f"/api/v1/namespaces/{self.model}/pods/{name}"] = pod
 
     def _apply_to_namespace(
         self, request: httpx2.Request, path: str, body: dict[str, Any]

@@ -14,11 +14,12 @@ import pytest
 import yaml
 from cryptography import x509
 from istio_aux.status import ListedPod, page
-from ops import testing
+from ops import pebble, testing
 
 import certificates
 import probe
 import suspended
+import wake
 import workload
 from charm import IstioAuxCharm
 
@@ -74,6 +75,8 @@ class Workload:
         if not self.running:
             raise httpx2.ConnectError("connection refused")
         if request.url.path == "/readyz":
+            if request.url.host not in self.units:
+                raise httpx2.ConnectTimeout("timed out")
             return self.units[request.url.host]
         if request.url.path == "/pods":
             return self._list(request.url)
@@ -128,17 +131,18 @@ class Unit:
     process: Workload
     etc: Path
     kubeconfig: Path
+    own_notices: int = 0  # Sent by the last event itself.
 
     def run(self, event: Any = None, **changes: Any) -> Any:
         """Change the state, emit an event (update-status by default); return the status."""
         changed = dataclasses.replace(self.state, **changes)
         with self.ctx(event or self.on.update_status(), changed) as manager:
             self.state = manager.run()
-            pebble = manager.charm.unit.get_container(workload.CONTAINER).pebble
-            # ops.testing does not put them into the state.
-            found = getattr(pebble, "_notices", {}).values()
-            notices = [testing.Notice(one.key, occurrences=one.occurrences) for one in found]
-        self.change_container(notices=notices)
+            client = manager.charm.unit.get_container(workload.CONTAINER).pebble
+            # ops.testing does not put them into the state. Those in it came before the hook.
+            found = getattr(client, "_notices", {}).values()
+            self.own_notices = sum(one.occurrences for one in found) - len(self.container.notices)
+        self.change_container(notices=[])
         return self.state.unit_status
 
     def configure(self, **options: str | int | bool) -> Any:
@@ -175,6 +179,12 @@ class Unit:
     @property
     def container(self) -> testing.Container:
         return self.state.get_container(workload.CONTAINER)
+
+    @property
+    def wakes(self) -> bool:
+        """Whether Pebble wakes the charm again after a while."""
+        status = self.container.service_statuses.get(wake.SERVICE)
+        return status is pebble.ServiceStatus.ACTIVE
 
     @property
     def files(self) -> dict[str, str]:

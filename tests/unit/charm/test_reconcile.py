@@ -149,12 +149,13 @@ def test_the_webhook_waits_until_the_workload_is_ready(new_unit: Unit) -> None:
 def test_a_starting_workload_wakes_the_charm_until_it_is_ready(new_unit: Unit) -> None:
     new_unit.process.running = False
     new_unit.configure()
-    (notice,) = new_unit.container.notices
+    assert new_unit.wakes
 
     new_unit.process.running = True
 
-    assert new_unit.run(new_unit.on.pebble_custom_notice(new_unit.container, notice)) == active()
+    assert new_unit.run() == active()
     assert "MutatingWebhookConfiguration" in new_unit.api.kinds()
+    assert not new_unit.wakes
 
 
 def fail_checks(unit: Unit) -> None:
@@ -172,7 +173,7 @@ def test_a_failed_check_does_not_wake_the_charm_because_its_recovery_will(unit: 
     fail_checks(unit)
 
     assert isinstance(unit.run(), testing.WaitingStatus)
-    assert not unit.container.notices
+    assert not unit.wakes
 
 
 def test_the_webhook_waits_while_the_service_does_not_lead_to_this_unit(unit: Unit) -> None:

@@ -161,6 +161,30 @@ def test_readiness_of_the_pod_follows_the_workload() -> None:
     assert checks["live"].http == {"url": "http://localhost:8080/livez"}
 
 
+def test_the_rock_brings_the_check_of_readiness_that_the_charm_sets() -> None:
+    """Pebble takes a check that changes for new, and a new one for up."""
+    rock = yaml.safe_load((ROOT / "workload" / "rockcraft.yaml").read_text())
+
+    assert rock["checks"]["ready"] == workload.layer(CONFIG, NAMES).get("checks", {})["ready"]
+
+
+def test_a_workload_that_is_ready_stays_so_while_it_is_busy_for_a_moment(unit: Unit) -> None:
+    check = unit.container.plan.checks["ready"]
+    plan = unit.container.plan
+
+    assert (check.period, check.timeout, check.threshold) == ("3s", "2s", 2)
+    unit.run()
+    assert unit.container.plan == plan
+
+
+def test_a_workload_that_was_never_ready_is_out_of_the_service_at_once(new_unit: Unit) -> None:
+    new_unit.process.running = False
+    new_unit.configure()
+
+    check = new_unit.container.plan.checks["ready"]
+    assert (check.period, check.timeout, check.threshold) == ("1s", "500ms", 1)
+
+
 def test_a_workload_that_hangs_is_restarted() -> None:
     service = pebble.Layer(workload.layer(CONFIG, NAMES)).services[workload.SERVICE]
 

@@ -1,0 +1,120 @@
+"""The ready endpoints of the application's Service, and which units behind them answer the leader.
+
+A pod is ready when its own workload answers Pebble. The leader asks each of them as well: over the
+network, and also those of an image whose Pebble has no check of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+import httpx2
+from lightkube import Client
+from lightkube.resources.core_v1 import Pod
+from lightkube.resources.discovery_v1 import EndpointSlice
+
+import cluster
+import manifests
+import probe
+from cluster import Problem
+
+# How long the webhook configuration waits for a pod that is ready and does not answer the leader.
+# Something stands between the two units then, such as a NetworkPolicy for port 8080 or STRICT mTLS.
+# Neither concerns the API server, which talks to port 8443: to wait for longer would leave every
+# pod of the cluster unchanged for the sake of a port that admission does not need.
+PATIENCE: Final = timedelta(minutes=1)
+
+
+@dataclass(frozen=True)
+class Endpoints:
+    """What the leader learned of the units.
+
+    Attributes:
+        problem: why the API server cannot be told to send reviews yet.
+        silent: units that do not answer as ready, each with its address and the reason.
+    """
+
+    problem: Problem | None
+    silent: tuple[str, ...] = ()
+
+
+def look(
+    client: Client,
+    app: str,
+    model: str,
+    now: datetime,
+    transport: httpx2.BaseTransport | None = None,
+) -> Endpoints:
+    """Ask the workload of each ready endpoint; `transport` is for tests."""
+    slices = _slices(client, app, model)
+    if isinstance(slices, Problem):
+        return Endpoints(slices)
+    pods = _addresses(slices)
+    if not pods:
+        return Endpoints(Problem(f"waiting for a ready endpoint of Service {app}"))
+    # Juju opens the port after the hook that asks for it. Until then the Service has another one,
+    # and the API server would not find ours.
+    ports = {port.port for found in slices for port in found.ports or ()}
+    problem = None
+    if manifests.WEBHOOK_PORT not in ports:
+        problem = Problem(f"waiting for port {manifests.WEBHOOK_PORT} of Service {app}")
+    silent: list[str] = []
+    with probe.connect(transport) as asking:
+        for pod, addresses in sorted(pods.items()):
+            refusals = [probe.unready(asking, address) for address in addresses]
+            # In a dual-stack cluster one address is enough.
+            if not all(refusals):
+                continue
+            silent.append(f"{unit_of(pod)}: {refusals[0]}")
+            problem = problem or _wait(client, pod, model, now, silent[-1])
+    return Endpoints(problem, tuple(silent))
+
+
+def ready_pods(client: Client, app: str, model: str) -> dict[str, list[str]] | Problem:
+    """Return the addresses of each ready pod behind the Service, by the pod's name."""
+    slices = _slices(client, app, model)
+    return slices if isinstance(slices, Problem) else _addresses(slices)
+
+
+def unit_of(pod: str) -> str:
+    """Return what Juju calls the pod: `unit istio-aux/1` for `istio-aux-1`."""
+    return f"unit {'/'.join(pod.rsplit('-', 1))}"
+
+
+def _slices(client: Client, app: str, model: str) -> list[EndpointSlice] | Problem:
+    def read() -> list[EndpointSlice]:
+        # lightkube's label operators are untyped.
+        found = client.list(  # pyright: ignore[reportUnknownMemberType]
+            EndpointSlice, namespace=model, labels={"kubernetes.io/service-name": app}
+        )
+        return [*found]
+
+    return cluster.attempt(f"EndpointSlices of Service {app}", read)
+
+
+def _wait(client: Client, pod: str, model: str, now: datetime, why: str) -> Problem | None:
+    """Return what the webhook configuration waits for, None if the pod is ready for long."""
+
+    def read() -> datetime | None:
+        status = client.get(Pod, pod, namespace=model).status
+        conditions = status.conditions or [] if status else []
+        return next((c.lastTransitionTime for c in conditions if c.type == "Ready"), None)
+
+    since = cluster.attempt(f"Pod {pod}", read)
+    if isinstance(since, datetime) and now - since >= PATIENCE:
+        return None
+    return Problem(f"waiting for {why}")
+
+
+def _addresses(slices: Iterable[EndpointSlice]) -> dict[str, list[str]]:
+    """Return the addresses of ready endpoints by pod."""
+    pods: dict[str, list[str]] = {}
+    for endpoint in (end for found in slices for end in found.endpoints or ()):
+        # None means True (discovery/v1 EndpointConditions).
+        if endpoint.conditions is None or endpoint.conditions.ready is not False:
+            pod = endpoint.targetRef.name if endpoint.targetRef else None
+            pods.setdefault(pod or endpoint.addresses[0], []).append(endpoint.addresses[0])
+    return pods

@@ -1,0 +1,107 @@
+"""A real Pebble wakes the charm ever more rarely, until the charm stops it."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import ops
+import pytest
+from lab import Cluster, tools
+
+import wake
+
+# Seconds between the end of the service and its next start; ten times as fast as in the charm.
+FIRST = 0.5
+
+
+@pytest.fixture
+def pebble(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A Pebble that knows the charm's layer, whose times are shorter."""
+    program, socket = tools.path("pebble"), tmp_path / "socket"
+    layer = copy.deepcopy(wake.LAYER)
+    (service,) = cast("dict[str, Any]", layer)["services"].values()
+    service["command"] = service["command"].replace(wake.PEBBLE, str(program))
+    service["command"] = service["command"].replace("sleep 2", "sleep 0.1")
+    service["environment"]["PEBBLE_SOCKET"] = str(socket)
+    service["backoff-delay"] = f"{FIRST * 1000:.0f}ms"
+    monkeypatch.setattr(wake, "LAYER", layer)
+    variables = {"PEBBLE": str(tmp_path), "PEBBLE_SOCKET": str(socket)}
+    process = cluster.spawn(
+        "pebble",
+        [str(program), "run", "--create-dirs", "--hold"],
+        env=variables,
+    )
+    client = ops.pebble.Client(str(socket))
+    until(lambda: socket.exists() and client.get_system_info())
+    yield client
+    process.kill()
+    process.wait(10)
+
+
+def until(true: Callable[[], Any]) -> Any:
+    """Return what is true at last."""
+    end = time.monotonic() + 60
+    while not (found := true()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return found
+
+
+def container(client: ops.pebble.Client) -> ops.Container:
+    context = SimpleNamespace(version=ops.JujuVersion("3.6.0"))
+    backend = cast("Any", SimpleNamespace(_juju_context=context))
+    return ops.Container("istio-aux", backend, pebble_client=client)
+
+
+def happened(kind: type[ops.EventBase]) -> ops.EventBase:
+    """An event of this kind; only the kind counts."""
+    return kind.__new__(kind)
+
+
+def notices(client: ops.pebble.Client, number: int) -> list[datetime]:
+    """Return when the first so many notices came."""
+    seen = list[datetime]()
+
+    def look() -> bool:
+        for notice in client.get_notices(keys=[wake.KEY]):
+            if notice.last_occurred not in seen:
+                seen.append(notice.last_occurred)
+        return len(seen) >= number
+
+    until(look)
+    return seen
+
+
+def test_pebble_wakes_the_charm_ever_more_rarely_until_it_is_stopped(pebble: Any) -> None:
+    wake.ensure(container(pebble), happened(ops.ConfigChangedEvent), wanted=True)
+
+    came = notices(pebble, 4)
+    gaps = [(after - before).total_seconds() for before, after in itertools.pairwise(came)]
+    assert all(gap >= FIRST * 2**n for n, gap in enumerate(gaps)), gaps
+
+    # The notice itself, and update-status, change nothing.
+    for kind in (ops.PebbleCustomNoticeEvent, ops.UpdateStatusEvent):
+        wake.ensure(container(pebble), happened(kind), wanted=True)
+    (service,) = pebble.get_services([wake.SERVICE])
+    assert service.current == "backoff"
+
+    wake.ensure(container(pebble), happened(ops.PebbleCustomNoticeEvent), wanted=False)
+    until(lambda: pebble.get_services([wake.SERVICE])[0].current.value == "inactive")
+
+
+def test_news_let_the_delays_begin_again(pebble: Any) -> None:
+    """An hour after the deployment, `juju trust` is tried again within seconds."""
+    wake.ensure(container(pebble), happened(ops.ConfigChangedEvent), wanted=True)
+    notices(pebble, 3)
+    until(lambda: pebble.get_services([wake.SERVICE])[0].current == "backoff")
+
+    wake.ensure(container(pebble), happened(ops.ConfigChangedEvent), wanted=True)
+
+    until(lambda: pebble.get_services([wake.SERVICE])[0].current is ops.pebble.ServiceStatus.ACTIVE)
