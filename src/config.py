@@ -18,6 +18,7 @@ CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "failure-policy": ("Ignore", "Fail"),
     "log-level": ("debug", "info", "warning", "error"),
     "quit": ("on", "dry-run", "off"),
+    "quit-via": ("auto", "exec", "port-forward"),
     "race-policy": ("report", "restart", "off"),
     "start-mode": ("auto", "native", "hold", "off"),
 }
@@ -99,6 +100,7 @@ class Config:
     start_mode: str
     admission: str
     quit: str
+    quit_via: str
     ignore_containers: tuple[str, ...]
     dead_proxy: str
     race_policy: str

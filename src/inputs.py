@@ -70,6 +70,7 @@ class Inputs:
             failure_policy=self.config.failure_policy,
             ca_bundle=self.authority.bundle(self.now),
             acts=self.config.quit == "on",
+            quit_via=self.config.quit_via,
             deletes=self.config.dead_proxy == "delete",
             start_mode=self.config.start_mode,
             admission=self.admission,

@@ -35,6 +35,13 @@ QUIT_COMMANDS: Final = (
     ("pilot-agent", "request", *_QUIT),
 )
 
+# What the workload needs to quit proxies, by option `quit-via`.
+_QUIT_BY: Final = {
+    "auto": ("pods/exec", "pods/portforward"),
+    "exec": ("pods/exec",),
+    "port-forward": ("pods/portforward",),
+}
+
 # The kinds of the training operator that have `spec.runPolicy.suspend`: all of them.
 TRAINING_KINDS: Final = ("JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob")
 TRAINING_JOBS: Final = tuple(f"{kind.lower()}s" for kind in TRAINING_KINDS)
@@ -74,6 +81,7 @@ class Values:
     failure_policy: str = "Ignore"
     ca_bundle: str = ""  # PEM; any certificate in it may have signed what the webhook serves.
     acts: bool = True  # It may quit proxies.
+    quit_via: str = "auto"  # And by these ways.
     deletes: bool = False  # It may delete pods without a proxy; needs `acts`.
     start_mode: str = "auto"
     capability: str = "unknown"
@@ -151,7 +159,7 @@ def render_access(values: Values) -> list[AnyResource]:
     roles = _render(
         "access.yaml.j2",
         values,
-        acts=values.acts,
+        quit_by=_QUIT_BY[values.quit_via] if values.acts else (),
         deletes=values.acts and values.deletes,
         dry_runs=values.dry_runs,
         injection_policies=[

@@ -23,7 +23,7 @@ ALWAYS = {
     ("", "pods", "get list watch"),
     # Dry runs: `test_repairing_policy.py`.
     ("", "pods", "create"),
-    ("", "namespaces", "get list watch"),
+    ("", "namespaces", "list watch"),
     # Versions of kubelets, which below 1.32 are not known otherwise: `injector/probe.py`.
     ("", "nodes", "list"),
     # By name: see below.
@@ -36,10 +36,9 @@ ALWAYS = {
     # By name: see below.
     ("", "serviceaccounts/token", "create"),
 }
-ACTING = {
-    ("", "pods/exec", "create get"),
-    ("", "pods/portforward", "create get"),
-}
+EXECUTING = {("", "pods/exec", "create get")}
+FORWARDING = {("", "pods/portforward", "create get")}
+ACTING = EXECUTING | FORWARDING
 DELETING = {("", "pods", "delete")}
 REPAIRING = {("", "pods/eviction", "create"), ("batch", "jobs", "get")}
 SUSPENDING = {("batch", "jobs", "get list patch")} | {
@@ -52,16 +51,18 @@ OWN = {
     ("coordination.k8s.io", "leases", "get update"),
     ("", "serviceaccounts/token", "create"),
 }
-OPTIONS = ("quit", "dead-proxy", "race-policy", "restart-jobs")
+OPTIONS = ("quit", "quit-via", "dead-proxy", "race-policy", "restart-jobs")
 GRANTED = {
-    ("on", "report", "report", False): ALWAYS | ACTING,
-    ("on", "delete", "off", False): ALWAYS | ACTING | DELETING,
-    ("dry-run", "report", "report", False): ALWAYS,
-    ("dry-run", "delete", "report", False): ALWAYS,
-    ("off", "report", "report", False): ALWAYS,
-    ("off", "delete", "report", False): ALWAYS,
-    ("off", "report", "restart", False): ALWAYS | REPAIRING,
-    ("on", "report", "restart", True): ALWAYS | ACTING | REPAIRING | SUSPENDING,
+    ("on", "auto", "report", "report", False): ALWAYS | ACTING,
+    ("on", "auto", "delete", "off", False): ALWAYS | ACTING | DELETING,
+    ("dry-run", "auto", "report", "report", False): ALWAYS,
+    ("dry-run", "auto", "delete", "report", False): ALWAYS,
+    ("off", "auto", "report", "report", False): ALWAYS,
+    ("off", "auto", "delete", "report", False): ALWAYS,
+    ("off", "auto", "report", "restart", False): ALWAYS | REPAIRING,
+    ("on", "auto", "report", "restart", True): ALWAYS | ACTING | REPAIRING | SUSPENDING,
+    ("on", "exec", "report", "report", False): ALWAYS | EXECUTING,
+    ("on", "port-forward", "report", "report", False): ALWAYS | FORWARDING,
 }
 # What every account may do: ask who it is and what it may (system:basic-user).
 ANYBODY = ("authentication.k8s.io", "authorization.k8s.io")
@@ -162,7 +163,7 @@ def test_of_all_configmaps_the_workload_may_read_the_injection_policies(
 
 @pytest.mark.parametrize("options", GRANTED, ids=str)
 def test_the_workload_may_do_what_its_options_need_and_nothing_else(
-    cluster: lab.Cluster, tmp_path: Path, options: tuple[str, str, str, bool]
+    cluster: lab.Cluster, tmp_path: Path, options: tuple[str, str, str, str, bool]
 ):
     """T24: exec over WebSocket wants `get` up to Kubernetes 1.34 and `create` since 1.35."""
     deployed = Workload(

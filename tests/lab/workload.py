@@ -243,6 +243,7 @@ class Workload:
             namespace_selector=config.parse_selector(self.selector),
             ca_bundle=self.authority.bundle(datetime.datetime.now(datetime.UTC)),
             acts=self._settings.get("quit", "on") == "on",
+            quit_via=self._settings.get("quit-via", "auto"),
             deletes=self._settings.get("dead-proxy") == "delete",
             start_mode=self._settings.get("start-mode", "auto"),
             admission=self._admission,

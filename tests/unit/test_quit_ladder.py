@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from aiohttp import web
+from istio_aux.core.policy import Policy, QuitVia
 from msgspec.structs import replace
 from unit.apiserver import proxy_quits
 from unit.asynchronous import driven, until
@@ -89,3 +90,18 @@ async def test_an_exit_that_the_watch_shows_is_not_read_again() -> None:
         await world.ended("exited")
         assert world.told == ["job"]
         assert world.api.requests.count("GET /api/v1/namespaces/training/pods/job") == 1
+
+
+@driven
+async def test_a_stuck_pod_names_the_option_that_keeps_the_right_way_from_it() -> None:
+    """Envoy's admin is not where it usually is, and the port may not be forwarded."""
+
+    async def nobody(socket: web.WebSocketResponse, _namespace: str, _pod: str) -> None:
+        await socket.send_bytes(b'\x03{"metadata":{},"status":"Failure","reason":"InternalError"}')
+
+    async with cluster(policy=Policy(via=QuitVia.EXEC)) as world:
+        world.api.on_exec = nobody
+        await world.pod("job", annotations={"status.sidecar.istio.io/port": "18020"})
+        (stuck,) = await until(world.controller.stuck, "it is called stuck")
+        assert stuck.reason.endswith("; quit-via is exec, which cannot reach status port 18020")
+        assert {way for way, _ in told(world)} == {"exec"}

@@ -12,6 +12,7 @@ from istio_aux.core.policy import (
     DeadProxy,
     Policy,
     QuitMode,
+    QuitVia,
     RacePolicy,
     RepairPolicy,
     StartMode,
@@ -44,7 +45,8 @@ def test_every_key_is_taken(file: Path) -> None:
         file,
         LEAST + "namespace-selector: team in (a, b), !off\nlog-level: debug\n"
         "webhook-address: '[::1]:9443'\nstatus-address: ':0'\nkubeconfig: /etc/kubeconfig\n"
-        "quit: dry-run\nquit-grace: 2.5\nignore-containers: [cloud-sql-proxy, vault-agent]\n"
+        "quit: dry-run\nquit-via: exec\nquit-grace: 2.5\n"
+        "ignore-containers: [cloud-sql-proxy, vault-agent]\n"
         "dead-proxy: delete\nlease: kubeflow/istio-aux.v2\n"
         f"start-mode: native\nwebhook-configuration: {LONG_NAME}\n"
         "race-policy: restart\nrestart-jobs: true\nroot-namespace: istio-system\n"
@@ -65,6 +67,7 @@ def test_every_key_is_taken(file: Path) -> None:
         quit_policy=Policy(
             ignore_containers=frozenset({"cloud-sql-proxy", "vault-agent"}),
             grace=2.5,
+            via=QuitVia.EXEC,
             dead_proxy=DeadProxy.DELETE,
         ),
         lease=("kubeflow", "istio-aux.v2"),
@@ -116,6 +119,7 @@ def test_every_mode_is_taken_although_yaml_has_on_and_off_for_booleans(
         ("quit: 1", "quit: 1: expected one of: on, dry-run, off"),
         ("quit: ~", "quit: null: expected one of: on, dry-run, off"),
         ("quit: [on]", "quit: [true]: expected one of: on, dry-run, off"),
+        ("quit-via: ssh", 'quit-via: "ssh": expected one of: auto, exec, port-forward'),
         ("quit-grace: -1", "quit-grace: -1: expected seconds, as a number of 0 or more"),
         ("quit-grace: soon", 'quit-grace: "soon": expected seconds'),
         ("quit-grace: yes", "quit-grace: true: expected seconds"),

@@ -113,7 +113,8 @@ def rights(values: Values) -> set[tuple[str, str]]:
 
 
 READS = {
-    *((resource, verb) for resource in ("pods", "namespaces") for verb in ("get", "list", "watch")),
+    *(("pods", verb) for verb in ("get", "list", "watch")),
+    *(("namespaces", verb) for verb in ("list", "watch")),
     *(("mutatingwebhookconfigurations", verb) for verb in ("list", "watch")),
     ("nodes", "list"),
     *(("endpointslices", verb) for verb in ("list", "watch")),
@@ -121,7 +122,10 @@ READS = {
     ("events", "create"),
 }
 ASKS = {("pods", "create")}
-STREAMS = {(f"pods/{way}", verb) for way in ("exec", "portforward") for verb in ("get", "create")}
+EXECUTES, FORWARDS = (
+    {(f"pods/{way}", verb) for verb in ("get", "create")} for way in ("exec", "portforward")
+)
+STREAMS = EXECUTES | FORWARDS
 DELETES = {("pods", "delete")}
 EVICTS = {("pods/eviction", "create"), ("jobs", "get")}
 SUSPENDS = {
@@ -136,6 +140,9 @@ SUSPENDS = {
     [
         ({}, READS | ASKS | STREAMS),
         ({"deletes": True}, READS | ASKS | STREAMS | DELETES),
+        ({"quit_via": "exec"}, READS | ASKS | EXECUTES),
+        ({"quit_via": "port-forward"}, READS | ASKS | FORWARDS),
+        ({"acts": False, "quit_via": "exec"}, READS | ASKS),
         ({"acts": False}, READS | ASKS),
         ({"acts": False, "deletes": True}, READS | ASKS),
         ({"repairs": True}, READS | ASKS | STREAMS | EVICTS),

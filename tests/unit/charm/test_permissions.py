@@ -98,26 +98,32 @@ def granted(api: ApiServer) -> set[tuple[str, str]]:
         ("pods", "create"),
         ("pods", "delete"),
         ("pods/exec", "create"),
+        ("pods/portforward", "create"),
         ("pods/eviction", "create"),
         ("tfjobs", "patch"),
     }
 
 
-ASKS, QUITS = ("pods", "create"), ("pods/exec", "create")
+ASKS, EXECUTES, FORWARDS = (
+    ("pods", "create"), ("pods/exec", "create"), ("pods/portforward", "create")
+)  # fmt: skip
+QUITS = (EXECUTES, FORWARDS)
 DELETES, EVICTS, SUSPENDS = ("pods", "delete"), ("pods/eviction", "create"), ("tfjobs", "patch")
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, {ASKS, QUITS}),
+        ({}, {ASKS, *QUITS}),
+        ({"quit_via": "exec"}, {ASKS, EXECUTES}),
+        ({"quit_via": "port-forward"}, {ASKS, FORWARDS}),
         ({"quit": "dry-run", "dead_proxy": "delete"}, {ASKS}),
         ({"quit": "off", "dead_proxy": "delete"}, {ASKS}),
-        ({"dead_proxy": "delete"}, {ASKS, QUITS, DELETES}),
-        ({"race_policy": "restart"}, {ASKS, QUITS, EVICTS}),
-        ({"race_policy": "restart", "restart_jobs": True}, {ASKS, QUITS, EVICTS, SUSPENDS}),
+        ({"dead_proxy": "delete"}, {ASKS, *QUITS, DELETES}),
+        ({"race_policy": "restart"}, {ASKS, *QUITS, EVICTS}),
+        ({"race_policy": "restart", "restart_jobs": True}, {ASKS, *QUITS, EVICTS, SUSPENDS}),
         # Jobs that were suspended under another policy have to be resumed.
-        ({"restart_jobs": True}, {ASKS, QUITS, SUSPENDS}),
+        ({"restart_jobs": True}, {ASKS, *QUITS, SUSPENDS}),
     ],
     # A set has another order in each process, and several run the tests.
     ids=lambda value: str(value) if isinstance(value, dict) else "",
@@ -147,7 +153,7 @@ def test_a_cluster_without_validating_policies_works(new_unit: Unit) -> None:
     assert new_unit.configure() == active()
 
     assert {"ClusterRole", "Role", "MutatingWebhookConfiguration"} <= set(new_unit.api.kinds())
-    assert granted(new_unit.api) == {QUITS}
+    assert granted(new_unit.api) == {*QUITS}
     said = [log.message for log in new_unit.ctx.juju_log if "skipped" in log.message]
     assert [line.split(": ")[0] for line in said] == [
         "ValidatingAdmissionPolicy istio-aux-kubeflow-istio-aux",

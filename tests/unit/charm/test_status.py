@@ -26,6 +26,7 @@ CONTAINERS = "expected container names separated by commas, such as cloud-sql-pr
         ),
         ("quit", "maybe", 'quit: "maybe": expected on or dry-run or off'),
         ("quit", "True", 'quit: "True": expected on or dry-run or off'),
+        ("quit-via", "ssh", 'quit-via: "ssh": expected auto or exec or port-forward'),
         ("start-mode", "on", 'start-mode: "on": expected auto or native or hold or off'),
         ("admission", "cel", 'admission: "cel": expected auto or webhook or policy'),
         ("race-policy", "evict", 'race-policy: "evict": expected report or restart or off'),

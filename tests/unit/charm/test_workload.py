@@ -13,7 +13,14 @@ import pytest
 import yaml
 from istio_aux import settings
 from istio_aux.cli import commands
-from istio_aux.core.policy import Application, DeadProxy, QuitMode, RacePolicy, StartMode
+from istio_aux.core.policy import (
+    Application,
+    DeadProxy,
+    QuitMode,
+    QuitVia,
+    RacePolicy,
+    StartMode,
+)
 from istio_aux.kube import access
 from ops import pebble
 
@@ -65,7 +72,7 @@ def test_the_workload_reads_the_settings(unit: Unit) -> None:
     ("name", "value"),
     [
         (name, value)
-        for name in ("dead-proxy", "log-level", "quit", "race-policy", "start-mode")
+        for name in ("dead-proxy", "log-level", "quit", "quit-via", "race-policy", "start-mode")
         for value in config.CHOICES[name]
     ],
 )
@@ -83,6 +90,7 @@ def test_the_workload_reads_every_choice(name: str, value: str, tmp_path: Path) 
             "dead-proxy": understood.quit_policy.dead_proxy,
             "log-level": understood.log_level,
             "quit": understood.quit,
+            "quit-via": understood.quit_policy.via,
             "race-policy": understood.repair_policy.race,
             "start-mode": understood.start_mode,
         }[name]
@@ -93,6 +101,7 @@ def test_every_option_reaches_the_settings(unit: Unit) -> None:
     given: dict[str, Any] = {
         "namespace-selector": "team in (a,b)",
         "quit": "dry-run",
+        "quit-via": "exec",
         "ignore-containers": " vault-agent, cloud-sql-proxy,vault-agent",
         "dead-proxy": "delete",
         "start-mode": "native",
@@ -110,6 +119,7 @@ def test_every_option_reaches_the_settings(unit: Unit) -> None:
         "kubernetes.io/metadata.name!=kube-system,team in (a,b)"
     )
     assert understood.quit is QuitMode.DRY_RUN
+    assert understood.quit_policy.via is QuitVia.EXEC
     for name, number in numbers.items():
         assert attrgetter(settings.OPTIONS[name].field)(understood) == number, name
     assert understood.quit_policy.ignore_containers == {"cloud-sql-proxy", "vault-agent"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from istio_aux.core.policy import QuitVia
 from istio_aux.core.quit import Rung, command, rungs
 
 FIRST, NO_EXEC = (Rung.EXEC, Rung.PORT_FORWARD, Rung.ENVOY), (Rung.PORT_FORWARD, Rung.ENVOY)
@@ -20,6 +21,23 @@ FIRST, NO_EXEC = (Rung.EXEC, Rung.PORT_FORWARD, Rung.ENVOY), (Rung.PORT_FORWARD,
 def test_the_port_decides_which_ways_there_are(ports: list[int], ways: tuple[Rung, ...]) -> None:
     """pilot-agent's client refuses any port that is not on its list (T21)."""
     assert {rungs(port) for port in ports} == {ways}
+
+
+@pytest.mark.parametrize(
+    ("via", "port", "ways"),
+    [
+        (QuitVia.EXEC, 15020, (Rung.EXEC, Rung.ENVOY)),
+        (QuitVia.EXEC, 15520, (Rung.ENVOY,)),
+        (QuitVia.EXEC, 0, (Rung.ENVOY,)),
+        (QuitVia.PORT_FORWARD, 15020, (Rung.PORT_FORWARD,)),
+        (QuitVia.PORT_FORWARD, 15520, (Rung.PORT_FORWARD,)),
+        (QuitVia.PORT_FORWARD, 0, ()),
+    ],
+)
+def test_ways_that_the_account_has_no_right_to_are_left_out(
+    via: QuitVia, port: int, ways: tuple[Rung, ...]
+) -> None:
+    assert rungs(port, via) == ways
 
 
 @pytest.mark.parametrize("port", [15000, 15004, 15020, 15021])

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from istio_aux.core import quit as quitting
-from istio_aux.core.policy import Policy
+from istio_aux.core.pod import Pod
+from istio_aux.core.policy import Policy, QuitVia
 from istio_aux.core.quit import Rung, status_port
 from unit.core.pods import RUNNING, exited, job
 
@@ -107,3 +108,42 @@ def test_the_decision_names_the_ways_that_can_work(port: str, rungs: tuple[Rung,
     decision = quitting.decide(pod, Policy(), None)
     assert isinstance(decision, quitting.Quit)
     assert (decision.status_port, decision.rungs) == (int(port), rungs)
+
+
+def pod_on(port: str) -> Pod:
+    """A pod whose payload is finished, with its status server on this port."""
+    annotations = {"status.sidecar.istio.io/port": port}
+    return job({"main": exited(0), "istio-proxy": RUNNING}, annotations=annotations)
+
+
+def test_a_pod_without_a_way_that_is_allowed_is_blocked_by_the_option() -> None:
+    """Its status server is off, and only an exec could reach Envoy."""
+    decision = quitting.decide(pod_on("0"), Policy(via=QuitVia.PORT_FORWARD), None)
+
+    assert isinstance(decision, quitting.Wait)
+    assert decision.blocked_by == ("option quit-via",)
+    assert decision.reason == (
+        "every payload container is finished, but status port 0 is off, and quit-via is"
+        " port-forward"
+    )
+
+
+def test_a_pod_whose_port_the_option_cannot_reach_says_so_and_is_tried_through_envoy() -> None:
+    decision = quitting.decide(pod_on("15520"), Policy(via=QuitVia.EXEC), None)
+
+    assert isinstance(decision, quitting.Quit)
+    assert decision.rungs == (Rung.ENVOY,)
+    assert decision.reason == (
+        "every payload container is finished; quit-via is exec, which cannot reach status port"
+        " 15520"
+    )
+
+
+@pytest.mark.parametrize(
+    ("via", "port"),
+    [(QuitVia.EXEC, "15020"), (QuitVia.EXEC, "0"), (QuitVia.PORT_FORWARD, "15520")],
+)
+def test_a_pod_that_the_option_costs_nothing_does_not_mention_it(via: QuitVia, port: str) -> None:
+    decision = quitting.decide(pod_on(port), Policy(via=via), None)
+
+    assert (decision.action, decision.reason) == ("quit", quitting.FINISHED)

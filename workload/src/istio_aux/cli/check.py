@@ -22,7 +22,7 @@ from istio_aux.core import preflight
 from istio_aux.core.election import LeaseRecord
 from istio_aux.core.injectors import Mesh
 from istio_aux.core.pod import Struct
-from istio_aux.core.policy import DeadProxy, QuitMode, RacePolicy
+from istio_aux.core.policy import DeadProxy, QuitMode, QuitVia, RacePolicy
 from istio_aux.core.preflight import CheckResult, Right
 from istio_aux.core.webhooks import Configuration, Namespace
 from istio_aux.injector.probe import DRY_RUN, read_kubelets, read_version
@@ -217,10 +217,12 @@ def needed(settings: Settings) -> Iterator[Right]:
             yield Right(verb, "coordination.k8s.io", "leases", "to elect", settings.lease[0])
 
 
-def quit_rights(_settings: Settings) -> Iterator[Right]:
+def quit_rights(settings: Settings) -> Iterator[Right]:
     """The rights to tell proxies to quit."""
-    yield Right("create", "", "pods/exec", "to quit proxies")
-    yield Right("create", "", "pods/portforward", "to quit proxies")
+    if settings.quit_policy.via is not QuitVia.PORT_FORWARD:
+        yield Right("create", "", "pods/exec", "to quit proxies")
+    if settings.quit_policy.via is not QuitVia.EXEC:
+        yield Right("create", "", "pods/portforward", "to quit proxies")
 
 
 async def _rights(client: Client, settings: Settings) -> CheckResult:

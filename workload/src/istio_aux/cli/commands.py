@@ -58,7 +58,7 @@ def _explain(args: argparse.Namespace) -> int:
         render.show(sys.stdout, explanation, output)
         shown += 1
 
-    policy = Policy(ignore_containers=args.ignore_containers)
+    policy = Policy(ignore_containers=args.ignore_containers, via=args.quit_via)
     status = files.explain(args.files, policy, show)
     if args.pods:
         from istio_aux.cli import cluster  # noqa: PLC0415 - files need no client
@@ -84,7 +84,9 @@ def _audit(args: argparse.Namespace) -> int:
     scope = cluster.Scope(
         namespace=args.namespace, selector=args.namespace_selector, applications=args.applications
     )
-    policy = Policy(ignore_containers=args.ignore_containers, grace=args.quit_grace)
+    policy = Policy(
+        ignore_containers=args.ignore_containers, grace=args.quit_grace, via=args.quit_via
+    )
     return cluster.audit(args.kubeconfig, scope, policy, args.output)
 
 
@@ -146,6 +148,7 @@ def _add_explain(add: AddParser) -> None:
     _add_namespace(explain, "of pods that are named without one; default: the kubeconfig's")
     _add_kubeconfig(explain, _CREDENTIALS)
     _add_option(explain, "ignore-containers", "NAME,NAME")
+    _add_option(explain, "quit-via", "auto|exec|port-forward")
     explain.set_defaults(parser=explain)
 
 
@@ -232,6 +235,7 @@ def _add_audit(add: AddParser) -> None:
     _add_option(audit, "ignore-containers", "NAME,NAME")
     _add_option(audit, "applications", "FILE", type=_checked(_applications), default=Applications())
     _add_option(audit, "quit-grace", "SECONDS")
+    _add_option(audit, "quit-via", "auto|exec|port-forward")
 
 
 def _add_check(add: AddParser) -> None:

@@ -48,12 +48,21 @@ class DeadProxy(StrEnum):
     DELETE = "delete"
 
 
+class QuitVia(StrEnum):
+    """The ways by which proxies may be told to exit: the account has no right to the others."""
+
+    AUTO = "auto"
+    EXEC = "exec"
+    PORT_FORWARD = "port-forward"
+
+
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """How `quit.decide` treats all pods; a pod's annotations override it."""
 
     ignore_containers: frozenset[str] = frozenset()
     grace: float = 0.0  # For telemetry that is still in flight (istio/proxy#2122).
     dead_proxy: DeadProxy = DeadProxy.REPORT
+    via: QuitVia = QuitVia.AUTO
 
 
 class RacePolicy(StrEnum):

@@ -23,7 +23,7 @@ from istio_aux.core.annotations import (
     read_overrides,
 )
 from istio_aux.core.pod import PROXY, Container, ContainerState, Pod, Struct
-from istio_aux.core.policy import DeadProxy, Policy
+from istio_aux.core.policy import DeadProxy, Policy, QuitVia
 
 STATUS_PORT = "status.sidecar.istio.io/port"
 DEFAULT_STATUS_PORT = 15020  # Istio pkg/config/mesh/mesh.go.
@@ -31,6 +31,8 @@ _STATUS_PORT_FLAG = "--statusPort"
 
 # ``pilot-agent request --debug-port`` takes these (istio pilot/pkg/request/command.go).
 _REQUEST_PORTS = frozenset({15000, 15004, 15020, 15021})
+
+FINISHED = "every payload container is finished"
 
 Role = Literal["payload", "sidecar", "ignored"]
 
@@ -138,10 +140,14 @@ def decide(
     if reason := next(_still_needed(facts), None):
         return Wait(reason=reason, containers=facts.verdicts, blocked_by=_blockers(facts))
     if until := _grace_ends(facts, policy, now, seen):
-        reason = f"every payload container is finished; the grace period ends at {until:%H:%M:%S}"
+        reason = f"{FINISHED}; the grace period ends at {until:%H:%M:%S}"
         return Wait(reason=reason, containers=facts.verdicts, until=until)
-    port, reason = status_port(pod), "every payload container is finished"
-    return Quit(reason=reason, containers=facts.verdicts, status_port=port, rungs=rungs(port))
+    port = status_port(pod)
+    reason, ways = _told_by(port, policy.via)
+    if not ways:
+        blockers = ("option quit-via",)
+        return Wait(reason=reason, containers=facts.verdicts, blocked_by=blockers)
+    return Quit(reason=reason, containers=facts.verdicts, status_port=port, rungs=ways)
 
 
 def since(pod: Pod, decision: Action) -> datetime | None:
@@ -158,17 +164,29 @@ def since(pod: Pod, decision: Action) -> datetime | None:
     return max(_ends(pod, names), default=None)
 
 
-def rungs(status_port: int) -> tuple[Rung, ...]:
-    """The ways that can work for an agent on this status port, at least one, in order.
+def rungs(status_port: int, via: QuitVia = QuitVia.AUTO) -> tuple[Rung, ...]:
+    """The ways that can work for an agent on this status port, in order; none without a right.
 
     Port 0: the status server is off, which leaves Envoy's admin. Ports outside of the client's list
     can only be reached by port-forward.
     """
-    if status_port == 0:
-        return (Rung.ENVOY,)
-    if status_port in _REQUEST_PORTS:
-        return (Rung.EXEC, Rung.PORT_FORWARD, Rung.ENVOY)
-    return (Rung.PORT_FORWARD, Rung.ENVOY)
+    ways: tuple[Rung, ...] = (Rung.EXEC, Rung.PORT_FORWARD, Rung.ENVOY)
+    if status_port not in _REQUEST_PORTS:
+        ways = (Rung.PORT_FORWARD, Rung.ENVOY) if status_port else (Rung.ENVOY,)
+    if via is QuitVia.AUTO:
+        return ways
+    forwards = via is QuitVia.PORT_FORWARD
+    return tuple(way for way in ways if (way is Rung.PORT_FORWARD) is forwards)
+
+
+def _told_by(port: int, via: QuitVia) -> tuple[str, tuple[Rung, ...]]:
+    """The reason to tell the proxy to exit and the ways to do it, or why there are none."""
+    ways = rungs(port, via)
+    if not ways:
+        return f"{FINISHED}, but status port 0 is off, and quit-via is {via}", ways
+    if Rung.PORT_FORWARD in rungs(port) and not {Rung.EXEC, Rung.PORT_FORWARD} & {*ways}:
+        return f"{FINISHED}; quit-via is {via}, which cannot reach status port {port}", ways
+    return FINISHED, ways
 
 
 def command(rung: Rung, status_port: int) -> tuple[str, ...]:

@@ -299,7 +299,8 @@ class PodState:
             return "would quit", TroubledPod(*self.key, self.reason)
         if scope.leading and task and task.due == "quit" and task.failures >= STUCK_AFTER:
             since = self.since or self.first_seen
-            return "stuck", TroubledPod(*self.key, failure, since=since, attempts=task.attempts)
+            reason = failure + self.reason.removeprefix(quitting.FINISHED)
+            return "stuck", TroubledPod(*self.key, reason, since=since, attempts=task.attempts)
         return None
 
 

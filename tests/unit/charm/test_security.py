@@ -1,0 +1,160 @@
+"""SECURITY.md tells of every right of the workload, and of every rule that narrows one."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import yaml
+
+import certificates
+import config
+import manifests
+from inputs import Inputs
+from manifests import Values
+
+from .conftest import ROOT
+
+TEXT = (ROOT / "SECURITY.md").read_text()
+OPTIONS: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())["options"]
+AUTHORITY = certificates.make_authority("istio-aux", "kubeflow")
+CHOICES: dict[str, tuple[Any, ...]] = {
+    name: config.CHOICES[name] for name in ("quit", "quit-via", "dead-proxy", "race-policy")
+} | {"restart-jobs": (False, True)}
+
+Right = tuple[str, str, str]
+"""Kind of role, resource and verb."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table."""
+
+    what: str
+    rights: frozenset[Right]
+    when: Mapping[str, tuple[str, ...]]  # Options, and the values that each may have.
+    narrowed: tuple[str, ...]  # What the policies say.
+
+    def holds(self, options: Mapping[str, Any]) -> bool:
+        return all(str(options[name]).lower() in values for name, values in self.when.items())
+
+
+def table() -> list[Row]:
+    """The rows of the table of rights."""
+    lines = TEXT.partition("| what | rights,")[2].split("\n\n")[0].splitlines()[2:]
+    return [row(*(cell.strip() for cell in line.strip("| ").split(" | "))) for line in lines]
+
+
+def row(what: str, rights: str, where: str, when: str, policies: str) -> Row:
+    kind = "Role" if where == "its own model" else "ClusterRole"
+    return Row(
+        what,
+        frozenset(
+            (kind, resource, verb.strip())
+            for part in rights.split(";")
+            for resource in re.findall(r"`([^`]+)`", part.partition(":")[0])
+            for verb in part.partition(":")[2].split(",")
+        ),
+        # `name` `value` or `value`, joined by `and`.
+        {
+            name: tuple(values.replace("`", "").split(" or "))
+            for name, values in re.findall(r"`([^`]+)` (`[^`]+`(?: or `[^`]+`)*)", when)
+        },
+        () if policies == "all" else tuple(policies.split("; ")),
+    )
+
+
+def rendered(options: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What the charm creates with these options."""
+    defaults = {name: option["default"] for name, option in OPTIONS.items()}
+    inputs = Inputs(
+        app="istio-aux", model="kubeflow", leader=True, now=datetime.now(UTC),
+        config=config.load(defaults | dict(options), "kubeflow"), invalid="",
+        container_ready=True, authority=AUTHORITY,
+    )  # fmt: skip
+    values = inputs.values()
+    assert values
+    return [each.to_dict() for each in manifests.render_access(values)]
+
+
+def granted(objects: list[dict[str, Any]]) -> set[Right]:
+    return {
+        (found["kind"], resource, verb)
+        for found in objects
+        if found["kind"] in {"Role", "ClusterRole"}
+        for rule in found["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def messages(objects: list[dict[str, Any]]) -> set[str]:
+    """What the policies say to whom they refuse something."""
+    return {
+        validation["message"]
+        for found in objects
+        if found["kind"] == "ValidatingAdmissionPolicy"
+        for validation in found["spec"]["validations"]
+    }
+
+
+def combinations() -> Iterator[dict[str, Any]]:
+    for chosen in itertools.product(*CHOICES.values()):
+        yield dict(zip(CHOICES, chosen, strict=True))
+
+
+@pytest.mark.parametrize("mode", CHOICES["quit"])
+def test_the_table_has_the_rights_of_every_combination_of_options_and_no_other(mode: str) -> None:
+    for options in combinations():
+        if options["quit"] == mode:
+            told = [row.rights for row in table() if row.holds(options)]
+            assert granted(rendered(options)) == frozenset().union(*told), options
+
+
+def test_every_row_of_the_table_is_about_rights_that_some_options_grant() -> None:
+    every = [(options, granted(rendered(options))) for options in combinations()]
+    for row in table():
+        assert row.rights, row.what
+        assert any(row.holds(options) and row.rights <= rights for options, rights in every), row
+        assert set(row.when) <= set(CHOICES), row
+
+
+def test_what_the_table_says_of_the_policies_is_what_they_say() -> None:
+    said = messages(rendered({"race-policy": "restart", "restart-jobs": True}))
+    in_table = {message for row in table() for message in row.narrowed}
+
+    assert in_table <= said
+    assert sorted(each for each in said if each not in " ".join(TEXT.split())) == []
+
+
+def test_what_no_policy_narrows_is_only_reading_and_writing_events() -> None:
+    free = {right for row in table() if not row.narrowed for right in row.rights}
+
+    assert {verb for _, resource, verb in free if resource != "events"} == {"get", "list", "watch"}
+    policies = [
+        found
+        for found in rendered({"restart-jobs": True})
+        if found["kind"] == "ValidatingAdmissionPolicy"
+    ]
+    guarded = {
+        resource
+        for policy in policies
+        for rule in policy["spec"]["matchConstraints"]["resourceRules"]
+        for resource in rule["resources"]
+    }
+    narrowed = {resource for row in table() if row.narrowed for _, resource, _ in row.rights}
+    assert narrowed <= guarded | {each for each in narrowed if each.startswith("pods/")}
+    assert "pods/*" in guarded
+
+
+def test_before_kubernetes_1_30_the_right_to_create_pods_is_missing_only() -> None:
+    """Nothing could limit it to dry runs there."""
+    values = Values("istio-aux", "kubeflow", dry_runs=False)
+    objects = [each.to_dict() for each in manifests.render_access(values)]
+
+    assert granted(rendered({})) - granted(objects) == {("ClusterRole", "pods", "create")}
