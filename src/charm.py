@@ -174,7 +174,7 @@ class IstioAuxCharm(ops.CharmBase):
             return
         app, model = self.app.name, cluster.namespace()
         with cluster.connect(self.kubernetes_transport) as client:
-            objects.withdraw(client, app, model)
+            objects.withdraw(client, app, model, self.patience)
             workload.stop(self._container)
             objects.remove(client, app, model, self.patience)
 

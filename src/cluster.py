@@ -241,12 +241,16 @@ def delete_owned(
     model: str,
     kinds: Iterable[type[Any]],
     lease: str = "",
-) -> None:
+) -> bool:
     """Delete the objects of `kinds` that have `labels`, in this order, then the `lease`.
 
     A refusal is logged only: Juju may remove the charm's permissions before the last hook
     (lp:1941655).
+
+    Returns:
+        Whether anything was deleted.
     """
+    deleted = False
     # The workload created its Lease, without labels, and can no longer create another.
     for kind in (*kinds, *([Lease] if lease else [])):
         try:
@@ -257,11 +261,13 @@ def delete_owned(
             )
             for name in names:
                 client.delete(kind, name, namespace=model)
+                deleted = True
                 logger.info("%s %s: deleted", kind.__name__, name)
         except ApiError as error:
             if error.response.status_code not in {401, 403, 404}:
                 raise
             logger.warning("%s: not deleted: %s", kind.__name__, error)
+    return deleted
 
 
 def listed(client: Client, kind: type[Any], label: str | None = None) -> list[Found]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import time
 from typing import Any, Final, Literal, get_args
 
 import httpx2
@@ -144,13 +145,17 @@ def admit_api_server(
     return ""
 
 
-def withdraw(client: Client, app: str, model: str) -> None:
-    """Delete what changes new pods; see `remove` for what follows.
+def withdraw(client: Client, app: str, model: str, patience: suspended.Patience) -> None:
+    """Delete what changes new pods, and return when no API server asks the workload any more.
+
+    See `remove` for what follows.
 
     Raises:
         httpx2.HTTPError: the API server fails; Juju retries the hook.
     """
-    cluster.delete_owned(client, manifests.labels(app, model), model, cluster.CHANGING_PODS)
+    labels = manifests.labels(app, model)
+    if cluster.delete_owned(client, labels, model, cluster.CHANGING_PODS):
+        time.sleep(patience.unasked)
 
 
 def remove(client: Client, app: str, model: str, patience: suspended.Patience) -> None:

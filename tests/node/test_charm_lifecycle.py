@@ -17,12 +17,17 @@ from lab import meshed
 from lab.deployed import ROOT, has_webhook, owned, serving
 from lab.juju.image import Image, of_workload
 from lab.juju.root import Bind
-from lightkube import Client
+from lightkube import ApiError, Client
 from lightkube.resources.core_v1 import Namespace
 
 CONTAINER = "istio-aux"
 # The workload is up within a second of its start, and its check within two periods of 3 s.
 SOON = 100
+CAN_REFUSE_PODS = {
+    "admission": "webhook",
+    "failure-policy": "Fail",
+    "namespace-selector": "test=refused",
+}
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,7 @@ def apps(cluster: lab.Cluster, charm: Path) -> Iterator[Apps]:
 
 def test_without_trust_it_is_blocked_until_trust_is_granted(client: Client, apps: Apps) -> None:
     app = apps.untrusted
+    app.model.force_labels()
     app.settle()
     status, message = app.status()
     assert (status, "juju trust istio-aux" in message) == ("blocked", True), message
@@ -72,7 +78,9 @@ def test_the_webhook_configuration_waits_for_the_workload(
     """Of an application that was removed, and is deployed again."""
     model, name = apps.untrusted.model, apps.untrusted.name
     assert name not in model.apps
-    app = model.deploy(charm, trust=True, images={CONTAINER: gated(tmp_path)})
+    app = model.deploy(
+        charm, trust=True, images={CONTAINER: gated(tmp_path)}, config=CAN_REFUSE_PODS
+    )
     app.settle()
     assert app.status()[0] == "waiting"
     assert not has_webhook(client, app)
@@ -82,8 +90,42 @@ def test_the_webhook_configuration_waits_for_the_workload(
         timeout=SOON,
         what="the webhook configuration and the active status",
     )
-    app.remove()
-    assert owned(client, app) == set()
+
+
+def test_a_model_that_goes_by_force_leaves_nothing_and_refuses_no_pod(
+    client: Client, apps: Apps, namespace: str
+) -> None:
+    """No hook of the charm runs: neither for the application, which still stands, nor later."""
+    model = apps.untrusted.model
+    app = model.apps[apps.untrusted.name]
+    assert has_webhook(client, app)
+    client.patch(Namespace, namespace, {"metadata": {"labels": {"test": "refused"}}})
+
+    app.remove(force=True)
+
+    assert has_webhook(client, app)
+    lab.until(
+        lambda: "failed calling webhook" in answer(client, namespace),
+        timeout=SOON,
+        what="pods to be refused",
+    )
+
+    model.destroy()
+
+    lab.until(
+        lambda: (owned(client, app), answer(client, namespace)) == (set(), ""),
+        timeout=SOON,
+        what="nothing to be left and pods to be created",
+    )
+
+
+def answer(client: Client, namespace: str) -> str:
+    """What the API server says about a new pod; nothing if it is created."""
+    try:
+        client.create(meshed.nameless(namespace, sidecar=None), dry_run=True)
+    except ApiError as error:
+        return str(error)
+    return ""
 
 
 def test_the_webhook_alone_changes_pods_where_it_is_asked_for(

@@ -10,6 +10,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from lightkube.resources.core_v1 import Namespace
+from lightkube.types import CascadeType
 
 from lab import Cluster, ending
 
@@ -62,6 +63,7 @@ class Model:
         self.agent.stop()
         if self._labels:
             self._labels.stop()
+            self._labels = None
         for unit in self.agent.units.values():
             unit.kill()
         self.agent.units.clear()
@@ -135,7 +137,7 @@ class Model:
         for app in list(self.apps.values()):
             app.remove(force=True)
         self.close()
-        self.client.delete(Namespace, self.namespace)
+        self.client.delete(Namespace, self.namespace, cascade=CascadeType.FOREGROUND)
 
     def settle(self, timeout: float = SETTLE, *, failing: bool = False) -> None:
         """Return when no unit has anything left to do, and Kubernetes knows which are ready.

@@ -234,7 +234,7 @@ def new_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Unit]:
     class Charm(IstioAuxCharm):
         kubernetes_transport = httpx2.MockTransport(api.answer)
         workload_transport = httpx2.MockTransport(process.answer)
-        patience = suspended.Patience(settle=0.05, longest=0.5, pause=0.02)
+        patience = suspended.Patience(settle=0.05, longest=0.5, pause=0.02, unasked=0.02)
 
     names = {"meta": "metadata", "config": "config", "actions": "actions"}
     texts = {
