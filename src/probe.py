@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -168,8 +168,8 @@ def _decode(body: bytes) -> Probe:
         selected_namespaces=len(status["selected-namespaces"]),
         stuck_pods=tuple(f"{p['namespace']}/{p['name']}" for p in status["stuck-pods"]),
         # An image that is older than the charm does not report these.
-        lost_pods=len(status.get("lost-pods", ())),
-        blocked_pods=len(status.get("blocked-pods", ())),
+        lost_pods=_lasting(status.get("lost-pods", ())),
+        blocked_pods=_lasting(status.get("blocked-pods", ())),
         called_before_us=tuple(status.get("called-before-us") or ()),
         injectors=tuple(
             Injector(i["configuration"], i["state"] == "live", i["why"], _time(i["since"]))
@@ -213,6 +213,11 @@ def _page(body: bytes) -> Page:
         next=found["next"],
         leader=found["leader"] is True,
     )
+
+
+def _lasting(pods: Iterable[dict[str, Any]]) -> int:
+    """Count the pods that will not be well in a moment; older images do not say."""
+    return sum(pod.get("lasting", True) for pod in pods)
 
 
 def _application(one: dict[str, Any]) -> Application:

@@ -2,76 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
-import re
-import tempfile
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
-from typing import Self
+import itertools
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import pytest
-from aiohttp import web
-from istio_aux.notices import KEY, Notices
+from istio_aux.notices import KEY, Notices, Pace
 from unit.asynchronous import background, driven, until
-
-# api_notices.go customKeyRegexp
-VALID_KEY = re.compile(
-    r"^[a-z0-9]+(-[a-z0-9]+)*(\.[a-z0-9]+(-[a-z0-9]+)*)+(/[a-z0-9]+(-[a-z0-9]+)*)+$"
-)
+from unit.noticing import Pebble
 
 
-def _answer(code: int, result: object) -> web.Response:
-    kind = "sync" if code == 200 else "error"
-    return web.json_response({"type": kind, "status-code": code, "result": result}, status=code)
+@dataclass(frozen=True)
+class Digest:
+    """What would be shown; `well` says whether that is good."""
 
+    text: bytes
+    well: bool = True
 
-class Pebble:
-    """Pebble's API for notices on a unix socket, as Pebble 1.26 has it (api_notices.go).
-
-    It checks each notice, and counts repetitions. It knows no other path.
-
-    Attributes:
-        socket: where it listens after `start`.
-        occurrences: how often each key was sent.
-        refuses: answer every request with 403.
-    """
-
-    def __init__(self) -> None:
-        self.occurrences: dict[str, int] = {}
-        self.refuses = False
-        self._stack = AsyncExitStack()
-
-    async def __aenter__(self) -> Self:
-        # A socket's path has less than 108 bytes; pytest's own folders may need more.
-        folder = self._stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp"))
-        self.socket = Path(folder) / "pebble.socket"
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._stack.aclose()
-
-    async def start(self) -> None:
-        """Listen."""
-        application = web.Application()
-        application.router.add_post("/v1/notices", self._post)
-        runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.05)
-        await runner.setup()
-        self._stack.push_async_callback(runner.cleanup)
-        await web.UnixSite(runner, str(self.socket)).start()
-
-    async def _post(self, request: web.Request) -> web.Response:
-        if self.refuses:
-            return _answer(403, {"message": "access denied"})
-        notice = await request.json()
-        if (
-            notice["action"] != "add"
-            or notice["type"] != "custom"
-            or not VALID_KEY.match(notice["key"])
-        ):
-            return _answer(400, {"message": f"invalid notice {notice}"})
-        self.occurrences[notice["key"]] = self.occurrences.get(notice["key"], 0) + 1
-        return _answer(200, {"id": "1"})
+    def is_worse_than(self, before: Digest) -> bool:
+        return before.well and not self.well
 
 
 class Shown:
@@ -79,11 +30,12 @@ class Shown:
 
     def __init__(self) -> None:
         self.now = b"nothing"
+        self.well = True
         self.looks = 0
 
-    def status(self) -> bytes:
+    def status(self) -> Digest:
         self.looks += 1
-        return self.now
+        return Digest(self.now, self.well)
 
     async def look_again(self) -> None:
         """Return after two more reads: the first one may have begun before."""
@@ -91,9 +43,12 @@ class Shown:
         await until(lambda: self.looks >= seen + 2, "it looks again", within=30)
 
 
+QUICK = Pace(gap=0.01, minute=0.1)
+
+
 @asynccontextmanager
-async def telling(pebble: Pebble, shown: Shown, *, gap: float = 0.01) -> AsyncGenerator[None]:
-    async with background(Notices(pebble.socket, shown.status, look=0.01, gap=gap).run()):
+async def telling(pebble: Pebble, shown: Shown, *, pace: Pace = QUICK) -> AsyncGenerator[None]:
+    async with background(Notices(pebble.socket, shown.status, look=0.01, pace=pace).run()):
         yield
 
 
@@ -161,18 +116,64 @@ async def test_a_change_that_is_reverted_in_time_sends_no_notice() -> None:
             assert pebble.occurrences == {KEY: 1}
 
 
+class Restless(Shown):
+    """A status that is another one whenever somebody looks."""
+
+    def status(self) -> Digest:
+        self.now += b"."
+        return super().status()
+
+
 @driven
-async def test_notices_keep_a_gap() -> None:
+async def test_notices_keep_a_gap_that_grows() -> None:
     """A charm must keep up; a machine that is slow only makes the gaps longer."""
-
-    class Restless(Shown):
-        def status(self) -> bytes:
-            self.now += b"."
-            return super().status()
-
-    began = asyncio.get_running_loop().time()
     async with Pebble() as pebble:
         await pebble.start()
-        async with telling(pebble, Restless(), gap=0.2):
-            await told(pebble, 3)
-    assert asyncio.get_running_loop().time() - began >= 0.4
+        async with telling(pebble, Restless(), pace=Pace(gap=0.2)):
+            await told(pebble, 4)
+    gaps = [after - before for before, after in itertools.pairwise(pebble.times)]
+    # What counts is when they were sent, a moment before.
+    assert [gap >= least - 0.1 for gap, least in zip(gaps, (0.2, 0.4, 0.8), strict=True)] == [
+        True
+    ] * 3, gaps
+
+
+@driven
+async def test_a_status_that_turns_bad_is_told_before_the_gap_has_passed() -> None:
+    shown = Restless()
+    async with Pebble() as pebble:
+        await pebble.start()
+        async with telling(pebble, shown, pace=Pace(gap=0.01, minute=3600.0)):
+            # The next one would come after 0.16 s, and the one after that after 0.32 s.
+            await told(pebble, 4)
+            shown.well = False
+            await told(pebble, 5)
+    # By the stopwatch of Pebble, on however slow a machine, it came before its turn.
+    paces = Pace(gap=0.01, minute=3600.0)
+    sent = deque([0.0, 0.01, 0.03, 0.07])
+    assert paces.pause(sent, 0.07, worse=False) == pytest.approx(0.08)
+    assert paces.pause(sent, 0.07, worse=True) == pytest.approx(0.01)
+
+
+def most_in_a_minute(sent: Sequence[float], minute: float) -> int:
+    """How many of the notices came within one minute, at the worst."""
+    return max(sum(0 <= other - one < minute for other in sent) for one in sent)
+
+
+@pytest.mark.parametrize("worse", [[False], [True], [True, False], [True, False, False, False]])
+def test_there_are_at_most_six_notices_in_a_minute_whatever_changes(worse: list[bool]) -> None:
+    """An hour in which every look finds another status, half a second apart."""
+    pace, sent, every = Pace(), list[float](), deque[float](maxlen=Pace().most)
+    turns = itertools.cycle(worse)
+    for look in range(7200):
+        now = look / 2
+        if not pace.pause(every, now, worse=next(turns)):
+            sent.append(now)
+            every.append(now)
+
+    assert most_in_a_minute(sent, 60) <= 6
+    assert len(sent) > 60 * 3, "nor does it fall asleep"
+
+
+def test_the_first_change_after_a_quiet_minute_is_told_at_once() -> None:
+    assert Pace().pause(deque([0.0, 2.0, 6.0]), 66.0, worse=False) == 0

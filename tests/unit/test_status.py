@@ -13,7 +13,7 @@ from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
 from istio_aux.core.quit_state import TroubledPod
 from istio_aux.repair.application_status import ApplicationMesh
 from istio_aux.repair.controller import Unmeshed
-from istio_aux.status import TEXT, ListedPod, ProcessStatus, page, shown
+from istio_aux.status import TEXT, ListedPod, ProcessStatus, Shown, page
 from istio_aux.telemetry import Telemetry
 from msgspec.structs import replace
 
@@ -25,6 +25,7 @@ INJECTOR = Injector(
 )  # fmt: skip
 POD = Unmeshed(namespace="shop", name="web-0", owner="", reason="it is selected", since=NOON)
 STUCK = TroubledPod(namespace="shop", name="a", uid="1", since=NOON, attempts=3, reason="404")
+LOST = TroubledPod(namespace="shop", name="b", uid="2", reason="oom")
 APPLICATION = ApplicationMesh(
     namespace="shop", name="web", live=True, live_reason="it injects", revision="default",
     root_namespace="istio-system", meshed=False, meshed_reason="web-0 has none",
@@ -54,7 +55,8 @@ BEFORE = ProcessStatus(
         {"token_trouble": "403 Forbidden"},
         {"selected_namespaces": []},
         {"stuck_pods": []},
-        {"lost_pods": [TroubledPod(namespace="shop", name="b", uid="2", reason="oom")]},
+        {"lost_pods": [LOST]},
+        {"blocked_pods": [LOST]},
         {"unmeshed_pods": [replace(POD, name="web-1")]},
         {"unmeshed_pods": [replace(POD, reason="not restarted")]},
         {"unmeshed_total": 501},
@@ -63,7 +65,7 @@ BEFORE = ProcessStatus(
     ],
 )
 def test_a_change_that_the_charm_shows_is_noticed(change: dict[str, Any]) -> None:
-    assert shown(replace(BEFORE, **change)) != shown(BEFORE)
+    assert Shown.of(replace(BEFORE, **change)) != Shown.of(BEFORE)
 
 
 @pytest.mark.parametrize(
@@ -72,12 +74,36 @@ def test_a_change_that_the_charm_shows_is_noticed(change: dict[str, Any]) -> Non
         {"quits_total": 8, "watched_pods": 4},
         {"unreadable_total": 1},
         {"stuck_pods": [replace(STUCK, attempts=4)]},
+        # Containers that end a little apart, and a proxy and its payload.
+        {"blocked_pods": [replace(LOST, lasting=False)]},
+        {"lost_pods": [replace(LOST, lasting=False)]},
         {"injectors": [replace(INJECTOR, since=LATER)]},
         {"unmeshed_pods": [replace(POD, since=LATER)]},
     ],
 )
 def test_what_changes_all_the_time_does_not(change: dict[str, Any]) -> None:
-    assert shown(replace(BEFORE, **change)) == shown(BEFORE)
+    assert Shown.of(replace(BEFORE, **change)) == Shown.of(BEFORE)
+
+
+@pytest.mark.parametrize(
+    ("change", "worse"),
+    [
+        ({"injectors": [replace(INJECTOR, state=State.NO_ENDPOINT)]}, True),
+        ({"lost_pods": [LOST]}, True),
+        ({"blocked_pods": [LOST]}, True),
+        ({"capability": Capability.CLASSIC}, True),
+        ({"stuck_pods": []}, False),
+        # There was one already.
+        ({"stuck_pods": [STUCK, LOST]}, False),
+        ({"unmeshed_total": 501}, False),
+        ({"selected_namespaces": []}, False),
+    ],
+)
+def test_what_was_well_and_is_not_any_more_is_worse(change: dict[str, Any], worse: bool) -> None:
+    before, after = Shown.of(BEFORE), Shown.of(replace(BEFORE, **change))
+
+    assert after.is_worse_than(before) is worse
+    assert not before.is_worse_than(before)
 
 
 LISTED = [ListedPod("shop", name, "unmeshed", "so") for name in ("web-2", "web-0", "web-1")]

@@ -163,6 +163,8 @@ JOBS = [
             {"stuck": PODS[:1], "lost": PODS[1:3], "blocked": PODS[3:]},
             "; stuck: team-a/worker-0; 2 lost their proxy; 3 blocked",
         ),
+        # Containers that end a little apart.
+        ({"blocked": [{**PODS[0], "lasting": False}, PODS[1]]}, "; 1 blocked"),
         ({"unmeshed_total": 612}, "; 612 without sidecar"),
         (
             {"suspended": JOBS},
@@ -175,7 +177,7 @@ JOBS = [
         # An older image.
         ({"unsaid": {"lost-pods", "blocked-pods", "called-before-us"}}, ""),
     ],
-    ids=["pods", "unmeshed pods", "jobs", "token", "an older image"],
+    ids=["pods", "a pod for a moment", "unmeshed pods", "jobs", "token", "an older image"],
 )
 def test_the_status_reports_the_workloads_answer(
     answer: dict[str, Any], said: str, unit: Unit

@@ -120,7 +120,7 @@ def test_a_proxy_that_runs_on_is_asked_by_one_rung_after_the_other() -> None:
         story.answered(WELL if rung is Rung.EXEC else DOUBTFUL, rung)
         assert story.awake() == Look()
         assert story.looked() == Retry()
-        trouble = story.state.trouble(story.scope)
+        trouble = story.state.trouble(story.scope, NOW)
         assert (trouble is not None) is (count >= 3)
     assert trouble
     kind, stuck = trouble

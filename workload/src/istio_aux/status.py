@@ -9,7 +9,7 @@ from importlib.metadata import version
 import msgspec
 from aiohttp import web
 
-from istio_aux.core.injectors import Injector
+from istio_aux.core.injectors import Injector, State
 from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
 from istio_aux.core.quit_state import TroubledPod
 from istio_aux.repair.application_status import ApplicationMesh
@@ -71,24 +71,61 @@ class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
     version: str = version("istio-aux")
 
 
-def shown(status: ProcessStatus) -> object:
-    """What the charm shows of it: without times, counters and numbers of attempts."""
-    return (
-        status.called_before_us,
-        (status.capability, status.capability_why),
-        status.token_trouble,
-        [
-            (found.configuration, found.revision, found.state, found.why)
-            for found in status.injectors
-        ],
-        status.injector_live,
-        status.selected_namespaces,
-        [len(pods) for pods in (status.stuck_pods, status.blocked_pods, status.lost_pods)],
-        (status.unmeshed_total, status.unmeshed_unknown),
-        [(job.namespace, job.kind, job.name) for job in status.suspended_jobs],
-        [(pod.namespace, pod.name, pod.reason) for pod in status.unmeshed_pods],
-        status.applications,
-    )
+class Shown(msgspec.Struct, frozen=True):
+    """What the charm shows of a status: without times, counters and numbers of attempts.
+
+    Attributes:
+        injectors: configuration, revision, state and reason of each.
+        live: the configurations of those that are live.
+        troubled: how many pods are stuck, blocked and lost, but for those that may soon be well.
+        unmeshed: how many pods have no sidecar, and of how many nobody knows whether they need one.
+    """
+
+    called_before_us: tuple[str, ...] | None
+    capability: tuple[Capability, str]
+    token_trouble: str
+    injectors: list[tuple[str, ...]]
+    injector_live: bool | None
+    live: frozenset[str]
+    selected_namespaces: list[str]
+    troubled: tuple[int, ...]
+    unmeshed: tuple[int, int]
+    unmeshed_pods: list[tuple[str, ...]]
+    suspended_jobs: list[tuple[str, ...]]
+    applications: list[ApplicationMesh]
+
+    @classmethod
+    def of(cls, status: ProcessStatus) -> Shown:
+        """Return what is shown of ``status``."""
+        troubled = (status.stuck_pods, status.blocked_pods, status.lost_pods)
+        found = status.injectors
+        return cls(
+            called_before_us=status.called_before_us,
+            capability=(status.capability, status.capability_why),
+            token_trouble=status.token_trouble,
+            injectors=[(one.configuration, one.revision, one.state, one.why) for one in found],
+            injector_live=status.injector_live,
+            live=frozenset(one.configuration for one in found if one.state is State.LIVE),
+            selected_namespaces=status.selected_namespaces,
+            troubled=tuple(sum(pod.lasting for pod in pods) for pods in troubled),
+            unmeshed=(status.unmeshed_total, status.unmeshed_unknown),
+            unmeshed_pods=[(pod.namespace, pod.name, pod.reason) for pod in status.unmeshed_pods],
+            suspended_jobs=[(job.namespace, job.kind, job.name) for job in status.suspended_jobs],
+            applications=status.applications,
+        )
+
+    def is_worse_than(self, before: Shown) -> bool:
+        """Whether something that was well ``before`` is not now; more of the same is no news."""
+        new = zip(
+            (*self.troubled, self.unmeshed[0]), (*before.troubled, before.unmeshed[0]), strict=True
+        )
+        native = Capability.NATIVE
+        return (
+            bool(self.token_trouble and not before.token_trouble)
+            or bool(before.live - self.live)
+            or any(now and not then for now, then in new)
+            or (before.capability[0] is native and self.capability[0] is not native)
+        )
 
 
 STATES = ("unmeshed", "stuck", "blocked", "lost")

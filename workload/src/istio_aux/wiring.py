@@ -211,8 +211,8 @@ class Wiring:
     def _ready(self) -> bool:
         return self.listening and self._watches.ready
 
-    def _shown(self) -> object:
-        return status.shown(self.status())
+    def _shown(self) -> status.Shown:
+        return status.Shown.of(self.status())
 
     def _renewed(self, succeeded: bool) -> None:
         outcome = "renewed" if succeeded else "failed"

@@ -99,6 +99,8 @@ class TroubledPod(msgspec.Struct, frozen=True, omit_defaults=True):
         since: end of the payload of a stuck pod.
         attempts: to make the proxy of a stuck pod exit.
         by: containers that block a pod.
+        lasting: false while it may pass: most containers end a little apart, and so do a proxy and
+            its payload (`QuitLimits.blocked_after`, `lost_after`).
     """
 
     namespace: str
@@ -108,6 +110,7 @@ class TroubledPod(msgspec.Struct, frozen=True, omit_defaults=True):
     since: datetime | None = None
     attempts: int | None = None
     by: tuple[str, ...] = ()
+    lasting: bool = True
 
 
 class QuitOutcome(StrEnum):
@@ -285,16 +288,19 @@ class PodState:
         self.announced += () if known else (event,)
         return not known
 
-    def trouble(self, scope: QuitScope) -> tuple[Trouble, TroubledPod] | None:
+    def trouble(self, scope: QuitScope, now: datetime) -> tuple[Trouble, TroubledPod] | None:
         """The pod if it is stuck, blocked or lost, or if only a dry run leaves it waiting."""
         if self.left or not self.is_selected(scope):
             return None
         task, failure = self.task, self.task.failure if self.task else ""
+        begins = self.begins(scope.limits)
+        lasting = begins is None or now >= begins
         if self.blocked_by:
-            return "blocked", TroubledPod(*self.key, self.reason, by=self.blocked_by)
+            by = self.blocked_by
+            return "blocked", TroubledPod(*self.key, self.reason, by=by, lasting=lasting)
         if self.verdict == "report":
             reason = f"{self.reason}; {failure}" if failure else self.reason
-            return "lost", TroubledPod(*self.key, reason)
+            return "lost", TroubledPod(*self.key, reason, lasting=lasting)
         if scope.mode is QuitMode.DRY_RUN and self.verdict == "quit":
             return "would quit", TroubledPod(*self.key, self.reason)
         if scope.leading and task and task.due == "quit" and task.failures >= STUCK_AFTER:

@@ -207,7 +207,8 @@ class Controller:
         def order(pod: TroubledPod) -> tuple[float, str, str]:
             return pod.since.timestamp() if pod.since else 0, pod.namespace, pod.name
 
-        found = filter(None, (state.trouble(self._scope) for state in self._states.values()))
+        now, states = self._clock(), self._states.values()
+        found = filter(None, (state.trouble(self._scope, now) for state in states))
         return sorted((pod for kind, pod in found if kind == trouble), key=order)
 
     async def stop(self, patience: float) -> None:
