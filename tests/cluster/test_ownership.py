@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import lightkube
 import pytest
 from lab import meshed, tools
 from lightkube.codecs import from_dict
+from lightkube.generic_resource import create_global_resource
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.coordination_v1 import Lease
@@ -36,8 +38,43 @@ SOON = 300.0
 HOW_TO = Path(__file__).resolve().parents[2] / "docs/how-to/clean-up-by-hand.md"
 
 
+Definition = create_global_resource(
+    "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions"
+)
+SCHEMA = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+DEFINITION: dict[str, Any] = {
+    "metadata": {"name": "authorizationpolicies.security.istio.io"},
+    "spec": {
+        "group": "security.istio.io",
+        "names": {"kind": "AuthorizationPolicy", "plural": "authorizationpolicies"},
+        "scope": "Namespaced",
+        "versions": [{"name": "v1", "served": True, "storage": True, "schema": SCHEMA}],
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def kinds(client: lightkube.Client, istio: lab.istio.Istio) -> Iterator[None]:
+    """The kinds of Istio that the application owns objects of; the stand-in has not all."""
+    name = DEFINITION["metadata"]["name"]
+    client.apply(Definition.from_dict(DEFINITION), field_manager="lab")
+    lab.until(
+        lambda: all(each in served(client) for each in of_charm.OWNED),
+        timeout=SOON,
+        what="every kind to be served",
+    )
+    yield
+    client.delete(Definition, name)
+
+
+def served(client: lightkube.Client) -> list[type[Any]]:
+    """The kinds that the API server serves."""
+    kinds = of_charm.OWNED
+    return [kind for kind in kinds if of_charm.owned(client, kind, {}, "default") is not None]
+
+
 @pytest.fixture
-def deserted(client: lightkube.Client, istio: lab.istio.Istio) -> manifests.Values:
+def deserted(client: lightkube.Client, kinds: None) -> manifests.Values:
     """Every object that an application can own, in a model of its own, and no unit."""
     name = f"model-{secrets.token_hex(3)}"
     made = client.create(Namespace(metadata=ObjectMeta(name=name)))
@@ -48,6 +85,7 @@ def deserted(client: lightkube.Client, istio: lab.istio.Istio) -> manifests.Valu
         namespace_selector={"matchLabels": {"looked-after-by": name}},
         failure_policy="Fail",
         admission="policy",
+        ambient=True,
         repairs=True,
         repairs_jobs=True,
         owner=made.metadata.uid or "",
