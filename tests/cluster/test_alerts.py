@@ -5,14 +5,13 @@ The rules are those that the charm publishes. Debian's package `prometheus` has 
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from lab import debian
+from lab.prometheus import required
 
 from relations import cos
 
@@ -93,12 +92,7 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
 
 @pytest.fixture(scope="session")
 def promtool() -> str:
-    try:
-        debian.ensure(["prometheus"])
-    except debian.PackageError as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"CI is true, and there is no promtool: {error}", pytrace=False)
-        pytest.skip(str(error))
+    required()
     return "promtool"
 
 
