@@ -78,6 +78,14 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {metric("leader", juju_unit="istio-aux/0"): ON, metric("leader", juju_unit="x/1"): ON},
         {metric("leader", juju_unit="istio-aux/0"): ON, metric("leader", juju_unit="x/1"): OFF},
     ),
+    # promtool's clock begins at 0; 0 is a token that is not known.
+    "IstioAuxTokenExpires": (
+        {metric("token_expiration_timestamp_seconds"): "9000+0x90"},
+        {
+            metric("token_expiration_timestamp_seconds", juju_unit="istio-aux/0"): OFF,
+            metric("token_expiration_timestamp_seconds", juju_unit="istio-aux/1"): "90000+0x90",
+        },
+    ),
     "IstioAuxWatchesRestart": (
         {metric("watch_restarts_total", reason="refused"): GROWS},
         {metric("watch_restarts_total", reason="ended"): GROWS},
