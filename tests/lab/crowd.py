@@ -99,7 +99,7 @@ def populate(cluster: Cluster, namespace: str) -> None:
     """Make all of them but those that run nowhere."""
     with cluster.client() as client:
         for name, kind in OWNED.items():
-            for document in _owned(namespace, name, kind):
+            for document in controlled(namespace, name, kind):
                 client.create(document)
         config = client.create(ConfigMap(metadata=ObjectMeta(name="foreign", namespace=namespace)))
         assert config.metadata
@@ -147,12 +147,13 @@ class Keeper:
     """Runs the pods that are to run, while it is open.
 
     Attributes:
+        namespace: of the pods.
         ran: UID of each pod that it ran, and when.
     """
 
     def __init__(self, cluster: Cluster, kubelet: ScriptedKubelet, namespace: str) -> None:
         self.ran: dict[str, float] = {}
-        self._client, self._kubelet, self._namespace = cluster.client(), kubelet, namespace
+        self._client, self._kubelet, self.namespace = cluster.client(), kubelet, namespace
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="keeper")
         self._error: Exception | None = None
@@ -175,7 +176,7 @@ class Keeper:
         if self._error:
             raise self._error
         labels: dict[str, LabelValue] = {KEPT: name or None}
-        found = self._client.list(Pod, namespace=self._namespace, labels=labels)
+        found = self._client.list(Pod, namespace=self.namespace, labels=labels)
         return sorted(found, key=lambda pod: str(pod.metadata and pod.metadata.name))
 
     def await_ready(self) -> None:
@@ -225,7 +226,7 @@ def kind_of(pod: str) -> str:
     return max((name for name in KINDS if pod.startswith(f"{name}-")), key=len)
 
 
-def _owned(namespace: str, name: str, kind: Kind) -> list[AnyResource]:
+def controlled(namespace: str, name: str, kind: Kind) -> list[AnyResource]:
     """The controller and its budgets."""
     labels = {"crowd": name, **({KEPT: name} if kind.kept else {}), **kind.labels}
     container = {"name": "main", "image": meshed.PAYLOAD_IMAGE}

@@ -96,6 +96,15 @@ def _check(args: argparse.Namespace) -> int:
     return check.check(args.kubeconfig, args.config, args.output)
 
 
+def _restart(args: argparse.Namespace) -> int:
+    from istio_aux.cli import restart  # noqa: PLC0415 - explain and mutate need no client
+
+    order = restart.Order(
+        namespace=args.namespace, limit=args.limit, patience=args.timeout, dry_run=args.dry_run
+    )
+    return restart.restart_unmeshed(args.kubeconfig, args.config, order, args.output)
+
+
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line; what it returns has the command as ``run``."""
     root = argparse.ArgumentParser(
@@ -111,6 +120,7 @@ def parser() -> argparse.ArgumentParser:
     _add_serve(add)
     _add_audit(add)
     _add_check(add)
+    _add_restart(add)
     return root
 
 
@@ -269,6 +279,44 @@ def _add_check(add: AddParser) -> None:
     check.add_argument("-o", "--output", choices=["text", "json"], default="text", help=output)
 
 
+def _add_restart(add: AddParser) -> None:
+    restart = _command(
+        add,
+        "restart-unmeshed",
+        "restart pods that should have a sidecar and have none, once",
+        f"""\
+        examples:
+          istio-aux restart-unmeshed --dry-run
+          istio-aux restart-unmeshed -n team --limit 5
+
+        Does once what `serve` does all the time with race-policy: restart, by the same rules: only
+        while the injector is live, only pods whose controller makes new ones, one at a time for
+        each controller, by evictions within PodDisruptionBudgets, and never pods of Jobs. The next
+        pod of a controller follows when the new one is Ready with its sidecar. Outcomes:
+          restarted      the pod was evicted
+          would-restart  with --dry-run: it would be
+          kept           it was not, or not yet; the reason says why not
+        JSON has one object a line: namespace, name, outcome, reason.
+        {_COLOUR}
+
+        The exit status is 0 when it is done, 1 if pods may not be restarted or not all were in
+        time, 2 if settings or credentials cannot be used.""",
+        _restart,
+    )
+    restart.add_argument("--dry-run", action="store_true", help="only show what would be done")
+    most = "how many pods to restart at most (default: 10)"
+    restart.add_argument("--limit", type=_checked(_count), default=10, metavar="N", help=most)
+    restart.add_argument(
+        "--timeout", type=_checked(settings.seconds), default=300.0, metavar="SECONDS",
+        help="how long to wait for new pods and disruption budgets (default: 300)",
+    )  # fmt: skip
+    _add_namespace(restart, "only this namespace; default: all")
+    _add_config(restart)
+    _add_kubeconfig(restart, f"overrides the settings; {_CREDENTIALS}")
+    output = "json is one object a line (default: table)"
+    restart.add_argument("-o", "--output", choices=["table", "json"], default="table", help=output)
+
+
 def _command(
     add: AddParser, name: str, summary: str, epilog: str, run: Callable[[argparse.Namespace], int]
 ) -> argparse.ArgumentParser:
@@ -341,6 +389,12 @@ def _capability(text: str) -> Capability:
     if text not in {Capability.NATIVE, Capability.CLASSIC}:
         raise ValueError(f'"{text}": expected native or classic')
     return Capability(text)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) == int(text)):
+        raise ValueError(f'"{text}": expected a number of 1 or more')
+    return int(text)
 
 
 def _settings(text: str) -> settings.Settings:

@@ -16,7 +16,7 @@ from typing import NamedTuple, Self, TextIO
 
 import msgspec
 
-from istio_aux.cli.report import Audit, Explanation
+from istio_aux.cli.report import Audit, Explanation, Restarts
 from istio_aux.core.preflight import CheckResult, Verdict, works
 
 _GAP = "  "
@@ -96,7 +96,9 @@ class Terminal(NamedTuple):
             yield (indent + _GAP.join((*padded, self.paint(last)))).rstrip()
 
 
-def show(stream: TextIO, answer: Explanation | Audit | list[CheckResult], output: str) -> None:
+def show(
+    stream: TextIO, answer: Explanation | Audit | Restarts | list[CheckResult], output: str
+) -> None:
     """Write one answer to ``stream``: as JSON lines if ``output`` is ``json``, else as text."""
     terminal = Terminal.of(stream)
     match answer:
@@ -104,6 +106,8 @@ def show(stream: TextIO, answer: Explanation | Audit | list[CheckResult], output
             items, text = [answer], explanation_text(answer, terminal)
         case Audit():
             items, text = answer.findings, audit_text(answer, terminal)
+        case Restarts():
+            items, text = answer.verdicts, restarts_text(answer, terminal)
         case _:
             items, text = answer, check_text(answer, terminal)
     if output == "json":
@@ -175,6 +179,25 @@ def check_text(results: Sequence[CheckResult], terminal: Terminal) -> Iterator[s
         f"{it}: {counts[it]}" for it in (Verdict.PROBLEM, Verdict.UNKNOWN) if counts[it]
     )
     yield "istio-aux works here" if works(results) else f"istio-aux may not work here; {bad}"
+
+
+def restarts_text(restarts: Restarts, terminal: Terminal) -> Iterator[str]:
+    """Yield a table that fits the terminal, and a summary."""
+    rows = [
+        [
+            Cell(found.namespace),
+            Cell(found.name),
+            Cell(found.outcome, Style.ODD if found.outcome == "kept" else Style.GOOD),
+            Cell(found.reason),
+        ]
+        for found in restarts.verdicts
+    ]
+    if rows:
+        yield from terminal.table([_header("NAMESPACE NAME OUTCOME REASON"), *rows], fit=True)
+        yield ""
+    counts = Counter(found.outcome for found in restarts.verdicts)
+    kinds = ("would-restart", "kept") if restarts.dry_run else ("restarted", "kept")
+    yield ", ".join(f"{kind}: {counts[kind]}" for kind in kinds)
 
 
 def _header(titles: str) -> list[Cell]:

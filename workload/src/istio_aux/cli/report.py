@@ -56,6 +56,22 @@ class Audit(msgspec.Struct, frozen=True):
     gaps: tuple[str, ...] = ()  # Why that is unknown, one line each.
 
 
+class RestartVerdict(msgspec.Struct, frozen=True):
+    """One line of `restart-unmeshed`; its JSON names are a contract."""
+
+    namespace: str
+    name: str
+    outcome: Literal["restarted", "would-restart", "kept"]
+    reason: str
+
+
+class Restarts(msgspec.Struct, frozen=True):
+    """All unmeshed pods, and what `restart-unmeshed` did about each, or would do."""
+
+    verdicts: list[RestartVerdict]
+    dry_run: bool
+
+
 def explain(pod: Pod, policy: Policy, now: datetime | None) -> Explanation:
     """Explain one pod; with ``now`` None every grace period counts as over."""
     decision = quitting.decide(pod, policy, now)

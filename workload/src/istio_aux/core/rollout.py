@@ -50,6 +50,7 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
     first_retry: float = 1.0
     last_retry: float = 300.0
     memory: float = 86400.0  # For a restart that did not help. One more is tried afterwards.
+    restarts: int | None = None  # How many pods may be restarted at all; None: any number.
 
 
 class Moment(NamedTuple):

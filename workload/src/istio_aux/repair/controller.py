@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -74,8 +74,12 @@ class RepairController:
         limits: RolloutLimits | None = None,
         job_limits: SuspensionLimits | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        restarted: Callable[[Key, Restart], None] = lambda _pod, _why: None,
     ) -> None:
-        """Start as a follower. ``namespaces`` has the labels of each namespace, as they change."""
+        """Start as a follower. ``namespaces`` has the labels of each namespace, as they change.
+
+        ``restarted`` is called for each pod that was restarted.
+        """
         self._client, self._clock, self._limits = client, clock, limits or RolloutLimits()
         self._recorder = RepairRecorder(telemetry, events)
         self._woken = asyncio.Event()
@@ -85,6 +89,7 @@ class RepairController:
             allowed=policy.race is RacePolicy.RESTART and policy.restart_jobs,
         )  # fmt: skip
         self._off = policy.race is RacePolicy.OFF
+        self._restarted, self._restarts = restarted, 0
         self._listed: asyncio.Event | None = None
         self._leading = self._stopping = False
         self._recalled: dict[str, datetime] = {}
@@ -159,15 +164,28 @@ class RepairController:
         return len(self._store.find(Sidecar.MISSING))
 
     @property
+    def finished(self) -> bool:
+        """Whether everything is decided, and nothing can be done until something changes.
+
+        A pod that may not be disrupted now is tried again; a controller that is given up is not.
+        """
+        return not (self._store.undecided or self._store.changed or self._tasks) and all(
+            isinstance(owner.step, Stop) or (self._left == 0 and not owner.rollout.replacing)
+            for owner in self._active
+        )
+
+    def candidates(self) -> list[Unmeshed]:
+        """The unmeshed pods that may be restarted, the oldest first."""
+        return _oldest(pod for pod in self._store.find(Sidecar.MISSING) if pod.replica.restart)
+
+    @property
     def unknown(self) -> int:
         """How many pods without a sidecar may or may not need one."""
         return len(self._store.find(Sidecar.UNKNOWN))
 
     def unmeshed(self, limit: int | None = None) -> list[Unmeshed]:
         """The pods that should have a sidecar and have none, the oldest first."""
-        found = self._store.find(Sidecar.MISSING)
-        found.sort(key=lambda pod: (pod.replica.created, pod.key))
-        return [_unmeshed(pod) for pod in found[:limit]]
+        return _oldest(self._store.find(Sidecar.MISSING), limit)
 
     def applications(self) -> list[ApplicationMesh]:
         """The status of each application that asks for sidecars by name."""
@@ -250,13 +268,19 @@ class RepairController:
         }
         active = [owner.rollout for owner in self._active if owner.rollout.replacing]
         rollouts = {key: owner.rollout for key, (owner, _) in waiting.items()}
-        for key in rollout.first_in_line(rollouts, active, now, self._limits):
+        for key in rollout.first_in_line(rollouts, active, now, self._limits)[: self._left]:
             owner, replica = waiting[key]
             pod = next(pod for pod in owner.pods if pod.key.uid == replica.uid)
             owner.rollout = rollout.started(owner.rollout, owner.replicas, replica, now)
             restart = self._restart(owner, pod)
             self._tasks[owner] = asyncio.create_task(restart, name=f"restart {owner}")
             self._store.queue(owner)
+
+    @property
+    def _left(self) -> int | None:
+        """How many more pods may be restarted; None: any number."""
+        limit = self._limits.restarts
+        return None if limit is None else max(0, limit - self._restarts - len(self._tasks))
 
     async def _rest(self) -> None:
         """Wait until something changes, or until time alone may change what is next."""
@@ -279,6 +303,7 @@ class RepairController:
             if failed := await self._attempt(owner, pod):
                 self._not_restarted(owner, pod, failed)
         except KubeError as error:
+            self._restarts += 1  # Perhaps.
             self._recorder.failed(pod.key, str(error))
         except Exception:  # One pod's failure must not stop the others.
             self._recorder.unhandled(pod.key)
@@ -303,7 +328,9 @@ class RepairController:
             return NotRestarted(action.reason, changed=True)
         owner.rollout = rollout.started(owner.rollout, owner.replicas, pod.replica, self._now())
         if (refused := await self._send(bare, action)) is None:
+            self._restarts += 1
             self._recorder.restarted(pod.key, action)
+            self._restarted(pod.key, action)
         return refused
 
     async def _send(self, pod: Pod, restart: Restart) -> NotRestarted | None:
@@ -374,6 +401,11 @@ class RepairController:
 
     def _now(self) -> Moment:
         return Moment(asyncio.get_running_loop().time(), self._clock().timestamp())
+
+
+def _oldest(pods: Iterable[StoredPod], limit: int | None = None) -> list[Unmeshed]:
+    found = sorted(pods, key=lambda pod: (pod.replica.created, pod.key))
+    return [_unmeshed(pod) for pod in found[:limit]]
 
 
 def _unmeshed(pod: StoredPod) -> Unmeshed:

@@ -88,6 +88,7 @@ class PodStore:
         self._recorder, self._woken = recorder, woken
         self._owners: dict[str, PodOwner] = {}
         self._doubted: set[str | None] = set()
+        self._deciding = False
         self.mesh, self.applications = Mesh(), Applications()
         self.pods: dict[Key, StoredPod] = {}
         self.changed: dict[PodOwner, None] = {}
@@ -144,10 +145,16 @@ class PodStore:
         self._doubted.add(namespace)
         self._woken.set()
 
+    @property
+    def undecided(self) -> bool:
+        """Whether pods are in doubt."""
+        return bool(self._doubted) or self._deciding
+
     async def catch_up(self) -> None:
         """Decide again on all pods that are in doubt, in batches."""
         while self._doubted:
             doubted, self._doubted = self._doubted, set[str | None]()
+            self._deciding = True
             everywhere = None in doubted
             pods = [p for p in self.pods.values() if everywhere or p.key.namespace in doubted]
             for number, stored in enumerate(pods):
@@ -159,6 +166,7 @@ class PodStore:
                     self.decide(stored, stored.bare)
                 except Exception:  # One pod's failure must not stop the others.
                     self._recorder.unhandled(stored.key)
+        self._deciding = False
 
     def queue(self, owner: PodOwner, *, restart: bool = True) -> None:
         """Queue a controller that has a pod to ``restart``, or had one."""

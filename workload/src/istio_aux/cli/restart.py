@@ -1,0 +1,163 @@
+"""`restart-unmeshed`: the repair controller of `serve`, once, for so many pods of a namespace.
+
+All its rules hold: `core.repair` says which pods may be restarted, `core.rollout` restarts them one
+at a time for each controller, and pods are evicted, within their PodDisruptionBudgets. Pods of Jobs
+are left alone: a Job that is suspended has to be resumed, which is the work of `serve`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import sys
+from collections.abc import Coroutine, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from istio_aux.cli import cluster, render
+from istio_aux.cli.check import PATIENCE, Surroundings, quiet
+from istio_aux.cli.report import Restarts, RestartVerdict
+from istio_aux.core.injectors import Mesh
+from istio_aux.core.pod import Pod
+from istio_aux.core.policy import RacePolicy, RepairPolicy
+from istio_aux.core.preflight import Right
+from istio_aux.core.repair import Restart
+from istio_aux.core.rollout import RolloutLimits
+from istio_aux.kube import actions
+from istio_aux.kube.access import Access
+from istio_aux.kube.client import Client
+from istio_aux.kube.events import Events
+from istio_aux.kube.objects import Key
+from istio_aux.repair.application_status import follow_applications
+from istio_aux.repair.controller import RepairController
+from istio_aux.settings import Settings
+
+NOT_DONE = 1  # Exit status when nothing may be restarted, or not all of it was in time.
+GRANTED = 5.0  # Seconds: RBAC takes effect a moment after a role changes.
+_END = 2.0  # Seconds that evictions in flight have to end.
+_LOOK = 0.1  # Seconds between two looks at what is done.
+_EVICT = Right("create", "", "pods/eviction", "to restart pods")
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """Which pods to restart: ``limit`` of one namespace, or of all, within ``patience`` seconds."""
+
+    namespace: str | None = None
+    limit: int = 10
+    patience: float = 300.0
+    dry_run: bool = True
+
+
+def restart_unmeshed(kubeconfig: Path | None, settings: Settings, order: Order, output: str) -> int:
+    """Restart pods, or show which would be; return the exit status."""
+
+    async def work(access: Access) -> int:
+        quiet()
+        async with Client(access) as client:
+            return await _Run(client, settings, order).run(output)
+
+    return cluster.run(kubeconfig or settings.kubeconfig, work)
+
+
+class _Run:
+    """One run of the command."""
+
+    def __init__(self, client: Client, settings: Settings, order: Order) -> None:
+        self._client, self._settings, self._order = client, settings, order
+        self._done: dict[Key, Restart] = {}
+        self._around = around = Surroundings(client, settings, self._look, self._relabelled)
+        source = "/".join(settings.lease or ())
+        self._events = Events(client, socket.gethostname(), source=source)
+        policy = RepairPolicy(race=RacePolicy.RESTART, ours=settings.repair_policy.ours)
+        self._repair = RepairController(
+            client, around.namespaces, around.telemetry, self._events,
+            policy=policy, limits=RolloutLimits(restarts=order.limit),
+            restarted=self._done.__setitem__,
+        )  # fmt: skip
+        path = actions.collection("v1", "pods", order.namespace or "")
+        self._pods = around.watches.add(
+            "pods", path, Pod, self._repair, selection=actions.NOT_TERMINAL
+        )
+
+    async def run(self, output: str) -> int:
+        """Do it, print the result, and return the exit status."""
+        if why := await self._forbidden():
+            return _failed(why)
+        async with self._around.watched(*self._works()):
+            known = await self._until(self._pods.synced.is_set, PATIENCE)
+            if missing := self._around.watches.missing():
+                return _failed("; ".join(f"{name}: {why}" for name, why in missing.items()))
+            if not (known and self._around.mesh.known):
+                return _failed("it is not known whether Istio injects: see `istio-aux check`")
+            await self._until(lambda: self._repair.finished, PATIENCE)
+            if self._order.dry_run:
+                render.show(sys.stdout, Restarts([*self._planned()], dry_run=True), output)
+                return 0
+            self._repair.lead(True)
+            over = await self._until(lambda: self._repair.finished, self._order.patience)
+            await self._repair.stop(_END)
+        render.show(sys.stdout, Restarts([*self._happened()], dry_run=False), output)
+        if over:
+            return 0
+        return _failed(f"not finished within {self._order.patience:g} s: run it again")
+
+    def _works(self) -> Iterator[Coroutine[Any, Any, None]]:
+        yield self._events.run()
+        yield self._repair.run(self._pods.synced)
+        if file := self._settings.applications:
+            yield follow_applications(file, self._repair.ask)
+
+    async def _forbidden(self) -> str:
+        """Why no pod may be restarted now, or the empty text."""
+        if self._order.dry_run:
+            return ""
+        if self._settings.repair_policy.race is RacePolicy.RESTART:
+            return "race-policy: restart: `serve` restarts these pods already"
+        right = _EVICT._replace(namespace=self._order.namespace or "")
+        if await self._until(partial(actions.allowed, self._client, right), GRANTED):
+            return ""
+        return (
+            f"this account may not {right}: the option race-policy: restart grants it to the"
+            " workload, and the action restart-unmeshed for as long as it runs"
+        )
+
+    async def _until(self, condition: Any, patience: float) -> bool:
+        """Whether ``condition``, a function or a coroutine function, came true in time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                while True:
+                    found = condition()
+                    if found is True or (asyncio.iscoroutine(found) and await found):
+                        return True
+                    await asyncio.sleep(_LOOK)
+        return False
+
+    def _planned(self) -> Iterator[RestartVerdict]:
+        """The first pods that would be restarted, and why the others would not."""
+        chosen = self._repair.candidates()[: self._order.limit]
+        first = {(pod.namespace, pod.name) for pod in chosen}
+        for pod in self._repair.unmeshed():
+            place = (pod.namespace, pod.name)
+            outcome = "would-restart" if place in first else "kept"
+            yield RestartVerdict(*place, outcome, pod.reason)
+
+    def _happened(self) -> Iterator[RestartVerdict]:
+        for key, action in self._done.items():
+            yield RestartVerdict(key.namespace, key.name, "restarted", action.reason)
+        for pod in self._repair.unmeshed():
+            yield RestartVerdict(pod.namespace, pod.name, "kept", pod.reason)
+
+    def _look(self, mesh: Mesh) -> None:
+        self._repair.look(mesh)
+
+    def _relabelled(self, namespace: str) -> None:
+        self._repair.relabelled(namespace)
+
+
+def _failed(why: str) -> int:
+    sys.stderr.write(f"{render.printable(' '.join(why.split()))}\n")
+    return NOT_DONE
