@@ -7,10 +7,11 @@ tenants call their pods: see `LARGEST`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import httpx2
@@ -42,6 +43,9 @@ _POD: Final = re.compile(rf"{DNS_LABEL}/(?=.{{1,253}}\Z){_PART}(?:\.{_PART})*")
 _PATIENCE: Final = 30.0
 # Seconds. `istio-aux check` waits 24 s for the injectors, and 12 s for each of six dry runs.
 _CHECK: Final = 120.0
+# Seconds: what `istio-aux restart-unmeshed` needs to look around, and what restarts may take.
+_RESTART: Final = 90.0
+_RESTARTS: Final = 240.0
 _VERDICTS: Final = ("problem", "unknown", "note", "ok")  # Of the workload's `check`.
 
 Results = Mapping[str, Any]
@@ -85,6 +89,7 @@ class Actions(ops.Object):
         self.framework.observe(charm.on.list_stuck_action, self._on_list_stuck)
         self.framework.observe(charm.on.explain_action, self._on_explain)
         self.framework.observe(charm.on.run_check_action, self._on_run_check)
+        self.framework.observe(charm.on.restart_unmeshed_action, self._on_restart_unmeshed)
 
     @_action
     def _on_list_unmeshed(self, event: ops.ActionEvent) -> Results:
@@ -204,6 +209,52 @@ class Actions(ops.Object):
         if not text.strip():
             why = errors.splitlines()[-1] if errors else "no answer"
             yield _finding("workload", "unknown", f"it checked nothing: {why}")
+
+    @_action
+    def _on_restart_unmeshed(self, event: ops.ActionEvent) -> Results:
+        limit = _whole_number(event, "limit", 10, most=probe.PAGE)
+        namespace = event.params.get("namespace", "")
+        if not isinstance(namespace, str) or not re.fullmatch(rf"(?:{DNS_LABEL})?", namespace):
+            raise RefusedError(f"namespace: {json.dumps(namespace)}: expected one namespace")
+        dry_run = event.params.get("dry-run", True) is not False
+        command = ["restart-unmeshed", "--config", workload.CONFIG, "--output", "json"]
+        command += ["--limit", str(limit), *(["--namespace", namespace] if namespace else [])]
+        if dry_run:
+            status, text, why = self._run([*command, "--dry-run"], _RESTART)
+        else:
+            command += ["--timeout", f"{_RESTARTS:g}"]
+            with self._evicting():
+                status, text, why = self._run(command, _RESTART + _RESTARTS)
+        if status and not text.strip():
+            raise RefusedError(why or f"exit status {status}")
+        # Those that are kept come last.
+        found = sorted(map(json.loads, text.splitlines()), key=lambda pod: pod["outcome"] == "kept")
+        lines = [f"{p['namespace']}/{p['name']} {p['outcome']}: {p['reason']}" for p in found]
+        pods, records = _fitting(zip(map(_plain, lines), found, strict=True))
+        outcomes = [pod["outcome"] for pod in found]
+        done = "would-restart" if dry_run else "restarted"
+        counts = {each: outcomes.count(each) for each in (done, "kept")}
+        return {**counts, "unfinished": why if status else "", "pods": pods, "json": records}
+
+    @contextlib.contextmanager
+    def _evicting(self) -> Generator[None]:
+        """Give the workload the right to evict pods for a while.
+
+        Only the leader does: no other unit writes the role, and its own hooks wait for the action.
+        """
+        inputs = observe(self._charm)
+        if inputs.config and inputs.config.race_policy == "restart":
+            why = "the workload restarts these pods already; list-unmeshed says what each waits for"
+            raise RefusedError(f"race-policy: restart: {why}")
+        if not inputs.leader:
+            raise RefusedError(f"run it on the leader: juju run {inputs.app}/leader ...")
+        with (
+            cluster.connect(self._kubernetes) as client,
+            objects.evicting(client, inputs, self._transport) as problem,
+        ):
+            if problem:
+                raise RefusedError(problem.reason)
+            yield
 
     def _run(self, command: Sequence[str], patience: float) -> tuple[int, str, str]:
         """Run the workload's command line; return its exit status, stdout and stderr."""

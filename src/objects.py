@@ -12,9 +12,11 @@ Every `transport` is where requests go, None for the network; tests set it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import time
+from collections.abc import Generator
 from typing import Any, Final, Literal, get_args
 
 import httpx2
@@ -25,6 +27,7 @@ from lightkube.resources.admissionregistration_v1 import (
     ValidatingAdmissionPolicy,
 )
 from lightkube.resources.core_v1 import Namespace
+from lightkube.resources.rbac_authorization_v1 import ClusterRole
 
 import cluster
 import injectionlabels
@@ -75,14 +78,9 @@ def resolve(
 
 def ensure(client: Client, inputs: Inputs) -> Problem | None:
     """Apply what needs no workload, and the webhook configuration if it exists already."""
-    values = inputs.values()
-    if values is None:
-        return None
-    labels = manifests.labels(inputs.app, inputs.model)
-    policies = cluster.owned(client, ValidatingAdmissionPolicy, labels, inputs.model)
-    if isinstance(policies, Problem):
-        return policies
-    values = dataclasses.replace(values, dry_runs=policies is not None)
+    values = _values(client, inputs)
+    if values is None or isinstance(values, Problem):
+        return values
     standing = manifests.render_access(values) + manifests.render_start_policy(values)
     webhook = manifests.render_webhook(values)
     if problem := cluster.apply(client, standing, manager=inputs.app):
@@ -91,6 +89,36 @@ def ensure(client: Client, inputs: Inputs) -> Problem | None:
     if isinstance(present, Problem):
         return present
     return cluster.apply(client, webhook, manager=inputs.app) if present else None
+
+
+@contextlib.contextmanager
+def evicting(
+    client: Client, inputs: Inputs, transport: httpx2.BaseTransport | None = None
+) -> Generator[Problem | None]:
+    """Let the workload evict pods while the context lasts; leader only, whose hooks wait for it.
+
+    If this process is killed meanwhile, the next event takes the right away: `ensure` applies the
+    role as the options say.
+    """
+    resolved = resolve(client, inputs, transport)
+    values = resolved if isinstance(resolved, Problem) else _values(client, resolved)
+    if isinstance(values, Problem):
+        yield values
+        return
+    if values is None:
+        yield Problem(inputs.invalid or "waiting for the leader's certificate authority")
+        return
+
+    def apply(values: manifests.Values) -> Problem | None:
+        access = manifests.render_access(values)
+        roles = [each for each in access if isinstance(each, ClusterRole)]
+        return cluster.apply(client, roles, manager=inputs.app)
+
+    try:
+        yield apply(dataclasses.replace(values, repairs=True))
+    finally:
+        if problem := apply(values):
+            logger.warning("%s: the next event takes the right to evict away", problem.reason)
 
 
 def complete(client: Client, inputs: Inputs, waits: Problem | None) -> Problem | None:
@@ -190,6 +218,18 @@ def _with_verified(client: Client, inputs: Inputs) -> Inputs | Problem:
     if isinstance(namespaces, Problem):
         return namespaces
     return dataclasses.replace(inputs, asked=sidecar.verified(inputs.asked, namespaces))
+
+
+def _values(client: Client, inputs: Inputs) -> manifests.Values | Problem | None:
+    """Return what the owned objects depend on, with whether pods may be created by dry runs."""
+    values = inputs.values()
+    if values is None:
+        return None
+    labels = manifests.labels(inputs.app, inputs.model)
+    policies = cluster.owned(client, ValidatingAdmissionPolicy, labels, inputs.model)
+    if isinstance(policies, Problem):
+        return policies
+    return dataclasses.replace(values, dry_runs=policies is not None)
 
 
 def _with_admission(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
 
 import lab
+import lab.istio
 import lab.juju
 import pytest
 from lab.deployed import has_webhook, owned, serving
@@ -19,6 +21,7 @@ from lightkube.resources.admissionregistration_v1 import (
     MutatingWebhookConfiguration,
 )
 from lightkube.resources.authentication_v1 import TokenReview
+from lightkube.resources.rbac_authorization_v1 import ClusterRole
 
 CONTAINER = "istio-aux"
 # Pebble tells of a check within a second.
@@ -150,3 +153,27 @@ def heard(unit: Unit, outcome: str) -> bool:
     """Whether an event said so of one of the unit's checks, since it last said the opposite."""
     told = [o.event for o in unit.history if "-pebble-check-" in o.event]
     return bool(told) and told[-1].endswith(outcome)
+
+
+def evicts(client: Client, app: lab.juju.App) -> bool:
+    """Whether the role of the workload lets it evict pods."""
+    role = client.get(ClusterRole, f"{app.model.name}-{app.name}-workload")
+    return any("pods/eviction" in (rule.resources or ()) for rule in role.rules or ())
+
+
+def test_every_action_answers_and_restarts_need_a_right_only_while_they_run(
+    client: Client, istio_aux: lab.juju.App, istio: lab.istio.Istio
+) -> None:
+    """With the real command line in the workload's container, and the account of the workload."""
+    stuck = istio_aux.action("list-stuck").results["results"]
+    checked = istio_aux.action("run-check").results["results"]
+    planned = istio_aux.action("restart-unmeshed").results["results"]
+    done = istio_aux.action("restart-unmeshed", namespace="default", **{"dry-run": False}).results
+
+    assert (stuck["total"], stuck["next"]) == ("0", "")
+    found = {each["check"]: each["result"] for each in json.loads(checked["json"])}
+    for check in ("trust", "units", "rights", "injector", "webhook order", "lease"):
+        assert found[check] == "ok", checked["findings"]
+    assert planned["would-restart"] == "0"
+    assert (done["failed"], done["results"]["restarted"]) == (None, "0")
+    assert not evicts(client, istio_aux)

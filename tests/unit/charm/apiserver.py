@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import json
 import time
 from datetime import datetime
@@ -35,6 +36,7 @@ class ApiServer:
 
     Attributes:
         moments: the kinds that existed after each request.
+        applied: the objects that were applied, in order.
         denied: permissions that are refused, as "verb resource", when asked for and when used.
         broken: requests that fail with 503, written likewise.
         unknown: plurals that are not served, as in older versions.
@@ -55,6 +57,7 @@ class ApiServer:
         self.objects: dict[str, dict[str, Any]] = {}
         self.calls: list[str] = []
         self.moments: list[set[str]] = []
+        self.applied: list[dict[str, Any]] = []
         self.denied: set[str] = set()
         self.broken: set[str] = set()
         self.unknown: set[str] = set()
@@ -201,6 +204,7 @@ class ApiServer:
         uid = present["metadata"]["uid"] if present else f"uid-{self._count}"
         body["metadata"] |= {"uid": uid, "manager": request.url.params["fieldManager"]}
         self.objects[path] = body
+        self.applied.append(copy.deepcopy(body))
         return httpx2.Response(200 if present else 201, json=body)
 
     def _standing(self) -> dict[str, dict[str, Any]]:
