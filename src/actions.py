@@ -20,6 +20,7 @@ import ops
 import cluster
 import config
 import endpoints
+import objects
 import permissions
 import probe
 import workload
