@@ -214,7 +214,7 @@ def needed(settings: Settings) -> Iterator[Right]:
             yield Right("patch", "batch", "jobs", "restart-jobs")
     if settings.lease:
         for verb in ("get", "update"):
-            yield Right(verb, "coordination.k8s.io", "leases", "to elect", settings.lease[0])
+            yield Right(verb, "coordination.k8s.io", "leases", "to elect", *settings.lease)
 
 
 def quit_rights(settings: Settings) -> Iterator[Right]:

@@ -57,6 +57,7 @@ class Right(NamedTuple):
     resource: str
     purpose: str
     namespace: str = ""
+    name: str = ""  # Of the only object that it is for.
 
     def __str__(self) -> str:
         return f"{self.verb} {self.resource}{f'.{self.group}' if self.group else ''}"
@@ -190,7 +191,7 @@ def namespaces(
     if not selected:
         yield CheckResult(
             check, Verdict.PROBLEM, f"the selector {selector} matches no namespace",
-            f"label one: `kubectl label namespace NAME {selector}`, or set namespace-selector",
+            "label a namespace so that it matches, or set namespace-selector",
         )  # fmt: skip
         return
     yield CheckResult(check, Verdict.OK, f"{len(selected)} selected: {_some(sorted(selected))}")

@@ -200,7 +200,7 @@ async def allowed(client: Client, right: Right) -> bool:
     resource, _, subresource = right.resource.partition("/")
     attributes = {
         "verb": right.verb, "group": right.group, "resource": resource,
-        "subresource": subresource, "namespace": right.namespace,
+        "subresource": subresource, "namespace": right.namespace, "name": right.name,
     }  # fmt: skip
     api, kind = "authorization.k8s.io/v1", "SelfSubjectAccessReview"
     review = {"apiVersion": api, "kind": kind, "spec": {"resourceAttributes": attributes}}
