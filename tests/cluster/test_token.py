@@ -6,18 +6,15 @@ have signed an hour ago.
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Iterator
+import ssl
 from pathlib import Path
 
 import httpx2
 import lab
 import lightkube
-import pytest
 from lab import served
 from lab.kubelet import ScriptedKubelet
-from lab.workload import READY
+from lab.workload import READY, Workload
 from lightkube.resources.rbac_authorization_v1 import Role
 
 import manifests
@@ -25,57 +22,36 @@ import manifests
 NAME = "renewing"
 # Seconds; a start takes 1.5 s on 2 busy cores, and the test waits for the end of it.
 REST = 15.0
-# Seconds for which the API server takes a token that has expired (go-jose jwt.DefaultLeeway).
-LEEWAY = 60.0
 REFUSED = 'serviceaccounts "renewing-workload" is forbidden'
 
 
-class Renewing:
-    """A workload that keeps its token in a file, which is not started yet."""
-
-    def __init__(self, cluster: lab.Cluster, folder: Path, rest: float) -> None:
-        """Its token is taken for so many seconds."""
-        self.cluster = cluster
-        lease = {"lease": f"{NAME}/{NAME}", "renew-token": True}
-        self.workload = served.declared(cluster, folder, NAME, lease)
-        self.workload.deploy()
-        document = json.loads(self.workload.kubeconfig.read_text())
-        (user,) = document["users"]
-        now = time.time()
-        self.first = cluster.age(user["user"]["token"], now - 3600, now + rest - LEEWAY)
-        self.file = folder / "token"
-        self.file.write_text(self.first)
-        user["user"] = {"tokenFile": str(self.file)}
-        self.workload.kubeconfig = folder / "kubeconfig"
-        self.workload.kubeconfig.write_text(json.dumps(document))
-
-    def is_taken(self, token: str) -> bool:
-        """Whether the API server takes the token."""
-        with httpx2.Client(verify=False, trust_env=False) as http:
-            path = "/apis/coordination.k8s.io/v1/namespaces/renewing/leases/renewing"
-            headers = {"Authorization": f"Bearer {token}"}
-            return http.get(self.cluster.server + path, headers=headers).status_code != 401
+def renewing(cluster: lab.Cluster, folder: Path, rest: float) -> tuple[Workload, Path]:
+    """A workload that is not started yet, and the file of its token, which is taken so long."""
+    lease = {"lease": f"{NAME}/{NAME}", "renew-token": True}
+    workload = served.declared(cluster, folder, NAME, lease)
+    workload.deploy()
+    return workload, workload.keep_token(age=3600, rest=rest)
 
 
-@pytest.fixture
-def renewing(cluster: lab.Cluster, tmp_path: Path) -> Iterator[Renewing]:
-    made = Renewing(cluster, tmp_path, REST)
-    yield made
-    served.end(made.workload)
+def is_taken(cluster: lab.Cluster, token: str) -> bool:
+    """Whether the API server takes the token."""
+    trusted = ssl.create_default_context(cafile=str(cluster.ca))
+    with httpx2.Client(verify=trusted, trust_env=False) as http:
+        headers = {"Authorization": f"Bearer {token}"}
+        return http.get(f"{cluster.server}/version", headers=headers).status_code != 401
 
 
 def test_a_proxy_quits_after_the_first_token_has_expired(
-    client: lightkube.Client, kubelet: ScriptedKubelet, renewing: Renewing
+    cluster: lab.Cluster, client: lightkube.Client, kubelet: ScriptedKubelet, tmp_path: Path
 ) -> None:
-    workload = renewing.workload
-    assert renewing.is_taken(renewing.first)
+    workload, file = renewing(cluster, tmp_path, REST)
+    first = file.read_text()
+    assert is_taken(cluster, first)
     workload.start()
     workload.await_ready()
+    lab.until(lambda: file.read_text() != first, timeout=READY, what="a new token")
     lab.until(
-        lambda: renewing.file.read_text() != renewing.first, timeout=READY, what="a new token"
-    )
-    lab.until(
-        lambda: not renewing.is_taken(renewing.first),
+        lambda: not is_taken(cluster, first),
         timeout=REST + READY,
         what="the first token to expire",
     )
@@ -92,18 +68,18 @@ def test_a_proxy_quits_after_the_first_token_has_expired(
         status = workload.status()
     assert (status["token-trouble"], status["leader"]) == ("", True)
     assert served.metric(workload, 'istio_aux_token_renewals_total{outcome="failed"}') == 0
+    served.end(workload)
 
 
 def test_a_token_that_may_not_be_renewed_is_told_while_it_is_good(
     client: lightkube.Client, cluster: lab.Cluster, tmp_path: Path
 ) -> None:
-    renewing = Renewing(cluster, tmp_path, rest=1800)
+    workload, file = renewing(cluster, tmp_path, rest=1800)
     account = manifests.service_account(NAME)
     rules = [rule.to_dict() for rule in client.get(Role, account, namespace=NAME).rules or []]
     fewer = [rule for rule in rules if rule["resources"] != ["serviceaccounts/token"]]
     assert len(fewer) < len(rules)
     client.patch(Role, account, {"rules": fewer}, namespace=NAME)
-    workload = renewing.workload
     workload.start()
     try:
         workload.await_ready()
@@ -111,7 +87,7 @@ def test_a_token_that_may_not_be_renewed_is_told_while_it_is_good(
             lambda: workload.status().get("token-trouble"), timeout=READY, what="a complaint"
         )
         assert REFUSED in trouble
-        assert renewing.is_taken(renewing.first)
+        assert is_taken(cluster, file.read_text())
 
         client.patch(Role, account, {"rules": rules}, namespace=NAME)
         lab.until(

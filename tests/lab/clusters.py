@@ -79,7 +79,7 @@ class Cluster:
             reaches it as well.
         harness: the address at which the API server and what `spawn` started reach the harness.
         logs: the folder of the logs, one file a process, those of pods in `pods`.
-        audit: the API server's audit log, one JSON object a pod creation (`audit-policy.yaml`).
+        audit: the API server's audit log, one JSON object a line (`audit-policy.yaml`).
         state: a folder that vanishes with the cluster.
         keep_logs: set it to keep the logs; an exception in the `with` block does as well.
         tree: the guardian and its processes.

@@ -11,6 +11,7 @@ import datetime
 import json
 import signal
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -33,6 +34,8 @@ PROGRAM = Path(sys.executable).with_name("istio-aux")
 # Measured on 2 busy cores: ready 1.5 s after its start, gone 1.1 s after SIGTERM.
 READY = 30.0
 STOP = 30.0
+# Seconds for which the API server takes a token that has expired (go-jose jwt.DefaultLeeway).
+LEEWAY = 60.0
 DEFAULT_SELECTOR = "io.datastrophic/istio-aux=enabled"
 
 
@@ -102,12 +105,28 @@ class Workload:
         with self.cluster.client() as client:
             namespace = Namespace(metadata=ObjectMeta(name=self.model))
             client.apply(namespace, field_manager="lab")
-            for resource in manifests.render_access(self._values()):
+            for resource in manifests.render_access(self.values()):
                 client.apply(resource, field_manager="lab", force=True)
         self._write_files()
         self.kubeconfig = self.cluster.kubeconfig_for(
             self.model, manifests.service_account(self.name)
         )
+
+    def keep_token(self, *, age: float, rest: float) -> Path:
+        """Move its token into a file, which is returned, as one that was issued `age` seconds ago.
+
+        The API server takes that one for `rest` seconds more.
+        """
+        document = json.loads(self.kubeconfig.read_text())
+        (user,) = document["users"]
+        now = time.time()
+        token = self.cluster.age(user["user"]["token"], now - age, now + rest - LEEWAY)
+        file = self._folder / "token"
+        file.write_text(token)
+        user["user"] = {"tokenFile": str(file)}
+        self.kubeconfig = self._folder / "kubeconfig"
+        self.kubeconfig.write_text(json.dumps(document))
+        return file
 
     def _write_files(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -235,7 +254,7 @@ class Workload:
 
         lab.until(changed, timeout=READY, what=f"pods of {namespace} to be changed by {self.name}")
 
-    def _values(self) -> manifests.Values:
+    def values(self) -> manifests.Values:
         """What the charm would make its objects of, with options that say what the settings say."""
         return manifests.Values(
             app=self.name,
@@ -254,7 +273,7 @@ class Workload:
         )
 
     def _admission_objects(self) -> list[AnyResource]:
-        values = self._values()
+        values = self.values()
         return manifests.render_start_policy(values) + manifests.render_webhook(values)
 
     def reviewed(self, pod: str) -> list[str]:
