@@ -22,14 +22,15 @@ from istio_aux.core.policy import (
     StartMode,
 )
 from istio_aux.kube import access
-from ops import pebble
+from ops import pebble, testing
+from scenario import mocking
 
 import config
 import probe
 import workload
 from config import Applications
 
-from .conftest import ROOT, Unit
+from .conftest import ROOT, Unit, active
 
 OPTIONS: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())["options"]
 CONFIG = config.load({name: option["default"] for name, option in OPTIONS.items()}, "kubeflow")
@@ -199,3 +200,43 @@ def test_a_workload_that_hangs_is_restarted() -> None:
     service = pebble.Layer(workload.layer(CONFIG, NAMES)).services[workload.SERVICE]
 
     assert service.on_check_failure == {"live": "restart"}
+
+
+REFUSALS = [
+    ("push", pebble.PathError("generic-file-error", "no space left on device"), "no space left"),
+    ("add_layer", pebble.APIError({}, 400, "Bad Request", "plan: bad layer"), "plan: bad layer"),
+    ("replan_services", pebble.TimeoutError("timed out waiting for change 3"), "change 3"),
+    ("get_services", pebble.ConnectionError("no socket"), "no socket"),
+    ("get_plan", pebble.ProtocolError("no JSON"), "no JSON"),
+]
+
+
+@pytest.mark.parametrize(
+    ("operation", "error", "said"), REFUSALS, ids=[operation for operation, *_ in REFUSALS]
+)
+def test_what_pebble_refuses_is_a_status_and_is_tried_again(
+    operation: str, error: Exception, said: str, new_unit: Unit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(mocking._MockPebbleClient, operation, refuse, raising=False)
+        status = new_unit.configure()
+
+    assert isinstance(status, testing.WaitingStatus)
+    assert status.message.startswith("container istio-aux: ")
+    assert said in status.message
+    assert new_unit.run() == active()
+
+
+def test_a_service_that_does_not_start_says_which_one_and_why() -> None:
+    text = 'cannot perform the following tasks:\n- Start service "istio-aux" (exited with code 2)'
+    change = pebble.Change.from_dict(
+        {"id": "1", "kind": "start", "summary": "", "status": "Error", "tasks": [], "ready": True,
+         "err": text, "spawn-time": "2026-11-21T08:16:30Z"}
+    )  # fmt: skip
+
+    problem = workload.trouble(pebble.ChangeError(text, change))
+
+    assert problem.reason == 'container istio-aux: Start service "istio-aux" (exited with code 2)'
