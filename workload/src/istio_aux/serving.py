@@ -23,7 +23,7 @@ from typing import Any, cast
 import msgspec
 from aiohttp import HttpVersion10, web
 
-from istio_aux.telemetry import Closed, Telemetry
+from istio_aux.telemetry import Closed
 
 _log = logging.getLogger(__name__)
 
@@ -146,7 +146,7 @@ class Connection(web.RequestHandler):
     def expire(self) -> None:
         """End what has taken too long."""
         if self.writing_paused:
-            self.end(self.why or Closed.UNREAD)
+            self.end(Closed.UNREAD)
         elif self.waits_for == "idle":
             self.say_last(Closed.IDLE)
         elif self.waits_for == "request":
@@ -154,7 +154,7 @@ class Connection(web.RequestHandler):
             self._listener.refused(408, text)
             self.say_last(Closed.TIMEOUT, 408, text)
         else:
-            self.end(self.why or Closed.HANDSHAKE)
+            self.end(Closed.HANDSHAKE)
 
     def say_last(self, why: Closed, status: int = 503, text: str = "closed, try again") -> None:
         """Write a last answer; close when the client does, or after `ServingLimits.linger`.
@@ -183,8 +183,8 @@ class Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def end(self, why: Closed) -> None:
-        """Close it now."""
-        self.why = why
+        """Close it now; a reason that it had before stays."""
+        self.why = self.why or why
         self._listener.forget(self)
         if self.transport:
             self.transport.abort()
@@ -204,20 +204,18 @@ class Listener:
         server: web.Server,
         limits: ServingLimits,
         context: Callable[[], ssl.SSLContext] | None = None,
-        metrics: Telemetry | None = None,
+        closed: Callable[[Closed], None] = lambda _why: None,
         refused: Callable[[int, str], None] = lambda _status, _text: None,
     ) -> None:
         """Let ``server`` answer; ``context`` returns the TLS context of a new handshake.
 
-        ``metrics`` counts connections; ``refused`` gets status and text of each error answer.
+        ``closed`` gets why a connection ended; ``refused`` status and text of each error answer.
         """
-        self.server, self.limits, self.context, self.refused = server, limits, context, refused
+        self.server, self.limits, self.context = server, limits, context
+        self.closed, self.refused = closed, refused
         self.connections: set[Connection] = set()
         self.draining = False
         self.loop = asyncio.get_running_loop()
-        self._metrics = metrics
-        if metrics:
-            metrics.connections.set_function(lambda: len(self.connections))
         self._handler, server.request_handler = server.request_handler, self._handle
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # Others need some, too.
         some = descriptors // 2 if descriptors != resource.RLIM_INFINITY else limits.connections
@@ -266,8 +264,7 @@ class Listener:
         """Count a connection as closed, once."""
         if connection in self.connections:
             self.connections.remove(connection)
-            if self._metrics:
-                self._metrics.closed_connections.labels(connection.why).inc()
+            self.closed(connection.why or Closed.PEER)
         if not self.connections:
             self._empty.set()
 

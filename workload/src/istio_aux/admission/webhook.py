@@ -12,7 +12,7 @@ from aiohttp import web
 from istio_aux.core import review
 from istio_aux.core.policy import Start
 from istio_aux.serving import Listener, ServingLimits
-from istio_aux.telemetry import Telemetry
+from istio_aux.telemetry import Closed, Telemetry
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +65,8 @@ class AdmissionWebhook:
             OSError: the port is not available.
         """
         server = web.Server(self._answer)
-        listener = Listener(server, self._limits, context, self._telemetry, self._refused)
+        listener = Listener(server, self._limits, context, self._closed, self._refused)
+        self._telemetry.connections.set_function(lambda: len(listener.connections))
         where = await listener.listen(host, port)
         self._listener = listener
         return where
@@ -149,6 +150,9 @@ class AdmissionWebhook:
             _log.exception("internal error", extra={"event": "review"})
             self._telemetry.internal_errors.inc()
             return review.leave(body, review.Malformed("internal error"))
+
+    def _closed(self, why: Closed) -> None:
+        self._telemetry.closed_connections.labels(why).inc()
 
     def _refused(self, status: int, text: str) -> None:
         outcome = _OUTCOMES[status]
