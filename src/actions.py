@@ -144,16 +144,17 @@ class Actions(ops.Object):
         pod = event.params["pod"]
         _expect_pod("pod", pod)
         results: dict[str, str] = {}
-        ignored: Iterable[str] = ()
+        given: list[str] = []
         try:
             options = config.load(self._charm.config, cluster.namespace())
-            ignored = options.ignore_containers
+            ignored = ",".join(options.ignore_containers)
+            given = ["--ignore-containers", ignored, "--quit-via", options.quit_via]
             answer = probe.ask(probe.STATUS_URL, self._transport)
             results["new-pods"] = _start(options.start_mode, answer)
         except config.InvalidOptionError as error:
             # The charm does not keep the last valid options, with which the workload runs.
             event.log(f"explained without the charm's options, because they are invalid: {error}")
-        command = ["explain", "--output", "text", "--ignore-containers", ",".join(ignored), pod]
+        command = ["explain", "--output", "text", *given, pod]
         status, text, why = self._run(command, _PATIENCE)
         if status:
             raise RefusedError(why or f"{pod}: exit status {status}")

@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 from istio_aux.cli import commands
+from istio_aux.core.policy import QuitVia
 from istio_aux.status import ListedPod
 from msgspec.structs import replace
 from ops import testing
@@ -205,7 +206,7 @@ def test_listing_fails_while_nothing_is_known(
 
 
 def test_the_workload_explains_a_pod_with_its_credentials_and_the_options(unit: Unit) -> None:
-    unit.configure(ignore_containers="vault-agent")
+    unit.configure(ignore_containers="vault-agent", quit_via="exec")
 
     explain(unit, stdout="team-a/web-0: wait: main runs\n")
 
@@ -218,6 +219,7 @@ def test_the_workload_explains_a_pod_with_its_credentials_and_the_options(unit: 
     assert understood.pods == [("team-a", "web-0")]
     assert str(understood.kubeconfig) == workload.KUBECONFIG
     assert understood.ignore_containers == {"vault-agent"}
+    assert understood.quit_via is QuitVia.EXEC
     assert understood.output == "text"
 
 
