@@ -153,6 +153,9 @@ class Agent:
             self.run(unit, event)
         except DispatchError as error:
             with self.lock:
+                # A removal by force kills the hook that runs.
+                if unit.name not in self.units:
+                    return False
                 unit.fail(event, _RETRY_SECONDS, _RETRY_MOST)
             self._fail(error)
         else:
