@@ -143,6 +143,12 @@ def test_the_webhook_alone_changes_pods_where_it_is_asked_for(
     assert "MutatingAdmissionPolicy" not in owned(client, apps.twice)
 
 
+def test_units_run_their_hooks_at_the_same_time(apps: Apps) -> None:
+    apps.twice.settle()
+    first, second = (unit.history for unit in apps.twice.units)
+    assert any(a.began < b.ended and b.began < a.ended for a in first for b in second)
+
+
 def test_every_unit_serves_and_only_the_last_takes_the_objects_away(
     client: Client, apps: Apps
 ) -> None:

@@ -116,9 +116,13 @@ class Model:
             app.add_unit()
         return app
 
-    def force_labels(self) -> None:
-        """Label what the charms' accounts make, whatever it is labelled, as Juju 3.6.11 does."""
+    def force_labels(self) -> LabelWebhook:
+        """Label what the charms' accounts make, whatever it is labelled, as Juju 3.6.11 does.
+
+        It ends with the model, or with the block that is entered with it.
+        """
         self._labels = LabelWebhook(self.cluster, self.name, self.namespace, self.apps)
+        return self._labels
 
     @contextlib.contextmanager
     def failing(self, tool: str, words: str) -> Iterator[None]:

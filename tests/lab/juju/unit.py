@@ -27,6 +27,8 @@ from .store import Store
 _CHECKS = {"perform-check": ("Error", "failed"), "recover-check": ("Done", "recovered")}
 # One number for each pod of the process, for networks that must not collide.
 _INDICES = itertools.count(1)
+# From a container's start to its first probe; until then it is not ready. Juju: 30 s.
+_PROBE_SECONDS = 3.0
 # Seconds that a pod has from SIGTERM to SIGKILL (Kubernetes' default, which Juju keeps).
 GRACE = 30
 
@@ -60,6 +62,7 @@ class Unit:
         self._containers: dict[str, Container] = {}
         self._booted: dict[str, str] = {}
         self._noticed: dict[str, datetime.datetime] = {}
+        self._probed: dict[str, tuple[str | None, float]] = {}
 
     @property
     def containers(self) -> Mapping[str, Container]:
@@ -110,7 +113,15 @@ class Unit:
 
     def ready(self) -> bool:
         """Say whether the pod is there and every container passes its readiness probe."""
-        return not self.away and all(container.ready() for container in self._containers.values())
+        return not self.away and all(map(self._probe, self._containers.values()))
+
+    def _probe(self, container: Container) -> bool:
+        boot, now = container.boot_id(), time.monotonic()
+        known, since = self._probed.get(container.name, (None, now))
+        if boot is None or boot != known:
+            self._probed[container.name] = boot, now
+            return False
+        return now > since + _PROBE_SECONDS and container.ready()
 
     def run(self, event: Event, store: Store) -> Outcome:
         """Dispatch one event now and remember its outcome.
