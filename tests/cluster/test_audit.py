@@ -50,12 +50,12 @@ def audited(client: lightkube.Client, kubelet: ScriptedKubelet) -> Iterator[Scen
     client.delete(Namespace, name)
 
 
-def ask(kubeconfig: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+def ask(kubeconfig: Path, *argv: str, timeout: float = ANSWER) -> subprocess.CompletedProcess[str]:
     """Run the program with its output in pipes."""
     return subprocess.run(
         [PROGRAM, *argv, "--kubeconfig", kubeconfig],
         env={**os.environ, "NO_COLOR": "1"},
-        capture_output=True, text=True, timeout=ANSWER, check=False,
+        capture_output=True, text=True, timeout=timeout, check=False,
     )  # fmt: skip
 
 

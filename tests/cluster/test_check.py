@@ -15,6 +15,9 @@ from lab.workload import Workload
 
 from .test_audit import ask
 
+# Seconds for a command. Measured on 2 busy cores: 15 s.
+ANSWER = 300
+
 
 @pytest.fixture(scope="module")
 def installed(kubelet: ScriptedKubelet, istio: lab.istio.Istio, webhook: Workload) -> Workload:
@@ -24,7 +27,7 @@ def installed(kubelet: ScriptedKubelet, istio: lab.istio.Istio, webhook: Workloa
 
 def check(kubeconfig: Path, *argv: str) -> tuple[int, dict[str, dict[str, Any]]]:
     """Exit status and the worst finding of each check."""
-    done = ask(kubeconfig, "check", "-o", "json", *argv)
+    done = ask(kubeconfig, "check", "-o", "json", *argv, timeout=ANSWER)
     assert done.stderr == ""
     order = ["ok", "note", "unknown", "problem"]
     found = [json.loads(line) for line in done.stdout.splitlines()]
@@ -93,7 +96,7 @@ def test_check_names_the_rights_that_are_missing_and_what_it_cannot_know(
 
 
 def test_check_says_in_text_what_to_do(cluster: lab.Cluster, installed: Workload):
-    done = ask(cluster.kubeconfig, "check")
+    done = ask(cluster.kubeconfig, "check", timeout=ANSWER)
 
     header, *_, summary = done.stdout.splitlines()
     assert header.split() == ["CHECK", "RESULT", "WHAT"]

@@ -6,6 +6,7 @@ import json
 import secrets
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import lab
@@ -20,7 +21,10 @@ from lab.workload import Workload
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
 
-from .test_audit import ask
+from . import test_audit
+
+# Seconds for a command. Measured on 2 busy cores: 15 s.
+ANSWER = 300
 
 KINDS = {
     "plain": Kind("ReplicaSet", 3, "replaced", kept=True),
@@ -47,6 +51,10 @@ def late(
         client.patch(Namespace, name, {"metadata": {"labels": {"istio-injection": "enabled"}}})
         yield keeper
         vacate(client, name)
+
+
+def ask(kubeconfig: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    return test_audit.ask(kubeconfig, *argv, timeout=ANSWER)
 
 
 def uids(keeper: Keeper) -> set[str]:
