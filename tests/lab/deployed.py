@@ -109,7 +109,7 @@ def owned(client: Client, app: lab.juju.App) -> set[str]:
 
 
 def owner(app: lab.juju.App) -> dict[str, Any]:
-    return {"istio-aux.io/application": app.name, "istio-aux.io/model": app.model.name}
+    return {"istio-aux.io/application": app.name, "istio-aux.io/model": app.model.namespace}
 
 
 def has_webhook(client: Client, app: lab.juju.App) -> bool:

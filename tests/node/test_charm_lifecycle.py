@@ -43,13 +43,16 @@ def apps(cluster: lab.Cluster, charm: Path) -> Iterator[Apps]:
     """Both deployed at once, and not settled: that is what takes its time."""
     with contextlib.ExitStack() as stack:
 
-        def deploy(**options: Any) -> lab.juju.App:
-            model = lab.juju.Model(cluster, f"model-{secrets.token_hex(3)}")
+        def deploy(name: str, *, namespace: str = "", **options: Any) -> lab.juju.App:
+            model = lab.juju.Model(cluster, name, namespace=namespace)
             return stack.enter_context(model).deploy(charm, **options)
 
         yield Apps(
-            untrusted=deploy(trust=False),
+            untrusted=deploy(f"model-{secrets.token_hex(3)}", trust=False),
+            # The model of a controller does not have the name of its namespace.
             twice=deploy(
+                "controller",
+                namespace=f"controller-{secrets.token_hex(3)}",
                 trust=True,
                 units=2,
                 # Pods of these namespaces are no other application's business.
