@@ -27,7 +27,6 @@ from lightkube.resources.admissionregistration_v1 import (
     ValidatingAdmissionPolicy,
 )
 from lightkube.resources.core_v1 import Namespace
-from lightkube.resources.rbac_authorization_v1 import ClusterRole
 
 import cluster
 import injectionlabels
@@ -111,7 +110,7 @@ def evicting(
 
     def apply(values: manifests.Values) -> Problem | None:
         access = manifests.render_access(values)
-        roles = [each for each in access if isinstance(each, ClusterRole)]
+        roles = [each for each in access if each.kind == "ClusterRole"]
         return cluster.apply(client, roles, manager=inputs.app)
 
     try:
