@@ -1,16 +1,20 @@
 """The application's certificate authority, the units' certificates, and when a token is late.
 
-One webhook configuration has one caBundle for all units, so the application has one authority.
-The leader keeps it in a Juju secret, and each unit signs its own leaf certificate. Everything is
-renewed after half its life. A replaced authority stays in the bundle until it expires, so the API
-server accepts leaves of both while the units follow.
+The application has one authority of its own. The leader keeps it in a Juju secret, and each unit
+signs its own leaf certificate. Everything is renewed after half its life. With the relation
+`certificates`, each unit serves what the provider issues instead. `issuers` decides which one.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
+import hashlib
 import json
-from collections.abc import Mapping
+import logging
+import re
+import ssl
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -23,15 +27,29 @@ from charmlibs.interfaces.tls_certificates import (
     PrivateKey,
     TLSCertificatesError,
 )
+from cryptography import x509
+from cryptography.x509 import verification
 
-# A leaf must expire before its authority, which has a year left when it is replaced. Half of a
-# leaf's life leaves a month of update-status events to renew it.
+# The one number for the life of the application's own authority: SECURITY.md says it, too. A leaf
+# must expire before its authority, which has a year left when it is replaced. Half of a leaf's life
+# leaves a month in which the controller may be away.
 AUTHORITY_VALIDITY: Final = timedelta(days=730)
 LEAF_VALIDITY: Final = timedelta(days=60)
+# The part of a certificate's life before its end in which it counts as lost if it was not renewed:
+# time for the units to change to another one.
+_LAST_PART: Final = 20
 
 PEERS: Final = "peers"
+TLS_CERTIFICATE: Final = "/etc/istio-aux/tls/tls.crt"
+TLS_KEY: Final = "/etc/istio-aux/tls/tls.key"
 _SECRET_ID: Final = "authority-secret-id"  # noqa: S105 - the name of a key, not a secret
 _LABEL: Final = "certificate-authority"
+_REMOVED: Final = "removed-secret-revisions"
+# What one provider may make a unit publish. A chain of RSA certificates has some 6,000 bytes.
+_LONGEST_CHAIN: Final = 16_384
+_PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -40,61 +58,122 @@ class Authority:
 
     certificate: str
     private_key: str = field(repr=False)
-    previous: str = ""  # The certificate of the authority that this one replaced.
-
-    def bundle(self, now: datetime) -> str:
-        """Return the PEM certificates that a client has to accept at `now`."""
-        if self.previous and Certificate.from_string(self.previous).expiry_time > now:
-            return f"{self.certificate}\n{self.previous}\n"
-        return f"{self.certificate}\n"
 
     def to_secret(self) -> dict[str, str]:
         """Return the content of the Juju secret that holds this authority."""
-        content = {"certificate": self.certificate, "private-key": self.private_key}
-        return {**content, "previous": self.previous} if self.previous else content
+        return {"certificate": self.certificate, "private-key": self.private_key}
 
     @classmethod
     def from_secret(cls, content: Mapping[str, str]) -> Authority:
         """Return the authority that `to_secret` wrote."""
-        return cls(content["certificate"], content["private-key"], content.get("previous", ""))
+        return cls(content["certificate"], content["private-key"])
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """There is an authority, and Juju does not hand it out now; `reason` is one line."""
+
+    reason: str
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """What a unit serves. Both fields are PEM; the chain is the leaf, then its authority."""
+    """What a unit serves. Both fields are PEM; the chain is the leaf, then what has signed it."""
 
     chain: str
     private_key: str = field(repr=False)
 
+    @property
+    def issuer(self) -> str:
+        """The certificate that has signed the leaf, empty if the chain has none."""
+        return next(iter(parse_bundle(self.chain)[1:2]), "")
 
-def read_authority(model: ops.Model, *, leader: bool) -> Authority | None:
-    """Return the authority, None while the leader has not made or published it."""
-    try:
-        if leader:
-            secret = model.get_secret(label=_LABEL)
-        else:
-            # Only the leader finds an application's secret by its label.
-            relation = model.get_relation(PEERS)
-            secret_id = relation.data[relation.app].get(_SECRET_ID) if relation else None
-            if not secret_id:
-                return None
-            secret = model.get_secret(id=secret_id)
-        # All units follow a new authority at once.
-        return Authority.from_secret(secret.get_content(refresh=True))
-    except ops.SecretNotFoundError:
+    @property
+    def fingerprint(self) -> str:
+        """The SHA-256 of the leaf, as the workload reports it; empty if there is no leaf."""
+        first = next(iter(parse_bundle(self.chain)), "")
+        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(first)).hexdigest() if first else ""
+
+
+def parse_bundle(text: str) -> list[str]:
+    """Return the certificates in a PEM text, each in one form; what is none is left out."""
+    found: list[str] = []
+    for block in _PEM.findall(text):
+        with contextlib.suppress(ValueError):
+            parsed = x509.load_pem_x509_certificate(block.encode())
+            found.append(Certificate(x509_object=parsed).raw)
+    return found
+
+
+def read_authority(model: ops.Model, *, leader: bool) -> Authority | Unreadable | None:
+    """Return the authority, None while the leader has not made or published it.
+
+    Secret backends fail for a while (juju#22051, juju#22961), also with "not found". So only the
+    leader that has never published an id, and has no secret with the label, takes it for absent.
+    """
+    relation = model.get_relation(PEERS)
+    known = relation.data[relation.app].get(_SECRET_ID) if relation else None
+    if not known and not leader:
         return None
+    try:
+        # Only the leader finds an application's secret by its label.
+        secret = model.get_secret(label=_LABEL) if leader else model.get_secret(id=known)
+        # All units learn of a new authority at once.
+        return Authority.from_secret(secret.get_content(refresh=True))
+    except (ops.ModelError, KeyError) as error:
+        if isinstance(error, ops.SecretNotFoundError) and not known:
+            return None
+        why = str(error).strip() or type(error).__name__
+        return Unreadable(f"the secret with the certificate authority cannot be read: {why[:100]}")
 
 
-def keep_authority(model: ops.Model, present: Authority | None, authority: Authority) -> None:
-    """Store `authority` in the place of `present`, and tell the other units; leader only."""
-    if present is None:
-        secret = model.app.add_secret(authority.to_secret(), label=_LABEL)
-    else:
+def keep_authority(model: ops.Model, present: Authority | Unreadable | None, now: datetime) -> bool:
+    """Store the first authority, or its successor in time; leader only.
+
+    Juju stores a secret when the hook succeeds, so this event goes on with `present`.
+
+    Returns:
+        Whether the next event finds another authority.
+    """
+    relation = model.get_relation(PEERS)
+    if relation is None or isinstance(present, Unreadable):
+        return False
+    databag = relation.data[model.app]
+    try:
+        if present is None:
+            made = make_authority(model.app.name, model.name).to_secret()
+            databag[_SECRET_ID] = model.app.add_secret(made, label=_LABEL).id or ""
+            return True
         secret = model.get_secret(label=_LABEL)
-        if authority != present:
-            secret.set_content(authority.to_secret())
-    if relation := model.get_relation(PEERS):
-        relation.data[model.app][_SECRET_ID] = secret.id or secret.get_info().id
+        if _SECRET_ID not in databag:
+            databag[_SECRET_ID] = secret.id or secret.get_info().id
+        if is_due(present.certificate, now):
+            secret.set_content(make_authority(model.app.name, model.name).to_secret())
+            return True
+    except ops.ModelError as error:
+        logger.warning("secret %s: not kept: %s", _LABEL, error)
+    return False
+
+
+def remove_revision(model: ops.Model, event: ops.SecretRemoveEvent) -> None:
+    """Remove a revision that nobody uses, once.
+
+    Juju asks again, also for secrets and revisions that are gone (juju#19036, juju#20794), and to
+    remove one that is gone fails the hook at its end. So revisions that were removed are noted.
+    """
+    relation = model.get_relation(PEERS)
+    try:
+        info = event.secret.get_info()
+        if relation is None or event.revision >= info.revision:
+            return
+        owner = model.app if model.unit.is_leader() else model.unit
+        removed = relation.data[owner].get(_REMOVED, "").split()
+        name = f"{info.id}/{event.revision}"
+        if name not in removed:
+            event.remove_revision()
+            relation.data[owner][_REMOVED] = " ".join([*removed, name])
+    except ops.ModelError as error:
+        logger.info("secret %s: not removed: %s", event.secret.id, error)
 
 
 def service_names(app: str, model: str) -> tuple[str, ...]:
@@ -102,18 +181,13 @@ def service_names(app: str, model: str) -> tuple[str, ...]:
     return (app, f"{app}.{model}", f"{app}.{model}.svc", f"{app}.{model}.svc.cluster.local")
 
 
-def make_authority(
-    app: str,
-    model: str,
-    replaces: Authority | None = None,
-    validity: timedelta = AUTHORITY_VALIDITY,
-) -> Authority:
+def make_authority(app: str, model: str, validity: timedelta = AUTHORITY_VALIDITY) -> Authority:
     """Return a new self-signed authority."""
     key = PrivateKey.generate(key_algorithm="ecdsa")
     # X.520 allows 64 characters in a common name; Juju's names can be longer.
     name = CertificateRequestAttributes(common_name=f"istio-aux {model} {app}"[:64])
     certificate = Certificate.generate_self_signed_ca(name, key, validity)
-    return Authority(certificate.raw, key.raw, replaces.certificate if replaces else "")
+    return Authority(certificate.raw, key.raw)
 
 
 def issue(
@@ -128,7 +202,7 @@ def issue(
         PrivateKey.from_string(authority.private_key),
         validity,
     )
-    return Leaf(_chain(certificate, authority), key.raw)
+    return Leaf(_chain(certificate.raw, authority.certificate), key.raw)
 
 
 def is_due(certificate: str, now: datetime) -> bool:
@@ -148,11 +222,65 @@ def usable(leaf: Leaf, authority: Authority, names: tuple[str, ...], now: dateti
     except (ValueError, TLSCertificatesError):  # The container's file is not PEM.
         return False
     return (
-        leaf.chain == _chain(certificate, authority)
+        leaf.chain == _chain(certificate.raw, authority.certificate)
         and certificate.matches_private_key(key)
         and certificate.sans_dns == set(names)
         and not is_due(leaf.chain, now)
     )
+
+
+def is_valid(leaf: Leaf, names: tuple[str, ...], now: datetime) -> bool:
+    """Tell whether the API server accepts `leaf` if it trusts its issuer."""
+    certificate, issuer = (*parse_bundle(leaf.chain), "", "")[:2]
+    try:
+        key = PrivateKey.from_string(leaf.private_key)
+    except (ValueError, TLSCertificatesError):
+        return False
+    return bool(
+        issuer
+        and Certificate(certificate).matches_private_key(key)
+        and not _refusal(certificate, issuer, names, now)
+    )
+
+
+def lasts(leaf: Leaf, now: datetime) -> bool:
+    """Tell whether a valid leaf has enough of its life left to change to another one."""
+    parsed = Certificate(leaf.chain)
+    life = parsed.expiry_time - parsed.validity_start_time
+    return now < parsed.expiry_time - life / _LAST_PART
+
+
+def accept(
+    offered: str, chain: Iterable[str], key: str, names: tuple[str, ...], now: datetime
+) -> Leaf | str:
+    """Return the leaf that a provider has issued with its issuer, or why a unit cannot serve it.
+
+    The issuer is the certificate that has signed the leaf, so the API server trusts no more than
+    that.
+    """
+    candidates = list(chain)
+    if sum(map(len, (offered, *candidates))) > _LONGEST_CHAIN:
+        return f"its chain is longer than {_LONGEST_CHAIN} characters"
+    refusals: list[str] = []
+    for issuer in candidates:
+        if not (why := _refusal(offered, issuer, names, now)):
+            leaf = Leaf(_chain(offered, issuer), key)
+            return leaf if lasts(leaf, now) else "it is about to expire"
+        refusals.append(why)
+    return refusals[0] if refusals else "it comes without its issuer"
+
+
+def _refusal(certificate: str, issuer: str, names: tuple[str, ...], now: datetime) -> str:
+    """Return why a client that trusts `issuer` alone refuses `certificate`, or the empty text."""
+    try:
+        anchor, leaf = (x509.load_pem_x509_certificate(p.encode()) for p in (issuer, certificate))
+        # Clients differ in what they accept; this one is as strict as browsers are.
+        policy = verification.PolicyBuilder().store(verification.Store([anchor])).time(now)
+        # The name that the API server verifies.
+        policy.build_server_verifier(x509.DNSName(names[2])).verify(leaf, [])
+    except (ValueError, verification.VerificationError) as error:
+        return str(error).partition("\n")[0][:100] or type(error).__name__
+    return ""
 
 
 def token_is_late(token: str, now: datetime) -> bool:
@@ -171,5 +299,5 @@ def token_is_late(token: str, now: datetime) -> bool:
     return now.timestamp() > issued + (expires - issued) * 3 / 4
 
 
-def _chain(certificate: Certificate, authority: Authority) -> str:
-    return f"{certificate.raw}\n{authority.certificate}\n"
+def _chain(certificate: str, issuer: str) -> str:
+    return f"{certificate}\n{issuer}\n"

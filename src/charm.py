@@ -10,7 +10,6 @@ the workloads answer: its own in `probe`, all in `endpoints`.
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import logging
 
@@ -23,6 +22,7 @@ import certificates
 import cluster
 import endpoints
 import injectionlabels
+import issuers
 import manifests
 import objects
 import permissions
@@ -33,7 +33,7 @@ import wake
 import workload
 from cluster import Problem
 from inputs import CONTAINER, Inputs, observe
-from relations import cos, istio, sidecar
+from relations import cos, istio, sidecar, tls
 
 logger = logging.getLogger(__name__)
 # Each log line calls juju-log. These two would write 161 of the 163 lines of an event.
@@ -59,8 +59,10 @@ class IstioAuxCharm(ops.CharmBase):
         self._answer: probe.Probe | None = None
         self._serves = False
         self._starting = False
+        self._pending = False  # The next event can do more, and Juju sends none.
         self._notes = status.Notes()
-        names = (*istio.ENDPOINTS, sidecar.ENDPOINT, *cos.ENDPOINTS)
+        self._provider = tls.Requirer(self)
+        names = (*istio.ENDPOINTS, sidecar.ENDPOINT, tls.ENDPOINT, *cos.ENDPOINTS)
         related = [self.on[name] for name in names]
         for event in (
             self.on.install,
@@ -89,12 +91,15 @@ class IstioAuxCharm(ops.CharmBase):
         framework.observe(self.on.collect_unit_status, self._on_collect_unit_status)
 
     def _reconcile(self, event: ops.EventBase) -> None:
-        self._inputs = observed = observe(self)
+        self._provider.sync()
+        self._inputs = observed = observe(self, self._provider)
         self.unit.set_ports(manifests.WEBHOOK_PORT)
         cos.publish(self)
         cos.forward_logs(self, self._container)
         if observed.leader:
             istio.publish_versions(self.model)
+            now, authority = observed.now, observed.authority
+            self._pending = certificates.keep_authority(self.model, authority, now)
         needed = permissions.needed(observed.model, leader=observed.leader)
         with cluster.connect(self.kubernetes_transport) as client:
             self._problem = permissions.missing(client, needed)
@@ -107,7 +112,7 @@ class IstioAuxCharm(ops.CharmBase):
             logger.warning("%s", self._problem.reason)
         # No event says that a problem has passed. Nor does Pebble when a check succeeds for the
         # first time, as it does with an image whose Pebble has no check of its own.
-        waits = bool(self._problem or self._notes.silent) or self._starting
+        waits = bool(self._problem or self._notes.silent) or self._starting or self._pending
         wake.ensure(self._container, event, wanted=waits)
 
     def _act(self, client: Client, observed: Inputs) -> Problem | None:
@@ -115,18 +120,19 @@ class IstioAuxCharm(ops.CharmBase):
         if isinstance(resolved, Problem):
             problem, inputs = resolved, observed
         else:
-            self._inputs = inputs = resolved.renewed()
+            self._inputs = inputs = resolved
             # The order matters. Rights and policies exist before the settings that need them, or
-            # the first quits would be refused. The API server trusts a new authority before a unit
-            # serves what it signed. It sends reviews when a unit answers them. (Other units cannot
-            # wait for the leader; they retry their quits.)
+            # the first quits would be refused. The API server trusts an issuer before a unit serves
+            # what it signed. It sends reviews when a unit answers them. (Other units cannot wait
+            # for the leader; they retry their quits.)
             problem = objects.ensure(client, inputs)
-        if problem:
-            inputs = dataclasses.replace(inputs, authority=observed.authority)
-        elif inputs.leader and inputs.authority:
-            certificates.keep_authority(self.model, observed.authority, inputs.authority)
-        failure = workload.ensure(client, self._container, inputs, granted=not problem)
+        applied = inputs.values() is not None and not problem
+        issuers.note_trusted(self.model, inputs.issuers, applied=applied)
+        choice = inputs.choose(applied=applied)
+        failure = workload.ensure(client, self._container, inputs, choice.leaf, granted=not problem)
         unseen = self._look()
+        issuers.publish(self.model, inputs.issuers, choice, self._answer)
+        self._pending |= inputs.issuers.next_event_changes(choice, leader=inputs.leader)
         problem = problem or failure or unseen
         if self._serves and inputs.leader and not problem:
             found = endpoints.look(
@@ -162,8 +168,7 @@ class IstioAuxCharm(ops.CharmBase):
         return None
 
     def _on_secret_remove(self, event: ops.SecretRemoveEvent) -> None:
-        # Every unit uses a newer revision of the authority.
-        event.remove_revision()
+        certificates.remove_revision(self.model, event)
         self._reconcile(event)
 
     def _on_remove(self, event: ops.EventBase) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Literal
@@ -12,10 +11,13 @@ import ops
 import certificates
 import cluster
 import config
-from certificates import Authority
+import issuers
+from certificates import Authority, Leaf, Unreadable
 from config import Applications, Config, union
+from issuers import Choice, Issuers, Offer
 from manifests import Values
 from relations import istio, sidecar
+from relations.tls import Requirer
 
 CONTAINER: Final = "istio-aux"
 
@@ -31,7 +33,9 @@ class Inputs:
     config: Config | None  # None when an option is invalid.
     invalid: str  # Which options are invalid and why.
     container_ready: bool  # Pebble answers in the workload's container.
-    authority: Authority | None = field(repr=False)
+    authority: Authority | Unreadable | None = field(repr=False)
+    issuers: Issuers = field(repr=False)
+    offer: Offer | None = field(repr=False)  # None without the relation `certificates`.
     control_planes: tuple[istio.ControlPlane, ...] = ()
     asked: tuple[sidecar.Asked, ...] = ()
     ambient: bool = False  # An ambient mesh is related.
@@ -41,18 +45,10 @@ class Inputs:
     owner: str = ""  # UID of the model's Namespace.
     jobs_suspended: bool = False  # A Job is suspended although `restart-jobs` is off.
 
-    def renewed(self) -> Inputs:
-        """Return the leader's inputs with the authority that is in use from now on."""
-        if not self.leader:
-            return self
-        authority = self.authority
-        if authority is None:
-            authority = certificates.make_authority(self.app, self.model)
-        # Without valid options nobody updates the webhook's caBundle. The old authority has half of
-        # its life left.
-        elif self.config and certificates.is_due(authority.certificate, self.now):
-            authority = certificates.make_authority(self.app, self.model, replaces=authority)
-        return dataclasses.replace(self, authority=authority)
+    def choose(self, *, applied: bool) -> Choice:
+        """Return what the unit serves; `applied` says that this event applied the caBundle."""
+        names = certificates.service_names(self.app, self.model)
+        return self.issuers.choose(self.issuers.bundle() if applied else (), names, self.now)
 
     def applications(self) -> tuple[Applications, ...]:
         """Return the applications whose pods get a sidecar, by the option or by a relation."""
@@ -61,14 +57,15 @@ class Inputs:
 
     def values(self) -> Values | None:
         """Return what the owned objects depend on; None on other units and while it is unknown."""
-        if not self.leader or self.config is None or self.authority is None:
+        bundle = self.issuers.bundle()
+        if not self.leader or self.config is None or not bundle:
             return None
         return Values(
             app=self.app,
             model=self.model,
             namespace_selector=config.parse_selector(self.config.namespace_selector),
             failure_policy=self.config.failure_policy,
-            ca_bundle=self.authority.bundle(self.now),
+            ca_bundle="".join(f"{certificate}\n" for certificate in bundle),
             acts=self.config.quit == "on",
             quit_via=self.config.quit_via,
             deletes=self.config.dead_proxy == "delete",
@@ -86,25 +83,46 @@ class Inputs:
         )
 
 
-def observe(charm: ops.CharmBase) -> Inputs:
-    """Read the inputs. This changes nothing."""
+def observe(charm: ops.CharmBase, provider: Requirer | None = None) -> Inputs:
+    """Read the inputs, with what the `provider` of certificates offers. This changes nothing."""
     options: Config | None = None
     invalid, namespace = "", cluster.namespace()
     try:
         options = config.load(charm.config, namespace)
     except config.InvalidOptionError as error:
         invalid = str(error)
-    leader = charm.unit.is_leader()
+    leader, now = charm.unit.is_leader(), datetime.now(UTC)
+    container = charm.unit.get_container(CONTAINER)
+    authority = certificates.read_authority(charm.model, leader=leader)
+    offer = provider.offer(now) if provider else None
+    names = certificates.service_names(charm.app.name, namespace)
+    known = authority if isinstance(authority, Authority) else None
     return Inputs(
         app=charm.app.name,
         model=namespace,
         leader=leader,
-        now=datetime.now(UTC),
+        now=now,
         config=options,
         invalid=invalid,
-        container_ready=charm.unit.get_container(CONTAINER).can_connect(),
-        authority=certificates.read_authority(charm.model, leader=leader),
+        container_ready=container.can_connect(),
+        authority=authority,
+        issuers=issuers.observe(
+            charm.model, known, _served(container), offer, names=names, now=now
+        ),
+        offer=offer,
         control_planes=istio.control_planes(charm.model),
         asked=sidecar.asked(charm, namespace),
         ambient=istio.beside_ambient_mesh(charm.model),
     )
+
+
+def _served(container: ops.Container) -> Leaf:
+    """Return the certificate and key in the container; empty fields if they cannot be read."""
+    try:
+        with (
+            container.pull(certificates.TLS_CERTIFICATE) as chain,
+            container.pull(certificates.TLS_KEY) as key,
+        ):
+            return Leaf(chain.read(), key.read())
+    except (ops.pebble.Error, OSError):
+        return Leaf("", "")

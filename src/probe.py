@@ -90,6 +90,7 @@ class Probe:
     lease_holder: str = ""  # A name for people; empty if nobody leads.
     token_trouble: str = ""  # Why the workload does not renew its token although it should.
     token_expires: str = ""
+    certificate: str = ""  # SHA-256 of the certificate that it serves.
     version: str = ""
 
     def ignorance(self) -> str:
@@ -190,6 +191,7 @@ def _decode(body: bytes) -> Probe:
         lease_holder=status.get("lease-holder", ""),
         token_trouble=status.get("token-trouble", ""),
         token_expires=status.get("token-expires") or "",
+        certificate=status.get("certificate", ""),
         version=status["version"],
     )
 

@@ -8,6 +8,7 @@ from typing import Final
 
 import ops
 
+from certificates import Unreadable
 from cluster import Problem
 from inputs import CONTAINER, Inputs
 from probe import Injector, Probe
@@ -68,6 +69,7 @@ def of_unit(
     waiting = (
         "" if inputs.container_ready else f"waiting for Pebble in container {CONTAINER}",
         problem.reason if problem else "",
+        inputs.authority.reason if isinstance(inputs.authority, Unreadable) else "",
         "" if inputs.authority else "waiting for the leader's certificate authority",
         "" if probe else "workload is not set up yet",
         f"workload: {probe.missing}" if probe and not probe.ready else "",
@@ -113,6 +115,8 @@ def _working(inputs: Inputs, probe: Probe | None, notes: Notes) -> ops.StatusBas
     if probe.suspended_jobs:
         facts.append(f"suspended for their sidecar: {_some(probe.suspended_jobs)}")
     facts += notes.facts()
+    if inputs.offer and inputs.offer.reason:
+        facts.append(f"certificates: {inputs.offer.reason}")
     # Without a relation to Istio, missing injectors may be on purpose.
     if inputs.control_planes and probe.watches_injectors and not probe.live:
         return ops.WaitingStatus("; ".join(["waiting for Istio", *facts]))

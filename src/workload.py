@@ -21,7 +21,7 @@ import cluster
 import config as options
 import manifests
 import wake
-from certificates import Authority, Leaf
+from certificates import TLS_CERTIFICATE, TLS_KEY, Leaf
 from cluster import Problem
 from config import Applications, Config
 from inputs import CONTAINER, Inputs
@@ -36,8 +36,6 @@ CONFIG: Final = f"{_ETC}/config.yaml"
 KUBECONFIG: Final = f"{_ETC}/kubeconfig"
 TOKEN: Final = f"{_ETC}/token"
 APPLICATIONS: Final = f"{_ETC}/applications"
-TLS_CERTIFICATE: Final = f"{_ETC}/tls/tls.crt"
-TLS_KEY: Final = f"{_ETC}/tls/tls.key"
 
 # The pod's readiness: whether the Service sends reviews to this unit. Pebble takes a new check for
 # up until it has failed, and one that changes for new. So the rock has the same check, and it is
@@ -202,22 +200,24 @@ def layer(config: Config, names: Names) -> ops.pebble.LayerDict:
 
 
 def ensure(
-    client: Client, container: ops.Container, inputs: Inputs, *, granted: bool
+    client: Client, container: ops.Container, inputs: Inputs, leaf: Leaf | None, *, granted: bool
 ) -> Problem | None:
-    """Bring the workload to what `inputs` say; nothing happens while there is no authority.
+    """Bring the workload to what `inputs` say, with the certificate that it serves.
 
     Unless the cluster has `granted` the rights and policies that the settings need, a workload
     keeps its present settings. One without settings, as after a restart of its container, gets them
     nevertheless: without a workload every Job would hang.
     """
-    if not inputs.container_ready or inputs.authority is None:
+    if not inputs.container_ready:
         return None
+    if leaf is None:
+        known = inputs.authority or inputs.issuers.wants
+        return Problem("waiting for a certificate that the API server trusts") if known else None
     try:
         present = read(container)
         access = _access(client, present[TOKEN], inputs)
         if isinstance(access, Problem):
             return access
-        leaf = _leaf(present, inputs, inputs.authority)
         has_settings = bool(present[CONFIG]) and is_planned(container)
         config = inputs.config if granted or not has_settings else None
         known = names(inputs)
@@ -312,15 +312,6 @@ def _access(client: Client, token: str, inputs: Inputs) -> Access | Problem:
         token = answer
     server, ca = cluster.endpoint(client)
     return Access(server, ca, token)
-
-
-def _leaf(present: Mapping[str, str], inputs: Inputs, authority: Authority) -> Leaf:
-    """Return what the unit serves: its present leaf while that is good, else a new one."""
-    served = Leaf(present[TLS_CERTIFICATE], present[TLS_KEY])
-    names = certificates.service_names(inputs.app, inputs.model)
-    if certificates.usable(served, authority, names, inputs.now):
-        return served
-    return certificates.issue(authority, names)
 
 
 def _read(container: ops.Container, path: str) -> str:

@@ -15,6 +15,7 @@ output "provides" {
 output "requires" {
   description = "Endpoints that require something of others"
   value = {
+    certificates   = "certificates"
     istio_metadata = "istio-metadata"
     istio_pilot    = "istio-pilot"
     logging        = "logging"

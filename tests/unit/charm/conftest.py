@@ -70,6 +70,8 @@ class Workload:
         self.unsaid: set[str] = set()
         self.pods: list[ListedPod] = []
         self.leads = True  # Whether it is this unit's process that holds the Lease.
+        # The certificate's file, which the workload follows.
+        self.certificate = Path()
 
     def answer(self, request: httpx2.Request) -> httpx2.Response:
         if not self.running:
@@ -101,6 +103,7 @@ class Workload:
             "lease-holder": "istio-aux-1_5e6f",
             "token-expires": SINCE,
             "token-trouble": self.token_trouble,
+            "certificate": self._fingerprint(),
             "version": "1.2.3",
         }
         return httpx2.Response(
@@ -119,6 +122,10 @@ class Workload:
         pods = [pod for pod in self.pods if pod.state in states and (leads or pod.attempts is None)]
         found = page(pods, after=query["after"], limit=int(query["limit"]), leader=leads)
         return httpx2.Response(200, content=msgspec.json.encode(found))
+
+    def _fingerprint(self) -> str:
+        there = self.certificate.is_file()
+        return certificates.Leaf(self.certificate.read_text(), "").fingerprint if there else ""
 
 
 @dataclasses.dataclass
@@ -214,7 +221,7 @@ class Unit:
 
 @pytest.fixture
 def new_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Unit]:
-    """The leader of a new application: Pebble answers, and there was no event yet."""
+    """The leader of a new application: Pebble answers, and it has seen `install` only."""
     cluster = {"server": "https://10.152.183.1:443"}
     cluster["certificate-authority"] = str(tmp_path / "ca.crt")
     kubeconfig = {
@@ -249,12 +256,18 @@ def new_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Unit]:
         model=testing.Model("kubeflow", uuid=MODEL_ID),
     )
     ctx: testing.Context[IstioAuxCharm] = testing.Context(Charm, app_name="istio-aux", **texts)
+    process.certificate = etc / "tls" / "tls.crt"
     with ctx:
-        yield Unit(ctx, state, api, process, etc, tmp_path / "kubeconfig")
+        unit = Unit(ctx, state, api, process, etc, tmp_path / "kubeconfig")
+        # The authority is stored now, and used from the next event on.
+        unit.run(unit.on.install())
+        unit.state = dataclasses.replace(unit.state, containers=state.containers)
+        api.calls.clear()
+        yield unit
 
 
 @pytest.fixture
 def unit(new_unit: Unit) -> Unit:
-    """The same after its first event."""
+    """The same after its next event."""
     new_unit.run(new_unit.on.config_changed())
     return new_unit

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import dataclasses
 import socket
 import ssl
 import threading
@@ -23,7 +21,7 @@ import certificates
 import cluster
 from certificates import Authority, Leaf
 
-from .apiserver import ApiServer, jwt
+from .apiserver import jwt
 from .conftest import ROOT, Unit
 
 NAMES = certificates.service_names("istio-aux", "kubeflow")
@@ -66,14 +64,14 @@ def test_a_leaf_is_verified_under_each_name_of_the_service(
 ) -> None:
     leaf = certificates.issue(authority, NAMES)
 
-    assert handshake(leaf, authority.bundle(NOW), name, tmp_path) == "TLSv1.3"
+    assert handshake(leaf, authority.certificate, name, tmp_path) == "TLSv1.3"
 
 
 def test_a_leaf_is_not_verified_under_another_name(authority: Authority, tmp_path: Path) -> None:
     leaf = certificates.issue(authority, NAMES)
 
     with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
-        handshake(leaf, authority.bundle(NOW), "istio-aux.other.svc", tmp_path)
+        handshake(leaf, authority.certificate, "istio-aux.other.svc", tmp_path)
 
 
 def test_keys_are_on_p_256(authority: Authority) -> None:
@@ -87,24 +85,6 @@ def test_long_names_make_a_valid_authority() -> None:
     authority = certificates.make_authority("a" * 63, "m" * 63)
 
     assert x509.load_pem_x509_certificate(authority.certificate.encode()).subject
-
-
-@pytest.mark.parametrize("served_by", ["old", "new"])
-def test_leaves_of_both_authorities_are_accepted_while_one_replaces_the_other(
-    served_by: str, authority: Authority, tmp_path: Path
-) -> None:
-    new = certificates.make_authority("istio-aux", "kubeflow", replaces=authority)
-    leaf = certificates.issue({"old": authority, "new": new}[served_by], NAMES)
-
-    assert handshake(leaf, new.bundle(NOW), NAMES[2], tmp_path)
-
-
-def test_an_expired_authority_leaves_the_bundle(authority: Authority) -> None:
-    new = certificates.make_authority("istio-aux", "kubeflow", replaces=authority)
-
-    later = NOW + certificates.AUTHORITY_VALIDITY + timedelta(days=1)
-
-    assert new.bundle(later).split() == new.certificate.split()
 
 
 @pytest.mark.parametrize(("age", "due"), [(0, False), (29, False), (31, True), (61, True)])
@@ -133,106 +113,6 @@ def test_private_keys_are_not_in_representations(authority: Authority) -> None:
     leaf = certificates.issue(authority, NAMES)
 
     assert "PRIVATE" not in repr(authority) + repr(leaf)
-
-
-def test_the_webhook_trusts_the_certificate_of_the_unit(unit: Unit, tmp_path: Path) -> None:
-    served = Leaf(unit.files["tls/tls.crt"], unit.files["tls/tls.key"])
-    service = unit.api.one("MutatingWebhookConfiguration")["webhooks"][0]["clientConfig"]["service"]
-
-    name = f"{service['name']}.{service['namespace']}.svc"
-
-    assert handshake(served, trusted(unit.api), name, tmp_path)
-
-
-def test_the_authority_is_kept_in_one_secret_of_the_application(unit: Unit) -> None:
-    unit.run()
-
-    (secret,) = unit.state.secrets
-    assert secret.owner == "app"
-    (peers,) = unit.state.get_relations("peers")
-    assert list(peers.local_app_data.values()) == [secret.id]
-    assert "PRIVATE" not in str(peers.local_app_data)
-    assert "PRIVATE" not in str(unit.ctx.juju_log)
-
-
-@pytest.fixture
-def old(unit: Unit) -> Authority:
-    """The unit's authority. Its life is so short that half of it is over at once."""
-    authority = certificates.make_authority("istio-aux", "kubeflow", validity=timedelta(0))
-    (secret,) = unit.state.secrets
-    content = authority.to_secret()
-    replaced = dataclasses.replace(secret, latest_content=content, tracked_content=content)
-    unit.state = dataclasses.replace(unit.state, secrets={replaced})
-    return authority
-
-
-def kept(unit: Unit) -> Authority:
-    (secret,) = unit.state.secrets
-    assert secret.latest_content
-    return Authority.from_secret(secret.latest_content)
-
-
-def trusted(api: ApiServer) -> str:
-    (webhook,) = api.one("MutatingWebhookConfiguration")["webhooks"]
-    return base64.b64decode(webhook["clientConfig"]["caBundle"]).decode()
-
-
-def test_the_leader_replaces_an_authority_in_time(unit: Unit, old: Authority) -> None:
-    assert isinstance(unit.run(), testing.ActiveStatus)
-
-    new = kept(unit)
-    assert new.certificate != old.certificate
-    assert new.previous == old.certificate
-    assert unit.files["tls/tls.crt"].endswith(new.certificate + "\n")
-
-
-def test_a_new_authority_is_trusted_before_a_unit_serves_with_it(
-    unit: Unit, old: Authority
-) -> None:
-    unit.process.running = False
-
-    unit.run()
-
-    assert kept(unit) != old
-    assert kept(unit).certificate in trusted(unit.api)
-
-
-def test_an_authority_that_the_webhook_does_not_trust_is_not_kept(
-    unit: Unit, old: Authority
-) -> None:
-    unit.api.broken = {"patch mutatingwebhookconfigurations"}
-
-    assert isinstance(unit.run(), testing.WaitingStatus)
-
-    assert kept(unit) == old
-    assert unit.files["tls/tls.crt"].endswith(old.certificate + "\n")
-
-
-def test_an_authority_is_not_replaced_while_an_option_is_invalid(
-    unit: Unit, old: Authority
-) -> None:
-    unit.configure(failure_policy="Abort")
-
-    assert kept(unit) == old
-
-
-def test_an_old_revision_of_the_authority_is_removed(unit: Unit) -> None:
-    (secret,) = unit.state.secrets
-
-    unit.run(unit.on.secret_remove(secret, revision=3))
-
-    assert unit.ctx.removed_secret_revisions == [3]
-
-
-def test_a_follower_uses_the_newest_authority(unit: Unit) -> None:
-    new = certificates.make_authority("istio-aux", "kubeflow", replaces=kept(unit))
-    (secret,) = unit.state.secrets
-    # ops.testing takes a secret of the application for one that is not this unit's.
-    newest = dataclasses.replace(secret, latest_content=new.to_secret(), owner=None)
-
-    unit.run(unit.on.secret_changed(newest), secrets={newest}, leader=False)
-
-    assert unit.files["tls/tls.crt"].endswith(new.certificate + "\n")
 
 
 @pytest.mark.parametrize(

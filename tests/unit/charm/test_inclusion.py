@@ -12,7 +12,7 @@ import certificates
 import manifests
 import workload
 from config import CHOICES, load
-from relations import cos, istio, sidecar
+from relations import cos, istio, sidecar, tls
 
 from .conftest import ROOT
 
@@ -45,7 +45,10 @@ def test_the_container_runs_an_image_that_is_a_resource() -> None:
 
 def test_every_endpoint_says_whether_it_is_needed_and_how_often() -> None:
     # By endpoint: how many relations make sense, None for any number.
-    requires = {istio.PILOT: 1, istio.METADATA: 1, istio.SERVICE_MESH: 1, cos.LOGGING: None}
+    requires = {
+        **dict.fromkeys((istio.PILOT, istio.METADATA, istio.SERVICE_MESH, tls.ENDPOINT), 1),
+        cos.LOGGING: None,
+    }
     provides = {sidecar.ENDPOINT: None, cos.METRICS: None, cos.DASHBOARD: None}
     for role, limits in (("requires", requires), ("provides", provides)):
         endpoints = METADATA[role]

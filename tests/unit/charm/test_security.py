@@ -15,7 +15,9 @@ import yaml
 import certificates
 import config
 import manifests
+from certificates import Leaf
 from inputs import Inputs
+from issuers import Issuers
 from manifests import Values
 
 from .conftest import ROOT
@@ -23,6 +25,7 @@ from .conftest import ROOT
 TEXT = (ROOT / "SECURITY.md").read_text()
 OPTIONS: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())["options"]
 AUTHORITY = certificates.make_authority("istio-aux", "kubeflow")
+ISSUERS = Issuers("istio-aux/0", {}, True, None, AUTHORITY, Leaf("", ""), "")
 CHOICES: dict[str, tuple[Any, ...]] = {
     name: config.CHOICES[name] for name in ("quit", "quit-via", "dead-proxy", "race-policy")
 } | {"restart-jobs": (False, True)}
@@ -75,7 +78,7 @@ def rendered(options: Mapping[str, Any]) -> list[dict[str, Any]]:
     inputs = Inputs(
         app="istio-aux", model="kubeflow", leader=True, now=datetime.now(UTC),
         config=config.load(defaults | dict(options), "kubeflow"), invalid="",
-        container_ready=True, authority=AUTHORITY,
+        container_ready=True, authority=AUTHORITY, issuers=ISSUERS, offer=None,
     )  # fmt: skip
     values = inputs.values()
     assert values

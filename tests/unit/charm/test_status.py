@@ -188,9 +188,11 @@ def test_the_status_reports_the_workloads_answer(
 
 
 def test_a_follower_waits_for_the_authority_of_its_leader(new_unit: Unit) -> None:
-    assert new_unit.follow() == testing.WaitingStatus(
-        "waiting for the leader's certificate authority"
-    )
+    unpublished = {testing.PeerRelation("peers")}
+
+    assert new_unit.run(
+        leader=False, secrets=set(), relations=unpublished
+    ) == testing.WaitingStatus("waiting for the leader's certificate authority")
     assert not new_unit.api.writes
 
 

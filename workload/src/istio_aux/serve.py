@@ -75,7 +75,7 @@ class _Service:
         self, settings: Settings, credentials: access.Access, certificate: Certificate
     ) -> None:
         self._settings, self._certificate = settings, certificate
-        self._wiring = Wiring(settings, credentials)
+        self._wiring = Wiring(settings, credentials, lambda: certificate.fingerprint)
 
     async def run(self) -> None:
         """Serve until a signal comes, then stop cleanly."""

@@ -68,6 +68,7 @@ class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
     capability_why: str = ""
     token_expires: datetime | None = None  # None: unknown, or this process does not renew it.
     token_trouble: str = ""  # Why it is not renewed although it is due.
+    certificate: str = ""  # SHA-256 of the certificate that the webhook serves.
     version: str = version("istio-aux")
 
 
@@ -84,6 +85,7 @@ class Shown(msgspec.Struct, frozen=True):
     called_before_us: tuple[str, ...] | None
     capability: tuple[Capability, str]
     token_trouble: str
+    certificate: str
     injectors: list[tuple[str, ...]]
     injector_live: bool | None
     live: frozenset[str]
@@ -103,6 +105,7 @@ class Shown(msgspec.Struct, frozen=True):
             called_before_us=status.called_before_us,
             capability=(status.capability, status.capability_why),
             token_trouble=status.token_trouble,
+            certificate=status.certificate,
             injectors=[(one.configuration, one.revision, one.state, one.why) for one in found],
             injector_live=status.injector_live,
             live=frozenset(one.configuration for one in found if one.state is State.LIVE),

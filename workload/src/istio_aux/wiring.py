@@ -55,9 +55,14 @@ class Wiring:
     ``listening`` says whether reviews are answered.
     """
 
-    def __init__(self, settings: Settings, credentials: Access) -> None:
-        """Create and connect them; `work` starts them."""
-        self._settings = settings
+    def __init__(
+        self, settings: Settings, credentials: Access, certificate: Callable[[], str] = str
+    ) -> None:
+        """Create and connect them; `work` starts them.
+
+        ``certificate`` returns the fingerprint of the certificate that the webhook serves.
+        """
+        self._settings, self._certificate = settings, certificate
         self.listening = False
         self.telemetry = Telemetry()
         self.client = Client(credentials)
@@ -184,6 +189,7 @@ class Wiring:
             quit=self._settings.quit,
             token_expires=self._token.expires,
             token_trouble=self._token.trouble,
+            certificate=self._certificate(),
         )
 
     def pods(self, states: Collection[str]) -> tuple[list[status.ListedPod], bool]:

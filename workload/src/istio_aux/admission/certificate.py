@@ -7,6 +7,8 @@ context. So each pair is loaded into a new one. Expiry is not checked: the clien
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
 import logging
 import ssl
 from pathlib import Path
@@ -31,6 +33,7 @@ class Certificate:
         """
         self._files = (certificate, key)
         self._seen = self._look()
+        self.fingerprint = ""  # SHA-256 of the certificate that is served.
         self._current = self._load()
 
     def context(self) -> ssl.SSLContext:
@@ -84,4 +87,14 @@ class Certificate:
             why = error.strerror or str(error)
             text = f"{certificate}, {key}: no certificate and key: {why}"
             raise CertificateError(text) from error
+        self.fingerprint = _fingerprint(certificate)
         return context
+
+
+def _fingerprint(file: Path) -> str:
+    """The SHA-256 of the first certificate in ``file``; empty if it is in another form."""
+    with contextlib.suppress(OSError, ValueError):
+        before, end, _ = file.read_text().partition("-----END CERTIFICATE-----")
+        der = ssl.PEM_cert_to_DER_cert(before[before.index("-----BEGIN CERT") :] + end)
+        return hashlib.sha256(der).hexdigest()
+    return ""

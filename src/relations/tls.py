@@ -1,0 +1,105 @@
+"""The relation `certificates` (interface `tls-certificates`): each unit's certificate of a PKI.
+
+The library asks for the certificate, keeps the unit's key in a Juju secret, and renews both. It
+raises whatever a provider's data or a failing secret make it raise, which would end the hook in an
+error that only the other side can resolve. Here that becomes the reason in the status, and the next
+event tries again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final
+
+import ops
+from charmlibs.interfaces.tls_certificates import (
+    CertificateRequestAttributes,
+    TLSCertificatesRequiresV4,
+)
+
+import certificates
+import cluster
+from issuers import Offer
+
+ENDPOINT: Final = "certificates"
+# Characters of a provider's text that a status shows, and of its databag that is read.
+_SHOWN: Final = 60
+_LONGEST_DATABAG: Final = 2**20
+
+logger = logging.getLogger(__name__)
+
+
+class Requirer(TLSCertificatesRequiresV4):
+    """The library's requirer in the mode UNIT, whose handlers end no hook in an error."""
+
+    def __init__(self, charm: ops.CharmBase) -> None:
+        self._failure = ""
+        self._names = certificates.service_names(charm.app.name, cluster.namespace())
+        # X.520 allows 64 characters in a common name; the longer names are alternative names.
+        self._request = CertificateRequestAttributes(
+            common_name=self._names[0][:64], sans_dns=frozenset(self._names)
+        )
+        super().__init__(charm, ENDPOINT, [self._request], key_algorithm="ecdsa")
+
+    def offer(self, now: datetime) -> Offer | None:
+        """Return what the provider gives to this unit, None without the relation."""
+        relation = self.model.get_relation(ENDPOINT)
+        if relation is None or not relation.active:
+            return None
+        offers: list[Offer] = []
+        if not self._failure:
+            self._attempt(lambda: offers.append(self._offer(relation.app.name, now)))
+        return offers[0] if offers else Offer(None, self._failure)
+
+    def _offer(self, provider: str, now: datetime) -> Offer:
+        given, key = self.get_assigned_certificate(self._request)
+        if given and given.revoked:
+            return Offer(None, f"{provider} has revoked the certificate")
+        if given and key:
+            # The issuer is mostly `ca`. Of a chain that is longer, it is the second certificate.
+            chain = [one.raw for one in (given.ca, *given.chain) if one != given.certificate]
+            leaf = certificates.accept(given.certificate.raw, chain, key.raw, self._names, now)
+            if isinstance(leaf, str):
+                return Offer(None, f"the certificate of {provider} is refused: {leaf}")
+            return Offer(leaf)
+        for request in self.get_csrs_from_requirer_relation_data():
+            if denied := self.get_request_error(request.certificate_signing_request):
+                why = f"{denied.error.name}: {denied.error.message}"
+                return Offer(None, f"{provider} denies the certificate: {_shown(why)}")
+        return Offer(None, f"waiting for the certificate of {provider}")
+
+    def _configure(self, _: ops.EventBase | None = None) -> None:
+        self._attempt(super()._configure)
+
+    def _on_relation_broken(self, event: ops.RelationBrokenEvent) -> None:
+        self._attempt(lambda: super(Requirer, self)._on_relation_broken(event))
+
+    def _on_secret_expired(self, event: ops.SecretExpiredEvent) -> None:
+        self._attempt(lambda: super(Requirer, self)._on_secret_expired(event))
+
+    def _on_secret_remove(self, event: ops.SecretRemoveEvent) -> None:
+        """Leave it to `certificates.remove_revision`, which removes a revision once."""
+
+    def _attempt(self, work: Callable[[], None]) -> None:
+        try:
+            self._check_size()
+            work()
+        except Exception as error:  # Anything: it comes from what the provider has written.
+            self._failure = f"the certificate cannot be read: {_shown(str(error) or repr(error))}"
+            logger.warning("%s: %s", ENDPOINT, self._failure)
+        else:
+            self._failure = ""
+
+    def _check_size(self) -> None:
+        relation = self.model.get_relation(ENDPOINT)
+        size = sum(map(len, relation.data[relation.app].values())) if relation else 0
+        if size > _LONGEST_DATABAG:
+            raise ValueError(f"{size} characters: expected at most {_LONGEST_DATABAG}")
+
+
+def _shown(text: str) -> str:
+    """Return another charm's text for a status: quoted, one line, not long."""
+    return json.dumps(text[:_SHOWN]) + ("…" if len(text) > _SHOWN else "")

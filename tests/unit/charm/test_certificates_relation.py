@@ -1,0 +1,309 @@
+"""The relation `certificates`: a unit serves what its provider issues once the API server may."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ops import testing
+
+import certificates
+from certificates import Leaf
+
+from . import pki
+from .conftest import Unit, active
+from .pki import YEAR, Provider
+from .test_authority import kept, trusted
+from .test_certificates import NAMES, handshake
+
+RELATION = testing.Relation("certificates", remote_app_name="pki")
+
+
+def relation(unit: Unit) -> testing.Relation:
+    (found,) = unit.state.get_relations("certificates")
+    assert isinstance(found, testing.Relation)
+    return found
+
+
+def write(unit: Unit, data: dict[str, str]) -> Any:
+    """The provider writes its databag; returns the unit's status."""
+    others = {one for one in unit.state.relations if one.id != RELATION.id}
+    changed = dataclasses.replace(relation(unit), remote_app_data=data)
+    return unit.run(unit.on.relation_changed(changed), relations={*others, changed})
+
+
+def served(unit: Unit) -> Leaf:
+    return Leaf(unit.files["tls/tls.crt"], unit.files["tls/tls.key"])
+
+
+def settle(unit: Unit) -> Any:
+    """Some more events, as the charm's own notices are."""
+    return [unit.run() for _ in range(4)][-1]
+
+
+@pytest.fixture
+def provider() -> Provider:
+    return Provider()
+
+
+@pytest.fixture
+def asking(unit: Unit) -> Unit:
+    """The unit, which has asked for a certificate."""
+    unit.run()
+    unit.relate(RELATION)
+    return unit
+
+
+@pytest.fixture
+def provided(asking: Unit, provider: Provider) -> Unit:
+    """The unit, which serves the provider's certificate and needs no other issuer."""
+    (request,) = pki.requests(relation(asking))
+    write(asking, pki.databag(provider.issue(request)))
+    settle(asking)
+    return asking
+
+
+def test_the_unit_asks_for_the_names_of_its_service(asking: Unit) -> None:
+    (request,) = pki.requests(relation(asking))
+    asked = certificates.CertificateSigningRequest.from_string(request)
+
+    assert asked.sans_dns == set(NAMES)
+    assert len(asked.common_name) <= 64
+    assert "PRIVATE" not in str(relation(asking))
+
+
+def test_until_it_is_issued_the_unit_serves_its_own(asking: Unit, tmp_path: Path) -> None:
+    before = served(asking)
+
+    assert asking.run() == active("; certificates: waiting for the certificate of pki")
+
+    assert served(asking) == before
+    assert handshake(before, trusted(asking.api), NAMES[2], tmp_path)
+
+
+def test_the_issuer_is_trusted_one_event_before_the_unit_serves(
+    asking: Unit, provider: Provider
+) -> None:
+    (request,) = pki.requests(relation(asking))
+    before = served(asking)
+
+    assert write(asking, pki.databag(provider.issue(request))) == active()
+
+    assert set(certificates.parse_bundle(trusted(asking.api))) == {before.issuer, provider.ca.raw}
+    assert served(asking) == before
+    assert asking.wakes
+
+    asking.run()
+
+    assert served(asking).issuer == provider.ca.raw
+    assert not asking.wakes
+
+
+def test_in_the_end_the_api_server_trusts_the_provider_alone(
+    provided: Unit, provider: Provider, tmp_path: Path
+) -> None:
+    assert certificates.parse_bundle(trusted(provided.api)) == [provider.ca.raw]
+    assert handshake(served(provided), trusted(provided.api), NAMES[2], tmp_path)
+    assert provided.run() == active()
+
+
+def test_the_old_issuer_stays_until_the_workload_serves_the_new_certificate(
+    asking: Unit, provider: Provider, tmp_path: Path
+) -> None:
+    (request,) = pki.requests(relation(asking))
+    # What the workload has not read yet.
+    asking.process.certificate = tmp_path / "old.crt"
+    asking.process.certificate.write_text(served(asking).chain)
+    old = served(asking).issuer
+
+    write(asking, pki.databag(provider.issue(request)))
+    settle(asking)
+
+    assert served(asking).issuer == provider.ca.raw
+    assert old in certificates.parse_bundle(trusted(asking.api))
+
+
+def test_repeated_events_change_nothing(provided: Unit) -> None:
+    files, objects, relations = provided.files, dict(provided.api.objects), provided.state.relations
+    provided.api.calls.clear()
+
+    provided.run()
+
+    assert (provided.files, provided.api.objects) == (files, objects)
+    assert provided.state.relations == relations
+
+
+def test_without_the_relation_the_unit_goes_back_to_its_own_authority(
+    provided: Unit, provider: Provider
+) -> None:
+    own = kept(provided).certificate
+
+    provided.leave(relation(provided))
+    assert served(provided).issuer == provider.ca.raw
+    assert set(certificates.parse_bundle(trusted(provided.api))) == {own, provider.ca.raw}
+    others = {one for one in provided.state.relations if one.id != RELATION.id}
+    provided.run(relations=others)
+    settle(provided)
+
+    assert served(provided).issuer == own
+    assert certificates.parse_bundle(trusted(provided.api)) == [own]
+
+
+def test_a_renewed_certificate_of_the_same_issuer_is_served_at_once(
+    provided: Unit, provider: Provider
+) -> None:
+    before = served(provided)
+    (request,) = pki.requests(relation(provided))
+
+    write(provided, pki.databag(provider.issue(request)))
+
+    assert served(provided) != before
+    assert served(provided).issuer == before.issuer
+
+
+def test_a_provider_with_a_new_root_is_followed(provided: Unit) -> None:
+    (request,) = pki.requests(relation(provided))
+    new = Provider()
+
+    write(provided, pki.databag(new.issue(request)))
+    settle(provided)
+
+    assert served(provided).issuer == new.ca.raw
+    assert certificates.parse_bundle(trusted(provided.api)) == [new.ca.raw]
+
+
+Change = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+UNUSABLE: dict[str, tuple[Change, str]] = {
+    "revoked": (lambda _: {"revoked": True}, "pki has revoked the certificate"),
+    "an issuer that is no PEM": (lambda _: {"ca": "no PEM"}, "cannot be read"),
+    "a certificate that is no PEM": (lambda _: {"certificate": "no"}, "cannot be read"),
+    "an issuer of another type": (lambda _: {"ca": 7}, "waiting for the certificate"),
+    "another issuer": (
+        lambda _: {"ca": Provider().ca.raw, "chain": []},
+        "the certificate of pki is refused",
+    ),
+    "an issuer that is no authority": (
+        lambda entry: {"ca": entry["certificate"], "chain": []},
+        "it comes without its issuer",
+    ),
+    "a certificate for another key": (
+        lambda _: {"certificate": served_by_another_key()},
+        "waiting for the certificate of pki",
+    ),
+    "a chain without end": (
+        lambda entry: {"chain": [entry["certificate"], *[entry["ca"]] * 200]},
+        "its chain is longer than 16384 characters",
+    ),
+}
+
+
+def served_by_another_key() -> str:
+    other = certificates.make_authority("other", "kubeflow")
+    return certificates.parse_bundle(certificates.issue(other, NAMES).chain)[0]
+
+
+@pytest.mark.parametrize("case", UNUSABLE)
+def test_what_cannot_be_used_changes_nothing_but_the_status(
+    case: str, provided: Unit, provider: Provider
+) -> None:
+    change, said = UNUSABLE[case]
+    before, bundle = served(provided), trusted(provided.api)
+    (request,) = pki.requests(relation(provided))
+    entry = provider.issue(request)
+
+    status = write(provided, pki.databag({**entry, **change(entry)}))
+
+    assert isinstance(status, testing.ActiveStatus)
+    assert said in status.message
+    settle(provided)
+    assert (served(provided), trusted(provided.api)) == (before, bundle)
+
+
+@pytest.mark.parametrize(
+    "issued",
+    [
+        pytest.param({"names": ["istio-aux"]}, id="another name"),
+        pytest.param({"age": 2 * YEAR}, id="expired"),
+        pytest.param({"age": -YEAR}, id="not valid yet"),
+    ],
+)
+def test_a_certificate_that_the_api_server_would_refuse_is_not_served(
+    issued: dict[str, Any], asking: Unit, provider: Provider
+) -> None:
+    before = served(asking)
+    (request,) = pki.requests(relation(asking))
+
+    status = write(asking, pki.databag(provider.issue(request, **issued)))
+
+    assert "certificates: the certificate of pki is refused: " in status.message
+    settle(asking)
+    assert served(asking) == before
+    assert certificates.parse_bundle(trusted(asking.api)) == [before.issuer]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[" * 200_000, json.dumps([7]), json.dumps("x" * 2**20)],
+    ids=["no JSON", "nested", "another type", "too long"],
+)
+def test_a_databag_of_anything_ends_no_hook_in_an_error(text: str, provided: Unit) -> None:
+    before = served(provided)
+
+    status = write(provided, {"certificates": text})
+
+    assert "certificates: " in status.message
+    assert len(status.message) < 300
+    settle(provided)
+    assert served(provided) == before
+
+
+def test_a_denied_request_is_in_the_status(asking: Unit) -> None:
+    (request,) = pki.requests(relation(asking))
+    error = {"code": 102, "name": "DOMAIN_NOT_ALLOWED", "message": "no .svc\nhere"}
+
+    status = write(asking, {"request_errors": json.dumps([{"csr": request, "error": error}])})
+
+    assert status == active(
+        r'; certificates: pki denies the certificate: "DOMAIN_NOT_ALLOWED: no .svc\nhere"'
+    )
+
+
+def test_before_a_certificate_ends_that_nobody_renewed_the_own_authority_takes_over(
+    asking: Unit, provider: Provider
+) -> None:
+    (request,) = pki.requests(relation(asking))
+    short = provider.issue(request, life=timedelta(days=100), age=timedelta(days=94))
+    write(asking, pki.databag(short))
+    settle(asking)
+    assert served(asking).issuer == provider.ca.raw
+
+    late = provider.issue(request, life=timedelta(days=100), age=timedelta(days=96))
+    leaf = Leaf(f"{late['certificate']}\n{late['ca']}\n", served(asking).private_key)
+    (asking.etc / "tls" / "tls.crt").write_text(leaf.chain)
+    write(asking, pki.databag(late))
+    settle(asking)
+
+    assert served(asking).issuer == kept(asking).certificate
+
+
+def test_a_unit_whose_container_was_emptied_serves_the_same_certificate_again(
+    provided: Unit,
+) -> None:
+    before = served(provided)
+    for file in (provided.etc / "tls").iterdir():
+        file.unlink()
+
+    provided.run()
+
+    assert served(provided) == before
+
+
+def test_every_key_of_the_unit_is_of_the_same_kind(provided: Unit) -> None:
+    assert certificates.PrivateKey.from_string(served(provided).private_key).key_size == 256

@@ -1,0 +1,206 @@
+"""In any order of hooks, the API server trusts what each unit's workload serves.
+
+Three units share a cluster, a peer relation and the authority's secret. Their hooks overlap: each
+sees what Juju had stored when it began, which may be before the last hooks of the others ended.
+Some hooks fail at their end, after they have changed the cluster; some workloads are late to read
+their new certificate. Meanwhile a provider comes, changes its root, revokes, and goes, the
+authority is replaced, containers are emptied, and another unit leads.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import random
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import yaml
+from ops import testing
+
+import certificates
+import workload
+from certificates import Leaf
+from charm import IstioAuxCharm
+
+from . import pki
+from .apiserver import ApiServer
+from .conftest import ROOT, Unit, Workload
+from .pki import Provider
+from .test_authority import LABEL, bundle
+
+NAMES = certificates.service_names("istio-aux", "kubeflow")
+STEPS = 60
+
+
+@dataclasses.dataclass
+class Stored:
+    """What Juju has stored of the application."""
+
+    units: dict[int, dict[str, str]]
+    app: dict[str, str]
+    authority: testing.Secret | None = None
+
+
+class Application:
+    """Three units, each with a container of its own."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.api = ApiServer()
+        self.leader = 0
+        self.providers = (Provider(), Provider(), None)
+        self.provider: Provider | None = None
+        self.refuses = False
+        self.stored = Stored({number: {} for number in range(3)}, {})
+        self.past = [copy.deepcopy(self.stored)]
+        self.seen = [0, 0, 0]  # How much of the past each unit has seen.
+        self.units = [self._unit(folder / str(number), number) for number in range(3)]
+
+    def _unit(self, folder: Path, number: int) -> Unit:
+        etc, process, api = folder / "etc", Workload(), self.api
+        etc.mkdir(parents=True)
+        # What the workload serves follows the file, later.
+        process.certificate = folder / "served.crt"
+
+        class Charm(IstioAuxCharm):
+            kubernetes_transport = httpx2.MockTransport(api.answer)
+            workload_transport = httpx2.MockTransport(process.answer)
+
+        files = {"meta": "metadata", "config": "config", "actions": "actions"}
+        texts = {k: yaml.safe_load((ROOT / f"{n}.yaml").read_text()) for k, n in files.items()}
+        mounts = {"etc": testing.Mount(location="/etc/istio-aux", source=etc)}
+        state = testing.State(
+            containers={testing.Container(workload.CONTAINER, can_connect=True, mounts=mounts)},
+            model=testing.Model("kubeflow"),
+        )
+        ctx: testing.Context[IstioAuxCharm] = testing.Context(
+            Charm, app_name="istio-aux", unit_id=number, **texts
+        )
+        return Unit(ctx, state, api, process, etc, folder / "kubeconfig")
+
+    def served(self, number: int) -> Leaf:
+        """What the unit's workload serves."""
+        file = self.units[number].process.certificate
+        return Leaf(file.read_text() if file.exists() else "", "")
+
+    def follow(self, number: int) -> None:
+        """Have the workload read its certificate, as it does within 2 s."""
+        if source := self.units[number].files.get("tls/tls.crt"):
+            self.units[number].process.certificate.write_text(source)
+
+    def hook(self, number: int, *, fails: bool = False, overlap: int = 0) -> None:
+        """Run a hook of a unit, which began before the last `overlap` hooks of others ended."""
+        unit, own = self.units[number], self.stored.units[number]
+        began = max(self.seen[number], len(self.past) - 1 - overlap)
+        view = self.past[began]
+        peers = testing.PeerRelation(
+            "peers",
+            peers_data={n: view.units[n] for n in range(3) if n != number},
+            local_unit_data=own,
+            local_app_data=view.app,
+        )
+        leads = number == self.leader
+        mine = {secret for secret in unit.state.secrets if secret.label != LABEL}
+        shared = set[testing.Secret]()
+        if view.authority:
+            owner = "app" if leads else None
+            shared.add(dataclasses.replace(view.authority, owner=owner))
+        before = unit.state
+        others = {one for one in before.relations if one.endpoint == "certificates"}
+        unit.run(leader=leads, relations={peers, *others}, secrets={*mine, *shared})
+        # A unit's next hook sees at least what its last one has seen.
+        self.seen[number] = began
+        if fails:
+            unit.state = dataclasses.replace(before, containers=unit.state.containers)
+            return
+        (after,) = unit.state.get_relations("peers")
+        self.stored.units[number] = dict(after.local_unit_data)
+        if leads:
+            self.stored.app = dict(after.local_app_data)
+            found = [secret for secret in unit.state.secrets if secret.label == LABEL]
+            self.stored.authority = found[0] if found else None
+        self.past.append(copy.deepcopy(self.stored))
+        self.seen[number] = len(self.past) - 1
+
+    def relate(self) -> None:
+        """Let the provider answer each unit, or make the relation as it should be."""
+        for unit in self.units:
+            kept = {one for one in unit.state.relations if one.endpoint != "certificates"}
+            present = unit.state.get_relations("certificates")
+            if self.provider:
+                relation = present[0] if present else testing.Relation("certificates")
+                assert isinstance(relation, testing.Relation)
+                answers = [self.provider.issue(asked) for asked in pki.requests(relation)]
+                answers = [{**one, "revoked": self.refuses} for one in answers]
+                kept.add(dataclasses.replace(relation, remote_app_data=pki.databag(*answers)))
+            unit.state = dataclasses.replace(unit.state, relations=kept)
+
+    def check(self) -> None:
+        """The promise: the API server accepts what each workload serves."""
+        if "MutatingWebhookConfiguration" not in self.api.kinds():
+            return
+        trusted = bundle(self.api)
+        for number in range(3):
+            served = self.served(number)
+            assert not served.chain or served.issuer in trusted, f"unit {number}"
+
+    def settle(self) -> None:
+        """Run hooks until nothing is left to do."""
+        for _ in range(8):
+            for number in range(3):
+                self.hook(number)
+                self.check()
+                self.follow(number)
+                self.check()
+
+
+@pytest.fixture(params=range(4))
+def application(request: pytest.FixtureRequest, tmp_path: Path, new_unit: Unit) -> Application:
+    del new_unit  # It has set up the credentials.
+    return Application(tmp_path / "units", request.param)
+
+
+def test_no_unit_ever_serves_what_the_api_server_does_not_trust(application: Application) -> None:
+    app = application
+    app.settle()
+    assert "MutatingWebhookConfiguration" in app.api.kinds()
+    for _ in range(STEPS):
+        happening: Any = app.chance.choice(["hook"] * 6 + ["follow"] * 3 + ["change"])
+        number = app.chance.randrange(3)
+        match happening:
+            case "hook":
+                app.hook(number, fails=app.chance.random() < 0.2, overlap=app.chance.randrange(3))
+            case "follow":
+                app.follow(number)
+            case _:
+                change(app, number)
+        app.check()
+
+    app.provider, app.refuses = Provider(), False
+    app.relate()
+    app.settle()
+    app.relate()  # The provider answers what has been asked meanwhile.
+    app.settle()
+    assert bundle(app.api) == {app.provider.ca.raw}
+    assert {app.served(number).issuer for number in range(3)} == {app.provider.ca.raw}
+
+
+def change(app: Application, number: int) -> None:
+    """Let something happen."""
+    match app.chance.randrange(6):
+        case 0 | 1:
+            app.provider = app.chance.choice(app.providers)
+        case 2:
+            app.refuses = not app.refuses
+        case 3:
+            app.leader = number
+        case 4:
+            for file in (app.units[number].etc / "tls").glob("*"):
+                file.unlink()
+            app.units[number].process.certificate.unlink(missing_ok=True)
+        case _:
+            pass
+    app.relate()
