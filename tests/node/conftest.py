@@ -28,6 +28,13 @@ __all__ = [
 ]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How hard pods are created while units come and go."""
+    parser.addoption(
+        "--creations", type=int, default=25, help="pods a second in test_high_availability.py"
+    )
+
+
 @pytest.fixture(scope="session", autouse=True)
 def machine() -> None:
     """Where the machine cannot run pods, this tier is skipped with the reason; in CI it fails."""

@@ -1,0 +1,221 @@
+"""Units come, go and change while pods are created: none is refused, and none is missed.
+
+25 creations a second, or `tox run -e node -- tests/node/test_high_availability.py --creations 100`.
+The webhook alone changes the pods, with `failure-policy: Fail`: whatever it misses is a refusal. No
+unit is killed here: until Kubernetes takes one out of the Service, reviews still go there.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import lab
+import lab.juju
+import pytest
+from lab import meshed
+from lab.creation import Creation, Stream
+from lab.deployed import owned, serving
+from lab.fixtures import await_account
+from lab.juju import Outcome
+from lightkube import Client
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Namespace
+
+SOON = 400
+# The story takes 2 minutes, 12 beside much else.
+pytestmark = pytest.mark.timeout(1800)
+CONTAINER = "istio-aux"
+
+
+@dataclass
+class Story:
+    """What was seen of an application while pods were created all the time.
+
+    Attributes:
+        made: pods by the scene in which they were made, with at least one unit.
+        meanwhile: those that were made while the last unit went, and another one came.
+        kinds: what the charm owned before and after the upgrade, and without a unit.
+        serving: how many units were behind the Service after each scene.
+        leaders: who led after each scene.
+        blocked: the status with a bad option.
+        hooks: how the dispatches of each of the three units went.
+        left: what was left after the removal.
+    """
+
+    made: dict[str, list[Creation]] = field(default_factory=dict[str, list[Creation]])
+    meanwhile: list[Creation] = field(default_factory=list[Creation])
+    kinds: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
+    serving: dict[str, int] = field(default_factory=dict[str, int])
+    leaders: dict[str, str] = field(default_factory=dict[str, str])
+    blocked: tuple[str, str] = ("", "")
+    hooks: dict[str, list[Outcome]] = field(default_factory=dict[str, list[Outcome]])
+    left: set[str] = field(default_factory=set[str])
+
+
+def next_revision(charm: Path, folder: Path) -> Path:
+    """Other content, the same code."""
+    copy = Path(shutil.copy(charm, folder / charm.name))
+    with zipfile.ZipFile(copy, "a") as archive:
+        archive.writestr("revision", "2")
+    return copy
+
+
+@pytest.fixture(scope="module")
+def story(
+    request: pytest.FixtureRequest, cluster: lab.Cluster, client: Client, charm: Path
+) -> Iterator[Story]:
+    """1 unit, 3, another leader, a bad option, a new pod, the next revision, 1, 0, 1, none."""
+    selected = f"available-{secrets.token_hex(3)}"
+    client.create(Namespace(metadata=ObjectMeta(name=selected, labels={"test": selected})))
+    await_account(client, selected)
+    config = {
+        "admission": "webhook",
+        "failure-policy": "Fail",
+        "namespace-selector": f"test={selected}",
+    }
+    pod = meshed.nameless(selected, sidecar=None)
+    rate = int(str(request.config.getoption("--creations")))
+
+    def creating() -> Stream:
+        return Stream(cluster, pod, rate=rate, dry_run=True)
+
+    with lab.juju.Model(cluster, f"{selected}-model") as model:
+        app = model.deploy(charm, trust=True, config=config)
+        with creating() as stream:
+            await_changes(app, stream)
+        yield play(client, app, next_revision(charm, model.folder), creating)
+    client.delete(Namespace, selected)
+
+
+def play(client: Client, app: lab.juju.App, upgrade: Path, creating: Callable[[], Stream]) -> Story:
+    story = Story()
+
+    def bad_option() -> None:
+        app.configure(quit_grace=-1)
+        app.settle()
+        story.blocked = app.status()
+
+    scenes = {
+        "3 units": lambda: app.scale(3),
+        "another leader": lambda: app.elect(2),
+        "a bad option": bad_option,
+        "a good option": lambda: app.configure(quit_grace=0),
+        "a new pod": lambda: app.replace_pod(2),
+        "the next revision": lambda: app.refresh(upgrade),
+        "1 unit": lambda: app.scale(1),
+    }
+    with creating() as stream:
+        for name, scene in scenes.items():
+            seen = len(stream.creations)
+            story.kinds[f"before {name}"] = owned(client, app)
+            scene()
+            app.settle()
+            stream.await_more(10)
+            story.made[name] = stream.creations[seen:]
+            story.serving[name] = len(serving(client, app))
+            story.leaders[name] = app.leader.name
+            if name == "the next revision":
+                story.hooks = {unit.name: [*unit.history] for unit in app.units}
+        story.kinds["at the end"] = owned(client, app)
+    with creating() as stream:
+        app.scale(0)
+        story.kinds["without a unit"] = owned(client, app)
+        app.scale(1)
+        await_changes(app, stream)
+        app.remove()
+        stream.await_more(10)
+    story.meanwhile, story.left = stream.creations, owned(client, app)
+    return story
+
+
+def await_changes(app: lab.juju.App, stream: Stream) -> None:
+    """Return once pods are changed."""
+    app.settle()
+    lab.until(
+        lambda: all(map(is_changed, stream.await_more(5))),
+        timeout=SOON,
+        what=f"pods to be changed: {app.status()}",
+    )
+
+
+def is_changed(made: Creation) -> bool:
+    return b"istio-aux.io/started-with" in made.body
+
+
+def refused(made: list[Creation]) -> set[bytes]:
+    return {each.body for each in made if each.status != 201}
+
+
+def test_no_pod_is_refused_or_unchanged_whatever_happens_to_the_units(story: Story) -> None:
+    """T37."""
+    for scene, made in story.made.items():
+        print(f"{scene}: {len(made)} pods")
+    assert {scene: found for scene, made in story.made.items() if (found := refused(made))} == {}
+    unchanged = {
+        scene: f"{missed} of {len(made)}"
+        for scene, made in story.made.items()
+        if (missed := sum(not is_changed(each) for each in made))
+    }
+    assert unchanged == {}
+
+
+def test_no_pod_is_refused_while_the_last_unit_goes_and_the_first_one_comes(story: Story) -> None:
+    """T37: with `Fail`, and nobody to ask."""
+    assert story.meanwhile
+    assert refused(story.meanwhile) == set()
+
+
+def test_every_unit_serves(story: Story) -> None:
+    assert story.serving == {
+        "3 units": 3,
+        "another leader": 3,
+        "a bad option": 3,
+        "a good option": 3,
+        "a new pod": 3,
+        "the next revision": 3,
+        "1 unit": 1,
+    }
+
+
+def test_another_unit_leads_until_it_is_gone(story: Story) -> None:
+    assert (story.leaders["another leader"], story.leaders["1 unit"]) == (
+        "istio-aux/2",
+        "istio-aux/0",
+    )
+
+
+def test_a_bad_option_blocks_and_names_itself(story: Story) -> None:
+    status, message = story.blocked
+    assert (status, "quit-grace" in message) == ("blocked", True), message
+
+
+def test_units_ran_their_hooks_at_the_same_time(story: Story) -> None:
+    first, second, _ = story.hooks.values()
+    assert [
+        (a.event, b.event) for a in first for b in second if a.began < b.ended and b.began < a.ended
+    ]
+
+
+def test_both_revisions_run_side_by_side_and_own_the_same(story: Story) -> None:
+    """A rollout goes from the highest number down."""
+    told = {
+        name: max(hook.began for hook in hooks if hook.event == "upgrade-charm")
+        for name, hooks in story.hooks.items()
+    }
+    assert sorted(told, key=lambda name: told[name]) == [
+        "istio-aux/2",
+        "istio-aux/1",
+        "istio-aux/0",
+    ]
+    assert story.kinds["before the next revision"] == story.kinds["at the end"]
+    assert "MutatingWebhookConfiguration" in story.kinds["at the end"]
+
+
+def test_nothing_of_ours_is_left_without_a_unit(story: Story) -> None:
+    assert story.kinds["without a unit"] == set()
+    assert story.left == set()
