@@ -3,8 +3,8 @@
 Three units share a cluster, a peer relation and the authority's secret. Their hooks overlap: each
 sees what Juju had stored when it began, which may be before the last hooks of the others ended.
 Some hooks fail at their end, after they have changed the cluster; some workloads are late to read
-their new certificate. Meanwhile a provider comes, changes its root, revokes, and goes, containers are
-emptied, and another unit leads.
+their new certificate. Meanwhile a provider comes, changes its root, revokes, and goes, containers
+are emptied, and another unit leads.
 """
 
 from __future__ import annotations
