@@ -93,12 +93,13 @@ def test_a_certificate_of_a_new_authority_misses_no_pod(
     cluster: lab.Cluster, replicas: list[Workload], scene: Scene
 ):
     """The API server trusts both, then each process changes, then it forgets the old."""
-    old = replicas[0].authority
-    new = certificates.make_authority("replicated", "replicated", replaces=old)
+    old = replicas[0].authority.certificate
+    new = certificates.make_authority("replicated", "replicated")
     with stream(cluster, scene, SOME) as pods:
         pods.await_more(SOME // 5)
         for replica in replicas:
             replica.authority = new
+        replicas[0].trusted = (old,)
         replicas[0].publish()
         chains = [replica.renew_certificate() for replica in replicas]
         lab.until(
@@ -107,8 +108,7 @@ def test_a_certificate_of_a_new_authority_misses_no_pod(
             what="both to serve their new certificates",
         )
         pods.await_more(SOME // 5)
-        forgetting = certificates.Authority(new.certificate, new.private_key)
-        replicas[0].authority = replicas[1].authority = forgetting
+        replicas[0].trusted = ()
         replicas[0].publish()
         pods.await_more(SOME // 5)
 

@@ -14,11 +14,14 @@ from lightkube.types import PatchType
 
 import config
 import injectionlabels
+from certificates import Leaf
 from cluster import Found
 from inputs import Inputs
+from issuers import Issuers
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MODEL, APP = "m" * 63, "a" * 63
+NO_ISSUERS = Issuers("", {}, False, None, None, Leaf("", ""), "")
 OURS = {"istio-injection": "enabled", "istio-aux.io/injection": f"{MODEL}/{APP}"}
 
 
@@ -27,7 +30,7 @@ def naming(*namespaces: str) -> Inputs:
     described = yaml.safe_load((REPOSITORY / "config.yaml").read_text())["options"]
     defaults = {name: option["default"] for name, option in described.items()}
     options = config.load({**defaults, "inject-namespaces": ",".join(namespaces)}, MODEL)
-    return Inputs(APP, MODEL, True, datetime.now(UTC), options, "", True, None)
+    return Inputs(APP, MODEL, True, datetime.now(UTC), options, "", True, None, NO_ISSUERS, None)
 
 
 def labels(client: lightkube.Client, namespace: str) -> dict[str, str]:

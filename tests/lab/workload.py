@@ -7,7 +7,6 @@ the certificate (``certificates``): what runs here runs with the rights that it 
 from __future__ import annotations
 
 import copy
-import datetime
 import json
 import signal
 import sys
@@ -70,6 +69,7 @@ class Workload:
         self.model = model
         self.selector = selector
         self.authority = certificates.make_authority(name, model)
+        self.trusted: tuple[str, ...] = ()  # Other issuers in the caBundle, as PEM.
         self.inject, self.revisions = inject, revisions
         self._admission: Literal["webhook", "policy"] = admission
         self._more = more or {}
@@ -260,7 +260,7 @@ class Workload:
             app=self.name,
             model=self.model,
             namespace_selector=config.parse_selector(self.selector),
-            ca_bundle=self.authority.bundle(datetime.datetime.now(datetime.UTC)),
+            ca_bundle="\n".join((self.authority.certificate, *self.trusted, "")),
             acts=self._settings.get("quit", "on") == "on",
             quit_via=self._settings.get("quit-via", "auto"),
             deletes=self._settings.get("dead-proxy") == "delete",
