@@ -168,7 +168,7 @@ def test_every_right_is_used(
         def missing() -> set[Right]:
             return granted(workload) - used(cluster) - UNUSED.keys()
 
-        with contextlib.suppress(TimeoutError):  # What is missing is asserted below.
+        with contextlib.suppress(TimeoutError):  # It is asserted below.
             lab.until(lambda: not missing(), timeout=ALL_USED, what="every right", every=0.5)
     assert sorted(granted(workload) - used(cluster)) == sorted(UNUSED)
     assert used(cluster) <= granted(workload)
