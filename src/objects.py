@@ -182,6 +182,7 @@ def withdraw(client: Client, app: str, model: str, patience: suspended.Patience)
     """
     labels = manifests.labels(app, model)
     if cluster.delete_owned(client, labels, model, cluster.CHANGING_PODS):
+        # Nothing tells when every API server has noticed, and the last hook has no next event.
         time.sleep(patience.unasked)
 
 

@@ -87,7 +87,9 @@ class Requirer(TLSCertificatesRequiresV4):
         try:
             self._check_size()
             work()
-        except Exception as error:  # Anything: it comes from what the provider has written.
+        # The library parses what the provider writes, and raises errors of several libraries. An
+        # exception would put this unit into an error state that only the provider can end.
+        except Exception as error:
             self._failure = f"the certificate cannot be read: {_shown(str(error) or repr(error))}"
             logger.warning("%s: %s", ENDPOINT, self._failure)
         else:

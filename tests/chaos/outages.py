@@ -210,7 +210,7 @@ def _killer(stage: Stage) -> Callable[[Outage], None]:
     def away(process: lab.Process, seconds: float) -> None:
         process.kill()
         process.wait(QUIET)
-        time.sleep(seconds)
+        time.sleep(seconds)  # The length of the outage is what is tested.
         process.start()
 
     def pebble(seconds: float) -> None:

@@ -103,7 +103,8 @@ class Surroundings:
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(PATIENCE):
-                    while not (self._known or self.watches.refused):  # noqa: ASYNC110  (of many)
+                    # No single event says it: several watches and probes have a part in it.
+                    while not (self._known or self.watches.refused):  # noqa: ASYNC110
                         await asyncio.sleep(_LOOK)
             yield
         finally:
