@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import itertools
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import lab
 import ops
 import pytest
 from lab import Cluster, tools
@@ -19,6 +19,7 @@ import wake
 
 # Seconds between the end of the service and its next start; ten times as fast as in the charm.
 FIRST = 0.5
+SOON = 60
 
 
 @pytest.fixture
@@ -39,19 +40,15 @@ def pebble(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         env=variables,
     )
     client = ops.pebble.Client(str(socket))
-    until(lambda: socket.exists() and client.get_system_info())
+    lab.until(
+        lambda: socket.exists() and client.get_system_info(),
+        timeout=SOON,
+        what="Pebble to answer",
+        ignoring=(ops.pebble.ConnectionError,),
+    )
     yield client
     process.kill()
     process.wait(10)
-
-
-def until(true: Callable[[], Any]) -> Any:
-    """Return what is true at last."""
-    end = time.monotonic() + 60
-    while not (found := true()):
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    return found
 
 
 def container(client: ops.pebble.Client) -> ops.Container:
@@ -71,6 +68,10 @@ def current(client: ops.pebble.Client) -> ops.pebble.ServiceStatus | str:
     return service.current
 
 
+def await_status(client: ops.pebble.Client, status: ops.pebble.ServiceStatus | str) -> None:
+    lab.until(lambda: current(client) == status, timeout=SOON, what=f"the service to be {status}")
+
+
 def notices(client: ops.pebble.Client, number: int) -> list[datetime]:
     """Return when the first so many notices came."""
     seen = list[datetime]()
@@ -81,7 +82,7 @@ def notices(client: ops.pebble.Client, number: int) -> list[datetime]:
                 seen.append(notice.last_occurred)
         return len(seen) >= number
 
-    until(look)
+    lab.until(look, timeout=SOON, what=f"{number} notices", every=0.02)
     return seen
 
 
@@ -93,21 +94,21 @@ def test_pebble_wakes_the_charm_ever_more_rarely_until_it_is_stopped(pebble: Any
     assert all(gap >= FIRST * 2**n for n, gap in enumerate(gaps)), gaps
 
     # The notice itself, and update-status, change nothing: Pebble goes on waiting.
-    until(lambda: current(pebble) == "backoff")
+    await_status(pebble, "backoff")
     for kind in (ops.PebbleCustomNoticeEvent, ops.UpdateStatusEvent):
         wake.ensure(container(pebble), happened(kind), wanted=True)
     assert current(pebble) == "backoff"
 
     wake.ensure(container(pebble), happened(ops.PebbleCustomNoticeEvent), wanted=False)
-    until(lambda: current(pebble) is ops.pebble.ServiceStatus.INACTIVE)
+    await_status(pebble, ops.pebble.ServiceStatus.INACTIVE)
 
 
 def test_news_let_the_delays_begin_again(pebble: Any) -> None:
     """An hour after the deployment, `juju trust` is tried again within seconds."""
     wake.ensure(container(pebble), happened(ops.ConfigChangedEvent), wanted=True)
     notices(pebble, 3)
-    until(lambda: current(pebble) == "backoff")
+    await_status(pebble, "backoff")
 
     wake.ensure(container(pebble), happened(ops.ConfigChangedEvent), wanted=True)
 
-    until(lambda: current(pebble) is ops.pebble.ServiceStatus.ACTIVE)
+    await_status(pebble, ops.pebble.ServiceStatus.ACTIVE)
