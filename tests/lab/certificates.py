@@ -41,7 +41,7 @@ class Authority:
         certificate = (
             self._builder(self._subject, self._key.public_key())
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_usage(signs_certificates=True), critical=True)
+            .add_extension(usage(signs_certificates=True), critical=True)
             .sign(self._key, hashes.SHA256())
         )
         self.pair = _write(folder, name, certificate, self._key)
@@ -65,7 +65,7 @@ class Authority:
         builder = (
             self._builder(x509.Name(attributes), key.public_key())
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(signs_certificates=False), critical=True)
+            .add_extension(usage(signs_certificates=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         )
         if hosts:
@@ -115,7 +115,8 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+def usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    """What a key may be used for."""
     return x509.KeyUsage(
         digital_signature=True,
         content_commitment=False,

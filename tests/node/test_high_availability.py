@@ -7,6 +7,7 @@ unit is killed here: until Kubernetes takes one out of the Service, reviews stil
 
 from __future__ import annotations
 
+import base64
 import secrets
 import shutil
 import zipfile
@@ -17,13 +18,15 @@ from pathlib import Path
 import lab
 import lab.juju
 import pytest
-from lab import meshed
+from lab import meshed, pki
 from lab.creation import Creation, Stream
-from lab.deployed import owned, serving
+from lab.deployed import owned, owner, serving
 from lab.fixtures import await_account
-from lab.juju import Outcome
+from lab.juju import Outcome, Relation
+from lab.pki import Provider
 from lightkube import Client
 from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
 from lightkube.resources.core_v1 import Namespace
 
 SOON = 400
@@ -42,6 +45,8 @@ class Story:
         kinds: what the charm owned before and after the upgrade, and without a unit.
         serving: how many units were behind the Service after each scene.
         leaders: who led after each scene.
+        providers: of certificates: one, and the one after it.
+        trusted: the issuers whom the API server trusts after each scene.
         blocked: the status with a bad option.
         hooks: how the dispatches of each of the three units went.
         left: what was left after the removal.
@@ -52,6 +57,8 @@ class Story:
     kinds: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     serving: dict[str, int] = field(default_factory=dict[str, int])
     leaders: dict[str, str] = field(default_factory=dict[str, str])
+    providers: tuple[Provider, Provider] = field(default_factory=lambda: (Provider(), Provider()))
+    trusted: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     blocked: tuple[str, str] = ("", "")
     hooks: dict[str, list[Outcome]] = field(default_factory=dict[str, list[Outcome]])
     left: set[str] = field(default_factory=set[str])
@@ -69,7 +76,7 @@ def next_revision(charm: Path, folder: Path) -> Path:
 def story(
     request: pytest.FixtureRequest, cluster: lab.Cluster, client: Client, charm: Path
 ) -> Iterator[Story]:
-    """1 unit, 3, another leader, a bad option, a new pod, the next revision, 1, 0, 1, none."""
+    """1 unit, 3, certificates, another leader, a new pod, the next revision, 1, 0, 1, none."""
     selected = f"available-{secrets.token_hex(3)}"
     client.create(Namespace(metadata=ObjectMeta(name=selected, labels={"test": selected})))
     await_account(client, selected)
@@ -93,20 +100,42 @@ def story(
 
 
 def play(client: Client, app: lab.juju.App, upgrade: Path, creating: Callable[[], Stream]) -> Story:
-    story = Story()
+    story, related = Story(), list[Relation]()
 
     def bad_option() -> None:
         app.configure(quit_grace=-1)
         app.settle()
         story.blocked = app.status()
 
+    first, second = story.providers
+
+    def certificates() -> None:
+        related.append(app.integrate("certificates", "pki"))
+        app.settle()
+        issue(first)
+
+    def issue(provider: Provider) -> None:
+        asked = [each for unit in app.units for each in pki.requests(related[0].data(unit.name))]
+        related[0].update(pki.databag(*map(provider.issue, asked)))
+        await_trusted(lambda: trusted(client, app) == {provider.ca})
+
+    def no_certificates() -> None:
+        related[0].remove()
+        await_trusted(lambda: not trusted(client, app) & {first.ca, second.ca})
+
+    def await_trusted(changed: Callable[[], bool]) -> None:
+        lab.until(changed, timeout=SOON, what="the API server to trust who issues now")
+
     scenes = {
         "3 units": lambda: app.scale(3),
+        "certificates": certificates,
         "another leader": lambda: app.elect(2),
         "a bad option": bad_option,
         "a good option": lambda: app.configure(quit_grace=0),
+        "another issuer": lambda: issue(second),
         "a new pod": lambda: app.replace_pod(2),
         "the next revision": lambda: app.refresh(upgrade),
+        "no certificates": no_certificates,
         "1 unit": lambda: app.scale(1),
     }
     with creating() as stream:
@@ -119,6 +148,7 @@ def play(client: Client, app: lab.juju.App, upgrade: Path, creating: Callable[[]
             story.made[name] = stream.creations[seen:]
             story.serving[name] = len(serving(client, app))
             story.leaders[name] = app.leader.name
+            story.trusted[name] = trusted(client, app)
             if name == "the next revision":
                 story.hooks = {unit.name: [*unit.history] for unit in app.units}
         story.kinds["at the end"] = owned(client, app)
@@ -141,6 +171,14 @@ def await_changes(app: lab.juju.App, stream: Stream) -> None:
         timeout=SOON,
         what=f"pods to be changed: {app.status()}",
     )
+
+
+def trusted(client: Client, app: lab.juju.App) -> set[str]:
+    """The issuers in the caBundle of the webhook."""
+    (found,) = client.list(MutatingWebhookConfiguration, labels=owner(app))
+    bundles = {webhook.clientConfig.caBundle or "" for webhook in found.webhooks or ()}
+    certificates = base64.b64decode(bundles.pop()).decode().split("-----BEGIN")
+    return {f"-----BEGIN{each.rstrip()}" for each in certificates[1:]}
 
 
 def is_changed(made: Creation) -> bool:
@@ -173,11 +211,14 @@ def test_no_pod_is_refused_while_the_last_unit_goes_and_the_first_one_comes(stor
 def test_every_unit_serves(story: Story) -> None:
     assert story.serving == {
         "3 units": 3,
+        "certificates": 3,
         "another leader": 3,
         "a bad option": 3,
         "a good option": 3,
+        "another issuer": 3,
         "a new pod": 3,
         "the next revision": 3,
+        "no certificates": 3,
         "1 unit": 1,
     }
 
@@ -187,6 +228,24 @@ def test_another_unit_leads_until_it_is_gone(story: Story) -> None:
         "istio-aux/2",
         "istio-aux/0",
     )
+
+
+def test_the_api_server_trusts_nobody_but_who_issues_now(story: Story) -> None:
+    """Also while another unit leads, in a new pod and in the next revision."""
+    first, second = ({provider.ca} for provider in story.providers)
+    own = story.trusted["3 units"]
+    assert story.trusted == {
+        "3 units": own,
+        "certificates": first,
+        "another leader": first,
+        "a bad option": first,
+        "a good option": first,
+        "another issuer": second,
+        "a new pod": second,
+        "the next revision": second,
+        "no certificates": own,
+        "1 unit": own,
+    }
 
 
 def test_a_bad_option_blocks_and_names_itself(story: Story) -> None:

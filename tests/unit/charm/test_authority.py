@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import ops
 import pytest
+from charmlibs.interfaces.tls_certificates import Certificate
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
 from ops import testing
 from scenario import mocking
 
 import certificates
 from certificates import Authority, Leaf
 
-from . import pki
 from .apiserver import ApiServer
 from .conftest import ROOT, Unit
 from .test_certificates import handshake
@@ -44,6 +46,27 @@ def bundle(api: ApiServer) -> set[str]:
     return set(certificates.parse_bundle(trusted(api)))
 
 
+def aged(age: timedelta, life: timedelta) -> Authority:
+    """An authority of the charm's that was made some time ago."""
+    now = datetime.now(UTC)
+    made = certificates.make_authority("istio-aux", "kubeflow")
+    parsed = x509.load_pem_x509_certificate(made.certificate.encode())
+    key = serialization.load_pem_private_key(made.private_key.encode(), None)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(parsed.subject)
+        .issuer_name(parsed.issuer)
+        .public_key(parsed.public_key())
+        .serial_number(parsed.serial_number)
+        .not_valid_before(now - age)
+        .not_valid_after(now - age + life)
+    )
+    for extension in parsed.extensions:
+        builder = builder.add_extension(extension.value, extension.critical)
+    signed = builder.sign(key, hashes.SHA256())  # pyright: ignore[reportArgumentType] - its kind is wider
+    return Authority(Certificate(x509_object=signed).raw, made.private_key)
+
+
 def issuer(unit: Unit) -> str:
     return Leaf(unit.files["tls/tls.crt"], "").issuer
 
@@ -59,7 +82,7 @@ def fresh(new_unit: Unit) -> Unit:
 @pytest.fixture
 def aging(new_unit: Unit) -> Unit:
     """The unit; half of its authority's life is over, and the successor is stored."""
-    old = pki.aged(timedelta(days=400), certificates.AUTHORITY_VALIDITY)
+    old = aged(timedelta(days=400), certificates.AUTHORITY_VALIDITY)
     (secret,) = new_unit.state.secrets
     content = old.to_secret()
     replaced = dataclasses.replace(secret, latest_content=content, tracked_content=content)

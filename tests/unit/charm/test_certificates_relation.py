@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab import pki
+from lab.pki import YEAR, Provider
 from ops import testing
 
 import certificates
 from certificates import Leaf
 
-from . import pki
 from .conftest import Unit, active
-from .pki import YEAR, Provider
 from .test_authority import kept, trusted
 from .test_certificates import NAMES, handshake
 
@@ -28,6 +28,11 @@ def relation(unit: Unit) -> testing.Relation:
     (found,) = unit.state.get_relations("certificates")
     assert isinstance(found, testing.Relation)
     return found
+
+
+def asked(unit: Unit) -> list[str]:
+    """The unit's requests."""
+    return pki.requests(relation(unit).local_unit_data)
 
 
 def write(unit: Unit, data: dict[str, str]) -> Any:
@@ -62,18 +67,18 @@ def asking(unit: Unit) -> Unit:
 @pytest.fixture
 def provided(asking: Unit, provider: Provider) -> Unit:
     """The unit, which serves the provider's certificate and needs no other issuer."""
-    (request,) = pki.requests(relation(asking))
+    (request,) = asked(asking)
     write(asking, pki.databag(provider.issue(request)))
     settle(asking)
     return asking
 
 
 def test_the_unit_asks_for_the_names_of_its_service(asking: Unit) -> None:
-    (request,) = pki.requests(relation(asking))
-    asked = certificates.CertificateSigningRequest.from_string(request)
+    (request,) = asked(asking)
+    found = certificates.CertificateSigningRequest.from_string(request)
 
-    assert asked.sans_dns == set(NAMES)
-    assert len(asked.common_name) <= 64
+    assert found.sans_dns == set(NAMES)
+    assert len(found.common_name) <= 64
     assert "PRIVATE" not in str(relation(asking))
 
 
@@ -89,25 +94,25 @@ def test_until_it_is_issued_the_unit_serves_its_own(asking: Unit, tmp_path: Path
 def test_the_issuer_is_trusted_one_event_before_the_unit_serves(
     asking: Unit, provider: Provider
 ) -> None:
-    (request,) = pki.requests(relation(asking))
+    (request,) = asked(asking)
     before = served(asking)
 
     assert write(asking, pki.databag(provider.issue(request))) == active()
 
-    assert set(certificates.parse_bundle(trusted(asking.api))) == {before.issuer, provider.ca.raw}
+    assert set(certificates.parse_bundle(trusted(asking.api))) == {before.issuer, provider.ca}
     assert served(asking) == before
     assert asking.wakes
 
     asking.run()
 
-    assert served(asking).issuer == provider.ca.raw
+    assert served(asking).issuer == provider.ca
     assert not asking.wakes
 
 
 def test_in_the_end_the_api_server_trusts_the_provider_alone(
     provided: Unit, provider: Provider, tmp_path: Path
 ) -> None:
-    assert certificates.parse_bundle(trusted(provided.api)) == [provider.ca.raw]
+    assert certificates.parse_bundle(trusted(provided.api)) == [provider.ca]
     assert handshake(served(provided), trusted(provided.api), NAMES[2], tmp_path)
     assert provided.run() == active()
 
@@ -115,7 +120,7 @@ def test_in_the_end_the_api_server_trusts_the_provider_alone(
 def test_the_old_issuer_stays_until_the_workload_serves_the_new_certificate(
     asking: Unit, provider: Provider, tmp_path: Path
 ) -> None:
-    (request,) = pki.requests(relation(asking))
+    (request,) = asked(asking)
     # What the workload has not read yet.
     asking.process.certificate = tmp_path / "old.crt"
     asking.process.certificate.write_text(served(asking).chain)
@@ -124,7 +129,7 @@ def test_the_old_issuer_stays_until_the_workload_serves_the_new_certificate(
     write(asking, pki.databag(provider.issue(request)))
     settle(asking)
 
-    assert served(asking).issuer == provider.ca.raw
+    assert served(asking).issuer == provider.ca
     assert old in certificates.parse_bundle(trusted(asking.api))
 
 
@@ -144,8 +149,8 @@ def test_without_the_relation_the_unit_goes_back_to_its_own_authority(
     own = kept(provided).certificate
 
     provided.leave(relation(provided))
-    assert served(provided).issuer == provider.ca.raw
-    assert set(certificates.parse_bundle(trusted(provided.api))) == {own, provider.ca.raw}
+    assert served(provided).issuer == provider.ca
+    assert set(certificates.parse_bundle(trusted(provided.api))) == {own, provider.ca}
     others = {one for one in provided.state.relations if one.id != RELATION.id}
     provided.run(relations=others)
     settle(provided)
@@ -158,7 +163,7 @@ def test_a_renewed_certificate_of_the_same_issuer_is_served_at_once(
     provided: Unit, provider: Provider
 ) -> None:
     before = served(provided)
-    (request,) = pki.requests(relation(provided))
+    (request,) = asked(provided)
 
     write(provided, pki.databag(provider.issue(request)))
 
@@ -167,14 +172,14 @@ def test_a_renewed_certificate_of_the_same_issuer_is_served_at_once(
 
 
 def test_a_provider_with_a_new_root_is_followed(provided: Unit) -> None:
-    (request,) = pki.requests(relation(provided))
+    (request,) = asked(provided)
     new = Provider()
 
     write(provided, pki.databag(new.issue(request)))
     settle(provided)
 
-    assert served(provided).issuer == new.ca.raw
-    assert certificates.parse_bundle(trusted(provided.api)) == [new.ca.raw]
+    assert served(provided).issuer == new.ca
+    assert certificates.parse_bundle(trusted(provided.api)) == [new.ca]
 
 
 Change = Callable[[dict[str, Any]], dict[str, Any]]
@@ -186,7 +191,7 @@ UNUSABLE: dict[str, tuple[Change, str]] = {
     "a certificate that is no PEM": (lambda _: {"certificate": "no"}, "cannot be read"),
     "an issuer of another type": (lambda _: {"ca": 7}, "waiting for the certificate"),
     "another issuer": (
-        lambda _: {"ca": Provider().ca.raw, "chain": []},
+        lambda _: {"ca": Provider().ca, "chain": []},
         "the certificate of pki is refused",
     ),
     "an issuer that is no authority": (
@@ -215,7 +220,7 @@ def test_what_cannot_be_used_changes_nothing_but_the_status(
 ) -> None:
     change, said = UNUSABLE[case]
     before, bundle = served(provided), trusted(provided.api)
-    (request,) = pki.requests(relation(provided))
+    (request,) = asked(provided)
     entry = provider.issue(request)
 
     status = write(provided, pki.databag({**entry, **change(entry)}))
@@ -238,7 +243,7 @@ def test_a_certificate_that_the_api_server_would_refuse_is_not_served(
     issued: dict[str, Any], asking: Unit, provider: Provider
 ) -> None:
     before = served(asking)
-    (request,) = pki.requests(relation(asking))
+    (request,) = asked(asking)
 
     status = write(asking, pki.databag(provider.issue(request, **issued)))
 
@@ -265,7 +270,7 @@ def test_a_databag_of_anything_ends_no_hook_in_an_error(text: str, provided: Uni
 
 
 def test_a_denied_request_is_in_the_status(asking: Unit) -> None:
-    (request,) = pki.requests(relation(asking))
+    (request,) = asked(asking)
     error = {"code": 102, "name": "DOMAIN_NOT_ALLOWED", "message": "no .svc\nhere"}
 
     status = write(asking, {"request_errors": json.dumps([{"csr": request, "error": error}])})
@@ -278,11 +283,11 @@ def test_a_denied_request_is_in_the_status(asking: Unit) -> None:
 def test_before_a_certificate_ends_that_nobody_renewed_the_own_authority_takes_over(
     asking: Unit, provider: Provider
 ) -> None:
-    (request,) = pki.requests(relation(asking))
+    (request,) = asked(asking)
     short = provider.issue(request, life=timedelta(days=100), age=timedelta(days=94))
     write(asking, pki.databag(short))
     settle(asking)
-    assert served(asking).issuer == provider.ca.raw
+    assert served(asking).issuer == provider.ca
 
     late = provider.issue(request, life=timedelta(days=100), age=timedelta(days=96))
     leaf = Leaf(f"{late['certificate']}\n{late['ca']}\n", served(asking).private_key)

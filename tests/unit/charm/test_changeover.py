@@ -18,6 +18,8 @@ from typing import Any
 import httpx2
 import pytest
 import yaml
+from lab import pki
+from lab.pki import Provider
 from ops import testing
 
 import certificates
@@ -25,10 +27,8 @@ import workload
 from certificates import Leaf
 from charm import IstioAuxCharm
 
-from . import pki
 from .apiserver import ApiServer
 from .conftest import ROOT, Unit, Workload
-from .pki import Provider
 from .test_authority import LABEL, bundle
 
 NAMES = certificates.service_names("istio-aux", "kubeflow")
@@ -133,7 +133,8 @@ class Application:
             if self.provider:
                 relation = present[0] if present else testing.Relation("certificates")
                 assert isinstance(relation, testing.Relation)
-                answers = [self.provider.issue(asked) for asked in pki.requests(relation)]
+                asking = pki.requests(relation.local_unit_data)
+                answers = [self.provider.issue(asked) for asked in asking]
                 answers = [{**one, "revoked": self.refuses} for one in answers]
                 kept.add(dataclasses.replace(relation, remote_app_data=pki.databag(*answers)))
             unit.state = dataclasses.replace(unit.state, relations=kept)
@@ -184,8 +185,8 @@ def test_no_unit_ever_serves_what_the_api_server_does_not_trust(application: App
     app.settle()
     app.relate()  # The provider answers what has been asked meanwhile.
     app.settle()
-    assert bundle(app.api) == {app.provider.ca.raw}
-    assert {app.served(number).issuer for number in range(3)} == {app.provider.ca.raw}
+    assert bundle(app.api) == {app.provider.ca}
+    assert {app.served(number).issuer for number in range(3)} == {app.provider.ca}
 
 
 def change(app: Application, number: int) -> None:

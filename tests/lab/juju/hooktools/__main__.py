@@ -9,7 +9,7 @@ from .arguments import Call, Tool
 from .context import Context, ToolError
 
 # Plain answers, whatever --format says; the rest is JSON.
-PLAIN = frozenset({"resource-get", "secret-add"})
+PLAIN = frozenset({"resource-get", "secret-add", "secret-ids"})
 
 
 def not_emulated(context: Context, call: Call) -> None:

@@ -177,9 +177,10 @@ def secret_revoke(context: Context, call: Call) -> None:
     ]
 
 
-def secret_ids(context: Context, call: Call) -> list[str]:
-    """List the secrets that the unit may change."""
-    return [name for name, secret in context.state["secrets"].items() if owns(context, secret)]
+def secret_ids(context: Context, call: Call) -> str:
+    """List the secrets that the unit may change, one a line: the format `smart` of a list."""
+    secrets = context.state["secrets"].items()
+    return "\n".join(name for name, secret in secrets if owns(context, secret))
 
 
 TOOLS = {
@@ -190,5 +191,5 @@ TOOLS = {
     "secret-remove": Tool(secret_remove, "--revision"),
     "secret-grant": Tool(secret_grant, "--relation -r --unit"),
     "secret-revoke": Tool(secret_revoke, "--relation -r --app --unit"),
-    "secret-ids": Tool(secret_ids, "--format"),
+    "secret-ids": Tool(secret_ids),
 }
