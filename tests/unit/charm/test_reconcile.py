@@ -1,10 +1,9 @@
-"""Every event leads the unit to the same state, and a second one changes nothing."""
+"""What a unit owns in the cluster, and when its workload restarts."""
 
 from __future__ import annotations
 
 import dataclasses
 
-import pytest
 import yaml
 from ops import pebble, testing
 
@@ -23,104 +22,6 @@ STANDING = [
     "ValidatingAdmissionPolicy",
     "ValidatingAdmissionPolicyBinding",
 ]
-
-EVENTS = {
-    "install": lambda unit: unit.on.install(),
-    "start": lambda unit: unit.on.start(),
-    "upgrade": lambda unit: unit.on.upgrade_charm(),
-    "config changed": lambda unit: unit.on.config_changed(),
-    "update status": lambda unit: unit.on.update_status(),
-    "leader elected": lambda unit: unit.on.leader_elected(),
-    "pebble ready": lambda unit: unit.on.pebble_ready(unit.container),
-    "peers created": lambda unit: unit.on.relation_created(unit.state.get_relations("peers")[0]),
-    "peers changed": lambda unit: unit.on.relation_changed(
-        unit.state.get_relations("peers")[0], remote_unit=1
-    ),
-}
-
-
-@pytest.mark.parametrize("event", EVENTS)
-def test_any_event_reaches_the_goal(event: str, new_unit: Unit) -> None:
-    assert new_unit.run(EVENTS[event](new_unit)) == active()
-
-    assert new_unit.api.kinds() == sorted([*STANDING, "MutatingWebhookConfiguration"])
-    assert set(new_unit.files) == {
-        "applications",
-        "config.yaml",
-        "kubeconfig",
-        "tls/tls.crt",
-        "tls/tls.key",
-        "token",
-    }
-    assert new_unit.state.workload_version == "1.2.3"
-    assert new_unit.state.opened_ports == {testing.TCPPort(8443)}
-    service = new_unit.container.service_statuses["istio-aux"]
-    assert service is pebble.ServiceStatus.ACTIVE
-
-
-@pytest.mark.parametrize("event", EVENTS)
-def test_a_second_event_changes_nothing(event: str, unit: Unit) -> None:
-    objects, before, status = dict(unit.api.objects), unit.container, unit.state.unit_status
-    files = {path: path.stat().st_mtime_ns for path in unit.etc.rglob("*")}
-    unit.api.calls.clear()
-
-    assert unit.run(EVENTS[event](unit)) == status
-
-    assert unit.api.objects == objects
-    assert not [call for call in unit.api.writes if not call.startswith("PATCH")]
-    assert {path: path.stat().st_mtime_ns for path in unit.etc.rglob("*")} == files
-    assert unit.container.plan == before.plan
-    assert unit.container.layers == before.layers
-    assert [s._latest_revision for s in unit.state.secrets] == [1]
-
-
-def test_every_event_is_either_reconciled_or_left_out_on_purpose(
-    new_unit: Unit,
-) -> None:
-    left_out = {
-        "collect_app_status": "units report for themselves",
-        "collect_metrics": "never sent to this charm",
-        "collect_unit_status": "has a handler of its own",
-        "leader_settings_changed": "deprecated; peers changed replaces it",
-        "post_series_upgrade": "machines only",
-        "pre_series_upgrade": "machines only",
-        "remove": "has a handler of its own",
-        "secret_expired": "the library of the relation certificates renews what expires",
-        "secret_remove": "has a handler of its own",
-        "secret_rotate": "no secret of ours has a rotation",
-        "stop": "has a handler of its own",
-        "peers_relation_broken": "the application is going",
-        "peers_relation_departed": "what a unit needed may stay until the next event",
-        "peers_relation_joined": "a unit is counted once it has published something",
-        "certificates_relation_departed": "nothing depends on its units",
-        "certificates_relation_joined": "nothing depends on its units",
-        "istio_pilot_relation_departed": "nothing depends on its units",
-        "istio_pilot_relation_joined": "nothing depends on its units",
-        "istio_metadata_relation_departed": "nothing depends on its units",
-        "istio_metadata_relation_joined": "nothing depends on its units",
-        "metrics_endpoint_relation_departed": "nothing depends on its units",
-        "metrics_endpoint_relation_joined": "nothing depends on its units",
-        "grafana_dashboard_relation_departed": "nothing depends on its units",
-        "grafana_dashboard_relation_joined": "nothing depends on its units",
-        "logging_relation_joined": "an endpoint comes with changed",
-        "service_mesh_relation_departed": "nothing depends on its units",
-        "service_mesh_relation_joined": "nothing depends on its units",
-        "sidecar_relation_departed": "nothing depends on its units",
-        "sidecar_relation_joined": "nothing depends on its units",
-    }
-    with new_unit.ctx(new_unit.on.update_status(), new_unit.state) as manager:
-        reconciled = {
-            kind
-            for _, method, _, kind in manager.charm.framework._observers
-            if method == "_reconcile"
-        }
-        known = {
-            name
-            for name in manager.charm.on.events()
-            if name != "commit" and not name.endswith(("pre_commit", "action"))
-        }
-    assert reconciled | set(left_out) >= known
-    assert not reconciled & set(left_out)
 
 
 def test_changed_settings_restart_the_workload(unit: Unit) -> None:

@@ -109,20 +109,6 @@ def test_a_failure_that_passes_is_waited_for(
     assert isinstance(unit.run(), testing.ActiveStatus)
 
 
-def test_a_workload_that_does_not_answer_is_waited_for(unit: Unit) -> None:
-    unit.process.running = False
-
-    assert unit.run() == testing.WaitingStatus(
-        "workload: no answer at http://localhost:8080: connection refused"
-    )
-
-
-def test_a_workload_that_is_not_ready_names_what_is_missing(unit: Unit) -> None:
-    unit.process.missing = ["the list of pods", "the list of namespaces"]
-
-    assert unit.run() == testing.WaitingStatus("workload: the list of pods; the list of namespaces")
-
-
 def test_stuck_pods_are_named_and_the_rest_counted(unit: Unit) -> None:
     unit.process.namespaces = ["team-a"]
     unit.process.stuck = [{"namespace": "team-a", "name": f"worker-{n}"} for n in range(5)]
@@ -185,15 +171,6 @@ def test_the_status_reports_the_workloads_answer(
     vars(unit.process).update(answer)
 
     assert unit.run() == active(said)
-
-
-def test_a_follower_waits_for_the_authority_of_its_leader(new_unit: Unit) -> None:
-    unpublished = {testing.PeerRelation("peers")}
-
-    assert new_unit.run(
-        leader=False, secrets=set(), relations=unpublished
-    ) == testing.WaitingStatus("waiting for the leader's certificate authority")
-    assert not new_unit.api.writes
 
 
 def test_of_several_problems_the_status_shows_the_first_to_solve(new_unit: Unit) -> None:

@@ -1,0 +1,391 @@
+"""Every event leads to the same state, a second one changes nothing, relations do not mix."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import pytest
+from lab.pki import Provider
+from ops import pebble, testing
+
+from .conftest import Unit, active
+from .test_authority import DOWN, fail
+from .test_cos import DASHBOARD, METRICS, URL, logs_to, loki
+from .test_istio_relations import METADATA, PILOT
+from .test_readiness import woken
+from .test_reconcile import STANDING
+from .test_service_mesh import MESH, SAID, policies
+from .test_sidecar_relation import TENSORBOARD, named
+
+CERTIFICATES = testing.Relation("certificates", remote_app_name="pki")
+LOGGING = loki({0: URL})
+RELATIONS: dict[str, testing.Relation] = {
+    relation.endpoint: relation
+    for relation in (
+        PILOT, METADATA, TENSORBOARD, MESH, CERTIFICATES, METRICS, DASHBOARD, LOGGING,
+    )
+}  # fmt: skip
+
+# The events that nothing has to be done for, with the reason.
+LEFT_OUT = {
+    "collect_app_status": "units report for themselves",
+    "collect_metrics": "never sent to this charm",
+    "leader_settings_changed": "deprecated; peers changed replaces it",
+    "post_series_upgrade": "machines only",
+    "pre_series_upgrade": "machines only",
+    "secret_expired": "the library of the relation certificates renews what expires",
+    "secret_rotate": "no secret of ours has a rotation",
+    "peers_relation_broken": "the application is going",
+    "peers_relation_departed": "what a unit needed may stay until the next event",
+    "peers_relation_joined": "a unit is counted once it has published something",
+    "logging_relation_joined": "an endpoint comes with changed",
+    **{
+        f"{endpoint.replace('-', '_')}_relation_{what}": "nothing depends on its units"
+        for endpoint in RELATIONS
+        for what in ("joined", "departed")
+        if endpoint != "logging"
+    },
+}
+# Those with a handler of their own, and their tests.
+OTHERWISE = {
+    "collect_unit_status": "test_status.py",
+    "remove": "test_removal.py",
+    "stop": "test_removal.py",
+}
+
+
+def secret_changed(unit: Unit) -> Any:
+    """Of a secret of somebody else: to a unit that leads, Juju sends it for no other."""
+    theirs = testing.Secret({"some": "thing"}, label="theirs")
+    own = {one for one in unit.state.secrets if one.owner}
+    unit.state = dataclasses.replace(unit.state, secrets={*own, theirs})
+    return unit.on.secret_changed(theirs)
+
+
+def secret_remove(unit: Unit) -> Any:
+    (secret,) = (one for one in unit.state.secrets if one.owner)
+    return unit.on.secret_remove(secret, revision=7)
+
+
+def of_check(what: str) -> Callable[[Unit], Any]:
+    """Once there is a plan."""
+
+    def make(unit: Unit) -> Any:
+        if not unit.container.check_infos:
+            unit.run()
+        (check, *_) = unit.container.check_infos
+        return getattr(unit.on, f"pebble_check_{what}")(unit.container, check)
+
+    return make
+
+
+def of_relation(endpoint: str, what: str) -> Callable[[Unit], Any]:
+    def make(unit: Unit) -> Any:
+        (relation,) = unit.state.get_relations(endpoint)
+        more = {"remote_unit": 1} if endpoint == "peers" and what == "changed" else {}
+        return getattr(unit.on, f"relation_{what}")(relation, **more)
+
+    return make
+
+
+EVENTS: dict[str, Callable[[Unit], Any]] = {
+    **{
+        name: lambda unit, name=name: getattr(unit.on, name)()
+        for name in (
+            "install", "start", "upgrade_charm",
+            "config_changed", "update_status", "leader_elected",
+        )
+    },
+    "secret_changed": secret_changed,
+    "secret_remove": secret_remove,
+    "istio_aux_pebble_ready": lambda unit: unit.on.pebble_ready(unit.container),
+    "istio_aux_pebble_check_failed": of_check("failed"),
+    "istio_aux_pebble_check_recovered": of_check("recovered"),
+    "istio_aux_pebble_custom_notice": woken,
+    "peers_relation_created": of_relation("peers", "created"),
+    "peers_relation_changed": of_relation("peers", "changed"),
+    **{
+        f"{endpoint.replace('-', '_')}_relation_{what}": of_relation(endpoint, what)
+        for endpoint in RELATIONS
+        for what in ("created", "changed", "broken")
+    },
+    "logging_relation_departed": of_relation("logging", "departed"),
+}  # fmt: skip
+
+
+def test_every_event_is_in_the_table_or_left_out_on_purpose(new_unit: Unit) -> None:
+    with new_unit.ctx(new_unit.on.update_status(), new_unit.state) as manager:
+        reconciled = {
+            kind
+            for _, method, _, kind in manager.charm.framework._observers
+            if method in {"_reconcile", "_on_secret_remove"}
+        }
+        known = {
+            name
+            for name in manager.charm.on.events()
+            if name != "commit" and not name.endswith(("pre_commit", "action"))
+        }
+    assert reconciled == EVENTS.keys()
+    assert reconciled | LEFT_OUT.keys() | OTHERWISE.keys() == known
+    assert not reconciled & LEFT_OUT.keys()
+
+
+def goal(unit: Unit) -> tuple[Any, ...]:
+    """What the charm makes of the cluster, of its container and of what it says."""
+    container = unit.container
+    files = {path: path.stat().st_mtime_ns for path in unit.etc.rglob("*")}
+    revisions = [s._latest_revision for s in unit.state.secrets]
+    said = (unit.state.unit_status, unit.state.workload_version, unit.state.opened_ports)
+    return dict(unit.api.objects), files, container.plan, container.layers, said, revisions
+
+
+def related(event: str, unit: Unit) -> Unit:
+    """The unit with the relation of the event."""
+    relations = {one for name, one in RELATIONS.items() if event.startswith(name.replace("-", "_"))}
+    relations |= unit.state.relations
+    unit.state = dataclasses.replace(unit.state, relations=relations)
+    return unit
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_each_event_alone_reaches_the_goal(event: str, new_unit: Unit) -> None:
+    """From nothing; config-changed finds nothing to do afterwards."""
+    unit = related(event, new_unit)
+
+    unit.run(EVENTS[event](unit))
+
+    assert isinstance(unit.state.unit_status, testing.ActiveStatus)
+    assert set(unit.api.kinds()) >= {*STANDING, "MutatingWebhookConfiguration"}
+    assert set(unit.files) == {
+        "applications",
+        "config.yaml",
+        "kubeconfig",
+        "tls/tls.crt",
+        "tls/tls.key",
+        "token",
+    }
+    assert unit.container.service_statuses["istio-aux"] is pebble.ServiceStatus.ACTIVE
+    reached = goal(unit)
+    if event.endswith("broken"):
+        forget(unit, event)
+    unit.run(unit.on.config_changed())
+    assert goal(unit) == reached
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_each_event_changes_nothing_the_second_time(event: str, new_unit: Unit) -> None:
+    unit = related(event, new_unit)
+    unit.run(EVENTS[event](unit))
+    reached = goal(unit)
+    unit.api.calls.clear()
+
+    unit.run(EVENTS[event](unit))
+
+    assert goal(unit) == reached
+    assert not [call for call in unit.api.writes if not call.startswith("PATCH")]
+
+
+def forget(unit: Unit, name: str) -> None:
+    """Take a relation out of the state, which is broken."""
+    kept = {
+        one
+        for one in unit.state.relations
+        if not name.replace("-", "_").startswith(one.endpoint.replace("-", "_"))
+    }
+    unit.state = dataclasses.replace(unit.state, relations=kept)
+
+
+def brought(unit: Unit) -> dict[str, Any]:
+    """What relations bring."""
+    return {
+        "root namespace": unit.settings.get("root-namespace"),
+        "applications": named(unit),
+        "policies for a mesh": len(policies(unit)),
+        "logs": logs_to(unit),
+        "written": {
+            one.endpoint: {*one.local_app_data, *one.local_unit_data} - OF_JUJU
+            for one in unit.state.relations
+            if one.endpoint in WRITTEN
+        },
+        "status": unit.state.unit_status,
+    }
+
+
+# What Juju writes itself.
+OF_JUJU = {"egress-subnets", "ingress-address", "private-address"}
+WRITTEN = {
+    "istio-pilot": {"_supported_versions"},
+    "sidecar": {"live", "meshed", "reason"},
+    "certificates": {"certificate_signing_requests"},
+    "metrics-endpoint": {
+        "scrape_jobs",
+        "scrape_metadata",
+        "alert_rules",
+        "prometheus_scrape_unit_address",
+        "prometheus_scrape_unit_name",
+    },
+    "grafana-dashboard": {"dashboards"},
+}
+DISAGREEMENT = testing.BlockedStatus(
+    "istio-pilot: root namespace kubeflow, istio-metadata: root namespace istio-system:"
+    " expected one control plane: remove one of these relations"
+)
+ROOTS = {"istio-pilot": "kubeflow", "istio-metadata": "istio-system"}
+
+
+def wanted(present: set[str]) -> dict[str, Any]:
+    """What those that are present bring, each whatever the others are."""
+    roots = sorted(ROOTS.keys() & present)
+    facts = {
+        "service-mesh": SAID,
+        "certificates": "; certificates: waiting for the certificate of pki",
+    }
+    return {
+        "root namespace": ROOTS[roots[0]] if len(roots) == 1 else None,
+        "applications": ["kubeflow/tensorboard"] if "sidecar" in present else [],
+        "policies for a mesh": len({"service-mesh"} & present),
+        "logs": {"loki/0": URL} if "logging" in present else {},
+        "written": {name: keys for name, keys in WRITTEN.items() if name in present},
+        "status": DISAGREEMENT
+        if len(roots) == 2
+        else active("".join(fact for name, fact in facts.items() if name in present)),
+    }
+
+
+@pytest.mark.parametrize("planes", [[], [PILOT], [METADATA], [PILOT, METADATA]])
+def test_every_combination_of_relations_brings_what_each_of_them_does(
+    planes: list[testing.Relation], unit: Unit
+) -> None:
+    """The six others come and go one at a time, until each combination was there."""
+    others = [one for one in RELATIONS.values() if one.endpoint not in ROOTS]
+    present = {one.endpoint for one in planes}
+    if planes:
+        unit.relate(*planes)
+    else:
+        unit.run()
+    assert brought(unit) == wanted(present)
+    for step in range(1, 2 ** len(others)):
+        # In a Gray code, the number of zeros at the end of the step's number says what changes.
+        relation = others[(step & -step).bit_length() - 1]
+        if relation.endpoint in present:
+            unit.leave(relation)
+            forget(unit, relation.endpoint)
+            present.remove(relation.endpoint)
+        else:
+            unit.relate(relation)
+            present.add(relation.endpoint)
+        assert brought(unit) == wanted(present), (step, relation.endpoint)
+
+
+def without_trust(unit: Unit) -> Any:
+    unit.api.denied = {"list clusterroles"}
+    return unit.run()
+
+
+def without_pebble(unit: Unit) -> Any:
+    unit.change_container(can_connect=False)
+    return unit.run()
+
+
+def without_api_server(unit: Unit) -> Any:
+    unit.api.failures = [httpx2.ConnectError("connection refused")]
+    return unit.run()
+
+
+def without_secrets(unit: Unit) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        fail(patch, "secret_get", DOWN)
+        return unit.run()
+
+
+def without_an_authority(unit: Unit) -> Any:
+    relations = {testing.PeerRelation("peers")}
+    return unit.run(leader=False, secrets=set(), relations=relations)
+
+
+def before_its_issuer_is_trusted(unit: Unit) -> Any:
+    """A new unit, of which the leader has not heard."""
+    (peers,) = unit.state.get_relations("peers")
+    noted = {**peers.local_app_data, "trusted-issuers": Provider().ca}
+    (unit.etc / "tls" / "tls.crt").unlink()
+    unit.change_container(layers={}, service_statuses={}, check_infos=frozenset())
+    return unit.run(leader=False, relations={testing.PeerRelation("peers", local_app_data=noted)})
+
+
+def with_an_answer(**said: Any) -> Callable[[Unit], Any]:
+    def run(unit: Unit) -> Any:
+        vars(unit.process).update(said)
+        return unit.run()
+
+    return run
+
+
+def without_istio(unit: Unit) -> Any:
+    unit.process.injectors, unit.process.injects = [], None
+    return unit.relate(PILOT)
+
+
+STATUSES: dict[str, tuple[Callable[[Unit], Any], testing.ActiveStatus | Any]] = {
+    "a bad option": (
+        lambda unit: unit.configure(quit="maybe"),
+        testing.BlockedStatus('quit: "maybe": expected on or dry-run or off'),
+    ),
+    "no trust": (
+        without_trust,
+        testing.BlockedStatus(
+            "Trust not granted: run `juju trust istio-aux --scope=cluster`"
+            " (list clusterroles.rbac.authorization.k8s.io)"
+        ),
+    ),
+    "two control planes": (lambda unit: unit.relate(PILOT, METADATA), DISAGREEMENT),
+    "no Pebble": (
+        without_pebble,
+        testing.WaitingStatus("waiting for Pebble in container istio-aux"),
+    ),
+    "no API server": (
+        without_api_server,
+        testing.WaitingStatus("Namespace kubeflow: Kubernetes API server: connection refused"),
+    ),
+    "no secrets": (
+        without_secrets,
+        testing.WaitingStatus(f"the secret with the certificate authority cannot be read: {DOWN}"),
+    ),
+    "no authority": (
+        without_an_authority,
+        testing.WaitingStatus("waiting for the leader's certificate authority"),
+    ),
+    "no certificate": (
+        before_its_issuer_is_trusted,
+        testing.WaitingStatus("waiting for a certificate that the API server trusts"),
+    ),
+    "no workload": (
+        with_an_answer(running=False),
+        testing.WaitingStatus("workload: no answer at http://localhost:8080: connection refused"),
+    ),
+    "a workload that starts": (
+        with_an_answer(missing=["the list of pods", "the list of namespaces"]),
+        testing.WaitingStatus("workload: the list of pods; the list of namespaces"),
+    ),
+    "no Istio": (
+        without_istio,
+        testing.WaitingStatus(
+            "waiting for Istio; 2 namespaces selected; not known yet whether Istio injects"
+        ),
+    ),
+    "the end": (
+        lambda unit: unit.remove("stop"),
+        testing.WaitingStatus("the unit is being removed"),
+    ),
+    "all is well": (lambda unit: unit.run(), active()),
+}
+
+
+@pytest.mark.parametrize("case", STATUSES)
+def test_the_status_says_what_stands_in_the_way(case: str, unit: Unit) -> None:
+    """And what an active unit has to say: test_status.py."""
+    change, status = STATUSES[case]
+
+    assert change(unit) == status
