@@ -27,6 +27,9 @@ from probe import STATUS_PORT
 METRICS: Final = "metrics-endpoint"
 DASHBOARD: Final = "grafana-dashboard"
 LOGGING: Final = "logging"
+# ops itself serves these two.
+TRACING: Final = "charm-tracing"
+CA: Final = "receive-ca-cert"
 ENDPOINTS: Final = (METRICS, DASHBOARD, LOGGING)
 
 _ROOT: Final = Path(__file__).parents[1]

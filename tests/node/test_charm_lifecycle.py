@@ -1,20 +1,17 @@
-"""The packed charm from deployment to removal: trust, readiness, several units, the last one."""
+"""The packed charm from deployment to removal: trust, readiness, removal by force."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import lab
 import lab.juju
 import pytest
 from lab import meshed
-from lab.deployed import ROOT, has_webhook, owned, serving
+from lab.deployed import ROOT, has_webhook, owned
 from lab.juju.image import Image, of_workload
 from lab.juju.root import Bind
 from lightkube import ApiError, Client
@@ -30,39 +27,17 @@ CAN_REFUSE_PODS = {
 }
 
 
-@dataclass(frozen=True)
-class Apps:
-    """The charm in two models."""
-
-    untrusted: lab.juju.App
-    twice: lab.juju.App
-
-
 @pytest.fixture(scope="module")
-def apps(cluster: lab.Cluster, charm: Path) -> Iterator[Apps]:
-    """Both deployed at once, and not settled: that is what takes its time."""
-    with contextlib.ExitStack() as stack:
-
-        def deploy(name: str, *, namespace: str = "", **options: Any) -> lab.juju.App:
-            model = lab.juju.Model(cluster, name, namespace=namespace)
-            return stack.enter_context(model).deploy(charm, **options)
-
-        yield Apps(
-            untrusted=deploy(f"model-{secrets.token_hex(3)}", trust=False),
-            # The model of a controller does not have the name of its namespace.
-            twice=deploy(
-                "controller",
-                namespace=f"controller-{secrets.token_hex(3)}",
-                trust=True,
-                units=2,
-                # Pods of these namespaces are no other application's business.
-                config={"admission": "webhook", "namespace-selector": "test=twice"},
-            ),
-        )
+def app(cluster: lab.Cluster, charm: Path) -> Iterator[lab.juju.App]:
+    """Deployed in a controller's model, whose namespace has another name; not settled."""
+    namespace = f"controller-{secrets.token_hex(3)}"
+    with lab.juju.Model(cluster, "controller", namespace=namespace) as model:
+        yield model.deploy(charm, trust=False)
 
 
-def test_without_trust_it_is_blocked_until_trust_is_granted(client: Client, apps: Apps) -> None:
-    app = apps.untrusted
+def test_without_trust_it_is_blocked_until_trust_is_granted(
+    client: Client, app: lab.juju.App
+) -> None:
     app.model.force_labels()
     app.settle()
     status, message = app.status()
@@ -76,10 +51,10 @@ def test_without_trust_it_is_blocked_until_trust_is_granted(client: Client, apps
 
 
 def test_the_webhook_configuration_waits_for_the_workload(
-    client: Client, charm: Path, apps: Apps, tmp_path: Path
+    client: Client, charm: Path, app: lab.juju.App, tmp_path: Path
 ) -> None:
     """Of an application that was removed, and is deployed again."""
-    model, name = apps.untrusted.model, apps.untrusted.name
+    model, name = app.model, app.name
     assert name not in model.apps
     app = model.deploy(
         charm, trust=True, images={CONTAINER: gated(tmp_path)}, config=CAN_REFUSE_PODS
@@ -96,11 +71,11 @@ def test_the_webhook_configuration_waits_for_the_workload(
 
 
 def test_a_model_that_goes_by_force_leaves_nothing_and_refuses_no_pod(
-    client: Client, apps: Apps, namespace: str
+    client: Client, app: lab.juju.App, namespace: str
 ) -> None:
     """No hook of the charm runs: neither for the application, which still stands, nor later."""
-    model = apps.untrusted.model
-    app = model.apps[apps.untrusted.name]
+    model = app.model
+    app = model.apps[app.name]
     assert has_webhook(client, app)
     client.patch(Namespace, namespace, {"metadata": {"labels": {"test": "refused"}}})
 
@@ -129,46 +104,6 @@ def answer(client: Client, namespace: str) -> str:
     except ApiError as error:
         return str(error)
     return ""
-
-
-def test_the_webhook_alone_changes_pods_where_it_is_asked_for(
-    client: Client, apps: Apps, namespace: str
-) -> None:
-    apps.twice.settle()
-    client.patch(Namespace, namespace, {"metadata": {"labels": {"test": "twice"}}})
-    pod = meshed.nameless(namespace, sidecar=None)
-
-    lab.until(
-        lambda: "started-with" in str(client.create(pod, dry_run=True)),
-        timeout=SOON,
-        what="the webhook to change pods",
-    )
-    assert "MutatingAdmissionPolicy" not in owned(client, apps.twice)
-
-
-def test_units_run_their_hooks_at_the_same_time(apps: Apps) -> None:
-    apps.twice.settle()
-    first, second = (unit.history for unit in apps.twice.units)
-    assert any(a.began < b.ended and b.began < a.ended for a in first for b in second)
-
-
-def test_every_unit_serves_and_only_the_last_takes_the_objects_away(
-    client: Client, apps: Apps
-) -> None:
-    app = apps.twice
-    app.settle()
-    assert [unit.ready() for unit in app.units] == [True, True]
-    assert serving(client, app) == {unit.address for unit in app.units}
-    workload = app.units[0].containers[CONTAINER].service_pid("istio-aux")
-    assert workload
-    app.remove_unit(0)
-    app.settle()
-    assert not Path("/proc", str(workload)).exists()
-    assert app.leader.name == "istio-aux/1"
-    assert app.status()[0] == "active", app.status()
-    assert has_webhook(client, app)
-    app.remove()
-    assert owned(client, app) == set()
 
 
 def gated(folder: Path) -> Image:

@@ -219,3 +219,36 @@ def test_a_pebble_that_refuses_the_target_stops_nothing(
     monkeypatch.setattr("ops.model.Container.add_layer", refuse)
 
     assert unit.relate(loki({0: URL})) == active()
+
+
+def tempo(url: str = "") -> testing.Relation:
+    """As the interface tracing v2 has it."""
+    receivers = [{"protocol": {"name": "otlp_http", "type": "http"}, "url": url}]
+    data = {"receivers": json.dumps(receivers)} if url else {}
+    return testing.Relation("charm-tracing", remote_app_name="tempo", remote_app_data=data)
+
+
+def test_ops_asks_tempo_for_an_endpoint_once_related(unit: Unit) -> None:
+    """Which URL comes is the business of ops."""
+    silent = tempo()
+
+    assert unit.relate(silent) == active()
+
+    assert app_data(unit, silent) == {"receivers": ["otlp_http"]}
+
+
+@pytest.mark.parametrize("text", ["{", "[7]", "[" * 100_000, json.dumps([{"url": 7}])])
+def test_an_endpoint_for_traces_that_cannot_be_read_stops_nothing(text: str, unit: Unit) -> None:
+    broken = dataclasses.replace(tempo(), remote_app_data={"receivers": text})
+
+    assert unit.relate(broken) == active()
+
+
+@pytest.mark.parametrize("text", ["{", "[7]", json.dumps({"certificates": "no PEM"})])
+def test_an_authority_of_tempo_that_cannot_be_read_stops_nothing(text: str, unit: Unit) -> None:
+    data = {"certificates": text, "version": "1"}
+    authority = testing.Relation(
+        "receive-ca-cert", remote_app_name="pki", remote_app_data=data, remote_units_data={0: data}
+    )
+
+    assert unit.relate(authority, tempo("https://tempo:4318")) == active()

@@ -49,6 +49,11 @@ LEFT_OUT = {
         if endpoint != "logging"
     },
 }
+LEFT_OUT |= {
+    f"{endpoint}_relation_{what}": "ops has handlers of its own"
+    for endpoint in ("charm_tracing", "receive_ca_cert")
+    for what in ("created", "joined", "changed", "departed", "broken")
+}
 # Those with a handler of their own, and their tests.
 OTHERWISE = {
     "collect_unit_status": "test_status.py",
@@ -120,8 +125,9 @@ def test_every_event_is_in_the_table_or_left_out_on_purpose(new_unit: Unit) -> N
     with new_unit.ctx(new_unit.on.update_status(), new_unit.state) as manager:
         reconciled = {
             kind
-            for _, method, _, kind in manager.charm.framework._observers
-            if method in {"_reconcile", "_on_secret_remove"}
+            for observer, method, _, kind in manager.charm.framework._observers
+            if observer == manager.charm.handle.path
+            and method in {"_reconcile", "_on_secret_remove"}
         }
         known = {
             name
