@@ -142,8 +142,7 @@ class IstioAuxCharm(ops.CharmBase):
             self._notes.silent = found.silent
             problem = objects.complete(client, inputs, found.problem)
         # Somebody else's webhook may refuse these, so they come last and block nothing.
-        unapplied = objects.admit_api_server(client, inputs, self.kubernetes_transport)
-        self._notes.unapplied = unapplied
+        self._notes.unapplied = objects.admit_api_server(client, inputs, self.kubernetes_transport)
         live = bool(self._answer and self._answer.live)
         labels = injectionlabels.ensure(client, inputs, live=live)
         if isinstance(labels, Problem):

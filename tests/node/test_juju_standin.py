@@ -1,7 +1,7 @@
 """The stand-in for Juju plays what real Juju does to a charm, here to the packed charm itself.
 
-Other scenes are in `test_charm_lifecycle.py` (removal by force), `test_high_availability.py` (hooks at
-the same time) and `test_outages.py` (a pod that is replaced).
+Other scenes are in `test_charm_lifecycle.py` (removal by force), `test_high_availability.py`
+(hooks at the same time) and `test_outages.py` (a pod that is replaced).
 """
 
 from __future__ import annotations

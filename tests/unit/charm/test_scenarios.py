@@ -13,7 +13,7 @@ from ops import pebble, testing
 
 from .conftest import Unit, active
 from .test_authority import DOWN, fail
-from .test_cos import DASHBOARD, METRICS, URL, logs_to, loki
+from .test_cos import DASHBOARD, METRICS, URL, logs_to, loki, tempo
 from .test_istio_relations import METADATA, PILOT
 from .test_readiness import woken
 from .test_reconcile import STANDING
@@ -22,10 +22,11 @@ from .test_sidecar_relation import TENSORBOARD, named
 
 CERTIFICATES = testing.Relation("certificates", remote_app_name="pki")
 LOGGING = loki({0: URL})
+TRACING = tempo("http://tempo:4318", "workload-tracing")
 RELATIONS: dict[str, testing.Relation] = {
     relation.endpoint: relation
     for relation in (
-        PILOT, METADATA, TENSORBOARD, MESH, CERTIFICATES, METRICS, DASHBOARD, LOGGING,
+        PILOT, METADATA, TENSORBOARD, MESH, CERTIFICATES, METRICS, DASHBOARD, LOGGING, TRACING,
     )
 }  # fmt: skip
 
@@ -211,6 +212,7 @@ def brought(unit: Unit) -> dict[str, Any]:
         "applications": named(unit),
         "policies for a mesh": len(policies(unit)),
         "logs": logs_to(unit),
+        "traces": unit.settings.get("traces-url"),
         "written": {
             one.endpoint: {*one.local_app_data, *one.local_unit_data} - OF_JUJU
             for one in unit.state.relations
@@ -234,6 +236,7 @@ WRITTEN = {
         "prometheus_scrape_unit_name",
     },
     "grafana-dashboard": {"dashboards"},
+    "workload-tracing": {"receivers"},
 }
 DISAGREEMENT = testing.BlockedStatus(
     "istio-pilot: root namespace kubeflow, istio-metadata: root namespace istio-system:"
@@ -254,6 +257,7 @@ def wanted(present: set[str]) -> dict[str, Any]:
         "applications": ["kubeflow/tensorboard"] if "sidecar" in present else [],
         "policies for a mesh": len({"service-mesh"} & present),
         "logs": {"loki/0": URL} if "logging" in present else {},
+        "traces": "http://tempo:4318" if "workload-tracing" in present else None,
         "written": {name: keys for name, keys in WRITTEN.items() if name in present},
         "status": DISAGREEMENT
         if len(roots) == 2
@@ -265,7 +269,7 @@ def wanted(present: set[str]) -> dict[str, Any]:
 def test_every_combination_of_relations_brings_what_each_of_them_does(
     planes: list[testing.Relation], unit: Unit
 ) -> None:
-    """The six others come and go one at a time, until each combination was there."""
+    """The others come and go one at a time, until each combination was there."""
     others = [one for one in RELATIONS.values() if one.endpoint not in ROOTS]
     present = {one.endpoint for one in planes}
     if planes:

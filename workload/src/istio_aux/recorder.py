@@ -7,6 +7,7 @@ a pod should see.
 from __future__ import annotations
 
 import logging
+import time
 from typing import Literal
 
 from istio_aux.core.annotations import IGNORE_CONTAINERS
@@ -17,6 +18,7 @@ from istio_aux.core.quit_state import STUCK_AFTER, End, PodState, QuitOutcome, T
 from istio_aux.core.repair import Restart
 from istio_aux.kube.events import Events
 from istio_aux.telemetry import NO_RUNG, Telemetry
+from istio_aux.traces import Span
 
 _log = logging.getLogger(__name__)
 
@@ -24,7 +26,7 @@ _LOGGED = 8  # Reasons of a pod that are not logged again; refusals may have man
 
 
 class Recorder:
-    """Sends to log, metrics and Events.
+    """Sends to log, metrics, traces and Events.
 
     Attributes:
         leading: whether this process leads; others send no Events.
@@ -127,6 +129,13 @@ class QuitRecorder(Recorder):
             logging.INFO, "quit", state.key,
             outcome=outcome, rung=rung, attempts=task.attempts, reason=end.reason,
         )  # fmt: skip
+        if self._telemetry.traces.on and task.began:
+            facts = {
+                "k8s.namespace.name": state.key.namespace, "k8s.pod.name": state.key.name,
+                "k8s.pod.uid": state.key.uid, "outcome": outcome, "rung": rung,
+                "attempts": task.attempts, "reason": end.reason,
+            }  # fmt: skip
+            self._telemetry.traces.add(Span("quit", task.began.timestamp(), time.time(), facts))
         if outcome in {QuitOutcome.EXITED, QuitOutcome.EXITED_NONZERO}:
             self._telemetry.quits_total += 1
             if end.after_payload is not None:

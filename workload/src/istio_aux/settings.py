@@ -78,6 +78,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     root_namespace: str | None = None
     applications: Path | None = None
     pebble_socket: Path | None = None
+    traces_url: str | None = None
     log_level: LogLevel = LogLevel.INFO
 
 
@@ -150,6 +151,11 @@ _address = _text(
     rf"\[?(.*?)\]?:({_PORT})",
     "HOST:PORT, such as 0.0.0.0:8443",
     lambda found: HostPort(found[1], int(found[2])),
+)
+_receiver = _text(
+    r"https?://[^\s/?#@]{1,300}(?:/[!-~]{0,300})?",
+    "a URL, such as http://tempo:4318",
+    lambda found: found[0],
 )
 
 
@@ -278,6 +284,11 @@ OPTIONS = {
     ),
     "pebble-socket": Option(
         _path, "Pebble's socket, which gets a custom notice of each change (default: no notices)"
+    ),
+    "traces-url": Option(
+        _receiver,
+        "base URL of an OTLP receiver, such as http://tempo:4318, which gets a span for each quit, "
+        "and for each review that the API server traces (default: no traces)",
     ),
     "log-level": Option(_one_of(LogLevel), "`debug`, `info`, `warning` or `error`"),
 }

@@ -19,6 +19,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from istio_aux.core.injectors import State
 from istio_aux.core.quit import Rung
+from istio_aux.traces import Traces
 
 # Exit 0, another exit code, the pod was gone first, or no quit was needed any more.
 QUIT_OUTCOMES = ("exited", "exited-nonzero", "gone", "superseded")
@@ -63,9 +64,10 @@ class Closed(StrEnum):
 
 
 class Telemetry:
-    """All metrics of one process, in a registry of their own."""
+    """All metrics of one process, in a registry of their own, and its traces."""
 
-    def __init__(self) -> None:
+    def __init__(self, traces: Traces | None = None) -> None:
+        self.traces = traces or Traces(None, {})
         registry = self._registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         GCCollector(registry=registry)

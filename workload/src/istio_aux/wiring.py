@@ -36,6 +36,7 @@ from istio_aux.repair import controller as repairing
 from istio_aux.repair.application_status import follow_applications
 from istio_aux.settings import Settings
 from istio_aux.telemetry import Telemetry
+from istio_aux.traces import Traces
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +65,10 @@ class Wiring:
         """
         self._settings, self._certificate = settings, certificate
         self.listening = False
-        self.telemetry = Telemetry()
+        served = settings.lease or ("", "istio-aux")
+        about = {"service.namespace": served[0], "service.name": served[1]}
+        about["service.instance.id"] = socket.gethostname()
+        self.telemetry = Telemetry(Traces(settings.traces_url, about))
         self.client = Client(credentials)
         # The capability is unknown until the injector is probed.
         self._start = Start(mode=settings.start_mode)
@@ -141,6 +145,8 @@ class Wiring:
             works["lease"] = self._lease.run
         if self._settings.renew_token:
             works["token"] = self._token.run
+        if self.telemetry.traces.on:
+            works["traces"] = self.telemetry.traces.run
         if file := self._settings.applications:
             works["applications"] = functools.partial(follow_applications, file, self._ask)
         if self._settings.pebble_socket:

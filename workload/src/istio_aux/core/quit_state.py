@@ -321,8 +321,13 @@ class Task:
     failures: int = 0  # Attempts without an effect, and requests that were refused.
     failure: str = ""
     exit: End | None = None  # By the newest state of the pod.
+    began: datetime | None = field(init=False)  # When that was due: the payload was finished.
     _answers: dict[Rung, str] = field(default_factory=dict[Rung, str])  # The last one comes last.
     _well: bool = False
+
+    def __post_init__(self) -> None:
+        """Keep the time, of which a later decision knows nothing."""
+        self.began = self.state.since or self.state.first_seen
 
     @property
     def rung(self) -> Rung | None:
