@@ -51,10 +51,16 @@ class World:
         namespace: str = "training",
         owners: list[dict[str, Any]] | None = None,
         others: Mapping[str, State] | None = None,
+        native: bool = False,
         **more: Any,
     ) -> None:
         """Create or change a pod; ``others`` are containers beside ``main``, by name."""
-        body = document({"istio-proxy": proxy, "main": main, **(others or {})}, **more)
+        sidecar: dict[str, State] = {"istio-proxy": proxy}
+        payload = {"main": main, **(others or {})}
+        if native:
+            body = document(payload, sidecars=sidecar, **more)
+        else:
+            body = document({**sidecar, **payload}, **more)
         body["metadata"].update(name=name, namespace=namespace, ownerReferences=owners or [])
         body["metadata"].pop("uid", None)
         await self.api.put("pods", body)

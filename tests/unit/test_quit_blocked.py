@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from istio_aux.core.policy import Policy
 from msgspec.structs import replace
 from unit.asynchronous import driven, until
 from unit.core.pods import RUNNING
@@ -69,3 +70,33 @@ async def test_a_blocked_pod_of_a_namespace_that_is_not_selected_is_not_reported
         await world.select("training")
         await until(world.controller.blocked, "that is noticed")
         await until(lambda: world.api.events, "the Event is there")
+
+
+IGNORING = Policy(ignore_containers=frozenset({"vault-agent"}))
+
+
+@driven
+async def test_a_pod_that_a_container_holds_without_its_proxy_is_named_and_tells_its_owner() -> (
+    None
+):
+    """`ignore-containers` frees the proxy. Somebody has to say what holds the pod then."""
+    async with cluster(limits=SOON, policy=IGNORING) as world:
+        await world.pod("job", proxy=ENDED, others={"vault-agent": RUNNING})
+        (held,) = await until(world.controller.blocked, "it is known")
+        assert held.by == ("vault-agent",)
+        assert "held by vault-agent (running)" in held.reason
+        (event,) = await until(lambda: world.api.events, "the Event")
+        assert (event["reason"], event["type"]) == ("PodHeld", "Normal")
+        assert event["note"].startswith("the pod is kept by vault-agent: ")
+        await world.pod("job", proxy=ENDED, others={"vault-agent": ENDED})
+        await until(lambda: world.controller.blocked() == [], "it is held no more")
+
+
+@driven
+async def test_of_pods_with_a_native_proxy_only_those_that_are_held_are_followed() -> None:
+    async with cluster(limits=SOON) as world:
+        for name, main in (("runs", RUNNING), ("hangs", ENDED)):
+            await world.pod(name, main, others={"collector": RUNNING}, native=True)
+        (held,) = await until(world.controller.blocked, "it is known")
+        assert (held.name, held.by) == ("hangs", ("collector",))
+        assert world.controller.watched == 1

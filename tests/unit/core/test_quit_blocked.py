@@ -66,3 +66,55 @@ def test_a_proxy_that_waits_for_its_start_is_not_blocked() -> None:
     decision = decide(pod)
     assert isinstance(decision, quitting.Wait)
     assert decision.blocked_by == ()
+
+
+def held(containers: dict[str, State], **fields: Any) -> tuple[str, ...]:
+    """What holds a pod whose proxy keeps it from nothing."""
+    decision = decide(job(containers, **fields))
+    assert isinstance(decision, quitting.Ignore), decision
+    assert all(f"{name} (" in decision.reason for name in decision.blocked_by)
+    return decision.blocked_by
+
+
+GONE = {"main": exited(0), "istio-proxy": exited(0)}
+NATIVE: dict[str, Any] = {"sidecars": {"istio-proxy": RUNNING}}
+IGNORING = {"annotations": {"istio-aux.io/ignore-containers": "vault-agent"}}
+
+
+def test_a_container_that_the_proxy_ignores_holds_the_pod_once_the_proxy_is_gone() -> None:
+    """`ignore-containers` frees the proxy, not the pod."""
+    assert held({**GONE, "vault-agent": RUNNING}, **IGNORING) == ("vault-agent",)
+    assert held({**GONE, "vault-agent": exited(0)}, **IGNORING) == ()
+
+
+def test_a_container_that_nobody_ends_holds_a_pod_with_a_native_proxy() -> None:
+    """Katib's collector waits for every process, also the proxy's (katib#2614)."""
+    collector = "metrics-logger-and-collector"
+    assert held({"main": exited(0), collector: RUNNING}, **NATIVE) == (collector,)
+    assert held({"main": exited(0), "vault-agent": RUNNING}, **NATIVE, **IGNORING) == (
+        "vault-agent",
+    )
+
+
+def test_nobody_holds_a_pod_whose_work_goes_on() -> None:
+    assert held({"main": RUNNING, "vault-agent": RUNNING}, **NATIVE) == ()
+    assert held({"main": exited(1), "b": RUNNING}, restart="OnFailure", **NATIVE) == ()
+    assert held({"main": RUNNING, "vault-agent": exited(0)}, **NATIVE, **IGNORING) == ()
+
+
+def test_nobody_holds_a_pod_that_ends_or_is_not_meant_to() -> None:
+    both = {"main": exited(0), "vault-agent": RUNNING}
+    assert held(both, deleting=True, **NATIVE) == ()
+    assert held(both, restart="Always", **NATIVE) == ()
+    assert held(both, phase="Failed", **NATIVE) == ()
+    assert held(both, phase="Unknown", **NATIVE) == ()
+
+
+def test_a_pod_without_a_proxy_is_none_of_our_business() -> None:
+    assert held({"main": exited(0), "vault-agent": RUNNING}) == ()
+
+
+def test_an_author_who_wants_the_proxy_to_stay_is_no_holder() -> None:
+    annotations = {"istio-aux.io/quit": "false"}
+    containers = {"main": exited(0), "istio-proxy": RUNNING, "vault-agent": RUNNING}
+    assert held(containers, annotations=annotations) == ()

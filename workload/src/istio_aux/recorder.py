@@ -103,10 +103,12 @@ class QuitRecorder(Recorder):
                 self._event(state.key, "Normal", "DeadProxyPodDeleted", note)
             case QuitOutcome.BLOCKED:
                 by = ", ".join(state.blocked_by)
-                note = f"{PROXY} is kept by {by}: {end.reason}"
-                if " " not in state.blocked_by[0]:  # No annotation or option: containers.
+                kept = state.verdict == "wait"
+                note = f"{PROXY if kept else 'the pod'} is kept by {by}: {end.reason}"
+                if kept and " " not in state.blocked_by[0]:  # No annotation or option: containers.
                     note += f"; annotation {IGNORE_CONTAINERS} names those that do not keep it"
-                if self._event_once(state, "Normal", "ProxyQuitBlocked", note):
+                event = "ProxyQuitBlocked" if kept else "PodHeld"
+                if self._event_once(state, "Normal", event, note):
                     self._log_pod(logging.INFO, "blocked", state.key, by=by, reason=end.reason)
             case QuitOutcome() as outcome:
                 self._quit(state, task, outcome, end)

@@ -112,7 +112,7 @@ def proxy_finding(pod: Pod, policy: Policy, now: datetime | None) -> Finding | N
             state = "stuck"
         case quitting.Report():
             state = "lost"
-        case quitting.Wait(blocked_by=by) if by:
+        case quitting.Wait(blocked_by=by) | quitting.Ignore(blocked_by=by) if by:
             state = "blocked"
         case _:
             return None

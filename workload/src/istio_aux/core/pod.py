@@ -235,6 +235,16 @@ class Pod(Struct, frozen=True):
         """Init containers that the kubelet keeps running beside the payload (KEP-753)."""
         return tuple(c for c in self.init_containers if c.restart_policy == "Always")
 
+    @property
+    def has_proxy(self) -> bool:
+        """Whether it has Istio's proxy beside the payload: a classic sidecar."""
+        return any(container.name == PROXY for container in self.containers)
+
+    @property
+    def has_native_proxy(self) -> bool:
+        """Whether Istio's proxy is a native sidecar."""
+        return any(container.name == PROXY for container in self.native_sidecars)
+
     def statuses(self) -> Iterator[ContainerStatus]:
         """Statuses of all containers, regular and init; names are unique within a pod."""
         yield from self.status.container_statuses or ()

@@ -57,10 +57,15 @@ class ContainerVerdict(Struct, frozen=True):
 
 
 class Decision(Struct, frozen=True, tag_field="action"):
-    """Common to all decisions: a reason for people, and a verdict on each container by name."""
+    """Common to all decisions: a reason for people, and a verdict on each container by name.
+
+    ``blocked_by`` names the containers that keep the pod from completing although another one is
+    finished already: usually sidecars that nobody ends.
+    """
 
     reason: str
     containers: Mapping[str, ContainerVerdict]
+    blocked_by: tuple[str, ...] = ()
 
     @property
     def action(self) -> str:
@@ -69,18 +74,16 @@ class Decision(Struct, frozen=True, tag_field="action"):
 
 
 class Ignore(Decision, frozen=True, tag="ignore"):
-    """Nothing to do, and no change to wait for."""
+    """Nothing to do about the proxy, and no change to wait for."""
 
 
 class Wait(Decision, frozen=True, tag="wait"):
     """The proxy is still needed; decide again when the pod changes, or at ``until`` if it is set.
 
-    ``blocked_by`` names the payload containers that may still run although another one is finished
-    already: usually sidecars that nobody ends.
+    What blocks the pod may also be an annotation or an option.
     """
 
     until: datetime | None = None
-    blocked_by: tuple[str, ...] = ()
 
 
 class Quit(Decision, frozen=True, tag="quit"):
@@ -131,7 +134,9 @@ def decide(
     """
     facts = _observe(pod, policy)
     if reason := next(_nothing_to_do(facts), None):
-        return Ignore(reason=reason, containers=facts.verdicts)
+        if holders := _holders(facts):
+            reason = f"{reason}; the pod is held by {_listed(holders)}"
+        return Ignore(reason=reason, containers=facts.verdicts, blocked_by=tuple(holders))
     if reason := next(_lost_proxy(facts), None):
         delete = policy.dead_proxy is DeadProxy.DELETE
         if delete and (obstacle := next(_keeps_lost_pod(facts), None)):
@@ -225,7 +230,7 @@ def _nothing_to_do(facts: _Facts) -> Iterator[str]:
         yield "the pod is being deleted"
     if pod.status.phase in {"Succeeded", "Failed"}:
         yield f"the pod is over: phase {pod.status.phase}"
-    if any(sidecar.name == PROXY for sidecar in pod.native_sidecars):
+    if pod.has_native_proxy:
         yield f"{PROXY} is a native sidecar: the kubelet ends it after the payload"
     elif PROXY not in facts.verdicts:
         yield f"the pod has no container {PROXY}"
@@ -286,6 +291,27 @@ def _blockers(facts: _Facts) -> tuple[str, ...]:
         return tuple(f"annotation {problem.annotation}" for problem in facts.overrides.problems)
     payload = [verdict for verdict in facts.verdicts.values() if verdict.role == "payload"]
     return tuple(facts.unfinished) if any(verdict.finished for verdict in payload) else ()
+
+
+def _holders(facts: _Facts) -> dict[str, str]:
+    """What keeps a pod whose proxy does not, or not any more: each container with why.
+
+    A native proxy waits for all containers, and one that has exited waits for none. In both cases
+    a container that nobody ends holds the pod, also one that the proxy ignores (katib#2614).
+    """
+    pod, verdicts = facts.pod, facts.verdicts
+    ends = pod.restart_policy != "Always" and pod.metadata.deletion_timestamp is None
+    if not ends or facts.restarting is not None or pod.status.phase != "Running":
+        return {}
+    if not (pod.has_native_proxy or facts.proxy_finished):
+        return {}
+    if not any(found.role == "payload" and found.finished for found in verdicts.values()):
+        return {}
+    return {
+        name: found.why
+        for name, found in verdicts.items()
+        if found.role != "sidecar" and not found.finished
+    }
 
 
 def _grace_ends(

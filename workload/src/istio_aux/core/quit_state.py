@@ -223,7 +223,7 @@ class PodState:
         self.node = shared(pod.spec.node_name or "")
         wait = decision if isinstance(decision, Wait) else None
         self.until = wait.until if wait else None
-        self.blocked_by = tuple(map(shared, wait.blocked_by)) if wait else ()
+        self.blocked_by = tuple(map(shared, decision.blocked_by))
         if self.asks_for != before:
             self.first_seen = now
         ended = quitting.since(pod, decision) if self.asks_for == "quit" else None

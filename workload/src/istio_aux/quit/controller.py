@@ -160,12 +160,14 @@ class Controller:
                 self.delete(key)
             return
         if state is None:
-            if all(container.name != PROXY for container in resource.containers):
+            if not (resource.has_proxy or resource.has_native_proxy):
                 return
             key = Key(shared(key.namespace), key.name, key.uid)
             state = self._states[key] = PodState(key)
         state.left = False
-        state.observe(resource, self._scope, self._clock())
+        decision = state.observe(resource, self._scope, self._clock())
+        # A native proxy needs nobody. Of its pods, only those that a container holds count.
+        state.left = resource.has_native_proxy and not decision.blocked_by
         self._steer(state)
 
     def delete(self, key: Key, _last: Pod | None = None) -> None:
