@@ -84,7 +84,7 @@ async def test_a_pod_that_a_container_holds_without_its_proxy_is_named_and_tells
         await world.pod("job", proxy=ENDED, others={"vault-agent": RUNNING})
         (held,) = await until(world.controller.blocked, "it is known")
         assert held.by == ("vault-agent",)
-        assert "held by vault-agent (running)" in held.reason
+        assert "held by vault-agent (running; ignored: option ignore-containers)" in held.reason
         (event,) = await until(lambda: world.api.events, "the Event")
         assert (event["reason"], event["type"]) == ("PodHeld", "Normal")
         assert event["note"].startswith("the pod is kept by vault-agent: ")

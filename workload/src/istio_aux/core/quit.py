@@ -56,7 +56,7 @@ class ContainerVerdict(Struct, frozen=True):
     why: str
 
 
-class Decision(Struct, frozen=True, tag_field="action"):
+class Decision(Struct, frozen=True, kw_only=True, tag_field="action"):
     """Common to all decisions: a reason for people, and a verdict on each container by name.
 
     ``blocked_by`` names the containers that keep the pod from completing although another one is
