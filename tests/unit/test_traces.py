@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from unit.hooked import post, review, serving
 from unit.quitting import cluster
 
 TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+ENDED = datetime(2026, 11, 21, 8, 16, 29, tzinfo=UTC)  # The payload, by `unit.core.pods`.
 CALLED = f"00-{TRACE}-{CALLER}-01"
 
 
@@ -184,4 +186,5 @@ async def test_a_quit_is_traced_from_the_end_of_the_payload() -> None:
     found = facts(span)
     assert (span["name"], found["outcome"], found["attempts"]) == ("quit", "exited", "1")
     assert (found["k8s.namespace.name"], found["k8s.pod.name"]) == ("training", "train")
+    assert int(span["startTimeUnixNano"]) == 1e9 * ENDED.timestamp()
     assert int(span["startTimeUnixNano"]) < int(span["endTimeUnixNano"])

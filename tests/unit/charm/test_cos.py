@@ -10,6 +10,7 @@ import socket
 from typing import Any
 
 import pytest
+from istio_aux.settings import OPTIONS
 from ops import pebble, testing
 
 from .conftest import Unit, active
@@ -291,3 +292,23 @@ def test_a_receiver_of_traces_that_cannot_be_used_changes_nothing(text: str, uni
 
     assert unit.relate(broken) == active()
     assert unit.settings == before
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://tempo:4318",
+        "https://10.1.0.7:4318/otlp/",
+        "ftp://tempo",
+        "http://a@tempo",
+        "http://",
+    ],
+)
+def test_charm_and_workload_accept_the_same_receivers_of_traces(url: str, unit: Unit) -> None:
+    unit.relate(tempo(url, "workload-tracing"))
+
+    try:
+        accepted = OPTIONS["traces-url"].read(url)
+    except ValueError:
+        accepted = None
+    assert unit.settings.get("traces-url") == accepted

@@ -2,6 +2,6 @@
 
 `serve` runs one process, `wiring` says which watches and controllers it has, and `serving` is the
 server of both ports. `settings` has all options, `status` what the status port answers, `telemetry`
-metrics and log, `traces` spans, `recorder` what the controllers report, `notices` how
-the charm is woken.
+metrics and log, `traces` spans, `recorder` what the controllers report, `notices` how the charm is
+woken.
 """

@@ -294,10 +294,10 @@ def _blockers(facts: _Facts) -> tuple[str, ...]:
 
 
 def _holders(facts: _Facts) -> dict[str, str]:
-    """What keeps a pod whose proxy does not, or not any more: each container with why.
+    """The containers that keep the pod from completing where the proxy does not, each with why.
 
-    A native proxy waits for all containers, and one that has exited waits for none. In both cases
-    a container that nobody ends holds the pod, also one that the proxy ignores (katib#2614).
+    The kubelet ends a native proxy after all containers, and a classic one may have exited already.
+    Then a container that nobody ends holds the pod, even if it is ignored (katib#2614).
     """
     pod, verdicts = facts.pod, facts.verdicts
     ends = pod.restart_policy != "Always" and pod.metadata.deletion_timestamp is None

@@ -326,7 +326,7 @@ class Task:
     _well: bool = False
 
     def __post_init__(self) -> None:
-        """Keep the time, of which a later decision knows nothing."""
+        """Remember when it began: the state forgets that with its next decision."""
         self.began = self.state.since or self.state.first_seen
 
     @property
