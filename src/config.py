@@ -17,6 +17,7 @@ CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "dead-proxy": ("report", "delete"),
     "failure-policy": ("Ignore", "Fail"),
     "log-level": ("debug", "info", "warning", "error"),
+    "peers": ("off", "direct"),
     "quit": ("on", "dry-run", "off"),
     "quit-via": ("auto", "exec", "port-forward"),
     "race-policy": ("report", "restart", "off"),
@@ -98,6 +99,7 @@ class Config:
 
     namespace_selector: str
     start_mode: str
+    peers: str
     admission: str
     quit: str
     quit_via: str

@@ -71,6 +71,7 @@ class Inputs:
             quit_via=self.config.quit_via,
             deletes=self.config.dead_proxy == "delete",
             start_mode=self.config.start_mode,
+            peers=self.config.peers,
             admission=self.admission,
             capability=self.capability,
             inject=self.applications(),

@@ -84,6 +84,7 @@ class Values:
     quit_via: str = "auto"  # And by these ways.
     deletes: bool = False  # It may delete pods without a proxy; needs `acts`.
     start_mode: str = "auto"
+    peers: str = "off"
     capability: str = "unknown"
     admission: Literal["webhook", "policy"] = "webhook"  # The webhook is always beside the policy.
     inject: tuple[Applications, ...] = ()  # One entry for each model.
@@ -176,11 +177,12 @@ def render_start_policy(values: Values) -> list[AnyResource]:
     """Return the MutatingAdmissionPolicy and its binding, nothing where the webhook works alone."""
     if values.admission != "policy":
         return []
-    conditions, mutation = rules.start_policy(values.start_mode, values.capability)
+    conditions, mutation = rules.start_policy(values.start_mode, values.capability, values.peers)
     return _render(
         "start.yaml.j2",
         values,
         conditions=conditions,
+        variables=rules.policy_variables(),
         mutation=mutation,
         annotations={CAPABILITY: values.capability},
         failure_policy=values.failure_policy,
@@ -193,7 +195,7 @@ def render_webhook(values: Values) -> list[AnyResource]:
     """Return the MutatingWebhookConfiguration."""
     beside_policy = values.admission == "policy"
     conditions = (
-        rules.webhook_conditions_beside_policy(values.start_mode, values.capability)
+        rules.webhook_conditions_beside_policy(values.start_mode, values.capability, values.peers)
         if beside_policy
         else rules.webhook_conditions()
     )

@@ -31,6 +31,13 @@ DATAPLANE: Final = "istio.io/dataplane-mode"
 # Istio's name for the container (istio inject.go ProxyContainerName).
 PROXY: Final = "istio-proxy"
 MODES: Final = ("auto", "native", "hold", "off")
+# Spelled as in `core/peers.py`, which explains each.
+PEERS: Final = "istio-aux.io/peers"
+INCLUDED: Final = "traffic.sidecar.istio.io/includeInboundPorts"
+EXCLUDED: Final = "traffic.sidecar.istio.io/excludeInboundPorts"
+JOBSET: Final = "jobset.sigs.k8s.io/jobset-name"
+OPERATOR: Final = "training.kubeflow.org/operator-name"
+MPI_OPERATOR: Final = "mpi-operator"
 # What cluster and Istio can do, as in the workload's `core/policy.py`.
 NATIVE: Final = "native"
 UNKNOWN: Final = "unknown"
@@ -40,6 +47,8 @@ UNKNOWN: Final = "unknown"
 # 50 * 317 + 60,000 * 4 leaves room for what is added. The webhook counts bytes.
 MAX_ANNOTATIONS: Final = 50
 MAX_CHARACTERS: Final = 60_000
+# The room is for 1,000; sorting more would take CEL long.
+MAX_PORTS: Final = 100
 
 _LABELS: Final = "object.metadata.labels"
 _ANNOTATIONS: Final = "object.metadata.annotations"
@@ -47,7 +56,13 @@ _HAS_ANNOTATIONS: Final = f"has({_ANNOTATIONS})"
 _UNKNOWN_START: Final = (
     f"'{START}' in {_ANNOTATIONS} && !({_ANNOTATIONS}['{START}'] in {json.dumps(MODES)})"
 )
+_UNKNOWN_PEERS: Final = (
+    f"'{PEERS}' in {_ANNOTATIONS} && !({_ANNOTATIONS}['{PEERS}'] in ['off', 'direct'])"
+)
+_TO_WARN_OF: Final = f"({_UNKNOWN_START} || {_UNKNOWN_PEERS})"
+_ENDS: Final = "object.spec.restartPolicy != 'Always'"
 _FIRST: Final = "object.spec.containers[0]"
+_VALUE: Final = "variables.ports.distinct().sort().map(p, string(p)).join(',')"
 
 
 def start_matches(app: str, selector: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,7 +112,9 @@ def policy_matches(app: str, selector: Mapping[str, Any]) -> dict[str, Any]:
     return matches
 
 
-def webhook_conditions_beside_policy(mode: str, capability: str = UNKNOWN) -> list[dict[str, str]]:
+def webhook_conditions_beside_policy(
+    mode: str, capability: str = UNKNOWN, peers: str = "off"
+) -> list[dict[str, str]]:
     """Return the `matchConditions` of the webhook that gets what the policy leaves.
 
     They judge the pod as it is, not who changed it: an API server may not know a new policy yet.
@@ -108,9 +125,10 @@ def webhook_conditions_beside_policy(mode: str, capability: str = UNKNOWN) -> li
         f" && !({_FIRST}.name == '{PROXY}' && has({_FIRST}.lifecycle))"
     )
     left = (
-        f"!{_HAS_ANNOTATIONS} ? {json.dumps(mode != 'off')}"
-        # The webhook warns the author of a start that does not exist.
-        f" : {_UNKNOWN_START}"
+        f"!{_HAS_ANNOTATIONS} ? {_bare_pod_lacks(mode, peers)}"
+        # The webhook warns the author of a value that does not exist.
+        f" : {_TO_WARN_OF}"
+        f" || !('{INJECTED}' in {_ANNOTATIONS}) && {_lacks_ports(peers)}"
         f" || {_active(mode)} && ("
         f"'{INJECTED}' in {_ANNOTATIONS} && ({_only_native()} || {misplaced})"
         f" || ({_native(mode, capability)} && !('{NATIVE_SIDECAR}' in {_ANNOTATIONS}) ? true"
@@ -120,8 +138,10 @@ def webhook_conditions_beside_policy(mode: str, capability: str = UNKNOWN) -> li
     return _as_conditions({**_POSSIBLE, "sidecar-wanted": _wanted(), "left-by-the-policy": left})
 
 
-def start_policy(mode: str, capability: str = UNKNOWN) -> tuple[list[dict[str, str]], str]:
-    """Return the policy's `matchConditions`, and its JSON patch: the start and the label.
+def start_policy(
+    mode: str, capability: str = UNKNOWN, peers: str = "off"
+) -> tuple[list[dict[str, str]], str]:
+    """Return the policy's `matchConditions`, and its JSON patch: the start, ports and the label.
 
     For conditions the API server converts pod and request once more, and without them it encodes
     and decodes each pod that the patch leaves as it is. So there are none where most pods change.
@@ -131,28 +151,51 @@ def start_policy(mode: str, capability: str = UNKNOWN) -> tuple[list[dict[str, s
         f"size({_ANNOTATIONS}) <= {MAX_ANNOTATIONS} && {_ANNOTATIONS}.map(key,"
         f" size({_ANNOTATIONS}[key])).sum() <= {MAX_CHARACTERS}"
     )
+    lacks_start = f"{_active(mode)} && !({_has_native(mode, capability)})"
     lacking = (
-        f"!{_HAS_ANNOTATIONS} ? {json.dumps(mode != 'off')}"
-        f" : {_active(mode)} && !('{INJECTED}' in {_ANNOTATIONS})"
-        f" && !('{CONFIG}' in {_ANNOTATIONS})"
-        f" && !({_has_native(mode, capability)}) && {small}"
+        f"!{_HAS_ANNOTATIONS} ? {_bare_pod_lacks(mode, peers)}"
+        f" : !('{INJECTED}' in {_ANNOTATIONS}) && !('{CONFIG}' in {_ANNOTATIONS})"
+        f" && ({lacks_start} || {_lacks_ports(peers)}) && {small}"
     )
     due = {**_POSSIBLE, "sidecar-wanted": _wanted(), "lacks-its-start": lacking}
+    by_default = _ENDS if peers == "direct" else "false"
+    lacks_ports = f"({_HAS_ANNOTATIONS} ? {_lacks_ports(peers)} : {by_default})"
     native = {NATIVE_SIDECAR: "true", STARTED_WITH: "native"}
     hold = {CONFIG: HOLD, STARTED_WITH: "hold"}
     lacks_native = f"{_native(mode, capability)} && !('{NATIVE_SIDECAR}' in {_ANNOTATIONS})"
-    first = (
-        f"object.spec.restartPolicy != 'Always' ? {_made(native)} : {_made(hold)}"
-        if _by_default(mode, capability)
-        else _made(hold)
-    )
+    first = _made(hold)
+    if mode == "off":
+        first = _made({})
+    elif _by_default(mode, capability):
+        first = f"{_ENDS} ? {_made(native)} : {_made(hold)}"
     patch = (
-        f"(!{_HAS_ANNOTATIONS} ? ({first})"
-        f" : {lacks_native} ? {_added(native)} : {_added(hold)}) + {_labelled()}"
+        f"(!{_HAS_ANNOTATIONS} ? ({first}) : !({lacks_start}) ? []"
+        f" : {lacks_native} ? {_added(native)} : {_added(hold)})"
+        f" + ({lacks_ports} ? [{_add(_pointer(INCLUDED), _VALUE)}] : [])"
+        f" + {_labelled()}"
     )
+    few = f"!{lacks_ports} || size(variables.ports) <= {MAX_PORTS}"
+    patch = f"({few}) ? {patch} : []"
     if mode == "off":
         return _as_conditions(due), patch
-    return [], f"{' && '.join(f'({each})' for each in due.values())} ? {patch} : []"
+    return [], f"{' && '.join(f'({each})' for each in due.values())} && {patch}"
+
+
+def policy_variables() -> list[dict[str, str]]:
+    """Return the policy's `variables`, which cost nothing until they are used: the ports."""
+    containers = (
+        "(object.spec.containers + object.spec.?initContainers.orValue([])"
+        ".filter(c, c.?restartPolicy.orValue('') == 'Always'))"
+    )
+    ports = (
+        f"{containers}.map(c, c.?ports.orValue([])"
+        ".filter(p, p.?protocol.orValue('TCP') == 'TCP').map(p, p.containerPort)).flatten()"
+    )
+    without = (
+        f"has({_LABELS}) && ('{JOBSET}' in {_LABELS}"
+        f" || {_LABELS}[?'{OPERATOR}'] == optional.of('{MPI_OPERATOR}'))"
+    )
+    return [{"name": "ports", "expression": f"{without} ? [] : {ports}"}]
 
 
 def _as_conditions(conditions: Mapping[str, str]) -> list[dict[str, str]]:
@@ -174,6 +217,21 @@ def _active(mode: str) -> str:
     if mode == "off":
         return f"({own} in {json.dumps([each for each in MODES if each != 'off'])})"
     return f"!({own} == 'off')"
+
+
+def _bare_pod_lacks(mode: str, peers: str) -> str:
+    """CEL: a pod without annotations lacks its start or its ports."""
+    return "true" if mode != "off" else _ENDS if peers == "direct" else "false"
+
+
+def _lacks_ports(peers: str) -> str:
+    """CEL: an annotated pod is reached directly, and nobody says yet by which ports it is not."""
+    own = f"{_ANNOTATIONS}[?'{PEERS}']"
+    direct = f"{own} == optional.of('direct')"
+    if peers == "direct":
+        direct = f"({direct} || {own} == optional.none() && {_ENDS})"
+    authors = (f"!('{each}' in {_ANNOTATIONS})" for each in (INCLUDED, EXCLUDED))
+    return f"({' && '.join((direct, *authors))})"
 
 
 def _by_default(mode: str, capability: str) -> bool:
@@ -216,22 +274,23 @@ def _made(annotations: Mapping[str, str]) -> str:
 
 def _added(annotations: Mapping[str, str]) -> str:
     """CEL: the patch for a pod that has annotations."""
-    operations = [
-        # RFC 6901: `~1` stands for a slash.
-        _add(f"/metadata/annotations/{key.replace('/', '~1')}", json.dumps(value))
-        for key, value in annotations.items()
-    ]
+    operations = [_add(_pointer(key), json.dumps(value)) for key, value in annotations.items()]
     return f"[{', '.join(operations)}]"
 
 
+def _pointer(key: str) -> str:
+    # RFC 6901: `~1` stands for a slash.
+    return f"/metadata/annotations/{key.replace('/', '~1')}"
+
+
 def _labelled() -> str:
-    """CEL: the label; none if the webhook has to warn the author of a start that does not exist."""
+    """CEL: the label; none if the webhook has to warn the author of a value that does not exist."""
     pointer = STARTED_BY.replace("/", "~1")
     label = (
         f"has({_LABELS}) ? [{_add(f'/metadata/labels/{pointer}', json.dumps('policy'))}]"
         f" : [{_add('/metadata/labels', json.dumps({STARTED_BY: 'policy'}))}]"
     )
-    return f"({_HAS_ANNOTATIONS} && {_UNKNOWN_START} ? [] : {label})"
+    return f"({_HAS_ANNOTATIONS} && {_TO_WARN_OF} ? [] : {label})"
 
 
 def _add(path: str, value: str) -> str:

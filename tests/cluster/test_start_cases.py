@@ -6,13 +6,14 @@ import itertools
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, Final
 
 import lab
 import lab.istio
 import lightkube
 import pytest
-from istio_aux.core.policy import Capability, StartMode
+from istio_aux.core.policy import Capability, Start
 from istio_aux.core.start import START, STARTED_WITH
 from lab import creation, start_cases
 from lab.creation import Creation
@@ -32,7 +33,7 @@ FORMS = ("webhook", "policy", "both", "unseen")
 # Those last that are awaited: the API server learns of objects in the order in which they are made.
 # To a policy it is the same whether native cannot be had or is not known (`test_manifests.py`).
 CASES = [case for case in start_cases.CASES if case.capability is not Capability.CLASSIC]
-SETTINGS = tuple(dict.fromkeys((case.mode, case.capability) for case in CASES))
+SETTINGS = tuple(dict.fromkeys(case.setting for case in CASES))
 PAIRS = tuple(itertools.product(reversed(FORMS), SETTINGS))
 # Namespaces of the Istio that a workload looks at, by what can be had; one of them has none.
 ROOTS = {Capability.NATIVE: "start-istio", Capability.UNKNOWN: "start-nowhere"}
@@ -41,25 +42,26 @@ IN_FORCE = 30.0
 PATIENT = '"timeoutSeconds": 30'
 
 
-Setting = tuple[StartMode, Capability]
+def called(setting: Start) -> str:
+    """The name of the workload with that setting."""
+    return f"start-{setting.mode}-{setting.capability}-{setting.peers}"
 
 
-def name(form: str, setting: Setting) -> str:
-    """The namespace in which a form is in force with that start mode and capability."""
-    mode, capability = setting
-    return f"start-{mode}-{capability}-by-{form}"
+def name(form: str, setting: Start) -> str:
+    """The namespace in which a form is in force with that setting."""
+    return f"{called(setting)}-by-{form}"
 
 
-def objects(workload: Workload, form: str, setting: Setting) -> list[AnyResource]:
+def objects(workload: Workload, form: str, setting: Start) -> list[AnyResource]:
     """What the charm makes for a form, under a name of its own."""
-    mode, capability = setting
     values = manifests.Values(
         workload.name,
         workload.model,
         namespace_selector={"matchLabels": {FORM: name(form, setting)}},
         ca_bundle=workload.authority.certificate,
-        start_mode=mode.value,
-        capability=capability.value,
+        start_mode=setting.mode.value,
+        capability=setting.capability.value,
+        peers=setting.peers.value,
         admission="webhook" if form == "webhook" else "policy",
     )
     policy = [] if form == "unseen" else manifests.render_start_policy(values)
@@ -77,7 +79,7 @@ def create(cluster: lab.Cluster, *what: tuple[Case, str], dry_run: bool = True) 
         pod = Pod.from_dict(case.pod)
         assert isinstance(pod, Pod)
         assert pod.metadata
-        pod.metadata.namespace = name(form, (case.mode, case.capability))
+        pod.metadata.namespace = name(form, case.setting)
         pods.append(pod)
     return creation.create(cluster, *pods, dry_run=dry_run)
 
@@ -141,11 +143,14 @@ def _called(cluster: lab.Cluster, requests: set[str]) -> set[str]:
 def table(
     cluster: lab.Cluster, client: lightkube.Client, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Table]:
-    def served(setting: Setting) -> Workload:
-        mode, capability = setting
-        name = f"start-{mode}-{capability}"
-        root = {"root-namespace": ROOTS[capability]}
-        more = {"start-mode": mode.value, "quit": "off", **root}
+    def served(setting: Start) -> Workload:
+        name = called(setting)
+        more = {
+            "start-mode": setting.mode.value,
+            "peers": setting.peers.value,
+            "quit": "off",
+            "root-namespace": ROOTS[setting.capability],
+        }
         return Workload(cluster, tmp_path_factory.mktemp(name), name=name, model=name, more=more)
 
     workloads = {setting: served(setting) for setting in SETTINGS}
@@ -171,9 +176,9 @@ def table(
         for form, by in PAIRS:
             await_account(client, name(form, by))
         list(begun)
-    for (_, capability), workload in workloads.items():
+    for setting, workload in workloads.items():
         workload.await_ready()
-        workload.await_capability(capability)
+        workload.await_capability(setting.capability)
     await_in_force(cluster)
     yield Table(cluster)
     for resource in made:
@@ -189,9 +194,10 @@ def table(
 
 def await_in_force(cluster: lab.Cluster) -> None:
     """Return when the API server knows of all forms."""
+    probe = Case(name="probe", annotations={START: "hold"})
     probes = [
-        (Case(name="probe", mode=mode, capability=capability, annotations={START: "hold"}), form)
-        for form, (mode, capability) in PAIRS
+        (replace(probe, mode=by.mode, capability=by.capability, peers=by.peers), form)
+        for form, by in PAIRS
         if form in {"policy", "webhook"}
     ]
     lab.until(

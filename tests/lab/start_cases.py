@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from istio_aux.core.policy import Capability, StartMode
+from istio_aux.core.peers import EXCLUDED, INCLUDED, JOBSET, MPI_OPERATOR, OPERATOR, PEERS
+from istio_aux.core.policy import Capability, Peers, Start, StartMode
 from istio_aux.core.proxy_config import ANNOTATION as CONFIG
 from istio_aux.core.proxy_config import HOLD
 from istio_aux.core.start import DATAPLANE, INJECT, MIRROR, NATIVE_SIDECAR, START, STARTED_WITH
@@ -36,6 +37,7 @@ class Case:
     Attributes:
         mode: the start mode that the admin has set.
         capability: what cluster and Istio can do.
+        peers: how pods reach each other, as the admin has set it.
         spec: fields of the pod's spec, in place of one container and `restartPolicy: Never`.
         added: annotations that it gets, or whose values are replaced.
         containers: what its containers are to be, if not as they were.
@@ -47,6 +49,7 @@ class Case:
     name: str
     mode: StartMode = StartMode.AUTO
     capability: Capability = Capability.UNKNOWN
+    peers: Peers = Peers.OFF
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
     spec: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -54,6 +57,11 @@ class Case:
     containers: Sequence[Mapping[str, Any]] | None = None
     warns: str = ""
     left_to_webhook: str = ""
+
+    @property
+    def setting(self) -> Start:
+        """What the admin has set, and what can be had."""
+        return Start(mode=self.mode, capability=self.capability, peers=self.peers)
 
     @property
     def pod(self) -> dict[str, Any]:
@@ -303,6 +311,107 @@ COPIES = [
          left_to_webhook="CEL cannot count bytes"),
 ]  # fmt: skip
 
+
+def declares(*numbers: int, **fields: Any) -> dict[str, Any]:
+    """A container that declares TCP ports, or ports with these fields."""
+    return {**MAIN, "ports": [{"containerPort": number, **fields} for number in numbers]}
+
+
+def with_ports(*numbers: int) -> dict[str, Any]:
+    """The spec of a pod whose container declares TCP ports."""
+    return {"containers": [declares(*numbers)]}
+
+
+def init(name: str, *numbers: int, **fields: Any) -> dict[str, Any]:
+    """An init container that declares TCP ports."""
+    return {**declares(*numbers), "name": name, **fields}
+
+
+DIRECT = {PEERS: "direct"}
+BY_OPTION = Peers.DIRECT
+PEER_TRAFFIC = [
+    Case(name="direct: declared ports stay in the mesh, sorted by number", annotations=DIRECT,
+         spec=with_ports(8888, 81, 29500), added={**HELD, INCLUDED: "81,8888,29500"}),
+    Case(name="direct: a pod that declares no ports is reached past its proxy", annotations=DIRECT,
+         added={**HELD, INCLUDED: ""}),
+    Case(name="direct: the ports of all containers, each once", annotations=DIRECT,
+         spec={"containers": [declares(80, 81), {**declares(81, 82), "name": "other"}]},
+         added={**HELD, INCLUDED: "80,81,82"}),
+    Case(name="direct: TCP only", annotations=DIRECT,
+         spec={"containers": [declares(53, protocol="UDP"), {**declares(80), "name": "web"},
+                              {**declares(132, protocol="SCTP"), "name": "sctp"}]},
+         added={**HELD, INCLUDED: "80"}),
+    Case(name="direct: native sidecars serve beside the payload, init containers do not",
+         annotations=DIRECT,
+         spec={**with_ports(80), "initContainers": [
+             init("before", 81), init("beside", 82, restartPolicy="Always")]},
+         added={**HELD, INCLUDED: "80,82"}),
+    Case(name="direct: the Service of a JobSet has no ports", annotations=DIRECT,
+         labels={JOBSET: "train"}, spec=with_ports(29500), added={**HELD, INCLUDED: ""}),
+    Case(name="direct: the Service of an MPIJob has no ports", annotations=DIRECT,
+         labels={OPERATOR: MPI_OPERATOR}, spec=with_ports(2222), added={**HELD, INCLUDED: ""}),
+    Case(name="direct: the Services of a PyTorchJob have its ports", annotations=DIRECT,
+         labels={OPERATOR: "pytorchjob-controller"}, spec=with_ports(23456),
+         added={**HELD, INCLUDED: "23456"}),
+    Case(name="direct: the ports that the author includes stay",
+         annotations={**DIRECT, INCLUDED: "*"}, spec=with_ports(80), added=HELD),
+    Case(name="direct: no ports that the author includes stay none",
+         annotations={**DIRECT, INCLUDED: ""}, spec=with_ports(80), added=HELD),
+    Case(name="direct: a list would undo what the author excludes",
+         annotations={**DIRECT, EXCLUDED: "80"}, spec=with_ports(80, 81), added=HELD),
+    Case(name="direct by annotation for a pod that runs on", annotations=DIRECT, spec=ALWAYS,
+         added={**HELD, INCLUDED: ""}),
+    Case(name="direct where native can be had", annotations=DIRECT, capability=CAN,
+         spec=with_ports(80), added={**NATIVE, INCLUDED: "80"}),
+    Case(name="direct where native cannot be had", annotations=DIRECT, capability=CANNOT,
+         spec=with_ports(80), added={**HELD, INCLUDED: "80"}),
+    Case(name="direct and hold", annotations={**DIRECT, START: "hold"}, capability=CAN,
+         added={**HELD, INCLUDED: ""}),
+    Case(name="direct beside native of the author's own", capability=CAN,
+         annotations={**DIRECT, NATIVE_SIDECAR: "true"}, added={INCLUDED: ""}),
+    Case(name="direct in mode off", annotations=DIRECT, mode=StartMode.OFF, spec=with_ports(80),
+         added={INCLUDED: "80"}),
+    Case(name="direct with start off", annotations={**DIRECT, START: "off"}, added={INCLUDED: ""}),
+    Case(name="direct keeps a text", annotations={**DIRECT, CONFIG: f"{HOLD}: false"},
+         spec=with_ports(80), added={INCLUDED: "80"}, left_to_webhook=HAS_CONFIG),
+    Case(name="direct beside a text, with start off",
+         annotations={**DIRECT, START: "off", CONFIG: "concurrency: 2"}, added={INCLUDED: ""},
+         left_to_webhook=HAS_CONFIG),
+    Case(name="direct for a pod without a sidecar", annotations=DIRECT, labels={INJECT: "false"}),
+    Case(name="direct for a pod whose annotation refuses a sidecar",
+         annotations={**DIRECT, INJECT: "false"}),
+    Case(name="direct on the host's network", annotations=DIRECT, spec={"hostNetwork": True}),
+    Case(name="direct for a pod that Istio has injected", mode=StartMode.OFF,
+         annotations={**BY_HAND, **DIRECT}, spec={"containers": [MAIN, PROXY]}),
+    Case(name="written like a pod that is reached directly",
+         annotations={**HELD, **DIRECT, INCLUDED: "80"}, spec=with_ports(80)),
+    Case(name="a value of peers that does not exist opens no port", annotations={PEERS: "Direct"},
+         spec=with_ports(80), added=HELD, warns="expected off or direct"),
+    Case(name="an empty value of peers opens no port, whatever the option", annotations={PEERS: ""},
+         peers=BY_OPTION, added=HELD, warns="expected off or direct"),
+    Case(name="100 ports", annotations=DIRECT, spec=with_ports(*range(1, 101)),
+         added={**HELD, INCLUDED: ",".join(map(str, range(1, 101)))}),
+    Case(name="more ports", annotations=DIRECT, spec=with_ports(*range(1, 102)),
+         added={**HELD, INCLUDED: ",".join(map(str, range(1, 102)))},
+         left_to_webhook="sorting many takes CEL long"),
+    Case(name="direct by option", peers=BY_OPTION, spec=with_ports(80),
+         added={**HELD, INCLUDED: "80"}),
+    Case(name="direct by option, beside other annotations", peers=BY_OPTION,
+         annotations={"example.com/a": "b"}, added={**HELD, INCLUDED: ""}),
+    Case(name="direct by option is for pods that end", peers=BY_OPTION,
+         spec={**with_ports(80), **ALWAYS}, added=HELD),
+    Case(name="direct by option is for pods that end, also beside other annotations",
+         peers=BY_OPTION, annotations={"example.com/a": "b"}, spec=ALWAYS, added=HELD),
+    Case(name="off by annotation", peers=BY_OPTION, annotations={PEERS: "off"}, added=HELD),
+    Case(name="direct by option in mode off", peers=BY_OPTION, mode=StartMode.OFF,
+         spec=with_ports(80), added={INCLUDED: "80"}),
+    Case(name="direct by option in mode off, for a pod that runs on", peers=BY_OPTION,
+         mode=StartMode.OFF, spec=ALWAYS),
+    Case(name="more ports by option", peers=BY_OPTION, spec=with_ports(*range(1, 102)),
+         added={**HELD, INCLUDED: ",".join(map(str, range(1, 102)))},
+         left_to_webhook="sorting many takes CEL long"),
+]  # fmt: skip
+
 CASES = [
     *OPT_OUTS,
     *MODES,
@@ -310,4 +419,5 @@ CASES = [
     *TEXTS,
     *INJECTED_PODS,
     *COPIES,
+    *PEER_TRAFFIC,
 ]

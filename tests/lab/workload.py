@@ -265,6 +265,7 @@ class Workload:
             quit_via=self._settings.get("quit-via", "auto"),
             deletes=self._settings.get("dead-proxy") == "delete",
             start_mode=self._settings.get("start-mode", "auto"),
+            peers=self._settings.get("peers", "off"),
             admission=self._admission,
             inject=self.inject,
             revisions=self.revisions,

@@ -185,6 +185,13 @@ def test_mutate_prints_the_pod_as_it_would_be_created(
     assert outcome == Outcome(0, [expected], [])
 
 
+def test_mutate_has_the_inbound_ports_of_the_option(run: Callable[..., Outcome]) -> None:
+    outcome = run("mutate", "-f", "-", "--peers", "direct", stdin=json.dumps(NEW))
+
+    (made,) = outcome.lines
+    assert made["metadata"]["annotations"]["traffic.sidecar.istio.io/includeInboundPorts"] == ""
+
+
 def test_mutate_answers_a_review(run: Callable[..., Outcome]) -> None:
     """The whole AdmissionReview, as the webhook would send it."""
     found = {

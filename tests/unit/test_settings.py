@@ -10,6 +10,7 @@ from istio_aux.core import selectors
 from istio_aux.core.policy import (
     Application,
     DeadProxy,
+    Peers,
     Policy,
     QuitMode,
     QuitVia,
@@ -48,7 +49,7 @@ def test_every_key_is_taken(file: Path) -> None:
         "quit: dry-run\nquit-via: exec\nquit-grace: 2.5\n"
         "ignore-containers: [cloud-sql-proxy, vault-agent]\n"
         "dead-proxy: delete\nlease: kubeflow/istio-aux.v2\n"
-        f"start-mode: native\nwebhook-configuration: {LONG_NAME}\n"
+        f"start-mode: native\npeers: direct\nwebhook-configuration: {LONG_NAME}\n"
         "race-policy: restart\nrestart-jobs: true\nroot-namespace: istio-system\n"
         "applications: /etc/istio-aux/applications\napplication: kubeflow/istio-aux\n"
         "pebble-socket: /charm/container/pebble.socket\nrenew-token: true\n",
@@ -62,6 +63,7 @@ def test_every_key_is_taken(file: Path) -> None:
         renew_token=True,
         namespace_selector=selectors.parse("!off,team in (a,b)"),
         start_mode=StartMode.NATIVE,
+        peers=Peers.DIRECT,
         webhook_configuration=LONG_NAME,
         quit=QuitMode.DRY_RUN,
         quit_policy=Policy(
@@ -94,6 +96,7 @@ def test_every_key_is_taken(file: Path) -> None:
         ("quit: dry-run", "quit", QuitMode.DRY_RUN),
         *((f"start-mode: {mode}", "start_mode", mode) for mode in StartMode),
         ("start-mode: 'off'", "start_mode", StartMode.OFF),
+        *((f"peers: {peers}", "peers", peers) for peers in Peers),
         *((f"race-policy: {policy}", "repair_policy.race", policy) for policy in RacePolicy),
         ("race-policy: 'off'", "repair_policy.race", RacePolicy.OFF),
         ('namespace-selector: ""', "namespace_selector", selectors.Selector()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from typing import Any, Literal
 
 import pytest
@@ -269,6 +270,15 @@ def test_the_api_server_converts_a_pod_that_changes_for_the_policy_only_once(
 
     assert policy["spec"]["reinvocationPolicy"] == "Never"
     assert bool(policy["spec"]["matchConditions"]) is (mode == "off")
+
+
+def test_both_forms_open_ports_by_default_only_with_the_option() -> None:
+    """A pod without annotations does not become one that its peers reach directly."""
+    ends = "object.spec.restartPolicy != 'Always'"
+    for peers in ("off", "direct"):
+        policy, configuration = by_policy(start_mode="off", peers=peers)
+        found = [policy["spec"]["matchConditions"], configuration["webhooks"][0]["matchConditions"]]
+        assert [ends in json.dumps(conditions) for conditions in found] == [peers == "direct"] * 2
 
 
 def test_without_a_policy_the_webhook_excludes_nothing() -> None:

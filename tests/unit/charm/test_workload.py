@@ -16,6 +16,7 @@ from istio_aux.cli import commands
 from istio_aux.core.policy import (
     Application,
     DeadProxy,
+    Peers,
     QuitMode,
     QuitVia,
     RacePolicy,
@@ -73,7 +74,15 @@ def test_the_workload_reads_the_settings(unit: Unit) -> None:
     ("name", "value"),
     [
         (name, value)
-        for name in ("dead-proxy", "log-level", "quit", "quit-via", "race-policy", "start-mode")
+        for name in (
+            "dead-proxy",
+            "log-level",
+            "peers",
+            "quit",
+            "quit-via",
+            "race-policy",
+            "start-mode",
+        )
         for value in config.CHOICES[name]
     ],
 )
@@ -90,6 +99,7 @@ def test_the_workload_reads_every_choice(name: str, value: str, tmp_path: Path) 
         == {
             "dead-proxy": understood.quit_policy.dead_proxy,
             "log-level": understood.log_level,
+            "peers": understood.peers,
             "quit": understood.quit,
             "quit-via": understood.quit_policy.via,
             "race-policy": understood.repair_policy.race,
@@ -106,6 +116,7 @@ def test_every_option_reaches_the_settings(unit: Unit) -> None:
         "ignore-containers": " vault-agent, cloud-sql-proxy,vault-agent",
         "dead-proxy": "delete",
         "start-mode": "native",
+        "peers": "direct",
         "race-policy": "restart",
         "restart-jobs": True,
         "log-level": "debug",
@@ -126,6 +137,7 @@ def test_every_option_reaches_the_settings(unit: Unit) -> None:
     assert understood.quit_policy.ignore_containers == {"cloud-sql-proxy", "vault-agent"}
     assert understood.quit_policy.dead_proxy is DeadProxy.DELETE
     assert understood.start_mode is StartMode.NATIVE
+    assert understood.peers is Peers.DIRECT
     assert understood.repair_policy.race is RacePolicy.RESTART
     assert understood.repair_policy.restart_jobs is True
     assert understood.log_level is settings.LogLevel.DEBUG

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from istio_aux.core import review, start
+from istio_aux.core.peers import PEERS
 from istio_aux.core.policy import Capability, Start, StartMode
 from istio_aux.core.review import Outcome
 from unit.core.pods import document
@@ -98,9 +99,11 @@ INJECTED = {"sidecar.istio.io/status": "{}"}
         (document({"main": None, "istio-proxy": None}, annotations=INJECTED), Outcome.MOVED),
         (document({"istio-proxy": None, "main": None}, annotations=INJECTED), Outcome.HOLD),
         (document({"istio-proxy": None}, annotations=INJECTED), Outcome.UNCHANGED),
+        (document({"main": None}, annotations={start.START: "off", PEERS: "direct"}),
+         Outcome.DIRECT),
     ],
-    ids=["native", "hold", "after Istio", "after Istio, but first already", "a gateway"],
-)
+    ids=["native", "hold", "after Istio", "after Istio, but first already", "a gateway", "ports"],
+)  # fmt: skip
 def test_the_outcome_says_what_was_done(pod: dict[str, Any], outcome: Outcome) -> None:
     """It is what is counted."""
     assert answer(request(object=pod)).outcome is outcome

@@ -40,7 +40,7 @@ def test_a_pod_becomes_what_the_table_says(case: Case) -> None:
     """T32, T35 and everything else that both forms of admission share."""
     made = copy.deepcopy(case.pod)
 
-    plan = planned(made, Start(mode=case.mode, capability=case.capability))
+    plan = planned(made, case.setting)
     patch.apply(plan.ops, made)
 
     assert outcome(annotations_of(made), made["spec"]["containers"]) == case.expected

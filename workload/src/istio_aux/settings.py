@@ -22,6 +22,7 @@ from istio_aux.core import quit_state, selectors
 from istio_aux.core.policy import (
     Application,
     DeadProxy,
+    Peers,
     Policy,
     QuitMode,
     QuitVia,
@@ -69,6 +70,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     renew_token: bool = False
     namespace_selector: selectors.Selector = selectors.parse("io.datastrophic/istio-aux=enabled")
     start_mode: StartMode = StartMode.AUTO
+    peers: Peers = Peers.OFF
     webhook_configuration: str | None = None
     quit: QuitMode = QuitMode.ON
     quit_policy: Policy = Policy()
@@ -219,6 +221,11 @@ OPTIONS = {
         "how the payload starts after its proxy: `native` makes the sidecars of Job-like pods "
         "native; `hold` holds the payload until the proxy is ready; `auto` is `native` where a "
         "dry run shows that it works, else `hold`; `off` changes nothing",
+    ),
+    "peers": Option(
+        _one_of(Peers),
+        "how Job-like pods reach each other: `direct` lets only the ports that a pod declares "
+        "through its proxy, so that every other one is reached without mTLS; `off` changes nothing",
     ),
     "webhook-configuration": Option(
         _configuration,

@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from enum import Enum, auto
 from typing import Any, Generic
 
+import msgspec
+
 from istio_aux import status
 from istio_aux.admission.webhook import AdmissionWebhook
 from istio_aux.core.applications import Applications
@@ -71,7 +73,7 @@ class Wiring:
         self.telemetry = Telemetry(Traces(settings.traces_url, about))
         self.client = Client(credentials)
         # The capability is unknown until the injector is probed.
-        self._start = Start(mode=settings.start_mode)
+        self._start = Start(mode=settings.start_mode, peers=settings.peers)
         self.webhook = AdmissionWebhook(self.telemetry, lambda: self._start)
         self._namespaces = Namespaces(self._relabelled)
         source = "/".join(settings.lease) if settings.lease else ""
@@ -237,7 +239,7 @@ class Wiring:
         self._repair.relabelled(namespace)
 
     def _mesh_changed(self, mesh: Mesh) -> None:
-        self._start = Start(mode=self._settings.start_mode, capability=mesh.native.capability)
+        self._start = msgspec.structs.replace(self._start, capability=mesh.native.capability)
         self._repair.look(mesh)
 
     def _checkpoint(self) -> str:

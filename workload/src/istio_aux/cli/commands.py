@@ -69,7 +69,8 @@ def _explain(args: argparse.Namespace) -> int:
 
 
 def _mutate(args: argparse.Namespace) -> int:
-    return files.mutate(args.files, Start(mode=args.start_mode, capability=args.capability))
+    how = Start(mode=args.start_mode, capability=args.capability, peers=args.peers)
+    return files.mutate(args.files, how)
 
 
 def _serve(args: argparse.Namespace) -> int:
@@ -188,6 +189,7 @@ def _add_mutate(add: AddParser) -> None:
         "the payload back (default: classic)",
     )
     _add_option(mutate, "start-mode", "auto|native|hold|off")
+    _add_option(mutate, "peers", "off|direct")
 
 
 def _add_serve(add: AddParser) -> None:

@@ -114,6 +114,13 @@ class Lifecycle(Struct, frozen=True):
     stop_signal: str | None = None
 
 
+class ContainerPort(Struct, frozen=True):
+    """A port that a container declares; an absent ``protocol`` means TCP."""
+
+    container_port: int = 0
+    protocol: str | None = None
+
+
 class Container(Struct, frozen=True):
     """A container of the spec, regular or init."""
 
@@ -123,6 +130,7 @@ class Container(Struct, frozen=True):
     lifecycle: Lifecycle | None = None
     args: tuple[str, ...] | None = None
     env: tuple[EnvVar, ...] | None = None
+    ports: tuple[ContainerPort, ...] | None = None
 
 
 class PodSpec(Struct, frozen=True):

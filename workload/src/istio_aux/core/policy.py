@@ -26,11 +26,19 @@ class StartMode(StrEnum):
     OFF = "off"
 
 
+class Peers(StrEnum):
+    """How pods of distributed Jobs reach each other (`peers.inbound_ports`)."""
+
+    OFF = "off"
+    DIRECT = "direct"
+
+
 class Start(msgspec.Struct, frozen=True, kw_only=True):
     """How `start.plan` treats all pods; a pod's annotations override it."""
 
     mode: StartMode = StartMode.AUTO
     capability: Capability = Capability.UNKNOWN
+    peers: Peers = Peers.OFF
 
 
 class QuitMode(StrEnum):

@@ -44,6 +44,7 @@ class Outcome(StrEnum):
     HOLD = "hold"
     MOVED = "moved"  # Hold, for a pod that Istio had injected already.
     LABELLED = "labelled"  # The pod asks for a sidecar now, with or without a start order.
+    DIRECT = "direct"  # Only which ports its proxy receives.
     UNCHANGED = "unchanged"
     MALFORMED = "malformed"  # Allowed with a warning: only the uid could be read.
 
@@ -215,11 +216,11 @@ def _plan(request: Request, how: Start, *, inject: bool) -> start.Plan:
 def _outcome(plan: start.Plan) -> Outcome:
     if not plan.ops:
         return Outcome.UNCHANGED
-    if plan.started_with is None or plan.ops[0].path.startswith("/metadata/labels"):
+    if plan.ops[0].path.startswith("/metadata/labels"):
         return Outcome.LABELLED
     if isinstance(plan.ops[0], patch.Move):
         return Outcome.MOVED
-    return Outcome(plan.started_with)
+    return Outcome(plan.started_with or Outcome.DIRECT)
 
 
 def _answer(uid: str, name: str, plan: start.Plan, outcome: Outcome) -> ReviewResult:

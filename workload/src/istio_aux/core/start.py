@@ -1,5 +1,7 @@
 """What admission changes in a pod: its sidecar starts before its payload, and it asks for one.
 
+`core/peers.py` says which of its ports the sidecar receives.
+
 Plans are idempotent: a pod that has what it needs gets no operations. Istio's rules are those of
 pkg/kube/inject: inject.go injectRequired, reorderPod, and injection-template.yaml.
 """
@@ -10,9 +12,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from istio_aux.core import patch, proxy_config
+from istio_aux.core import patch, peers, proxy_config
 from istio_aux.core.pod import NO_METADATA, PROXY, Container, Pod, Struct
-from istio_aux.core.policy import Capability, Start, StartMode
+from istio_aux.core.policy import Capability, Peers, Start, StartMode
 
 # Annotations, unless it says otherwise.
 START = "istio-aux.io/start"  # The `StartMode` of this pod.
@@ -30,7 +32,7 @@ MAX_ANNOTATIONS = 256 << 10  # Bytes (apimachinery ValidateAnnotationsSize).
 
 _PATHS = {
     key: patch.pointer("metadata", "annotations", key)
-    for key in (proxy_config.ANNOTATION, NATIVE_SIDECAR, STARTED_WITH)
+    for key in (proxy_config.ANNOTATION, NATIVE_SIDECAR, STARTED_WITH, peers.INCLUDED)
 }
 _MODES = {mode.value: mode for mode in StartMode}
 
@@ -42,6 +44,8 @@ class Plan(Struct, frozen=True):
     reason: str
     warnings: tuple[str, ...] = ()
     started_with: str | None = None  # ``native`` or ``hold``; None: no start order is asked for.
+    # What is written there; `plan` adds the operations.
+    annotations: dict[str, str] = msgspec.field(default_factory=dict[str, str])
 
 
 class Holding(Struct, frozen=True):
@@ -53,13 +57,8 @@ class Holding(Struct, frozen=True):
 
 
 def plan(pod: Pod, how: Start) -> Plan:
-    """Plan the start order of a pod that is about to be created."""
-    mode = pod.annotations.get(START)
-    if mode is None or mode in _MODES:
-        return _plan(pod, how, _MODES[mode] if mode else None)
-    chosen = _plan(pod, how, None)
-    warning = f'annotation {START}: "{mode}": expected auto, native, hold or off; ignored'
-    return msgspec.structs.replace(chosen, warnings=(warning, *chosen.warnings))
+    """Plan the start order and the inbound ports of a pod that is about to be created."""
+    return _annotated(pod, _with_ports(pod, how.peers, _start(pod, how)))
 
 
 def plan_label(pod: Pod) -> Plan:
@@ -147,6 +146,29 @@ def _hook(proxy: Container) -> tuple[patch.Op, ...] | None:
     return (patch.Add("/spec/containers/0/lifecycle/postStart", WAIT),)
 
 
+def _start(pod: Pod, how: Start) -> Plan:
+    mode = pod.annotations.get(START)
+    if mode is None or mode in _MODES:
+        return _plan(pod, how, _MODES[mode] if mode else None)
+    chosen = _plan(pod, how, None)
+    warning = f'annotation {START}: "{mode}": expected auto, native, hold or off; ignored'
+    return msgspec.structs.replace(chosen, warnings=(warning, *chosen.warnings))
+
+
+def _with_ports(pod: Pod, option: Peers, started: Plan) -> Plan:
+    """Add the inbound ports to the start of a pod that will get a sidecar."""
+    found = peers.inbound_ports(pod, option)
+    warnings = (*started.warnings, found.warning) if found.warning else started.warnings
+    no_sidecar = next(_reasons_for_no_sidecar(pod), None)
+    if found.ports is None or no_sidecar or _refuses(pod) or INJECTED in pod.annotations:
+        return msgspec.structs.replace(started, warnings=warnings)
+    return msgspec.structs.replace(
+        started,
+        reason=f"{started.reason}; {found.reason}",
+        annotations={**started.annotations, peers.INCLUDED: found.ports},
+    )
+
+
 def _plan(pod: Pod, how: Start, mode: StartMode | None) -> Plan:
     if reason := next(_reasons_to_leave_alone(pod, mode, how.mode), None):
         return Plan(ops=(), reason=reason)
@@ -156,10 +178,10 @@ def _plan(pod: Pod, how: Start, mode: StartMode | None) -> Plan:
     due = _native_is_due(pod, how, mode)
     asked = pod.annotations.get(NATIVE_SIDECAR)
     if due and asked is None:
-        return _native(pod, mode, merge)
+        return _native(mode, merge)
     if asked == "true" and (due or how.capability is Capability.NATIVE):
         return Plan(ops=(), reason=f'annotation {NATIVE_SIDECAR}: "true" is already there')
-    return _hold(pod, merge)
+    return _hold(merge)
 
 
 def _reasons_to_leave_alone(pod: Pod, own: StartMode | None, mode: StartMode) -> Iterator[str]:
@@ -167,11 +189,15 @@ def _reasons_to_leave_alone(pod: Pod, own: StartMode | None, mode: StartMode) ->
         yield f'annotation {START}: "off"'
     if own is None and mode is StartMode.OFF:
         yield "start-mode: off"
-    # The label, if there is one, overrides the annotation.
-    if pod.labels.get(INJECT, pod.annotations.get(INJECT)) == "false":
+    if _refuses(pod):
         source = "label" if INJECT in pod.labels else "annotation"
         yield f'{source} {INJECT}: "false"'
     yield from _reasons_for_no_sidecar(pod)
+
+
+def _refuses(pod: Pod) -> bool:
+    """Whether the author wants no sidecar; the label, if there is one, overrides the annotation."""
+    return pod.labels.get(INJECT, pod.annotations.get(INJECT)) == "false"
 
 
 def _reasons_for_no_label(pod: Pod) -> Iterator[str]:
@@ -205,23 +231,23 @@ def _native_is_due(pod: Pod, how: Start, own: StartMode | None) -> bool:
     return possible and pod.restart_policy != "Always"
 
 
-def _hold(pod: Pod, merge: proxy_config.Merge) -> Plan:
+def _hold(merge: proxy_config.Merge) -> Plan:
     if merge.text is None:
         warnings = (merge.warning,) if merge.warning else ()
         return Plan(ops=(), reason=merge.reason, warnings=warnings)
-    return _changed(pod, "hold", merge.reason, {proxy_config.ANNOTATION: merge.text})
+    return _changed("hold", merge.reason, {proxy_config.ANNOTATION: merge.text})
 
 
-def _native(pod: Pod, own: StartMode | None, merge: proxy_config.Merge) -> Plan:
+def _native(own: StartMode | None, merge: proxy_config.Merge) -> Plan:
     """Ask for a native sidecar, unless the author says no to hold.
 
     The author's text stays, with a warning if Istio refuses it.
     """
     if merge.declined and own is not StartMode.NATIVE:
         return Plan(ops=(), reason=merge.reason)
-    chosen = _changed(pod, "native", "added native sidecar", {NATIVE_SIDECAR: "true"})
+    chosen = _changed("native", "added native sidecar", {NATIVE_SIDECAR: "true"})
     if merge.refused and merge.warning:
-        return msgspec.structs.replace(chosen, warnings=(*chosen.warnings, merge.warning))
+        return msgspec.structs.replace(chosen, warnings=(merge.warning,))
     return chosen
 
 
@@ -232,20 +258,19 @@ def _after_istio(pod: Pod, merge: proxy_config.Merge) -> Plan:
         reason += ", as a native one"
         if pod.annotations.get(STARTED_WITH) == "hold":
             # Ours, from before Istio was called: hold has no effect in a native sidecar.
-            return _changed(pod, "native", reason, {})
+            return _changed("native", reason, {})
         return Plan(ops=(), reason=reason)
     if not merge.holds:  # Then there is no text to add either.
-        return _hold(pod, merge)
+        return _hold(merge)
     holding = hold(pod)
     reason += f": {holding.reason}"
     if not holding.effective or (merge.text is None and not holding.ops):
         return Plan(ops=(), reason=reason)
     text = {} if merge.text is None else {proxy_config.ANNOTATION: merge.text}
-    return _changed(pod, "hold", f"{reason}; {merge.reason}", text, holding.ops)
+    return _changed("hold", f"{reason}; {merge.reason}", text, holding.ops)
 
 
 def _changed(
-    pod: Pod,
     started_with: str,
     reason: str,
     annotations: dict[str, str],
@@ -253,13 +278,20 @@ def _changed(
 ) -> Plan:
     """Plan ``ops``, the annotations, and the one that says what was done."""
     annotations[STARTED_WITH] = started_with
-    every = {**pod.annotations, **annotations}
+    return Plan(ops=ops, reason=reason, started_with=started_with, annotations=annotations)
+
+
+def _annotated(pod: Pod, chosen: Plan) -> Plan:
+    """Add the operations that write the annotations, if they fit."""
+    if not chosen.annotations:
+        return chosen
+    every = {**pod.annotations, **chosen.annotations}
     size = len("".join([*every, *every.values()]).encode())
     if size > MAX_ANNOTATIONS:
         why = f"the annotations would have {size} bytes, and {MAX_ANNOTATIONS} are allowed"
-        return Plan(ops=(), reason=why, warnings=(f"left alone: {why}",))
+        return Plan(ops=(), reason=why, warnings=(f"left alone: {why}", *chosen.warnings))
     if pod.metadata.annotations is None:  # Absent or null: add the map itself.
-        ops += (patch.Add("/metadata/annotations", annotations),)
+        ops: tuple[patch.Op, ...] = (patch.Add("/metadata/annotations", chosen.annotations),)
     else:
-        ops += tuple(patch.Add(_PATHS[key], value) for key, value in annotations.items())
-    return Plan(ops=ops, reason=reason, started_with=started_with)
+        ops = tuple(patch.Add(_PATHS[key], value) for key, value in chosen.annotations.items())
+    return msgspec.structs.replace(chosen, ops=chosen.ops + ops)

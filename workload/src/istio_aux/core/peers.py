@@ -1,0 +1,78 @@
+"""Peer traffic: which ports of a new pod Istio's proxy receives, so that its peers reach the rest.
+
+Workers of a distributed Job listen on ports that no Service declares. A client's proxy knows only
+the ports of Services, so it sends plaintext to these, which STRICT mTLS resets (istio
+PassthroughCluster). Istio's annotation `includeInboundPorts` leaves them out of the mesh: the node
+redirects the listed ports to the proxy and no others (istio tools/istio-iptables/pkg/capture/run.go
+handleInboundPortsInclude). What the pod sends is not changed.
+
+Nothing here changes the label `security.istio.io/tlsMode`: one endpoint without it turns the
+clients of a whole headless Service to plaintext.
+"""
+
+from __future__ import annotations
+
+from istio_aux.core.annotations import quoted
+from istio_aux.core.pod import Pod, Struct
+from istio_aux.core.policy import Peers
+
+PEERS = "istio-aux.io/peers"  # The `Peers` of this pod.
+INCLUDED = "traffic.sidecar.istio.io/includeInboundPorts"  # Istio's; without it every port.
+EXCLUDED = "traffic.sidecar.istio.io/excludeInboundPorts"  # Istio's; not looked at beside a list.
+
+# Labels of pods whose controller makes a headless Service without ports. What they declare is in
+# no Service either, and as unreachable: Kubeflow's TrainJobs declare 29500 (jobset
+# jobset_controller.go createHeadlessSvcIfNecessary, mpi-operator mpi_job_controller.go newService).
+JOBSET = "jobset.sigs.k8s.io/jobset-name"
+OPERATOR, MPI_OPERATOR = "training.kubeflow.org/operator-name", "mpi-operator"
+
+
+class InboundPorts(Struct, frozen=True):
+    """What `includeInboundPorts` is to be; None: it is left as it is, for this reason."""
+
+    ports: str | None
+    reason: str
+    warning: str = ""  # For the author.
+
+
+def inbound_ports(pod: Pod, option: Peers) -> InboundPorts:
+    """Decide about a pod that is about to be created, and that Istio has not injected yet.
+
+    The option is for pods that end; a pod's own annotation counts whether it ends or not. A bad
+    value opens no port.
+    """
+    own = pod.annotations.get(PEERS)
+    if own is not None and own not in tuple(Peers):
+        bad = f"annotation {PEERS}: {quoted(own)}: expected off or direct"
+        return InboundPorts(ports=None, reason=bad, warning=f"{bad}; no port is opened")
+    if own == Peers.OFF or (own is None and option is Peers.OFF):
+        return InboundPorts(ports=None, reason="peers: off")
+    if own is None and pod.restart_policy == "Always":
+        return InboundPorts(ports=None, reason="peers: direct is for pods that end")
+    # A list would also undo what the author excludes: istio-iptables excludes ports only from `*`.
+    for author in (INCLUDED, EXCLUDED):
+        if author in pod.annotations:
+            return InboundPorts(ports=None, reason=f"annotation {author} is there already")
+    ports = ",".join(map(str, declared_ports(pod) if _has_service_ports(pod) else ()))
+    return InboundPorts(ports=ports, reason=f"inbound ports of the proxy: {ports or 'none'}")
+
+
+def declared_ports(pod: Pod) -> list[int]:
+    """Return the TCP ports that a pod declares, sorted; Istio redirects no other protocol.
+
+    Native sidecars count, other init containers do not: they have ended when a Service leads to
+    the pod (kubernetes endpointslice FindPort has the same rule).
+    """
+    containers = (*pod.containers, *pod.native_sidecars)
+    return sorted(
+        {
+            port.container_port
+            for container in containers
+            for port in container.ports or ()
+            if port.protocol in {None, "TCP"}
+        }
+    )
+
+
+def _has_service_ports(pod: Pod) -> bool:
+    return JOBSET not in pod.labels and pod.labels.get(OPERATOR) != MPI_OPERATOR
