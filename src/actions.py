@@ -103,7 +103,8 @@ class Actions(ops.Object):
     @_action
     def _on_list_stuck(self, event: ops.ActionEvent) -> Results:
         page = self._page(event, probe.STATUS_URL, "stuck", "blocked", "lost")
-        return _listed(page if page.leader else self._page_of_leader(event))
+        page = page if page.leader else self._page_of_leader(event)
+        return {"holders": "\n".join(map(_plain, page.holders)), **_listed(page)}
 
     def _page_of_leader(self, event: ops.ActionEvent) -> Page:
         """Ask the other units: only the one that holds the Lease knows stuck pods."""

@@ -49,6 +49,7 @@ class Page:
     pods: tuple[ListedPod, ...]
     next: str  # The last of `pods`, as NAMESPACE/NAME, if there are more; else empty.
     leader: bool  # Whether the workload that answers leads. Only that one knows stuck pods.
+    holders: tuple[str, ...] = ()  # What holds stuck and blocked pods, a line each.
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ class Probe:
     stuck_pods: tuple[str, ...] = ()
     lost_pods: int = 0
     blocked_pods: int = 0
+    holders: tuple[str, ...] = ()  # What holds the stuck and the blocked ones, a line each.
     called_before_us: tuple[str, ...] = ()
     injectors: tuple[Injector, ...] = ()
     live: bool | None = None  # At least one of them injects; None while that is unknown.
@@ -171,6 +173,7 @@ def _decode(body: bytes) -> Probe:
         # An image that is older than the charm does not report these.
         lost_pods=_lasting(status.get("lost-pods", ())),
         blocked_pods=_lasting(status.get("blocked-pods", ())),
+        holders=_lines(status),
         called_before_us=tuple(status.get("called-before-us") or ()),
         injectors=tuple(
             Injector(i["configuration"], i["state"] == "live", i["why"], _time(i["since"]))
@@ -214,12 +217,18 @@ def _page(body: bytes) -> Page:
         ),
         next=found["next"],
         leader=found["leader"] is True,
+        holders=_lines(found),
     )
 
 
 def _lasting(pods: Iterable[dict[str, Any]]) -> int:
     """Count the pods that will not be well in a moment; older images do not say."""
     return sum(pod.get("lasting", True) for pod in pods)
+
+
+def _lines(answer: dict[str, Any]) -> tuple[str, ...]:
+    """Return what the answer says of each holder of pods; older images do not."""
+    return tuple(holder["text"] for holder in answer.get("holders", ()))
 
 
 def _application(one: dict[str, Any]) -> Application:

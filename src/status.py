@@ -108,10 +108,13 @@ def _working(inputs: Inputs, probe: Probe | None, notes: Notes) -> ops.StatusBas
         facts.append(f"stuck: {_some(probe.stuck_pods)}")
     counts = {
         "lost their proxy": probe.lost_pods,
-        "blocked": probe.blocked_pods,
+        "blocked": 0 if probe.holders else probe.blocked_pods,
         "without sidecar": probe.unmeshed_total,
     }
     facts += [f"{count} {what}" for what, count in counts.items() if count]
+    facts += probe.holders[:_LONGEST_LIST]
+    if more := probe.holders[_LONGEST_LIST:]:
+        facts.append(f"and {len(more)} more holders: list-stuck has them")
     if probe.suspended_jobs:
         facts.append(f"suspended for their sidecar: {_some(probe.suspended_jobs)}")
     facts += notes.facts()

@@ -81,15 +81,17 @@ def test_audit_looks_where_serve_would(cluster: lab.Cluster, audited: Scene):
         *("audit", "--selector", selector, "--ignore-containers", "vault-agent"),
     )
 
-    header, *rows, _, summary = done.stdout.splitlines()
+    table, held, summary = done.stdout.split("\n\n")
+    header, *rows = table.splitlines()
     assert header.split() == ["NAMESPACE", "NAME", "STATE", "AGE", "REASON"]
     assert [row.split()[:3] for row in rows] == [
         [audited.namespace, "blocked", "stuck"],
         [audited.namespace, "lost", "lost"],
         [audited.namespace, "stuck", "stuck"],
     ]
+    assert held.startswith("2 pods are held by istio-proxy since ")
     assert summary == (
-        "selected namespaces: 1; pods: 6; stuck: 2, blocked: 0, lost: 1, unmeshed: 0"
+        "selected namespaces: 1; pods: 6; stuck: 2, blocked: 0, lost: 1, unmeshed: 0\n"
     )
 
 

@@ -175,6 +175,8 @@ NAMESPACE  NAME   STATE  AGE      REASON
 training   job    stuck  5m       every payload container is finished
 training   job-2  lost   unknown  every payload container is finished
 
+1 pod is held by istio-proxy since 2026-11-21 11:55Z; the requests of 1 cannot be read
+
 selected namespaces: 3; pods: 812; stuck: 1, blocked: 0, lost: 1, unmeshed: 0"""
     )
 
@@ -197,9 +199,60 @@ def test_json_is_one_object_a_line() -> None:
     assert first == {
         "namespace": "training", "name": "job", "uid": "u-1", "state": "stuck",
         "since": "2026-11-21T11:55:00Z", "action": "quit", "by": [], "containers": {},
-        "reason": "every payload container is finished", "configuration": "",
+        "reason": "every payload container is finished", "configuration": "", "requests": None,
+        "fix": "",
     }  # fmt: skip
     assert second["by"] == ["a"]
+
+
+@driven
+async def test_pods_that_do_not_complete_are_counted_by_what_holds_them() -> None:
+    """With what they request: nobody else can have that."""
+    async with ApiServer() as api:
+        for number in range(3):
+            body = document(
+                {"main": exited(0, at=EARLY), "vault-agent": RUNNING, "istio-proxy": RUNNING},
+                details={"main": {"resources": {"requests": {"nvidia.com/gpu": "8"}}}},
+            )
+            body["metadata"] = {"name": f"train-{number}", "namespace": "training"}
+            await api.put("pods", body)
+        await fill(api)
+        found = await cluster.look(api.access(), Scope(), Policy())
+
+    assert [(one.by, one.pods, one.requests.gpus) for one in found.holders().found] == [
+        (("vault-agent",), 3, 24),
+        (("istio-proxy",), 2, 0),
+        (("vault",), 1, 0),
+    ]
+    lines = table(found).splitlines()
+    assert "3 pods are held by vault-agent since 2026-11-21 08:00Z: 24 GPUs" in lines
+    assert {item.name: item.requests for item in found.findings}["lost"] is None
+
+
+def test_holders_are_shown_alone_and_in_json() -> None:
+    """Their names are a contract."""
+    held = finding("blocked", by=("vault",), requests={"gpus": 8}, fix="set x: false")
+    shown = Audit([held, finding("lost")], 2).holders()
+    text = "1 pod is held by vault since 2026-11-21 11:55Z: 8 GPUs; set x: false"
+    outputs = list[bytes]()
+    for output in ("table", "json"):
+        stream = io.TextIOWrapper(io.BytesIO())
+        render.show(stream, shown, output)
+        stream.seek(0)
+        outputs.append(stream.buffer.read())
+    assert outputs[0].decode() == f"{text}\n"
+    assert msgspec.json.decode(outputs[1]) == {
+        "by": ["vault"], "pods": 1, "since": "2026-11-21T11:55:00Z", "requests": {"gpus": 8},
+        "fix": "set x: false", "text": text,
+    }  # fmt: skip
+
+
+def test_of_many_holders_the_first_are_shown() -> None:
+    """Tenants name their containers."""
+    found = [finding("blocked", by=(f"c{number}",), requests={}) for number in range(99)]
+    lines = table(Audit(found, 99)).splitlines()
+    assert sum("is held by" in line for line in lines) == 20
+    assert "and 79 more holders" in lines
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from istio_aux.core.katib import FIX
 from istio_aux.core.policy import Policy
+from istio_aux.core.resources import Requests
 from msgspec.structs import replace
 from unit.asynchronous import driven, until
 from unit.core.pods import RUNNING
@@ -100,3 +102,50 @@ async def test_of_pods_with_a_native_proxy_only_those_that_are_held_are_followed
         (held,) = await until(world.controller.blocked, "it is known")
         assert (held.name, held.by) == ("hangs", ("collector",))
         assert world.controller.watched == 1
+
+
+KATIB = {
+    "spec": {"shareProcessNamespace": True},
+    "details": {"main": {"args": ["train && echo completed > /var/log/katib/$$$$.pid"]}},
+}
+
+
+@driven
+async def test_a_trial_whose_collector_waits_for_the_proxy_tells_its_owner_what_to_set() -> None:
+    """katib#1638: to ignore the collector, as other blocked pods are told, would lose metrics."""
+    collector = "metrics-logger-and-collector"
+    async with cluster(limits=SOON) as world:
+        for native in (False, True):
+            name = f"native-{native}".lower()
+            await world.pod(name, others={collector: RUNNING}, native=native, **KATIB)
+        await until(lambda: len(world.api.events) == 2, "both Events")
+        notes = {event["reason"]: event["note"] for event in world.api.events}
+        assert notes.keys() == {"ProxyQuitBlocked", "PodHeld"}
+        for note in notes.values():
+            assert note.endswith(FIX)
+            assert "ignore-containers" not in note
+        (holder,) = world.controller.holders()
+        assert (holder.by, holder.pods, holder.fix) == ((collector,), 2, FIX)
+        assert world.told == []
+
+
+@driven
+async def test_held_pods_are_counted_by_what_holds_them_once_they_are_held_for_long() -> None:
+    """With what they request, and since when."""
+    gpus = {"main": {"resources": {"requests": {"nvidia.com/gpu": "8"}}}}
+    async with cluster(limits=NEVER) as world:
+        await world.pod("early", others={"vault-agent": RUNNING})
+        (blocked,) = await until(world.controller.blocked, "it is known")
+        assert not blocked.lasting
+        assert world.controller.holders() == []
+    async with cluster(limits=SOON) as world:
+        for name in ("a", "b"):
+            await world.pod(name, others={"vault-agent": RUNNING}, details=gpus)
+        (holder,) = await until(
+            lambda: [one for one in world.controller.holders() if one.pods == 2], "both are held"
+        )
+        assert holder.requests == Requests(gpus=16)
+        text = "2 pods are held by vault-agent since 2026-11-21 08:16Z: 16 GPUs"
+        assert holder.text == text
+        await world.pod("a", others={"vault-agent": ENDED}, details=gpus)
+        await until(lambda: [one.pods for one in world.controller.holders()] == [1], "one is left")

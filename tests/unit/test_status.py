@@ -8,9 +8,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from istio_aux.core.holders import Holder
 from istio_aux.core.injectors import Injector, State
 from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
 from istio_aux.core.quit_state import TroubledPod
+from istio_aux.core.resources import Requests
 from istio_aux.repair.application_status import ApplicationMesh
 from istio_aux.repair.controller import Unmeshed
 from istio_aux.status import TEXT, ListedPod, ProcessStatus, Shown, page
@@ -30,10 +32,14 @@ APPLICATION = ApplicationMesh(
     namespace="shop", name="web", live=True, live_reason="it injects", revision="default",
     root_namespace="istio-system", meshed=False, meshed_reason="web-0 has none",
 )  # fmt: skip
+HOLDER = Holder(
+    by=("vault",), pods=3, since=NOON, requests=Requests(gpus=24), text="3 pods are held"
+)
 BEFORE = ProcessStatus(
     ready=True, missing=[], start_mode=StartMode.AUTO, capability=Capability.NATIVE,
     called_before_us=(), injectors=[INJECTOR], injector_live=True, watched_pods=3,
     selected_namespaces=["shop"], stuck_pods=[STUCK], blocked_pods=[], lost_pods=[],
+    holders=[HOLDER],
     race=RacePolicy.REPORT, unmeshed_pods=[POD], unmeshed_total=1, unmeshed_unknown=0,
     suspended_jobs=[], applications=[APPLICATION], unreadable_objects=[], unreadable_total=0,
     quits_total=7, leader=True,
@@ -57,6 +63,8 @@ BEFORE = ProcessStatus(
         {"stuck_pods": []},
         {"lost_pods": [LOST]},
         {"blocked_pods": [LOST]},
+        {"holders": [replace(HOLDER, pods=4)]},
+        {"holders": [replace(HOLDER, requests=Requests(gpus=8))]},
         {"unmeshed_pods": [replace(POD, name="web-1")]},
         {"unmeshed_pods": [replace(POD, reason="not restarted")]},
         {"unmeshed_total": 501},
@@ -78,6 +86,7 @@ def test_a_change_that_the_charm_shows_is_noticed(change: dict[str, Any]) -> Non
         {"blocked_pods": [replace(LOST, lasting=False)]},
         {"lost_pods": [replace(LOST, lasting=False)]},
         {"injectors": [replace(INJECTOR, since=LATER)]},
+        {"holders": [replace(HOLDER, since=LATER, text="3 pods are held since")]},
         {"unmeshed_pods": [replace(POD, since=LATER)]},
     ],
 )

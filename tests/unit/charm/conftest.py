@@ -13,6 +13,7 @@ import msgspec
 import pytest
 import yaml
 from cryptography import x509
+from istio_aux.core.holders import HeldPod, group
 from istio_aux.status import ListedPod, page
 from ops import pebble, testing
 
@@ -57,6 +58,7 @@ class Workload:
         self.stuck: list[dict[str, str]] = []
         self.lost: list[dict[str, str]] = []
         self.blocked: list[dict[str, str]] = []
+        self.held: list[HeldPod] = []
         self.called_before: list[str] | None = []
         self.injectors: list[dict[str, str]] = [injector()]
         self.injects: bool | None = True
@@ -90,6 +92,7 @@ class Workload:
             "stuck-pods": self.stuck,
             "lost-pods": self.lost,
             "blocked-pods": self.blocked,
+            "holders": msgspec.to_builtins(group(self.held)),
             "called-before-us": self.called_before,
             "injectors": self.injectors,
             "injector-live": self.injects,
@@ -120,7 +123,8 @@ class Workload:
         query = url.params
         states = query.get_list("state")
         pods = [pod for pod in self.pods if pod.state in states and (leads or pod.attempts is None)]
-        found = page(pods, after=query["after"], limit=int(query["limit"]), leader=leads)
+        limit, holders = int(query["limit"]), group(self.held if leads else [])
+        found = page(pods, after=query["after"], limit=limit, leader=leads, holders=holders)
         return httpx2.Response(200, content=msgspec.json.encode(found))
 
     def _fingerprint(self) -> str:

@@ -12,7 +12,9 @@ from typing import Any
 import httpx2
 import pytest
 from istio_aux.cli import commands
+from istio_aux.core.holders import HeldPod
 from istio_aux.core.policy import QuitVia
+from istio_aux.core.resources import Requests
 from istio_aux.status import ListedPod
 from msgspec.structs import replace
 from ops import testing
@@ -158,6 +160,7 @@ def test_an_image_that_lists_no_pods_is_named(unit: Unit) -> None:
 
 def test_pods_that_do_not_complete_are_listed_with_state_age_and_attempts(unit: Unit) -> None:
     unit.process.pods = [POD, STUCK, BLOCKED]
+    unit.process.held = [HeldPod(by=("vault-agent",), since=CREATED, requests=Requests(gpus=8))]
 
     found = list_stuck(unit)
 
@@ -165,14 +168,19 @@ def test_pods_that_do_not_complete_are_listed_with_state_age_and_attempts(unit: 
         "team-a/mnist-0 stuck since 2026-11-21 19:40Z, 3 attempts: exit code 137\n"
         "team-b/import-0 blocked since 2026-11-21 19:40Z: not finished: vault-agent (running)"
     )
+    assert found["holders"] == ("1 pod is held by vault-agent since 2026-11-21 19:40Z: 8 GPUs")
     assert json.loads(found["json"])[0]["attempts"] == 3
     assert (found["total"], found["next"]) == (2, "")
 
 
 def test_any_unit_lists_the_stuck_pods_that_only_the_leader_knows(unit: Unit) -> None:
     unit.process.pods, unit.process.leads = [STUCK, BLOCKED], False
+    unit.process.held = [HeldPod(by=("istio-proxy",))]
 
-    assert [pod["name"] for pod in json.loads(list_stuck(unit)["json"])] == ["mnist-0", "import-0"]
+    found = list_stuck(unit)
+
+    assert [pod["name"] for pod in json.loads(found["json"])] == ["mnist-0", "import-0"]
+    assert found["holders"].startswith("1 pod is held by istio-proxy")
 
 
 def test_the_unit_to_ask_is_named_when_it_does_not_answer(unit: Unit) -> None:

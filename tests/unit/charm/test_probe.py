@@ -8,8 +8,10 @@ import httpx2
 import msgspec
 from istio_aux import status
 from istio_aux.core import injectors
+from istio_aux.core.holders import HeldPod, group
 from istio_aux.core.injectors import State
 from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
+from istio_aux.core.resources import Requests
 from istio_aux.repair.application_status import ApplicationMesh
 from istio_aux.repair.controller import Unmeshed
 from istio_aux.repair.suspended_jobs import SuspendedJob
@@ -47,6 +49,7 @@ def test_every_word_of_the_workload_is_understood() -> None:
         stuck_pods=[],
         blocked_pods=[],
         lost_pods=[],
+        holders=group([HeldPod(by=("vault-agent",), since=NOW, requests=Requests(gpus=8))]),
         race=RacePolicy.RESTART,
         unmeshed_pods=[Unmeshed(**pod, since=NOW)],
         unmeshed_total=612,
@@ -76,6 +79,7 @@ def test_every_word_of_the_workload_is_understood() -> None:
         ),
         live=True,
         watches_injectors=True,
+        holders=(f"1 pod is held by vault-agent since {NOW:%Y-%m-%d %H:%M}Z: 8 GPUs",),
         race="restart",
         unmeshed_total=612,
         unmeshed_unknown=3,
@@ -92,7 +96,8 @@ def test_every_word_about_a_listed_pod_is_understood() -> None:
         status.ListedPod("a", "mnist", "stuck", "404", attempts=3),
         status.ListedPod("b", "more", "lost", "oom"),
     ]
-    body = msgspec.json.encode(status.page(pods, limit=2, leader=True))
+    holders = group([HeldPod(by=("istio-proxy",), requests=Requests(gpus=1))])
+    body = msgspec.json.encode(status.page(pods, limit=2, leader=True, holders=holders))
     transport = httpx2.MockTransport(lambda _: httpx2.Response(200, content=body))
 
     assert probe.page("http://localhost", ["stuck"], transport=transport) == probe.Page(
@@ -103,4 +108,5 @@ def test_every_word_about_a_listed_pod_is_understood() -> None:
         ),
         next="a/mnist",
         leader=True,
+        holders=("1 pod is held by istio-proxy: 1 GPU",),
     )

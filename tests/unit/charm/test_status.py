@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import httpx2
 import pytest
+from istio_aux.core.holders import HeldPod
+from istio_aux.core.resources import Requests
 from ops import testing
 
 import config
@@ -142,6 +145,10 @@ JOBS = [
 ]
 
 
+def held(by: str) -> HeldPod:
+    return HeldPod(by=(by,), since=datetime.fromisoformat(SINCE), requests=Requests(gpus=8))
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
@@ -160,10 +167,33 @@ JOBS = [
             {"token_trouble": "403 Forbidden: serviceaccounts is forbidden"},
             f"; token expires {SINCE}, not renewed: 403 Forbidden: serviceaccounts is forbidden",
         ),
+        (
+            {"blocked": PODS[:2], "held": [held("vault-agent"), held("vault-agent")]},
+            "; 2 pods are held by vault-agent since 2026-11-21 19:40Z: 16 GPUs",
+        ),
+        (
+            {"held": [held(f"sidecar-{number}") for number in range(5)]},
+            "".join(
+                f"; 1 pod is held by sidecar-{number} since 2026-11-21 19:40Z: 8 GPUs"
+                for number in range(3)
+            )
+            + "; and 2 more holders: list-stuck has them",
+        ),
         # An older image.
-        ({"unsaid": {"lost-pods", "blocked-pods", "called-before-us"}}, ""),
+        ({"unsaid": {"lost-pods", "blocked-pods", "called-before-us", "holders"}}, ""),
+        ({"blocked": PODS[:2], "unsaid": {"holders"}}, "; 2 blocked"),
     ],
-    ids=["pods", "a pod for a moment", "unmeshed pods", "jobs", "token", "an older image"],
+    ids=[
+        "pods",
+        "a pod for a moment",
+        "unmeshed pods",
+        "jobs",
+        "token",
+        "a holder",
+        "holders",
+        "an older image",
+        "an older image with blocked pods",
+    ],
 )
 def test_the_status_reports_the_workloads_answer(
     answer: dict[str, Any], said: str, unit: Unit

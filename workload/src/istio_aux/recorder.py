@@ -105,7 +105,8 @@ class QuitRecorder(Recorder):
                 by = ", ".join(state.blocked_by)
                 kept = state.verdict == "wait"
                 note = f"{PROXY if kept else 'the pod'} is kept by {by}: {end.reason}"
-                if kept and " " not in state.blocked_by[0]:  # No annotation or option: containers.
+                # A space is in what is no container: an annotation, an option.
+                if kept and " " not in state.blocked_by[0] and not state.fix:
                     note += f"; annotation {IGNORE_CONTAINERS} names those that do not keep it"
                 event = "ProxyQuitBlocked" if kept else "PodHeld"
                 if self._event_once(state, "Normal", event, note):

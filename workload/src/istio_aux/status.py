@@ -9,6 +9,7 @@ from importlib.metadata import version
 import msgspec
 from aiohttp import web
 
+from istio_aux.core.holders import Holder
 from istio_aux.core.injectors import Injector, State
 from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
 from istio_aux.core.quit_state import TroubledPod
@@ -53,6 +54,7 @@ class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
     stuck_pods: list[TroubledPod]  # The oldest first; empty unless this process leads.
     blocked_pods: list[TroubledPod]
     lost_pods: list[TroubledPod]
+    holders: list[Holder]  # Of stuck and blocked pods, at most `holders.MOST`.
     race: RacePolicy
     unmeshed_pods: list[Unmeshed]  # The oldest first, at most `UNMESHED`.
     unmeshed_total: int
@@ -79,6 +81,7 @@ class Shown(msgspec.Struct, frozen=True):
         injectors: configuration, revision, state and reason of each.
         live: the configurations of those that are live.
         troubled: how many pods are stuck, blocked and lost, but for those that may soon be well.
+        holders: what each holder is called, how many pods it holds, and what they hold.
         unmeshed: how many pods have no sidecar, and of how many nobody knows whether they need one.
     """
 
@@ -91,6 +94,7 @@ class Shown(msgspec.Struct, frozen=True):
     live: frozenset[str]
     selected_namespaces: list[str]
     troubled: tuple[int, ...]
+    holders: list[tuple[object, ...]]
     unmeshed: tuple[int, int]
     unmeshed_pods: list[tuple[str, ...]]
     suspended_jobs: list[tuple[str, ...]]
@@ -111,6 +115,7 @@ class Shown(msgspec.Struct, frozen=True):
             live=frozenset(one.configuration for one in found if one.state is State.LIVE),
             selected_namespaces=status.selected_namespaces,
             troubled=tuple(sum(pod.lasting for pod in pods) for pods in troubled),
+            holders=[(one.by, one.pods, one.requests, one.fix) for one in status.holders],
             unmeshed=(status.unmeshed_total, status.unmeshed_unknown),
             unmeshed_pods=[(pod.namespace, pod.name, pod.reason) for pod in status.unmeshed_pods],
             suspended_jobs=[(job.namespace, job.kind, job.name) for job in status.suspended_jobs],
@@ -153,10 +158,16 @@ class PodPage(msgspec.Struct, frozen=True):
     pods: list[ListedPod]
     next: str = ""  # Where the next page begins: the parameter ``after``; empty: there is none.
     leader: bool = False  # Only the leader knows stuck pods.
+    holders: list[Holder] = []  # Of all stuck and blocked pods, if these are asked for.
 
 
 def page(
-    pods: Iterable[ListedPod], *, after: str = "", limit: int = PAGE, leader: bool = False
+    pods: Iterable[ListedPod],
+    *,
+    after: str = "",
+    limit: int = PAGE,
+    leader: bool = False,
+    holders: Iterable[Holder] = (),
 ) -> PodPage:
     """Return at most ``limit`` pods that come after the pod ``after``, as NAMESPACE/NAME."""
     found = sorted(pods, key=_place)
@@ -166,7 +177,8 @@ def page(
         msgspec.structs.replace(pod, reason=_clipped(pod.reason), owner=_clipped(pod.owner))
         for pod in rest[:limit]
     ]
-    return PodPage(len(found), shown, "/".join(_place(shown[-1])) if rest[limit:] else "", leader)
+    more = "/".join(_place(shown[-1])) if rest[limit:] else ""
+    return PodPage(len(found), shown, more, leader, list(holders))
 
 
 def _place(pod: ListedPod) -> tuple[str, str]:
@@ -206,7 +218,13 @@ def application(
         if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= PAGE):
             raise web.HTTPBadRequest(text=f"limit: expected 1 to {PAGE}\n")
         found, leader = pods(states or STATES)
-        shown = page(found, after=query.get("after", ""), limit=int(limit), leader=leader)
+        shown = page(
+            found,
+            after=query.get("after", ""),
+            limit=int(limit),
+            leader=leader,
+            holders=status().holders if {"stuck", "blocked"} & {*(states or STATES)} else (),
+        )
         return web.Response(body=msgspec.json.encode(shown), content_type="application/json")
 
     async def show_metrics(_request: web.Request) -> web.Response:

@@ -19,6 +19,7 @@ from istio_aux import status
 from istio_aux.admission.webhook import AdmissionWebhook
 from istio_aux.core.applications import Applications
 from istio_aux.core.election import Checkpoint, read_checkpoint
+from istio_aux.core.holders import MOST
 from istio_aux.core.injectors import Mesh
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import QuitMode, RacePolicy, Start
@@ -183,6 +184,7 @@ class Wiring:
             stuck_pods=self._quit.stuck(),
             blocked_pods=self._quit.blocked(),
             lost_pods=self._quit.lost(),
+            holders=self._quit.holders()[:MOST],
             race=self._settings.repair_policy.race,
             unmeshed_pods=self._repair.unmeshed(status.UNMESHED),
             unmeshed_total=self._repair.unmeshed_total,

@@ -78,16 +78,19 @@ def explain(
     return run(kubeconfig, work)
 
 
-def audit(kubeconfig: Path | None, scope: Scope, policy: Policy, output: str) -> int:
+def audit(
+    kubeconfig: Path | None, scope: Scope, policy: Policy, output: str, *, holders: bool = False
+) -> int:
     """Print the pods that wait for their proxy, lost it or lack it; return the exit status.
 
+    ``holders``: print only what holds those that do not complete.
     It is 0 even if there are such pods, and `NO_ANSWER` if some pods could not be judged.
     """
 
     async def work(access: Access) -> int:
         with render.Progress(sys.stderr) as progress:
             found = await look(access, scope, policy, progress.show)
-        render.show(sys.stdout, found, output)
+        render.show(sys.stdout, found.holders() if holders else found, output)
         if not found.unknown:
             return 0
         _complain(f"pods that may lack their sidecar: {found.unknown}: {'; '.join(found.gaps)}")

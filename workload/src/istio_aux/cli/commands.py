@@ -88,7 +88,7 @@ def _audit(args: argparse.Namespace) -> int:
     policy = Policy(
         ignore_containers=args.ignore_containers, grace=args.quit_grace, via=args.quit_via
     )
-    return cluster.audit(args.kubeconfig, scope, policy, args.output)
+    return cluster.audit(args.kubeconfig, scope, policy, args.output, holders=args.holders)
 
 
 def _check(args: argparse.Namespace) -> int:
@@ -221,6 +221,7 @@ def _add_audit(add: AddParser) -> None:
           istio-aux audit -n training -o json | jq -r .name
           istio-aux audit --selector io.datastrophic/istio-aux=enabled --quit-grace 30
           istio-aux audit --ignore-containers cloud-sql-proxy,vault-agent
+          istio-aux audit --holders -o json | jq .requests.gpus
 
         Reads all unfinished pods once, and changes nothing. States:
           stuck     every payload container is finished, and the proxy still runs
@@ -230,6 +231,8 @@ def _add_audit(add: AddParser) -> None:
           unmeshed  there is no proxy, although Istio would inject one today
         AGE is the time since the last finished container ended; for a lost pod, since its proxy
         ended; for an unmeshed pod, since it was created.
+        Below the table, stuck and blocked pods are counted by what holds them, with the CPUs, the
+        memory and the GPUs that they request.
         {_COLOUR}
 
         The exit status is 0 whatever is found, 1 if the API server refuses or does not answer, 2 if
@@ -242,6 +245,8 @@ def _add_audit(add: AddParser) -> None:
     _add_namespace(audit, "only this namespace; default: all")
     output = "json is one object a line (default: table)"
     audit.add_argument("-o", "--output", choices=["table", "json"], default="table", help=output)
+    only = "show only what holds stuck and blocked pods, and what these hold by their requests"
+    audit.add_argument("--holders", action="store_true", help=only)
     # Without a selector `audit` looks everywhere, unlike `serve`.
     _add_option(audit, "namespace-selector", "SELECTOR", flag="--selector", default="")
     _add_option(audit, "ignore-containers", "NAME,NAME")

@@ -16,7 +16,8 @@ from typing import NamedTuple, Self, TextIO
 
 import msgspec
 
-from istio_aux.cli.report import Audit, Explanation, Restarts
+from istio_aux.cli.report import Audit, Explanation, Holders, Restarts
+from istio_aux.core.holders import MOST
 from istio_aux.core.preflight import CheckResult, Verdict, works
 
 _GAP = "  "
@@ -97,7 +98,9 @@ class Terminal(NamedTuple):
 
 
 def show(
-    stream: TextIO, answer: Explanation | Audit | Restarts | list[CheckResult], output: str
+    stream: TextIO,
+    answer: Explanation | Audit | Holders | Restarts | list[CheckResult],
+    output: str,
 ) -> None:
     """Write one answer to ``stream``: as JSON lines if ``output`` is ``json``, else as text."""
     terminal = Terminal.of(stream)
@@ -106,6 +109,8 @@ def show(
             items, text = [answer], explanation_text(answer, terminal)
         case Audit():
             items, text = answer.findings, audit_text(answer, terminal)
+        case Holders():
+            items, text = answer.found, holders_text(answer)
         case Restarts():
             items, text = answer.verdicts, restarts_text(answer, terminal)
         case _:
@@ -154,6 +159,8 @@ def audit_text(audit: Audit, terminal: Terminal, now: datetime | None = None) ->
     if rows:
         yield from terminal.table([_header("NAMESPACE NAME STATE AGE REASON"), *rows], fit=True)
         yield ""
+    if held := [*holders_text(audit.holders())]:
+        yield from (*held, "")
     found = Counter(finding.state for finding in audit.findings)
     counts = ", ".join(
         terminal.paint(Cell(f"{state}: {found[state]}", style if found[state] else Style.PLAIN))
@@ -162,6 +169,14 @@ def audit_text(audit: Audit, terminal: Terminal, now: datetime | None = None) ->
     where = "" if audit.namespaces is None else f"selected namespaces: {audit.namespaces}; "
     unknown = f" (unknown: {audit.unknown})" if audit.unknown else ""
     yield f"{where}pods: {audit.pods}; {counts}{unknown}"
+
+
+def holders_text(holders: Holders) -> Iterator[str]:
+    """Yield a line for each of the first holders."""
+    found = holders.found
+    yield from (printable(one.text) for one in found[:MOST])
+    if len(found) > MOST:
+        yield f"and {len(found) - MOST} more holders"
 
 
 def check_text(results: Sequence[CheckResult], terminal: Terminal) -> Iterator[str]:

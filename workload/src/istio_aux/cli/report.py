@@ -8,10 +8,12 @@ from typing import Any, Literal
 import msgspec
 
 from istio_aux.core import quit as quitting
-from istio_aux.core import repair
+from istio_aux.core import repair, resources
+from istio_aux.core.holders import HeldPod, Holder, group
 from istio_aux.core.injection import Expectation
-from istio_aux.core.pod import Pod
+from istio_aux.core.pod import PROXY, Pod
 from istio_aux.core.policy import Policy, RepairPolicy
+from istio_aux.core.resources import Requests
 from istio_aux.core.start import effective_start
 
 State = Literal["stuck", "blocked", "lost", "unmeshed"]  # `audit --help` says what they mean.
@@ -44,6 +46,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     by: tuple[str, ...] = ()  # What a blocked pod waits for: containers, or an invalid annotation.
     containers: dict[str, quitting.ContainerVerdict] = {}
     configuration: str = ""  # The webhook configuration that selects an unmeshed pod.
+    requests: Requests | None = None  # What a stuck or blocked pod holds; None: it is not known.
+    fix: str = ""  # The setting that ends what blocks the pod, if one is known.
 
 
 class Audit(msgspec.Struct, frozen=True):
@@ -54,6 +58,23 @@ class Audit(msgspec.Struct, frozen=True):
     namespaces: int | None = None  # How many are selected; None without a selector.
     unknown: int = 0  # Pods without a sidecar, or unreadable ones, that may or may not need one.
     gaps: tuple[str, ...] = ()  # Why that is unknown, one line each.
+
+    def holders(self) -> Holders:
+        """What holds the stuck and the blocked pods."""
+        held = (
+            HeldPod(
+                by=found.by or (PROXY,), since=found.since, requests=found.requests, fix=found.fix
+            )
+            for found in self.findings
+            if found.state in {"stuck", "blocked"}
+        )
+        return Holders(group(held))
+
+
+class Holders(msgspec.Struct, frozen=True):
+    """What `audit --holders` shows; the JSON names of each are a contract."""
+
+    found: list[Holder]
 
 
 class RestartVerdict(msgspec.Struct, frozen=True):
@@ -116,8 +137,15 @@ def proxy_finding(pod: Pod, policy: Policy, now: datetime | None) -> Finding | N
             state = "blocked"
         case _:
             return None
-    since = quitting.since(pod, decision)
-    return Finding(**_facts(pod), **_verdict(decision), state=state, since=since, by=by)
+    return Finding(
+        **_facts(pod),
+        **_verdict(decision),
+        state=state,
+        since=quitting.since(pod, decision),
+        by=by,
+        requests=None if state == "lost" else resources.requests(pod),
+        fix=decision.fix,
+    )
 
 
 def _facts(pod: Pod) -> dict[str, Any]:

@@ -122,7 +122,7 @@ class ContainerPort(Struct, frozen=True):
 
 
 class Container(Struct, frozen=True):
-    """A container of the spec, regular or init."""
+    """A container of the spec, regular or init; `resources` reads its ``resources``."""
 
     name: str = ""
     restart_policy: str | None = None
@@ -131,6 +131,7 @@ class Container(Struct, frozen=True):
     args: tuple[str, ...] | None = None
     env: tuple[EnvVar, ...] | None = None
     ports: tuple[ContainerPort, ...] | None = None
+    resources: msgspec.Raw = msgspec.Raw()
 
 
 class PodSpec(Struct, frozen=True):
@@ -138,9 +139,12 @@ class PodSpec(Struct, frozen=True):
 
     restart_policy: str | None = None
     host_network: bool | None = None
+    share_process_namespace: bool | None = None
     containers: tuple[Container, ...] | None = None
     init_containers: tuple[Container, ...] | None = None
     node_name: str | None = None
+    resources: msgspec.Raw = msgspec.Raw()
+    overhead: msgspec.Raw = msgspec.Raw()
 
 
 class Waiting(Struct, frozen=True):
@@ -296,7 +300,7 @@ def convert(document: object) -> Pod:
     Raises:
         msgspec.ValidationError: a field has the wrong type; the message names its path.
     """
-    return msgspec.convert(_without_nulls(document), Pod)
+    return decode(msgspec.json.encode(_without_nulls(document)))
 
 
 def _without_nulls(value: object) -> object:

@@ -13,8 +13,9 @@ from itertools import pairwise
 from typing import Literal
 
 import msgspec
+from msgspec import structs
 
-from istio_aux.core import completion, ownership
+from istio_aux.core import completion, katib, ownership
 from istio_aux.core.annotations import (
     IGNORE_CONTAINERS,
     LONGEST_GRACE,
@@ -60,12 +61,14 @@ class Decision(Struct, frozen=True, kw_only=True, tag_field="action"):
     """Common to all decisions: a reason for people, and a verdict on each container by name.
 
     ``blocked_by`` names the containers that keep the pod from completing although another one is
-    finished already: usually sidecars that nobody ends.
+    finished already: usually sidecars that nobody ends. ``fix`` is the setting that ends that, if
+    one is known; the reason has it too.
     """
 
     reason: str
     containers: Mapping[str, ContainerVerdict]
     blocked_by: tuple[str, ...] = ()
+    fix: str = ""
 
     @property
     def action(self) -> str:
@@ -136,14 +139,17 @@ def decide(
     if reason := next(_nothing_to_do(facts), None):
         if holders := _holders(facts):
             reason = f"{reason}; the pod is held by {_listed(holders)}"
-        return Ignore(reason=reason, containers=facts.verdicts, blocked_by=tuple(holders))
+        return _held(
+            Ignore(reason=reason, containers=facts.verdicts, blocked_by=tuple(holders)), pod
+        )
     if reason := next(_lost_proxy(facts), None):
         delete = policy.dead_proxy is DeadProxy.DELETE
         if delete and (obstacle := next(_keeps_lost_pod(facts), None)):
             reason, delete = f"{reason}; not deleted: {obstacle}", False
         return Report(reason=reason, containers=facts.verdicts, delete=delete)
     if reason := next(_still_needed(facts), None):
-        return Wait(reason=reason, containers=facts.verdicts, blocked_by=_blockers(facts))
+        wait = Wait(reason=reason, containers=facts.verdicts, blocked_by=_blockers(facts))
+        return _held(wait, pod)
     if until := _grace_ends(facts, policy, now, seen):
         reason = f"{FINISHED}; the grace period ends at {until:%H:%M:%S}"
         return Wait(reason=reason, containers=facts.verdicts, until=until)
@@ -312,6 +318,14 @@ def _holders(facts: _Facts) -> dict[str, str]:
         for name, found in verdicts.items()
         if found.role != "sidecar" and not found.finished
     }
+
+
+def _held(decision: Wait | Ignore, pod: Pod) -> Wait | Ignore:
+    """The decision with the setting that ends what holds the pod, if one is known."""
+    fix = katib.fix(pod, decision.blocked_by)
+    if not fix:
+        return decision
+    return structs.replace(decision, reason=f"{decision.reason}; {fix}", fix=fix)
 
 
 def _grace_ends(

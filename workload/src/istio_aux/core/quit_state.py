@@ -42,10 +42,12 @@ from typing import Literal
 import msgspec
 
 from istio_aux.core import quit as quitting
+from istio_aux.core import resources
 from istio_aux.core.applications import LABEL, Applications
 from istio_aux.core.pod import PROXY, Key, Pod, shared
 from istio_aux.core.policy import Policy, QuitMode
 from istio_aux.core.quit import Quit, Report, Rung, Wait
+from istio_aux.core.resources import Requests
 
 STUCK_AFTER = 3  # Failures. The first attempt may come too early for the agent.
 
@@ -96,9 +98,11 @@ class TroubledPod(msgspec.Struct, frozen=True, omit_defaults=True):
     """A stuck, blocked or lost pod in `/status`.
 
     Attributes:
-        since: end of the payload of a stuck pod.
+        since: end of the payload of a stuck pod, or of the part of it that has ended.
         attempts: to make the proxy of a stuck pod exit.
         by: containers that block a pod.
+        requests: what a stuck or blocked pod holds; None: unknown.
+        fix: the setting that ends what blocks a pod, if one is known; the reason has it too.
         lasting: false while it may pass: most containers end a little apart, and so do a proxy and
             its payload (`QuitLimits.blocked_after`, `lost_after`).
     """
@@ -110,6 +114,8 @@ class TroubledPod(msgspec.Struct, frozen=True, omit_defaults=True):
     since: datetime | None = None
     attempts: int | None = None
     by: tuple[str, ...] = ()
+    requests: Requests | None = None
+    fix: str = ""
     lasting: bool = True
 
 
@@ -194,8 +200,10 @@ class PodState:
     recorded: bool = True  # This decision is recorded.
     until: datetime | None = None  # End of the grace period, while it runs.
     blocked_by: tuple[str, ...] = ()
+    fix: str = ""  # The setting that ends what blocks the pod.
     first_seen: datetime | None = None  # When the decision first asked for this.
-    since: datetime | None = None  # End of the payload, while the proxy has to exit.
+    since: datetime | None = None  # End of the payload, while something holds the pod.
+    requests: Requests | None = None  # What the pod holds meanwhile.
     left: bool = False  # The watch does not show the pod any more.
     version: int = 0
     seen: datetime | None = None
@@ -223,11 +231,14 @@ class PodState:
         self.node = shared(pod.spec.node_name or "")
         wait = decision if isinstance(decision, Wait) else None
         self.until = wait.until if wait else None
-        self.blocked_by = tuple(map(shared, decision.blocked_by))
+        self.blocked_by, self.fix = tuple(map(shared, decision.blocked_by)), decision.fix
         if self.asks_for != before:
             self.first_seen = now
-        ended = quitting.since(pod, decision) if self.asks_for == "quit" else None
+        held = self.asks_for in {"quit", "blocked"}
+        ended = quitting.since(pod, decision) if held else None
         self.since = min(ended, now) if ended else None
+        if not (held and self.requests):
+            self.requests = resources.requests(pod) if held else None
         self.version, self.seen = version, now
         if self.task:
             self.task.exit = proxy_exit(pod)
@@ -296,8 +307,10 @@ class PodState:
         begins = self.begins(scope.limits)
         lasting = begins is None or now >= begins
         if self.blocked_by:
-            by = self.blocked_by
-            return "blocked", TroubledPod(*self.key, self.reason, by=by, lasting=lasting)
+            return "blocked", TroubledPod(
+                *self.key, self.reason, self.since, by=self.blocked_by,
+                requests=self.requests, fix=self.fix, lasting=lasting,
+            )  # fmt: skip
         if self.verdict == "report":
             reason = f"{self.reason}; {failure}" if failure else self.reason
             return "lost", TroubledPod(*self.key, reason, lasting=lasting)
@@ -306,7 +319,9 @@ class PodState:
         if scope.leading and task and task.due == "quit" and task.failures >= STUCK_AFTER:
             since = self.since or self.first_seen
             reason = failure + self.reason.removeprefix(quitting.FINISHED)
-            return "stuck", TroubledPod(*self.key, reason, since=since, attempts=task.attempts)
+            return "stuck", TroubledPod(
+                *self.key, reason, since, task.attempts, (PROXY,), self.requests
+            )
         return None
 
 

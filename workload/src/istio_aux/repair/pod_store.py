@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
 from msgspec import structs
 
 from istio_aux.core import jobs, ownership, repair, rollout
@@ -29,6 +30,8 @@ BATCH = 50  # Pods that are decided on at a stretch, so that reviews need not wa
 
 _UNDECIDED = Replica("", "", Sidecar.UNKNOWN)
 _UNKNOWN = Expectation(expected=None, reason="Istio's injectors are not known yet")
+
+_NONE = msgspec.Raw()  # One that is not empty keeps the whole text in memory that it came in.
 
 # Annotations that decide; others may be as long as the whole pod.
 _ANNOTATIONS = (INJECT, INJECTED, MIRROR)
@@ -215,9 +218,13 @@ def _reduced(pod: Pod) -> Pod:
     labels = {shared(name): shared(value) for name, value in pod.labels.items()}
     metadata = structs.replace(pod.metadata, labels=labels, annotations=notes)
     containers, init = _names(pod.containers), _names(pod.init_containers)
-    spec = structs.replace(pod.spec, containers=containers, init_containers=init)
+    spec = structs.replace(
+        pod.spec, containers=containers, init_containers=init, resources=_NONE, overhead=_NONE
+    )
     return structs.replace(pod, metadata=metadata, spec=spec)
 
 
 def _names(containers: Iterable[Container]) -> tuple[Container, ...]:
-    return tuple(structs.replace(container, args=None, env=None) for container in containers)
+    return tuple(
+        structs.replace(container, args=None, env=None, resources=_NONE) for container in containers
+    )

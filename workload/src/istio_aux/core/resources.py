@@ -1,0 +1,165 @@
+"""What pods hold by their requests: CPU, memory and GPUs.
+
+A request is kept as it came until somebody asks what a pod holds: few pods are ever held.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+
+import msgspec
+
+from istio_aux.core.pod import Container, Pod, Struct
+
+CPU, MEMORY = "cpu", "memory"
+
+# A share or a slice of a GPU counts as one, as the device plugin offers it. Not every device of a
+# vendor is a GPU (nvidia.com/hostdev is a network card, amd.com/xilinx_… an FPGA), and of Intel's
+# names some count thousandths or bytes.
+_GPUS = re.compile(
+    r".+/gpu|nvidia\.com/(gpu[.-]|mig-).+|amd\.com/[a-z]px_nps[0-9]|gpu\.intel\.com/(i915|xe)"
+)
+
+# apimachinery resource.Quantity; a request has no sign.
+_QUANTITY = re.compile(r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,2}|[KMGTPE]i|[numkMGTPE]?)")
+_LONGEST = 40  # Characters of a quantity: 2^63 has 19 digits.
+_MOST = 2**63 - 1
+_POWERS = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY = "KMGTPE"
+
+_Amounts = dict[str, Fraction]
+
+
+class Requests(Struct, frozen=True):
+    """What pods request, rounded up as the scheduler does: thousandths of a CPU, bytes, devices."""
+
+    millicpu: int = 0
+    memory: int = 0
+    gpus: int = 0
+
+    def __add__(self, other: Requests) -> Requests:
+        """What both hold."""
+        return Requests(
+            millicpu=self.millicpu + other.millicpu,
+            memory=self.memory + other.memory,
+            gpus=self.gpus + other.gpus,
+        )
+
+    def __str__(self) -> str:
+        """``24 GPUs, 48 CPUs, 192Gi of memory``; empty for nothing."""
+        cpus = f"{self.millicpu / 1000:.15g}"
+        parts = (
+            f"{self.gpus} GPU{'' if self.gpus == 1 else 's'}" if self.gpus else "",
+            f"{cpus} CPU{'' if cpus == '1' else 's'}" if self.millicpu else "",
+            f"{_bytes(self.memory)} of memory" if self.memory else "",
+        )
+        return ", ".join(filter(None, parts))
+
+
+class _Resources(Struct, frozen=True):
+    requests: dict[str, str | int | float] | None = None
+
+
+_resources = msgspec.json.Decoder(_Resources | None)
+_quantities = msgspec.json.Decoder(dict[str, str | int | float] | None)
+
+
+def requests(pod: Pod) -> Requests | None:
+    """Return what the pod requests; None: that cannot be read. Never raises.
+
+    It is what the scheduler counts (k8s.io/component-helpers@0.36 resource.PodRequests): the sum of
+    the containers and the native sidecars, or what an init container needs beside the native
+    sidecars before it if that is more; the pod's own requests of CPU and memory take the place of
+    that (KEP-2837); the overhead of its RuntimeClass is added. A resize that is in progress and
+    the devices of ResourceClaims are left out.
+    """
+    try:
+        amounts = _containers(pod)
+        own = _read(pod.spec.resources)
+        amounts |= {name: own[name] for name in (CPU, MEMORY) if name in own}
+        if pod.spec.overhead:
+            _add(amounts, _amounts(_quantities.decode(pod.spec.overhead)))
+        found = Requests(
+            millicpu=math.ceil(amounts.pop(CPU, Fraction()) * 1000),
+            memory=math.ceil(amounts.pop(MEMORY, Fraction())),
+            gpus=math.ceil(sum(amounts.values())),
+        )
+    except (ValueError, RecursionError):  # Somebody's pod has what no API server stores.
+        return None
+    return found if max(found.millicpu, found.memory, found.gpus) <= _MOST else None
+
+
+def total(requests: Iterable[Requests]) -> Requests:
+    """What all of them hold."""
+    return sum(requests, Requests())
+
+
+def quantity(text: str) -> Fraction:
+    """Read a quantity exactly.
+
+    Raises:
+        ValueError: it is no quantity of Kubernetes, is negative, or has over 40 characters.
+    """
+    match = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
+    if match is None:
+        raise ValueError(f'"{text[:_LONGEST]}": expected a quantity, such as 500m or 16Gi')
+    number, unit = Fraction(match[1]), match[2]
+    if unit.endswith("i"):
+        return number * 1024 ** (_BINARY.index(unit[0]) + 1)
+    return number * Fraction(10) ** (_POWERS[unit] if unit in _POWERS else int(unit[1:]))
+
+
+def _containers(pod: Pod) -> _Amounts:
+    """What the containers need at once, at most (KEP-753)."""
+    total, before, start = _Amounts(), _Amounts(), _Amounts()
+    for container in pod.containers:
+        _add(total, _read(container.resources))
+    for container in pod.init_containers:
+        own = _read(container.resources)
+        if _is_sidecar(container):
+            _add(total, own)
+            _add(before, own)
+        else:
+            _add(own, before)
+            _raise(start, own)
+    _raise(total, start)
+    return total
+
+
+def _is_sidecar(container: Container) -> bool:
+    return container.restart_policy == "Always"
+
+
+def _read(resources: msgspec.Raw) -> _Amounts:
+    """The requests among ``resources`` of a container or a pod."""
+    found = _resources.decode(resources) if resources else None
+    return _amounts(found.requests if found else None)
+
+
+def _amounts(requests: Mapping[str, str | int | float] | None) -> _Amounts:
+    """Those that count, by name."""
+    return {
+        name: quantity(str(value))
+        for name, value in (requests or {}).items()
+        if name in {CPU, MEMORY} or _GPUS.fullmatch(name)
+    }
+
+
+def _add(amounts: _Amounts, more: _Amounts) -> None:
+    for name, amount in more.items():
+        amounts[name] = amounts.get(name, Fraction()) + amount
+
+
+def _raise(amounts: _Amounts, least: _Amounts) -> None:
+    for name, amount in least.items():
+        amounts[name] = max(amounts.get(name, Fraction()), amount)
+
+
+def _bytes(number: int) -> str:
+    """``192Gi``, ``1.5Ti``: in the largest unit of which there is at least one."""
+    power = max(0, min((number.bit_length() - 1) // 10, len(_BINARY)))
+    unit = _BINARY[power - 1] + "i" if power else ""
+    return f"{number / 1024**power:.1f}".removesuffix(".0") + unit
