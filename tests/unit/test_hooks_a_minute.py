@@ -70,6 +70,7 @@ async def test_a_pod_that_stays_blocked_makes_the_status_worse() -> None:
         await report(api, "job", RUNNING)
         await until(lambda: Shown.of(workload.status()) != before, "it is blocked for long")
         assert Shown.of(workload.status()).is_worse_than(before)
+        assert [one.by for one in workload.status().holders] == [("upload",)]
 
 
 @driven

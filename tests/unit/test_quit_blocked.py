@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from istio_aux.core.holders import group
 from istio_aux.core.katib import FIX
 from istio_aux.core.policy import Policy
 from istio_aux.core.resources import Requests
@@ -124,28 +125,23 @@ async def test_a_trial_whose_collector_waits_for_the_proxy_tells_its_owner_what_
         for note in notes.values():
             assert note.endswith(FIX)
             assert "ignore-containers" not in note
-        (holder,) = world.controller.holders()
+        (holder,) = group(world.controller.blocked())
         assert (holder.by, holder.pods, holder.fix) == ((collector,), 2, FIX)
         assert world.told == []
 
 
 @driven
-async def test_held_pods_are_counted_by_what_holds_them_once_they_are_held_for_long() -> None:
-    """With what they request, and since when."""
+async def test_held_pods_say_since_when_and_what_they_request() -> None:
     gpus = {"main": {"resources": {"requests": {"nvidia.com/gpu": "8"}}}}
-    async with cluster(limits=NEVER) as world:
-        await world.pod("early", others={"vault-agent": RUNNING})
-        (blocked,) = await until(world.controller.blocked, "it is known")
-        assert not blocked.lasting
-        assert world.controller.holders() == []
     async with cluster(limits=SOON) as world:
         for name in ("a", "b"):
             await world.pod(name, others={"vault-agent": RUNNING}, details=gpus)
         (holder,) = await until(
-            lambda: [one for one in world.controller.holders() if one.pods == 2], "both are held"
+            lambda: [one for one in group(world.controller.blocked()) if one.pods == 2],
+            "both are held",
         )
         assert holder.requests == Requests(gpus=16)
         text = "2 pods are held by vault-agent since 2026-11-21 08:16Z: 16 GPUs"
         assert holder.text == text
         await world.pod("a", others={"vault-agent": ENDED}, details=gpus)
-        await until(lambda: [one.pods for one in world.controller.holders()] == [1], "one is left")
+        await until(lambda: len(world.controller.blocked()) == 1, "one is left")

@@ -13,7 +13,8 @@ import msgspec
 import pytest
 import yaml
 from cryptography import x509
-from istio_aux.core.holders import HeldPod, group
+from istio_aux.core.holders import group
+from istio_aux.core.quit_state import TroubledPod
 from istio_aux.status import ListedPod, page
 from ops import pebble, testing
 
@@ -58,7 +59,7 @@ class Workload:
         self.stuck: list[dict[str, str]] = []
         self.lost: list[dict[str, str]] = []
         self.blocked: list[dict[str, str]] = []
-        self.held: list[HeldPod] = []
+        self.held: list[TroubledPod] = []
         self.called_before: list[str] | None = []
         self.injectors: list[dict[str, str]] = [injector()]
         self.injects: bool | None = True

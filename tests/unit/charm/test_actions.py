@@ -12,12 +12,12 @@ from typing import Any
 import httpx2
 import pytest
 from istio_aux.cli import commands
-from istio_aux.core.holders import HeldPod
 from istio_aux.core.policy import QuitVia
 from istio_aux.core.resources import Requests
 from istio_aux.status import ListedPod
 from msgspec.structs import replace
 from ops import testing
+from unit.core.pods import held
 
 import actions
 import workload
@@ -160,7 +160,7 @@ def test_an_image_that_lists_no_pods_is_named(unit: Unit) -> None:
 
 def test_pods_that_do_not_complete_are_listed_with_state_age_and_attempts(unit: Unit) -> None:
     unit.process.pods = [POD, STUCK, BLOCKED]
-    unit.process.held = [HeldPod(by=("vault-agent",), since=CREATED, requests=Requests(gpus=8))]
+    unit.process.held = [held("vault-agent", since=CREATED, requests=Requests(gpus=8))]
 
     found = list_stuck(unit)
 
@@ -175,7 +175,7 @@ def test_pods_that_do_not_complete_are_listed_with_state_age_and_attempts(unit: 
 
 def test_any_unit_lists_the_stuck_pods_that_only_the_leader_knows(unit: Unit) -> None:
     unit.process.pods, unit.process.leads = [STUCK, BLOCKED], False
-    unit.process.held = [HeldPod(by=("istio-proxy",))]
+    unit.process.held = [held("istio-proxy")]
 
     found = list_stuck(unit)
 

@@ -8,7 +8,7 @@ import httpx2
 import msgspec
 from istio_aux import status
 from istio_aux.core import injectors
-from istio_aux.core.holders import HeldPod, group
+from istio_aux.core.holders import group
 from istio_aux.core.injectors import State
 from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
 from istio_aux.core.resources import Requests
@@ -16,6 +16,7 @@ from istio_aux.repair.application_status import ApplicationMesh
 from istio_aux.repair.controller import Unmeshed
 from istio_aux.repair.suspended_jobs import SuspendedJob
 from istio_aux.status import ProcessStatus
+from unit.core.pods import held
 
 import probe
 from probe import Application, Injector, Probe
@@ -49,7 +50,7 @@ def test_every_word_of_the_workload_is_understood() -> None:
         stuck_pods=[],
         blocked_pods=[],
         lost_pods=[],
-        holders=group([HeldPod(by=("vault-agent",), since=NOW, requests=Requests(gpus=8))]),
+        holders=group([held("vault-agent", since=NOW, requests=Requests(gpus=8))]),
         race=RacePolicy.RESTART,
         unmeshed_pods=[Unmeshed(**pod, since=NOW)],
         unmeshed_total=612,
@@ -96,7 +97,7 @@ def test_every_word_about_a_listed_pod_is_understood() -> None:
         status.ListedPod("a", "mnist", "stuck", "404", attempts=3),
         status.ListedPod("b", "more", "lost", "oom"),
     ]
-    holders = group([HeldPod(by=("istio-proxy",), requests=Requests(gpus=1))])
+    holders = group([held("istio-proxy", requests=Requests(gpus=1))])
     body = msgspec.json.encode(status.page(pods, limit=2, leader=True, holders=holders))
     transport = httpx2.MockTransport(lambda _: httpx2.Response(200, content=body))
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import httpx2
 import pytest
-from istio_aux.core.holders import HeldPod
 from istio_aux.core.resources import Requests
 from ops import testing
+from unit.core import pods
 
 import config
 
@@ -145,8 +146,7 @@ JOBS = [
 ]
 
 
-def held(by: str) -> HeldPod:
-    return HeldPod(by=(by,), since=datetime.fromisoformat(SINCE), requests=Requests(gpus=8))
+held = partial(pods.held, since=datetime.fromisoformat(SINCE), requests=Requests(gpus=8))
 
 
 @pytest.mark.parametrize(

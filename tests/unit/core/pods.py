@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from istio_aux.core import pod as pods
 from istio_aux.core.pod import Pod
+from istio_aux.core.quit_state import TroubledPod
+from istio_aux.core.resources import Requests
 
 RECORDS = Path(__file__).parents[2] / "data" / "demo"
 """Recordings of a real cluster; tests/data/README.md says of which."""
@@ -98,6 +101,16 @@ def statuses(states: Mapping[str, State]) -> list[dict[str, Any]]:
 def job(containers: Mapping[str, State], **fields: Any) -> Pod:
     """The same as a `Pod`."""
     return pods.convert(document(containers, **fields))
+
+
+def held(
+    *by: str,
+    since: datetime | None = None,
+    requests: Requests | None = None,
+    fix: str = "",
+) -> TroubledPod:
+    """A pod that these containers hold."""
+    return TroubledPod("training", "job", "u-1", "", since, by=by, requests=requests, fix=fix)
 
 
 def recorded(name: str) -> Pod:

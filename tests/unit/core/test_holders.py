@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
+from functools import partial
 
-from istio_aux.core.holders import HeldPod, group
+from istio_aux.core.holders import group
+from istio_aux.core.quit_state import TroubledPod
 from istio_aux.core.resources import Requests
+from unit.core import pods
 
 EARLY = datetime(2026, 11, 20, 7, 12, tzinfo=UTC)
 LATE = EARLY + timedelta(days=1)
 EIGHT = Requests(gpus=8, millicpu=500)
 
 
-def held(*by: str, since: datetime | None = LATE, requests: Requests | None = EIGHT) -> HeldPod:
-    return HeldPod(by=by, since=since, requests=requests)
+held = partial(pods.held, since=LATE, requests=EIGHT)
 
 
-def texts(*pods: HeldPod) -> list[str]:
+def texts(*pods: TroubledPod) -> list[str]:
     return [one.text for one in group(pods)]
 
 
@@ -29,11 +31,11 @@ def test_pods_with_the_same_holder_are_one_line() -> None:
 
 def test_the_holder_of_most_gpus_comes_first_then_that_of_most_pods() -> None:
     none = Requests()
-    pods = (
+    found = group((
         held("b", requests=none), held("c", requests=none), held("c", requests=none),
         held("a", requests=none), held("z"),
-    )  # fmt: skip
-    assert [one.by for one in group(pods)] == [("z",), ("c",), ("a",), ("b",)]
+    ))  # fmt: skip
+    assert [one.by for one in found] == [("z",), ("c",), ("a",), ("b",)]
 
 
 def test_the_order_of_containers_in_a_pod_makes_no_other_holder() -> None:
@@ -60,8 +62,14 @@ def test_a_pod_with_many_holders_has_a_short_line() -> None:
 
 
 def test_the_setting_that_ends_it_is_named_and_divides_holders() -> None:
-    pods = (held("a"), HeldPod(by=("a",), requests=Requests(), fix="set x: false"))
-    assert texts(*pods) == [
+    other = held("a", since=None, requests=Requests(), fix="set x: false")
+    assert texts(held("a"), other) == [
         "1 pod is held by a since 2026-11-21 07:12Z: 8 GPUs, 0.5 CPUs",
         "1 pod is held by a; set x: false",
+    ]
+
+
+def test_a_pod_without_another_holder_is_held_by_its_proxy() -> None:
+    assert texts(held(requests=Requests())) == [
+        "1 pod is held by istio-proxy since 2026-11-21 07:12Z"
     ]

@@ -19,7 +19,7 @@ from istio_aux import status
 from istio_aux.admission.webhook import AdmissionWebhook
 from istio_aux.core.applications import Applications
 from istio_aux.core.election import Checkpoint, read_checkpoint
-from istio_aux.core.holders import MOST
+from istio_aux.core.holders import MOST, group
 from istio_aux.core.injectors import Mesh
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import QuitMode, RacePolicy, Start
@@ -170,6 +170,7 @@ class Wiring:
         if not self.listening:
             missing["webhook"] = "not listening"
         mesh, unreadable = self._watcher.mesh, self._watches.unreadable()
+        stuck, blocked = self._quit.stuck(), self._quit.blocked()
         return status.ProcessStatus(
             ready=self._ready,
             missing=[f"{name}: {what}" for name, what in missing.items()],
@@ -181,10 +182,10 @@ class Wiring:
             injector_live=mesh.any_live,
             watched_pods=self._quit.watched,
             selected_namespaces=self._quit.selection.names(),
-            stuck_pods=self._quit.stuck(),
-            blocked_pods=self._quit.blocked(),
+            stuck_pods=stuck,
+            blocked_pods=blocked,
             lost_pods=self._quit.lost(),
-            holders=self._quit.holders()[:MOST],
+            holders=group(pod for pod in (*stuck, *blocked) if pod.lasting)[:MOST],
             race=self._settings.repair_policy.race,
             unmeshed_pods=self._repair.unmeshed(status.UNMESHED),
             unmeshed_total=self._repair.unmeshed_total,

@@ -9,9 +9,9 @@ import msgspec
 
 from istio_aux.core import quit as quitting
 from istio_aux.core import repair, resources
-from istio_aux.core.holders import HeldPod, Holder, group
+from istio_aux.core.holders import Holder, group
 from istio_aux.core.injection import Expectation
-from istio_aux.core.pod import PROXY, Pod
+from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Policy, RepairPolicy
 from istio_aux.core.resources import Requests
 from istio_aux.core.start import effective_start
@@ -61,14 +61,7 @@ class Audit(msgspec.Struct, frozen=True):
 
     def holders(self) -> Holders:
         """What holds the stuck and the blocked pods."""
-        held = (
-            HeldPod(
-                by=found.by or (PROXY,), since=found.since, requests=found.requests, fix=found.fix
-            )
-            for found in self.findings
-            if found.state in {"stuck", "blocked"}
-        )
-        return Holders(group(held))
+        return Holders(group(one for one in self.findings if one.state in {"stuck", "blocked"}))
 
 
 class Holders(msgspec.Struct, frozen=True):

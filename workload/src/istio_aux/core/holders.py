@@ -9,29 +9,39 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from typing import Protocol
 
 import msgspec
 
+from istio_aux.core.pod import PROXY
 from istio_aux.core.resources import Requests, total
 
 MOST = 20  # Holders that are listed: tenants name their containers.
 _NAMES = 3  # Names of one holder that its text has.
 
 
-class HeldPod(msgspec.Struct, frozen=True, kw_only=True):
-    """What counts of one held pod.
+class HeldPod(Protocol):
+    """What counts of a pod that is stuck or blocked."""
 
-    Attributes:
-        by: the containers that hold it, or an annotation or an option.
-        since: when the last payload container ended that did; None: unknown.
-        requests: what it holds; None: its requests cannot be read.
-        fix: the setting that ends it, if one is known.
-    """
+    @property
+    def by(self) -> tuple[str, ...]:
+        """The containers that hold it, or an annotation or an option; empty: its proxy."""
+        ...
 
-    by: tuple[str, ...]
-    since: datetime | None = None
-    requests: Requests | None = None
-    fix: str = ""
+    @property
+    def since(self) -> datetime | None:
+        """When the last payload container ended that did; None: unknown."""
+        ...
+
+    @property
+    def requests(self) -> Requests | None:
+        """What it holds; None: its requests cannot be read."""
+        ...
+
+    @property
+    def fix(self) -> str:
+        """The setting that ends it, if one is known."""
+        ...
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -56,7 +66,7 @@ def group(pods: Iterable[HeldPod]) -> list[Holder]:
     """Group pods by their holder: those that hold most GPUs first, then most pods, then by name."""
     groups = defaultdict[tuple[tuple[str, ...], str], list[HeldPod]](list)
     for pod in pods:
-        groups[tuple(sorted(pod.by)), pod.fix].append(pod)
+        groups[tuple(sorted(pod.by)) or (PROXY,), pod.fix].append(pod)
     found = [_holder(by, fix, held) for (by, fix), held in groups.items()]
     return sorted(found, key=lambda one: (-one.requests.gpus, -one.pods, one.by, one.fix))
 

@@ -320,7 +320,7 @@ class PodState:
             since = self.since or self.first_seen
             reason = failure + self.reason.removeprefix(quitting.FINISHED)
             return "stuck", TroubledPod(
-                *self.key, reason, since, task.attempts, (PROXY,), self.requests
+                *self.key, reason, since, task.attempts, requests=self.requests
             )
         return None
 

@@ -16,7 +16,6 @@ from weakref import WeakValueDictionary
 from istio_aux.core import quit as quitting
 from istio_aux.core import quit_state
 from istio_aux.core.applications import Applications
-from istio_aux.core.holders import HeldPod, Holder, group
 from istio_aux.core.pod import PROXY, Key, Pod, shared
 from istio_aux.core.policy import Policy, QuitMode
 from istio_aux.core.quit import Rung
@@ -203,14 +202,6 @@ class Controller:
     def lost(self) -> list[TroubledPod]:
         """Pods whose proxy is gone for good while a payload container may still run."""
         return self._troubled("lost")
-
-    def holders(self) -> list[Holder]:
-        """What holds the pods that are stuck, and those that have been blocked for long."""
-        troubled = (*self.stuck(), *(pod for pod in self.blocked() if pod.lasting))
-        return group(
-            HeldPod(by=pod.by, since=pod.since, requests=pod.requests, fix=pod.fix)
-            for pod in troubled
-        )
 
     def _troubled(self, trouble: Trouble) -> list[TroubledPod]:
         """The pods in such a state, the oldest first, then by name."""

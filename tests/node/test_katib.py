@@ -1,0 +1,178 @@
+"""Trials of Katib on a real kubelet: which complete with their metric stored, and which hang.
+
+Katib's part is written down, and its collector is a stand-in: see `lab.katib`.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import lab
+import lab.fixtures
+import lab.istio
+import lab.juju
+import pytest
+from istio_aux.core.katib import FIX
+from lab import katib, outcome, workloads
+from lab.deployed import REQUESTED, SELECTED, await_selected
+from lightkube import ApiError, Client
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Namespace
+
+# Measured: all is over 25 s after the first trial was made.
+SOON = 300
+NATIVE = {"sidecar.istio.io/nativeSidecar": "true"}
+PLACES = {
+    "plain": {},
+    "injected": {"istio-injection": "enabled"},
+    "selected": SELECTED,
+    "native": {"io.datastrophic/istio-aux": "enabled", "istio.io/rev": REQUESTED},
+}
+# By name: where, and `waitAllProcesses` in Katib's configuration.
+TRIALS = {
+    "plain": ("plain", None),
+    "without-istio-aux": ("injected", "false"),
+    "classic-waits-for-all": ("selected", None),
+    "classic": ("selected", "false"),
+    "native-waits-for-all": ("native", "true"),
+    "native": ("native", "false"),
+}
+COMPLETE = ("plain", "classic", "native")
+HANGING = ("without-istio-aux", "classic-waits-for-all", "native-waits-for-all")
+
+
+@pytest.fixture(scope="module")
+def places(
+    client: Client, istio: lab.istio.Istio, requested: lab.istio.Istio, istio_aux: lab.juju.App
+) -> Iterator[Mapping[str, str]]:
+    """A namespace for each kind, whose pods are injected already where they are to be."""
+    names = {place: f"katib-{place}-{secrets.token_hex(3)}" for place in PLACES}
+    for name in names.values():
+        client.create(Namespace(metadata=ObjectMeta(name=name)))
+        lab.fixtures.await_account(client, name)
+    for place in ("selected", "native"):
+        await_selected(client, names[place], PLACES[place])
+    client.patch(Namespace, names["injected"], {"metadata": {"labels": PLACES["injected"]}})
+    probe = workloads.pod(workloads.container("true"))
+    probe["metadata"] |= {"name": "probe", "namespace": names["injected"]}
+    lab.until(
+        lambda: "istio-proxy" in str(client.create(workloads.Pod.from_dict(probe), dry_run=True)),
+        timeout=SOON,
+        what="pods to be injected",
+        ignoring=(ApiError,),
+    )
+    yield names
+    for name in names.values():
+        client.delete(Namespace, name)
+
+
+@pytest.fixture(scope="module")
+def stored(client: Client, places: Mapping[str, str]) -> Mapping[str, str]:
+    """Run all trials at once, until those that can have completed, and all others hang; the log of
+    the database."""
+    document = katib.database()
+    document["metadata"]["namespace"] = places["plain"]
+    client.create(workloads.Pod.from_dict(document))
+    database = lab.until(
+        lambda: client.get(workloads.Pod, "katib-db-manager", namespace=places["plain"])[
+            "status"
+        ].get("podIP"),
+        timeout=SOON,
+        what="the database to run",
+    )
+    for name, (place, wait) in TRIALS.items():
+        annotations = NATIVE if place == "native" else None
+        job = katib.trial(name, database, wait_all_processes=wait, annotations=annotations)
+        job["metadata"]["namespace"] = places[place]
+        client.create(workloads.Job.from_dict(job))
+    for name in COMPLETE:
+        lab.until(
+            lambda name=name: has_completed(client, places, name),
+            timeout=SOON,
+            what=f"the trial {name} to complete",
+        )
+    for name in HANGING:
+        lab.until(
+            lambda name=name: katib.TRAINING in ended(client, places, name),
+            timeout=SOON,
+            what=f"the training of {name} to end",
+        )
+    return {"log": "".join(client.log("katib-db-manager", namespace=places["plain"]))}
+
+
+def pod(client: Client, places: Mapping[str, str], trial: str) -> Any:
+    """The only pod of the trial."""
+    labels: dict[str, Any] = {outcome.OWNED_BY[0]: trial}
+    [found] = client.list(workloads.Pod, namespace=places[TRIALS[trial][0]], labels=labels)
+    return found
+
+
+def has_completed(client: Client, places: Mapping[str, str], trial: str) -> bool:
+    job = client.get(workloads.Job, trial, namespace=places[TRIALS[trial][0]])
+    conditions = job["status"].get("conditions") or []
+    return any(one["type"] == "Complete" and one["status"] == "True" for one in conditions)
+
+
+def ended(client: Client, places: Mapping[str, str], trial: str) -> dict[str, int]:
+    """The exit codes of those containers of the trial that have ended."""
+    status = pod(client, places, trial)["status"]
+    states = {one["name"]: one["state"] for one in status.get("containerStatuses") or []}
+    return {
+        name: state["terminated"]["exitCode"]
+        for name, state in states.items()
+        if "terminated" in state
+    }
+
+
+@pytest.mark.parametrize("trial", COMPLETE)
+def test_a_trial_completes_with_its_metric_stored(
+    stored: Mapping[str, str], client: Client, places: Mapping[str, str], trial: str
+) -> None:
+    """T6: the collector ends after the training, and a classic proxy after the collector."""
+    assert f"{trial} loss=0.25\n" in stored["log"]
+    codes = ended(client, places, trial)
+    assert {katib.TRAINING: 0, katib.COLLECTOR: 0}.items() <= codes.items()
+    assert set(codes.values()) == {0}
+
+
+def test_without_istio_aux_a_trial_hangs_though_its_collector_has_reported(
+    stored: Mapping[str, str], client: Client, places: Mapping[str, str]
+) -> None:
+    def reported() -> bool:
+        return ended(client, places, "without-istio-aux") == {katib.TRAINING: 0, katib.COLLECTOR: 0}
+
+    lab.until(reported, timeout=SOON, what="the collector to report")
+    found = pod(client, places, "without-istio-aux")
+
+    assert found["status"]["phase"] == "Running"
+
+
+@pytest.mark.parametrize("trial", HANGING[1:])
+def test_a_trial_whose_collector_waits_for_the_proxy_hangs_and_is_named_with_the_setting(
+    stored: Mapping[str, str],
+    client: Client,
+    places: Mapping[str, str],
+    istio_aux: lab.juju.App,
+    trial: str,
+) -> None:
+    """katib#1638, katib#2614: with a classic sidecar and with a native one."""
+    name = pod(client, places, trial)["metadata"]["name"]
+    namespace = places[TRIALS[trial][0]]
+
+    def named() -> list[str]:
+        results = istio_aux.action("list-stuck").results["results"]
+        found = json.loads(results["json"])
+        return [
+            one["reason"] for one in found if (one["namespace"], one["name"]) == (namespace, name)
+        ]
+
+    [reason] = lab.until(named, timeout=SOON, what=f"{trial} to be listed")
+    explained = istio_aux.action("explain", pod=f"{namespace}/{name}").results["results"]
+
+    assert FIX in reason
+    assert FIX in explained["explanation"]
+    assert ended(client, places, trial) == {katib.TRAINING: 0}
+    assert f"{trial} " not in stored["log"]
