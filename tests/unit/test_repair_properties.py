@@ -7,6 +7,7 @@ import ssl
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,10 +19,12 @@ from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
 from istio_aux.kube.objects import key_of
+from istio_aux.recorder import RepairRecorder
 from istio_aux.repair.controller import RepairController
+from istio_aux.repair.pod_store import PodStore
 from istio_aux.telemetry import Telemetry
 from unit.core.mesh import INJECT
-from unit.core.pods import exited
+from unit.core.pods import RUNNING, exited, job
 from unit.core.unmeshed import JOB, REPLICAS, REPORT, RESTART, STATEFUL, WITH_JOBS, raw
 from unit.repairing import BARE, SIDECAR, mesh
 
@@ -159,3 +162,23 @@ def test_a_change_of_a_pod_leads_to_the_decision_on_a_new_pod(change: dict[str, 
             repair.apply(pods.convert(raw(**fields)))
         found.append(known(repair))
     assert found[0] == found[1]
+
+
+def test_what_is_kept_of_a_pod_is_only_what_decides() -> None:
+    """A request that is kept would keep the whole page of pods that it came in."""
+    recorder = RepairRecorder(Telemetry(), Events(CLIENT, "host"))
+    store = PodStore({}, REPORT, recorder, asyncio.Event())
+    fat = {
+        "args": ["unneeded"],
+        "env": [{"name": "unneeded"}],
+        "ports": [{"containerPort": 4711}],
+        "resources": {"requests": {"unneeded.example.com/gpu": "1"}},
+    }
+    quantities = {"overhead": {"cpu": "4711"}, "resources": {"requests": {"cpu": "4711"}}}
+    store.apply(job({"main": RUNNING}, details={"main": fat}, spec=quantities))
+
+    (stored,) = store.pods.values()
+    kept = msgspec.json.encode(stored.bare).decode()
+    assert '"name":"main"' in kept
+    assert "unneeded" not in kept
+    assert "4711" not in kept

@@ -226,5 +226,6 @@ def _reduced(pod: Pod) -> Pod:
 
 def _names(containers: Iterable[Container]) -> tuple[Container, ...]:
     return tuple(
-        structs.replace(container, args=None, env=None, resources=_NONE) for container in containers
+        structs.replace(container, args=None, env=None, ports=None, resources=_NONE)
+        for container in containers
     )
