@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 from istio_aux.core import pod as pods
 from istio_aux.core.quit_state import QuitLimits
+from istio_aux.core.resources import Requests
 from unit.apiserver import proxy_quits
 from unit.asynchronous import driven, until
 from unit.core.pods import RUNNING, document
@@ -22,11 +23,13 @@ async def test_a_success_that_the_status_does_not_show_is_none() -> None:
     """T16: a 404 counts as success for pilot-agent, and the proxy runs on."""
     async with cluster() as world:
         world.api.on_exec, world.api.on_forward = proxy_quits, agent_quits
-        await world.pod("job")
+        gpus = {"main": {"resources": {"requests": {"nvidia.com/gpu": "8"}}}}
+        await world.pod("job", details=gpus)
         await until(lambda: len(world.told) >= 3, "it is told again")
         (stuck,) = await until(world.controller.stuck, "it is called stuck")
         assert (stuck.namespace, stuck.name) == ("training", "job")
         assert f"{stuck.since:%d %H:%M:%S}" == "21 08:16:29", "its payload's end, whoever leads"
+        assert stuck.requests == Requests(gpus=8)
         assert "exec: exit code 0: OK, but istio-proxy still runs" in stuck.reason
         assert world.count("istio_aux_stuck_pods") == 1
         world.api.on_exec = freeing(world)
