@@ -45,6 +45,10 @@ _QUIT_BY: Final = {
 # The kinds of the training operator that have `spec.runPolicy.suspend`: all of them.
 TRAINING_KINDS: Final = ("JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob")
 TRAINING_JOBS: Final = tuple(f"{kind.lower()}s" for kind in TRAINING_KINDS)
+# Kinds that make Jobs, and suspend them with themselves, by API group.
+JOB_SETS: Final = {"jobset.x-k8s.io": ("jobsets",), "trainer.kubeflow.org": ("trainjobs",)}
+# All that the workload suspends and resumes.
+_SUSPENDED_KINDS: Final = {"batch": ("jobs",), "kubeflow.org": TRAINING_JOBS, **JOB_SETS}
 # The workload puts it on a Job that it suspends: a label to find the Job, an annotation for people.
 SUSPENDED: Final = "istio-aux.io/suspended-for"
 
@@ -151,7 +155,7 @@ def render_access(values: Values) -> list[AnyResource]:
             "jobs.yaml.j2",
             values,
             user=user,
-            training_jobs=TRAINING_JOBS,
+            suspended_kinds=_SUSPENDED_KINDS,
             suspended=SUSPENDED,
             variables=_job_variables(),
         )
@@ -168,7 +172,7 @@ def render_access(values: Values) -> list[AnyResource]:
         ],
         repairs=values.repairs,
         repairs_jobs=values.repairs_jobs,
-        training_jobs=TRAINING_JOBS,
+        suspended_kinds=_SUSPENDED_KINDS,
     )
     return _render("account.yaml.j2", values) + policy + roles
 
@@ -241,7 +245,7 @@ def _job_variables() -> dict[str, str]:
         f"'{SUSPENDED}' in variables.{labels}" for labels in ("labels", "oldLabels")
     )
     unchanged = (
-        f"(variables.batch || {_same('spec', 'oldSpec', but='runPolicy')})",
+        f"(!variables.training || {_same('spec', 'oldSpec', but='runPolicy')})",
         _same("run", "oldRun", but="suspend"),
         _same("labels", "oldLabels", but=SUSPENDED),
         _same("notes", "oldNotes", but=SUSPENDED),
@@ -251,13 +255,15 @@ def _job_variables() -> dict[str, str]:
         ),
     )
     return {
-        # A batch Job has `suspend` in its spec, a training job in `spec.runPolicy`.
-        "batch": "request.resource.group == 'batch'",
+        # A training job has `suspend` in `spec.runPolicy`, all others in their spec.
+        "training": "request.resource.group == 'kubeflow.org'",
         # `dyn`: the kinds differ in the rest.
         "spec": "dyn(object.spec)",
         "oldSpec": "dyn(oldObject.spec)",
-        "run": "variables.batch ? variables.spec : variables.spec.?runPolicy.orValue({})",
-        "oldRun": "variables.batch ? variables.oldSpec : variables.oldSpec.?runPolicy.orValue({})",
+        **{
+            run: f"variables.training ? {spec}.?runPolicy.orValue({{}}) : {spec}"
+            for run, spec in (("run", "variables.spec"), ("oldRun", "variables.oldSpec"))
+        },
         "labels": "object.metadata.?labels.orValue({})",
         "oldLabels": "oldObject.metadata.?labels.orValue({})",
         "notes": "object.metadata.?annotations.orValue({})",

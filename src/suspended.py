@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 import httpx2
@@ -36,7 +37,8 @@ class _Kind:
     resource: type[Any]
     name: str
     pods: str
-    policy: tuple[str, ...]
+    policy: tuple[str, ...] = ()
+    makes_jobs: bool = False  # Its pods name other owners.
 
     def patch(self) -> dict[str, Any]:
         """Return the merge patch of the spec that resumes a Job."""
@@ -55,7 +57,6 @@ _KINDS: Final = (
         create_namespaced_resource("batch", "v1", "Job", "jobs"),
         "Job",
         "batch.kubernetes.io/job-name",
-        (),
     ),
     *(
         _Kind(
@@ -66,7 +67,22 @@ _KINDS: Final = (
         )
         for kind in TRAINING_KINDS
     ),
+    *(
+        # The JobSet of a TrainJob has its name.
+        _Kind(
+            create_namespaced_resource(group, version, kind, f"{kind.lower()}s"),
+            kind,
+            "jobset.sigs.k8s.io/jobset-name",
+            makes_jobs=True,
+        )
+        for group, version, kind in (
+            ("jobset.x-k8s.io", "v1alpha2", "JobSet"),
+            ("trainer.kubeflow.org", "v1alpha1", "TrainJob"),
+        )
+    ),
 )
+# Pods that are finished stay while a Job is suspended; the training operator deletes them, too.
+_UNFINISHED: Final = {"status.phase": operators.not_in(("Succeeded", "Failed"))}
 
 
 @dataclass(frozen=True)
@@ -151,16 +167,18 @@ def _marked(client: Client) -> Iterator[_Job]:
 
 
 def _pods(client: Client, job: _Job) -> list[str]:
-    """Return the names of the pods that the Job controls."""
+    """Return the names of the pods that the Job made and deletes."""
     labels: dict[str, Any] = {job.kind.pods: job.name}
+    fields = {} if job.kind.policy else _UNFINISHED
     try:
-        found = _listed(client, _POD, job.namespace, labels)
+        found = _listed(client, _POD, job.namespace, labels, fields)
     except RecursionError:
         return ["pods that are nested too deeply"]
     return [
         pod["name"]
         for pod in found
-        if any(owner["uid"] == job.uid for owner in pod.get("ownerReferences") or ())
+        if job.kind.makes_jobs
+        or any(owner["uid"] == job.uid for owner in pod.get("ownerReferences") or ())
     ]
 
 
@@ -193,8 +211,12 @@ def _resume(client: Client, job: _Job, left: list[str]) -> bool:
 
 
 def _listed(
-    client: Client, kind: type[Any], namespace: str, labels: dict[str, Any]
+    client: Client,
+    kind: type[Any],
+    namespace: str,
+    labels: dict[str, Any],
+    fields: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[Mapping[str, Any]]:
     """Return the metadata of objects with `labels`; the namespace `*` stands for all."""
-    objects = client.list(kind, namespace=namespace, labels=labels)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    objects = client.list(kind, namespace=namespace, labels=labels, fields=dict(fields))  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     return [each.to_dict()["metadata"] for each in objects]  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]

@@ -41,7 +41,11 @@ FORWARDING = {("", "pods/portforward", "create get")}
 ACTING = EXECUTING | FORWARDING
 DELETING = {("", "pods", "delete")}
 REPAIRING = {("", "pods/eviction", "create"), ("batch", "jobs", "get")}
-SUSPENDING = {("batch", "jobs", "get list patch")} | {
+SUSPENDING = {
+    ("batch", "jobs", "get list patch"),
+    ("jobset.x-k8s.io", "jobsets", "get list patch"),
+    ("trainer.kubeflow.org", "trainjobs", "get list patch"),
+} | {
     ("kubeflow.org", f"{kind}jobs", "get list patch")
     for kind in ("jax", "mpi", "paddle", "pytorch", "tf", "xgboost")
 }

@@ -33,22 +33,28 @@ Definition = create_global_resource(
     "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions"
 )
 XGBoostJob = create_namespaced_resource("kubeflow.org", "v1", "XGBoostJob", "xgboostjobs")
+JobSet = create_namespaced_resource("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")
 Job = create_namespaced_resource("batch", "v1", "Job", "jobs")
 JOBS = {
     "batch": f"/apis/batch/v1/namespaces/{MODEL}/jobs",
     "training": f"/apis/kubeflow.org/v1/namespaces/{MODEL}/xgboostjobs",
+    "set": f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/{MODEL}/jobsets",
 }
-# The operator's own has a schema of 10,000 lines, about which the policy assumes nothing.
+# The operators' own have schemas of 10,000 lines, about which the policy assumes nothing.
 SCHEMA = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-DEFINITION = {
-    "metadata": {"name": "xgboostjobs.kubeflow.org"},
-    "spec": {
-        "group": "kubeflow.org",
-        "names": {"kind": "XGBoostJob", "plural": "xgboostjobs", "singular": "xgboostjob"},
-        "scope": "Namespaced",
-        "versions": [{"name": "v1", "served": True, "storage": True, "schema": SCHEMA}],
-    },
-}
+
+
+def definition(group: str, version: str, kind: str) -> dict[str, Any]:
+    names = {"kind": kind, "plural": f"{kind.lower()}s", "singular": kind.lower()}
+    served = {"name": version, "served": True, "storage": True, "schema": SCHEMA}
+    spec = {"group": group, "names": names, "scope": "Namespaced", "versions": [served]}
+    return {"metadata": {"name": f"{names['plural']}.{group}"}, "spec": spec}
+
+
+DEFINITIONS = (
+    definition("kubeflow.org", "v1", "XGBoostJob"),
+    definition("jobset.x-k8s.io", "v1alpha2", "JobSet"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -139,8 +145,9 @@ def test_nothing_is_evicted_where_istio_injects_nothing(account: Account):
 
 @pytest.fixture(scope="module")
 def jobs(client: lightkube.Client, account: Account) -> Iterator[dict[str, dict[str, str]]]:
-    """Jobs of both kinds: one that runs, one that we suspended, one that was suspended before."""
-    client.apply(Definition.from_dict(DEFINITION), field_manager="lab")
+    """Jobs of each kind: one that runs, one that we suspended, one that was suspended before."""
+    for each in DEFINITIONS:
+        client.apply(Definition.from_dict(each), field_manager="lab")
     ours, theirs = {manifests.SUSPENDED: "sidecar"}, {"team": "a"}
     made = {
         "running": (theirs, {}),
@@ -156,14 +163,17 @@ def jobs(client: lightkube.Client, account: Account) -> Iterator[dict[str, dict[
         # It makes no pod, and some of the tests count pods.
         batch = {"parallelism": 0, "template": {"spec": template}, **suspend}
         client.create(Job.from_dict({"metadata": metadata, "spec": batch}))
-        lab.until(
-            lambda metadata=metadata, training=training: client.create(
-                XGBoostJob.from_dict({"metadata": metadata, "spec": training})
-            ),
-            timeout=IN_FORCE,
-            what="the kind to be served",
-            ignoring=(httpx2.HTTPStatusError,),
-        )
+        jobs = [{"name": "node", "template": {"spec": batch}}]
+        specs = {XGBoostJob: training, JobSet: {"replicatedJobs": jobs, **suspend}}
+        for resource, spec in specs.items():
+            lab.until(
+                lambda resource=resource, metadata=metadata, spec=spec: client.create(
+                    resource.from_dict({"metadata": metadata, "spec": spec})
+                ),
+                timeout=IN_FORCE,
+                what="the kind to be served",
+                ignoring=(httpx2.HTTPStatusError,),
+            )
     paths = {kind: {name: f"{path}/{name}" for name in made} for kind, path in JOBS.items()}
     for kind in paths.values():
         lab.until(
@@ -174,7 +184,8 @@ def jobs(client: lightkube.Client, account: Account) -> Iterator[dict[str, dict[
             what="the policy to know the kind",
         )
     yield paths
-    client.delete(Definition, DEFINITION["metadata"]["name"])
+    for each in DEFINITIONS:
+        client.delete(Definition, each["metadata"]["name"])
 
 
 def change(
@@ -191,14 +202,14 @@ def change(
         else extra[field]
         for field in extra
     }
-    spec = {"suspend": suspend} if kind == "batch" else {"runPolicy": {"suspend": suspend}}
+    spec = {"runPolicy": {"suspend": suspend}} if kind == "training" else {"suspend": suspend}
     return {"metadata": metadata, "spec": spec | more.get("spec", {})}
 
 
-BOTH = pytest.mark.parametrize("kind", ["batch", "training"])
+EACH = pytest.mark.parametrize("kind", ["batch", "training", "set"])
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize(
     ("job", "what"),
     [
@@ -215,7 +226,7 @@ def test_a_job_may_be_suspended_and_resumed(
     assert account.patch(jobs[kind][job], change(kind, what[0], mark=what[1])) == ""
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize(
     ("job", "what"),
     [
@@ -252,6 +263,10 @@ METADATA = [
     [
         *(("batch", {"metadata": more}) for more in METADATA),
         *(("training", {"metadata": more}) for more in METADATA),
+        *(("set", {"metadata": more}) for more in METADATA),
+        ("set", {"spec": {"replicatedJobs": []}}),
+        ("set", {"spec": {"ttlSecondsAfterFinished": 1}}),
+        ("set", {"spec": {"runPolicy": {"suspend": True}}}),
         ("batch", {"spec": {"parallelism": 1}}),
         ("batch", {"spec": {"backoffLimit": 0}}),
         ("batch", {"spec": {"activeDeadlineSeconds": 1}}),
@@ -290,7 +305,7 @@ def test_the_api_server_has_no_doubts_about_the_expressions(
     assert status.typeChecking.expressionWarnings is None
 
 
-@BOTH
+@EACH
 def test_no_other_account_is_affected(
     somebody: Account, pod: Pod, jobs: dict[str, dict[str, str]], kind: str
 ):

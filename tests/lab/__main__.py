@@ -132,7 +132,7 @@ def _described(record: dict[str, Any]) -> str:
 
 
 def _build(options: argparse.Namespace) -> int:
-    for name, path in tools.ensure(options.program or tools.PROGRAMS).items():
+    for name, path in tools.ensure(options.program or tools.usual()).items():
         print(f"{name}: {path}")
     return 0
 

@@ -28,6 +28,8 @@ PROXYV2 = "istio-aux.lab/proxyv2:1.28.10"
 BUSYBOX = "istio-aux.lab/busybox:1.35"
 PAUSE = "istio-aux.lab/pause:3.9"
 TRAINING_OPERATOR = "istio-aux.lab/training-operator:1.9.0"
+TRAINER = "istio-aux.lab/trainer:2.0.0"
+JOBSET = "istio-aux.lab/jobset:0.8.2"
 # What training-operator 1.9 names pytorch-init-container-image by default.
 ALPINE = "docker.io/library/alpine:3.10"
 SHELL = rb"""#!/bin/busybox sh
@@ -149,9 +151,14 @@ def pause() -> Path:
 
 def training_operator() -> Path:
     """Kubeflow's training-operator, unmodified."""
+    return controller(TRAINING_OPERATOR, "training-operator")
+
+
+def controller(name: str, program: str) -> Path:
+    """A controller as its project ships it: one program, run by somebody who is not root."""
     return image(
-        TRAINING_OPERATOR,
-        {"/manager": tools.path("training-operator"), "/tmp/": b""},
+        name,
+        {"/manager": tools.path(program), "/tmp/": b""},
         entrypoint=["/manager"],
         user="65532:65532",
     )

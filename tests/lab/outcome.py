@@ -10,9 +10,13 @@ from lab.meshed import PROXY
 from lab.workloads import Workload
 
 # The conditions that an owner ends with; others tell of the way, which may differ.
-ENDS = {"Complete", "Failed", "Succeeded"}
-# The label by which an owner's pods are found.
-OWNED_BY = ("batch.kubernetes.io/job-name", "training.kubeflow.org/job-name")
+ENDS = {"Complete", "Completed", "Failed", "Succeeded"}
+# The labels by which an owner's pods are found.
+OWNED_BY = (
+    "batch.kubernetes.io/job-name",
+    "jobset.sigs.k8s.io/jobset-name",
+    "training.kubeflow.org/job-name",
+)
 
 Object = Mapping[str, Any]
 
@@ -126,6 +130,10 @@ def _counts(status: Object) -> Iterable[tuple[str, int]]:
     for name in ("active", "succeeded", "failed"):
         if status.get(name):
             yield name, status[name]
+    # Those of a TrainJob, and of a JobSet.
+    for job in status.get("jobsStatus") or status.get("replicatedJobsStatus") or ():
+        for name in ("active", "succeeded", "failed"):
+            yield f"{job['name']}: {name}", job.get(name, 0)
 
 
 def _pod(pod: Object) -> Pod:

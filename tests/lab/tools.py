@@ -39,6 +39,8 @@ class Program:
     package: str
     seconds: int
     ldflags: str = "-s -w"
+    # Built when it is needed, and not before: only `tox -e workloads` needs it.
+    on_demand: bool = False
 
 
 KUBERNETES = HERE / "tools/kubernetes-1.36"
@@ -80,6 +82,14 @@ PROGRAMS = {
             "github.com/kubeflow/training-operator/cmd/training-operator.v1",
             100,
         ),
+        Program(
+            "trainer",
+            HERE / "tools/trainer",
+            "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager",
+            120,
+            on_demand=True,
+        ),
+        Program("jobset", HERE / "tools/trainer", "sigs.k8s.io/jobset", 35, on_demand=True),
     )
 }
 
@@ -114,8 +124,13 @@ def ensure(names: Iterable[str]) -> dict[str, Path]:
 
 
 def missing() -> list[str]:
-    """The programs that a later call would build."""
-    return [p.name for p in PROGRAMS.values() if not (_asset(p.name) or _place(p)).exists()]
+    """The programs that `build` would build."""
+    return [p for p in usual() if not (_asset(p) or _place(PROGRAMS[p])).exists()]
+
+
+def usual() -> list[str]:
+    """The programs that are not built on demand."""
+    return [p.name for p in PROGRAMS.values() if not p.on_demand]
 
 
 def _asset(name: str) -> Path | None:

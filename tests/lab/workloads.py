@@ -12,7 +12,7 @@ from typing import Any
 
 from lightkube.generic_resource import GenericNamespacedResource, create_api_info
 
-from lab import images, trainer
+from lab import images, jobsets, trainer
 
 
 class Pod(GenericNamespacedResource):
@@ -39,6 +39,8 @@ RESOURCES: Mapping[str, type[GenericNamespacedResource]] = {
     "CronJob": CronJob,
     "TFJob": trainer.TFJob,
     "PyTorchJob": trainer.PyTorchJob,
+    "JobSet": jobsets.JobSet,
+    "TrainJob": jobsets.TrainJob,
 }
 # A TCP connection to the API server: with a sidecar it needs one that runs.
 TALK = "nc kubernetes.default 443 </dev/null"
@@ -134,6 +136,35 @@ def training_job(kind: str, **templates: tuple[int, dict[str, Any]]) -> dict[str
         replicas[name] = {"replicas": number, "restartPolicy": policy, "template": of}
     spec = {"runPolicy": {"cleanPodPolicy": "None"}, field: replicas}
     return {"apiVersion": "kubeflow.org/v1", "kind": kind, "metadata": {}, "spec": spec}
+
+
+def train_job(script: str, nodes: int = 1) -> dict[str, Any]:
+    """A TrainJob of the lab's runtime."""
+    run = {"numNodes": nodes, "image": images.BUSYBOX, "command": ["sh", "-c", script]}
+    spec = {"runtimeRef": {"name": jobsets.RUNTIME}, "trainer": run}
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": {},
+        "spec": spec,
+    }  # fmt: skip
+
+
+def job_set(**templates: tuple[int, dict[str, Any]]) -> dict[str, Any]:
+    """A JobSet, with the number of pods and their template of each replicated Job."""
+    jobs = [
+        {
+            "name": name,
+            "template": {
+                "spec": {
+                    "backoffLimit": 0, "completions": pods, "parallelism": pods, "template": of,
+                }
+            },
+        }
+        for name, (pods, of) in templates.items()
+    ]  # fmt: skip
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {},
+        "spec": {"replicatedJobs": jobs},
+    }  # fmt: skip
 
 
 def fails_once(code: int = RETRY) -> str:

@@ -130,7 +130,7 @@ def await_ends(client: Client, namespaces: Sequence[tuple[str, ...]]) -> list[Pl
 
 
 def look(client: Client, names: tuple[str, ...]) -> Place:
-    kinds = {kind: r for kind, r in RESOURCES.items() if kind != "CronJob"}
+    kinds = {kind: RESOURCES[kind] for kind in {w.kind for w in PARADE} - {"CronJob"}}
     return Place(
         names,
         {

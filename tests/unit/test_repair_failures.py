@@ -186,7 +186,7 @@ async def test_no_pod_is_evicted_whose_job_would_fail(
 ) -> None:
     async with cluster(policy=WITH_JOBS) as world:
         (reference,) = EVICTED_JOB["metadata"]["ownerReferences"]
-        reference = {**reference, "kind": owner, "apiVersion": "jobset.x-k8s.io/v1alpha2"}
+        reference = {**reference, "kind": owner, "apiVersion": "jobset.x-k8s.io/v2"}
         metadata = {**EVICTED_JOB["metadata"], "ownerReferences": [reference]}
         status = {"failed": failed}
         world.api.jobs["web"] = {**EVICTED_JOB, "metadata": metadata, "status": status}

@@ -168,10 +168,14 @@ class ApiServer:
             return httpx2.Response(200, content=self.raw[path])
         selector = request.url.params.get("labelSelector")
         wanted = set(selector.split(",")) if selector else set[str]()
+        fields = request.url.params.get("fieldSelector", "").split(",")
         found = [
             o
             for at, o in (self.objects | self._standing()).items()
-            if path in self._collections(at) and wanted <= self._selectable(o)
+            if path in self._collections(at)
+            and wanted <= self._selectable(o)
+            # The only field selector that the charm has: phases that it does not want.
+            and f"status.phase!={o.get('status', {}).get('phase')}" not in fields
         ]
         return httpx2.Response(200, json={"items": found, "metadata": {}})
 
@@ -278,12 +282,12 @@ class ApiServer:
     def _plurals() -> set[str]:
         return {
             "authorizationpolicies", "clusterrolebindings", "clusterroles", "endpointslices",
-            "jaxjobs", "jobs", "leases", "mpijobs", "mutatingadmissionpolicies",
+            "jaxjobs", "jobs", "jobsets", "leases", "mpijobs", "mutatingadmissionpolicies",
             "mutatingadmissionpolicybindings",
             "mutatingwebhookconfigurations", "namespaces", "paddlejobs", "pods", "pytorchjobs",
             "peerauthentications", "rolebindings", "roles", "serviceaccounts", "tfjobs",
-            "tokenreviews", "validatingadmissionpolicies", "validatingadmissionpolicybindings",
-            "xgboostjobs",
+            "tokenreviews", "trainjobs", "validatingadmissionpolicies",
+            "validatingadmissionpolicybindings", "xgboostjobs",
         }  # fmt: skip
 
     @staticmethod

@@ -130,8 +130,12 @@ STREAMS = EXECUTES | FORWARDS
 DELETES = {("pods", "delete")}
 EVICTS = {("pods/eviction", "create"), ("jobs", "get")}
 SUSPENDS = {
-    (f"{kind}jobs", verb)
-    for kind in ("", "jax", "mpi", "paddle", "pytorch", "tf", "xgboost")
+    (resource, verb)
+    for resource in (
+        *(f"{kind}jobs" for kind in ("", "jax", "mpi", "paddle", "pytorch", "tf", "train")),
+        "xgboostjobs",
+        "jobsets",
+    )
     for verb in ("get", "list", "patch")
 }
 

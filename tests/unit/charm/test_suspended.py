@@ -15,6 +15,12 @@ from .conftest import Unit, active
 
 TFJOB = "/apis/kubeflow.org/v1/namespaces/training/tfjobs/mnist"
 JOB = "/apis/batch/v1/namespaces/training/jobs/count"
+JOBSET = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/training/jobsets/set"
+TRAINJOB = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/training/trainjobs/train"
+EACH = pytest.mark.parametrize(
+    "path", [TFJOB, JOB, JOBSET, TRAINJOB], ids=lambda path: path.split("/")[-2]
+)
+SUSPENDED = {"jobs", "jobsets", "tfjobs", "trainjobs"}
 POD = "/api/v1/namespaces/training/pods/mnist-worker-0"
 
 
@@ -25,12 +31,14 @@ def suspend(api: ApiServer, path: str = TFJOB, *, marked: bool = True) -> None:
     spec: dict[str, Any] = {"suspend": True}
     resource, name = path.split("/")[-2:]
     api.objects[path] = {
-        "kind": {"tfjobs": "TFJob", "jobs": "Job"}[resource],
+        "kind": {
+            "tfjobs": "TFJob", "jobs": "Job", "jobsets": "JobSet", "trainjobs": "TrainJob",
+        }[resource],
         "metadata": {
             "name": name, "namespace": "training", "uid": f"uid-of-{name}", "resourceVersion": "7",
             "labels": labels, "annotations": notes,
         },
-        "spec": spec if resource == "jobs" else {"runPolicy": spec},
+        "spec": {"runPolicy": spec} if resource == "tfjobs" else spec,
     }  # fmt: skip
 
 
@@ -45,7 +53,7 @@ def state(api: ApiServer, path: str = TFJOB) -> tuple[bool, bool]:
 def rights(api: ApiServer) -> set[str]:
     rules = api.one("ClusterRole")["rules"]
     patched = {name for rule in rules if "patch" in rule["verbs"] for name in rule["resources"]}
-    return patched & {"tfjobs", "jobs"}
+    return patched & SUSPENDED
 
 
 def policies(api: ApiServer) -> set[str]:
@@ -63,7 +71,7 @@ def restarting(unit: Unit) -> Unit:
     return unit
 
 
-@pytest.mark.parametrize("path", [TFJOB, JOB])
+@EACH
 def test_the_workload_may_resume_its_jobs_after_restart_jobs_is_turned_off(
     path: str, restarting: Unit
 ) -> None:
@@ -72,7 +80,7 @@ def test_the_workload_may_resume_its_jobs_after_restart_jobs_is_turned_off(
 
     restarting.configure(race_policy="restart")
 
-    assert rights(api) == {"tfjobs", "jobs"}
+    assert rights(api) == SUSPENDED
     assert "istio-aux-kubeflow-istio-aux-jobs" in policies(api)
     suspend(api, path, marked=False)  # It is somebody else's from now on.
     restarting.run()
@@ -87,7 +95,7 @@ def test_a_job_that_is_found_suspended_brings_the_permission_back(unit: Unit) ->
 
     unit.run()
 
-    assert rights(unit.api) == {"tfjobs", "jobs"}
+    assert rights(unit.api) == SUSPENDED
 
 
 def test_jobs_are_not_listed_while_the_option_allows_to_suspend_them(restarting: Unit) -> None:
@@ -100,7 +108,7 @@ def test_jobs_are_not_listed_while_the_option_allows_to_suspend_them(restarting:
 
 
 @pytest.mark.parametrize("event", ["stop", "remove"])
-@pytest.mark.parametrize("path", [TFJOB, JOB])
+@EACH
 def test_the_last_unit_stops_its_workload_and_resumes_jobs_before_the_permissions_go(
     path: str, event: str, restarting: Unit
 ) -> None:
@@ -126,6 +134,29 @@ def test_a_container_that_is_gone_does_not_stop_the_removal(restarting: Unit) ->
     restarting.remove("stop")
 
     assert state(restarting.api) == (False, False)
+
+
+@pytest.mark.parametrize(("phase", "left"), [("Running", True), ("Succeeded", False)])
+def test_a_set_is_resumed_when_no_pod_of_its_jobs_is_unfinished(
+    phase: str, left: bool, restarting: Unit, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They name other owners, and finished ones stay."""
+    suspend(restarting.api, TRAINJOB)
+    restarting.api.objects[POD] = {
+        "kind": "Pod",
+        "metadata": {
+            "name": "mnist-worker-0", "namespace": "training", "uid": "p",
+            "labels": {"jobset.sigs.k8s.io/jobset-name": "train"},
+            "ownerReferences": [{"kind": "Job", "name": "a", "uid": "b", "controller": True}],
+        },
+        "status": {"phase": phase},
+    }  # fmt: skip
+
+    with caplog.at_level(logging.WARNING):
+        restarting.remove("stop")
+
+    assert state(restarting.api, TRAINJOB) == (False, False)
+    assert ("resumed although 1 of its pods still exist" in caplog.text) is left
 
 
 def test_a_job_is_resumed_although_its_pods_stay(
@@ -178,7 +209,7 @@ def test_juju_retries_the_removal_when_a_webhook_does_not_answer(restarting: Uni
     with pytest.raises(testing.errors.UncaughtCharmError):
         restarting.remove("stop")
 
-    assert rights(restarting.api) == {"tfjobs", "jobs"}
+    assert rights(restarting.api) == SUSPENDED
 
 
 DEEP = 100_000
@@ -197,7 +228,8 @@ def test_a_job_that_cannot_be_read_stops_neither_an_event_nor_the_removal(unit: 
 
 
 def test_a_cluster_without_training_jobs_is_cleaned_up_too(unit: Unit) -> None:
-    unit.api.unknown = {"tfjobs", "pytorchjobs", "mpijobs", "xgboostjobs", "paddlejobs", "jaxjobs"}
+    training = {"tfjobs", "pytorchjobs", "mpijobs", "xgboostjobs", "paddlejobs", "jaxjobs"}
+    unit.api.unknown = {*training, "jobsets", "trainjobs"}
 
     assert unit.run() == active()
     unit.remove("stop")

@@ -115,9 +115,10 @@ def test_a_pod_of_a_job_that_is_not_suspended_is_evicted_below_its_limit(
             "its Job would fail: 0 failures of backoffLimit 0"),
         row("whose limit is not known", job(SPARKJOB, backoffLimit=None),
             "its Job would fail: 0 failures of backoffLimit 0"),
-        row("of a JobSet", job(JOBSET),
+        row("of a JobSet that is not known", job({**JOBSET, "apiVersion": "jobset.x-k8s.io/v2"}),
             "its Job is part of JobSet train, which might fail or start again"),
-        row("of a TrainJob", job(TRAINJOB),
+        row("of a TrainJob that is not known",
+            job({**TRAINJOB, "apiVersion": "trainer.kubeflow.org/v2"}),
             "its Job is part of TrainJob train, which might fail or start again"),
         *(
             row(f"with the condition {condition}", job(status=ended(condition)),
@@ -152,7 +153,25 @@ def test_the_decision_on_the_job_is_that_on_its_pod(found: Job | None, suspend: 
 
 
 def test_a_pod_whose_job_would_suffer_is_reported() -> None:
-    action = repair.decide(pod(), YES, WITH_JOBS, live=True, job=job(JOBSET))
+    action = repair.decide(pod(), YES, WITH_JOBS, live=True, job=job(suspend=True))
     assert isinstance(action, repair.ReportUnmeshed)
     assert action.unmeshed
-    assert "; not restarted: its Job is part of JobSet train" in action.reason
+    assert "; not restarted: its Job is suspended" in action.reason
+
+
+@pytest.mark.parametrize("owner", [JOBSET, TRAINJOB], ids=lambda owner: owner["kind"])
+@pytest.mark.parametrize(
+    "found",
+    [
+        row("alone", {}),
+        row("at its limit", {"backoffLimit": 0}),
+        row("that ignores evictions", {"podFailurePolicy": rules(("Ignore", DISRUPTED))}),
+    ],
+)
+def test_a_set_is_suspended_and_no_pod_of_its_jobs_is_ever_evicted(
+    owner: dict[str, str], found: dict[str, Any]
+) -> None:
+    """The workers of a set belong together: one that begins again is of no use to the others."""
+    decision = jobs.replace_pod(job(owner, **found), pod(), meshed=True)
+    kind = owner["kind"]
+    assert decision == SuspendJob(f"{kind} train is suspended until all its pods are gone")

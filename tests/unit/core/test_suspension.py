@@ -248,8 +248,27 @@ def test_mark_and_suspension_change_in_one_write_to_what_was_read(
 
 @pytest.mark.parametrize("left", [pods("a", owner_uid="job-0"), pods("a", owner=None)])
 def test_pods_of_a_job_of_the_same_name_are_not_its_own(left: Sequence[Pod]) -> None:
-    assert suspension.own(job(), left) == []
-    assert suspension.own(job(), [*left, pod()]) == [pod()]
+    assert suspension.own(KINDS["TFJob"], job(), left) == []
+    assert suspension.own(KINDS["TFJob"], job(), [*left, pod()]) == [pod()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "counts"), [("TFJob", True), ("Job", False), ("JobSet", False), ("TrainJob", False)]
+)
+def test_a_job_waits_for_its_finished_pods_only_if_its_operator_deletes_them(
+    kind: str, counts: bool
+) -> None:
+    """A pod of a batch Job that has succeeded stays while the Job is suspended."""
+    finished = [pod("a", phase="Succeeded"), pod("b", phase="Failed")]
+    assert suspension.own(KINDS[kind], job(), [*finished, pod("c")]) == [
+        *(finished if counts else []), pod("c"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["JobSet", "TrainJob"])
+def test_pods_of_a_set_name_the_jobs_that_it_made_as_their_owners(kind: str) -> None:
+    found = pods("a", "b", owner=("batch/v1", "Job"), owner_uid="job-of-a-set")
+    assert suspension.own(KINDS[kind], job(), found) == found
 
 
 @given(st.integers(0, 2**32))

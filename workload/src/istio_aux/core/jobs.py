@@ -1,9 +1,13 @@
-"""Jobs of Kubernetes and of the training operator, and how a pod of a batch Job may be replaced.
+"""Jobs of all kinds that can be suspended, and how a pod of a batch Job may be replaced.
 
 An evicted pod counts as a failure of its batch Job, unless podFailurePolicy says otherwise, and the
 Job fails after backoffLimit failures. A suspended Job counts none: its controller takes its
 finalizer off a pod before it deletes it (k8s@1.36 job_controller.go deleteJobPods).
 `tests/cluster/test_batch_jobs.py` shows both with the real controller.
+
+A Job may be part of a JobSet, and that of a TrainJob. An eviction would fail the Job, and the set
+fails or starts again with it. Each of them suspends what it made and resumes it, so the one at the
+top is suspended (`tests/node/test_trainjob.py`).
 """
 
 from __future__ import annotations
@@ -18,8 +22,10 @@ from istio_aux.core.pod import Condition, Metadata, OwnerReference, Pod, Struct
 # Condition that an eviction sets on a pod (k8s@1.36 eviction.go); a suspension does not.
 _DISRUPTED = "DisruptionTarget"
 # Conditions of a Job whose controller makes no more pods (job_controller.go syncJob, 1.9
-# common_types.go).
-_FINISHED = frozenset({"Succeeded", "Failed", "Complete", "SuccessCriteriaMet", "FailureTarget"})
+# common_types.go, JobSet 0.8 jobset_types.go, Trainer 2.0 trainjob_types.go).
+_FINISHED = frozenset(
+    {"Succeeded", "Failed", "Complete", "Completed", "SuccessCriteriaMet", "FailureTarget"}
+)
 # Owners of Jobs that fail or start again when one of their Jobs fails, with their API groups.
 _FAIL_WITH_A_JOB = {"JobSet": "jobset.x-k8s.io", "TrainJob": "trainer.kubeflow.org"}
 
@@ -31,6 +37,8 @@ class JobApi(msgspec.Struct, frozen=True):
     policy: str  # The field of the spec with ``suspend`` and ``managedBy``; empty: the spec itself.
     job_name: str  # Label of the pods with the name of their Job.
     manager: str  # ``managedBy`` of Jobs that the API's own controller manages.
+    makes_jobs: bool = False  # It makes batch Jobs, or what makes them, and no pods.
+    keeps_finished: bool = True  # Its pods that are finished stay while it is suspended.
 
 
 _BATCH = JobApi("batch/v1", "", "batch.kubernetes.io/job-name", "kubernetes.io/job-controller")
@@ -40,9 +48,31 @@ _TRAINING = JobApi(
     "runPolicy",
     "training.kubeflow.org/job-name",
     "kubeflow.org/training-operator",
+    keeps_finished=False,
 )
+_SETS = {
+    "JobSet": JobApi(
+        "jobset.x-k8s.io/v1alpha2",
+        "",
+        "jobset.sigs.k8s.io/jobset-name",
+        "jobset.sigs.k8s.io/jobset-controller",
+        makes_jobs=True,
+    ),
+    # Its JobSet has its name (Trainer 2.0 plugins/jobset/jobset.go Build).
+    "TrainJob": JobApi(
+        "trainer.kubeflow.org/v1alpha1",
+        "",
+        "jobset.sigs.k8s.io/jobset-name",
+        "trainer.kubeflow.org/trainjob-controller",
+        makes_jobs=True,
+    ),
+}
 # All kinds that can be suspended.
-KINDS: Mapping[str, JobApi] = {"Job": _BATCH, **dict.fromkeys(ownership.TRAINING_KINDS, _TRAINING)}
+KINDS: Mapping[str, JobApi] = {
+    "Job": _BATCH,
+    **dict.fromkeys(ownership.TRAINING_KINDS, _TRAINING),
+    **_SETS,
+}
 
 
 def api_of(owner: OwnerReference | None) -> JobApi | None:
@@ -66,6 +96,24 @@ class PodFailurePolicy(Struct, frozen=True):
     rules: tuple[FailureRule, ...] | None = None
 
 
+class ReplicatedJobSpec(Struct, frozen=True):
+    """``spec`` of the template of a JobSet's Jobs."""
+
+    pod_failure_policy: PodFailurePolicy | None = None
+
+
+class JobTemplate(Struct, frozen=True):
+    """``template`` of a JobSet's Jobs."""
+
+    spec: ReplicatedJobSpec = ReplicatedJobSpec()
+
+
+class ReplicatedJob(Struct, frozen=True):
+    """One of ``spec.replicatedJobs`` of a JobSet."""
+
+    template: JobTemplate = JobTemplate()
+
+
 class RunPolicy(Struct, frozen=True):
     """``spec.runPolicy`` of the training operator's kinds."""
 
@@ -74,12 +122,13 @@ class RunPolicy(Struct, frozen=True):
 
 
 class JobSpec(RunPolicy, frozen=True):
-    """``spec``; a batch Job has the fields of `RunPolicy` directly in it."""
+    """``spec``; all but the training operator's kinds have the fields of `RunPolicy` in it."""
 
     run_policy: RunPolicy | None = None
     backoff_limit: int | None = None
     backoff_limit_per_index: int | None = None
     pod_failure_policy: PodFailurePolicy | None = None
+    replicated_jobs: tuple[ReplicatedJob, ...] | None = None
 
 
 class JobStatus(Struct, frozen=True):
@@ -120,6 +169,13 @@ class Job(Struct, frozen=True):
         return any(c.type == condition and c.status == "True" for c in found)
 
 
+class FoundJob(msgspec.Struct, frozen=True):
+    """A Job, and the reference by which it was found."""
+
+    reference: OwnerReference
+    job: Job
+
+
 # Stands for a Job that does not exist any more.
 GONE = Job(status=JobStatus(conditions=(Condition(type="Failed", status="True"),)))
 
@@ -150,6 +206,13 @@ def is_batch(owner: OwnerReference) -> bool:
     return owner.kind == "Job" and owner.api_version.startswith("batch/")
 
 
+def set_of(job: Job) -> OwnerReference | None:
+    """The JobSet or TrainJob that the Job is part of, if it is of an API that is known."""
+    owner = ownership.controller_of(job.metadata)
+    api = api_of(owner)
+    return owner if api and api.makes_jobs else None
+
+
 def queued_by_kueue(job: Job, pod: Pod) -> str:
     """The label that leaves it to Kueue when the Job is suspended; empty if there is none."""
     labels = (*(job.metadata.labels or {}), *pod.labels)
@@ -162,11 +225,14 @@ def replace_pod(job: Job, pod: Pod, *, meshed: bool) -> Way:
     ``meshed`` says whether another pod of the Job has a sidecar, and need not lose its work.
 
     Returns:
-        The first that applies: the Job must be left alone; an eviction does not count as a failure;
-        the Job can be suspended; an eviction counts, and the Job has failures left.
+        The first that applies: the Job must be left alone; the set that it is part of is suspended,
+        if `suspension` finds no reason against that; an eviction does not count as a failure; the
+        Job can be suspended; an eviction counts, and the Job has failures left.
     """
     if reason := next(_reasons_to_keep(job), None):
         return KeepPod(reason)
+    if owner := set_of(job):
+        return SuspendJob(f"{owner.kind} {owner.name} is suspended until all its pods are gone")
     if _ignores_eviction(job):
         return EvictPod("its end does not count: podFailurePolicy ignores DisruptionTarget")
     if next(_reasons_not_to_suspend(job, pod, meshed), None) is None:
@@ -188,7 +254,7 @@ def _reasons_to_keep(job: Job) -> Iterator[str]:
     if (manager := job.spec.managed_by or _BATCH.manager) != _BATCH.manager:
         yield f"its Job is managed by {manager}"
     owner = ownership.controller_of(job.metadata)
-    if owner and ownership.group(owner) == _FAIL_WITH_A_JOB.get(owner.kind):
+    if owner and ownership.group(owner) == _FAIL_WITH_A_JOB.get(owner.kind) and not set_of(job):
         yield f"its Job is part of {owner.kind} {owner.name}, which might fail or start again"
 
 
@@ -208,8 +274,7 @@ def _reasons_not_to_suspend(job: Job, pod: Pod, meshed: bool) -> Iterator[str]:
         yield f"its {owner.kind} might not expect that"
     if queued_by_kueue(job, pod):
         yield "Kueue decides when it is suspended"
-    # Unlike the count of failures, this rule also applies to pods without the finalizer.
-    if any(rule.action == "FailJob" for rule in _rules(job)):
+    if may_fail_when_suspended(job):
         yield "its podFailurePolicy may fail it for the way in which a pod ends"
     if meshed:
         yield "another pod of it has its sidecar, and would lose its work"
@@ -234,6 +299,16 @@ def _failures(job: Job) -> int:
     status = job.status or JobStatus()
     uncounted = (status.uncounted_terminated_pods or {}).get("failed") or ()
     return (status.failed or 0) + (status.terminating or 0) + len(uncounted)
+
+
+def may_fail_when_suspended(job: Job) -> bool:
+    """Whether a rule may fail the Job, or one of the set, for the way in which a pod ends.
+
+    Unlike the count of failures, rules also apply to pods without the finalizer.
+    """
+    policies = [each.template.spec.pod_failure_policy for each in job.spec.replicated_jobs or ()]
+    rules = [rule for policy in policies if policy for rule in policy.rules or ()]
+    return any(rule.action == "FailJob" for rule in (*_rules(job), *rules))
 
 
 def _rules(job: Job) -> tuple[FailureRule, ...]:

@@ -17,7 +17,7 @@ that says ``suspend``, succeeded ones as well, whatever cleanPodPolicy says, and
 It makes all pods again when the Job does not say so any more, and ``startTime`` begins again. But a
 running pod with a deletionTimestamp then counts as failed (pkg/core/status.go
 UpdateJobReplicaStatuses), and a TFJob fails with it: so a Job is resumed only when its pods are
-gone and its operator has had time to notice. For batch Jobs see `jobs`.
+gone and its operator has had time to notice. For batch Jobs, JobSets and TrainJobs see `jobs`.
 
 One write suspends a Job and marks it. A leader resumes every Job with the mark. A suspended Job
 without the mark belongs to somebody else.
@@ -32,7 +32,15 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from istio_aux.core import ownership
-from istio_aux.core.jobs import Job, JobApi, api_of, queued_by_kueue
+from istio_aux.core.jobs import (
+    KINDS,
+    FoundJob,
+    Job,
+    JobApi,
+    api_of,
+    may_fail_when_suspended,
+    queued_by_kueue,
+)
 from istio_aux.core.pod import Pod
 
 # Label of a Job that we suspended. An annotation of the same name says since when, and what to do
@@ -99,9 +107,12 @@ class Leave(msgspec.Struct, frozen=True):
     reason: str
 
 
-def begin(job: Job, pod: Pod, now: datetime) -> Suspend | Leave:
-    """Decide whether to suspend ``job`` so that ``pod``, which it controls, is replaced."""
-    if reason := next(_reasons_to_leave(job, pod), None):
+def begin(job: Job, pod: Pod, now: datetime, *, above: Sequence[FoundJob] = ()) -> Suspend | Leave:
+    """Decide whether to suspend ``job`` so that ``pod``, which it controls, is replaced.
+
+    If the Job is part of others, the last one ``above`` it is suspended instead.
+    """
+    if reason := next(_reasons_to_leave(job, pod, above), None):
         return Leave(reason)
     return Suspend("all its pods are replaced, so that they get their sidecar", now)
 
@@ -124,9 +135,14 @@ def since(job: Job, first_seen: datetime) -> datetime:
         return first_seen
 
 
-def own(job: Job, pods: Iterable[Pod]) -> list[Pod]:
-    """Those of the pods that the Job controls."""
-    return [pod for pod in pods if _controls(job, pod)]
+def own(api: JobApi, job: Job, pods: Iterable[Pod]) -> list[Pod]:
+    """Those of the pods with the label of the Job that are its own, and go when it is suspended."""
+    return [
+        pod
+        for pod in pods
+        if (api.makes_jobs or _controls(job, pod))
+        and not (api.keeps_finished and pod.status.phase in {"Succeeded", "Failed"})
+    ]
 
 
 def follow(
@@ -143,7 +159,7 @@ def follow(
 
     Args:
         job: as it was read, before its pods.
-        left: its own pods, in any phase.
+        left: its own pods (`own`).
         now: the present.
         since: when it was suspended.
         waited: seconds since this process first saw it suspended.
@@ -217,25 +233,33 @@ def _actions(
     yield Resume("all its pods are gone")
 
 
-def _reasons_to_leave(job: Job, pod: Pod) -> Iterator[str]:
-    """Why the Job must not be suspended."""
+def _reasons_to_leave(job: Job, pod: Pod, above: Sequence[FoundJob]) -> Iterator[str]:
+    """Why the Job, or the last one above it, must not be suspended."""
     api = api_of(ownership.controller(pod))
     if api is None or not _controls(job, pod):
         yield "it is not the Job that made the pod"
         return
-    if job.deleting:
-        yield "it is being deleted"
-    if job.finished:
-        yield "it is finished"
-    if job.run_policy.suspend:
-        yield "somebody else has suspended it"
-    if label := queued_by_kueue(job, pod):
-        yield f"Kueue decides when it is suspended: label {label}"
-    if (manager := job.run_policy.managed_by or api.manager) != api.manager:
-        yield f"it is managed by {manager}"
-    if pod.labels.get(api.job_name) != job.metadata.name:
+    found = [(api, job), *((KINDS[owner.reference.kind], owner.job) for owner in above)]
+    for of, each in found:
+        if each.deleting:
+            yield "it is being deleted"
+        if each.finished:
+            yield "it is finished"
+        if each.run_policy.suspend:
+            yield "somebody else has suspended it"
+        if label := queued_by_kueue(each, pod):
+            yield f"Kueue decides when it is suspended: label {label}"
+        if (manager := each.run_policy.managed_by or of.manager) != of.manager:
+            yield f"it is managed by {manager}"
+        if above and may_fail_when_suspended(each):
+            yield "a podFailurePolicy may fail it for the way in which a pod ends"
+    api, top = found[-1]
+    owner = ownership.controller_of(top.metadata)
+    if above and owner:
+        yield f"it is part of {owner.kind} {owner.name}, which might not expect that"
+    if pod.labels.get(api.job_name) != top.metadata.name:
         # All of its pods are found by that label.
-        yield f"its pod has no label {api.job_name}: {job.metadata.name}"
+        yield f"its pod has no label {api.job_name}: {top.metadata.name}"
 
 
 def _controls(job: Job, pod: Pod) -> bool:

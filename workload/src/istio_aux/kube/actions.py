@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from istio_aux.core.jobs import Job
+from istio_aux.core.jobs import FoundJob, Job, set_of
 from istio_aux.core.pod import OwnerReference, Pod, Struct
 from istio_aux.core.preflight import Right
 from istio_aux.kube.client import DRY_RUN_ALL, TRIES, Client
@@ -90,6 +90,22 @@ async def read_job(client: Client, namespace: str, owner: OwnerReference) -> Job
     """Read the Job that ``owner`` names; None if it is gone, or another Job has its name."""
     found = await read(client, _job_path(namespace, owner), _job)
     return found if found and found.metadata.uid == owner.uid else None
+
+
+async def read_jobs(client: Client, namespace: str, owner: OwnerReference) -> list[FoundJob]:
+    """Read a Job, and the JobSet and the TrainJob that it is part of, the topmost last.
+
+    Returns nothing if one of them is gone.
+    """
+    found, reference = list[FoundJob](), owner
+    # References may form a circle: nobody validates them.
+    while reference and len(found) < 3:
+        job = await read_job(client, namespace, reference)
+        if job is None:
+            return []
+        found.append(FoundJob(reference, job))
+        reference = set_of(job)
+    return found
 
 
 async def patch_job(client: Client, namespace: str, owner: OwnerReference, body: bytes) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from istio_aux.core import ownership, suspension
-from istio_aux.core.jobs import KINDS, Job, api_of
+from istio_aux.core.jobs import KINDS, FoundJob, Job, api_of
 from istio_aux.core.pod import OwnerReference, Pod
 from istio_aux.core.suspension import AwaitPods, Leave, Resume, Suspend, SuspensionLimits, Unmark
 from istio_aux.kube import actions
@@ -106,6 +106,7 @@ class SuspendedJobs:
     async def suspend(self, pod: Pod) -> str:
         """Suspend the Job that controls ``pod``, so that all its pods are replaced.
 
+        If that is part of a JobSet or a TrainJob, the one at the top is suspended.
         Returns why it is not suspended; empty if it is. After a `KubeError` nobody knows; if the
         Job was suspended, it will be resumed.
         """
@@ -114,19 +115,22 @@ class SuspendedJobs:
             return "its controller cannot be suspended"
         if not self._allowed or not self._acts():
             return "this process may not suspend it"
-        job = await actions.read_job(self._client, pod.metadata.namespace, owner)
-        if job is None:
+        namespace = pod.metadata.namespace
+        jobs = await actions.read_jobs(self._client, namespace, owner)
+        if not jobs:
             return f"its {owner.kind} is gone"
-        if suspension.is_marked(job):
-            self._adopt(pod.metadata.namespace, owner)
+        top = jobs[-1]
+        if suspension.is_marked(top.job):
+            self._adopt(namespace, top.reference)
             return ""
-        why = await self._suspend(pod.metadata.namespace, owner, job, pod)
-        return why and f"its {owner.kind} is not suspended: {_short(why)}"
+        why = await self._suspend(namespace, jobs, pod)
+        return why and f"its {top.reference.kind} is not suspended: {_short(why)}"
 
-    async def _suspend(self, namespace: str, owner: OwnerReference, job: Job, pod: Pod) -> str:
-        decision = suspension.begin(job, pod, datetime.now(UTC))
+    async def _suspend(self, namespace: str, jobs: Sequence[FoundJob], pod: Pod) -> str:
+        decision = suspension.begin(jobs[0].job, pod, datetime.now(UTC), above=jobs[1:])
         if isinstance(decision, Leave):
             return decision.reason
+        owner, job = jobs[-1].reference, jobs[-1].job
         if why := await self._protected(await self._pods(namespace, owner, job)):
             return why
         if not self._acts():
@@ -144,11 +148,12 @@ class SuspendedJobs:
         return ""
 
     async def _pods(self, namespace: str, owner: OwnerReference, job: Job) -> list[Pod]:
-        """The Job's own pods, in any phase; a pod that cannot be read may be one: `KubeError`."""
-        label = f"{KINDS[owner.kind].job_name}={actions.object_name(owner.name)}"
+        """The Job's pods that it deletes; a pod that cannot be read may be one: `KubeError`."""
+        api = KINDS[owner.kind]
+        label = f"{api.job_name}={actions.object_name(owner.name)}"
         path = actions.collection("v1", "pods", namespace)
         found = await actions.list_all(self._client, path, Pod, {"labelSelector": label})
-        return suspension.own(job, found)
+        return suspension.own(api, job, found)
 
     async def _protected(self, pods: list[Pod]) -> str:
         """Why one of the pods may not be disrupted now; empty if each of them may be.
@@ -215,9 +220,12 @@ class SuspendedJobs:
 
     async def _marked(self) -> AsyncGenerator[tuple[str, OwnerReference]]:
         """Yield namespace and reference of all marked Jobs, of each kind that is served."""
-        training = await actions.served(self._client, ownership.TRAINING)
-        for name, plural in {**training, "Job": "jobs"}.items():
-            if (api := KINDS.get(name)) is None:
+        # Batch Jobs are served everywhere. Sets come last: an older role may lack the right.
+        served = {"batch/v1": {"Job": "jobs"}}
+        for name, api in KINDS.items():
+            if api.version not in served:
+                served[api.version] = await actions.served(self._client, api.version)
+            if (plural := served[api.version].get(name)) is None:
                 continue
             path = actions.collection(api.version, plural)
             pages = actions.pages(self._client, path, Job, {"labelSelector": suspension.MARK})

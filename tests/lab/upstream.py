@@ -1,0 +1,126 @@
+"""Manifests of other projects' controllers, from the Go modules that they are built from.
+
+Here is what kustomize would do with them, and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from lightkube import Client
+from lightkube.generic_resource import create_global_resource, create_namespaced_resource
+
+from lab import toolchain, tools
+
+Document = dict[str, Any]
+
+_ADMISSION, _RBAC = "admissionregistration.k8s.io", "rbac.authorization.k8s.io"
+# Objects are sent as they are written: typed models would drop what they do not know.
+_GLOBAL = {
+    kind: create_global_resource(group, "v1", kind, f"{kind.lower()}s")
+    for group, kind in (
+        ("apiextensions.k8s.io", "CustomResourceDefinition"),
+        (_RBAC, "ClusterRole"),
+        (_RBAC, "ClusterRoleBinding"),
+        (_ADMISSION, "MutatingWebhookConfiguration"),
+        (_ADMISSION, "ValidatingWebhookConfiguration"),
+    )
+}
+_NAMESPACED = {
+    kind: create_namespaced_resource(group, "v1", kind, f"{kind.lower()}s")
+    for group, kind in (
+        ("", "ConfigMap"),
+        ("", "Secret"),
+        ("", "Service"),
+        ("", "ServiceAccount"),
+        ("apps", "Deployment"),
+        (_RBAC, "Role"),
+        (_RBAC, "RoleBinding"),
+    )
+}
+
+
+def module(program: str, name: str) -> Path:
+    """The folder of a module that a program is built from.
+
+    It is fetched again when only the built program was kept.
+    """
+    done = subprocess.run(
+        [toolchain.go(), "mod", "download", "-json", name],
+        cwd=tools.PROGRAMS[program].folder,
+        env=toolchain.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise tools.BuildError(f"{name}: go mod download: {done.stderr.strip() or done.stdout}")
+    return Path(json.loads(done.stdout)["Dir"])
+
+
+def read(path: Path) -> list[Document]:
+    """The documents of a file."""
+    return [d for d in yaml.load_all(path.read_text(), yaml.CSafeLoader) if d]
+
+
+def replace(document: Any, operations: Iterable[Document]) -> None:
+    """Apply a JSON Patch of `replace` operations, the only ones that the modules use."""
+    for operation in operations:
+        assert operation["op"] == "replace"
+        *parents, last = operation["path"].strip("/").split("/")
+        target = document
+        for part in parents:
+            target = target[int(part) if isinstance(target, list) else part]
+        target[int(last) if isinstance(target, list) else last] = operation["value"]
+
+
+def merge(document: Document, patch: Document) -> None:
+    """Apply a strategic merge patch; lists of objects with names are merged by name."""
+    for key, value in patch.items():
+        present = document.get(key)
+        if isinstance(value, dict) and isinstance(present, dict):
+            merge(present, value)
+        elif isinstance(value, list) and isinstance(present, list):
+            named = {item["name"]: item for item in present}
+            for item in value:
+                merge(named.setdefault(item["name"], item), item)
+            document[key] = list(named.values())
+        else:
+            document[key] = value
+
+
+def place(document: Document, *, namespace: str, image: str, prefix: str = "") -> Document:
+    """Put an object into its namespace, with a prefix for names, and the lab's image."""
+    kind = document["kind"]
+    if kind != "CustomResourceDefinition":
+        document["metadata"]["name"] = prefix + document["metadata"]["name"]
+    if kind in _NAMESPACED:
+        document["metadata"]["namespace"] = namespace
+    for subject in document.get("subjects", ()):
+        subject |= {"namespace": namespace, "name": prefix + subject["name"]}
+    if "roleRef" in document:
+        document["roleRef"]["name"] = prefix + document["roleRef"]["name"]
+    for webhook in document.get("webhooks", ()):
+        called = webhook["clientConfig"]["service"]
+        called |= {"namespace": namespace, "name": prefix + called["name"]}
+    if kind == "Deployment":
+        spec = document["spec"]["template"]["spec"]
+        spec["serviceAccountName"] = prefix + spec["serviceAccountName"]
+        for container in spec["containers"]:
+            container |= {"image": image, "imagePullPolicy": "IfNotPresent"}
+        for volume in spec.get("volumes", ()):
+            if "secret" in volume:
+                volume["secret"]["secretName"] = prefix + volume["secret"]["secretName"]
+    return document
+
+
+def apply(client: Client, documents: Iterable[Document]) -> None:
+    """Apply all of them, in order."""
+    for document in documents:
+        kind = {**_GLOBAL, **_NAMESPACED}[document["kind"]]
+        client.apply(kind.from_dict(document), force=True)

@@ -1,0 +1,242 @@
+"""TrainJobs and JobSets with their real controllers: beside a sidecar, and made before it could be.
+
+A pod belongs to a batch Job, that to a JobSet, and that to a TrainJob.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lab
+import lab.istio
+import lab.juju
+import pytest
+from istio_aux.core.suspension import MARK
+from lab import jobsets, outcome, served
+from lab.deployed import SELECTED, await_selected
+from lab.fixtures import await_account
+from lab.istio import PROXY
+from lab.outcome import Outcome
+from lab.workload import Workload as Program
+from lab.workloads import RESOURCES, Pod, Workload, container, job_set, template, train_job
+from lightkube import Client
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Namespace
+
+OK, FAIL = "sleep 1", "sleep 1; exit 3"
+WORKLOADS = (
+    Workload("a-trainjob-succeeds", train_job(OK, nodes=2), "Complete", (0, 0)),
+    Workload("a-trainjob-fails", train_job(FAIL), "Failed", (3,)),
+    Workload(
+        "a-jobset-with-a-driver-and-workers-succeeds",
+        job_set(driver=(1, template(container("sleep 3"))), workers=(2, template(container(OK)))),
+        "Completed",
+        (0, 0, 0),
+    ),
+)
+# It ends as soon as there is a sidecar that is ready, and goes on for long if there is none.
+TRAIN = "for i in $(seq 600); do wget -qO- 127.0.0.1:15021/healthz/ready && exit 0; sleep 1; done"
+EARLY = (
+    Workload("early-trainjob", train_job(TRAIN, nodes=2), "Complete", (0, 0)),
+    Workload(
+        "early-jobset",
+        job_set(first=(1, template(container(OK))), second=(2, template(container(TRAIN)))),
+        "Completed",
+        (0, 0, 0),
+    ),
+)
+LATE, REVISION = "late-for-sets", "late-sets"
+# Measured beside other work on 2 cores: 40 s at most.
+SOON = 400
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A workload in a namespace at one moment."""
+
+    owner: Mapping[str, Any]
+    pods: Sequence[Mapping[str, Any]]
+
+    @property
+    def outcome(self) -> Outcome:
+        return outcome.read([self.owner], self.pods)
+
+    @property
+    def over(self) -> bool:
+        return outcome.over([self.owner], self.pods)
+
+    @property
+    def running(self) -> bool:
+        """Whether the payload of each pod runs, or has ended."""
+        containers = [c for pod in self.pods for c in pod["status"].get("containerStatuses") or ()]
+        return bool(containers) and all("waiting" not in c["state"] for c in containers)
+
+    def uids(self, *, finished: bool) -> set[str]:
+        """Of its pods that have succeeded, or of the others."""
+        return {
+            pod["metadata"]["uid"]
+            for pod in self.pods
+            if (pod["status"].get("phase") == "Succeeded") is finished
+        }
+
+
+def look(client: Client, workload: Workload, namespace: str) -> Seen:
+    resource = RESOURCES[workload.kind]
+    pods = client.list(Pod, namespace=namespace)
+    owner = client.get(resource, workload.name, namespace=namespace)
+    return Seen(owner, outcome.pods_of([owner], pods))
+
+
+@pytest.fixture(scope="module")
+def client(cluster: lab.Cluster, istio: lab.istio.Istio) -> Iterator[Client]:
+    """An administrator of a cluster with both controllers."""
+    jobsets.install(cluster)
+    jobsets.await_ready(cluster)
+    with cluster.client() as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def namespaces(client: Client, istio_aux: lab.juju.App) -> Iterator[tuple[str, str, str]]:
+    """A plain one, one that istio-aux looks after, and one with sidecars and without istio-aux."""
+    names = [f"{name}-{secrets.token_hex(3)}" for name in ("plain", "meshed", "alone")]
+    for name in names:
+        client.create(Namespace(metadata=ObjectMeta(name=name)))
+        await_account(client, name)
+    plain, meshed, alone = names
+    await_selected(client, meshed)
+    client.patch(Namespace, alone, {"metadata": {"labels": {"istio-injection": "enabled"}}})
+    yield plain, meshed, alone
+    for name in names:
+        client.delete(Namespace, name)
+
+
+@pytest.fixture(scope="module")
+def ends(client: Client, namespaces: tuple[str, str, str]) -> Mapping[str, tuple[Seen, Seen]]:
+    """Each workload at its end, without a sidecar and beside one."""
+    plain, meshed, alone = namespaces
+    for workload in WORKLOADS:
+        for namespace in (plain, meshed):
+            client.create(workload.in_namespace(namespace))
+    client.create(WORKLOADS[0].in_namespace(alone))
+
+    def seen() -> dict[str, tuple[Seen, Seen]]:
+        found = {w.name: (look(client, w, plain), look(client, w, meshed)) for w in WORKLOADS}
+        return found if all(each.over for pair in found.values() for each in pair) else {}
+
+    return lab.until(seen, timeout=SOON, what="all of them to end")
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
+def test_nobody_can_tell_from_its_end_that_it_had_a_sidecar(
+    ends: Mapping[str, tuple[Seen, Seen]], workload: Workload
+) -> None:
+    """T1 T7 T20: same conditions, counts, phases, exit codes and restarts."""
+    without, beside = (each.outcome for each in ends[workload.name])
+
+    assert outcome.describes(workload, without), without
+    assert beside == without
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
+def test_every_proxy_ended_with_0_in_its_first_run(
+    ends: Mapping[str, tuple[Seen, Seen]], workload: Workload
+) -> None:
+    """T20"""
+    _, beside = ends[workload.name]
+    proxies = outcome.proxies(beside.pods)
+
+    assert {(proxy.exit_code, proxy.restarts) for proxy in proxies} == {(0, 0)}
+    assert len(proxies) == len(beside.pods)
+
+
+def test_a_trainjob_hangs_beside_its_sidecars_until_istio_aux_looks_after_it(
+    client: Client, namespaces: tuple[str, str, str], ends: Mapping[str, tuple[Seen, Seen]]
+) -> None:
+    """T26: its payload ended long ago."""
+    [trainjob, *_], alone = WORKLOADS, namespaces[2]
+
+    def finished() -> Seen | None:
+        seen = look(client, trainjob, alone)
+        return seen if outcome.codes(seen.outcome) == (0, 0) else None
+
+    hanging = lab.until(finished, timeout=SOON, what="the payload to end")
+    assert not hanging.over
+    assert hanging.outcome.conditions == ()
+    assert [proxy.exit_code for proxy in outcome.proxies(hanging.pods)] == [None, None]
+
+    client.patch(Namespace, alone, {"metadata": {"labels": SELECTED}})
+    freed = lab.until(
+        lambda: seen if (seen := look(client, trainjob, alone)).over else None,
+        timeout=SOON,
+        what="it to complete",
+    )
+    assert freed.outcome == ends[trainjob.name][0].outcome
+
+
+@pytest.fixture(scope="module")
+def early(cluster: lab.Cluster, client: Client) -> Iterator[Mapping[str, Seen]]:
+    """Workloads whose pods run before Istio can inject; one Job of a set has succeeded by then."""
+    labels = {"istio.io/rev": REVISION, f"lab.test/{LATE}": "yes"}
+    client.create(Namespace(metadata=ObjectMeta(name=LATE, labels=labels)))
+    await_account(client, LATE)
+    for workload in EARLY:
+        client.create(workload.in_namespace(LATE))
+
+    def running() -> dict[str, Seen]:
+        seen = {w.name: look(client, w, LATE) for w in EARLY}
+        counts = [(len(s.uids(finished=True)), len(s.uids(finished=False))) for s in seen.values()]
+        there = counts == [(0, 2), (1, 2)] and all(s.running for s in seen.values())
+        return seen if there else {}
+
+    yield lab.until(running, timeout=SOON, what="their pods to run")
+    client.delete(Namespace, LATE)
+
+
+@pytest.fixture(scope="module")
+def repaired(
+    cluster: lab.Cluster,
+    client: Client,
+    early: Mapping[str, Seen],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Mapping[str, Seen]]:
+    """The same at their end, once Istio is live and Jobs may be restarted."""
+    istio = lab.istio.install(cluster, "istio-late-sets", revision=REVISION)
+    folder: Path = tmp_path_factory.mktemp(LATE)
+    program = Program(
+        cluster, folder, name=LATE, model=LATE, selector=f"lab.test/{LATE}=yes",
+        revisions=(REVISION,), more={"race-policy": "restart", "restart-jobs": True},
+    )  # fmt: skip
+    program.deploy()
+    program.start()
+
+    def over() -> dict[str, Seen]:
+        seen = {w.name: look(client, w, LATE) for w in EARLY}
+        return seen if all(each.over for each in seen.values()) else {}
+
+    yield lab.until(over, timeout=SOON, what=f"them to end ({program.process.log})")
+    served.end(program)
+    istio.remove()
+
+
+@pytest.mark.parametrize("workload", EARLY, ids=lambda workload: workload.name)
+def test_pods_that_were_early_are_replaced_by_suspending_the_owner_at_the_top(
+    early: Mapping[str, Seen], repaired: Mapping[str, Seen], workload: Workload
+) -> None:
+    """T40 T41: what has succeeded stays, nothing fails and nothing starts again."""
+    before, after = early[workload.name], repaired[workload.name]
+
+    assert outcome.describes(workload, after.outcome), after.outcome
+    assert before.uids(finished=True) <= after.uids(finished=True)
+    assert not before.uids(finished=False) & after.uids(finished=True)
+    kept = before.uids(finished=True)
+    made = [pod for pod in after.pods if pod["metadata"]["uid"] not in kept]
+    assert len(outcome.proxies(made)) == len(made) == 2
+    assert MARK not in (after.owner["metadata"].get("labels") or {})
+    assert not after.owner["spec"].get("suspend")
+    assert not (after.owner.get("status") or {}).get("restarts")
+    assert {proxy.name for proxy in outcome.proxies(made)} == {PROXY}
