@@ -98,6 +98,8 @@ class Config:
     """
 
     namespace_selector: str
+    pod_selector: str
+    inject_selector: str
     start_mode: str
     peers: str
     admission: str
@@ -122,6 +124,8 @@ def load(options: Mapping[str, object], model: str) -> Config:
     """
     parsers: dict[str, Callable[[Any], object]] = {
         "namespace-selector": _selector_text,
+        "pod-selector": _selector_text,
+        "inject-selector": _selector_text,
         "inject-applications": lambda text: parse_applications(text, model),
         "inject-namespaces": parse_namespaces,
         "ignore-containers": _parse_containers,

@@ -65,6 +65,8 @@ class Inputs:
             app=self.app,
             model=self.model,
             namespace_selector=config.parse_selector(self.config.namespace_selector),
+            pod_selector=config.parse_selector(self.config.pod_selector),
+            inject_selector=config.parse_selector(self.config.inject_selector),
             failure_policy=self.config.failure_policy,
             ca_bundle="".join(f"{certificate}\n" for certificate in bundle),
             acts=self.config.quit == "on",

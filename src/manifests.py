@@ -82,6 +82,8 @@ class Values:
     app: str
     model: str  # Its namespace.
     namespace_selector: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    pod_selector: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    inject_selector: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Empty: no pods.
     failure_policy: str = "Ignore"
     ca_bundle: str = ""  # PEM; any certificate in it may have signed what the webhook serves.
     acts: bool = True  # It may quit proxies.
@@ -145,6 +147,7 @@ def render_access(values: Values) -> list[AnyResource]:
         selected=rules.selector_expression(
             _except_never_selected(values.namespace_selector), labels="variables.labels"
         ),
+        chosen=rules.selector_expression(values.pod_selector, labels="variables.podLabels"),
         proxy=rules.PROXY,
         commands=QUIT_COMMANDS,
         token_life=cluster.TOKEN_LIFE_SECONDS,
@@ -181,16 +184,20 @@ def render_start_policy(values: Values) -> list[AnyResource]:
     """Return the MutatingAdmissionPolicy and its binding, nothing where the webhook works alone."""
     if values.admission != "policy":
         return []
-    conditions, mutation = rules.start_policy(values.start_mode, values.capability, values.peers)
+    conditions, mutations = rules.start_policy(
+        values.start_mode, values.capability, values.peers, values.inject_selector
+    )
     return _render(
         "start.yaml.j2",
         values,
         conditions=conditions,
         variables=rules.policy_variables(),
-        mutation=mutation,
+        mutations=mutations,
         annotations={CAPABILITY: values.capability},
         failure_policy=values.failure_policy,
-        matches=rules.policy_matches(values.app, _except_never_selected(values.namespace_selector)),
+        matches=rules.policy_matches(
+            values.app, _except_never_selected(values.namespace_selector), values.pod_selector
+        ),
         rule=_CREATED_PODS,
     )
 
@@ -199,7 +206,9 @@ def render_webhook(values: Values) -> list[AnyResource]:
     """Return the MutatingWebhookConfiguration."""
     beside_policy = values.admission == "policy"
     conditions = (
-        rules.webhook_conditions_beside_policy(values.start_mode, values.capability, values.peers)
+        rules.webhook_conditions_beside_policy(
+            values.start_mode, values.capability, values.peers, values.inject_selector
+        )
         if beside_policy
         else rules.webhook_conditions()
     )
@@ -213,6 +222,7 @@ def render_webhook(values: Values) -> list[AnyResource]:
             *rules.start_webhooks(
                 values.app,
                 _except_never_selected(values.namespace_selector),
+                values.pod_selector,
                 values.inject_namespaces,
                 conditions,
                 beside_policy=beside_policy,

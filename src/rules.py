@@ -65,10 +65,11 @@ _FIRST: Final = "object.spec.containers[0]"
 _VALUE: Final = "variables.ports.distinct().sort().map(p, string(p)).join(',')"
 
 
-def start_matches(app: str, selector: Mapping[str, Any]) -> dict[str, Any]:
+def start_matches(app: str, selector: Mapping[str, Any], pods: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a webhook, or of a policy's `matchConstraints`, that choose pods.
 
-    These are the pods of the namespaces that `selector` matches, without those of `app`.
+    These are those that `pods` matches, in namespaces that `selector` matches, without those of
+    `app`.
     """
     # An ambient mesh has no sidecars.
     expressions = [*selector.get("matchExpressions", []), _NOT_AMBIENT]
@@ -76,12 +77,14 @@ def start_matches(app: str, selector: Mapping[str, Any]) -> dict[str, Any]:
         "matchPolicy": "Equivalent",
         "namespaceSelector": {**selector, "matchExpressions": expressions},
         "objectSelector": {
+            **pods,
             "matchExpressions": [
+                *pods.get("matchExpressions", []),
                 # The label of the model's operator, without which Juju cannot repair any charm.
                 _requirement("model.juju.is/disable-webhook", "DoesNotExist"),
                 # With `Fail`, a webhook that matches its own pod blocks its own restart.
                 _requirement(APPLICATION, "NotIn", app),
-            ]
+            ],
         },
     }
 
@@ -101,19 +104,21 @@ def webhook_conditions() -> list[dict[str, str]]:
     return _as_conditions(_POSSIBLE)
 
 
-def policy_matches(app: str, selector: Mapping[str, Any]) -> dict[str, Any]:
+def policy_matches(
+    app: str, selector: Mapping[str, Any], pods: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return `start_matches` without the pods whose labels refuse a sidecar.
 
     Selectors cost next to nothing; whatever is CEL makes the API server convert the pod first.
     """
-    matches = start_matches(app, selector)
+    matches = start_matches(app, selector, pods)
     refused = [_requirement(INJECT, "NotIn", "false"), _NOT_AMBIENT]
     matches["objectSelector"]["matchExpressions"] += refused
     return matches
 
 
 def webhook_conditions_beside_policy(
-    mode: str, capability: str = UNKNOWN, peers: str = "off"
+    mode: str, capability: str, peers: str, inject: Mapping[str, Any]
 ) -> list[dict[str, str]]:
     """Return the `matchConditions` of the webhook that gets what the policy leaves.
 
@@ -135,14 +140,19 @@ def webhook_conditions_beside_policy(
         f" : {_has_native(mode, capability)} ? false"
         f" : !('{CONFIG}' in {_ANNOTATIONS} && {_ANNOTATIONS}['{CONFIG}'] == '{HOLD}')))"
     )
-    return _as_conditions({**_POSSIBLE, "sidecar-wanted": _wanted(), "left-by-the-policy": left})
+    wanted = _wanted()
+    if inject:
+        unlabelled = _lacks_label(inject)
+        wanted, left = f"{unlabelled} || {wanted}", f"{unlabelled} || ({left})"
+    return _as_conditions({**_POSSIBLE, "sidecar-wanted": wanted, "left-by-the-policy": left})
 
 
 def start_policy(
-    mode: str, capability: str = UNKNOWN, peers: str = "off"
-) -> tuple[list[dict[str, str]], str]:
-    """Return the policy's `matchConditions`, and its JSON patch: the start, ports and the label.
+    mode: str, capability: str, peers: str, inject: Mapping[str, Any]
+) -> tuple[list[dict[str, str]], list[str]]:
+    """Return the policy's `matchConditions`, and its JSON patches: the start, ports and the label.
 
+    Before them comes Istio's label for pods that `inject` matches, unless that is empty.
     For conditions the API server converts pod and request once more, and without them it encodes
     and decodes each pod that the patch leaves as it is. So there are none where most pods change.
     CEL cannot find out the `capability`, so the charm renders the policy again when it changes.
@@ -175,10 +185,13 @@ def start_policy(
         f" + {_labelled()}"
     )
     few = f"!{lacks_ports} || size(variables.ports) <= {MAX_PORTS}"
-    patch = f"({few}) ? {patch} : []"
-    if mode == "off":
-        return _as_conditions(due), patch
-    return [], f"{' && '.join(f'({each})' for each in due.values())} && {patch}"
+    if mode == "off" and not inject:
+        return _as_conditions(due), [f"({few}) ? {patch} : []"]
+    start = f"{_all(*due.values(), few)} ? {patch} : []"
+    if not inject:
+        return [], [start]
+    asked = f"{_all(*_POSSIBLE.values(), _lacks_label(inject))} ? {_label(INJECT, 'true')} : []"
+    return [], [asked, start]
 
 
 def policy_variables() -> list[dict[str, str]]:
@@ -209,6 +222,20 @@ def _wanted() -> str:
         f"!({_HAS_ANNOTATIONS} && {_ANNOTATIONS}[?'{INJECT}'] == optional.of('false')"
         f" && !(has({_LABELS}) && '{INJECT}' in {_LABELS}))"
     )
+
+
+def _lacks_label(inject: Mapping[str, Any]) -> str:
+    """CEL: `inject` matches the pod, which says nothing by label and is not injected yet."""
+    labels = f"{_LABELS.replace('.labels', '.?labels')}.orValue({{}})"
+    return (
+        f"({selector_expression(inject, labels)} && !('{INJECT}' in {labels})"
+        f" && !({_HAS_ANNOTATIONS} && '{INJECTED}' in {_ANNOTATIONS}))"
+    )
+
+
+def _all(*expressions: str) -> str:
+    """CEL: all of them hold."""
+    return " && ".join(f"({each})" for each in expressions)
 
 
 def _active(mode: str) -> str:
@@ -285,12 +312,16 @@ def _pointer(key: str) -> str:
 
 def _labelled() -> str:
     """CEL: the label; none if the webhook has to warn the author of a value that does not exist."""
-    pointer = STARTED_BY.replace("/", "~1")
-    label = (
-        f"has({_LABELS}) ? [{_add(f'/metadata/labels/{pointer}', json.dumps('policy'))}]"
-        f" : [{_add('/metadata/labels', json.dumps({STARTED_BY: 'policy'}))}]"
+    return f"({_HAS_ANNOTATIONS} && {_TO_WARN_OF} ? [] : {_label(STARTED_BY, 'policy')})"
+
+
+def _label(key: str, value: str) -> str:
+    """CEL: the patch that adds a label."""
+    pointer = key.replace("/", "~1")
+    return (
+        f"(has({_LABELS}) ? [{_add(f'/metadata/labels/{pointer}', json.dumps(value))}]"
+        f" : [{_add('/metadata/labels', json.dumps({key: value}))}])"
     )
-    return f"({_HAS_ANNOTATIONS} && {_TO_WARN_OF} ? [] : {label})"
 
 
 def _add(path: str, value: str) -> str:
@@ -336,6 +367,7 @@ def inject_webhooks(
 def start_webhooks(
     app: str,
     selector: Mapping[str, Any],
+    pods: Mapping[str, Any],
     injected: Sequence[str],
     conditions: Sequence[Mapping[str, str]],
     *,
@@ -343,14 +375,15 @@ def start_webhooks(
 ) -> Iterator[dict[str, Any]]:
     """Return the webhook for selected namespaces, and one for `inject-namespaces` if there are any.
 
-    Our own pods (`app`) are not chosen. `conditions` are the `matchConditions` of both.
+    `pods` narrows the first. Our own pods (`app`) are not chosen. `conditions` are the
+    `matchConditions` of both.
     """
-    selectors = {"start.istio-aux.io": selector}
+    selectors = {"start.istio-aux.io": (selector, pods)}
     if injected:
         named = _requirement(NAME_LABEL, "In", *injected)
-        selectors["injected.start.istio-aux.io"] = {"matchExpressions": [named]}
-    for name, namespaces in selectors.items():
-        matches = (policy_matches if beside_policy else start_matches)(app, namespaces)
+        selectors["injected.start.istio-aux.io"] = {"matchExpressions": [named]}, {}
+    for name, chosen in selectors.items():
+        matches = (policy_matches if beside_policy else start_matches)(app, *chosen)
         if beside_policy:
             undone = _requirement(STARTED_BY, "DoesNotExist")
             matches["objectSelector"]["matchExpressions"].append(undone)

@@ -32,7 +32,7 @@ IN_FORCE = 30.0
 
 @pytest.fixture(scope="module")
 def pods(cluster: lab.Cluster, client: lightkube.Client, kubelet: ScriptedKubelet) -> None:
-    """In a chosen and in other namespaces a pod with a proxy, and one without."""
+    """In a chosen and in other namespaces a pod with a proxy, and one without; and two by label."""
     other = {"narrowed": "other"}
     for name, labels in {CHOSEN: {"narrowed": "chosen"}, OTHER: other, INJECTED: other}.items():
         client.create(Namespace(metadata=ObjectMeta(name=name, labels=labels)))
@@ -40,10 +40,12 @@ def pods(cluster: lab.Cluster, client: lightkube.Client, kubelet: ScriptedKubele
         client.apply(account, field_manager="lab")
         kubelet.run(client.create(meshed.pod(name, "meshed")))
         kubelet.run(client.create(meshed.pod(name, "plain", sidecar=None)))
-    injected = meshed.pod(INJECTED, "web")
-    assert injected.metadata
-    injected.metadata.labels = {"app.kubernetes.io/name": "web"}
-    kubelet.run(client.create(injected))
+    labelled = {"web": (INJECTED, "app.kubernetes.io/name"), "hands-off": (CHOSEN, "hands-off")}
+    for name, (namespace, key) in labelled.items():
+        pod = meshed.pod(namespace, name)
+        assert pod.metadata
+        pod.metadata.labels = {key: name}
+        kubelet.run(client.create(pod))
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +62,7 @@ def account(
         model=MODEL,
         selector=SELECTOR,
         inject=(Applications(INJECTED, ("web",)),),
+        more={"pod-selector": "!hands-off"},
     )
     deployed.deploy()
     account = administrator(cluster, MODEL, manifests.service_account(deployed.name))
@@ -171,6 +174,14 @@ def test_where_an_application_is_injected_no_pod_of_another_is_deleted(account: 
 
     assert refusal.startswith("403: ")
     assert "deletes pods of injected applications only" in refusal
+
+
+def test_a_pod_that_the_pod_selector_does_not_match_is_not_deleted(account: Account):
+    """Requests to execute show no labels: of those the workload alone judges."""
+    refusal = account.delete(f"{CHOSEN}/hands-off")
+
+    assert refusal.startswith("403: ")
+    assert "only where namespace or pod is not selected" in refusal
 
 
 @pytest.mark.parametrize("where", [CHOSEN, OTHER])

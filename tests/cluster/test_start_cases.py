@@ -24,6 +24,7 @@ from lightkube.codecs import AnyResource, from_dict
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, Pod
 
+import config
 import manifests
 import rules
 
@@ -43,13 +44,15 @@ PATIENT = '"timeoutSeconds": 30'
 
 
 def called(setting: Start) -> str:
-    """The name of the workload with that setting."""
-    return f"start-{setting.mode}-{setting.capability}-{setting.peers}"
+    """The name of the workload with that setting; the API server chooses pods for it."""
+    asking = "-asking" if setting.inject else ""
+    return f"start-{setting.mode}-{setting.capability}-{setting.peers}{asking}"
 
 
 def name(form: str, setting: Start) -> str:
     """The namespace in which a form is in force with that setting."""
-    return f"{called(setting)}-by-{form}"
+    chosen = "-chosen" if setting.pods.requirements else ""
+    return f"{called(setting)}{chosen}-by-{form}"
 
 
 def objects(workload: Workload, form: str, setting: Start) -> list[AnyResource]:
@@ -58,6 +61,8 @@ def objects(workload: Workload, form: str, setting: Start) -> list[AnyResource]:
         workload.name,
         workload.model,
         namespace_selector={"matchLabels": {FORM: name(form, setting)}},
+        pod_selector=config.parse_selector(str(setting.pods)),
+        inject_selector=config.parse_selector(str(setting.inject or "")),
         ca_bundle=workload.authority.certificate,
         start_mode=setting.mode.value,
         capability=setting.capability.value,
@@ -148,12 +153,13 @@ def table(
         more = {
             "start-mode": setting.mode.value,
             "peers": setting.peers.value,
+            "inject-selector": str(setting.inject or ""),
             "quit": "off",
             "root-namespace": ROOTS[setting.capability],
         }
         return Workload(cluster, tmp_path_factory.mktemp(name), name=name, model=name, more=more)
 
-    workloads = {setting: served(setting) for setting in SETTINGS}
+    workloads = {called(setting): served(setting) for setting in SETTINGS}
 
     def install() -> lab.istio.Istio:
         root = ROOTS[Capability.NATIVE]
@@ -167,7 +173,7 @@ def table(
     with ThreadPoolExecutor() as pool:
         istio = pool.submit(install)
         begun = pool.map(begin, workloads.values())
-        made = [each for form, by in PAIRS for each in objects(workloads[by], form, by)]
+        made = [each for form, by in PAIRS for each in objects(workloads[called(by)], form, by)]
         for form, by in PAIRS:
             label = {FORM: name(form, by)}
             client.create(Namespace(metadata=ObjectMeta(name=name(form, by), labels=label)))
@@ -176,7 +182,7 @@ def table(
         for form, by in PAIRS:
             await_account(client, name(form, by))
         list(begun)
-    for setting, workload in workloads.items():
+    for setting, workload in ((setting, workloads[called(setting)]) for setting in SETTINGS):
         workload.await_ready()
         workload.await_capability(setting.capability)
     await_in_force(cluster)
@@ -194,12 +200,18 @@ def table(
 
 def await_in_force(cluster: lab.Cluster) -> None:
     """Return when the API server knows of all forms."""
-    probe = Case(name="probe", annotations={START: "hold"})
+    probe = Case(name="probe", labels={"team": "a"}, annotations={START: "hold"})
     probes = [
-        (replace(probe, mode=by.mode, capability=by.capability, peers=by.peers), form)
+        (
+            replace(
+                probe, mode=by.mode, capability=by.capability, peers=by.peers,
+                pods=str(by.pods), inject=str(by.inject or ""),
+            ),
+            form,
+        )
         for form, by in PAIRS
         if form in {"policy", "webhook"}
-    ]
+    ]  # fmt: skip
     lab.until(
         lambda: all(STARTED_WITH in became(made)[0] for made in create(cluster, *probes)),
         timeout=IN_FORCE,
@@ -222,7 +234,7 @@ def test_pods_that_need_the_policy_only_are_labelled_by_it(table: Table, form: s
 
     assert table.labels(form) == {
         case.name: {
-            **case.labels,
+            **case.labelled,
             **({rules.STARTED_BY: "policy"} if policy and case.done_by_policy else {}),
         }
         for case in CASES

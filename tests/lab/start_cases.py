@@ -14,6 +14,7 @@ from istio_aux.core.peers import EXCLUDED, INCLUDED, JOBSET, MPI_OPERATOR, OPERA
 from istio_aux.core.policy import Capability, Peers, Start, StartMode
 from istio_aux.core.proxy_config import ANNOTATION as CONFIG
 from istio_aux.core.proxy_config import HOLD
+from istio_aux.core.selectors import parse
 from istio_aux.core.start import DATAPLANE, INJECT, MIRROR, NATIVE_SIDECAR, START, STARTED_WITH
 
 from lab import start_texts
@@ -38,7 +39,10 @@ class Case:
         mode: the start mode that the admin has set.
         capability: what cluster and Istio can do.
         peers: how pods reach each other, as the admin has set it.
+        pods: the option `pod-selector`.
+        inject: the option `inject-selector`.
         spec: fields of the pod's spec, in place of one container and `restartPolicy: Never`.
+        asks: whether it gets the label that asks Istio for a sidecar.
         added: annotations that it gets, or whose values are replaced.
         containers: what its containers are to be, if not as they were.
         warns: part of what its author is told. A policy cannot tell anybody anything, so that the
@@ -50,9 +54,12 @@ class Case:
     mode: StartMode = StartMode.AUTO
     capability: Capability = Capability.UNKNOWN
     peers: Peers = Peers.OFF
+    pods: str = ""
+    inject: str = ""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
     spec: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    asks: bool = False
     added: Mapping[str, str] = field(default_factory=dict[str, str])
     containers: Sequence[Mapping[str, Any]] | None = None
     warns: str = ""
@@ -61,7 +68,10 @@ class Case:
     @property
     def setting(self) -> Start:
         """What the admin has set, and what can be had."""
-        return Start(mode=self.mode, capability=self.capability, peers=self.peers)
+        return Start(
+            mode=self.mode, capability=self.capability, peers=self.peers, pods=parse(self.pods),
+            inject=parse(self.inject) if self.inject else None,
+        )  # fmt: skip
 
     @property
     def pod(self) -> dict[str, Any]:
@@ -78,6 +88,11 @@ class Case:
         if self.containers is None:
             return self.unchanged(self.added)
         return outcome({**self.annotations, **self.added}, self.containers)
+
+    @property
+    def labelled(self) -> dict[str, str]:
+        """Its labels in the end, but for those that say who changed it."""
+        return {**self.labels, **({INJECT: "true"} if self.asks else {})}
 
     def unchanged(self, added: Mapping[str, str] | None = None) -> Outcome:
         """What it is when nothing is changed but that `added` annotations are there."""
@@ -412,8 +427,65 @@ PEER_TRAFFIC = [
          left_to_webhook="sorting many takes CEL long"),
 ]  # fmt: skip
 
+TEAMS = "team in (a,b),!hands-off"
+CHOSEN = [
+    Case(name="pod-selector matches", pods=TEAMS, labels={"team": "a"}, added=HELD),
+    Case(name="pod-selector has another value", pods=TEAMS, labels={"team": "c"}),
+    Case(name="pod-selector matches but for one label", pods=TEAMS,
+         labels={"team": "a", "hands-off": ""}),
+    Case(name="pod-selector does not match a pod without labels", pods=TEAMS),
+    Case(name="pod-selector does not match what has a text", pods=TEAMS,
+         annotations={CONFIG: "concurrency: 2"}),
+    Case(name="pod-selector matches what has a text", pods=TEAMS, labels={"team": "b"},
+         annotations={CONFIG: "concurrency: 2"},
+         added={CONFIG: f"concurrency: 2\n{HOLD}: true", STARTED_WITH: "hold"},
+         left_to_webhook=HAS_CONFIG),
+    Case(name="a start that does not exist, where pod-selector does not match", pods=TEAMS,
+         annotations={START: "later"}),
+]  # fmt: skip
+
+NO = {INJECT: "false"}
+# It matches a pod without labels.
+STEPS = "step notin (b),!plain"
+OPT_INS = [
+    Case(name="inject-selector matches a pod whose annotation says no", inject=STEPS,
+         annotations=NO, asks=True, added=HELD),
+    Case(name="inject-selector matches a pod with labels", inject=STEPS, annotations=NO,
+         labels={"step": "a"}, asks=True, added=HELD),
+    Case(name="inject-selector matches a pod that says nothing", inject=STEPS, asks=True,
+         added=HELD),
+    Case(name="inject-selector does not match a pod whose annotation says no", inject=STEPS,
+         annotations=NO, labels={"plain": ""}),
+    Case(name="inject-selector does not match a pod that says nothing", inject=STEPS,
+         labels={"step": "b"}, added=HELD),
+    Case(name="inject-selector matches, the label says no", inject=STEPS, labels=NO),
+    Case(name="inject-selector matches, the label says yes", inject=STEPS, annotations=NO,
+         labels={INJECT: "true"}, added=HELD),
+    Case(name="inject-selector matches what has a text", inject=STEPS,
+         annotations={**NO, CONFIG: "concurrency: 2"}, asks=True,
+         added={CONFIG: f"concurrency: 2\n{HOLD}: true", STARTED_WITH: "hold"},
+         left_to_webhook=HAS_CONFIG),
+    Case(name="inject-selector matches, start off", inject=STEPS,
+         annotations={**NO, START: "off"}, asks=True),
+    Case(name="inject-selector matches, a start that does not exist", inject=STEPS,
+         annotations={**NO, START: "later"}, asks=True, added=HELD,
+         warns="expected auto, native, hold or off"),
+    Case(name="inject-selector matches, hostNetwork", inject=STEPS, annotations=NO,
+         spec={"hostNetwork": True}),
+    Case(name="inject-selector matches an ambient pod", inject=STEPS, annotations=NO,
+         labels={DATAPLANE: "ambient"}),
+    Case(name="inject-selector matches what is injected already", inject=STEPS,
+         annotations={**NO, **BY_HAND}, spec={"containers": [MAIN, PROXY]}),
+    Case(name="inject-selector matches in mode off", inject=STEPS, mode=StartMode.OFF,
+         annotations=NO, asks=True),
+    Case(name="inject-selector does not match in mode off", inject=STEPS, mode=StartMode.OFF,
+         annotations=NO, labels={"plain": ""}),
+]  # fmt: skip
+
 CASES = [
     *OPT_OUTS,
+    *CHOSEN,
+    *OPT_INS,
     *MODES,
     *CAPABILITIES,
     *TEXTS,

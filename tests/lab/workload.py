@@ -260,6 +260,8 @@ class Workload:
             app=self.name,
             model=self.model,
             namespace_selector=config.parse_selector(self.selector),
+            pod_selector=config.parse_selector(self._settings.get("pod-selector", "")),
+            inject_selector=config.parse_selector(self._settings.get("inject-selector", "")),
             ca_bundle="\n".join((self.authority.certificate, *self.trusted, "")),
             acts=self._settings.get("quit", "on") == "on",
             quit_via=self._settings.get("quit-via", "auto"),

@@ -37,7 +37,7 @@ def shown(name: str) -> str:
         case frozenset() as names:
             return f"`{sorted(names)}`"
         case default:
-            return f"`{default}`"
+            return f"`{default}`" if str(default) else ""
 
 
 def choices(name: str) -> list[str]:

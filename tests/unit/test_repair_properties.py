@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from istio_aux.core import pod as pods
-from istio_aux.core.applications import parse
+from istio_aux.core.applications import PodOptions, parse
 from istio_aux.core.injectors import State
 from istio_aux.core.pod import Pod
+from istio_aux.core.selectors import Selector
+from istio_aux.core.selectors import parse as parse_selector
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
@@ -29,6 +31,7 @@ from unit.core.unmeshed import JOB, REPLICAS, REPORT, RESTART, STATEFUL, WITH_JO
 from unit.repairing import BARE, SIDECAR, mesh
 
 SPACES = ("shop", "bank")
+INJECTS = "istio-injection=enabled"
 LABELS = ({}, {"istio-injection": "enabled"}, {"istio-injection": "disabled"})
 MESHES = (mesh(), mesh(State.REFUSED), mesh(known=False))
 FILES = ("", "bank/web", "bank/*\nshop/db")
@@ -41,6 +44,12 @@ class World:
     def __init__(self, random: Random) -> None:
         self.random, self.version = random, 0
         self.policy = random.choice([REPORT, RESTART, WITH_JOBS])
+        web, injected = parse_selector("app.kubernetes.io/name=web"), parse_selector(INJECTS)
+        self.options = PodOptions(
+            namespaces=random.choice([Selector(), injected]),
+            pods=random.choice([Selector(), web]),
+            inject=random.choice([None, web]),
+        )
         self.namespaces: dict[str, dict[str, str]] = {}
         self.pods: dict[str, Pod] = {}
         self.details: dict[str, dict[str, Any]] = {}
@@ -50,7 +59,9 @@ class World:
     def newcomer(self) -> RepairController:
         """A controller that knows namespaces and nothing else, and does nothing."""
         telemetry, events = Telemetry(), Events(CLIENT, "host")
-        return RepairController(CLIENT, self.namespaces, telemetry, events, policy=self.policy)
+        return RepairController(
+            CLIENT, self.namespaces, telemetry, events, policy=self.policy, options=self.options
+        )
 
     def happen(self) -> None:
         """Something is different."""

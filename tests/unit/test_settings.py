@@ -51,6 +51,7 @@ def test_every_key_is_taken(file: Path) -> None:
         "dead-proxy: delete\nlease: kubeflow/istio-aux.v2\n"
         f"start-mode: native\npeers: direct\nwebhook-configuration: {LONG_NAME}\n"
         "race-policy: restart\nrestart-jobs: true\nroot-namespace: istio-system\n"
+        "pod-selector: team in (a,b)\ninject-selector: step\n"
         "applications: /etc/istio-aux/applications\napplication: kubeflow/istio-aux\n"
         "pebble-socket: /charm/container/pebble.socket\nrenew-token: true\n",
     )
@@ -62,6 +63,8 @@ def test_every_key_is_taken(file: Path) -> None:
         kubeconfig=Path("/etc/kubeconfig"),
         renew_token=True,
         namespace_selector=selectors.parse("!off,team in (a,b)"),
+        pod_selector=selectors.parse("team in (a,b)"),
+        inject_selector=selectors.parse("step"),
         start_mode=StartMode.NATIVE,
         peers=Peers.DIRECT,
         webhook_configuration=LONG_NAME,

@@ -214,7 +214,7 @@ def test_listing_fails_while_nothing_is_known(
 
 
 def test_the_workload_explains_a_pod_with_its_credentials_and_the_options(unit: Unit) -> None:
-    unit.configure(ignore_containers="vault-agent", quit_via="exec")
+    unit.configure(ignore_containers="vault-agent", quit_via="exec", pod_selector="team=a")
 
     explain(unit, stdout="team-a/web-0: wait: main runs\n")
 
@@ -223,8 +223,12 @@ def test_the_workload_explains_a_pod_with_its_credentials_and_the_options(unit: 
         "new-pods": "native; istio: sidecars are native on request",
     }
     (call,) = unit.ctx.exec_history["istio-aux"]
-    understood = commands.parser().parse_args(call.command[1:])
+    # The path is that of the container.
+    applications = str(unit.etc / "applications")
+    argv = [applications if word == workload.APPLICATIONS else word for word in call.command]
+    understood = commands.parser().parse_args(argv[1:])
     assert understood.pods == [("team-a", "web-0")]
+    assert str(understood.pod_selector) == "team=a"
     assert str(understood.kubeconfig) == workload.KUBECONFIG
     assert understood.ignore_containers == {"vault-agent"}
     assert understood.quit_via is QuitVia.EXEC

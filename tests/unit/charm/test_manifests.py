@@ -254,6 +254,35 @@ def test_both_forms_of_admission_choose_the_same_pods() -> None:
     assert AMBIENT in constraints["namespaceSelector"]["matchExpressions"]
 
 
+PODS = {"matchExpressions": [{"key": "team", "operator": "In", "values": ["a", "b"]}]}
+
+
+def test_both_forms_of_admission_choose_the_pods_of_the_pod_selector() -> None:
+    policy, configuration = by_policy(
+        pod_selector=PODS, inject=(Applications("shop", None),), inject_namespaces=("bank",)
+    )
+
+    (wanted,) = PODS["matchExpressions"]
+    selectors = {
+        hook["name"]: hook["objectSelector"]["matchExpressions"]
+        for hook in configuration["webhooks"]
+    }
+    assert {name for name, found in selectors.items() if wanted in found} == {"start.istio-aux.io"}
+    assert len(selectors) == 3
+    constraints = policy["spec"]["matchConstraints"]
+    assert wanted in constraints["objectSelector"]["matchExpressions"]
+
+
+def test_the_policy_for_the_account_knows_the_pods_that_may_be_deleted() -> None:
+    access = manifests.render_access(Values("a", "m", pod_selector=PODS))
+
+    (policy,) = [r.to_dict() for r in access if r.kind == "ValidatingAdmissionPolicy"]
+    assert {
+        "name": "chosen",
+        "expression": '"team" in variables.podLabels && variables.podLabels["team"] in ["a", "b"]',
+    } in policy["spec"]["variables"]
+
+
 def test_policy_and_webhook_have_the_same_conditions() -> None:
     policy, configuration = by_policy()
 
@@ -283,6 +312,26 @@ def test_both_forms_open_ports_by_default_only_with_the_option() -> None:
         policy, configuration = by_policy(start_mode="off", peers=peers)
         found = [policy["spec"]["matchConditions"], configuration["webhooks"][0]["matchConditions"]]
         assert [ends in json.dumps(conditions) for conditions in found] == [peers == "direct"] * 2
+
+
+@pytest.mark.parametrize("mode", ["auto", "off"])
+def test_the_policy_adds_istios_label_first_where_the_inject_selector_matches(
+    mode: Literal["auto", "off"],
+) -> None:
+    """And nothing excludes pods before that: match conditions would be for both."""
+    alone, _ = by_policy(start_mode=mode)
+    policy, beside = by_policy(start_mode=mode, inject_selector=PODS)
+
+    label, start = (each["jsonPatch"]["expression"] for each in policy["spec"]["mutations"])
+    assert '"team" in ' in label
+    assert "/metadata/labels/sidecar.istio.io~1inject" in label
+    assert not policy["spec"]["matchConditions"]
+    (mutation,) = alone["spec"]["mutations"]
+    assert mutation["jsonPatch"]["expression"] in start
+    conditions = {c["name"]: c["expression"] for c in beside["webhooks"][0]["matchConditions"]}
+    assert [name for name, text in conditions.items() if '"team" in ' in text] == [
+        "sidecar-wanted", "left-by-the-policy",
+    ]  # fmt: skip
 
 
 def test_without_a_policy_the_webhook_excludes_nothing() -> None:

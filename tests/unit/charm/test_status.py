@@ -60,6 +60,16 @@ CONTAINERS = "expected container names separated by commas, such as cloud-sql-pr
             "a in b",
             f'namespace-selector: "a in b": expected {config.EXPECTED_SELECTOR}',
         ),
+        (
+            "pod-selector",
+            "team in (a",
+            f'pod-selector: "team in (a": expected {config.EXPECTED_SELECTOR}',
+        ),
+        (
+            "inject-selector",
+            "a b",
+            f'inject-selector: "a b": expected {config.EXPECTED_SELECTOR}',
+        ),
     ],
 )
 def test_a_bad_option_blocks_and_names_itself_its_value_and_what_is_allowed(
@@ -71,7 +81,7 @@ def test_a_bad_option_blocks_and_names_itself_its_value_and_what_is_allowed(
 def test_the_last_good_configuration_keeps_running(unit: Unit) -> None:
     objects, files, plan = dict(unit.api.objects), unit.files, unit.container.plan
 
-    unit.configure(namespace_selector="=")
+    unit.configure(pod_selector="=")
 
     assert unit.api.objects == objects
     assert unit.files == files

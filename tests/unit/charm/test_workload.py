@@ -111,6 +111,8 @@ def test_the_workload_reads_every_choice(name: str, value: str, tmp_path: Path) 
 def test_every_option_reaches_the_settings(unit: Unit) -> None:
     given: dict[str, Any] = {
         "namespace-selector": "team in (a,b)",
+        "pod-selector": "job in (a,b),!hands-off",
+        "inject-selector": "step",
         "quit": "dry-run",
         "quit-via": "exec",
         "ignore-containers": " vault-agent, cloud-sql-proxy,vault-agent",
@@ -130,6 +132,8 @@ def test_every_option_reaches_the_settings(unit: Unit) -> None:
     assert str(understood.namespace_selector) == (
         "kubernetes.io/metadata.name!=kube-system,team in (a,b)"
     )
+    assert str(understood.pod_selector) == "!hands-off,job in (a,b)"
+    assert str(understood.inject_selector) == "step"
     assert understood.quit is QuitMode.DRY_RUN
     assert understood.quit_policy.via is QuitVia.EXEC
     for name, number in numbers.items():

@@ -10,8 +10,10 @@ import pytest
 from istio_aux.core import preflight
 from istio_aux.core.election import LeaseRecord
 from istio_aux.core.injectors import Injector, Mesh, State
+from istio_aux.core.pod import decode
 from istio_aux.core.policy import Capability
 from istio_aux.core.preflight import CheckResult, Right, Verdict
+from istio_aux.core.selectors import parse
 from istio_aux.core.webhooks import Configuration
 from unit.core.mesh import DEFAULT, ENABLED, HOOKS, POLICIES, recorded
 
@@ -134,6 +136,18 @@ def test_a_lease_that_nobody_renews_is_a_problem(holder: str | None, ago: int, f
     record = LeaseRecord(holder_identity=holder, renew_time=renewed, lease_duration_seconds=15)
 
     assert preflight.lease("a/b", record, NOW).result == found
+
+
+@pytest.mark.parametrize("for_policy", [True, False])
+def test_the_pod_of_a_dry_run_has_labels_that_the_pod_selector_matches(*, for_policy: bool) -> None:
+    """Otherwise admission leaves it alone, and the check finds a fault that is none."""
+    selector = parse("team in (a,b),!hands-off,job")
+    labels = selector.sample()
+    assert labels is not None
+
+    pod = decode(preflight.probe_pod(labels, for_policy=for_policy))
+
+    assert selector.matches(pod.labels)
 
 
 def test_a_lease_that_does_not_exist_or_has_no_time_is_not_fine() -> None:

@@ -31,6 +31,20 @@ def test_two_values_for_one_label_select_nothing() -> None:
     assert not parse("a=b,a=c").matches({"a": "b"})
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", {}),
+        ("!a,b!=c", {}),
+        ("a in (x,y),b,c=z", {"a": "x", "b": "", "c": "z"}),
+        ("a,a=x", {"a": "x"}),
+        ("a=x,!a", None),
+    ],
+)
+def test_labels_that_are_selected_are_found(text: str, expected: dict[str, str] | None) -> None:
+    assert parse(text).sample() == expected
+
+
 @pytest.mark.parametrize("text", ["", "  "])
 def test_blank_text_selects_everything(text: str) -> None:
     """As it does for kubectl."""

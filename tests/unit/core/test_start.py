@@ -44,6 +44,7 @@ def test_a_pod_becomes_what_the_table_says(case: Case) -> None:
     patch.apply(plan.ops, made)
 
     assert outcome(annotations_of(made), made["spec"]["containers"]) == case.expected
+    assert made["metadata"]["labels"] == case.labelled
     assert case.warns in " ".join(plan.warnings)
     assert bool(plan.warnings) is bool(case.warns)
 

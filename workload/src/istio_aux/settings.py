@@ -19,6 +19,7 @@ import msgspec
 import yaml
 
 from istio_aux.core import quit_state, selectors
+from istio_aux.core.applications import PodOptions
 from istio_aux.core.policy import (
     Application,
     DeadProxy,
@@ -69,6 +70,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     kubeconfig: Path | None = None
     renew_token: bool = False
     namespace_selector: selectors.Selector = selectors.parse("io.datastrophic/istio-aux=enabled")
+    pod_selector: selectors.Selector = selectors.Selector()
+    inject_selector: selectors.Selector | None = None
     start_mode: StartMode = StartMode.AUTO
     peers: Peers = Peers.OFF
     webhook_configuration: str | None = None
@@ -82,6 +85,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     pebble_socket: Path | None = None
     traces_url: str | None = None
     log_level: LogLevel = LogLevel.INFO
+
+    @property
+    def pod_options(self) -> PodOptions:
+        """The options that choose pods."""
+        return PodOptions(
+            namespaces=self.namespace_selector, pods=self.pod_selector, inject=self.inject_selector
+        )
 
 
 DEFAULTS = Settings(tls_certificate=Path(), tls_key=Path())
@@ -103,6 +113,12 @@ def selector(value: object) -> selectors.Selector:
     if not isinstance(value, str):
         raise _unusable(value, "a label selector as text")
     return selectors.parse(value)
+
+
+def _chosen(value: object) -> selectors.Selector | None:
+    """A label selector that selects nothing, None, if it is empty."""
+    found = selector(value)
+    return found if found.requirements else None
 
 
 def containers(value: object) -> frozenset[str]:
@@ -215,6 +231,16 @@ OPTIONS = {
         selector,
         "label selector of the namespaces in which proxies quit; the webhook has selectors of its "
         "own",
+    ),
+    "pod-selector": Option(
+        selector,
+        "label selector of the pods that start, quit and are repaired, but for those of "
+        "`applications`; the webhook has selectors of its own",
+    ),
+    "inject-selector": Option(
+        _chosen,
+        "label selector of the pods, among those, that get a sidecar although their annotation "
+        "`sidecar.istio.io/inject` says no (default: none)",
     ),
     "start-mode": Option(
         _one_of(StartMode),

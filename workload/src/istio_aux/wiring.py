@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from enum import Enum, auto
 from typing import Any, Generic
 
-import msgspec
+from msgspec import structs
 
 from istio_aux import status
 from istio_aux.admission.webhook import AdmissionWebhook
@@ -74,7 +74,9 @@ class Wiring:
         self.telemetry = Telemetry(Traces(settings.traces_url, about))
         self.client = Client(credentials)
         # The capability is unknown until the injector is probed.
-        self._start = Start(mode=settings.start_mode, peers=settings.peers)
+        self._start = Start(
+            mode=settings.start_mode, peers=settings.peers, inject=settings.inject_selector
+        )
         self.webhook = AdmissionWebhook(self.telemetry, lambda: self._start)
         self._namespaces = Namespaces(self._relabelled)
         source = "/".join(settings.lease) if settings.lease else ""
@@ -82,6 +84,7 @@ class Wiring:
         self._quit = quitting.Controller(
             self.client, self.telemetry, self._events,
             selector=settings.namespace_selector,
+            pods=settings.pod_selector,
             policy=settings.quit_policy,
             limits=settings.quit_limits,
             mode=settings.quit,
@@ -94,7 +97,7 @@ class Wiring:
         )  # fmt: skip
         self._repair = repairing.RepairController(
             self.client, self._namespaces, self.telemetry, self._events,
-            policy=settings.repair_policy,
+            policy=settings.repair_policy, options=settings.pod_options,
         )  # fmt: skip
         self._watches = self._watch()
         lease = settings.lease
@@ -242,7 +245,7 @@ class Wiring:
         self._repair.relabelled(namespace)
 
     def _mesh_changed(self, mesh: Mesh) -> None:
-        self._start = msgspec.structs.replace(self._start, capability=mesh.native.capability)
+        self._start = structs.replace(self._start, capability=mesh.native.capability)
         self._repair.look(mesh)
 
     def _checkpoint(self) -> str:

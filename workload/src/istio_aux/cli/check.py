@@ -245,13 +245,17 @@ async def _admission(
         settings.webhook_configuration, around.configurations
     ):
         return
+    if (labels := settings.pod_selector.sample()) is None:
+        why = f"no labels were found that pod-selector {settings.pod_selector} matches"
+        yield preflight.unknown("admission", why, "set another pod-selector if there are none")
+        return
     why = ""
     for namespace in sorted(selected)[:TRIED]:
         try:
             async with asyncio.timeout(DRY_RUN):
-                plain = await _create(client, namespace, for_policy=True)
+                plain = await _create(client, namespace, labels, for_policy=True)
                 began = time.monotonic()
-                answer = await _create(client, namespace, for_policy=False)
+                answer = await _create(client, namespace, labels, for_policy=False)
         except (KubeError, TimeoutError) as error:
             why = f"a dry run in namespace {namespace}: {error or 'no answer in time'}"
             continue
@@ -261,8 +265,10 @@ async def _admission(
     yield preflight.unknown("network", why)
 
 
-async def _create(client: Client, namespace: str, *, for_policy: bool) -> bytes:
-    body = preflight.probe_pod(for_policy=for_policy)
+async def _create(
+    client: Client, namespace: str, labels: Mapping[str, str], *, for_policy: bool
+) -> bytes:
+    body = preflight.probe_pod(labels, for_policy=for_policy)
     return await actions.dry_run_pod(client, namespace, body)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Container, Coroutine, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
 from istio_aux.cli import render, report
-from istio_aux.core.applications import Applications
+from istio_aux.core.applications import Applications, left_out
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Policy
 from istio_aux.core.selectors import Selector
@@ -45,20 +45,28 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 
     namespace: str | None = None
     selector: Selector = Selector()
+    pods: Selector = Selector()  # Others are left out, but for those of `applications`.
+    inject: Selector | None = None  # These should have a sidecar although their annotation says no.
     applications: Applications = Applications()  # Their pods should have a sidecar.
+
+    def has(self, pod: Pod, selected: Container[str]) -> bool:
+        """Whether the pod is in scope; ``selected`` are the namespaces that match."""
+        if self.selector.requirements and pod.metadata.namespace not in selected:
+            return False
+        return not left_out(pod, self.pods, self.applications)
 
 
 def explain(
     kubeconfig: Path | None,
     namespace: str | None,
     names: Iterable[tuple[str | None, str]],
-    policy: Policy,
-    show: Callable[[report.Explanation], None],
+    show: Callable[[Pod, datetime], None],
 ) -> int:
     """Explain pods of a cluster as they are now; return the exit status.
 
-    ``names`` are pairs of namespace and name. Without a namespace of its own a pod is in
-    ``namespace``, or else in the kubeconfig's. A pod that cannot be read is one line on stderr.
+    ``show`` gets each pod and the present time. ``names`` are pairs of namespace and name. Without
+    a namespace of its own a pod is in ``namespace``, or else in the kubeconfig's. A pod that cannot
+    be read is one line on stderr.
     """
 
     async def work(access: Access) -> int:
@@ -72,7 +80,7 @@ def explain(
                     _complain(f"{where}/{name}: {error}")
                     status = NO_ANSWER
                     continue
-                show(report.explain(pod, policy, datetime.now(UTC)))
+                show(pod, datetime.now(UTC))
         return status
 
     return run(kubeconfig, work)
@@ -126,11 +134,12 @@ async def look(
             for pod in page.items:
                 namespace = pod.metadata.namespace
                 # A list that started again shows pods twice.
-                if (selects and namespace not in labels) or pod.metadata.uid in seen:
+                if not scope.has(pod, labels) or pod.metadata.uid in seen:
                     continue
                 seen.add(pod.metadata.uid)
-                expectation = mesh.expected(scope.applications.judged(pod), labels.get(namespace))
-                match report.audit(pod, expectation, policy, now):
+                judged = scope.applications.judged(pod, scope.inject)
+                expectation = mesh.expected(judged, labels.get(namespace))
+                match report.audit(judged, expectation, policy, now):
                     case report.Finding() as finding:
                         findings.append(finding)
                     case str(why):

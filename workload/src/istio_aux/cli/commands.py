@@ -8,6 +8,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +17,7 @@ from istio_aux import settings
 from istio_aux.cli import files, render, report
 from istio_aux.core import applications
 from istio_aux.core.applications import Applications
+from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Capability, Policy, Start
 
 AddParser = Callable[..., argparse.ArgumentParser]
@@ -51,25 +53,31 @@ def _explain(args: argparse.Namespace) -> int:
     output = args.output or ("text" if sys.stdout.isatty() else "json")
     shown = 0
 
-    def show(explanation: report.Explanation) -> None:
+    policy = Policy(ignore_containers=args.ignore_containers, via=args.quit_via)
+
+    def show(pod: Pod, now: datetime | None = None) -> None:
         nonlocal shown
         if shown and output == "text":
             render.write(sys.stdout, "")
-        render.show(sys.stdout, explanation, output)
+        left_out = applications.left_out(pod, args.pod_selector, args.applications)
+        render.show(sys.stdout, report.explain(pod, policy, now, left_out=left_out), output)
         shown += 1
 
-    policy = Policy(ignore_containers=args.ignore_containers, via=args.quit_via)
-    status = files.explain(args.files, policy, show)
+    # Grace periods count as over: a file may be older than they are long.
+    status = files.explain(args.files, show)
     if args.pods:
         from istio_aux.cli import cluster  # noqa: PLC0415 - files need no client
 
-        found = cluster.explain(args.kubeconfig, args.namespace, args.pods, policy, show)
+        found = cluster.explain(args.kubeconfig, args.namespace, args.pods, show)
         status = max(status, found)
     return status
 
 
 def _mutate(args: argparse.Namespace) -> int:
-    how = Start(mode=args.start_mode, capability=args.capability, peers=args.peers)
+    how = Start(
+        mode=args.start_mode, capability=args.capability, peers=args.peers,
+        pods=args.pod_selector, inject=args.inject_selector,
+    )  # fmt: skip
     return files.mutate(args.files, how)
 
 
@@ -83,8 +91,9 @@ def _audit(args: argparse.Namespace) -> int:
     from istio_aux.cli import cluster  # noqa: PLC0415 - explain and mutate need no client
 
     scope = cluster.Scope(
-        namespace=args.namespace, selector=args.namespace_selector, applications=args.applications
-    )
+        namespace=args.namespace, selector=args.namespace_selector, pods=args.pod_selector,
+        inject=args.inject_selector, applications=args.applications,
+    )  # fmt: skip
     policy = Policy(
         ignore_containers=args.ignore_containers, grace=args.quit_grace, via=args.quit_via
     )
@@ -158,6 +167,8 @@ def _add_explain(add: AddParser) -> None:
     explain.add_argument("-o", "--output", choices=["text", "json"], help=output)
     _add_namespace(explain, "of pods that are named without one; default: the kubeconfig's")
     _add_kubeconfig(explain, _CREDENTIALS)
+    _add_option(explain, "pod-selector", "SELECTOR")
+    _add_applications(explain)
     _add_option(explain, "ignore-containers", "NAME,NAME")
     _add_option(explain, "quit-via", "auto|exec|port-forward")
     explain.set_defaults(parser=explain)
@@ -188,6 +199,8 @@ def _add_mutate(add: AddParser) -> None:
         help="what cluster and Istio support: native sidecars, or only classic ones, which hold "
         "the payload back (default: classic)",
     )
+    _add_option(mutate, "pod-selector", "SELECTOR")
+    _add_option(mutate, "inject-selector", "SELECTOR")
     _add_option(mutate, "start-mode", "auto|native|hold|off")
     _add_option(mutate, "peers", "off|direct")
 
@@ -249,8 +262,10 @@ def _add_audit(add: AddParser) -> None:
     audit.add_argument("--holders", action="store_true", help=only)
     # Without a selector `audit` looks everywhere, unlike `serve`.
     _add_option(audit, "namespace-selector", "SELECTOR", flag="--selector", default="")
+    _add_option(audit, "pod-selector", "SELECTOR")
+    _add_option(audit, "inject-selector", "SELECTOR")
+    _add_applications(audit)
     _add_option(audit, "ignore-containers", "NAME,NAME")
-    _add_option(audit, "applications", "FILE", type=_checked(_applications), default=Applications())
     _add_option(audit, "quit-grace", "SECONDS")
     _add_option(audit, "quit-via", "auto|exec|port-forward")
 
@@ -349,6 +364,11 @@ def _add_option(
         **options,
     }
     command.add_argument(flag or f"--{name}", dest=name.replace("-", "_"), metavar=metavar, **given)
+
+
+def _add_applications(command: argparse.ArgumentParser) -> None:
+    read = _checked(_applications)
+    _add_option(command, "applications", "FILE", type=read, default=Applications())
 
 
 def _add_files(command: argparse.ArgumentParser, what: str, **options: Any) -> None:

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import msgspec
 
-from istio_aux.cli import render, report
+from istio_aux.cli import render
 from istio_aux.core import documents, patch, review, start
 from istio_aux.core import pod as pods
-from istio_aux.core.policy import Policy, Start
+from istio_aux.core.policy import Start
 
 BAD_INPUT = 2  # Exit status when a document or file is bad; all others are answered.
 
@@ -26,17 +26,12 @@ class _Kind(msgspec.Struct, frozen=True, rename="camel"):
     kind: str = ""
 
 
-def explain(
-    files: Iterable[str], policy: Policy, show: Callable[[report.Explanation], None]
-) -> int:
-    """Explain each pod in ``files``; return the exit status.
-
-    Grace periods count as over: a file may be older than they are long.
-    """
+def explain(files: Iterable[str], show: Callable[[pods.Pod], None]) -> int:
+    """Explain each pod in ``files``; return the exit status."""
 
     def answer(document: documents.Document) -> Sequence[str]:
         _expect_kind(document, {"Pod": "v1"})
-        show(report.explain(_pod(document.body), policy, None))
+        show(_pod(document.body))
         return ()
 
     return _answer_each(files, answer)
@@ -53,10 +48,13 @@ def mutate(files: Iterable[str], how: Start) -> int:
             if found.outcome is review.Outcome.MALFORMED:
                 raise ValueError("; ".join(found.warnings))
             return found.warnings
-        plan = start.plan(_pod(document.body), how)
+        pod = _pod(document.body)
+        plan = start.plan(pod, how)
         mutated = cast("dict[str, Any]", msgspec.json.decode(document.body))
         patch.apply(plan.ops, mutated)
         render.write_bytes(sys.stdout, msgspec.json.encode(mutated))
+        if not how.pods.matches(pod.labels):
+            return [f"left alone: {plan.reason}"]
         return plan.warnings
 
     return _answer_each(files, answer)

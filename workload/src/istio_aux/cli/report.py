@@ -86,9 +86,16 @@ class Restarts(msgspec.Struct, frozen=True):
     dry_run: bool
 
 
-def explain(pod: Pod, policy: Policy, now: datetime | None) -> Explanation:
-    """Explain one pod; with ``now`` None every grace period counts as over."""
+def explain(
+    pod: Pod, policy: Policy, now: datetime | None, *, left_out: str | None = None
+) -> Explanation:
+    """Explain one pod; with ``now`` None every grace period counts as over.
+
+    ``left_out`` says why the pod is left alone whatever its containers do, if so.
+    """
     decision = quitting.decide(pod, policy, now)
+    if left_out:
+        decision = quitting.Ignore(reason=left_out, containers=decision.containers)
     return Explanation(**_facts(pod), **_verdict(decision), start=effective_start(pod))
 
 

@@ -75,7 +75,7 @@ class _Run:
         policy = RepairPolicy(race=RacePolicy.RESTART, ours=settings.repair_policy.ours)
         self._repair = RepairController(
             client, around.namespaces, around.telemetry, self._events,
-            policy=policy, limits=RolloutLimits(restarts=order.limit),
+            policy=policy, options=settings.pod_options, limits=RolloutLimits(restarts=order.limit),
             restarted=self._done.__setitem__,
         )  # fmt: skip
         path = actions.collection("v1", "pods", order.namespace or "")

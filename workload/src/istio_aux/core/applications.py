@@ -11,12 +11,12 @@ import re
 from collections.abc import Mapping
 
 import msgspec
-from msgspec import structs
 
 from istio_aux.core.injection import IGNORED
 from istio_aux.core.pod import Metadata, Pod
 from istio_aux.core.policy import Application
-from istio_aux.core.start import INJECT, plan_label
+from istio_aux.core.selectors import Selector
+from istio_aux.core.start import plan_label, with_label
 
 LABEL = "app.kubernetes.io/name"  # Label that Juju gives all pods of an application.
 EVERY = "*"  # Stands for all applications of a model.
@@ -48,31 +48,53 @@ class Applications(msgspec.Struct, frozen=True):
         asked = namespace in self.namespaces or self.asks(namespace, application)
         return asked and namespace not in IGNORED
 
+    def has(self, pod: Pod) -> bool:
+        """Whether the pod is one that is covered."""
+        return self.covers(pod.metadata.namespace, pod.labels.get(LABEL, ""))
+
     def places(self) -> frozenset[str]:
         """The namespaces of all pods that are covered."""
         return self.models | self.namespaces | {each.namespace for each in self.named}
 
-    def judged(self, pod: Pod) -> Pod:
+    def judged(self, pod: Pod, inject: Selector | None = None) -> Pod:
         """The pod as admission would make it now: with Istio's label if its application asks.
 
-        Returns the same object if admission would not change it.
+        It gets the label, too, if the option ``inject-selector`` matches it. Returns the same
+        object if admission would not change it.
         """
-        asks = self.asks(pod.metadata.namespace, pod.labels.get(LABEL, ""))
-        if not asks or not plan_label(pod).ops:
+        chosen = inject is not None and inject.matches(pod.labels)
+        asks = chosen or self.asks(pod.metadata.namespace, pod.labels.get(LABEL, ""))
+        if not asks or not plan_label(pod, despite_annotation=chosen).ops:
             return pod
-        metadata = structs.replace(pod.metadata, labels=asking(pod.labels))
-        return structs.replace(pod, metadata=metadata)
+        return with_label(pod)
+
+
+class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options that choose pods, by their labels and those of their namespace."""
+
+    namespaces: Selector = Selector()
+    pods: Selector = Selector()
+    inject: Selector | None = None
+
+    def judged(self, pod: Pod, namespace: Mapping[str, str], applications: Applications) -> Pod:
+        """See `Applications.judged`; ``namespace`` has the labels of the pod's namespace."""
+        looked_after = self.namespaces.matches(namespace) or applications.has(pod)
+        return applications.judged(pod, self.inject if looked_after else None)
+
+
+def left_out(pod: Pod, selector: Selector, applications: Applications) -> str | None:
+    """Why the option ``pod-selector`` leaves a pod alone; None: it does not.
+
+    It never does where ``applications`` cover the pod: that got its sidecar because of us.
+    """
+    chosen = selector.matches(pod.labels) or applications.has(pod)
+    return None if chosen else selector.mismatch
 
 
 def new_pod(application: Application) -> Pod:
     """The next pod of the application, as far as its labels are known."""
-    labels = asking({LABEL: application.name})
-    return Pod(metadata=Metadata(namespace=application.namespace, labels=labels))
-
-
-def asking(labels: Mapping[str, str]) -> dict[str, str]:
-    """The labels with the one that asks Istio for a sidecar."""
-    return {**labels, INJECT: "true"}
+    labels = {LABEL: application.name}
+    return with_label(Pod(metadata=Metadata(namespace=application.namespace, labels=labels)))
 
 
 def parse(text: str) -> tuple[Applications, tuple[str, ...]]:

@@ -6,6 +6,8 @@ from enum import StrEnum
 
 import msgspec
 
+from istio_aux.core.selectors import Selector
+
 
 class Capability(StrEnum):
     """What cluster and Istio can do about start order."""
@@ -39,6 +41,8 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     mode: StartMode = StartMode.AUTO
     capability: Capability = Capability.UNKNOWN
     peers: Peers = Peers.OFF
+    pods: Selector = Selector()  # Others are left alone. The API server's selectors come first.
+    inject: Selector | None = None  # Those that get a sidecar although their annotation says no.
 
 
 class QuitMode(StrEnum):

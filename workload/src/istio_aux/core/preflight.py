@@ -217,16 +217,17 @@ def namespaces(
         )  # fmt: skip
 
 
-def probe_pod(*, for_policy: bool) -> bytes:
+def probe_pod(labels: Mapping[str, str], *, for_policy: bool) -> bytes:
     """The pod of a dry run that our admission changes whatever the options say.
 
+    ``labels`` are some that the option ``pod-selector`` matches.
     The policy leaves pods with the annotation proxy.istio.io/config to the webhook.
     """
     annotations = {START: "hold"} if for_policy else {START: "hold", ANNOTATION: "{}"}
     return msgspec.json.encode({
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"generateName": NAME, "annotations": annotations},
+        "metadata": {"generateName": NAME, "labels": labels, "annotations": annotations},
         "spec": {
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,

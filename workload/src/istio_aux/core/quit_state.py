@@ -48,6 +48,7 @@ from istio_aux.core.pod import PROXY, Key, Pod, shared
 from istio_aux.core.policy import Policy, QuitMode
 from istio_aux.core.quit import Quit, Report, Rung, Wait
 from istio_aux.core.resources import Requests
+from istio_aux.core.selectors import Selector
 
 STUCK_AFTER = 3  # Failures. The first attempt may come too early for the agent.
 
@@ -91,6 +92,7 @@ class QuitScope(msgspec.Struct, kw_only=True):
     leading: bool = True
     stopping: bool = False
     namespaces: dict[str, str] = {}  # UIDs of the selected ones, by name.
+    pods: Selector = Selector()  # Those of the selected namespaces that count.
     applications: Applications = Applications()  # Selected in whatever namespace.
 
 
@@ -193,6 +195,7 @@ class PodState:
 
     key: Key
     application: str = ""
+    chosen: bool = True  # The selector of pods matches its labels.
     node: str = ""
     verdict: str = "ignore"
     reason: str = ""
@@ -228,6 +231,7 @@ class PodState:
         # Ten thousand pods share a handful of texts.
         self.verdict, self.reason = decision.action, shared(decision.reason)
         self.application = shared(pod.labels.get(LABEL, ""))
+        self.chosen = scope.pods.matches(pod.labels)
         self.node = shared(pod.spec.node_name or "")
         wait = decision if isinstance(decision, Wait) else None
         self.until = wait.until if wait else None
@@ -269,10 +273,11 @@ class PodState:
         return (decision.action, decision.reason) == (self.verdict, self.reason)
 
     def is_selected(self, scope: QuitScope) -> bool:
-        """Whether its namespace, or its application, is selected."""
+        """Whether its namespace and its labels, or its application, are selected."""
         namespace = self.key.namespace
-        covers = scope.applications.covers
-        return namespace in scope.namespaces or covers(namespace, self.application)
+        if self.chosen and namespace in scope.namespaces:
+            return True
+        return scope.applications.covers(namespace, self.application)
 
     def concerns(self, scope: QuitScope) -> bool:
         """Whether this process acts on the pod, if anything is due, if only in a dry run."""

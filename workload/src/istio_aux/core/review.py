@@ -201,16 +201,7 @@ def _plan(request: Request, how: Start, *, inject: bool) -> start.Plan:
     if pod is None or (request.kind.kind or pod.kind) != "Pod":
         reason = f'the object is no Pod: kind "{request.kind.kind}"'
         return start.Plan(ops=(), reason=reason, warnings=(f"left alone: {reason}",))
-    started = start.plan(pod, how)
-    if not inject:
-        return started
-    labelled = start.plan_label(pod)
-    if not started.ops:
-        return msgspec.structs.replace(labelled, warnings=started.warnings)
-    if not labelled.ops:
-        return started
-    reason = f"{labelled.reason}; {started.reason}"
-    return msgspec.structs.replace(started, ops=labelled.ops + started.ops, reason=reason)
+    return start.plan(pod, how, asked=inject)
 
 
 def _outcome(plan: start.Plan) -> Outcome:

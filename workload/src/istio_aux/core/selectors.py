@@ -67,6 +67,18 @@ class Selector(msgspec.Struct, frozen=True):
         """Whether an object with these labels is selected."""
         return all(requirement.matches(labels) for requirement in self.requirements)
 
+    @property
+    def mismatch(self) -> str:
+        """Why a pod is left alone whose labels it does not match, as the option `pod-selector`."""
+        return f"pod-selector {self} does not match the pod's labels"
+
+    def sample(self) -> dict[str, str] | None:
+        """Labels that are selected; None if none are found, as there may be none."""
+        wanted = (each for each in self.requirements if each.operator in {_IN, _EXISTS})
+        # Sorted by operator, so a value replaces the empty one.
+        found = {each.key: each.values[0] if each.values else "" for each in wanted}
+        return found if self.matches(found) else None
+
     def __str__(self) -> str:
         """Write the canonical text, fit for the API's ``labelSelector`` parameter."""
         return ",".join(str(requirement) for requirement in self.requirements)
@@ -198,7 +210,7 @@ class _Parser:
         return self._tokens[self._next][0] if self._next < len(self._tokens) else None
 
 
-_ABSENT = Operator.DOES_NOT_EXIST
+_ABSENT, _EXISTS, _IN = Operator.DOES_NOT_EXIST, Operator.EXISTS, Operator.IN
 # apimachinery pkg/util/validation: IsQualifiedName, IsDNS1123Subdomain, IsValidLabelValue.
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")

@@ -56,24 +56,49 @@ class Holding(Struct, frozen=True):
     effective: bool = True  # False: hold cannot work in this pod.
 
 
-def plan(pod: Pod, how: Start) -> Plan:
-    """Plan the start order and the inbound ports of a pod that is about to be created."""
+def plan(pod: Pod, how: Start, *, asked: bool = False) -> Plan:
+    """Plan the start order, the inbound ports and the label of a pod that is about to be created.
+
+    ``asked``: its application asks for a sidecar.
+    """
+    if not how.pods.matches(pod.labels):
+        return Plan(ops=(), reason=how.pods.mismatch)
+    chosen = how.inject is not None and how.inject.matches(pod.labels)
+    if not (chosen or asked):
+        return _plan_annotations(pod, how)
+    labelled = plan_label(pod, despite_annotation=chosen)
+    started = _plan_annotations(with_label(pod) if labelled.ops else pod, how)
+    if not started.ops:
+        return msgspec.structs.replace(labelled, warnings=started.warnings)
+    if not labelled.ops:
+        return started
+    reason = f"{labelled.reason}; {started.reason}"
+    return msgspec.structs.replace(started, ops=labelled.ops + started.ops, reason=reason)
+
+
+def _plan_annotations(pod: Pod, how: Start) -> Plan:
     return _annotated(pod, _with_ports(pod, how.peers, _start(pod, how)))
 
 
-def plan_label(pod: Pod) -> Plan:
-    """Plan the label that asks Istio for a sidecar; the webhook's selectors choose the pods.
+def plan_label(pod: Pod, *, despite_annotation: bool = False) -> Plan:
+    """Plan the label that asks Istio for a sidecar; the caller chooses the pods.
 
-    A pod that has the label or the annotation keeps it, whatever the value: the label would
-    override the annotation.
+    A pod that has the label or the annotation keeps it, whatever the value. The label overrides the
+    annotation, so ``despite_annotation`` the pod gets it only where an admin wants that.
     """
-    if reason := next(_reasons_for_no_label(pod), None):
+    if reason := next(_reasons_for_no_label(pod, despite_annotation), None):
         return Plan(ops=(), reason=reason)
     if pod.metadata.labels is None:  # Absent or null: add the map itself.
         op = patch.Add("/metadata/labels", {INJECT: "true"})
     else:
         op = patch.Add(patch.pointer("metadata", "labels", INJECT), "true")
     return Plan(ops=(op,), reason=f'added label {INJECT}: "true"')
+
+
+def with_label(pod: Pod) -> Pod:
+    """The pod with the label that asks Istio for a sidecar."""
+    metadata = msgspec.structs.replace(pod.metadata, labels={**pod.labels, INJECT: "true"})
+    return msgspec.structs.replace(pod, metadata=metadata)
 
 
 def effective_start(pod: Pod) -> str | None:
@@ -200,9 +225,9 @@ def _refuses(pod: Pod) -> bool:
     return pod.labels.get(INJECT, pod.annotations.get(INJECT)) == "false"
 
 
-def _reasons_for_no_label(pod: Pod) -> Iterator[str]:
+def _reasons_for_no_label(pod: Pod, despite_annotation: bool) -> Iterator[str]:
     for source, keys in (("label", pod.labels), ("annotation", pod.annotations)):
-        if INJECT in keys:
+        if INJECT in keys and not (source == "annotation" and despite_annotation):
             yield f'{source} {INJECT}: "{keys[INJECT]}"'
     if INJECTED in pod.annotations:
         yield "the sidecar is already injected"

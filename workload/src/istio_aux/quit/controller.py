@@ -123,17 +123,22 @@ class Controller:
         events: Events,
         *,
         selector: Selector | None = None,
+        pods: Selector | None = None,
         policy: Policy | None = None,
         mode: QuitMode = QuitMode.ON,
         leading: bool = True,
         limits: QuitLimits | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """Without a ``selector`` all namespaces count. ``clock`` returns a time with a zone."""
+        """Without a ``selector`` all namespaces count, and all of their pods without ``pods``.
+
+        ``clock`` returns a time with a zone.
+        """
         limits = limits or QuitLimits()
         self._scope = QuitScope(
-            policy=policy or Policy(), limits=limits, mode=mode, leading=leading
-        )
+            policy=policy or Policy(), limits=limits, mode=mode, leading=leading,
+            pods=pods or Selector(),
+        )  # fmt: skip
         self._client, self._clock = client, clock
         self._recorder = QuitRecorder(telemetry, events)
         self._recorder.leading = leading

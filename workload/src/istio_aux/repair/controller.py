@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from istio_aux.core import injection_probe, jobs, rollout
-from istio_aux.core.applications import Applications
+from istio_aux.core.applications import Applications, PodOptions
 from istio_aux.core.injectors import Mesh
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import RacePolicy, RepairPolicy
@@ -71,6 +71,7 @@ class RepairController:
         events: Events,
         *,
         policy: RepairPolicy,
+        options: PodOptions | None = None,
         limits: RolloutLimits | None = None,
         job_limits: SuspensionLimits | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -78,12 +79,12 @@ class RepairController:
     ) -> None:
         """Start as a follower. ``namespaces`` has the labels of each namespace, as they change.
 
-        ``restarted`` is called for each pod that was restarted.
+        Without ``options`` all pods count. ``restarted`` is called for each pod that was restarted.
         """
         self._client, self._clock, self._limits = client, clock, limits or RolloutLimits()
         self._recorder = RepairRecorder(telemetry, events)
         self._woken = asyncio.Event()
-        self._store = PodStore(namespaces, policy, self._recorder, self._woken)
+        self._store = PodStore(namespaces, policy, self._recorder, self._woken, options)
         self._suspended_jobs = SuspendedJobs(
             client, telemetry, self._recorder, limits=job_limits,
             allowed=policy.race is RacePolicy.RESTART and policy.restart_jobs,
@@ -365,7 +366,7 @@ class RepairController:
         the start of this process.
         """
         bare = pod.bare
-        if bare is None or self._store.applications.judged(bare) is bare:
+        if bare is None or self._store.judged(bare) is bare:
             return None
         # Only the label that our admission adds matters here.
         metadata = {"labels": bare.labels, "annotations": {START: "off"}}

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import structs
 
 from istio_aux.core import jobs, ownership, repair, rollout
-from istio_aux.core.applications import LABEL, Applications
+from istio_aux.core.applications import LABEL, Applications, PodOptions, left_out
 from istio_aux.core.injection import Expectation, expected
 from istio_aux.core.injectors import Mesh
 from istio_aux.core.pod import Container, OwnerReference, Pod
@@ -85,9 +85,11 @@ class PodStore:
         policy: RepairPolicy,
         recorder: RepairRecorder,
         woken: asyncio.Event,
+        options: PodOptions | None = None,
     ) -> None:
         """Start empty; ``woken`` is set when something is to be decided, or is queued."""
         self._namespaces, self._policy = namespaces, policy
+        self._options = options or PodOptions()
         self._recorder, self._woken = recorder, woken
         self._owners: dict[str, PodOwner] = {}
         self._doubted: set[str | None] = set()
@@ -104,7 +106,9 @@ class PodStore:
         stored.application = shared(pod.labels.get(LABEL, ""))
         stored.running = pod.status.phase == "Running"
         # A pod that is skipped whatever the injectors do matters again only if it changes itself.
-        action = repair.decide(pod, _UNKNOWN, self._policy, live=None)
+        # `inject-selector` may need one that opted out once its namespace is selected.
+        possible = self.applications.judged(pod, self._options.inject)
+        action = repair.decide(possible, _UNKNOWN, self._policy, live=None)
         if isinstance(action, repair.Skip):
             stored.bare = None
             self._recorder.forget(key)
@@ -129,11 +133,15 @@ class PodStore:
         A batch Job counts as unfinished until it is read, right before a pod of it is restarted: a
         thousand Jobs need not be read because of a few.
         """
-        expectation = self.expect(self.applications.judged(bare))
+        judged = self.judged(bare)
+        if why := left_out(bare, self._options.pods, self.applications):
+            expectation = Expectation(expected=False, reason=why)
+        else:
+            expectation = self.expect(judged)
         live = self.mesh.live(expectation.configuration) if expectation.expected else None
         owner = stored.owner if stored.owner and stored.owner.job else None
         action = repair.decide(
-            bare, expectation, self._policy, live=live, job=owner.job if owner else None,
+            judged, expectation, self._policy, live=live, job=owner.job if owner else None,
             meshed=owner is not None
             and any(pod.replica.sidecar is Sidecar.PRESENT for pod in owner.pods),
         )  # fmt: skip
@@ -142,6 +150,11 @@ class PodStore:
         if isinstance(action, ReportUnmeshed) and action.unmeshed:
             self._recorder.unmeshed(stored.key, action.reason, lasts=not action.waits)
         return action
+
+    def judged(self, pod: Pod) -> Pod:
+        """The pod as admission would make it now; the same object if it would not change it."""
+        namespace = self._namespaces.get(pod.metadata.namespace, {})
+        return self._options.judged(pod, namespace, self.applications)
 
     def doubt(self, namespace: str | None = None) -> None:
         """Decide again on the pods of a namespace, or on all, when `catch_up` runs next."""

@@ -1,0 +1,192 @@
+"""Option `pod-selector`: start, quit and repair are for the pods that it matches, and no others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from istio_aux.cli import cluster as reading
+from istio_aux.cli import main
+from istio_aux.cli.cluster import Scope
+from istio_aux.core.applications import PodOptions
+from istio_aux.core.applications import parse as applications
+from istio_aux.core.policy import Policy
+from istio_aux.core.selectors import parse
+from unit import quitting, repairing
+from unit.asynchronous import driven, until
+from unit.core.pods import RUNNING, document, exited
+from unit.core.unmeshed import REPORT
+from unit.test_cli_unmeshed import Istio, states
+
+TEAMS = parse("team in (a,b),!hands-off")
+CHOSEN = PodOptions(pods=TEAMS)
+MATCHED: Mapping[str, str] = {"team": "a"}
+OTHER: Mapping[str, str] = {"team": "c"}
+HANDS_OFF: Mapping[str, str] = {"team": "a", "hands-off": ""}
+WEB: Mapping[str, str] = {"app.kubernetes.io/name": "web"}
+WHY = "pod-selector !hands-off,team in (a,b) does not match the pod's labels"
+
+
+@driven
+async def test_only_the_proxies_of_pods_that_it_matches_are_told_to_exit() -> None:
+    async with quitting.cluster(pods=TEAMS) as world:
+        await world.pod("unlabelled")
+        await world.pod("other", labels=OTHER)
+        await world.pod("hands-off", labels=HANDS_OFF)
+        await world.pod("matched", labels=MATCHED)
+        await world.ended("exited")
+        assert world.told == ["matched"]
+
+
+@driven
+async def test_a_pod_of_another_namespace_is_not_selected_by_its_labels() -> None:
+    async with quitting.cluster(pods=TEAMS) as world:
+        await world.pod("elsewhere", namespace="shop", labels=MATCHED)
+        await world.pod("matched", labels=MATCHED)
+        await world.ended("exited")
+        assert world.told == ["matched"]
+
+
+@driven
+async def test_a_running_pod_that_gets_the_labels_is_freed_then() -> None:
+    async with quitting.cluster(pods=TEAMS) as world:
+        await world.pod("late", labels=OTHER)
+        await until(lambda: world.controller.watched == 1, "the pod is seen")
+        assert world.told == []
+        await world.pod("late", labels=MATCHED)
+        await world.ended("exited")
+        assert world.told == ["late"]
+
+
+@driven
+async def test_a_pod_that_loses_the_labels_during_its_grace_period_is_left_alone() -> None:
+    async with quitting.cluster(pods=TEAMS, policy=Policy(grace=3600)) as world:
+        await world.pod("waits", labels=MATCHED)
+        await until(working, "its grace period runs")
+        await world.pod("waits", labels=OTHER)
+        await until(lambda: not working(), "nothing is due any more")
+        assert world.told == []
+
+
+@driven
+async def test_pods_that_it_does_not_match_are_in_no_list() -> None:
+    lost = {"terminated": {"exitCode": 137, "finishedAt": "2026-11-21T08:16:30Z"}}
+    async with quitting.cluster(pods=TEAMS) as world:
+        await world.pod("other", RUNNING, lost, labels=OTHER)
+        await world.pod("matched", RUNNING, lost, labels=MATCHED)
+        await until(world.controller.lost, "one is shown")
+        assert [pod.name for pod in world.controller.lost()] == ["matched"]
+
+
+@driven
+async def test_jobs_of_an_injected_application_are_freed_whatever_it_says() -> None:
+    """They have their sidecar because of us."""
+    async with quitting.cluster(pods=TEAMS) as world:
+        world.selection.ask(applications("training/web")[0])
+        await world.pod("web", labels=WEB)
+        await world.ended("exited")
+        assert world.told == ["web"]
+
+
+@driven
+async def test_only_pods_that_it_matches_are_unmeshed() -> None:
+    async with repairing.cluster(policy=REPORT, options=CHOSEN) as world:
+        await world.pod("unlabelled")
+        await world.pod("other", labels=OTHER)
+        await world.pod("matched", labels=MATCHED)
+        await world.known(3)
+        await world.found("matched")
+        await world.pod("other", labels=MATCHED)
+        await world.pod("matched", labels=HANDS_OFF)
+        await world.found("other")
+
+
+@driven
+async def test_only_pods_that_it_matches_are_restarted() -> None:
+    async with repairing.cluster(options=CHOSEN) as world:
+        await world.pod("other", labels=OTHER, owner_uid="owner-2")
+        await world.pod("matched", labels=MATCHED)
+        await until(lambda: world.restarts("evicted") == 1, "one is evicted")
+        assert world.api.evictions == ["matched"]
+
+
+@driven
+async def test_an_application_that_asks_later_is_unmeshed_whatever_it_says() -> None:
+    async with repairing.cluster(policy=REPORT, options=CHOSEN) as world:
+        await world.pod("web-0", labels=WEB)
+        await world.pod("matched", labels=MATCHED)
+        await world.found("matched")
+        world.repair.ask(applications("shop/web")[0])
+        await world.found("matched", "web-0")
+        world.repair.ask(applications("")[0])
+        await world.found("matched")
+
+
+@pytest.mark.parametrize(
+    ("labels", "asked", "expected"),
+    [
+        (MATCHED, "", ("quit", "every payload container is finished")),
+        (OTHER, "", ("ignore", WHY)),
+        ({}, "", ("ignore", WHY)),
+        (WEB, "training/web", ("quit", "every payload container is finished")),
+    ],
+    ids=["matched", "other labels", "no labels", "an injected application's"],
+)
+def test_explain_says_that_it_does_not_match(
+    labels: dict[str, str],
+    asked: str,
+    expected: tuple[str, str],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "applications").write_text(asked)
+    pod = document({"main": exited(0), "istio-proxy": RUNNING}, labels=labels)
+    applications = ["--applications", str(tmp_path / "applications")]
+
+    assert main(["explain", *given(tmp_path, pod), "-o", "json", *applications]) == 0
+
+    found = json.loads(capfd.readouterr().out)
+    assert (found["action"], found["reason"]) == expected
+    assert found["containers"]["main"]["finished"]
+
+
+def test_mutate_leaves_a_pod_that_it_does_not_match_and_says_so(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pod = document({"main": None}, labels=OTHER)
+    argv = given(tmp_path, pod)
+
+    assert main(["mutate", *argv]) == 0
+
+    out, err = capfd.readouterr()
+    assert json.loads(out) == pod
+    assert err == f"{argv[1]}: document 1: left alone: {WHY}\n"
+
+
+@driven
+async def test_audit_finds_only_pods_that_it_matches() -> None:
+    async with Istio() as api:
+        await api.fill()
+        await api.run_pod("team-a", labels=MATCHED)
+        scope = Scope(pods=TEAMS, applications=applications("shop/web")[0])
+        await api.run_pod("web", labels=WEB)
+        found = await reading.look(api.access(), scope, Policy())
+
+    assert states(found) == {"team-a": "unmeshed", "web": "unmeshed"}
+    assert found.pods == 2
+
+
+def working() -> bool:
+    """Whether something is due about the pod `waits`."""
+    return "quit training/waits" in [task.get_name() for task in asyncio.all_tasks()]
+
+
+def given(folder: Path, pod: dict[str, Any]) -> list[str]:
+    """The arguments for a file with the pod."""
+    file = folder / "pod.json"
+    file.write_text(json.dumps(pod))
+    return ["-f", str(file), "--pod-selector", "team in (a,b),!hands-off"]
