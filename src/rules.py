@@ -199,6 +199,7 @@ def policy_variables() -> list[dict[str, str]]:
     containers = (
         "(object.spec.containers + object.spec.?initContainers.orValue([])"
         ".filter(c, c.?restartPolicy.orValue('') == 'Always'))"
+        f".filter(c, c.name != '{PROXY}')"
     )
     ports = (
         f"{containers}.map(c, c.?ports.orValue([])"

@@ -361,6 +361,9 @@ PEER_TRAFFIC = [
          spec={**with_ports(80), "initContainers": [
              init("before", 81), init("beside", 82, restartPolicy="Always")]},
          added={**HELD, INCLUDED: "80,82"}),
+    Case(name="direct: the proxy's own ports do not go through it", annotations=DIRECT,
+         spec={"containers": [declares(80), {**declares(15090), "name": "istio-proxy"}]},
+         added={**HELD, INCLUDED: "80"}),
     Case(name="direct: the Service of a JobSet has no ports", annotations=DIRECT,
          labels={JOBSET: "train"}, spec=with_ports(29500), added={**HELD, INCLUDED: ""}),
     Case(name="direct: the Service of an MPIJob has no ports", annotations=DIRECT,

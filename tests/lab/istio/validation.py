@@ -15,6 +15,12 @@ from lab.istio import webhooks
 
 PATH = "/validate"
 
+MUTUAL_TLS: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "mode": {"type": "string", "enum": ["UNSET", "DISABLE", "PERMISSIVE", "STRICT"]}
+    },
+}
 PEER_AUTHENTICATION: dict[str, Any] = {
     "apiVersion": "apiextensions.k8s.io/v1",
     "kind": "CustomResourceDefinition",
@@ -44,22 +50,10 @@ PEER_AUTHENTICATION: dict[str, Any] = {
                                             }
                                         },
                                     },
+                                    "mtls": MUTUAL_TLS,
                                     "portLevelMtls": {
                                         "type": "object",
-                                        "additionalProperties": {
-                                            "type": "object",
-                                            "properties": {
-                                                "mode": {
-                                                    "type": "string",
-                                                    "enum": [
-                                                        "UNSET",
-                                                        "DISABLE",
-                                                        "PERMISSIVE",
-                                                        "STRICT",
-                                                    ],
-                                                }
-                                            },
-                                        },
+                                        "additionalProperties": MUTUAL_TLS,
                                     },
                                 },
                             }

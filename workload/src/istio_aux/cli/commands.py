@@ -55,12 +55,13 @@ def _explain(args: argparse.Namespace) -> int:
 
     policy = Policy(ignore_containers=args.ignore_containers, via=args.quit_via)
 
-    def show(pod: Pod, now: datetime | None = None) -> None:
+    def show(pod: Pod, now: datetime | None = None, peers: tuple[str, ...] = ()) -> None:
         nonlocal shown
         if shown and output == "text":
             render.write(sys.stdout, "")
         left_out = applications.left_out(pod, args.pod_selector, args.applications)
-        render.show(sys.stdout, report.explain(pod, policy, now, left_out=left_out), output)
+        explanation = report.explain(pod, policy, now, left_out=left_out, peers=peers)
+        render.show(sys.stdout, explanation, output)
         shown += 1
 
     # Grace periods count as over: a file may be older than they are long.
@@ -150,7 +151,7 @@ def _add_explain(add: AddParser) -> None:
         Pods are read from the cluster by name and judged as of now; in files, grace periods count
         as over. A terminal shows text: a headline, and a table of the containers. A pipe gets one
         JSON object a line: namespace, name, uid, action (quit, wait, ignore, report), reason,
-        containers.
+        containers; start, peers (of pods in the cluster: ports that other pods may not reach).
         {_COLOUR}
 
         The exit status is 2 if a document is bad, 1 if a pod cannot be read; all others are

@@ -130,6 +130,8 @@ def explanation_text(explanation: Explanation, terminal: Terminal) -> Iterator[s
     yield "  ".join(map(terminal.paint, headline))
     if explanation.start:
         yield f"  start: {explanation.start}"
+    for refusal in explanation.peers:
+        yield f"  peers: {terminal.paint(Cell(refusal))}"
     rows = [
         [
             Cell(name),

@@ -29,6 +29,7 @@ class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str
     containers: dict[str, quitting.ContainerVerdict]
     start: str | None = None
+    peers: tuple[str, ...] = ()  # Why its peers may not reach it.
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,16 +88,23 @@ class Restarts(msgspec.Struct, frozen=True):
 
 
 def explain(
-    pod: Pod, policy: Policy, now: datetime | None, *, left_out: str | None = None
+    pod: Pod,
+    policy: Policy,
+    now: datetime | None,
+    *,
+    left_out: str | None = None,
+    peers: tuple[str, ...] = (),
 ) -> Explanation:
     """Explain one pod; with ``now`` None every grace period counts as over.
 
-    ``left_out`` says why the pod is left alone whatever its containers do, if so.
+    ``left_out`` says why the pod is left alone whatever its containers do, if so. ``peers`` says
+    why others may not reach its ports.
     """
     decision = quitting.decide(pod, policy, now)
     if left_out:
         decision = quitting.Ignore(reason=left_out, containers=decision.containers)
-    return Explanation(**_facts(pod), **_verdict(decision), start=effective_start(pod))
+    start = effective_start(pod)
+    return Explanation(**_facts(pod), **_verdict(decision), start=start, peers=peers)
 
 
 def audit(

@@ -13,7 +13,7 @@ clients of a whole headless Service to plaintext.
 from __future__ import annotations
 
 from istio_aux.core.annotations import quoted
-from istio_aux.core.pod import Pod, Struct
+from istio_aux.core.pod import PROXY, Pod, Struct
 from istio_aux.core.policy import Peers
 
 PEERS = "istio-aux.io/peers"  # The `Peers` of this pod.
@@ -58,18 +58,17 @@ def inbound_ports(pod: Pod, option: Peers) -> InboundPorts:
 
 
 def declared_ports(pod: Pod) -> list[int]:
-    """Return the TCP ports that a pod declares, sorted; Istio redirects no other protocol.
+    """Return the TCP ports that a pod declares, without those of Istio's proxy, sorted.
 
-    Native sidecars count, other init containers do not: they have ended when a Service leads to
-    the pod (kubernetes endpointslice FindPort has the same rule).
+    Istio redirects no other protocol. Native sidecars count, other init containers do not: they
+    have ended when a Service leads to the pod (kubernetes endpointslice FindPort has this rule).
     """
-    containers = (*pod.containers, *pod.native_sidecars)
     return sorted(
         {
             port.container_port
-            for container in containers
+            for container in (*pod.containers, *pod.native_sidecars)
             for port in container.ports or ()
-            if port.protocol in {None, "TCP"}
+            if container.name != PROXY and port.protocol in {None, "TCP"}
         }
     )
 
