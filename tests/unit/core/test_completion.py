@@ -86,7 +86,6 @@ REASONS = [
     "Error",
     "Completed",
     "DeadlineExceeded",
-    "ContainerStatusUnknown",
     "",
 ]
 
@@ -117,9 +116,21 @@ def test_a_container_lost_while_all_restart_is_not_finished() -> None:
     )
 
 
-def test_nothing_restarts_in_a_pod_that_failed() -> None:
-    """Not even a container that was lost while all were restarted."""
-    pod = job({"main": exited(137, "RestartingAllContainers")}, phase="Failed")
+@pytest.mark.parametrize("policy", ["Never", "OnFailure"])
+def test_a_container_whose_state_is_unknown_is_not_finished(policy: str) -> None:
+    """The kubelet reports it as terminated, and starts it again (kubernetes#22607)."""
+    pod = job({"main": exited(137, "ContainerStatusUnknown")}, restart=policy)
+    result = finished(pod.containers[0], pod.container_status("main"), pod)
+    assert (result.finished, result.why) == (
+        False,
+        "exited 137 (ContainerStatusUnknown), will be restarted (its state is unknown)",
+    )
+
+
+@pytest.mark.parametrize("reason", ["RestartingAllContainers", "ContainerStatusUnknown"])
+def test_nothing_restarts_in_a_pod_that_failed(reason: str) -> None:
+    """Not even a container that was lost while all were restarted, or whose state is unknown."""
+    pod = job({"main": exited(137, reason)}, phase="Failed")
     assert finished(pod.containers[0], pod.container_status("main"), pod).finished
 
 

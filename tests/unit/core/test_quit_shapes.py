@@ -203,6 +203,36 @@ def test_none_of_this_keeps_a_proxy(row: Row) -> None:
         "all containers will be restarted: setup exited 9",
     ),
     Row(
+        "statuses of an init container, one of which restarts all containers",
+        job(
+            DONE,
+            spec={"initContainers": [{"name": "setup", **ruled("RestartAllContainers", "In", 9)}]},
+            status={
+                "initContainerStatuses": [
+                    *statuses({"setup": exited(0)}),
+                    *statuses({"setup": exited(9)}),
+                ]
+            },
+        ),
+        "all containers will be restarted: setup exited 9",
+    ),
+    Row(
+        "a proxy that the kubelet starts again after each exit",
+        job(
+            {"main": exited(0), "istio-proxy": RUNNING},
+            details={"istio-proxy": {"restartPolicy": "Always"}},
+        ),
+        "istio-proxy is started again after it exits with 0 (container restartPolicy Always)",
+    ),
+    Row(
+        "a proxy whose exit with 0 restarts all containers",
+        job(
+            {"main": exited(0), "istio-proxy": RUNNING},
+            details={"istio-proxy": ruled("RestartAllContainers", "In", 0)},
+        ),
+        "istio-proxy is started again after it exits with 0",
+    ),
+    Row(
         "an ignored container whose rule restarts all containers",
         job(
             {**DONE, "dind": exited(9)},

@@ -1,7 +1,7 @@
 """Whether a container is finished as the kubelet sees it: terminated, and never started again.
 
-The reason of a state (``OOMKilled``, ``Error``, ``Completed``, ``ContainerStatusUnknown``) is shown
-to people and decides nothing, with the one exception that the kubelet makes, `RESTARTING_ALL`.
+The reason of a state (``OOMKilled``, ``Error``, ``Completed``) is shown to people and decides
+nothing, except for the two that are the kubelet's own marks, `RESTARTING_ALL` and `UNKNOWN`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ from istio_aux.core.pod import (
 # Reason of a state that was lost during a restart of all containers; the kubelet starts the
 # container again whatever its exit code (k8s@1.36 pkg/kubelet/kubelet_pods.go getPhase).
 RESTARTING_ALL = "RestartingAllContainers"
+# Reason of a state that the container runtime no longer knows. The kubelet reports the container as
+# terminated, and starts it again whatever its policy (k8s@1.36 pkg/kubelet/container/helpers.go
+# ShouldContainerBeRestarted, kubernetes#22607).
+UNKNOWN = "ContainerStatusUnknown"
+_RESTARTED_ANYWAY = {RESTARTING_ALL: "with all others", UNKNOWN: "(its state is unknown)"}
 _RESTARTING_RULES = frozenset({"Restart", "RestartAllContainers"})
 
 
@@ -45,8 +50,8 @@ def finished(container: Container, status: ContainerStatus | None, pod: Pod) -> 
         return Finished(finished=False, why=f"waiting: {reason}" if reason else "waiting")
     if pod.status.phase in {"Succeeded", "Failed"}:
         return Finished(finished=True, why=describe_exit(state.terminated))
-    if state.terminated.reason == RESTARTING_ALL:
-        why = f"{describe_exit(state.terminated)}, will be restarted with all others"
+    if mark := _RESTARTED_ANYWAY.get(state.terminated.reason):
+        why = f"{describe_exit(state.terminated)}, will be restarted {mark}"
         return Finished(finished=False, why=why)
     again, rule = should_restart(container, pod.spec, state.terminated.exit_code)
     verb = "will be restarted" if again else "not restarted"
@@ -115,9 +120,13 @@ def restarting_all(pod: Pod) -> str | None:
     for container in (*pod.init_containers, *pod.containers):
         if not container.restart_policy_rules:
             continue
-        if (terminated := pod.ended(container.name)) is None:
-            continue
-        rule = matching_rule(container, terminated.exit_code)
-        if rule is not None and rule.action == "RestartAllContainers":
-            return f"all containers will be restarted: {container.name} {describe_exit(terminated)}"
+        # Where several statuses contradict each other, any of them may be true.
+        for status in pod.statuses():
+            terminated = status.state.terminated if status.state else None
+            if status.name != container.name or terminated is None:
+                continue
+            rule = matching_rule(container, terminated.exit_code)
+            if rule is not None and rule.action == "RestartAllContainers":
+                how = describe_exit(terminated)
+                return f"all containers will be restarted: {container.name} {how}"
     return None

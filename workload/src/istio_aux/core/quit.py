@@ -281,6 +281,10 @@ def _still_needed(facts: _Facts) -> Iterator[str]:
         yield facts.restarting
     if facts.unfinished:
         yield f"not finished: {_listed(facts.unfinished)}"
+    for container in facts.pod.containers:
+        again, rule = completion.should_restart(container, facts.pod.spec, 0)
+        if container.name == PROXY and again:
+            yield f"{PROXY} is started again after it exits with 0 ({rule})"
     if not facts.proxy_running:
         yield f"{PROXY} does not run: {facts.verdicts[PROXY].why}"
     if phase == "Pending":
