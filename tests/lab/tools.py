@@ -20,6 +20,7 @@ from lab import cache, toolchain
 
 HERE = Path(__file__).parent
 BENCHMARKS = HERE.parents[1] / "benchmarks"
+ORACLE = HERE.parent / "oracle/kubelet"
 # -trimpath: the same program from every checkout.
 FLAGS = ("-trimpath", "-buildvcs=false")
 # Programs that a folder in KUBEBUILDER_ASSETS (setup-envtest) may bring.
@@ -39,7 +40,7 @@ class Program:
     package: str
     seconds: int
     ldflags: str = "-s -w"
-    # Built when it is needed, and not before: only `tox -e workloads` needs it.
+    # Built when it is needed, and not before: only `tox -e workloads` or `oracle` needs it.
     on_demand: bool = False
 
 
@@ -68,6 +69,9 @@ PROGRAMS = {
         _kubernetes("kube-scheduler", 5),
         _kubernetes("kubelet", 20),
         _kubernetes("kubectl", 20),
+        Program("oracle-1.36", ORACLE / "1.36", ".", 15),
+        Program("oracle-1.34", ORACLE / "1.34", ".", 240, on_demand=True),
+        Program("oracle-1.32", ORACLE / "1.32", ".", 240, on_demand=True),
         Program("pebble", HERE / "tools/pebble", "github.com/canonical/pebble/cmd/pebble", 10),
         Program("pilot-agent", HERE / "istio/proxy", ".", 5),
         Program("bench-kubelet", BENCHMARKS / "kubelet", ".", 5),

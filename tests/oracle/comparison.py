@@ -1,0 +1,230 @@
+"""What it means that the workload and a kubelet agree about a pod.
+
+The kubelet is right. The workload may be more cautious, for the reasons in `CAUTIONS`, and never
+less: a container that the kubelet may start again is not finished, and no proxy is told to exit
+while there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from oracle.kubelets import Explained, Kubelet, Verdict
+
+PROXY = "istio-proxy"
+_RESTARTING_ALL = "RestartingAllContainers"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pod as the API server stores it, and the kubelet of its node."""
+
+    kubelet: Kubelet
+    pod: Mapping[str, Any]
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """Of the pod."""
+        return self.pod["metadata"]
+
+    @property
+    def phase(self) -> str:
+        """As it is reported."""
+        return self.pod["status"].get("phase", "")
+
+    @property
+    def payload(self) -> list[str]:
+        """The containers after whose end the proxy may exit, by the pod's annotations."""
+        names = [container["name"] for container in self.pod["spec"]["containers"]]
+        after, ignored = self.names("quit-after"), self.names("ignore-containers")
+        if after and after <= {*names} - {PROXY}:
+            return [name for name in names if name in after]
+        return [name for name in names if name != PROXY and name not in ignored]
+
+    def annotation(self, name: str, default: str = "") -> str:
+        """The value of an annotation of ours."""
+        return self.metadata.get("annotations", {}).get(f"istio-aux.io/{name}", default)
+
+    def names(self, annotation: str) -> set[str]:
+        """The containers that an annotation names."""
+        return {name.strip() for name in self.annotation(annotation).split(",")} - {""}
+
+    def statuses(self, name: str | None = None) -> list[Mapping[str, Any]]:
+        """All that is reported of a container, or of every one."""
+        status = self.pod["status"]
+        both = (status.get("containerStatuses"), status.get("initContainerStatuses"))
+        return [each for listed in both for each in listed or () if name in {each["name"], None}]
+
+    def state(self, name: str) -> Mapping[str, Any]:
+        """The first state that is reported of a container."""
+        return next((each.get("state") or {} for each in self.statuses(name)), {})
+
+    def contradicts(self, name: str) -> bool:
+        """Whether several different statuses of a container are reported."""
+        reported = self.statuses(name)
+        return any(status != reported[0] for status in reported[1:])
+
+
+@dataclass(frozen=True)
+class Caution:
+    """Where the workload takes a container, or a pod, for unfinished although a kubelet is done."""
+
+    what: str
+    reason: str
+    container: Callable[[Case, str], bool] = lambda _case, _name: False
+    pod: Callable[[Case], bool] = lambda _case: False
+
+
+CAUTIONS = (
+    Caution(
+        "the pod is being deleted",
+        "the kubelet ends all of it, with or without a verdict",
+        container=lambda case, _name: "deletionTimestamp" in case.metadata,
+        pod=lambda case: "deletionTimestamp" in case.metadata,
+    ),
+    Caution(
+        "the statuses of a container contradict each other",
+        "no kubelet reports two; nobody knows which one is true",
+        container=lambda case, name: case.contradicts(name),
+        pod=lambda case: any(case.contradicts(status["name"]) for status in case.statuses()),
+    ),
+    Caution(
+        "a container waits after its last exit",
+        "a kubelet reports it as waiting because it will start it; its phase rule does not ask why",
+        container=lambda case, name: {"waiting"} == {*case.state(name)},
+    ),
+    Caution(
+        "all containers restart, by a kubelet that cannot do that",
+        "reason and condition are those of a newer kubelet, which may have been there before",
+        container=lambda case, name: not case.kubelet.restarts_all and _lost(case.statuses(name)),
+        pod=lambda case: (
+            not case.kubelet.restarts_all and (_condition(case) or _lost(case.statuses()))
+        ),
+    ),
+    Caution(
+        "an init container or a sidecar was lost while all containers restarted",
+        "the kubelet's phase rule asks the others; they are restarted with it",
+        pod=lambda case: _lost(case.statuses()),
+    ),
+    Caution(
+        "the pod opted out",
+        "annotation istio-aux.io/quit",
+        pod=lambda case: case.annotation("quit", "true") != "true",
+    ),
+    Caution(
+        "an annotation cannot be understood",
+        "its author wants something else than the default",
+        pod=lambda case: (
+            case.annotation("quit-grace") == "soon"
+            or not case.names("quit-after") <= {*case.payload}
+        ),
+    ),
+    Caution(
+        "the pod has no payload",
+        "a gateway has only its proxy",
+        pod=lambda case: not case.payload,
+    ),
+    Caution(
+        "restartPolicy Always, with other policies for its containers",
+        "who writes Always wants a pod that stays; injectors give the proxy no policy of its own",
+        pod=lambda case: case.pod["spec"].get("restartPolicy", "Always") == "Always",
+    ),
+    Caution(
+        "the reported phase is not Running",
+        "the node does not report, or a container never started: more than the statuses say",
+        pod=lambda case: case.phase not in {"Running", ""},
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Where the two disagree, in words, and where the workload is more cautious.
+
+    `unchecked`: a quit beside a phase that the kubelet does not report with these statuses. That it
+    completes the pod cannot be asked; that nothing starts again can.
+    """
+
+    disagreements: tuple[str, ...]
+    cautions: frozenset[str]
+    unchecked: bool = False
+
+
+def compare(kubelet: Kubelet, verdict: Verdict, ours: Explained) -> Comparison:
+    """Compare what both say about a pod that the API server stores."""
+    case = Case(kubelet, msgspec.json.decode(verdict.pod))
+    found = [*_containers(case, verdict, ours), *_decision(case, verdict, ours)]
+    return Comparison(
+        tuple(what for what in found if isinstance(what, str)),
+        frozenset(what.what for what in found if isinstance(what, Caution)),
+        unchecked=ours.action == "quit" and case.phase != verdict.phase,
+    )
+
+
+def _containers(case: Case, verdict: Verdict, ours: Explained) -> Iterator[str | Caution]:
+    done = verdict.done or {}
+    if unknown := {*done} ^ {*ours.containers}:
+        yield f"only one of them has a verdict on {', '.join(sorted(unknown))}"
+        return
+    for name, judged in ours.containers.items():
+        if judged.finished and not done[name]:
+            yield f"{name}: finished ({judged.why}), but the kubelet may start it again"
+        elif done[name] and not judged.finished:
+            yield _because(
+                f"{name}: not finished ({judged.why}), but the kubelet is done with it",
+                (caution for caution in CAUTIONS if caution.container(case, name)),
+            )
+
+
+def _decision(case: Case, verdict: Verdict, ours: Explained) -> Iterator[str | Caution]:
+    done = verdict.done or {}
+    again = sorted(name for name in case.payload if not done.get(name))
+    match ours.action:
+        case "quit":
+            if again or verdict.restarting:
+                yield f"quit, but the kubelet may start again {', '.join(again) or 'all of it'}"
+            others = all(is_done for name, is_done in done.items() if _regular(case, name))
+            if others and case.phase == verdict.phase and not verdict.completes:
+                yield "quit, but the pod does not complete when only the proxy exits"
+        case "report" if not done.get(PROXY) or verdict.restarting:
+            yield "report, but the kubelet may start the proxy again"
+        case _ if verdict.completes:
+            regular = [each["name"] for each in case.pod["spec"]["containers"]]
+            yield _because(
+                f"{ours.action} ({ours.reason}), but only the proxy keeps the pod from completing",
+                (
+                    caution
+                    for caution in CAUTIONS
+                    if caution.pod(case) or any(caution.container(case, name) for name in regular)
+                ),
+            )
+        case _:
+            pass
+
+
+def _because(disagreement: str, cautions: Iterator[Caution]) -> str | Caution:
+    """The caution that explains it; the disagreement itself without one."""
+    return next(cautions, disagreement)
+
+
+def _regular(case: Case, name: str) -> bool:
+    """Whether it is a container beside the proxy."""
+    return name != PROXY and any(each["name"] == name for each in case.pod["spec"]["containers"])
+
+
+def _lost(statuses: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether one of them was lost while all containers restarted."""
+    states = (status.get("state") or {} for status in statuses)
+    return any(each.get("terminated", {}).get("reason") == _RESTARTING_ALL for each in states)
+
+
+def _condition(case: Case) -> bool:
+    conditions = case.pod["status"].get("conditions", ())
+    return any(
+        each["type"] == "AllContainersRestarting" and each["status"] == "True"
+        for each in conditions
+    )

@@ -1,0 +1,24 @@
+package main
+
+import (
+	_ "unsafe" // go:linkname
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/kubernetes/pkg/kubelet/container"
+)
+
+// The kubelet does not export it.
+//
+//go:linkname getPhase k8s.io/kubernetes/pkg/kubelet.getPhase
+func getPhase(pod *v1.Pod, info []v1.ContainerStatus, podIsTerminal bool) v1.PodPhase
+
+func phase(pod *v1.Pod, statuses []v1.ContainerStatus, terminal bool) v1.PodPhase {
+	return getPhase(pod, statuses, terminal)
+}
+
+func startsAgain(each *v1.Container, pod *v1.Pod, known *container.PodStatus) bool {
+	return container.ShouldContainerBeRestarted(each, pod, known)
+}
+
+// RestartAllContainersOnContainerExits comes with 1.35.
+func restartsAll(*v1.Pod) bool { return false }
