@@ -25,6 +25,9 @@ CONFIG: Final = "proxy.istio.io/config"
 HOLD: Final = "holdApplicationUntilProxyStarts: true"
 INJECT: Final = "sidecar.istio.io/inject"
 NATIVE_SIDECAR: Final = "sidecar.istio.io/nativeSidecar"
+WORKFLOW_NODE: Final = "workflows.argoproj.io/node-name"
+SIGNALLED_WITH: Final = "workflows.argoproj.io/kill-cmd-istio-proxy"
+NO_SIGNAL: Final = '["pilot-agent","version"]'
 INJECTED: Final = "sidecar.istio.io/status"
 MIRROR: Final = "kubernetes.io/config.mirror"
 DATAPLANE: Final = "istio.io/dataplane-mode"
@@ -173,6 +176,9 @@ def start_policy(
     native = {NATIVE_SIDECAR: "true", STARTED_WITH: "native"}
     hold = {CONFIG: HOLD, STARTED_WITH: "hold"}
     lacks_native = f"{_native(mode, capability)} && !('{NATIVE_SIDECAR}' in {_ANNOTATIONS})"
+    # A pod of Argo Workflows has annotations.
+    signalled = f"'{WORKFLOW_NODE}' in {_ANNOTATIONS} && !('{SIGNALLED_WITH}' in {_ANNOTATIONS})"
+    quiet = _added({SIGNALLED_WITH: NO_SIGNAL})
     first = _made(hold)
     if mode == "off":
         first = _made({})
@@ -180,7 +186,7 @@ def start_policy(
         first = f"{_ENDS} ? {_made(native)} : {_made(hold)}"
     patch = (
         f"(!{_HAS_ANNOTATIONS} ? ({first}) : !({lacks_start}) ? []"
-        f" : {lacks_native} ? {_added(native)} : {_added(hold)})"
+        f" : {lacks_native} ? {_added(native)} : {_added(hold)} + ({signalled} ? {quiet} : []))"
         f" + ({lacks_ports} ? [{_add(_pointer(INCLUDED), _VALUE)}] : [])"
         f" + {_labelled()}"
     )

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from istio_aux.core import start
 from istio_aux.core.peers import EXCLUDED, INCLUDED, JOBSET, MPI_OPERATOR, OPERATOR, PEERS
 from istio_aux.core.policy import Capability, Peers, Start, StartMode
 from istio_aux.core.proxy_config import ANNOTATION as CONFIG
@@ -173,20 +174,12 @@ MODES = [
     Case(name="hold holds", mode=StartMode.HOLD, added=HELD),
     Case(name="hold by annotation", annotations={START: "hold"}, mode=StartMode.NATIVE, added=HELD),
     Case(name="native for a pod that ends", mode=StartMode.NATIVE, added=NATIVE),
-    Case(
-        name="native for a pod that starts again when it fails",
-        mode=StartMode.NATIVE,
-        spec={"restartPolicy": "OnFailure"},
-        added=NATIVE,
-    ),
+    Case(name="native for a pod that starts again when it fails", mode=StartMode.NATIVE,
+         spec={"restartPolicy": "OnFailure"}, added=NATIVE),
     Case(name="native holds a pod that runs on", mode=StartMode.NATIVE, spec=ALWAYS, added=HELD),
     Case(name="native by annotation", annotations={START: "native"}, added=NATIVE),
-    Case(
-        name="native by annotation for a pod that runs on",
-        annotations={START: "native"},
-        spec=ALWAYS,
-        added=NATIVE,
-    ),
+    Case(name="native by annotation for a pod that runs on", annotations={START: "native"},
+         spec=ALWAYS, added=NATIVE),
     Case(name="native keeps a text", mode=StartMode.NATIVE, annotations={CONFIG: "concurrency: 2"},
          added=NATIVE, left_to_webhook=HAS_CONFIG),
     Case(name="native keeps a text that Istio refuses", mode=StartMode.NATIVE,
@@ -199,20 +192,11 @@ MODES = [
     Case(name="native by annotation, though hold is false",
          annotations={START: "native", CONFIG: f"{HOLD}: false"}, added=NATIVE,
          left_to_webhook=HAS_CONFIG),
-    Case(
-        name="native is there already", mode=StartMode.NATIVE, annotations={NATIVE_SIDECAR: "true"}
-    ),
-    Case(
-        name="an author who refuses native is held",
-        mode=StartMode.NATIVE,
-        annotations={NATIVE_SIDECAR: "false"},
-        added=HELD,
-    ),
-    Case(
-        name="an author who wants native is held as well where nobody knows whether it can be had",
-        annotations={NATIVE_SIDECAR: "true"},
-        added=HELD,
-    ),
+    Case(name="native is there", mode=StartMode.NATIVE, annotations={NATIVE_SIDECAR: "true"}),
+    Case(name="an author who refuses native is held", mode=StartMode.NATIVE,
+         annotations={NATIVE_SIDECAR: "false"}, added=HELD),
+    Case(name="an author who wants native is held as well where nobody knows if it can be had",
+         annotations={NATIVE_SIDECAR: "true"}, added=HELD),
     Case(name="off", mode=StartMode.OFF),
     Case(name="off by mode, hold by annotation", mode=StartMode.OFF, annotations={START: "hold"},
          added=HELD),
@@ -306,6 +290,20 @@ INJECTED_PODS = [
         spec={"initContainers": [{**PROXY, "restartPolicy": "Always"}]},
     ),
 ]
+
+NODE = {start.WORKFLOW_NODE: "two-steps[0].first"}
+LEFT = {start.SIGNALLED_WITH: start.NO_SIGNAL}
+ARGO = [
+    Case(name="Argo leaves a proxy to us", annotations=NODE, added={**HELD, **LEFT}),
+    Case(name="Argo leaves a proxy beside a text to us",
+         annotations={**NODE, CONFIG: "concurrency: 2"},
+         added={CONFIG: f"concurrency: 2\n{LINE}", STARTED_WITH: "hold", **LEFT},
+         left_to_webhook=HAS_CONFIG),
+    Case(name="an author who tells Argo what to run", added=HELD,
+         annotations={**NODE, start.SIGNALLED_WITH: "[]"}),
+    Case(name="Argo and native", mode=StartMode.NATIVE, annotations=NODE, added=NATIVE),
+    Case(name="Argo and start off", mode=StartMode.OFF, annotations=NODE),
+]  # fmt: skip
 
 COPIES = [
     Case(name="a pod that has other annotations", annotations={"example.com/a": "b"},
@@ -493,6 +491,7 @@ CASES = [
     *CAPABILITIES,
     *TEXTS,
     *INJECTED_PODS,
+    *ARGO,
     *COPIES,
     *PEER_TRAFFIC,
 ]

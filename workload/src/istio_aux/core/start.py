@@ -25,6 +25,13 @@ INJECTED = "sidecar.istio.io/status"  # The injector's (inject.go SidecarInjecti
 DATAPLANE = "istio.io/dataplane-mode"  # A label; pods of an `ambient` mesh have no sidecars.
 MIRROR = "kubernetes.io/config.mirror"  # Of the API's copy of a static pod.
 
+# Annotation of each pod of Argo Workflows (3.6 workflow/controller/workflowpod.go).
+WORKFLOW_NODE = "workflows.argoproj.io/node-name"
+# Argo runs this command in the proxy when the main container ends, and ``kill -TERM 1`` without it,
+# though its `wait` may still upload (3.6 signal.go). The command that we add does nothing.
+SIGNALLED_WITH = "workflows.argoproj.io/kill-cmd-istio-proxy"
+NO_SIGNAL = '["pilot-agent","version"]'
+
 # The postStart hook with which Istio delays the containers after the proxy.
 WAIT: dict[str, object] = {"exec": {"command": ["pilot-agent", "wait"]}}
 
@@ -32,7 +39,13 @@ MAX_ANNOTATIONS = 256 << 10  # Bytes (apimachinery ValidateAnnotationsSize).
 
 _PATHS = {
     key: patch.pointer("metadata", "annotations", key)
-    for key in (proxy_config.ANNOTATION, NATIVE_SIDECAR, STARTED_WITH, peers.INCLUDED)
+    for key in (
+        proxy_config.ANNOTATION,
+        NATIVE_SIDECAR,
+        STARTED_WITH,
+        SIGNALLED_WITH,
+        peers.INCLUDED,
+    )
 }
 _MODES = {mode.value: mode for mode in StartMode}
 
@@ -77,7 +90,8 @@ def plan(pod: Pod, how: Start, *, asked: bool = False) -> Plan:
 
 
 def _plan_annotations(pod: Pod, how: Start) -> Plan:
-    return _annotated(pod, _with_ports(pod, how.peers, _start(pod, how)))
+    chosen = _left_by_argo(pod, _start(pod, how))
+    return _annotated(pod, _with_ports(pod, how.peers, chosen))
 
 
 def plan_label(pod: Pod, *, despite_annotation: bool = False) -> Plan:
@@ -304,6 +318,16 @@ def _changed(
     """Plan ``ops``, the annotations, and the one that says what was done."""
     annotations[STARTED_WITH] = started_with
     return Plan(ops=ops, reason=reason, started_with=started_with, annotations=annotations)
+
+
+def _left_by_argo(pod: Pod, chosen: Plan) -> Plan:
+    """Have Argo Workflows leave a classic proxy to us; a native one it does not signal."""
+    if chosen.started_with != "hold" or WORKFLOW_NODE not in pod.annotations:
+        return chosen
+    if SIGNALLED_WITH in pod.annotations or INJECTED in pod.annotations:
+        return chosen
+    annotations = {**chosen.annotations, SIGNALLED_WITH: NO_SIGNAL}
+    return msgspec.structs.replace(chosen, annotations=annotations)
 
 
 def _annotated(pod: Pod, chosen: Plan) -> Plan:
