@@ -46,6 +46,7 @@ Right = tuple[str, str]
 """Resource and verb, as in a Role."""
 
 _TRAINING = "no training operator is here: tests/node/test_training_race.py"
+_SETS = "neither Trainer nor JobSet is here: tests/node/workloads/test_trainjob.py"
 _FIRST_LIST = "comes with the watch where the API server streams lists: test_watch_streaming.py"
 _UPGRADE = "needed beside `get` since Kubernetes 1.35 (T24); the log shows the verb of the request"
 # What is granted and need not be used here, with the reason.
@@ -59,6 +60,11 @@ UNUSED: dict[Right, str] = {
     **{
         (f"{kind}jobs", verb): _TRAINING
         for kind in ("jax", "mpi", "paddle", "pytorch", "tf", "xgboost")
+        for verb in ("get", "list", "patch")
+    },
+    **{
+        (sets, verb): _SETS
+        for sets in ("jobsets", "trainjobs")
         for verb in ("get", "list", "patch")
     },
 }
