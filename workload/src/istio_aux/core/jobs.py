@@ -7,7 +7,7 @@ finalizer off a pod before it deletes it (k8s@1.36 job_controller.go deleteJobPo
 
 A Job may be part of a JobSet, and that of a TrainJob. An eviction would fail the Job, and the set
 fails or starts again with it. Each of them suspends what it made and resumes it, so the one at the
-top is suspended (`tests/node/test_trainjob.py`).
+top is suspended (`tests/node/workloads/test_trainjob.py`).
 """
 
 from __future__ import annotations
