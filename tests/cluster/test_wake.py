@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import tempfile
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -23,9 +24,19 @@ SOON = 60
 
 
 @pytest.fixture
-def pebble(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def socket() -> Iterator[Path]:
+    """Where Pebble listens."""
+    # A socket's path has less than 108 bytes; pytest's own folders may need more.
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder) / "socket"
+
+
+@pytest.fixture
+def pebble(
+    cluster: Cluster, socket: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Any]:
     """A Pebble that knows the charm's layer, whose times are shorter."""
-    program, socket = tools.path("pebble"), tmp_path / "socket"
+    program = tools.path("pebble")
     layer = copy.deepcopy(wake.LAYER)
     (service,) = cast("dict[str, Any]", layer)["services"].values()
     service["command"] = service["command"].replace(wake.PEBBLE, str(program))
