@@ -18,15 +18,13 @@ import lab.istio
 import lightkube
 import pytest
 import yaml
-from lab import meshed
+from lab import accounts, meshed
 from lab.fixtures import await_account
 from lab.workload import PROGRAM
 from lightkube.codecs import from_dict
 from lightkube.models.core_v1 import ServicePort, ServiceSpec
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.models.rbac_v1 import RoleRef, Subject
 from lightkube.resources.core_v1 import Namespace, Service
-from lightkube.resources.rbac_authorization_v1 import RoleBinding
 
 import cluster as of_charm
 
@@ -77,15 +75,9 @@ def test_explain_foretells_that_a_port_without_a_service_is_reset(cluster: lab.C
     ]
 
 
-def test_explain_says_what_it_may_not_read(
-    cluster: lab.Cluster, client: lightkube.Client, team: str
-):
+def test_explain_says_what_it_may_not_read(cluster: lab.Cluster, team: str):
     """The account may read the namespace's Services, and nothing of Istio."""
-    role = RoleRef(name="view", kind="ClusterRole", apiGroup="rbac.authorization.k8s.io")
-    account = Subject(kind="ServiceAccount", name="default", namespace=team)
-    metadata = ObjectMeta(name="looks", namespace=team)
-    client.create(RoleBinding(metadata=metadata, roleRef=role, subjects=[account]))
-    kubeconfig = cluster.kubeconfig_for(team, "default")
+    kubeconfig = accounts.viewer(cluster, team)
 
     answer = lab.until(
         lambda: explained(kubeconfig, team), timeout=ANSWER, what="RBAC to take effect"

@@ -1,4 +1,4 @@
-"""ServiceAccounts with all rights in RBAC, for tests of the policies that still restrict them."""
+"""ServiceAccounts with all rights in RBAC, which policies still restrict, and with few of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import httpx2
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.models.rbac_v1 import RoleRef, Subject
 from lightkube.resources.core_v1 import Pod
-from lightkube.resources.rbac_authorization_v1 import ClusterRoleBinding
+from lightkube.resources.rbac_authorization_v1 import ClusterRoleBinding, RoleBinding
 
 import lab
 import manifests
@@ -98,6 +98,18 @@ class Account:
             path, params={"dryRun": "All"}, headers=headers, content=json.dumps(change)
         )
         return _refusal(answer)
+
+
+def viewer(cluster: lab.Cluster, namespace: str) -> Path:
+    """The kubeconfig of an account that may only look into one namespace, once RBAC knows it."""
+    binding = RoleBinding(
+        metadata=ObjectMeta(name="viewer", namespace=namespace),
+        roleRef=RoleRef(name="view", kind="ClusterRole", apiGroup=RBAC),
+        subjects=[Subject(kind="ServiceAccount", name="default", namespace=namespace)],
+    )
+    with cluster.client() as client:
+        client.create(binding)
+    return cluster.kubeconfig_for(namespace, "default")
 
 
 def administrator(cluster: lab.Cluster, namespace: str, account: str) -> Account:
