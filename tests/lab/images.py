@@ -30,6 +30,10 @@ PAUSE = "istio-aux.lab/pause:3.9"
 TRAINING_OPERATOR = "istio-aux.lab/training-operator:1.9.0"
 TRAINER = "istio-aux.lab/trainer:2.0.0"
 JOBSET = "istio-aux.lab/jobset:0.8.2"
+WORKFLOW_CONTROLLER = "istio-aux.lab/workflow-controller:3.6.5"
+ARGOEXEC = "istio-aux.lab/argoexec:3.6.5"
+# As Istio's image is unless it is the distroless one.
+PROXYV2_WITH_SHELL = "istio-aux.lab/proxyv2-with-shell:1.28.10"
 # What training-operator 1.9 names pytorch-init-container-image by default.
 ALPINE = "docker.io/library/alpine:3.10"
 SHELL = rb"""#!/bin/busybox sh
@@ -117,6 +121,14 @@ def proxyv2() -> Path:
     )
 
 
+def proxyv2_with_shell() -> Path:
+    """Stand-in for Istio's usual proxy image, in which others can run a shell."""
+    agent: dict[str, Path | bytes] = {"/usr/local/bin/pilot-agent": tools.path("pilot-agent")}
+    return _with_busybox(
+        PROXYV2_WITH_SHELL, agent, entrypoint="/usr/local/bin/pilot-agent", user="1337:1337"
+    )
+
+
 def busybox() -> Path:
     """Debian's static busybox with a link for each of its commands; what payloads run in.
 
@@ -154,22 +166,20 @@ def training_operator() -> Path:
     return controller(TRAINING_OPERATOR, "training-operator")
 
 
-def controller(name: str, program: str) -> Path:
+def controller(name: str, program: str, place: str = "/manager", user: str = "65532:65532") -> Path:
     """A controller as its project ships it: one program, run by somebody who is not root."""
-    return image(
-        name,
-        {"/manager": tools.path(program), "/tmp/": b""},
-        entrypoint=["/manager"],
-        user="65532:65532",
-    )
+    files = {place: tools.path(program), "/tmp/": b""}
+    return image(name, files, entrypoint=[place], user=user)
 
 
-def _with_busybox(name: str, files: Mapping[str, bytes]) -> Path:
+def _with_busybox(
+    name: str, files: Mapping[str, Path | bytes], *, entrypoint: str = "/bin/sh", user: str = ""
+) -> Path:
     program = _busybox()
     listed = subprocess.run([program, "--list-full"], capture_output=True, text=True, check=True)
     links = {f"/{path}": Link("/bin/busybox") for path in listed.stdout.split()}
     basis = {"/bin/busybox": program, "/tmp/": b"", "/etc/passwd": b"root:x:0:0::/:/bin/sh\n"}
-    return image(name, {**links, **basis, **files}, entrypoint=["/bin/sh"])
+    return image(name, {**links, **basis, **files}, entrypoint=[entrypoint], user=user)
 
 
 def _layer(files: Mapping[str, Path | bytes | Link]) -> bytes:

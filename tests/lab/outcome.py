@@ -6,16 +6,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lab import argo
 from lab.meshed import PROXY
 from lab.workloads import Workload
 
 # The conditions that an owner ends with; others tell of the way, which may differ.
-ENDS = {"Complete", "Completed", "Failed", "Succeeded"}
+ENDS = {"Complete", "Completed", "Error", "Failed", "Succeeded"}
 # The labels by which an owner's pods are found.
 OWNED_BY = (
     "batch.kubernetes.io/job-name",
     "jobset.sigs.k8s.io/jobset-name",
     "training.kubeflow.org/job-name",
+    argo.WORKFLOW,
 )
 
 Object = Mapping[str, Any]
@@ -117,7 +119,7 @@ def describes(workload: Workload, outcome: Outcome) -> bool:
 def _ends(owner: Object) -> list[tuple[str, str]]:
     status = owner.get("status") or {}
     if phase := status.get("phase"):
-        return [(phase, "")] if phase in {"Succeeded", "Failed"} else []
+        return [(phase, "")] if phase in ENDS else []
     return [
         (condition["type"], condition.get("reason", ""))
         for condition in status.get("conditions") or ()

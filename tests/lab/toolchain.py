@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 import shutil
@@ -52,6 +53,22 @@ def environment() -> dict[str, str]:
 def version(folder: Path) -> str:
     """The Go release that builds the module in `folder`, like go1.26.8."""
     return _run([str(go()), "env", "GOVERSION"], cwd=folder)
+
+
+def module(folder: Path, name: str) -> Path:
+    """The folder of a module that the go.mod in `folder` names; downloads it if need be.
+
+    Raises:
+        ToolchainError: it cannot be had.
+    """
+    # What went wrong is in the answer, on stdout.
+    argv = [go(), "mod", "download", "-json", name]
+    done = subprocess.run(
+        argv, cwd=folder, env=environment(), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise ToolchainError(f"{name}: go mod download: {done.stderr.strip() or done.stdout}")
+    return Path(json.loads(done.stdout)["Dir"])
 
 
 def module_cache() -> str:

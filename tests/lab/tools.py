@@ -7,6 +7,7 @@ of all that goes into it, so only a changed pin builds again.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -16,7 +17,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab import cache, toolchain
+from lab import cache, lostlinks, toolchain
+from lab.lostlinks import LostLink
 
 HERE = Path(__file__).parent
 BENCHMARKS = HERE.parents[1] / "benchmarks"
@@ -42,6 +44,7 @@ class Program:
     ldflags: str = "-s -w"
     # Built when it is needed, and not before: only `tox -e workloads` or `oracle` needs it.
     on_demand: bool = False
+    lost: LostLink | None = None
 
 
 KUBERNETES = HERE / "tools/kubernetes-1.36"
@@ -57,6 +60,10 @@ def _kubernetes(name: str, seconds: int) -> Program:
     sets = " ".join(f"-X k8s.io/component-base/version.git{k}={value}" for k, value in values)
     return Program(name, KUBERNETES, f"k8s.io/kubernetes/cmd/{name}", seconds, f"-s -w {sets}")
 
+
+ARGO = "github.com/argoproj/argo-workflows/v3"
+# Both programs are compiled from the copy: they share packages.
+_ARGO_LINK = LostLink(ARGO, "workflow/executor/os-specific/signal_linux.go", "signal_darwin.go")
 
 # In the order of building: what the api level needs comes first, and the programs of a group share
 # most of their packages, so the seconds of the later ones hold only after the earlier ones.
@@ -94,6 +101,17 @@ PROGRAMS = {
             on_demand=True,
         ),
         Program("jobset", HERE / "tools/trainer", "sigs.k8s.io/jobset", 35, on_demand=True),
+        *(
+            Program(
+                name,
+                HERE / "tools/argo",
+                f"{ARGO}/cmd/{name}",
+                seconds,
+                on_demand=True,
+                lost=_ARGO_LINK,
+            )
+            for name, seconds in (("workflow-controller", 330), ("argoexec", 60))
+        ),
     )
 }
 
@@ -152,6 +170,8 @@ def _place(program: Program) -> Path:
         digest.update(f"{source.relative_to(program.folder)}\0".encode() + source.read_bytes())
     for part in (program.package, program.ldflags, *FLAGS, toolchain.version(program.folder)):
         digest.update(f"\0{part}".encode())
+    if program.lost:
+        digest.update(f"\0{program.lost}".encode())
     return cache.root() / "tools" / digest.hexdigest()[:16] / program.name
 
 
@@ -162,7 +182,10 @@ def _build(program: Program, place: Path) -> None:
     new = place.with_suffix(".new")
     argv = [str(toolchain.go()), "build", *FLAGS, "-ldflags", program.ldflags, "-o", str(new)]
     started = time.monotonic()
-    with log.open("w") as output:
+    with log.open("w") as output, contextlib.ExitStack() as stack:
+        if program.lost:
+            changed = stack.enter_context(lostlinks.restored(program.folder, program.lost))
+            argv.append(f"-modfile={changed}")
         build = subprocess.Popen(
             [*argv, program.package],
             cwd=program.folder,

@@ -5,8 +5,6 @@ Here is what kustomize would do with them, and nothing else.
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -31,6 +29,9 @@ _GLOBAL = {
         (_ADMISSION, "ValidatingWebhookConfiguration"),
     )
 }
+_GLOBAL["PriorityClass"] = create_global_resource(
+    "scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses"
+)
 _NAMESPACED = {
     kind: create_namespaced_resource(group, "v1", kind, f"{kind.lower()}s")
     for group, kind in (
@@ -49,18 +50,11 @@ def module(program: str, name: str) -> Path:
     """The folder of a module that a program is built from.
 
     It is fetched again when only the built program was kept.
+
+    Raises:
+        lab.toolchain.ToolchainError: it cannot be had.
     """
-    done = subprocess.run(
-        [toolchain.go(), "mod", "download", "-json", name],
-        cwd=tools.PROGRAMS[program].folder,
-        env=toolchain.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise tools.BuildError(f"{name}: go mod download: {done.stderr.strip() or done.stdout}")
-    return Path(json.loads(done.stdout)["Dir"])
+    return toolchain.module(tools.PROGRAMS[program].folder, name)
 
 
 def read(path: Path) -> list[Document]:

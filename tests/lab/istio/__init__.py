@@ -158,6 +158,7 @@ def install(
     lifecycle: Mapping[str, Any] | None = None,
     cni: bool = False,
     proxy_ready_delay: float = 0.0,
+    shell: bool = False,
 ) -> Istio:
     """Install the stand-in; returns when it is live, if it `writes_ca`.
 
@@ -172,17 +173,17 @@ def install(
         native: when its sidecars are native; by default never, for tests of hold and quit.
         lifecycle, cni: as in `lab.istio.sidecar.Template`.
         proxy_ready_delay: seconds between the start of a proxy and its readiness.
+        shell: whether the proxy's image has a shell, as Istio's has unless it is distroless.
 
     Raises:
         TimeoutError: the injector does not start or does not get live; ChildProcessError: it ended.
             Both messages name its log.
     """
     if cluster.level == "node":
-        cluster.load(images.proxyv2())
+        cluster.load(images.proxyv2_with_shell() if shell else images.proxyv2())
     service = webhooks.service(revision)
-    template = Template(
-        namespace, images.PROXYV2, native, proxy_ready_delay, revision, lifecycle, cni
-    )
+    image = images.PROXYV2_WITH_SHELL if shell else images.PROXYV2
+    template = Template(namespace, image, native, proxy_ready_delay, revision, lifecycle, cni)
     port = ports.reserve()
     _write(_folder(cluster, namespace, revision), template)
     with cluster.client() as client:

@@ -6,10 +6,8 @@ A pod belongs to a batch Job, that to a JobSet, and that to a TrainJob.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import lab
 import lab.istio
@@ -20,9 +18,9 @@ from lab import jobsets, outcome, served
 from lab.deployed import SELECTED, await_selected
 from lab.fixtures import await_account
 from lab.istio import PROXY
-from lab.outcome import Outcome
+from lab.seen import Seen, look
 from lab.workload import Workload as Program
-from lab.workloads import RESOURCES, Pod, Workload, container, job_set, template, train_job
+from lab.workloads import Workload, container, job_set, template, train_job
 from lightkube import Client
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
@@ -52,43 +50,6 @@ EARLY = (
 LATE, REVISION = "late-for-sets", "late-sets"
 # Measured beside other work on 2 cores: 40 s at most.
 SOON = 400
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A workload in a namespace at one moment."""
-
-    owner: Mapping[str, Any]
-    pods: Sequence[Mapping[str, Any]]
-
-    @property
-    def outcome(self) -> Outcome:
-        return outcome.read([self.owner], self.pods)
-
-    @property
-    def over(self) -> bool:
-        return outcome.over([self.owner], self.pods)
-
-    @property
-    def running(self) -> bool:
-        """Whether the payload of each pod runs, or has ended."""
-        containers = [c for pod in self.pods for c in pod["status"].get("containerStatuses") or ()]
-        return bool(containers) and all("waiting" not in c["state"] for c in containers)
-
-    def uids(self, *, finished: bool) -> set[str]:
-        """Of its pods that have succeeded, or of the others."""
-        return {
-            pod["metadata"]["uid"]
-            for pod in self.pods
-            if (pod["status"].get("phase") == "Succeeded") is finished
-        }
-
-
-def look(client: Client, workload: Workload, namespace: str) -> Seen:
-    resource = RESOURCES[workload.kind]
-    pods = client.list(Pod, namespace=namespace)
-    owner = client.get(resource, workload.name, namespace=namespace)
-    return Seen(owner, outcome.pods_of([owner], pods))
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,132 @@
+"""Argo Workflows 3.6, unmodified: its own manifests and binaries, our images.
+
+Put together as its `cluster-install` without the server. An artifact store is a stand-in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from lightkube import Client
+from lightkube.generic_resource import create_namespaced_resource
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Namespace
+
+from lab import images, tools, upstream
+
+if TYPE_CHECKING:
+    from lab.clusters import Cluster
+
+NAMESPACE = "argo"
+WORKFLOW = "workflows.argoproj.io/workflow"
+PORT = 8080
+# How long the store takes to say that it has an artifact: longer than Argo needs to send signals
+# after the end of `main`.
+SLOW = 8
+# A stand-in for an artifact store: it takes what Argo's driver `http` sends, in chunks, and logs
+# path and content. It does not: answer anything else, or keep anything.
+_STORE = rf"""
+cr=$(printf '\r'); path= content=; read -r _ path _
+while read -r line; do
+    line=${{line%"$cr"}}; [ "$line" = 0 ] && break; content="$content $line"
+done
+sleep {SLOW}
+printf 'HTTP/1.1 201 Created\r\nContent-Length: 0\r\nConnection: close\r\n\r\n'
+echo "$path: $content" >/proc/1/fd/1
+"""
+
+Workflow = create_namespaced_resource("argoproj.io", "v1alpha1", "Workflow", "workflows")
+
+
+def install(cluster: Cluster) -> None:
+    """Start the controller; there is no need to wait, for it finds the Workflows that it missed.
+
+    Raises:
+        lab.tools.BuildError, lab.toolchain.ToolchainError: it or its manifests cannot be had.
+    """
+    place = "/usr/local/bin/workflow-controller"
+    cluster.load(images.controller(images.WORKFLOW_CONTROLLER, "workflow-controller", place))
+    # It runs as root, as Argo's image of this name does.
+    cluster.load(images.controller(images.ARGOEXEC, "argoexec", "/bin/argoexec", user=""))
+    with cluster.client() as client:
+        client.apply(Namespace(metadata=ObjectMeta(name=NAMESPACE)))
+        upstream.apply(client, _documents())
+
+
+def allow(client: Client, namespace: str) -> None:
+    """Let the pods of Workflows in a namespace report their results, as Argo's documents say."""
+    manifests = upstream.module("argoexec", tools.ARGO) / "manifests/quick-start/base"
+    documents = [
+        *upstream.read(manifests / "executor/emissary/executor-role.yaml"),
+        *upstream.read(manifests / "executor-default-rolebinding.yaml"),
+    ]
+    upstream.apply(client, (upstream.place(d, namespace=namespace, image="") for d in documents))
+
+
+def store() -> dict[str, Any]:
+    """A pod that takes artifacts, slowly, and logs them."""
+    serve = ["nc", "-ll", "-p", str(PORT), "-e", "sh", "-c", _STORE]
+    container = {"name": "store", "image": images.BUSYBOX, "command": serve}
+    return {
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "store"},
+        "spec": {"containers": [container], "terminationGracePeriodSeconds": 1},
+    }  # fmt: skip
+
+
+def workflow(
+    script: str, upload: str = "", metadata: dict[str, dict[str, str]] | None = None
+) -> dict[str, Any]:
+    """A Workflow of one step, which leaves a result in /tmp/result.
+
+    Args:
+        script: what the step runs.
+        upload: where `wait` uploads /tmp/model to once the step has ended, if not nowhere.
+        metadata: labels and annotations of its pod.
+    """
+    outputs: dict[str, Any] = {
+        "parameters": [{"name": "result", "valueFrom": {"path": "/tmp/result", "default": "none"}}]
+    }
+    if upload:
+        plain: dict[str, Any] = {"none": {}}
+        outputs["artifacts"] = [
+            {"name": "model", "path": "/tmp/model", "archive": plain, "http": {"url": upload}}
+        ]
+    step = {
+        "name": "step",
+        "container": {"image": images.BUSYBOX, "command": ["sh", "-c", script]},
+        "outputs": outputs,
+        "metadata": metadata or {},
+    }
+    return {
+        "apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "metadata": {},
+        "spec": {"entrypoint": "step", "templates": [step]},
+    }  # fmt: skip
+
+
+def results(workflow: Any) -> list[str]:
+    """What the steps of a Workflow left, as the controller knows it."""
+    nodes = (workflow.get("status") or {}).get("nodes") or {}
+    outputs = [(node.get("outputs") or {}).get("parameters") or [] for node in nodes.values()]
+    return [parameter["value"] for parameters in outputs for parameter in parameters]
+
+
+def _documents() -> Iterator[dict[str, Any]]:
+    manifests = upstream.module("workflow-controller", tools.ARGO) / "manifests"
+
+    def placed(document: dict[str, Any]) -> dict[str, Any]:
+        image = images.WORKFLOW_CONTROLLER
+        return upstream.place(document, namespace=NAMESPACE, image=image)
+
+    for path in sorted((manifests / "base/crds/minimal").glob("argoproj.io_*.yaml")):
+        yield from upstream.read(path)
+    rbac = manifests / "cluster-install/workflow-controller-rbac"
+    for path in sorted(rbac.glob("workflow-controller-*.yaml")):
+        yield from map(placed, upstream.read(path))
+    base = manifests / "base/workflow-controller"
+    for name in ("sa", "configmap", "priorityclass", "deployment"):
+        for document in upstream.read(base / f"workflow-controller-{name}.yaml"):
+            if document["kind"] == "Deployment":
+                [container] = document["spec"]["template"]["spec"]["containers"]
+                container["args"] = ["--executor-image", images.ARGOEXEC]
+            yield placed(document)

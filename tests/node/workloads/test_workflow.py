@@ -1,0 +1,259 @@
+"""Workflows of Argo with their real controller and executor: beside a sidecar, and without one.
+
+A pod has `main`, the step, and `wait`, which uploads and reports what the step left. A step of
+Kubeflow Pipelines is such a pod, whose annotation says that it wants no sidecar.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import lab
+import lab.fixtures
+import lab.istio
+import lab.juju
+import pytest
+from istio_aux.core.start import INJECT, SIGNALLED_WITH
+from lab import argo, outcome, workloads
+from lab.deployed import SELECTED, await_selected
+from lab.istio import PROXY
+from lab.seen import Seen, look
+from lab.workloads import Workload
+from lightkube import ApiError, Client
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Namespace
+
+# A revision whose proxies have a shell, in which Argo's controller can send its signals.
+SHELL = "with-shell"
+OURS = {"io.datastrophic/istio-aux": "enabled"}
+PLACES = {
+    "plain": {},
+    "meshed": SELECTED,
+    "meshed-with-shell": {"istio.io/rev": SHELL, **OURS},
+    "alone": {"istio-injection": "enabled"},
+    "alone-with-shell": {"istio.io/rev": SHELL},
+}
+MESHED, ALONE = ("meshed", "meshed-with-shell"), ("alone", "alone-with-shell")
+STEP = {"pipelines.kubeflow.org/v2_component": "true"}
+# Measured beside other work on 2 cores: 60 s at most.
+SOON = 600
+
+
+def uploads(store: str, place: str) -> Workload:
+    """A step that succeeds before its artifact is uploaded, to a path that names the place."""
+    script = "echo 7 >/tmp/result; echo weights >/tmp/model; sleep 2"
+    made = argo.workflow(script, upload=f"http://{store}:{argo.PORT}/{place}")
+    return Workload("a-step-succeeds-and-uploads", made, "Succeeded", (0, 0))
+
+
+FAILS = Workload(
+    "a-step-fails", argo.workflow("echo 3 >/tmp/result; sleep 1; exit 3"), "Failed", (0, 3)
+)
+# It needs a sidecar, as a step does that talks to services under STRICT.
+ASK = "wget -qO- 127.0.0.1:15021/healthz/ready || exit 3; echo 5 >/tmp/result"
+
+
+def pipeline(name: str, end: str, codes: tuple[int, ...]) -> Workload:
+    """A step as Kubeflow Pipelines writes it (pipelines argocompiler/argo.go)."""
+    metadata = {"labels": STEP, "annotations": {INJECT: "false"}}
+    return Workload(name, argo.workflow(ASK, metadata=metadata), end, codes)
+
+
+@pytest.fixture(scope="module")
+def client(cluster: lab.Cluster, istio: lab.istio.Istio) -> Iterator[Client]:
+    """An administrator of a cluster with Argo Workflows."""
+    argo.install(cluster)
+    with cluster.client() as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def places(
+    cluster: lab.Cluster, client: Client, istio_aux: lab.juju.App
+) -> Iterator[Mapping[str, str]]:
+    """A namespace for each kind, whose pods are injected already where they are to be."""
+    shell = lab.istio.install(cluster, f"istio-{SHELL}", revision=SHELL, shell=True)
+    names = {place: f"argo-{place}-{secrets.token_hex(3)}" for place in PLACES}
+    for name in names.values():
+        client.create(Namespace(metadata=ObjectMeta(name=name)))
+        lab.fixtures.await_account(client, name)
+        argo.allow(client, name)
+    for place in MESHED:
+        await_selected(client, names[place], PLACES[place])
+    for place in ALONE:
+        client.patch(Namespace, names[place], {"metadata": {"labels": PLACES[place]}})
+        await_sidecar(client, names[place])
+    yield names
+    for name in names.values():
+        client.delete(Namespace, name)
+    shell.remove()
+
+
+def await_sidecar(client: Client, namespace: str, **metadata: Any) -> None:
+    """Return when a pod with such metadata gets a sidecar."""
+    probe = workloads.pod(workloads.container("true"))
+    probe["metadata"] = {"name": "probe", "namespace": namespace, **metadata}
+    lab.until(
+        lambda: PROXY in str(client.create(workloads.Pod.from_dict(probe), dry_run=True)),
+        timeout=SOON,
+        what=f"pods of {namespace} to be injected",
+        ignoring=(ApiError,),
+    )
+
+
+@pytest.fixture(scope="module")
+def store(client: Client, places: Mapping[str, str]) -> str:
+    """The address of the artifact store."""
+    document = argo.store()
+    document["metadata"]["namespace"] = places["plain"]
+    client.create(workloads.Pod.from_dict(document))
+    return lab.until(
+        lambda: client.get(workloads.Pod, "store", namespace=places["plain"])["status"].get(
+            "podIP"
+        ),
+        timeout=SOON,
+        what="the store to run",
+    )
+
+
+@pytest.fixture(scope="module")
+def ends(client: Client, places: Mapping[str, str], store: str) -> Mapping[str, Mapping[str, Seen]]:
+    """Each Workflow at its end, by its name and its place; and in `alone` once `wait` has ended."""
+    for place, namespace in places.items():
+        client.create(uploads(store, place).in_namespace(namespace))
+        client.create(FAILS.in_namespace(namespace))
+
+    def seen() -> dict[str, dict[str, Seen]]:
+        found = {
+            workload.name: {
+                place: look(client, workload, namespace) for place, namespace in places.items()
+            }
+            for workload in (uploads(store, ""), FAILS)
+        }
+        there = all(
+            len(outcome.codes(each.outcome)) == 2 if place == "alone" else each.over
+            for workload in found.values()
+            for place, each in workload.items()
+        )
+        return found if there else {}
+
+    return lab.until(seen, timeout=SOON, what="all of them to end")
+
+
+def uploaded(client: Client, places: Mapping[str, str]) -> str:
+    """What the store has got."""
+    return "".join(client.log("store", namespace=places["plain"]))
+
+
+@pytest.mark.parametrize("place", MESHED)
+@pytest.mark.parametrize("workload", [uploads("", ""), FAILS], ids=lambda workload: workload.name)
+def test_nobody_can_tell_from_its_end_that_a_step_had_a_sidecar(
+    ends: Mapping[str, Mapping[str, Seen]], workload: Workload, place: str
+) -> None:
+    """T1 T6 T7: same phases, exit codes and restarts, and the same result in the Workflow."""
+    plain, beside = ends[workload.name]["plain"], ends[workload.name][place]
+
+    assert outcome.describes(workload, plain.outcome), plain.outcome
+    assert beside.outcome == plain.outcome
+    assert argo.results(beside.owner) == argo.results(plain.owner) != []
+
+
+@pytest.mark.parametrize("place", MESHED)
+def test_its_proxy_ends_after_the_upload_whatever_argo_does_when_the_step_ends(
+    client: Client, places: Mapping[str, str], ends: Mapping[str, Mapping[str, Seen]], place: str
+) -> None:
+    """T6 T20: Argo's controller signals all containers that still run when `main` has ended."""
+    seen = ends[uploads("", "").name][place]
+    [pod] = seen.pods
+    ended = {
+        status["name"]: status["state"]["terminated"]["finishedAt"]
+        for status in pod["status"]["containerStatuses"]
+    }
+    [proxy] = outcome.proxies(seen.pods)
+
+    assert f"/{place}: " in uploaded(client, places)
+    assert ended["main"] < ended["wait"] <= ended[PROXY]
+    assert (proxy.exit_code, proxy.restarts) == (0, 0)
+    assert SIGNALLED_WITH in pod["metadata"]["annotations"]
+
+
+def test_without_istio_aux_argo_ends_a_proxy_that_has_a_shell_during_the_upload(
+    client: Client, places: Mapping[str, str], ends: Mapping[str, Mapping[str, Seen]]
+) -> None:
+    """The artifact is lost, and with it the step."""
+    cut = ends[uploads("", "").name]["alone-with-shell"]
+
+    assert cut.outcome.conditions == (("Error", ""),)
+    assert "/plain: " in uploaded(client, places)
+    assert SIGNALLED_WITH not in cut.pods[0]["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize("workload", [uploads("", ""), FAILS], ids=lambda workload: workload.name)
+def test_without_istio_aux_a_step_hangs_beside_a_proxy_that_has_no_shell(
+    client: Client,
+    places: Mapping[str, str],
+    ends: Mapping[str, Mapping[str, Seen]],
+    workload: Workload,
+) -> None:
+    """T14 T26: its containers ended long ago."""
+    hanging = ends[workload.name]["alone"]
+    assert not hanging.over
+    assert [proxy.exit_code for proxy in outcome.proxies(hanging.pods)] == [None]
+
+    client.patch(Namespace, places["alone"], {"metadata": {"labels": SELECTED}})
+    freed = lab.until(
+        lambda: seen if (seen := look(client, workload, places["alone"])).over else None,
+        timeout=SOON,
+        what="it to complete",
+    )
+
+    assert freed.outcome == ends[workload.name]["plain"].outcome
+
+
+@pytest.fixture
+def chosen(
+    client: Client, places: Mapping[str, str], istio_aux: lab.juju.App
+) -> Iterator[Mapping[str, str]]:
+    """Steps of Kubeflow Pipelines get a sidecar."""
+    [(key, value)] = STEP.items()
+    istio_aux.configure(inject_selector=f"{key}={value}")
+    await_sidecar(client, places["meshed"], labels=STEP, annotations={INJECT: "false"})
+    yield places
+    istio_aux.configure(inject_selector="")
+
+
+def test_without_istio_aux_a_step_of_kubeflow_pipelines_has_no_mesh(
+    client: Client, places: Mapping[str, str]
+) -> None:
+    """pipelines#14468: its annotation refuses the sidecar."""
+    step = pipeline("a-pipeline-without-a-sidecar", "Failed", (0, 3))
+    client.create(step.in_namespace(places["alone"]))
+
+    ended = await_end(client, step, places["alone"])
+
+    assert outcome.describes(step, ended.outcome), ended.outcome
+    assert outcome.proxies(ended.pods) == []
+
+
+def test_a_step_of_kubeflow_pipelines_that_is_selected_completes_beside_its_sidecar(
+    client: Client, chosen: Mapping[str, str]
+) -> None:
+    """T6: it starts after its proxy, which ends after `wait` has reported."""
+    step = pipeline("a-pipeline", "Succeeded", (0, 0))
+    client.create(step.in_namespace(chosen["meshed"]))
+
+    ended = await_end(client, step, chosen["meshed"])
+
+    assert outcome.describes(step, ended.outcome), ended.outcome
+    assert argo.results(ended.owner) == ["5"]
+    assert [(proxy.exit_code, proxy.restarts) for proxy in outcome.proxies(ended.pods)] == [(0, 0)]
+
+
+def await_end(client: Client, workload: Workload, namespace: str) -> Seen:
+    return lab.until(
+        lambda: seen if (seen := look(client, workload, namespace)).over else None,
+        timeout=SOON,
+        what=f"{workload.name} to end",
+    )
