@@ -5,13 +5,14 @@ Put together as its `cluster-install` without the server. An artifact store is a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from lightkube import Client
 from lightkube.generic_resource import create_namespaced_resource
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Namespace
+from lightkube.resources.core_v1 import Namespace, Pod
 
 from lab import images, tools, upstream
 
@@ -21,17 +22,16 @@ if TYPE_CHECKING:
 NAMESPACE = "argo"
 WORKFLOW = "workflows.argoproj.io/workflow"
 PORT = 8080
-# How long the store takes to say that it has an artifact: longer than Argo needs to send signals
-# after the end of `main`.
-SLOW = 8
-# A stand-in for an artifact store: it takes what Argo's driver `http` sends, in chunks, and logs
-# path and content. It does not: answer anything else, or keep anything.
-_STORE = rf"""
+# A stand-in for an artifact store: it takes what Argo's driver `http` sends, in chunks, but answers
+# only when somebody has asked for /release, and then logs path and content. It does not: answer
+# anything else, or keep anything.
+_STORE = r"""
 cr=$(printf '\r'); path= content=; read -r _ path _
-while read -r line; do
-    line=${{line%"$cr"}}; [ "$line" = 0 ] && break; content="$content $line"
+while [ "$path" != /release ] && read -r line; do
+    line=${line%"$cr"}; [ "$line" = 0 ] && break; content="$content $line"
 done
-sleep {SLOW}
+[ "$path" != /release ] || touch /tmp/released
+until [ -e /tmp/released ]; do usleep 200000; done
 printf 'HTTP/1.1 201 Created\r\nContent-Length: 0\r\nConnection: close\r\n\r\n'
 echo "$path: $content" >/proc/1/fd/1
 """
@@ -65,13 +65,40 @@ def allow(client: Client, namespace: str) -> None:
 
 
 def store() -> dict[str, Any]:
-    """A pod that takes artifacts, slowly, and logs them."""
+    """A pod that takes artifacts, answers when it is released, and logs them."""
     serve = ["nc", "-ll", "-p", str(PORT), "-e", "sh", "-c", _STORE]
     container = {"name": "store", "image": images.BUSYBOX, "command": serve}
     return {
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "store"},
         "spec": {"containers": [container], "terminationGracePeriodSeconds": 1},
     }  # fmt: skip
+
+
+def release(address: str) -> dict[str, Any]:
+    """A pod that has the store at `address` answer everybody."""
+    ask = f"wget -qO- http://{address}:{PORT}/release"
+    container = {"name": "release", "image": images.BUSYBOX, "command": ["sh", "-c", ask]}
+    return {
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "release"},
+        "spec": {"containers": [container], "restartPolicy": "OnFailure"},
+    }  # fmt: skip
+
+
+def signalled(client: Client, container: str) -> set[tuple[str, str]]:
+    """Namespace and name of the pods in which the controller has tried to end the container."""
+    pods = client.list(Pod, namespace=NAMESPACE)
+    lines = [
+        line
+        for pod in pods
+        if pod.metadata and pod.metadata.name
+        for line in client.log(pod.metadata.name, namespace=NAMESPACE)
+    ]
+    found = [
+        re.search(r" namespace=(\S+) pod=(\S+)", line)
+        for line in lines
+        if 'msg="signaled container"' in line and f" container={container} " in line
+    ]
+    return {(match[1], match[2]) for match in found if match}
 
 
 def workflow(

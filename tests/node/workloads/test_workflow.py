@@ -43,7 +43,7 @@ SOON = 600
 
 def uploads(store: str, place: str) -> Workload:
     """A step that succeeds before its artifact is uploaded, to a path that names the place."""
-    script = "echo 7 >/tmp/result; echo weights >/tmp/model; sleep 2"
+    script = "echo 7 >/tmp/result; echo weights >/tmp/model"
     made = argo.workflow(script, upload=f"http://{store}:{argo.PORT}/{place}")
     return Workload("a-step-succeeds-and-uploads", made, "Succeeded", (0, 0))
 
@@ -124,6 +124,16 @@ def ends(client: Client, places: Mapping[str, str], store: str) -> Mapping[str, 
     for place, namespace in places.items():
         client.create(uploads(store, place).in_namespace(namespace))
         client.create(FAILS.in_namespace(namespace))
+    # The pod of a single step has the name of its Workflow.
+    injected = {(places[place], uploads("", "").name) for place in (*MESHED, *ALONE)}
+    lab.until(
+        lambda: injected <= argo.signalled(client, PROXY),
+        timeout=SOON,
+        what="Argo to signal each proxy during its upload",
+    )
+    release = argo.release(store)
+    release["metadata"]["namespace"] = places["plain"]
+    client.create(workloads.Pod.from_dict(release))
 
     def seen() -> dict[str, dict[str, Seen]]:
         found = {
