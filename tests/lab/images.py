@@ -30,6 +30,7 @@ PAUSE = "istio-aux.lab/pause:3.9"
 TRAINING_OPERATOR = "istio-aux.lab/training-operator:1.9.0"
 TRAINER = "istio-aux.lab/trainer:2.0.0"
 JOBSET = "istio-aux.lab/jobset:0.8.2"
+MPI_OPERATOR = "istio-aux.lab/mpi-operator:0.6.0"
 WORKFLOW_CONTROLLER = "istio-aux.lab/workflow-controller:3.6.5"
 ARGOEXEC = "istio-aux.lab/argoexec:3.6.5"
 # As Istio's image is unless it is the distroless one.

@@ -101,6 +101,13 @@ PROGRAMS = {
             on_demand=True,
         ),
         Program("jobset", HERE / "tools/trainer", "sigs.k8s.io/jobset", 35, on_demand=True),
+        Program(
+            "mpi-operator",
+            HERE / "tools/trainer",
+            "github.com/kubeflow/mpi-operator/cmd/mpi-operator",
+            20,
+            on_demand=True,
+        ),
         *(
             Program(
                 name,

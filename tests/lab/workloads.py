@@ -12,7 +12,7 @@ from typing import Any
 
 from lightkube.generic_resource import GenericNamespacedResource, create_api_info
 
-from lab import argo, images, jobsets, trainer
+from lab import argo, images, jobsets, mpijobs, trainer
 
 
 class Pod(GenericNamespacedResource):
@@ -42,6 +42,7 @@ RESOURCES: Mapping[str, type[GenericNamespacedResource]] = {
     "JobSet": jobsets.JobSet,
     "TrainJob": jobsets.TrainJob,
     "Workflow": argo.Workflow,
+    "MPIJob": mpijobs.MPIJob,
 }
 # A TCP connection to the API server: with a sidecar it needs one that runs.
 TALK = "nc kubernetes.default 443 </dev/null"

@@ -5,7 +5,6 @@ A pod belongs to a batch Job, that to a JobSet, and that to a TrainJob.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import lab.juju
 import pytest
 from istio_aux.core.suspension import MARK
 from lab import jobsets, outcome, served
-from lab.deployed import SELECTED, await_selected
+from lab.deployed import SELECTED
 from lab.fixtures import await_account
 from lab.istio import PROXY
 from lab.seen import Seen, look
@@ -59,21 +58,6 @@ def client(cluster: lab.Cluster, istio: lab.istio.Istio) -> Iterator[Client]:
     jobsets.await_ready(cluster)
     with cluster.client() as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def namespaces(client: Client, istio_aux: lab.juju.App) -> Iterator[tuple[str, str, str]]:
-    """A plain one, one that istio-aux looks after, and one with sidecars and without istio-aux."""
-    names = [f"{name}-{secrets.token_hex(3)}" for name in ("plain", "meshed", "alone")]
-    for name in names:
-        client.create(Namespace(metadata=ObjectMeta(name=name)))
-        await_account(client, name)
-    plain, meshed, alone = names
-    await_selected(client, meshed)
-    client.patch(Namespace, alone, {"metadata": {"labels": {"istio-injection": "enabled"}}})
-    yield plain, meshed, alone
-    for name in names:
-        client.delete(Namespace, name)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,92 @@
+"""Kubeflow's MPI operator 0.6, unmodified: its own manifests and source, our image.
+
+Put together as its overlay `standalone`. A launcher and workers without MPI are stand-ins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from lightkube import ApiError, Client
+from lightkube.generic_resource import create_namespaced_resource
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
+from lightkube.resources.apps_v1 import Deployment
+from lightkube.resources.core_v1 import Namespace
+
+from lab import images, trainer, upstream
+from lab.waiting import until
+
+if TYPE_CHECKING:
+    from lab.clusters import Cluster
+
+NAMESPACE = "mpi-operator"
+CRD = "mpijobs.kubeflow.org"
+PORT = 2222
+# Measured beside other work on 2 cores: a second.
+SOON = 100
+# Instead of sshd: an answer for everybody who asks, until the pod is deleted.
+WORKER = ["nc", "-ll", "-p", str(PORT), "-e", "echo", "done"]
+# Instead of mpirun: it asks each host of the operator's list, and lasts longer than a moment.
+LAUNCH = f"""
+for host in $(cut -d' ' -f1 /etc/mpi/hostfile); do
+    until echo work | nc "$host" {PORT} | grep done; do usleep 500000; done
+done
+sleep 1"""
+
+MPIJob = create_namespaced_resource("kubeflow.org", "v2beta1", "MPIJob", "mpijobs")
+
+
+def install(cluster: Cluster) -> None:
+    """Start the operator, and end the training-operator, which has another version of its kind.
+
+    Raises:
+        lab.tools.BuildError, lab.toolchain.ToolchainError: it or its manifests cannot be had.
+    """
+    cluster.load(images.controller(images.MPI_OPERATOR, "mpi-operator"))
+    with cluster.client() as client:
+        client.patch(
+            Deployment, trainer.NAME, {"spec": {"replicas": 0}}, namespace=trainer.NAMESPACE
+        )
+        client.delete(CustomResourceDefinition, CRD)
+        until(lambda: _gone(client), timeout=SOON, what=f"{CRD} to be gone")
+        client.apply(Namespace(metadata=ObjectMeta(name=NAMESPACE)))
+        upstream.apply(client, _documents())
+
+
+def mpi_job(launch: str = LAUNCH, workers: int = 2) -> dict[str, Any]:
+    """An MPIJob whose launcher runs shell, and whose workers run until they are deleted."""
+
+    def replicas(number: int, name: str, command: list[str]) -> dict[str, Any]:
+        container = {"name": name, "image": images.BUSYBOX, "command": command}
+        spec = {"containers": [container], "terminationGracePeriodSeconds": 1}
+        return {"replicas": number, "restartPolicy": "Never", "template": {"spec": spec}}
+
+    spec = {
+        "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": 0},
+        "launcherCreationPolicy": "WaitForWorkersReady",
+        "mpiReplicaSpecs": {
+            "Launcher": replicas(1, "launcher", ["sh", "-c", launch]),
+            "Worker": replicas(workers, "worker", WORKER),
+        },
+    }
+    return {
+        "apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": {}, "spec": spec,
+    }  # fmt: skip
+
+
+def _gone(client: Client) -> bool:
+    try:
+        client.get(CustomResourceDefinition, CRD)
+    except ApiError as error:
+        return error.status.code == 404
+    return False
+
+
+def _documents() -> Iterator[dict[str, Any]]:
+    base = upstream.module("mpi-operator", "github.com/kubeflow/mpi-operator") / "manifests/base"
+    for name in ("kubeflow.org_mpijobs", "service-account", "cluster-role", "cluster-role-binding",
+                 "deployment"):  # fmt: skip
+        for document in upstream.read(base / f"{name}.yaml"):
+            yield upstream.place(document, namespace=NAMESPACE, image=images.MPI_OPERATOR)

@@ -1,0 +1,85 @@
+"""MPIJobs with their real operator: a launcher that ends, and workers that never do by themselves.
+
+The operator deletes the workers once the launcher's Job has succeeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import lab
+import lab.istio
+import pytest
+from lab import mpijobs, outcome
+from lab.deployed import SELECTED
+from lab.seen import Seen, look
+from lab.workloads import Workload
+from lightkube import Client
+from lightkube.resources.core_v1 import Namespace
+
+WORKLOADS = (
+    Workload("an-mpijob-succeeds", mpijobs.mpi_job(), "Succeeded", (0,)),
+    Workload("an-mpijob-fails", mpijobs.mpi_job(f"{mpijobs.LAUNCH}; exit 3"), "Failed", (3,)),
+)
+# Measured beside other work on 2 cores: 40 s at most.
+SOON = 400
+
+
+@pytest.fixture(scope="module")
+def client(cluster: lab.Cluster, istio: lab.istio.Istio) -> Iterator[Client]:
+    """An administrator of a cluster with the MPI operator."""
+    mpijobs.install(cluster)
+    with cluster.client() as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def ends(client: Client, namespaces: tuple[str, str, str]) -> Mapping[str, tuple[Seen, Seen]]:
+    """Each MPIJob at its end, without sidecars and beside them."""
+    plain, meshed, alone = namespaces
+    for workload in WORKLOADS:
+        for namespace in (plain, meshed):
+            client.create(workload.in_namespace(namespace))
+    client.create(WORKLOADS[0].in_namespace(alone))
+
+    def seen() -> dict[str, tuple[Seen, Seen]]:
+        found = {w.name: (look(client, w, plain), look(client, w, meshed)) for w in WORKLOADS}
+        return found if all(each.over for pair in found.values() for each in pair) else {}
+
+    return lab.until(seen, timeout=SOON, what="all of them to end")
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
+def test_nobody_can_tell_from_its_end_that_an_mpijob_had_sidecars(
+    ends: Mapping[str, tuple[Seen, Seen]], workload: Workload
+) -> None:
+    """T1 T6 T7 T20: its workers are deleted, and the proxy of its launcher ended with 0."""
+    without, beside = ends[workload.name]
+
+    assert outcome.describes(workload, without.outcome), without.outcome
+    assert beside.outcome == without.outcome
+    assert [(p.exit_code, p.restarts) for p in outcome.proxies(beside.pods)] == [(0, 0)]
+
+
+def test_an_mpijob_keeps_its_workers_beside_sidecars_until_istio_aux_frees_the_launcher(
+    client: Client, namespaces: tuple[str, str, str], ends: Mapping[str, tuple[Seen, Seen]]
+) -> None:
+    """T5 T26: the launcher ended long ago, and the workers wait for the operator."""
+    [workload, *_], alone = WORKLOADS, namespaces[2]
+
+    def launched() -> Seen | None:
+        seen = look(client, workload, alone)
+        return seen if outcome.codes(seen.outcome) == (0,) else None
+
+    hanging = lab.until(launched, timeout=SOON, what="the launcher to end")
+    assert not hanging.over
+    assert [pod["status"]["phase"] for pod in hanging.pods] == ["Running"] * 3
+
+    client.patch(Namespace, alone, {"metadata": {"labels": SELECTED}})
+    freed = lab.until(
+        lambda: seen if (seen := look(client, workload, alone)).over else None,
+        timeout=SOON,
+        what="it to complete",
+    )
+
+    assert freed.outcome == ends[workload.name][0].outcome
