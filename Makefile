@@ -6,13 +6,18 @@ TOX = .venv/bin/tox run --quiet
 # Two at a time, each shown when it ends; the node tier is the longest, so it is the first.
 SIDE_BY_SIDE = .venv/bin/tox run-parallel --quiet --parallel 2 --parallel-no-spinner
 
-.PHONY: demo picture test lab lab-down format pack clean
+# What the cluster tier needs of another Kubernetes.
+OLDEST = kube-apiserver kube-controller-manager kubelet-spdy
+
+.PHONY: demo picture test matrix lab lab-down format pack clean
 demo: .venv/ready          ## watch a TFJob hang beside Istio's sidecar, then complete
 	@$(TOX) -e demo
+matrix: .venv/ready        ## the tests on every version of Kubernetes and Python that is looked after; hours (ROWS="1.32/cluster" for some)
+	@.venv/bin/python tests/matrix.py $(ROWS)
 picture: .venv/ready       ## run the demo and keep its timeline as the picture of the README (root)
 	@$(TOX) -e demo -- --picture docs/timeline.svg
 test: .venv/ready          ## lint, types, unit, cluster and node tiers
-	@rm -rf test-results; $(TOX) -e lab -- build || exit; $(SIDE_BY_SIDE) -e node,cluster,unit,lint,static,integration-collect; s=$$?; \
+	@rm -rf test-results; $(TOX) -e lab -- build || exit; LAB_KUBERNETES=1.32 $(TOX) -e lab -- build $(OLDEST) || exit; $(SIDE_BY_SIDE) -e node,cluster,unit,cluster-1.32,lint,static,integration-collect; s=$$?; \
 	.venv/bin/python tests/summary.py test-results; exit $$s
 lab: .venv/ready           ## leave a cluster running and print its kubeconfig
 	@$(TOX) -e lab -- up --level node

@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from lab import versions
 from lab.kubelet import Misbehaviour
 
 # Pebble's backoff-delay in the charm's layer, doubled at each death. Its limit is 10 s there, with
@@ -99,6 +100,8 @@ KINDS: dict[str, Callable[[random.Random], Kind]] = {
     "crash loop": lambda _: ({"restart_policy": "OnFailure"}, (1, 1), None),
     "runs on": lambda _: ({}, (), None),
 }
+if not versions.CONTAINER_RESTARTS.there:
+    del KINDS["restart rule"]
 UNTOUCHABLE = ("native", "crash loop", "runs on")
 WEIGHTS = {"succeeds": 5, "retries": 4, "two payloads": 4}
 

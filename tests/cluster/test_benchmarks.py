@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import lab
+from lab.versions import POLICY, WEBSOCKETS
 
 from benchmarks import admission, admission_report, report
 from benchmarks import quit as quitting
@@ -13,10 +14,12 @@ from benchmarks import quit as quitting
 CHECKOUT = Path(__file__).parents[2]
 
 
+@WEBSOCKETS.needed
 def test_the_quit_benchmark_measures_and_keeps_table_numbers_and_plot(
     cluster: lab.Cluster, tmp_path: Path
 ):
-    """With a few pods, also for another checkout: every proxy is told, once."""
+    """With a few pods, also for another checkout: every proxy is told, once. Their node speaks no
+    SPDY."""
     measured = quitting.measure(cluster, quitting.QUICK, alone=False, before=CHECKOUT)
     report.write(measured, tmp_path)
 
@@ -31,6 +34,7 @@ def test_the_quit_benchmark_measures_and_keeps_table_numbers_and_plot(
     assert all(verdict["measured"] for verdict in numbers["verdicts"])
 
 
+@POLICY.needed
 def test_the_admission_benchmark_measures_and_keeps_table_numbers_and_plot(
     cluster: lab.Cluster, tmp_path: Path
 ):

@@ -15,6 +15,7 @@ from lab.kubelet import ScriptedKubelet
 from lab.meshed import annotations_of
 from lab.scene import Scene
 from lab.served import stage
+from lab.versions import NATIVE
 from lab.workload import Workload
 from lightkube.resources.core_v1 import Namespace, Pod
 
@@ -76,6 +77,7 @@ def test_hooks_of_the_mesh_stay_and_the_log_says_that_hold_has_no_effect(
     assert "hold has no effect" in reviews[-1]["reason"]
 
 
+@NATIVE.needed
 def test_a_pod_that_istio_makes_native_does_not_say_that_it_started_with_hold(
     pods: dict[str, Pod],
 ):

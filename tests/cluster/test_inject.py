@@ -19,6 +19,7 @@ from lab import creation, meshed, ports
 from lab.creation import Creation
 from lab.fixtures import await_account
 from lab.inject_cases import CASES, MODELS, Case, model
+from lab.versions import POLICY
 from lab.workload import Workload
 from lightkube.codecs import AnyResource, from_dict
 from lightkube.models.meta_v1 import ObjectMeta
@@ -30,7 +31,10 @@ import manifests
 from config import Applications
 
 Mode = Literal["webhook", "policy"]
-MODES: tuple[Mode, ...] = ("webhook", "policy")
+MODES: tuple[Mode, ...] = ("webhook", "policy") if POLICY.there else ("webhook",)
+EACH_MODE = pytest.mark.parametrize(
+    "mode", ["webhook", pytest.param("policy", marks=POLICY.needed)]
+)
 # Measured on 2 busy cores: in force after 1 s.
 IN_FORCE = 30.0
 PATIENT = '"timeoutSeconds": 30'
@@ -119,7 +123,7 @@ def created(cluster: lab.Cluster, in_force: list[AnyResource]) -> dict[tuple[str
     return dict(zip(what, made, strict=True))
 
 
-@pytest.mark.parametrize("mode", MODES)
+@EACH_MODE
 @pytest.mark.parametrize("case", CASES)
 def test_who_asks_for_a_sidecar_gets_it_where_istio_may(
     created: dict[tuple[str, str], Creation], mode: str, case: str
@@ -129,7 +133,7 @@ def test_who_asks_for_a_sidecar_gets_it_where_istio_may(
     assert (asks(pod), has_sidecar(pod)) == (CASES[case].asks, CASES[case].meshed)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@EACH_MODE
 @pytest.mark.parametrize("case", CASES)
 def test_who_gets_a_sidecar_so_starts_after_it(
     created: dict[tuple[str, str], Creation], mode: str, case: str
@@ -143,7 +147,7 @@ def test_who_gets_a_sidecar_so_starts_after_it(
         assert pod.spec.containers[0].name == lab.istio.PROXY
 
 
-@pytest.mark.parametrize("mode", MODES)
+@EACH_MODE
 def test_the_audit_log_says_what_was_done_and_why(
     cluster: lab.Cluster, created: dict[tuple[str, str], Creation], mode: str
 ):
@@ -155,7 +159,7 @@ def test_the_audit_log_says_what_was_done_and_why(
     assert not_done[reason] == f'annotation {INJECT}: "false"'
 
 
-@pytest.mark.parametrize("mode", MODES)
+@EACH_MODE
 def test_a_statefulset_is_not_touched_and_its_pods_get_a_sidecar(
     client: lightkube.Client, in_force: list[AnyResource], mode: str
 ):

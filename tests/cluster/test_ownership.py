@@ -19,9 +19,14 @@ import lab.istio
 import lightkube
 import pytest
 from lab import meshed, tools
+from lab.versions import POLICY
 from lightkube.codecs import from_dict
 from lightkube.generic_resource import create_global_resource
 from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.admissionregistration_v1 import (
+    MutatingAdmissionPolicy,
+    MutatingAdmissionPolicyBinding,
+)
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Namespace
@@ -35,6 +40,8 @@ import suspended
 APP = "istio-aux"
 # Measured on 2 busy cores: with a deleted model, everything is gone within 6 s.
 SOON = 300.0
+POLICIES = (MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding)
+OWNED = [kind for kind in of_charm.OWNED if POLICY.there or kind not in POLICIES]
 HOW_TO = Path(__file__).resolve().parents[2] / "docs/how-to/clean-up-by-hand.md"
 
 
@@ -59,7 +66,7 @@ def kinds(client: lightkube.Client, istio: lab.istio.Istio) -> Iterator[None]:
     name = DEFINITION["metadata"]["name"]
     client.apply(Definition.from_dict(DEFINITION), field_manager="lab")
     lab.until(
-        lambda: all(each in served(client) for each in of_charm.OWNED),
+        lambda: served(client) == OWNED,
         timeout=SOON,
         what="every kind to be served",
     )
@@ -84,7 +91,7 @@ def deserted(client: lightkube.Client, kinds: None) -> manifests.Values:
         name,
         namespace_selector={"matchLabels": {"looked-after-by": name}},
         failure_policy="Fail",
-        admission="policy",
+        admission="policy" if POLICY.there else "webhook",
         ambient=True,
         repairs=True,
         repairs_jobs=True,
@@ -123,7 +130,7 @@ def answer(client: lightkube.Client, namespace: str) -> str:
 def left(client: lightkube.Client, model: str) -> list[str]:
     """The objects that have the application's labels."""
     found: list[str] = []
-    for kind in of_charm.OWNED:
+    for kind in OWNED:
         owned = of_charm.owned(client, kind, manifests.labels(APP, model), model)
         assert isinstance(owned, list), owned
         found += [f"{kind.__name__} {each.metadata and each.metadata.name}" for each in owned]
@@ -139,9 +146,7 @@ def test_a_deleted_model_leaves_nothing_and_refuses_nothing(
     client: lightkube.Client, deserted: manifests.Values, refused: str, cascade: CascadeType
 ):
     """Juju deletes the Namespace in the foreground, kubectl in the background."""
-    assert len({each.partition(" ")[0] for each in left(client, deserted.model)}) == len(
-        of_charm.OWNED
-    )
+    assert len({each.partition(" ")[0] for each in left(client, deserted.model)}) == len(OWNED)
 
     client.delete(Namespace, deserted.model, cascade=cascade)
 
@@ -210,8 +215,10 @@ def suspended_job(namespace: str) -> dict[str, Any]:
 
 def follow(cluster: lab.Cluster, model: str, folder: Path) -> None:
     """Run the commands of the how-to in one shell, which ends at the first that fails."""
-    blocks = re.findall(r"^```sh\n(.*?)^```$", HOW_TO.read_text(), re.DOTALL | re.MULTILINE)
-    commands = "".join(blocks).replace("MODEL=my-model", f"MODEL={model}")
+    block = r"(?:On Kubernetes 1\.(\d+) or later:\n\n)?^```sh\n(.*?)^```$"
+    blocks = re.findall(block, HOW_TO.read_text(), re.DOTALL | re.MULTILINE)
+    fit = [commands for since, commands in blocks if not (since and tools.before(int(since)))]
+    commands = "".join(fit).replace("MODEL=my-model", f"MODEL={model}")
     assert model in commands
     programs = tools.path("kubectl").parent
     environment = {

@@ -16,6 +16,7 @@ from istio_aux.core.start import INJECT, STARTED_WITH
 from lab import meshed, served
 from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
+from lab.versions import POLICY
 from lab.workload import Workload
 from lightkube.resources.core_v1 import Namespace, Pod
 
@@ -30,7 +31,7 @@ CHOSEN = {"team": "b"}
 OTHERS: list[dict[str, str]] = [{}, {"team": "c"}, {"team": "a", "hands-off": ""}]
 
 
-@pytest.fixture(scope="module", params=["webhook", "policy"])
+@pytest.fixture(scope="module", params=["webhook", pytest.param("policy", marks=POLICY.needed)])
 def choosy(
     cluster: lab.Cluster,
     istio: lab.istio.Istio,

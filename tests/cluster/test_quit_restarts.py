@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from lab.scene import Scene
+from lab.versions import CONTAINER_RESTARTS, RESTART_ALL
 from lab.workload import Workload
 from lightkube.resources.core_v1 import Pod
 
-# Kubernetes takes the action from 1.35 on, and `RestartAllContainers` from 1.36 on.
 RESTART = {"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}
-RESTART_ALL = {**RESTART, "action": "RestartAllContainers"}
+ALL = {**RESTART, "action": "RestartAllContainers"}
 
 
+@CONTAINER_RESTARTS.needed
 def test_a_container_that_its_own_rule_restarts_is_not_finished(selected: Scene):
     """T12: the pod's policy is Never, and yet exit code 42 means again."""
     main = {"restartPolicy": "Never", "restartPolicyRules": [RESTART]}
@@ -28,6 +29,7 @@ def test_a_container_that_its_own_rule_restarts_is_not_finished(selected: Scene)
     assert selected.proxy_exit_code(pod) == 0
 
 
+@CONTAINER_RESTARTS.needed
 def test_a_container_that_its_own_policy_does_not_restart_is_finished(selected: Scene):
     """T12: the pod's policy OnFailure would start it again, its own does not."""
     pod = selected.start(
@@ -40,11 +42,12 @@ def test_a_container_that_its_own_policy_does_not_restart_is_finished(selected: 
     assert selected.proxy_exit_code(pod) == 0
 
 
+@RESTART_ALL.needed
 def test_a_rule_that_restarts_all_containers_leaves_none_finished(
     selected: Scene, workload: Workload
 ):
     """T12: neither quit nor lost, also while every container of the pod is terminated."""
-    main = {"restartPolicy": "Never", "restartPolicyRules": [RESTART_ALL]}
+    main = {"restartPolicy": "Never", "restartPolicyRules": [ALL]}
     pod = selected.start("worker", payload=("main", "upload"), more={"main": main})
     kubelet = selected.kubelet
 

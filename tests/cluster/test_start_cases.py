@@ -19,6 +19,7 @@ from lab import creation, start_cases
 from lab.creation import Creation
 from lab.fixtures import await_account
 from lab.start_cases import Case, Outcome, outcome
+from lab.versions import POLICY
 from lab.workload import Workload
 from lightkube.codecs import AnyResource, from_dict
 from lightkube.models.meta_v1 import ObjectMeta
@@ -30,7 +31,8 @@ import rules
 
 FORM: Final = "lab.test/form"
 # `unseen`: both, of which the API server has not seen the policy yet.
-FORMS = ("webhook", "policy", "both", "unseen")
+FORMS = ("webhook", "policy", "both", "unseen") if POLICY.there else ("webhook", "unseen")
+BY_POLICY, BOTH = (pytest.param(form, marks=POLICY.needed) for form in ("policy", "both"))
 # Those last that are awaited: the API server learns of objects in the order in which they are made.
 # To a policy it is the same whether native cannot be had or is not known (`test_manifests.py`).
 CASES = [case for case in start_cases.CASES if case.capability is not Capability.CLASSIC]
@@ -219,7 +221,7 @@ def await_in_force(cluster: lab.Cluster) -> None:
     )
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["webhook", BY_POLICY, BOTH, "unseen"])
 def test_pods_become_what_the_table_says(table: Table, form: str):
     """T32, T35. Where there is a policy only, it leaves alone what takes a webhook."""
     expected = {case.name: case.by_policy if form == "policy" else case.expected for case in CASES}
@@ -227,7 +229,7 @@ def test_pods_become_what_the_table_says(table: Table, form: str):
     assert table.outcomes(form) == expected
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["webhook", BY_POLICY, BOTH, "unseen"])
 def test_pods_that_need_the_policy_only_are_labelled_by_it(table: Table, form: str):
     """The webhook's selector leaves them out, so the API server need not evaluate conditions."""
     policy = form in {"policy", "both"}
@@ -241,7 +243,7 @@ def test_pods_that_need_the_policy_only_are_labelled_by_it(table: Table, form: s
     }
 
 
-@pytest.mark.parametrize("form", ["webhook", "both", "unseen"])
+@pytest.mark.parametrize("form", ["webhook", BOTH, "unseen"])
 def test_authors_are_told_what_the_table_says(table: Table, form: str):
     told = {case: text for case, text in table.warnings(form).items() if text}
 
@@ -249,6 +251,7 @@ def test_authors_are_told_what_the_table_says(table: Table, form: str):
     assert all(case.warns in told[case.name] for case in CASES if case.warns)
 
 
+@POLICY.needed
 def test_where_the_policy_is_enough_no_webhook_is_called(table: Table):
     assert table.called("both") == {
         case.name for case in CASES if case.left_to_webhook or case.warns

@@ -15,10 +15,12 @@ from lab import creation, meshed
 from lab.creation import Creation
 from lab.fixtures import await_account
 from lab.meshed import annotations_of
+from lab.versions import POLICY
 from lab.workload import Workload
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, Pod
 
+pytestmark = POLICY.needed
 CONFIG = "proxy.istio.io/config"
 LINE = "holdApplicationUntilProxyStarts: true"
 NATIVE_SIDECAR = "sidecar.istio.io/nativeSidecar"

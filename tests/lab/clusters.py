@@ -7,6 +7,7 @@ import contextlib
 import http.client
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -21,7 +22,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Service, ServiceAccount, ServiceAccountToken
 from lightkube.resources.discovery_v1 import EndpointSlice
 
-from lab import cache, control_plane, images, kubeconfig, node, sweep, tools
+from lab import cache, control_plane, egress, images, kubeconfig, node, sweep, tools
 from lab.certificates import KeyPair, signed_token
 from lab.processes import Process, Tree
 from lab.waiting import ending, until
@@ -31,6 +32,8 @@ Level = Literal["api", "node"]
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager")
 # Measured on 2 cores: /readyz after 3 to 5 s, the default ServiceAccount after 10 s.
 START = 100
+# For the lab's own programs.
+PYTHON = {"PYTHONPATH": str(Path(__file__).parents[1])}
 
 
 @contextlib.contextmanager
@@ -117,7 +120,9 @@ class Cluster:
         at, files, programs = self._endpoints, self._files, self._programs
         self.spawn("etcd", control_plane.etcd(programs["etcd"], self.state, at))
         server, manager = "kube-apiserver", "kube-controller-manager"
-        self.spawn(server, control_plane.kube_apiserver(programs[server], at, files, self.audit))
+        way = self._egress() if tools.before(34) else None
+        arguments = control_plane.kube_apiserver(programs[server], at, files, self.audit, way)
+        self.spawn(server, arguments)
         if self.level == "node":
             node.start_runtime(self, self.tree)
             self.load(images.pause())
@@ -148,6 +153,13 @@ class Cluster:
         new = self.state / "record.new"
         new.write_text(json.dumps(record))
         new.rename(self.state / "record.json")
+
+    def _egress(self) -> Path:
+        """Start the stand-in for kube-proxy, and return the API server's file about it."""
+        at, admin = self.state / "egress", self._files.admin
+        argv = [sys.executable, "-m", "lab.egress", at, self.server, self.ca]
+        self.spawn("egress", [*argv, admin.certificate, admin.key], env=PYTHON)
+        return egress.configuration(self.state, at)
 
     def await_api(self, timeout: float = START) -> None:
         """Return when the API server is ready.

@@ -90,9 +90,20 @@ def etcd(program: Path, state: Path, endpoints: Endpoints) -> list[str]:
 
 
 def kube_apiserver(
-    program: Path, endpoints: Endpoints, files: Credentials, audit: Path
+    program: Path,
+    endpoints: Endpoints,
+    files: Credentials,
+    audit: Path,
+    egress: Path | None = None,
 ) -> list[str]:
-    """The command line of the API server, which writes its audit log to `audit`."""
+    """The command line of the API server, which writes its audit log to `audit`.
+
+    With the configuration `egress` it connects to the addresses of Services, not to endpoints.
+    """
+    # There is no kube-proxy.
+    services = (
+        f"--egress-selector-config-file={egress}" if egress else "--enable-aggregator-routing=true"
+    )
     return [
         str(program),
         f"--etcd-servers=http://127.0.0.1:{endpoints.etcd}",
@@ -121,8 +132,7 @@ def kube_apiserver(
         "--enable-admission-plugins=NodeRestriction",
         "--anonymous-auth=false",
         "--allow-privileged=true",
-        # Webhook Services are reached by their endpoints: there is no kube-proxy.
-        "--enable-aggregator-routing=true",
+        services,
         "--shutdown-delay-duration=0s",
         f"--audit-policy-file={Path(__file__).with_name('audit-policy.yaml')}",
         f"--audit-log-path={audit}",

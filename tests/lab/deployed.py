@@ -27,11 +27,14 @@ import lab.istio
 import lab.juju
 import lab.pack
 from lab import images
+from lab.versions import POLICY
 
 ROOT = Path(__file__).resolve().parents[2]
 # The labels of a namespace that Istio injects and the charm looks after.
 SELECTED = {"io.datastrophic/istio-aux": "enabled", "istio-injection": "enabled"}
 REQUESTED = "requested"
+POLICIES = (MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding) if POLICY.there else ()
+"""The kinds of admission by policy, where they are served."""
 # Measured: Istio and the charm know of a new namespace within 1 s, 10 s on busy cores.
 SOON = 100
 
@@ -97,8 +100,7 @@ def await_selected(
 def owned(client: Client, app: lab.juju.App) -> set[str]:
     """Kind of every cluster-wide object that the application's charm made."""
     kinds = (
-        MutatingAdmissionPolicy,
-        MutatingAdmissionPolicyBinding,
+        *POLICIES,
         MutatingWebhookConfiguration,
         ClusterRole,
         ClusterRoleBinding,

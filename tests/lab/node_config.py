@@ -51,6 +51,8 @@ def kubelet(name: str, logs: Path, files: control_plane.Credentials) -> str:
         "syncFrequency": "5s",
         # The least that the kubelet allows; a container's second restart would wait 10 s otherwise.
         "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},
+        # On by default since 1.35.
+        "featureGates": {"KubeletCrashLoopBackOffMax": True},
     }
     return json.dumps(configuration, indent=2)
 

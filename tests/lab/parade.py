@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lab.versions import CONTAINER_RESTARTS, RESTART_ALL
 from lab.workloads import (
     RETRY,
     TALK,
@@ -146,6 +147,7 @@ RESTART_RULES = (
         "Complete",
         (0,),
         restarts=1,
+        needs=CONTAINER_RESTARTS,
     ),
     Workload(
         "a-container-restarts-on-failure-in-a-pod-that-never-does",
@@ -153,12 +155,14 @@ RESTART_RULES = (
         "Complete",
         (0,),
         restarts=1,
+        needs=CONTAINER_RESTARTS,
     ),
     Workload(
         "a-container-never-restarts-in-a-pod-that-does",
         pod(container(FAIL, restartPolicy="Never"), restart="OnFailure"),
         "Failed",
         (3,),
+        needs=CONTAINER_RESTARTS,
     ),
     Workload(
         "all-containers-restart-by-the-rule-of-one",
@@ -174,6 +178,7 @@ RESTART_RULES = (
         (0, 0),
         restarts=2,
         everything_restarts=True,
+        needs=RESTART_ALL,
     ),
 )
 

@@ -47,18 +47,43 @@ class Program:
     lost: LostLink | None = None
 
 
-KUBERNETES = HERE / "tools/kubernetes-1.36"
+NEWEST = "1.36"
+MINOR = os.environ.get("LAB_KUBERNETES") or NEWEST
+"""The Kubernetes of the lab's clusters, as major.minor: one of the folders in `tools`."""
 
 
-def _kubernetes(name: str, seconds: int) -> Program:
-    pinned = re.search(
-        r"k8s\.io/kubernetes (v(\d+)\.(\d+)\.\d+)", (KUBERNETES / "go.mod").read_text()
-    )
+def _pinned(folder: Path) -> re.Match[str]:
+    """The version that a folder pins, as `v1.36.3`, and its major and minor."""
+    try:
+        pins = (folder / "go.mod").read_text()
+    except FileNotFoundError:
+        there = ", ".join(sorted(found.name.rpartition("-")[2] for found in _folders()))
+        raise BuildError(f"LAB_KUBERNETES={MINOR}: expected one of {there}") from None
+    pinned = re.search(r"k8s\.io/kubernetes (v(\d+)\.(\d+)\.\d+)", pins)
     assert pinned
+    return pinned
+
+
+def _folders() -> Iterable[Path]:
+    return (HERE / "tools").glob("kubernetes-*")
+
+
+NEWEST_KUBERNETES = HERE / f"tools/kubernetes-{NEWEST}"
+KUBERNETES = HERE / f"tools/kubernetes-{MINOR}"
+VERSION = _pinned(KUBERNETES)[1]
+"""The version of API server and kubelet, such as `v1.36.3`."""
+
+
+def before(minor: int) -> bool:
+    """Whether the lab's Kubernetes is older than 1.`minor`."""
+    return int(_pinned(KUBERNETES)[3]) < minor
+
+
+def _kubernetes(name: str, seconds: int, folder: Path = KUBERNETES) -> Program:
     # Istio and kubectl read the version of API server and kubelet; a release build sets it so.
-    values = zip(("Version", "Major", "Minor"), pinned.groups(), strict=True)
+    values = zip(("Version", "Major", "Minor"), _pinned(folder).groups(), strict=True)
     sets = " ".join(f"-X k8s.io/component-base/version.git{k}={value}" for k, value in values)
-    return Program(name, KUBERNETES, f"k8s.io/kubernetes/cmd/{name}", seconds, f"-s -w {sets}")
+    return Program(name, folder, f"k8s.io/kubernetes/cmd/{name}", seconds, f"-s -w {sets}")
 
 
 ARGO = "github.com/argoproj/argo-workflows/v3"
@@ -70,16 +95,17 @@ _ARGO_LINK = LostLink(ARGO, "workflow/executor/os-specific/signal_linux.go", "si
 PROGRAMS = {
     program.name: program
     for program in (
-        Program("etcd", KUBERNETES, "go.etcd.io/etcd/server/v3", 45),
+        Program("etcd", NEWEST_KUBERNETES, "go.etcd.io/etcd/server/v3", 45),
         _kubernetes("kube-apiserver", 180),
         _kubernetes("kube-controller-manager", 50),
         _kubernetes("kube-scheduler", 5),
         _kubernetes("kubelet", 20),
-        _kubernetes("kubectl", 20),
+        _kubernetes("kubectl", 20, NEWEST_KUBERNETES),
         Program("oracle-1.36", ORACLE / "1.36", ".", 15),
         Program("oracle-1.34", ORACLE / "1.34", ".", 240, on_demand=True),
         Program("oracle-1.32", ORACLE / "1.32", ".", 240, on_demand=True),
         Program("pebble", HERE / "tools/pebble", "github.com/canonical/pebble/cmd/pebble", 10),
+        Program("kubelet-spdy", HERE / "kubelet/spdy", ".", 20, on_demand=True),
         Program("pilot-agent", HERE / "istio/proxy", ".", 5),
         Program("bench-kubelet", BENCHMARKS / "kubelet", ".", 5),
         Program("bench-load", BENCHMARKS / "webhooks", "./load", 5),

@@ -13,6 +13,7 @@ from typing import Any
 from lightkube.generic_resource import GenericNamespacedResource, create_api_info
 
 from lab import argo, images, jobsets, mpijobs, trainer
+from lab.versions import Difference
 
 
 class Pod(GenericNamespacedResource):
@@ -61,6 +62,7 @@ class Workload:
         codes: the last exit codes of its payload containers, sorted, over the pods it leaves.
         restarts: how often a payload container started again, over the pods it leaves.
         everything_restarts: whether a restart is one of all containers, so of the proxy as well.
+        needs: what Kubernetes must have for it.
     """
 
     name: str
@@ -69,6 +71,7 @@ class Workload:
     codes: tuple[int, ...]
     restarts: int = 0
     everything_restarts: bool = False
+    needs: Difference | None = None
 
     @property
     def kind(self) -> str:

@@ -11,15 +11,12 @@ import lab
 import lab.istio
 import lab.juju
 import pytest
-from lab.deployed import has_webhook, owned, serving
+from lab.deployed import POLICIES, has_webhook, owned, serving
 from lab.juju.container import Container
 from lab.juju.unit import Unit
 from lightkube import Client
 from lightkube.models.authentication_v1 import TokenReviewSpec
-from lightkube.resources.admissionregistration_v1 import (
-    MutatingAdmissionPolicy,
-    MutatingWebhookConfiguration,
-)
+from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
 from lightkube.resources.authentication_v1 import TokenReview
 from lightkube.resources.rbac_authorization_v1 import ClusterRole
 
@@ -44,8 +41,7 @@ def test_it_owns_a_webhook_a_role_and_policies_with_their_bindings(
     client: Client, istio_aux: lab.juju.App
 ) -> None:
     assert owned(client, istio_aux) == {
-        "MutatingAdmissionPolicy",
-        "MutatingAdmissionPolicyBinding",
+        *(kind.__name__ for kind in POLICIES),
         "MutatingWebhookConfiguration",
         "ClusterRole",
         "ClusterRoleBinding",
@@ -130,7 +126,7 @@ def test_a_repeated_event_changes_nothing(client: Client, istio_aux: lab.juju.Ap
     name = f"istio-aux-{istio_aux.model.name}-{istio_aux.name}"
 
     def versions() -> list[str | None]:
-        kinds = (MutatingWebhookConfiguration, MutatingAdmissionPolicy)
+        kinds = (MutatingWebhookConfiguration, *POLICIES[:1])
         found = [client.get(kind, name).metadata for kind in kinds]
         return [metadata and metadata.resourceVersion for metadata in found]
 

@@ -13,7 +13,7 @@ import lab
 import lab.istio
 import lab.juju
 import pytest
-from lab import creation, meshed
+from lab import creation, meshed, versions
 from lab.creation import Creation
 from lab.deployed import owned
 from lab.fixtures import await_account
@@ -59,6 +59,7 @@ def selected(cluster: lab.Cluster, client: Client, istio_aux: lab.juju.App) -> I
     client.delete(Namespace, name)
 
 
+@versions.POLICY.needed
 def test_pods_get_their_start_while_the_workload_is_stopped(
     cluster: lab.Cluster, istio_aux: lab.juju.App, selected: str
 ) -> None:
@@ -110,11 +111,13 @@ def turns(cluster: lab.Cluster, client: Client, istio_aux: lab.juju.App, selecte
     return Turns(stream.creations, owned_by_webhook, owned(client, istio_aux))
 
 
+@versions.POLICY.needed
 def test_the_policy_goes_where_the_webhook_is_asked_for_and_is_back_without(turns: Turns) -> None:
     assert not turns.owned_by_webhook & POLICY
     assert turns.owned_by_policy >= POLICY
 
 
+@versions.POLICY.needed
 def test_no_pod_is_made_unchanged_while_webhook_and_policy_take_turns(turns: Turns) -> None:
     """T37: nor is one refused."""
     assert {started_with(made) for made in turns.made} == {"hold"}

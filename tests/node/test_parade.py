@@ -30,6 +30,7 @@ REQUEST, QUIT = ("pilot-agent", "request"), ("POST", "quitquitquit")
 RUNS = 2
 # All but the Job whose controller deletes the pod that has used up its tries.
 LEAVING_PODS = [workload for workload in PARADE if workload.codes]
+STARTED = [workload for workload in PARADE if not workload.needs or workload.needs.there]
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def parade(
     """All workloads without a sidecar and beside one, started at once and seen to their ends."""
     plain, meshed, native = namespaces
     with witness(cluster) as seen:
-        for workload in PARADE:
+        for workload in STARTED:
             beside = native if workload in NATIVE_SIDECARS else meshed
             for namespace in (plain, beside):
                 client.create(workload.in_namespace(namespace))
@@ -120,7 +121,7 @@ def await_ends(client: Client, namespaces: Sequence[tuple[str, ...]]) -> list[Pl
     going, since = set[tuple[tuple[str, ...], str]](), time.monotonic()
     while True:
         places = [look(client, names) for names in namespaces]
-        now = {(p.namespaces, w.name) for w in PARADE for p in places if not p.over(w)}
+        now = {(p.namespaces, w.name) for w in STARTED for p in places if not p.over(w)}
         if now != going:
             going, since = now, time.monotonic()
         if not going or time.monotonic() > since + QUIET:
@@ -130,7 +131,7 @@ def await_ends(client: Client, namespaces: Sequence[tuple[str, ...]]) -> list[Pl
 
 
 def look(client: Client, names: tuple[str, ...]) -> Place:
-    kinds = {kind: RESOURCES[kind] for kind in {w.kind for w in PARADE} - {"CronJob"}}
+    kinds = {kind: RESOURCES[kind] for kind in {w.kind for w in STARTED} - {"CronJob"}}
     return Place(
         names,
         {
@@ -140,7 +141,14 @@ def look(client: Client, names: tuple[str, ...]) -> Place:
     )
 
 
-@pytest.mark.parametrize("workload", PARADE, ids=lambda workload: workload.name)
+def each(workloads: Sequence[Workload]) -> pytest.MarkDecorator:
+    params = [
+        pytest.param(w, marks=w.needs.needed if w.needs else (), id=w.name) for w in workloads
+    ]
+    return pytest.mark.parametrize("workload", params)
+
+
+@each(PARADE)
 def test_nobody_can_tell_from_its_end_that_it_had_a_sidecar(
     parade: Parade, workload: Workload
 ) -> None:
@@ -151,7 +159,7 @@ def test_nobody_can_tell_from_its_end_that_it_had_a_sidecar(
     assert beside == without
 
 
-@pytest.mark.parametrize("workload", LEAVING_PODS, ids=lambda workload: workload.name)
+@each(LEAVING_PODS)
 def test_every_proxy_ended_with_0_in_its_first_run(parade: Parade, workload: Workload) -> None:
     """T20: the proxy never fails, and never starts again unless the whole pod does."""
     pods = parade.meshed.pods(workload)
@@ -191,7 +199,7 @@ def test_a_proxy_is_told_to_quit_where_its_agent_listens(
 
 def test_every_classic_proxy_is_told_to_quit_and_nothing_else_is_done(parade: Parade) -> None:
     """T20: by the account of the workload, in the container of the proxy."""
-    classic = [w for w in PARADE if w not in NATIVE_SIDECARS]
+    classic = [w for w in STARTED if w not in NATIVE_SIDECARS]
     pods = {pod.metadata.name for w in classic for pod in parade.meshed.pods(w)}
 
     assert pods <= {seen.pod for seen in parade.connections}

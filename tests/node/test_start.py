@@ -20,6 +20,7 @@ from lab import served, workloads
 from lab.deployed import REQUESTED
 from lab.fixtures import await_account
 from lab.meshed import PROXY
+from lab.versions import POLICY
 from lab.workload import Workload
 from lab.workloads import TALK, container
 from lightkube import ApiError, Client
@@ -44,7 +45,7 @@ INJECTED = {"istio.io/rev": REQUESTED}
 PLACES = {
     "unselected": INJECTED,
     "webhook": {**INJECTED, "lab.test/start-webhook": "yes"},
-    "policy": {**INJECTED, "lab.test/start-policy": "yes"},
+    **({"policy": {**INJECTED, "lab.test/start-policy": "yes"}} if POLICY.there else {}),
     "native": {**INJECTED, "lab.test/start-native": "yes"},
     # Here Istio is another one, which the API server calls before us.
     "late": {"istio.io/rev": "asm", "lab.test/start-webhook": "yes"},
@@ -82,7 +83,7 @@ UNORDERED = (
     Case("start-is-off", "native", annotations={START: "off"}),
 )
 HELD_WITH_INIT = Case("held-with-an-init-container", "late", "hold", more=INIT)
-TALKING = (*ORDERED, *UNORDERED, HELD_WITH_INIT)
+TALKING = [case for case in (*ORDERED, *UNORDERED, HELD_WITH_INIT) if case.place in PLACES]
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +103,8 @@ def admission(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) ->
         return Workload(cluster, folder / name, name=name, model="start", selector=selector, **more)
 
     webhook, native = workload("webhook"), workload("native", "native")
-    policy = workload("policy", admission="policy")
-    for each in (webhook, native, policy):
+    policy = [workload("policy", admission="policy")] if POLICY.there else []
+    for each in (webhook, native, *policy):
         each.deploy()
     for each in (webhook, native):
         each.start()
@@ -116,10 +117,10 @@ def admission(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) ->
     )
     for each in (webhook, native):
         each.await_ready()
-    for each in (webhook, native, policy):
+    for each in (webhook, native, *policy):
         each.publish()
     yield
-    for each in (webhook, native, policy):
+    for each in (webhook, native, *policy):
         each.withdraw()
         served.end(each)
     vendors.remove()
@@ -204,7 +205,13 @@ def await_ready(client: Client, pod: Any) -> int:
     return int(ready)
 
 
-@pytest.mark.parametrize("case", ORDERED, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=() if case.place in PLACES else POLICY.needed, id=case.name)
+        for case in ORDERED
+    ],
+)
 def test_a_payload_starts_after_its_proxy_is_ready_and_has_a_network_at_once(
     client: Client, pods: Mapping[str, Any], case: Case
 ) -> None:

@@ -6,9 +6,9 @@ pilot-agent's answers in ``istio-proxy``, native sidecars that end after the pay
 step of a deletion.
 
 It does not: run anything, pull or probe, restart a container unasked, evict, honour resources,
-volumes or hooks, speak SPDY (so: API servers of 1.36 and later), or authorise its callers, who
-need a certificate of the cluster's authority. Pods are bound to it by an administrator: there is no
-scheduler.
+volumes or hooks, speak SPDY (before 1.36 a front does, `spdy/main.go`), or authorise its callers,
+who need a certificate of the cluster's authority. Pods are bound to it by an administrator: there
+is no scheduler.
 """
 
 from lab.kubelet.behaviour import Misbehaviour, Via

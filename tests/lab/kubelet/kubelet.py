@@ -16,6 +16,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod
 
 import lab
+from lab import ports, tools
 from lab.kubelet import node, server
 from lab.kubelet.api import Api
 from lab.kubelet.behaviour import MISBEHAVIOURS, Behaviour, Misbehaviour, Via
@@ -237,10 +238,30 @@ class ScriptedKubelet:
             tls = self._tls(ssl.Purpose.CLIENT_AUTH)
             runner, port = await server.serve(server.application(self), tls)
             try:
+                if tools.before(36):
+                    port = await asyncio.to_thread(self._speak_spdy, port)
                 await node.register(api, self._name, port)
                 await self._live(api)
             finally:
                 await server.stop(runner)
+
+    def _speak_spdy(self, behind: int) -> int:
+        """Start the front that API servers before 1.36 need, and return its port."""
+        port, host = ports.reserve(), "127.0.0.1"
+        name = f"kubelet-{self._name}-spdy"
+        front = self._cluster.spawn(
+            name,
+            [
+                tools.path("kubelet-spdy"),
+                *("-listen", f"{host}:{port}"),
+                *("-kubelet", f"{host}:{behind}"),
+                *("-ca", self._cluster.ca),
+                *("-certificate", self._pair.certificate),
+                *("-key", self._pair.key),
+            ],
+        )
+        ports.await_listener(front, host, port, timeout=PATIENCE)
+        return port
 
     def _tls(self, purpose: ssl.Purpose) -> ssl.SSLContext:
         """The node's certificate, for its server as for its client, and trust in the cluster's."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import datetime
 
+from lab import tools
 from lab.kubelet.api import MERGE, Api, Object, RefusedError
 from lab.kubelet.containers import now
 
-VERSION = "v1.36.3"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 # The kubelet renews every 10 s and the node controller gives up after 50 s; half of the former
 # leaves room for an API server that is restarted in a test.
@@ -78,13 +78,13 @@ def _status(name: str, port: int) -> Object:
             for kind, status in {**healthy, "Ready": "True"}.items()
         ],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
-        "declaredFeatures": FEATURES,
+        **({} if tools.before(36) else {"declaredFeatures": FEATURES}),
         "nodeInfo": {
             **dict.fromkeys(scripted, "scripted"),
             "architecture": "amd64",
             "containerRuntimeVersion": "scripted://1",
             "kubeProxyVersion": "",
-            "kubeletVersion": VERSION,
+            "kubeletVersion": tools.VERSION,
             "operatingSystem": "linux",
         },
     }

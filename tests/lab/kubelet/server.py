@@ -4,7 +4,7 @@ The frames are those of Kubernetes 1.36: exec first sends an empty message on it
 channel, then output, then a ``v1.Status`` on channel 3, and closes with 1000; port-forward first
 sends the port as two little-endian bytes on both channels. Only WebSocket is spoken, never SPDY: an
 API server of 1.36 passes WebSockets through to a node that declares the feature
-``ExtendWebSocketsToKubelet``.
+``ExtendWebSocketsToKubelet``, and older ones have a front that speaks SPDY (`spdy/main.go`).
 """
 
 from __future__ import annotations

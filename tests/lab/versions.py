@@ -1,0 +1,73 @@
+"""What Kubernetes before the lab's newest one lacks, and what is true of the product there.
+
+A test that cannot run on an older one has the mark of its difference, whose reason says what
+happens instead. `make matrix` makes a table of them; `cluster/test_versions.py` asks an API server.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from lab import tools
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Something that Kubernetes has from 1.`since` on.
+
+    Attributes:
+        what: is lacking before.
+        instead: what the product does there, or what happens.
+        shown: the test that shows it.
+    """
+
+    what: str
+    since: int
+    instead: str
+    shown: str
+
+    @property
+    def there(self) -> bool:
+        """Whether the lab's Kubernetes has it."""
+        return not tools.before(self.since)
+
+    @property
+    def needed(self) -> pytest.MarkDecorator:
+        """The mark of a test that takes it."""
+        reason = f"{tools.VERSION}: no {self.what}: {self.instead} ({self.shown})"
+        return pytest.mark.skipif(not self.there, reason=reason)
+
+
+NATIVE = Difference(
+    "native sidecar by default (Istio wants kubelets of 1.33)",
+    33,
+    "sidecars are classic unless asked for otherwise, so pods are held, or ask",
+    "cluster/test_native.py",
+)
+CONTAINER_RESTARTS = Difference(
+    "restart policy and restart rules of a single container",
+    35,
+    "1.34 drops them unless its gate ContainerRestartRules is on, others refuse the pod",
+    "cluster/test_versions.py, oracle/",
+)
+POLICY = Difference(
+    "MutatingAdmissionPolicy v1",
+    36,
+    "`admission: auto` is `webhook`, and `policy` is refused with a status that names the version",
+    "cluster/test_start_cases.py [webhook], unit/charm/",
+)
+RESTART_ALL = Difference(
+    "restart of all containers by a rule",
+    36,
+    "the API server refuses the pod, or drops the rule",
+    "cluster/test_versions.py, oracle/",
+)
+WEBSOCKETS = Difference(
+    "WebSocket from the API server to the kubelet",
+    36,
+    "the API server translates exec into SPDY; quitting is the same",
+    "cluster/test_quit.py, cluster/test_kubelet.py",
+)
+DIFFERENCES = (NATIVE, CONTAINER_RESTARTS, POLICY, RESTART_ALL, WEBSOCKETS)

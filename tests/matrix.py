@@ -1,0 +1,143 @@
+"""The tests on the versions of Kubernetes and Python that people run, and a table of how that went.
+
+    python tests/matrix.py [ROW ...]
+
+What goes in: rows such as `1.32/cluster` or `python3.13/unit`; without any, all of them. What comes
+out: `docs/reference/versions.md` and its numbers in `benchmarks/results/matrix.json`, where rows
+that do not run now stay as they were. Exits with 1 if a test failed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import summary
+
+ROOT = Path(__file__).resolve().parents[1]
+NUMBERS = ROOT / "benchmarks/results/matrix.json"
+TABLE = ROOT / "docs/reference/versions.md"
+BEGIN, END = "<!-- made by `make matrix` -->", "<!-- end -->"
+RUNS = """| Kubernetes | Python | tier | passed | failed | left out | time | day |
+|---|---|---|--:|--:|--:|--:|---|"""
+DIFFERENCES = """| why tests were left out | how many |
+|---|---|"""
+NEWEST = "1.36"
+ROWS = (
+    *(f"{minor}/cluster" for minor in ("1.32", "1.33", "1.34", NEWEST)),
+    *(f"{minor}/node" for minor in ("1.32", NEWEST)),
+    *(f"python3.{minor}/{tier}" for minor in (11, 12, 13) for tier in ("unit", "cluster")),
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """How the tests of a row went.
+
+    Attributes:
+        kubernetes: its version.
+        python: its version.
+        day: of the run, as 2026-11-23.
+        seconds: from the first test to the last.
+        lacking: how many tests were left out, by the reason.
+    """
+
+    kubernetes: str
+    python: str
+    day: str
+    passed: int
+    failed: int
+    seconds: int
+    lacking: Mapping[str, int]
+
+
+def main(rows: list[str]) -> int:
+    """Run rows, keep their numbers, write the table; returns the exit status."""
+    if unknown := set(rows) - set(ROWS):
+        print(f"{min(unknown)}: no such row; there are {', '.join(ROWS)}", file=sys.stderr)
+        return 2
+    known = json.loads(NUMBERS.read_text()) if NUMBERS.exists() else {}
+    failed = 0
+    for row in rows or ROWS:
+        result = run(row)
+        failed += result.failed
+        known[row] = asdict(result)
+        NUMBERS.write_text(json.dumps({r: known[r] for r in ROWS if r in known}, indent=2) + "\n")
+        TABLE.write_text(written(TABLE.read_text(), known))
+        print(f"{row}: {result.passed} passed, {result.failed} failed in {result.seconds} s")
+    return 1 if failed else 0
+
+
+def run(row: str) -> Result:
+    """Run the tests of a row in an environment of tox of its own."""
+    version, tier = row.split("/")
+    python = version if version.startswith("python") else f"python3.{sys.version_info.minor}"
+    kubernetes = NEWEST if version == python else version
+    report = ROOT / "test-results/matrix" / f"{row.replace('/', '-')}.xml"
+    report.unlink(missing_ok=True)
+    tox = [str(ROOT / ".venv/bin/tox"), "run", "--quiet", "-e", tier]
+    if version == python:
+        tox += ["--workdir", str(ROOT / ".tox" / python), "-x", f"testenv.base_python={python}"]
+    subprocess.run(
+        [*tox, "--", f"--junit-xml={report}"],
+        env={**os.environ, "LAB_KUBERNETES": kubernetes},
+        cwd=ROOT,
+        check=False,
+    )
+    if not report.exists():
+        raise SystemExit(f"{row}: no test ran")
+    counts, seconds = summary.count(report)
+    skips = [each.get("message", "") for each in ET.parse(report).getroot().iter("skipped")]
+    return Result(
+        kubernetes=pinned(kubernetes),
+        python=python,
+        day=datetime.date.today().isoformat(),
+        passed=counts.passed,
+        failed=counts.failed,
+        seconds=round(seconds),
+        lacking=dict(Counter(re.sub(r"^v[\d.]+: ", "", skip) for skip in skips)),
+    )
+
+
+def written(document: str, known: Mapping[str, Mapping[str, Any]]) -> str:
+    """The document with the tables of these rows in their place."""
+    runs = [
+        f"| {one['kubernetes']} | {one['python'].removeprefix('python')} | {row.split('/')[1]} "
+        f"| {one['passed']} | {one['failed']} | {sum(one['lacking'].values())} "
+        f"| {one['seconds'] // 60} min {one['seconds'] % 60:02} s | {one['day']} |"
+        for row, one in known.items()
+    ]
+    reasons: dict[str, dict[str, int]] = {}
+    for row, one in known.items():
+        for reason, number in one["lacking"].items():
+            reasons.setdefault(reason, {})[f"{one['kubernetes']} {row.split('/')[1]}"] = number
+    differences = [
+        f"| {reason} | {', '.join(f'{where}: {number}' for where, number in rows.items())} |"
+        for reason, rows in reasons.items()
+    ]
+    tables = "\n".join([RUNS, *runs, "", DIFFERENCES, *differences])
+    before, _, rest = document.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}"
+
+
+def pinned(minor: str) -> str:
+    """The version of Kubernetes that the lab builds for a minor one."""
+    pins = (ROOT / f"tests/lab/tools/kubernetes-{minor}/go.mod").read_text()
+    found = re.search(r"k8s\.io/kubernetes v(\S+)", pins)
+    assert found
+    return found[1]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,29 @@
+"""The table of versions is what was measured."""
+
+from __future__ import annotations
+
+import json
+
+import matrix
+
+
+def test_the_table_of_versions_has_the_numbers_that_were_kept() -> None:
+    numbers = json.loads(matrix.NUMBERS.read_text())
+    document = matrix.TABLE.read_text()
+
+    assert numbers.keys() <= set(matrix.ROWS)
+    assert matrix.written(document, numbers) == document
+
+
+def test_a_row_says_what_was_left_out_and_why() -> None:
+    row = {
+        "kubernetes": "1.32.2", "python": "python3.11", "day": "2026-11-23", "passed": 9,
+        "failed": 1, "seconds": 61, "lacking": {"no policies: the webhook does it": 2},
+    }  # fmt: skip
+    text = matrix.written(f"# Title\n{matrix.BEGIN}\nold\n{matrix.END}\nend", {"1.32/cluster": row})
+
+    assert "| 1.32.2 | 3.11 | cluster | 9 | 1 | 2 | 1 min 01 s | 2026-11-23 |" in text
+    assert "| no policies: the webhook does it | 1.32.2 cluster: 2 |" in text
+    assert text.startswith("# Title\n")
+    assert text.endswith("\nend")
+    assert "old" not in text
