@@ -134,6 +134,7 @@ PROGRAMS = {
             20,
             on_demand=True,
         ),
+        Program("kueue", HERE / "tools/kueue", "sigs.k8s.io/kueue/cmd/kueue", 260, on_demand=True),
         *(
             Program(
                 name,

@@ -74,18 +74,22 @@ def replace(document: Any, operations: Iterable[Document]) -> None:
 
 
 def merge(document: Document, patch: Document) -> None:
-    """Apply a strategic merge patch; lists of objects with names are merged by name."""
+    """Apply a strategic merge patch; lists of objects with names are merged, others replaced."""
     for key, value in patch.items():
         present = document.get(key)
         if isinstance(value, dict) and isinstance(present, dict):
             merge(present, value)
-        elif isinstance(value, list) and isinstance(present, list):
+        elif isinstance(present, list) and isinstance(value, list) and _named(value):
             named = {item["name"]: item for item in present}
             for item in value:
                 merge(named.setdefault(item["name"], item), item)
             document[key] = list(named.values())
         else:
             document[key] = value
+
+
+def _named(items: list[Any]) -> bool:
+    return all(isinstance(item, dict) and "name" in item for item in items)
 
 
 def place(document: Document, *, namespace: str, image: str, prefix: str = "") -> Document:

@@ -1,0 +1,142 @@
+"""Kueue 0.10, unmodified: its own manifests and binary, our image.
+
+Put together as its overlay `default`, without what serves metrics and the visibility of queues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from lightkube import ApiError, Client
+from lightkube.generic_resource import create_global_resource, create_namespaced_resource
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.admissionregistration_v1 import (
+    MutatingWebhookConfiguration,
+    ValidatingWebhookConfiguration,
+)
+from lightkube.resources.apps_v1 import Deployment
+from lightkube.resources.core_v1 import Namespace
+
+from lab import images, upstream
+from lab.waiting import until
+
+if TYPE_CHECKING:
+    from lab.clusters import Cluster
+
+NAMESPACE, PREFIX = "kueue-system", "kueue-"
+MANAGER = "controller-manager"
+QUEUE = {"kueue.x-k8s.io/queue-name": "queue"}
+# What each Job asks for, and how much a queue has: one Job at a time.
+SHARE = "100m"
+# Measured beside other work on 2 cores: ready after 60 s, most of it the delays of its probes.
+READY = 600
+
+_VERSION = "v1beta1"
+Flavor = create_global_resource("kueue.x-k8s.io", _VERSION, "ResourceFlavor", "resourceflavors")
+ClusterQueue = create_global_resource("kueue.x-k8s.io", _VERSION, "ClusterQueue", "clusterqueues")
+LocalQueue = create_namespaced_resource("kueue.x-k8s.io", _VERSION, "LocalQueue", "localqueues")
+Admission = create_namespaced_resource("kueue.x-k8s.io", _VERSION, "Workload", "workloads")
+
+
+def install(cluster: Cluster) -> None:
+    """Start Kueue; returns when it admits Jobs.
+
+    Raises:
+        lab.tools.BuildError, lab.toolchain.ToolchainError: it or its manifests cannot be had.
+        TimeoutError: it does not get ready.
+    """
+    cluster.load(images.controller(images.KUEUE, "kueue"))
+    with cluster.client() as client:
+        client.apply(Namespace(metadata=ObjectMeta(name=NAMESPACE)))
+        upstream.apply(client, _documents())
+        flavor = Flavor.from_dict({"metadata": {"name": "any"}})
+        until(
+            lambda: client.apply(flavor, field_manager="lab", force=True),
+            timeout=READY,
+            what="Kueue to be ready",
+            # A kind that is not served yet is no ApiError.
+            ignoring=(ApiError, Exception),
+            every=0.5,
+        )
+
+
+def remove(client: Client) -> None:
+    """End Kueue, and what asks it about every pod."""
+    for kind, name in (
+        (MutatingWebhookConfiguration, "mutating"),
+        (ValidatingWebhookConfiguration, "validating"),
+    ):
+        client.delete(kind, f"{PREFIX}{name}-webhook-configuration")
+    client.delete(Deployment, PREFIX + MANAGER, namespace=NAMESPACE)
+
+
+def make_queue(client: Client, namespace: str) -> None:
+    """A queue for the namespace, with room for one Job at a time."""
+    quota = {"name": "any", "resources": [{"name": "cpu", "nominalQuota": SHARE}]}
+    spec = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+        "resourceGroups": [{"coveredResources": ["cpu"], "flavors": [quota]}],
+    }
+    metadata = {"name": QUEUE["kueue.x-k8s.io/queue-name"], "namespace": namespace}
+    client.create(ClusterQueue.from_dict({"metadata": {"name": namespace}, "spec": spec}))
+    spec = {"clusterQueue": namespace}
+    client.create(LocalQueue.from_dict({"metadata": metadata, "spec": spec}))
+
+
+def admissions(client: Client, namespace: str, job: str) -> dict[str, str]:
+    """What Kueue has decided about a Job: the status of each condition of its Workload."""
+    return {
+        condition["type"]: condition["status"]
+        for found in client.list(Admission, namespace=namespace)
+        for owner in found["metadata"].get("ownerReferences") or ()
+        if owner["name"] == job
+        for condition in (found.get("status") or {}).get("conditions") or ()
+    }
+
+
+def _documents() -> Iterator[dict[str, Any]]:
+    parts = upstream.module("kueue", "sigs.k8s.io/kueue") / "config/components"
+    overlay = parts.parent / "default"
+    labels = {"control-plane": MANAGER}
+
+    def placed(document: dict[str, Any]) -> dict[str, Any]:
+        return upstream.place(document, namespace=NAMESPACE, image=images.KUEUE, prefix=PREFIX)
+
+    for path in sorted((parts / "crd/bases").glob("*.yaml")):
+        yield from upstream.read(path)
+    for name in ("service_account", "role", "role_binding", "leader_election_role",
+                 "leader_election_role_binding"):  # fmt: skip
+        yield from map(placed, upstream.read(parts / f"rbac/{name}.yaml"))
+    yield from map(placed, upstream.read(parts / "internalcert/secret.yaml"))
+    file = parts / "manager/controller_manager_config.yaml"
+    yield placed(
+        {
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "manager-config"},
+            "data": {file.name: file.read_text()},
+        }
+    )  # fmt: skip
+    [kustomization] = upstream.read(parts / "webhook/kustomization.yaml")
+    patches = [yaml.safe_load(each["patch"]) for each in kustomization["patches"]]
+    for webhook in upstream.read(parts / "webhook/manifests.yaml"):
+        for patch in patches:
+            if patch["kind"] == webhook["kind"]:
+                upstream.merge(webhook, patch)
+        yield placed(webhook)
+    [service] = upstream.read(parts / "webhook/service.yaml")
+    service["spec"]["selector"] = labels
+    yield placed(service)
+    _, deployment = upstream.read(parts / "manager/manager.yaml")
+    for name in ("webhook", "config"):
+        [patch] = upstream.read(overlay / f"manager_{name}_patch.yaml")
+        upstream.merge(deployment, {"spec": patch["spec"]})
+    template = deployment["spec"]["template"]
+    deployment["spec"]["selector"] = {"matchLabels": labels}
+    template["metadata"]["labels"] = labels
+    [manager] = template["spec"]["containers"]
+    manager["args"].append("--feature-gates=VisibilityOnDemand=false")
+    for volume in template["spec"]["volumes"]:
+        if "configMap" in volume:
+            volume["configMap"]["name"] = PREFIX + volume["configMap"]["name"]
+    yield placed(deployment)

@@ -1,0 +1,166 @@
+"""Jobs that Kueue admits, with the real Kueue: one at a time, beside a sidecar and without one.
+
+Kueue creates each Job suspended, and resumes it when there is room. Whoever suspends or resumes it
+besides, Kueue would answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import lab
+import lab.istio
+import lab.juju
+import pytest
+from istio_aux.core.suspension import MARK
+from lab import kueue, outcome, served
+from lab.deployed import SELECTED
+from lab.fixtures import await_account
+from lab.seen import Seen, look
+from lab.workload import Workload as Program
+from lab.workloads import Workload, container, job, template
+from lightkube import Client
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Namespace
+
+LATE, REVISION = "late-for-queued-jobs", "late-queued"
+# Measured beside other work on 2 cores: 40 s at most.
+SOON = 400
+
+
+def queued(name: str, script: str, codes: tuple[int, ...], **spec: Any) -> Workload:
+    """A Job in the queue of its namespace, which has room for one."""
+    resources = {"requests": {"cpu": kueue.SHARE}}
+    manifest = job(template(container(script, resources=resources)), **spec)
+    manifest["metadata"] = {"labels": kueue.QUEUE}
+    return Workload(name, manifest, "Failed" if any(codes) else "Complete", codes)
+
+
+# Each waits until the one before it has ended.
+WORKLOADS = (
+    queued("a-queued-job-succeeds", "sleep 1", (0,)),
+    queued("a-queued-job-fails", "sleep 1; exit 3", (3,)),
+    queued("the-last-queued-job-succeeds", "sleep 1", (0,)),
+)
+FIRST, *_, LAST = WORKLOADS
+# It ends as soon as there is a sidecar that is ready, and goes on for long if there is none.
+TRAIN = "for i in $(seq 600); do wget -qO- 127.0.0.1:15021/healthz/ready && exit 0; sleep 1; done"
+EARLY = queued("an-early-queued-job", TRAIN, (0,), backoffLimit=2)
+
+
+@pytest.fixture(scope="module")
+def client(cluster: lab.Cluster, istio: lab.istio.Istio) -> Iterator[Client]:
+    """An administrator of a cluster with Kueue."""
+    kueue.install(cluster)
+    with cluster.client() as client:
+        yield client
+        kueue.remove(client)
+
+
+@pytest.fixture(scope="module")
+def ends(client: Client, namespaces: tuple[str, str, str]) -> Mapping[str, tuple[Seen, Seen]]:
+    """Each Job at its end, without a sidecar and beside one."""
+    plain, meshed, _ = namespaces
+    for namespace in namespaces:
+        kueue.make_queue(client, namespace)
+        client.create(FIRST.in_namespace(namespace))
+        # Whichever is admitted first keeps the others waiting.
+        lab.until(
+            lambda namespace=namespace: (
+                look(client, FIRST, namespace).owner["spec"]["suspend"] is False
+            ),
+            timeout=SOON,
+            what=f"the first Job of {namespace} to be admitted",
+        )
+        for workload in WORKLOADS[1:]:
+            client.create(workload.in_namespace(namespace))
+
+    def seen() -> dict[str, tuple[Seen, Seen]]:
+        found = {w.name: (look(client, w, plain), look(client, w, meshed)) for w in WORKLOADS}
+        return found if all(each.over for pair in found.values() for each in pair) else {}
+
+    return lab.until(seen, timeout=SOON, what="all of them to end")
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
+def test_nobody_can_tell_from_its_end_that_a_queued_job_had_a_sidecar(
+    ends: Mapping[str, tuple[Seen, Seen]], workload: Workload
+) -> None:
+    """T1 T7 T20: same conditions, counts, phases, exit codes and restarts."""
+    without, beside = ends[workload.name]
+
+    assert outcome.describes(workload, without.outcome), without.outcome
+    assert beside.outcome == without.outcome
+    assert [(p.exit_code, p.restarts) for p in outcome.proxies(beside.pods)] == [(0, 0)]
+
+
+def test_a_job_that_hangs_beside_its_sidecar_keeps_its_place_until_istio_aux_frees_it(
+    client: Client, namespaces: tuple[str, str, str], ends: Mapping[str, tuple[Seen, Seen]]
+) -> None:
+    """T26: nobody after it in the queue is admitted."""
+    alone = namespaces[2]
+
+    def finished() -> Seen | None:
+        seen = look(client, FIRST, alone)
+        return seen if outcome.codes(seen.outcome) == (0,) else None
+
+    hanging = lab.until(finished, timeout=SOON, what="the payload of the first to end")
+    assert not hanging.over
+    assert look(client, LAST, alone).owner["spec"]["suspend"] is True
+
+    client.patch(Namespace, alone, {"metadata": {"labels": SELECTED}})
+    last = lab.until(
+        lambda: seen if (seen := look(client, LAST, alone)).over else None,
+        timeout=SOON,
+        what="the last to complete",
+    )
+
+    assert last.outcome == ends[LAST.name][0].outcome
+
+
+@pytest.fixture(scope="module")
+def early(client: Client) -> Iterator[Seen]:
+    """A Job that Kueue has admitted before Istio can inject."""
+    labels = {"istio.io/rev": REVISION, f"lab.test/{LATE}": "yes"}
+    client.create(Namespace(metadata=ObjectMeta(name=LATE, labels=labels)))
+    await_account(client, LATE)
+    kueue.make_queue(client, LATE)
+    client.create(EARLY.in_namespace(LATE))
+    yield lab.until(
+        lambda: seen if (seen := look(client, EARLY, LATE)).running else None,
+        timeout=SOON,
+        what="its pod to run",
+    )
+    client.delete(Namespace, LATE)
+
+
+def test_an_early_pod_of_a_queued_job_is_evicted_and_the_job_keeps_its_place(
+    cluster: lab.Cluster, client: Client, early: Seen, tmp_path: Path
+) -> None:
+    """T40 T41: it is not suspended, which is for Kueue to do; the eviction counts as a failure."""
+    istio = lab.istio.install(cluster, f"istio-{REVISION}", revision=REVISION)
+    program = Program(
+        cluster, tmp_path, name=LATE, model=LATE, selector=f"lab.test/{LATE}=yes",
+        revisions=(REVISION,), more={"race-policy": "restart", "restart-jobs": True},
+    )  # fmt: skip
+    program.deploy()
+    program.start()
+
+    after = lab.until(
+        lambda: seen if (seen := look(client, EARLY, LATE)).over else None,
+        timeout=SOON,
+        what=f"it to end ({program.process.log})",
+    )
+    decided = kueue.admissions(client, LATE, EARLY.name)
+    served.end(program)
+    istio.remove()
+
+    assert outcome.describes(EARLY, after.outcome), after.outcome
+    assert dict(after.outcome.counts) == {"succeeded": 1, "failed": 1}
+    assert not early.uids(finished=False) & after.uids(finished=True)
+    assert len(outcome.proxies(after.pods)) == len(after.pods) == 1
+    assert MARK not in (after.owner["metadata"].get("labels") or {})
+    assert (decided["Admitted"], decided["Finished"]) == ("True", "True")
+    assert "Evicted" not in decided
