@@ -182,6 +182,39 @@ RESTART_RULES = (
     ),
 )
 
+# Containers and restarts as KubeRay and Spark write them; an executor's owner is left out.
+RAY_AND_SPARK = (
+    Workload(
+        # KubeRay 1.7 in SidecarMode: only the submitter starts again (kuberay#4399).
+        "a-ray-head-whose-submitter-starts-again",
+        pod(
+            named("ray-head", "sleep 8"),
+            container(fails_once(1), name="ray-job-submitter", restartPolicy="OnFailure"),
+        ),
+        "Succeeded",
+        (0, 0),
+        restarts=1,
+    ),
+    Workload(
+        "a-rayjob-whose-submitter-fails",
+        job(template(named("ray-job-submitter", f"sleep 1; {TALK}; exit 1")), backoffLimit=0),
+        "Failed",
+        (1,),
+    ),
+    Workload(
+        "a-spark-driver-succeeds",
+        pod(named("spark-kubernetes-driver", f"sleep 2; {TALK}")),
+        "Succeeded",
+        (0,),
+    ),
+    Workload(
+        "a-spark-executor-is-told-to-end",
+        pod(named("spark-kubernetes-executor", f"sleep 1; {TALK}; exit 143")),
+        "Failed",
+        (143,),
+    ),
+)
+
 PODS = (
     Workload("a-pod-succeeds", pod(container(OK)), "Succeeded", (0,)),
     Workload("a-pod-fails", pod(container(FAIL)), "Failed", (3,)),
@@ -252,4 +285,6 @@ NO_PORT = Workload(
     (3,),
 )
 
-PARADE = (OWN_PORT, NO_PORT, *JOBS, *RESTART_RULES, *PODS, *TRAINING, *NATIVE_SIDECARS)
+PARADE = (
+    OWN_PORT, NO_PORT, *JOBS, *RESTART_RULES, *RAY_AND_SPARK, *PODS, *TRAINING, *NATIVE_SIDECARS,
+)  # fmt: skip
