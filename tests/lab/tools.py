@@ -131,10 +131,10 @@ PROGRAMS = {
             "mpi-operator",
             HERE / "tools/trainer",
             "github.com/kubeflow/mpi-operator/cmd/mpi-operator",
-            20,
+            40,
             on_demand=True,
         ),
-        Program("kueue", HERE / "tools/kueue", "sigs.k8s.io/kueue/cmd/kueue", 260, on_demand=True),
+        Program("kueue", HERE / "tools/kueue", "sigs.k8s.io/kueue/cmd/kueue", 130, on_demand=True),
         *(
             Program(
                 name,
@@ -144,7 +144,7 @@ PROGRAMS = {
                 on_demand=True,
                 lost=_ARGO_LINK,
             )
-            for name, seconds in (("workflow-controller", 330), ("argoexec", 60))
+            for name, seconds in (("workflow-controller", 170), ("argoexec", 30))
         ),
     )
 }
