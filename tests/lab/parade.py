@@ -194,6 +194,7 @@ RAY_AND_SPARK = (
         "Succeeded",
         (0, 0),
         restarts=1,
+        needs=CONTAINER_RESTARTS,
     ),
     Workload(
         "a-rayjob-whose-submitter-fails",
