@@ -286,6 +286,20 @@ NO_PORT = Workload(
     (3,),
 )
 
+# As with Istio up to 1.25: its proxy serves on for 5 s after it was told to quit.
+DRAINS = Workload(
+    "a-job-whose-proxy-drains-first",
+    job(
+        template(
+            container(OK),
+            annotations={"proxy.istio.io/config": 'proxyMetadata: {LAB_QUIT_DRAINS: "true"}'},
+        )
+    ),
+    "Complete",
+    (0,),
+)
+
 PARADE = (
-    OWN_PORT, NO_PORT, *JOBS, *RESTART_RULES, *RAY_AND_SPARK, *PODS, *TRAINING, *NATIVE_SIDECARS,
+    DRAINS, OWN_PORT, NO_PORT, *JOBS, *RESTART_RULES, *RAY_AND_SPARK, *PODS, *TRAINING,
+    *NATIVE_SIDECARS,
 )  # fmt: skip

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 import lab
@@ -16,7 +17,7 @@ import pytest
 from lab import outcome
 from lab.deployed import SELECTED, await_selected
 from lab.outcome import Outcome
-from lab.parade import JOBS, NATIVE_SIDECARS, NO_PORT, OWN_PORT, PARADE
+from lab.parade import DRAINS, JOBS, NATIVE_SIDECARS, NO_PORT, OWN_PORT, PARADE
 from lab.witness import Connection, witness
 from lab.workloads import RESOURCES, Workload
 from lightkube import Client
@@ -195,6 +196,17 @@ def test_a_proxy_is_told_to_quit_where_its_agent_listens(
     connections = [seen for seen in parade.connections if seen.pod == pod.metadata.name]
 
     assert (connections[0].subresource, connections[0].command) == (subresource, command)
+
+
+def test_the_proxy_that_drains_serves_on_until_its_drain_is_over(parade: Parade) -> None:
+    """What it was told it does 5 s later, and only then the Job completes."""
+    [pod] = parade.meshed.pods(DRAINS)
+    ended = {
+        status["name"]: datetime.fromisoformat(status["state"]["terminated"]["finishedAt"])
+        for status in pod.status["containerStatuses"]
+    }
+
+    assert ended["istio-proxy"] - ended["main"] >= timedelta(seconds=5)
 
 
 def test_every_classic_proxy_is_told_to_quit_and_nothing_else_is_done(parade: Parade) -> None:

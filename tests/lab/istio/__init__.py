@@ -1,9 +1,11 @@
 """Stand-in for an installed Istio: istiod, its webhook configurations and the proxy image.
 
-It emulates what a Job sees of Istio 1.28.10 installed by `istioctl install`: which pods are
-injected, how (classic, hold, native), when the webhooks become live, how a sidecar starts and ends.
-It has PeerAuthentications, which nobody can write while istiod is away. It does not: have a data
-plane configuration, mutual TLS, routing, gateways, tags other than default, or a CNI plugin.
+It emulates what a Job sees of Istio 1.28.10 (or 1.24.6, 1.30.3) installed by `istioctl install`:
+which pods are injected, how (classic, hold, native; for all of the mesh or one pod), when the
+webhooks become live, revisions and tags, how a sidecar starts, drains and ends. It has
+PeerAuthentications, which nobody can write while istiod is away, and the rule by which istio-cni
+repairs pods. It does not: have a data plane configuration, mutual TLS, routing, gateways, or a CNI
+plugin; ProxyConfig objects are given to it, not read from the API server.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import base64
 import dataclasses
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,13 +30,15 @@ from lightkube.resources.discovery_v1 import EndpointSlice
 
 from lab import images, ports
 from lab.istio import validation, webhooks
-from lab.istio.sidecar import PROXY, Template, World
+from lab.istio.sidecar import PROXY, Template, Version, World
 from lab.waiting import until
 
 if TYPE_CHECKING:
     from lab import Cluster, Process
 
-__all__ = ["PROXY", "Istio", "World", "install"]
+__all__ = ["PROXY", "Istio", "Version", "World", "install"]
+
+TEMPLATE = "template.json"
 
 # Measured on 2 cores: 1 s until the injector is live, 10 s with six builds and test runs beside it.
 LIVE = 100
@@ -51,6 +55,7 @@ class Istio:
     process: Process
     configurations: tuple[str, ...]
     template: Template
+    tags: tuple[str, ...] = ()
 
     @property
     def bundle(self) -> str:
@@ -81,7 +86,7 @@ class Istio:
         """Go on as another Istio, as after an upgrade; returns when that one is live."""
         folder = _folder(self.cluster, self.namespace, self.revision)
         template = dataclasses.replace(self.template, native=native)
-        if _read(folder) == template:
+        if (folder / TEMPLATE).read_text() == _text(template):
             return
         _write(folder, template)
         self.process.kill()
@@ -92,7 +97,7 @@ class Istio:
     def configure(self) -> None:
         """Make what `istioctl install` makes for the API server to read, without a caBundle."""
         name, *_ = self.configurations
-        found = webhooks.configurations(self.namespace, self.revision, name)
+        found = webhooks.configurations(self.namespace, self.revision, name, self.tags)
         policy = webhooks.config_map(self.namespace, self.revision)
         validators = validation.configurations(self.namespace, self.revision)
         kind = validation.PEER_AUTHENTICATION
@@ -154,9 +159,11 @@ def install(
     writes_ca: bool = True,
     configuration: str | None = None,
     revision: str = webhooks.DEFAULT,
+    tags: Sequence[str] = (),
     native: World = "never",
     lifecycle: Mapping[str, Any] | None = None,
     cni: bool = False,
+    version: Version = "1.28.10",
     proxy_ready_delay: float = 0.0,
     shell: bool = False,
 ) -> Istio:
@@ -170,8 +177,9 @@ def install(
         configuration: the name of the configuration that does the work, if not Istio's own.
         revision: of several Istios in a cluster, which; namespaces and pods ask for any but the
             default one by the label `istio.io/rev`.
+        tags: further names of the revision.
         native: when its sidecars are native; by default never, for tests of hold and quit.
-        lifecycle, cni: as in `lab.istio.sidecar.Template`.
+        lifecycle, cni, version: as in `lab.istio.sidecar.Template`.
         proxy_ready_delay: seconds between the start of a proxy and its readiness.
         shell: whether the proxy's image has a shell, as Istio's has unless it is distroless.
 
@@ -183,7 +191,9 @@ def install(
         cluster.load(images.proxyv2_with_shell() if shell else images.proxyv2())
     service = webhooks.service(revision)
     image = images.PROXYV2_WITH_SHELL if shell else images.PROXYV2
-    template = Template(namespace, image, native, proxy_ready_delay, revision, lifecycle, cni)
+    template = Template(
+        namespace, image, native, proxy_ready_delay, revision, lifecycle, cni, version
+    )
     port = ports.reserve()
     _write(_folder(cluster, namespace, revision), template)
     with cluster.client() as client:
@@ -201,9 +211,9 @@ def install(
         env={"PYTHONPATH": str(Path(__file__).parents[2])},
     )
     ports.await_listener(process, cluster.host, port, timeout=LIVE)
-    documents = webhooks.configurations(namespace, revision, configuration)
+    documents = webhooks.configurations(namespace, revision, configuration, tags)
     names = tuple(document["metadata"]["name"] for document in documents)
-    istio = Istio(cluster, namespace, revision, port, process, names, template)
+    istio = Istio(cluster, namespace, revision, port, process, names, template, tuple(tags))
     istio.serve()
     istio.configure()
     if writes_ca:
@@ -213,11 +223,11 @@ def install(
 
 def _write(folder: Path, template: Template) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "template.json").write_text(json.dumps(dataclasses.asdict(template)))
+    (folder / TEMPLATE).write_text(_text(template))
 
 
-def _read(folder: Path) -> Template:
-    return Template(**json.loads((folder / "template.json").read_text()))
+def _text(template: Template) -> str:
+    return json.dumps(dataclasses.asdict(template))
 
 
 def _folder(cluster: Cluster, namespace: str, revision: str) -> Path:

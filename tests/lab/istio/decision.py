@@ -31,7 +31,8 @@ def answer(
     reason = why_not(pod, namespace)
     if reason is None:
         if template.native != "never":
-            native = sidecar.is_native(pod["metadata"].get("annotations") or {}, native)
+            asked = pod["metadata"].get("annotations") or {}
+            native = sidecar.is_native(asked, native, template.minor)
         try:
             injected = sidecar.inject(pod, namespace, template, native=native)
         except proxyconfig.InvalidConfigError as error:
@@ -67,12 +68,13 @@ def why_not(pod: Mapping[str, Any], namespace: str) -> str | None:
     return None
 
 
-def native_by_default(world: sidecar.World, kubelets: Iterable[str]) -> bool:
+def native_by_default(world: sidecar.World, kubelets: Iterable[str], minor: int = 28) -> bool:
     """Whether sidecars are native for pods that do not ask (istio DetectNativeSidecar).
 
-    They are when every kubelet is 1.33 or later; no kubelet at all counts as new ones.
+    They are when every kubelet is 1.33 or later; no kubelet at all counts as new ones. Before Istio
+    1.27 the admin, who switched it on, has looked at the kubelets.
     """
-    if world != "default":
-        return False
+    if world != "default" or minor < 27:
+        return world == "default"
     versions = (re.match(r"v1\.(\d+)", kubelet) for kubelet in kubelets)
     return all(match is not None and int(match[1]) >= 33 for match in versions)

@@ -54,7 +54,9 @@ class Injector:
         review = json.loads(await request.read() or b"{}")
         if "object" not in review.get("request", {}):
             raise web.HTTPBadRequest(text="no AdmissionReview request found")
-        native = decision.native_by_default(self._template.native, await self._kubelets())
+        native = decision.native_by_default(
+            self._template.native, await self._kubelets(), self._template.minor
+        )
         response, reason = decision.answer(review, self._template, native=native)
         pod = review["request"]["object"]["metadata"]
         name = pod.get("name") or pod.get("generateName")

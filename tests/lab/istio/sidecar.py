@@ -1,10 +1,13 @@
-"""The stand-in's injected pods: what Istio 1.28.10 makes of its template `sidecar`. Pure."""
+"""The stand-in's injected pods: what an Istio makes of its template `sidecar`. Pure.
+
+Istio 1.28.10 and 1.30.3 as recorded; 1.24.6 by its source, where the field's Jobs see a difference.
+"""
 
 from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,6 +27,9 @@ World = Literal["default", "on request", "never"]
 later; only for pods that ask for it, as with Istio 1.24 or later elsewhere (or with
 ENABLE_NATIVE_SIDECARS=false); or never, as with Istio 1.23, which does not know the annotation."""
 
+Version = Literal["1.24.6", "1.28.10", "1.30.3"]
+"""The Istio of Charmed Kubeflow 1.10, that of 1.11, and a newer one."""
+
 
 @dataclass(frozen=True)
 class Template:
@@ -38,6 +44,10 @@ class Template:
         lifecycle: the Helm value `global.proxy.lifecycle`; what the template would put there is
             left out then, also what hold is made of.
         cni: the Helm value `pilot.cni.enabled`: the redirect is there before any container.
+        version: of Istio.
+        mesh: `meshConfig.defaultConfig`, which a pod's annotation refines.
+        hold: the Helm value `global.proxy.holdApplicationUntilProxyStarts`; no pod can refuse it.
+        proxy_configs: the ProxyConfig objects that istiod has read.
     """
 
     namespace: str
@@ -47,12 +57,23 @@ class Template:
     revision: str = "default"
     lifecycle: Mapping[str, Any] | None = None
     cni: bool = False
+    version: Version = "1.28.10"
+    mesh: Mapping[str, Any] | None = None
+    hold: bool = False
+    proxy_configs: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def minor(self) -> int:
+        """The minor version of Istio."""
+        return int(self.version.split(".")[1])
 
 
-def is_native(annotations: Mapping[str, str], default: bool) -> bool:
-    """Whether the sidecar becomes a restartable init container (Istio 1.27 and later)."""
+def is_native(annotations: Mapping[str, str], default: bool, minor: int = 28) -> bool:
+    """Whether the sidecar becomes a restartable init container, by Istio's minor version."""
     wish = annotations.get(NATIVE_ANNOTATION)
-    return default if wish is None else wish != "false"
+    if wish is None:
+        return default
+    return wish != "false" if minor >= 27 else wish == "true"
 
 
 def inject(
@@ -66,12 +87,16 @@ def inject(
     pod = copy.deepcopy(pod)
     metadata, spec = pod["metadata"], pod["spec"]
     annotations = metadata["annotations"] = metadata.get("annotations") or {}
-    config = proxyconfig.parse(annotations.get(proxyconfig.ANNOTATION, ""))
+    config = proxyconfig.effective(
+        _discovery(template) | dict(template.mesh or {}),
+        proxyconfig.parse(annotations.get(proxyconfig.ANNOTATION, "")),
+        proxyconfig.concerning(template.proxy_configs, template.namespace, pod, namespace),
+    )
     status_port = annotations.get(STATUS_PORT_ANNOTATION) or str(config.get("statusPort", 15020))
     payload = [container["name"] for container in spec["containers"]]
     proxy = _proxy(template, config, _owner(pod, namespace), _ports(spec), ",".join(payload))
     init = spec["initContainers"] = spec.get("initContainers") or []
-    hold = bool(config.get(proxyconfig.HOLD)) and not native
+    hold = (bool(config.get(proxyconfig.HOLD)) or template.hold) and not native
     if lifecycle := _lifecycle(template, status_port, hold=hold, native=native):
         proxy["lifecycle"] = lifecycle
     # istio inject.go reorderPod. Before the redirect of a classic sidecar, the user's init
@@ -129,12 +154,12 @@ def _proxy(
         _field("INSTANCE_IP", "status.podIP"),
         _field("SERVICE_ACCOUNT", "spec.serviceAccountName"),
         _field("HOST_IP", "status.hostIP"),
-        _limit("ISTIO_CPU_LIMIT", "cpu"),
+        _limit("ISTIO_CPU_LIMIT", "cpu", template),
         _value("PROXY_CONFIG", proxyconfig.environment(config)),
         _value("ISTIO_META_POD_PORTS", ports),
         _value("ISTIO_META_APP_CONTAINERS", containers),
-        _limit("GOMEMLIMIT", "memory"),
-        _limit("GOMAXPROCS", "cpu"),
+        _limit("GOMEMLIMIT", "memory", template),
+        _limit("GOMAXPROCS", "cpu", template),
         _value("ISTIO_META_CLUSTER_ID", "Kubernetes"),
         _field("ISTIO_META_NODE_NAME", "spec.nodeName"),
         _value("ISTIO_META_INTERCEPTION_MODE", "REDIRECT"),
@@ -145,6 +170,8 @@ def _proxy(
     ]
     if template.ready_delay:
         environment.append(_value("LAB_READY_DELAY", str(template.ready_delay)))
+    if template.minor < 26:
+        environment.append(_value("LAB_QUIT_DRAINS", "true"))
     metadata = config.get("proxyMetadata") or {}
     environment += [_value(name, str(value)) for name, value in sorted(metadata.items())]
     ready = {"httpGet": {"path": "/healthz/ready", "port": 15021}, "timeoutSeconds": 3}
@@ -186,6 +213,12 @@ def _lifecycle(
         drain = ["pilot-agent", "request", f"--debug-port={status_port}", "POST", "drain"]
         return {"preStop": {"exec": {"command": drain}}}
     return None
+
+
+def _discovery(template: Template) -> dict[str, Any]:
+    """Where the agent finds istiod, if that is not Istio's own default."""
+    host = f"{service(template.revision)}.{template.namespace}.svc"
+    return {} if host == "istiod.istio-system.svc" else {"discoveryAddress": f"{host}:15012"}
 
 
 def _redirecting(template: Template) -> str:
@@ -245,8 +278,9 @@ def _field(name: str, path: str) -> dict[str, Any]:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def _limit(name: str, resource: str) -> dict[str, Any]:
-    limit = {"divisor": "0", "resource": f"limits.{resource}"}
+def _limit(name: str, resource: str, template: Template) -> dict[str, Any]:
+    divisor = "1" if template.minor >= 30 else "0"
+    limit = {"divisor": divisor, "resource": f"limits.{resource}"}
     return {"name": name, "valueFrom": {"resourceFieldRef": limit}}
 
 

@@ -1,12 +1,14 @@
 """The MutatingWebhookConfigurations that `istioctl install` leaves behind, as documents. Pure.
 
 The default revision's own configuration is deactivated and a tag's does the work; both carry the
-same four webhooks. Any other revision has one configuration, with two of them.
+same four webhooks. Any other revision has one configuration, with two of them, and so has any other
+tag, of whichever revision (istio-discovery templates/revision-tags-mwc.yaml).
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 VERSION = "1.28.10"
@@ -44,7 +46,10 @@ def config_map(namespace: str, revision: str) -> dict[str, Any]:
 
 
 def configurations(
-    namespace: str, revision: str = DEFAULT, name: str | None = None
+    namespace: str,
+    revision: str = DEFAULT,
+    name: str | None = None,
+    tags: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """The configurations, without a caBundle: istiod writes that when it is up.
 
@@ -52,16 +57,20 @@ def configurations(
         namespace: where istiod is. One that is not istio-system becomes part of the names.
         revision: which Istio it is, of several.
         name: of the one that does the work; vendors choose others than Istio.
+        tags: further names of the revision, by which namespaces and pods may ask for it.
     """
+    suffix = "" if namespace == "istio-system" else f"-{namespace}"
+    return [*_of_revision(namespace, revision, name), *(
+        _tagged(f"istio-revision-tag-{tag}{suffix}", namespace, revision, tag) for tag in tags
+    )]  # fmt: skip
+
+
+def _of_revision(namespace: str, revision: str, name: str | None) -> list[dict[str, Any]]:
     suffix = "" if namespace == "istio-system" else f"-{namespace}"
     if revision != DEFAULT:
         name = name or f"istio-sidecar-injector-{revision}{suffix}"
         return [_configuration(name, namespace, revision)]
-    active = _configuration(name or f"istio-revision-tag-default{suffix}", namespace, revision)
-    active["metadata"]["labels"] |= {
-        "istio.io/tag": "default",
-        "install.operator.istio.io/owning-resource-not-pruned": "true",
-    }
+    active = _tagged(name or f"istio-revision-tag-default{suffix}", namespace, revision, DEFAULT)
     inactive = _configuration(f"istio-sidecar-injector{suffix}", namespace, revision)
     for webhook in inactive["webhooks"]:
         webhook["namespaceSelector"] = copy.deepcopy(DEACTIVATED)
@@ -69,9 +78,21 @@ def configurations(
     return [active, inactive]
 
 
-def _configuration(name: str, namespace: str, revision: str) -> dict[str, Any]:
+def _tagged(name: str, namespace: str, revision: str, tag: str) -> dict[str, Any]:
+    found = _configuration(name, namespace, revision, tag)
+    found["metadata"]["labels"] |= {
+        "istio.io/tag": tag,
+        "install.operator.istio.io/owning-resource-not-pruned": "true",
+    }
+    return found
+
+
+def _configuration(
+    name: str, namespace: str, revision: str, asked_as: str | None = None
+) -> dict[str, Any]:
+    asked_as = asked_as or revision
     not_opted_out = _expression("sidecar.istio.io/inject", "NotIn", "false")
-    of_revision = _expression("istio.io/rev", "In", revision)
+    of_revision = _expression("istio.io/rev", "In", asked_as)
     unlabelled = [
         _expression("istio.io/rev", "DoesNotExist"),
         _expression("istio-injection", "DoesNotExist"),
@@ -80,7 +101,7 @@ def _configuration(name: str, namespace: str, revision: str) -> dict[str, Any]:
         "rev.namespace": ([of_revision, unlabelled[1]], [not_opted_out]),
         "rev.object": (unlabelled, [not_opted_out, of_revision]),
     }
-    if revision == DEFAULT:
+    if asked_as == DEFAULT:
         asked = _expression("sidecar.istio.io/inject", "In", "true")
         selectors |= {
             "namespace": (

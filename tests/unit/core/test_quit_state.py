@@ -94,6 +94,21 @@ def test_a_quit_from_the_first_look_to_the_proof() -> None:
     assert story.awake() == EXITED, "the watch is the proof: no second look"
 
 
+def test_a_proxy_that_drains_first_is_told_once() -> None:
+    """T22: Istio up to 1.25 drains for 5 s, and the kubelet reports the exit a second late."""
+    story = Story()
+    assert story.awake() == Look()
+    assert story.looked() == Send(Rung.EXEC, 15020)
+    waits = story.answered()
+    assert isinstance(waits, Sleep)
+    assert waits.seconds > 5 + 1
+    story.watched(pod(proxy=exited(0, at="2026-11-21T08:16:35Z")))
+    assert story.awake(6) == End(
+        QuitOutcome.EXITED, "istio-proxy exited with 0, 6 s after the payload", 6.0
+    )
+    assert story.task.attempts == 1
+
+
 @pytest.mark.parametrize(
     ("answer", "seconds"),
     [(WELL, 8.0), (DOUBTFUL, 2.0), (AttemptResult(False, False, "403"), 0.0)],

@@ -1,10 +1,11 @@
-"""The stand-in for istiod, compared with recordings of Istio 1.28.10."""
+"""The stand-in for istiod, compared with recordings of Istio 1.28.10 and 1.30.3."""
 
 from __future__ import annotations
 
 import base64
 import copy
 import dataclasses
+import itertools
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -70,6 +71,44 @@ def test_makes_the_same_pod_as_istiod(case: str) -> None:
 
     assert patched(pod, answer) == patched(pod, record["response"])
     assert answer["response"].keys() == record["response"]["response"].keys()
+
+
+def part(ours: Any, recorded: Any) -> Any:
+    """What the recording says about everything that we say; it has the API server's defaults."""
+    if isinstance(ours, dict) and isinstance(recorded, dict):
+        return {key: part(ours[key], recorded.get(key)) for key in ours}
+    if isinstance(ours, list) and isinstance(recorded, list):
+        return [part(*pair) for pair in itertools.zip_longest(ours, recorded)]
+    return recorded
+
+
+def test_makes_the_pod_that_a_revision_of_istio_1_30_makes() -> None:
+    recorded = json.loads((DATA / "pod-hold-1.30.3.json").read_text())
+    spec = recorded["spec"]
+    for container in [*spec["containers"], *spec["initContainers"]]:
+        container["volumeMounts"] = [
+            mount for mount in container["volumeMounts"] if "kube-api" not in mount["name"]
+        ]
+    name = "docker.io/istio/proxyv2:1.30.3"
+    template = sidecar.Template("istio-system", name, revision="1-30-3", version="1.30.3")
+    owners = recorded["metadata"]["ownerReferences"]
+    labels = {"app": "h130"}
+    request = review(a_pod(annotations=HOLD, labels=labels, ownerReferences=owners), "mesh130")
+
+    answer, _ = decision.answer(request, template, native=False)
+
+    ours = patched(request["request"]["object"], answer)
+    assert ours["metadata"]["annotations"] == recorded["metadata"]["annotations"]
+    assert ours["metadata"]["labels"].items() <= recorded["metadata"]["labels"].items()
+    for kind in ("initContainers", "containers"):
+        assert names(ours["spec"][kind]) == names(spec[kind])
+    for container in (ours["spec"]["initContainers"][0], proxy_of(ours)):
+        [its] = [
+            found
+            for found in [*spec["containers"], *spec["initContainers"]]
+            if found["name"] == container["name"]
+        ]
+        assert container == part(container, its)
 
 
 @pytest.mark.parametrize("case", ["annoff", "kube-system", "badcfg"])
@@ -310,6 +349,87 @@ def test_the_annotation_decides_over_the_installation(
     annotations = {sidecar.NATIVE_ANNOTATION: wish} if wish else {}
 
     assert sidecar.is_native(annotations, default) is expected
+
+
+def test_before_istio_1_27_only_true_asks_for_a_native_sidecar_and_the_admin_knows_the_kubelets():
+    assert sidecar.is_native({sidecar.NATIVE_ANNOTATION: "1"}, default=True, minor=28)
+    assert not sidecar.is_native({sidecar.NATIVE_ANNOTATION: "1"}, default=True, minor=24)
+    assert decision.native_by_default("default", ["v1.31.0"], minor=24)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "annotation", "first"),
+    [
+        ({proxyconfig.HOLD: True}, "", "istio-proxy"),
+        ({proxyconfig.HOLD: True}, f"{proxyconfig.HOLD}: false", "main"),
+        ({proxyconfig.HOLD: False}, f"{proxyconfig.HOLD}: true", "istio-proxy"),
+    ],
+)
+def test_the_annotation_refines_what_the_mesh_says(
+    mesh: dict[str, Any], annotation: str, first: str
+) -> None:
+    template = dataclasses.replace(TEMPLATE, mesh=mesh)
+
+    after = injected(a_pod(annotations={proxyconfig.ANNOTATION: annotation}), template)
+
+    assert names(after["spec"]["containers"])[0] == first
+
+
+def test_no_annotation_refuses_the_hold_of_the_helm_value() -> None:
+    pod = a_pod(annotations={proxyconfig.ANNOTATION: f"{proxyconfig.HOLD}: false"})
+
+    after = injected(pod, dataclasses.replace(TEMPLATE, hold=True))
+
+    assert names(after["spec"]["containers"]) == ["istio-proxy", "main"]
+
+
+def test_of_proxy_config_objects_and_the_annotation_the_one_with_a_selector_is_the_strongest():
+    def proxy_config(namespace: str, value: str, **spec: Any) -> dict[str, Any]:
+        variables = {"WHO": value, value: "was read"}
+        return {
+            "metadata": {"namespace": namespace},
+            "spec": {"environmentVariables": variables, **spec},
+        }
+
+    root, own = proxy_config("istio-system", "root"), proxy_config("mesh", "namespace")
+    chosen = proxy_config("mesh", "selector", selector={"matchLabels": {"app": "x"}})
+    other = proxy_config("mesh", "other", selector={"matchLabels": {"app": "y"}})
+    text = "proxyMetadata: {WHO: annotation}"
+    template = dataclasses.replace(TEMPLATE, proxy_configs=[chosen, other, own, root])
+
+    def who(**pod: Any) -> dict[str, str]:
+        env = proxy_of(injected(a_pod(**pod), template))["env"]
+        return {each["name"]: each["value"] for each in env if each.get("value")}
+
+    assert who()["WHO"] == "namespace"
+    assert who(annotations={proxyconfig.ANNOTATION: text})["WHO"] == "annotation"
+    seen = who(annotations={proxyconfig.ANNOTATION: text}, labels={"app": "x"})
+    assert seen["WHO"] == "selector"
+    assert {"root", "namespace", "selector", "other"} & seen.keys() == {
+        "root", "namespace", "selector",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("revision", ["default", "1-30-3"])
+def test_another_tag_has_the_two_webhooks_of_a_revision_and_leads_to_its_istiod(
+    revision: str,
+) -> None:
+    *_, tag = webhooks.configurations("istio-system", revision, tags=["prod"])
+    recorded = yaml.safe_load((DATA / "mwc-revision-1-30-3.yaml").read_text())
+
+    def asked(configuration: dict[str, Any]) -> str:
+        return json.dumps([
+            (w["name"], w["namespaceSelector"], w["objectSelector"])
+            for w in configuration["webhooks"]
+        ])  # fmt: skip
+
+    assert tag["metadata"]["name"] == "istio-revision-tag-prod"
+    assert tag["metadata"]["labels"].items() >= {
+        "istio.io/tag": "prod", "istio.io/rev": revision,
+    }.items()  # fmt: skip
+    assert asked(tag) == asked(recorded).replace("1-30-3", "prod")
+    services = {w["clientConfig"]["service"]["name"] for w in tag["webhooks"]}
+    assert services == {webhooks.service(revision)}
 
 
 @pytest.mark.parametrize("name", ["istio-revision-tag-default", "istio-sidecar-injector"])

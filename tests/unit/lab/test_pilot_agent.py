@@ -126,10 +126,50 @@ def test_quit_without_a_port_goes_to_envoy_and_ends_with_0(
     assert ready.wait(SOON) == 0
 
 
-def test_sigterm_ends_with_0(ready: subprocess.Popen[str]) -> None:
+def test_sigterm_ends_with_0_once_it_has_drained_meanwhile_it_serves(agent: Agent) -> None:
+    process = agent.start(PROXY_CONFIG='{"terminationDrainDuration":"2s"}')
+    agent.await_port(INBOUND)
+    told = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+
+    line = next(line for line in process.stderr or () if "Graceful termination" in line)
+    served = agent.listens(OUTBOUND)
+
+    assert "period is 2s" in line
+    assert served
+    assert process.wait(SOON) == 0
+    assert time.monotonic() - told >= 2
+
+
+def test_sigterm_after_the_drain_of_a_native_sidecar_ends_at_once(
+    agent: Agent,
+) -> None:
+    ready = agent.start(PROXY_CONFIG='{"terminationDrainDuration":"60s"}')
+    agent.await_port(INBOUND)
+    done = agent.run("request", "--debug-port=15020", "POST", "drain")
     ready.send_signal(signal.SIGTERM)
 
-    assert ready.wait(SOON) == 0
+    _, errors = ready.communicate(timeout=SOON)
+
+    assert (done.returncode, ready.returncode) == (0, 0)
+    assert "Graceful termination" not in errors
+
+
+@pytest.mark.parametrize(
+    ("port", "drains"), [("--debug-port=15020", True), ("--debug-port=15000", False)]
+)
+def test_an_older_agent_drains_when_it_is_told_to_quit_and_envoy_does_not(
+    agent: Agent, port: str, drains: bool
+) -> None:
+    """Istio up to 1.25: the answer comes first."""
+    process = agent.start(LAB_QUIT_DRAINS="true", PROXY_CONFIG='{"terminationDrainDuration":"1s"}')
+    agent.await_port(INBOUND)
+
+    done = agent.run("request", port, "POST", "quitquitquit")
+    _, errors = process.communicate(timeout=SOON)
+
+    assert (done.returncode, done.stdout, process.returncode) == (0, "OK\n", 0)
+    assert ("Graceful termination" in errors) is drains
 
 
 def test_quit_works_before_envoy_is_ready(agent: Agent) -> None:

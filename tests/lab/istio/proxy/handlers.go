@@ -11,8 +11,8 @@ func (a *agent) statusPort() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz/ready", a.readiness)
 	mux.HandleFunc("/quitquitquit", localPost(a.answerAndQuit))
-	// The preStop hook of a native sidecar posts this. There is nothing to drain.
-	mux.HandleFunc("/drain", localPost(answer))
+	// The preStop hook of a native sidecar posts this: nothing is left to drain at SIGTERM.
+	mux.HandleFunc("/drain", localPost(a.answerAndDrain))
 	return mux
 }
 
@@ -31,7 +31,11 @@ func (a *agent) readinessPort() http.Handler {
 func (a *agent) adminPort() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/ready", a.readiness)
-	mux.HandleFunc("/quitquitquit", localPost(a.answerAndQuit))
+	// Envoy itself leaves at once, and the agent follows.
+	mux.HandleFunc("/quitquitquit", localPost(func(w http.ResponseWriter, r *http.Request) {
+		a.drained.Store(true)
+		a.answerAndQuit(w, r)
+	}))
 	return mux
 }
 
@@ -44,6 +48,11 @@ func (a *agent) readiness(w http.ResponseWriter, _ *http.Request) {
 func (a *agent) answerAndQuit(w http.ResponseWriter, r *http.Request) {
 	answer(w, r)
 	a.quit()
+}
+
+func (a *agent) answerAndDrain(w http.ResponseWriter, r *http.Request) {
+	a.drained.Store(true)
+	answer(w, r)
 }
 
 func answer(w http.ResponseWriter, _ *http.Request) {

@@ -22,6 +22,8 @@ const stopping = 300 * time.Millisecond
 // agent is the running sidecar: its readiness, and the way to end it.
 type agent struct {
 	isReady atomic.Bool
+	// drained says that nothing is left to drain.
+	drained atomic.Bool
 	quit    context.CancelFunc
 }
 
@@ -33,7 +35,12 @@ func proxy([]string) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
+	serving, end := context.WithCancel(context.Background())
+	defer end()
 	a := &agent{quit: stop}
+	if !s.quitDrains {
+		a.quit = func() { a.drained.Store(true); stop() }
+	}
 	log.Printf("Status server on %d, Envoy ready after %s", s.status, s.delay)
 	servers := []struct {
 		address string
@@ -54,18 +61,23 @@ func proxy([]string) error {
 		defer listener.Close()
 		go http.Serve(listener, server.handler) // It ends with the process.
 	}
-	if err := a.start(ctx, s); err != nil {
+	if err := a.start(ctx, serving, s); err != nil {
 		return err
 	}
 	<-ctx.Done()
+	if !a.drained.Load() {
+		log.Printf("Graceful termination period is %s, starting...", s.drain)
+		time.Sleep(s.drain)
+	}
+	end()
 	time.Sleep(stopping)
 	log.Print("Agent exits")
 	return nil
 }
 
 // start opens "Envoy's" listeners once the delay is over. Until then they do not exist, so that what
-// istio-init redirected is refused.
-func (a *agent) start(ctx context.Context, s settings) error {
+// istio-init redirected is refused. They serve on while the proxy drains.
+func (a *agent) start(ctx, serving context.Context, s settings) error {
 	select {
 	case <-ctx.Done():
 		return nil
@@ -84,7 +96,7 @@ func (a *agent) start(ctx context.Context, s settings) error {
 			return fmt.Errorf("envoy: %w", err)
 		}
 		// Envoy dies at once, the agent a moment later.
-		context.AfterFunc(ctx, func() { listener.Close() })
+		context.AfterFunc(serving, func() { listener.Close() })
 		go forward(listener, side.dialer)
 	}
 	a.isReady.Store(true)

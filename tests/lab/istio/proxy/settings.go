@@ -22,15 +22,23 @@ type settings struct {
 	status, ready, admin, outbound, inbound int
 	// delay is the time between the start of the process and the readiness of "Envoy".
 	delay time.Duration
+	// drain is how long it serves on after SIGTERM, and where quitDrains also when it is told to quit.
+	// Istio's default is 5 s for both; here SIGTERM ends at once unless terminationDrainDuration is set.
+	drain      time.Duration
+	quitDrains bool
 }
 
 // readSettings takes the ports from PROXY_CONFIG and the pod's annotations, like the agent, and the
-// readiness delay in seconds from LAB_READY_DELAY.
+// readiness delay in seconds from LAB_READY_DELAY. LAB_QUIT_DRAINS makes it an Istio up to 1.25.
 func readSettings(env func(string) string, annotations string) (settings, error) {
 	s := settings{status: 15020, ready: 15021, admin: 15000, outbound: 15001, inbound: 15006}
+	if s.quitDrains = env("LAB_QUIT_DRAINS") == "true"; s.quitDrains {
+		s.drain = 5 * time.Second
+	}
 	var config struct {
-		StatusPort     *int `json:"statusPort"`
-		ProxyAdminPort *int `json:"proxyAdminPort"`
+		StatusPort     *int   `json:"statusPort"`
+		ProxyAdminPort *int   `json:"proxyAdminPort"`
+		Drain          string `json:"terminationDrainDuration"`
 	}
 	if text := env("PROXY_CONFIG"); text != "" {
 		if err := json.Unmarshal([]byte(text), &config); err != nil {
@@ -42,6 +50,13 @@ func readSettings(env func(string) string, annotations string) (settings, error)
 	}
 	if config.ProxyAdminPort != nil {
 		s.admin = *config.ProxyAdminPort
+	}
+	if config.Drain != "" {
+		drain, err := time.ParseDuration(config.Drain)
+		if err != nil {
+			return s, fmt.Errorf("terminationDrainDuration: %w", err)
+		}
+		s.drain = drain
 	}
 	if text := annotation(annotations, statusPortAnnotation); text != "" {
 		port, err := strconv.Atoi(text)
