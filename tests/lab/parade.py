@@ -303,3 +303,9 @@ PARADE = (
     DRAINS, OWN_PORT, NO_PORT, *JOBS, *RESTART_RULES, *RAY_AND_SPARK, *PODS, *TRAINING,
     *NATIVE_SIDECARS,
 )  # fmt: skip
+
+# Without a proxy that is ready, nothing answers.
+AT_ONCE = Workload("a-job-that-talks-at-once", job(template(container(TALK))), "Complete", (0,))
+
+# What an installation is tried with.
+ACCEPTANCE = (AT_ONCE, *PARADE)

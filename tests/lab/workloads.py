@@ -5,7 +5,6 @@ Documents are sent as they are written: typed models would drop the fields that 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -78,11 +77,22 @@ class Workload:
         """A key of `RESOURCES`."""
         return self.manifest["kind"]
 
-    def in_namespace(self, namespace: str) -> GenericNamespacedResource:
-        """The object to create."""
+    def in_namespace(
+        self, namespace: str, image: str = images.BUSYBOX
+    ) -> GenericNamespacedResource:
+        """The object to create; `image` takes the place of the lab's own."""
         metadata = {**self.manifest["metadata"], "name": self.name, "namespace": namespace}
-        document = copy.deepcopy({**self.manifest, "metadata": metadata})
+        document = _with_image({**self.manifest, "metadata": metadata}, image)
         return RESOURCES[self.kind].from_dict(document)
+
+
+def _with_image(document: Any, image: str) -> Any:
+    """A copy of a document with another image in place of the lab's."""
+    if isinstance(document, dict):
+        return {key: _with_image(value, image) for key, value in document.items()}
+    if isinstance(document, list):
+        return [_with_image(value, image) for value in document]
+    return image if document == images.BUSYBOX else document
 
 
 def container(script: str, name: str = "main", **more: Any) -> dict[str, Any]:
