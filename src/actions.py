@@ -150,6 +150,7 @@ class Actions(ops.Object):
             options = config.load(self._charm.config, cluster.namespace())
             ignored = ",".join(options.ignore_containers)
             given = ["--ignore-containers", ignored, "--quit-via", options.quit_via]
+            given += ["--quit-sidecars", ",".join(options.quit_sidecars)]
             if pods := options.pod_selector:
                 given += ["--pod-selector", pods, "--applications", workload.APPLICATIONS]
             answer = probe.ask(probe.STATUS_URL, self._transport)

@@ -67,6 +67,12 @@ _REQUIREMENT: Final = re.compile(
     )\s*""",
     re.ASCII | re.VERBOSE,
 )
+# A sidecar that the workload knows how to tell to exit (its `core/sidecars.py`), or how.
+SIDECARS: Final = ("cloud-sql-proxy", "vault-agent", "linkerd-proxy", "daprd", "kuma-sidecar")
+_RULE: Final = re.compile(
+    rf"{'|'.join(SIDECARS)}|{DNS_LABEL}=(?P<port>[1-9][0-9]{{0,4}})/[!-+\--~]{{0,200}}"
+)
+_LAST_PORT: Final = 65535
 _COMMA_OUTSIDE_PARENTHESES: Final = re.compile(r",(?![^(]*\))")
 
 
@@ -106,6 +112,7 @@ class Config:
     quit: str
     quit_via: str
     ignore_containers: tuple[str, ...]
+    quit_sidecars: tuple[str, ...]
     dead_proxy: str
     race_policy: str
     restart_jobs: bool
@@ -129,6 +136,7 @@ def load(options: Mapping[str, object], model: str) -> Config:
         "inject-applications": lambda text: parse_applications(text, model),
         "inject-namespaces": parse_namespaces,
         "ignore-containers": _parse_containers,
+        "quit-sidecars": _parse_sidecars,
     }
     seconds = {name: value for name, value in options.items() if type(value) is int}
     values = {name: value for name, value in options.items() if name not in seconds}
@@ -264,6 +272,20 @@ def _parse_containers(text: str) -> tuple[str, ...]:
             " such as cloud-sql-proxy,vault-agent"
         )
     return tuple(sorted(set(names)))
+
+
+def _parse_sidecars(text: str) -> tuple[str, ...]:
+    rules = _entries(text)
+    found = [match for rule in rules if (match := _RULE.fullmatch(rule))]
+    names = {rule.partition("=")[0] for rule in rules} - {"istio-proxy"}
+    if not len(found) == len(names) == len(rules) or any(
+        int(match["port"] or 0) > _LAST_PORT for match in found
+    ):
+        raise ValueError(
+            f"{json.dumps(text)}: expected names of {', '.join(SIDECARS)}, or NAME=PORT/PATH"
+            " for another container, each once, separated by commas"
+        )
+    return tuple(rules)
 
 
 def _is_label(text: str) -> bool:

@@ -34,7 +34,7 @@ def shown(name: str) -> str:
             return f"`{flag}`".lower()
         case float() as number:
             return f"`{number:g}`"
-        case frozenset() as names:
+        case frozenset() | () as names:
             return f"`{sorted(names)}`"
         case default:
             return f"`{default}`" if str(default) else ""

@@ -18,6 +18,7 @@ from istio_aux.core.policy import (
     RepairPolicy,
     StartMode,
 )
+from istio_aux.core.sidecars import SHIPPED
 from istio_aux.settings import HostPort, LogLevel, Settings, SettingsError, load
 
 LEAST = "tls-certificate: /tls/tls.crt\ntls-key: /tls/tls.key\n"
@@ -47,7 +48,7 @@ def test_every_key_is_taken(file: Path) -> None:
         LEAST + "namespace-selector: team in (a, b), !off\nlog-level: debug\n"
         "webhook-address: '[::1]:9443'\nstatus-address: ':0'\nkubeconfig: /etc/kubeconfig\n"
         "quit: dry-run\nquit-via: exec\nquit-grace: 2.5\n"
-        "ignore-containers: [cloud-sql-proxy, vault-agent]\n"
+        "ignore-containers: [cloud-sql-proxy, vault-agent]\nquit-sidecars: [daprd]\n"
         "dead-proxy: delete\nlease: kubeflow/istio-aux.v2\n"
         f"start-mode: native\npeers: direct\nwebhook-configuration: {LONG_NAME}\n"
         "race-policy: restart\nrestart-jobs: true\nroot-namespace: istio-system\n"
@@ -73,6 +74,7 @@ def test_every_key_is_taken(file: Path) -> None:
             ignore_containers=frozenset({"cloud-sql-proxy", "vault-agent"}),
             grace=2.5,
             via=QuitVia.EXEC,
+            sidecars=(SHIPPED["daprd"],),
             dead_proxy=DeadProxy.DELETE,
         ),
         lease=("kubeflow", "istio-aux.v2"),

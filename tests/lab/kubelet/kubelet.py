@@ -21,7 +21,7 @@ from lab.kubelet import node, server
 from lab.kubelet.api import Api
 from lab.kubelet.behaviour import MISBEHAVIOURS, Behaviour, Misbehaviour, Via
 from lab.kubelet.pods import Pods
-from lab.kubelet.record import PROXY, Record
+from lab.kubelet.record import PROXY, Listener, Record
 
 PATIENCE = 60.0  # seconds for one call; an API server that is being restarted answers within a few
 
@@ -134,6 +134,11 @@ class ScriptedKubelet:
         record = self._pods.get(_uid(pod))
         self._call(self._pods.end(record, container, exit_code, reason))
 
+    def listen(self, pod: Pod, container: str, port: int, path: str, exit_code: int = 0) -> None:
+        """From now on a container other than the proxy ends after a POST to this port and path."""
+        listener = Listener(container, path, exit_code)
+        self._pods.get(_uid(pod)).listeners[port] = listener
+
     def linger(self, pod: Pod) -> None:
         """From now on the pod's deletion does not end: its containers ignore the signal."""
         self._pods.get(_uid(pod)).lingers = True
@@ -220,13 +225,13 @@ class ScriptedKubelet:
             return None
         return next(record.misbehaviours, None)
 
-    def exits(self, record: Record, exit_code: int) -> None:
-        """The proxy of the pod ends with this code, shortly."""
-        self._tasks.create_task(self._exit(record, exit_code))
+    def exits(self, record: Record, exit_code: int, container: str = PROXY) -> None:
+        """The proxy of the pod, or another container, ends with this code, shortly."""
+        self._tasks.create_task(self._exit(record, exit_code, container))
 
-    async def _exit(self, record: Record, exit_code: int) -> None:
+    async def _exit(self, record: Record, exit_code: int, container: str) -> None:
         await asyncio.sleep(self._exit_delay)
-        await self._pods.quit(record, PROXY, exit_code)
+        await self._pods.quit(record, container, exit_code)
 
     # The kubelet's thread.
 

@@ -14,11 +14,21 @@ from lab.kubelet.containers import Container, now
 PROXY = "istio-proxy"
 
 
+@dataclasses.dataclass(frozen=True)
+class Listener:
+    """A container that ends with this code after a POST to the path."""
+
+    container: str
+    path: str
+    exit_code: int = 0
+
+
 @dataclasses.dataclass
 class Record:
     """One pod: the kubelet's belief about its containers, and what the test told it to do.
 
     ``stopped``: every container is about to start again (``RestartAllContainers``).
+    ``listeners``: containers other than the proxy that listen, by port.
     ``misbehaves_via``: the way to the proxy that ``misbehaviours`` are for; None: either.
     """
 
@@ -33,6 +43,7 @@ class Record:
     stopped: bool = False
     misbehaviours: Iterator[Behaviour] = dataclasses.field(default_factory=lambda: iter(()))
     misbehaves_via: Via | None = None
+    listeners: dict[int, Listener] = dataclasses.field(default_factory=dict[int, Listener])
     lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
 
     @property

@@ -23,7 +23,7 @@ from aiohttp.typedefs import Handler
 from lab.kubelet import agent
 from lab.kubelet.behaviour import Behaviour, Via
 from lab.kubelet.containers import Running, Terminated
-from lab.kubelet.record import PROXY, Record
+from lab.kubelet.record import PROXY, Listener, Record
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 CUT = 10.0  # seconds for the loop to close what was cut, which takes milliseconds
@@ -50,8 +50,8 @@ class Node(Protocol):
         """The misbehaviour that is due for a request that comes this way; None: behave."""
         ...
 
-    def exits(self, record: Record, exit_code: int) -> None:
-        """The proxy of the pod ends with this code, shortly."""
+    def exits(self, record: Record, exit_code: int, container: str = PROXY) -> None:
+        """The proxy of the pod, or another container, ends with this code, shortly."""
         ...
 
 
@@ -168,14 +168,19 @@ async def _forward(node: Node, request: web.Request) -> web.StreamResponse:
             break
     else:
         return socket
-    node.note(record, PROXY, tuple(head.split(b"\r\n")[0].decode().split()[:2]), "port-forward")
+    listener = record.listeners.get(port)
+    line = tuple(head.split(b"\r\n")[0].decode().split()[:2])
+    node.note(record, listener.container if listener else PROXY, line, "port-forward")
     if behaviour.stream in ENDLESS:
         await _never_end(socket, behaviour, DATA)
         return socket
-    listens = _not_running(record, PROXY) is None
-    response = agent.respond(head, port, record.status_port) if listens else None
-    _end_proxy(node, record, behaviour, quits=response is not None and response[1])
-    body = response and response[0] if behaviour.response is None else behaviour.response
+    answer = _tell(node, record, listener, line) if listener else None
+    if listener is None:
+        listens = _not_running(record, PROXY) is None
+        response = agent.respond(head, port, record.status_port) if listens else None
+        _end_proxy(node, record, behaviour, quits=response is not None and response[1])
+        answer = response and response[0]
+    body = answer if behaviour.response is None else behaviour.response
     if not body:
         text = f"error forwarding port {port} to pod {record.key[1]}: connection refused"
         await socket.send_bytes(b"\x01" + text.encode())
@@ -227,6 +232,16 @@ def _end_proxy(node: Node, record: Record, behaviour: Behaviour, *, quits: bool)
         node.exits(record, behaviour.proxy_exit)
     elif quits and behaviour.answer is None and behaviour.response is None:
         node.exits(record, 0)
+
+
+def _tell(node: Node, record: Record, listener: Listener, line: tuple[str, ...]) -> bytes | None:
+    """The answer of a container other than the proxy; None: it does not run."""
+    if _not_running(record, listener.container):
+        return None
+    if line != ("POST", listener.path):
+        return agent.NOT_FOUND
+    node.exits(record, listener.exit_code, listener.container)
+    return agent.OK
 
 
 async def _finish(

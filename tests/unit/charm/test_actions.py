@@ -214,7 +214,10 @@ def test_listing_fails_while_nothing_is_known(
 
 
 def test_the_workload_explains_a_pod_with_its_credentials_and_the_options(unit: Unit) -> None:
-    unit.configure(ignore_containers="vault-agent", quit_via="exec", pod_selector="team=a")
+    unit.configure(
+        ignore_containers="vault-agent", quit_via="exec", pod_selector="team=a",
+        quit_sidecars="daprd",
+    )  # fmt: skip
 
     explain(unit, stdout="team-a/web-0: wait: main runs\n")
 
@@ -232,6 +235,7 @@ def test_the_workload_explains_a_pod_with_its_credentials_and_the_options(unit: 
     assert str(understood.kubeconfig) == workload.KUBECONFIG
     assert understood.ignore_containers == {"vault-agent"}
     assert understood.quit_via is QuitVia.EXEC
+    assert [rule.container for rule in understood.quit_sidecars] == ["daprd"]
     assert understood.output == "text"
 
 

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from istio_aux import settings
 from istio_aux.cli import commands
+from istio_aux.core import sidecars
 from istio_aux.core.policy import (
     Application,
     DeadProxy,
@@ -116,6 +117,7 @@ def test_every_option_reaches_the_settings(unit: Unit) -> None:
         "quit": "dry-run",
         "quit-via": "exec",
         "ignore-containers": " vault-agent, cloud-sql-proxy,vault-agent",
+        "quit-sidecars": "vault-agent, my-proxy=9000/stop",
         "dead-proxy": "delete",
         "start-mode": "native",
         "peers": "direct",
@@ -139,6 +141,8 @@ def test_every_option_reaches_the_settings(unit: Unit) -> None:
     for name, number in numbers.items():
         assert attrgetter(settings.OPTIONS[name].field)(understood) == number, name
     assert understood.quit_policy.ignore_containers == {"cloud-sql-proxy", "vault-agent"}
+    told = [(rule.container, rule.port) for rule in understood.quit_policy.sidecars]
+    assert told == [("vault-agent", 8200), ("my-proxy", 9000)]
     assert understood.quit_policy.dead_proxy is DeadProxy.DELETE
     assert understood.start_mode is StartMode.NATIVE
     assert understood.peers is Peers.DIRECT
@@ -256,3 +260,7 @@ def test_a_service_that_does_not_start_says_which_one_and_why() -> None:
     problem = workload.trouble(pebble.ChangeError(text, change))
 
     assert problem.reason == 'container istio-aux: Start service "istio-aux" (exited with code 2)'
+
+
+def test_charm_and_workload_know_the_same_sidecars() -> None:
+    assert set(config.SIDECARS) == sidecars.SHIPPED.keys()

@@ -91,7 +91,7 @@ class QuitRecorder(Recorder):
         """Nothing more is to be done about the pod for now."""
         match end.outcome:
             case QuitOutcome.DRY_RUN:
-                note = f"{end.reason}; a dry run leaves {PROXY} running"
+                note = f"{end.reason}; a dry run leaves {task.target} running"
                 self._event_once(state, "Normal", "ProxyQuitDryRun", note)
             case QuitOutcome.REPORTED:
                 self.lost(state)
@@ -130,7 +130,8 @@ class QuitRecorder(Recorder):
         self._telemetry.quits.labels(outcome, rung).inc()
         self._log_pod(
             logging.INFO, "quit", state.key,
-            outcome=outcome, rung=rung, attempts=task.attempts, reason=end.reason,
+            container=task.target, outcome=outcome, rung=rung, attempts=task.attempts,
+            reason=end.reason,
         )  # fmt: skip
         if self._telemetry.traces.on and task.began:
             facts = {
@@ -140,8 +141,8 @@ class QuitRecorder(Recorder):
             }  # fmt: skip
             self._telemetry.traces.add(Span("quit", task.began.timestamp(), time.time(), facts))
         if outcome in {QuitOutcome.EXITED, QuitOutcome.EXITED_NONZERO}:
-            self._telemetry.quits_total += 1
-            if end.after_payload is not None:
+            self._telemetry.quits_total += task.target == PROXY
+            if end.after_payload is not None and task.target == PROXY:
                 self._telemetry.exit_to_exit.observe(end.after_payload)
             kind = "Normal" if outcome is QuitOutcome.EXITED else "Warning"
             note = f"every payload container is finished; {end.reason}"

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import msgspec
 import yaml
 
-from istio_aux.core import quit_state, selectors
+from istio_aux.core import quit_state, selectors, sidecars
 from istio_aux.core.applications import PodOptions
 from istio_aux.core.policy import (
     Application,
@@ -278,6 +278,13 @@ OPTIONS = {
         containers,
         "names of other sidecars, which never keep a proxy running",
         "quit_policy.ignore_containers",
+    ),
+    "quit-sidecars": Option(
+        sidecars.read,
+        "other sidecars that are told to exit before the proxy: names of "
+        + ", ".join(f"`{name}`" for name in sidecars.SHIPPED)
+        + ", or `NAME=PORT/PATH` for another container",
+        "quit_policy.sidecars",
     ),
     "dead-proxy": Option(
         _one_of(DeadProxy),

@@ -53,7 +53,9 @@ def _explain(args: argparse.Namespace) -> int:
     output = args.output or ("text" if sys.stdout.isatty() else "json")
     shown = 0
 
-    policy = Policy(ignore_containers=args.ignore_containers, via=args.quit_via)
+    policy = Policy(
+        ignore_containers=args.ignore_containers, via=args.quit_via, sidecars=args.quit_sidecars
+    )
 
     def show(pod: Pod, now: datetime | None = None, peers: tuple[str, ...] = ()) -> None:
         nonlocal shown
@@ -96,8 +98,9 @@ def _audit(args: argparse.Namespace) -> int:
         inject=args.inject_selector, applications=args.applications,
     )  # fmt: skip
     policy = Policy(
-        ignore_containers=args.ignore_containers, grace=args.quit_grace, via=args.quit_via
-    )
+        ignore_containers=args.ignore_containers, grace=args.quit_grace, via=args.quit_via,
+        sidecars=args.quit_sidecars,
+    )  # fmt: skip
     return cluster.audit(args.kubeconfig, scope, policy, args.output, holders=args.holders)
 
 
@@ -172,6 +175,7 @@ def _add_explain(add: AddParser) -> None:
     _add_applications(explain)
     _add_option(explain, "ignore-containers", "NAME,NAME")
     _add_option(explain, "quit-via", "auto|exec|port-forward")
+    _add_option(explain, "quit-sidecars", "NAME,NAME=PORT/PATH")
     explain.set_defaults(parser=explain)
 
 
@@ -269,6 +273,7 @@ def _add_audit(add: AddParser) -> None:
     _add_option(audit, "ignore-containers", "NAME,NAME")
     _add_option(audit, "quit-grace", "SECONDS")
     _add_option(audit, "quit-via", "auto|exec|port-forward")
+    _add_option(audit, "quit-sidecars", "NAME,NAME=PORT/PATH")
 
 
 def _add_check(add: AddParser) -> None:

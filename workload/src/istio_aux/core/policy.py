@@ -7,6 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from istio_aux.core.selectors import Selector
+from istio_aux.core.sidecars import SidecarRule
 
 
 class Capability(StrEnum):
@@ -75,6 +76,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     grace: float = 0.0  # For telemetry that is still in flight (istio/proxy#2122).
     dead_proxy: DeadProxy = DeadProxy.REPORT
     via: QuitVia = QuitVia.AUTO
+    sidecars: tuple[SidecarRule, ...] = ()  # Told to exit before the proxy.
 
 
 class RacePolicy(StrEnum):

@@ -1,5 +1,7 @@
 """What to do about a pod's proxy now, and the ways to make the proxy exit.
 
+Sidecars that the policy has a rule for go before the proxy, one after another.
+
 `decide` is level-triggered: it looks at the pod as it is, so the event that caused the call does
 not matter. `quit_state` says what follows from one decision after another.
 """
@@ -25,6 +27,7 @@ from istio_aux.core.annotations import (
 )
 from istio_aux.core.pod import PROXY, Container, ContainerState, Pod, Struct
 from istio_aux.core.policy import DeadProxy, Policy, QuitVia
+from istio_aux.core.sidecars import SidecarRule
 
 STATUS_PORT = "status.sidecar.istio.io/port"
 DEFAULT_STATUS_PORT = 15020  # Istio pkg/config/mesh/mesh.go.
@@ -83,20 +86,29 @@ class Ignore(Decision, frozen=True, tag="ignore"):
 class Wait(Decision, frozen=True, tag="wait"):
     """The proxy is still needed; decide again when the pod changes, or at ``until`` if it is set.
 
-    What blocks the pod may also be an annotation or an option.
+    What blocks the pod may also be an annotation or an option. ``target`` is the container that is
+    told to exit at ``until``.
     """
 
     until: datetime | None = None
+    target: str = PROXY
 
 
 class Quit(Decision, frozen=True, tag="quit"):
-    """Make the proxy exit; its agent listens on TCP port ``status_port``.
+    """Make the container ``target`` exit; its agent listens on TCP port ``status_port``.
 
-    ``rungs`` are the ways that can work for this pod, in the order to try them.
+    ``rungs`` are the ways that can work for this pod, in the order to try them. ``rule``: how the
+    target is told if it is not the proxy.
     """
 
     status_port: int
     rungs: tuple[Rung, ...]
+    rule: SidecarRule | None = None
+
+    @property
+    def target(self) -> str:
+        """The name of the container."""
+        return self.rule.container if self.rule else PROXY
 
 
 class Report(Decision, frozen=True, tag="report"):
@@ -118,7 +130,8 @@ class _Facts(Struct, frozen=True):
     overrides: Overrides
     verdicts: dict[str, ContainerVerdict]
     unfinished: dict[str, str]  # Payload containers that may still run, each with why.
-    proxy_running: bool
+    sidecars: tuple[SidecarRule, ...]  # Of those that are not finished, in the pod's order.
+    running: frozenset[str]
     proxy_finished: bool
     restarting: str | None  # Why every container is about to start again, if so.
 
@@ -150,15 +163,17 @@ def decide(
     if reason := next(_still_needed(facts), None):
         wait = Wait(reason=reason, containers=facts.verdicts, blocked_by=_blockers(facts))
         return _held(wait, pod)
+    rule = next(iter(facts.sidecars), None)
     if until := _grace_ends(facts, policy, now, seen):
         reason = f"{FINISHED}; the grace period ends at {until:%H:%M:%S}"
-        return Wait(reason=reason, containers=facts.verdicts, until=until)
-    port = status_port(pod)
-    reason, ways = _told_by(port, policy.via)
+        target = rule.container if rule else PROXY
+        return Wait(reason=reason, containers=facts.verdicts, until=until, target=target)
+    port = rule.port if rule else status_port(pod)
+    reason, ways = _posted_to(rule, policy.via) if rule else _told_by(port, policy.via)
     if not ways:
         blockers = ("option quit-via",)
         return Wait(reason=reason, containers=facts.verdicts, blocked_by=blockers)
-    return Quit(reason=reason, containers=facts.verdicts, status_port=port, rungs=ways)
+    return Quit(reason=reason, containers=facts.verdicts, status_port=port, rungs=ways, rule=rule)
 
 
 def since(pod: Pod, decision: Action) -> datetime | None:
@@ -200,6 +215,13 @@ def _told_by(port: int, via: QuitVia) -> tuple[str, tuple[Rung, ...]]:
     return FINISHED, ways
 
 
+def _posted_to(rule: SidecarRule, via: QuitVia) -> tuple[str, tuple[Rung, ...]]:
+    """The same for another sidecar: no image of it is known to have a client."""
+    if via is QuitVia.EXEC:
+        return f"{FINISHED}, but quit-via is {via}, which cannot tell {rule.container}", ()
+    return f"{FINISHED}; {rule.container} goes before {PROXY}", (Rung.PORT_FORWARD,)
+
+
 def command(rung: Rung, status_port: int) -> tuple[str, ...]:
     """The command to run in the proxy's container (istio pilot-agent app/request.go).
 
@@ -237,7 +259,8 @@ def _nothing_to_do(facts: _Facts) -> Iterator[str]:
     if pod.status.phase in {"Succeeded", "Failed"}:
         yield f"the pod is over: phase {pod.status.phase}"
     if pod.has_native_proxy:
-        yield f"{PROXY} is a native sidecar: the kubelet ends it after the payload"
+        if not facts.sidecars:
+            yield f"{PROXY} is a native sidecar: the kubelet ends it after the payload"
     elif PROXY not in facts.verdicts:
         yield f"the pod has no container {PROXY}"
     if pod.restart_policy == "Always":
@@ -246,7 +269,8 @@ def _nothing_to_do(facts: _Facts) -> Iterator[str]:
         yield facts.overrides.opt_out
     if all(verdict.role != "payload" for verdict in facts.verdicts.values()):
         yield "the pod has no payload container"
-    if facts.proxy_finished and not facts.unfinished and facts.restarting is None:
+    rest = facts.unfinished or facts.sidecars
+    if facts.proxy_finished and not rest and facts.restarting is None:
         yield f"every payload container is finished, and {PROXY} too"
 
 
@@ -281,16 +305,22 @@ def _still_needed(facts: _Facts) -> Iterator[str]:
         yield facts.restarting
     if facts.unfinished:
         yield f"not finished: {_listed(facts.unfinished)}"
-    for container in facts.pod.containers:
-        again, rule = completion.should_restart(container, facts.pod.spec, 0)
-        if container.name == PROXY and again:
-            yield f"{PROXY} is started again after it exits with 0 ({rule})"
-    if not facts.proxy_running:
-        yield f"{PROXY} does not run: {facts.verdicts[PROXY].why}"
+    yield from _stays(facts)
     if phase == "Pending":
         yield "phase Pending: a container has never started"
     if phase not in {None, "", "Running"}:
         yield f"phase {phase}: unknown to istio-aux"
+
+
+def _stays(facts: _Facts) -> Iterator[str]:
+    """Reasons why the container that is next cannot be made to exit."""
+    target = next((rule.container for rule in facts.sidecars), PROXY)
+    for container in facts.pod.containers:
+        again, rule = completion.should_restart(container, facts.pod.spec, 0)
+        if container.name == target and again:
+            yield f"{target} is started again after it exits with 0 ({rule})"
+    if target not in facts.running:
+        yield f"{target} does not run: {facts.verdicts[target].why}"
 
 
 def _blockers(facts: _Facts) -> tuple[str, ...]:
@@ -298,7 +328,9 @@ def _blockers(facts: _Facts) -> tuple[str, ...]:
     if facts.restarting is not None or facts.pod.status.phase == "Unknown":
         return ()
     if not facts.unfinished:
-        return tuple(f"annotation {problem.annotation}" for problem in facts.overrides.problems)
+        problems = [f"annotation {problem.annotation}" for problem in facts.overrides.problems]
+        stays = any(_stays(facts)) and facts.sidecars
+        return (*problems, *(rule.container for rule in facts.sidecars[:1] if stays))
     payload = [verdict for verdict in facts.verdicts.values() if verdict.role == "payload"]
     return tuple(facts.unfinished) if any(verdict.finished for verdict in payload) else ()
 
@@ -360,7 +392,7 @@ def _ends(pod: Pod, names: Iterator[str]) -> Iterator[datetime]:
 def _observe(pod: Pod, policy: Policy) -> _Facts:
     overrides = read_overrides(pod)
     verdicts = dict(_verdicts(pod, overrides, policy))
-    proxy, status = verdicts.get(PROXY), pod.container_status(PROXY)
+    proxy, rules = verdicts.get(PROXY), _rules(overrides, policy)
     return _Facts(
         pod=pod,
         overrides=overrides,
@@ -370,9 +402,16 @@ def _observe(pod: Pod, policy: Policy) -> _Facts:
             for name, verdict in verdicts.items()
             if verdict.role == "payload" and not verdict.finished
         },
-        proxy_running=status is not None
-        and status.state is not None
-        and status.state.running is not None,
+        sidecars=tuple(
+            rules[container.name]
+            for container in pod.containers
+            if container.name in rules and not verdicts[container.name].finished
+        ),
+        running=frozenset(
+            name
+            for name in verdicts
+            if (status := pod.container_status(name)) and status.state and status.state.running
+        ),
         proxy_finished=proxy is not None and proxy.finished,
         restarting=completion.restarting_all(pod),
     )
@@ -381,15 +420,21 @@ def _observe(pod: Pod, policy: Policy) -> _Facts:
 def _verdicts(
     pod: Pod, overrides: Overrides, policy: Policy
 ) -> Iterator[tuple[str, ContainerVerdict]]:
+    rules = _rules(overrides, policy)
     for sidecar in pod.native_sidecars:
         yield sidecar.name, _verdict("sidecar", sidecar, pod)
     for container in pod.containers:
-        if container.name == PROXY:
+        if container.name == PROXY or container.name in rules:
             yield container.name, _verdict("sidecar", container, pod)
         elif cause := _ignored(container.name, overrides, policy):
             yield container.name, _verdict("ignored", container, pod, f"; ignored: {cause}")
         else:
             yield container.name, _verdict("payload", container, pod)
+
+
+def _rules(overrides: Overrides, policy: Policy) -> dict[str, SidecarRule]:
+    """The rules for sidecars by name, but for those that the pod's author calls its payload."""
+    return {r.container: r for r in policy.sidecars if r.container not in overrides.after}
 
 
 def _ignored(name: str, overrides: Overrides, policy: Policy) -> str | None:

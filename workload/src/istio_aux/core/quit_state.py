@@ -10,7 +10,8 @@
 
 Nothing is due for a pod that left the watch or is not selected, or while another process leads.
 
-A `Task` does what is due. It answers each observation with the next action to perform:
+A `Task` does what is due, about one container of the pod. It answers each observation with the next
+action to perform:
 
     told  observation                           next action
     no    due later                             Sleep until then
@@ -49,6 +50,7 @@ from istio_aux.core.policy import Policy, QuitMode
 from istio_aux.core.quit import Quit, Report, Rung, Wait
 from istio_aux.core.resources import Requests
 from istio_aux.core.selectors import Selector
+from istio_aux.core.sidecars import SidecarRule
 
 STUCK_AFTER = 3  # Failures. The first attempt may come too early for the agent.
 
@@ -102,7 +104,8 @@ class TroubledPod(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         since: end of the payload of a stuck pod, or of the part of it that has ended.
         attempts: to make the proxy of a stuck pod exit.
-        by: containers that block a pod.
+        by: containers that block a pod; of a stuck pod the sidecar that does not exit, if it is
+            not the proxy.
         requests: what a stuck or blocked pod holds; None: unknown.
         fix: the setting that ends what blocks a pod, if one is known; the reason has it too.
         lasting: false while it may pass: most containers end a little apart, and so do a proxy and
@@ -145,10 +148,11 @@ class Look(msgspec.Struct, frozen=True):
 
 
 class Send(msgspec.Struct, frozen=True):
-    """Tell the proxy, whose agent listens on ``port``, to exit."""
+    """Tell the proxy, whose agent listens on ``port``, to exit, or another sidecar by its rule."""
 
     rung: Rung
     port: int
+    rule: SidecarRule | None = None
 
 
 class Delete(msgspec.Struct, frozen=True):
@@ -201,6 +205,7 @@ class PodState:
     reason: str = ""
     settled: bool = False  # Everything that this decision asks for is done.
     recorded: bool = True  # This decision is recorded.
+    target: str = PROXY  # The container that has to exit next.
     until: datetime | None = None  # End of the grace period, while it runs.
     blocked_by: tuple[str, ...] = ()
     fix: str = ""  # The setting that ends what blocks the pod.
@@ -235,6 +240,8 @@ class PodState:
         self.node = shared(pod.spec.node_name or "")
         wait = decision if isinstance(decision, Wait) else None
         self.until = wait.until if wait else None
+        if isinstance(decision, Quit | Wait):
+            self.target = shared(decision.target)
         self.blocked_by, self.fix = tuple(map(shared, decision.blocked_by)), decision.fix
         if self.asks_for != before:
             self.first_seen = now
@@ -245,7 +252,7 @@ class PodState:
             self.requests = resources.requests(pod) if held else None
         self.version, self.seen = version, now
         if self.task:
-            self.task.exit = proxy_exit(pod)
+            self.task.exit = exit_of(self.task.target, pod)
         return decision
 
     @property
@@ -324,8 +331,9 @@ class PodState:
         if scope.leading and task and task.due == "quit" and task.failures >= STUCK_AFTER:
             since = self.since or self.first_seen
             reason = failure + self.reason.removeprefix(quitting.FINISHED)
+            by = () if task.target == PROXY else (task.target,)
             return "stuck", TroubledPod(
-                *self.key, reason, since, task.attempts, requests=self.requests
+                *self.key, reason, since, task.attempts, by=by, requests=self.requests
             )
         return None
 
@@ -341,12 +349,14 @@ class Task:
     failures: int = 0  # Attempts without an effect, and requests that were refused.
     failure: str = ""
     exit: End | None = None  # By the newest state of the pod.
+    target: str = field(init=False)  # The container that is told to exit.
     began: datetime | None = field(init=False)  # When that was due: the payload was finished.
     _answers: dict[Rung, str] = field(default_factory=dict[Rung, str])  # The last one comes last.
     _well: bool = False
 
     def __post_init__(self) -> None:
-        """Remember when it began: the state forgets that with its next decision."""
+        """Remember when it began, and for what: the state forgets that with its next decision."""
+        self.target = self.state.target
         self.began = self.state.since or self.state.first_seen
 
     @property
@@ -356,7 +366,7 @@ class Task:
 
     def is_due(self, scope: QuitScope) -> bool:
         """Whether there is still something to do, now or later."""
-        return self.state.due(scope) == self.due
+        return self.state.due(scope) == self.due and self.state.target == self.target
 
     def awake(self, scope: QuitScope, now: datetime) -> Action:
         """The task begins, or a sleep is over."""
@@ -380,11 +390,11 @@ class Task:
         decision = self.state.observe(pod, scope, now)
         if self.due == "report":
             return self._confirmed(pod, decision, scope)
-        if not isinstance(decision, Quit):
+        if not isinstance(decision, Quit) or decision.target != self.target:
             return self._not_quit(pod, decision, scope)
         if not self.is_due(scope):
             return self.superseded(scope)
-        return self._still_runs(scope) if self.told else self._attempt(decision, scope)
+        return self._still_runs(decision, scope) if self.told else self._attempt(decision, scope)
 
     def superseded(self, scope: QuitScope) -> End:
         """Nothing is due any more when the pod is to be read, or was read."""
@@ -441,20 +451,22 @@ class Task:
             self.state.settle(decision)
             return End(QuitOutcome.DRY_RUN, decision.reason)
         rung = decision.rungs[self.attempts % len(decision.rungs)]
-        return Send(rung, decision.status_port)
+        return Send(rung, decision.status_port, decision.rule)
 
-    def _still_runs(self, scope: QuitScope) -> Action:
+    def _still_runs(self, decision: Quit, scope: QuitScope) -> Action:
         """The pod was read after an attempt that had no effect."""
         if self._well and self.rung:
-            self._answers[self.rung] += f", but {PROXY} still runs"
-        answers = (f"{rung}: {text}" for rung, text in reversed(self._answers.items()))
+            self._answers[self.rung] += f", but {self.target} still runs"
+        answers = [f"{rung}: {text}" for rung, text in reversed(self._answers.items())]
+        if decision.rule and decision.rule.switch and not self._well:
+            answers.append(f"{self.target} needs {decision.rule.switch}")
         return self.failed("; ".join(answers), scope, reading=False)
 
     def _not_quit(self, pod: Pod, decision: quitting.Action, scope: QuitScope) -> Action:
         """The pod needs no quit now, or a newer state of it is known."""
         if self.is_due(scope):
             return End() if self.state.until else self.failed(_OLDER, scope, reading=False)
-        exited = proxy_exit(pod) if self.attempts else None
+        exited = exit_of(self.target, pod) if self.attempts else None
         return exited or End(QuitOutcome.SUPERSEDED, decision.reason)
 
     def _confirmed(self, pod: Pod, decision: quitting.Action, scope: QuitScope) -> Action:
@@ -469,15 +481,15 @@ class Task:
         return End(QuitOutcome.REPORTED, decision.reason)
 
 
-def proxy_exit(pod: Pod) -> End | None:
-    """The exit of the proxy; None as long as its status does not show one."""
-    ended = pod.ended(PROXY)
+def exit_of(container: str, pod: Pod) -> End | None:
+    """The exit of a container that was told to; None as long as its status does not show one."""
+    ended = pod.ended(container)
     if ended is None:
         return None
-    names = {status.name for status in pod.status.container_statuses or ()} - {PROXY}
+    names = {status.name for status in pod.status.container_statuses or ()} - {container}
     others = [other.finished_at for name in names if (other := pod.ended(name))]
     at, last = ended.finished_at, max(filter(None, others), default=None)
     after = max((at - last).total_seconds(), 0.0) if at and last else None
     outcome = QuitOutcome.EXITED if ended.exit_code == 0 else QuitOutcome.EXITED_NONZERO
     when = "" if after is None else f", {after:g} s after the payload"
-    return End(outcome, f"{PROXY} exited with {ended.exit_code}{when}", after)
+    return End(outcome, f"{container} exited with {ended.exit_code}{when}", after)

@@ -170,9 +170,9 @@ class Controller:
             key = Key(shared(key.namespace), key.name, key.uid)
             state = self._states[key] = PodState(key)
         state.left = False
-        decision = state.observe(resource, self._scope, self._clock())
-        # A native proxy needs nobody. Of its pods, only those that a container holds count.
-        state.left = resource.has_native_proxy and not decision.blocked_by
+        state.observe(resource, self._scope, self._clock())
+        # A native proxy needs nobody. Of its pods, only those that another container holds count.
+        state.left = resource.has_native_proxy and state.asks_for is None
         self._steer(state)
 
     def delete(self, key: Key, _last: Pod | None = None) -> None:
@@ -319,12 +319,13 @@ class Controller:
             return action
 
     async def _send(self, pod: tuple[str, str], what: quit_state.Send) -> AttemptResult:
-        """Tell a proxy to exit. Raises KubeError: nothing was sent."""
+        """Tell a container to exit. Raises KubeError: nothing was sent."""
         client, port, deadline = self._client, what.port, self._scope.limits.deadline
         if what.rung is Rung.PORT_FORWARD:
-            request = "POST /quitquitquit"
-            forwarded = await forward(client, pod, port, request, deadline)
-            return AttemptResult(forwarded.status == 200, not forwarded.unsent, str(forwarded))
+            path = what.rule.path if what.rule else "/quitquitquit"
+            forwarded = await forward(client, pod, port, f"POST {path}", deadline)
+            well = forwarded.status is not None and 200 <= forwarded.status < 300
+            return AttemptResult(well, not forwarded.unsent, str(forwarded))
         command = quitting.command(what.rung, port)
         result = await execute(client, pod, PROXY, command, deadline)
         return AttemptResult(result.exit_code == 0, not result.unsent, str(result))

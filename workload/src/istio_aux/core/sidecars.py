@@ -1,0 +1,95 @@
+"""Sidecars other than Istio's proxy that end only when they are told to, and how each is told.
+
+A rule is data. It is asked for by name (option `quit-sidecars`), and none is on by default: most of
+these programs listen only if their own switch is on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import cast
+
+import msgspec
+
+from istio_aux.core.pod import PROXY
+
+
+class SidecarRule(msgspec.Struct, frozen=True):
+    """How a container is told to exit: ``POST http://localhost:<port><path>`` in the pod's network.
+
+    ``switch`` is what has to be on for that in the sidecar itself; empty: nothing, or not known.
+    """
+
+    container: str
+    port: int
+    path: str
+    switch: str = ""
+
+
+SHIPPED: Mapping[str, SidecarRule] = {
+    rule.container: rule
+    for rule in (
+        # cloud-sql-proxy cmd/root.go: the admin server, on localhost.
+        SidecarRule("cloud-sql-proxy", 9091, "/quitquitquit", "its flag --quitquitquit"),
+        # vault command/agent.go; vault-k8s agent-inject annotations.go.
+        SidecarRule(
+            "vault-agent",
+            8200,
+            "/agent/v1/quit",
+            "annotation vault.hashicorp.com/agent-enable-quit",
+        ),
+        # linkerd2-proxy app/admin: it takes the request from localhost only.
+        SidecarRule("linkerd-proxy", 4191, "/shutdown", "Linkerd's proxy.enableShutdownEndpoint"),
+        # dapr pkg/api/http; with an API token it refuses a request that has none.
+        SidecarRule("daprd", 3500, "/v1.0/shutdown"),
+        # The admin port of its Envoy, with which kuma-dp exits; newer ones may have a socket.
+        SidecarRule(
+            "kuma-sidecar", 9901, "/quitquitquit", "Kuma's experimental.envoyAdminUnixSocket off"
+        ),
+    )
+}
+
+EXPECTED = (
+    f"names of {', '.join(SHIPPED)}, or NAME=PORT/PATH for another container, separated by commas"
+)
+_RULE = re.compile(
+    r"(?P<name>[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)=(?P<port>[1-9][0-9]{0,4})(?P<path>/[!-+\--~]{0,200})"
+)
+
+
+def parse(items: Iterable[object]) -> tuple[SidecarRule, ...]:
+    """Return the rules that these items name: a shipped rule's container, or ``NAME=PORT/PATH``.
+
+    Raises:
+        ValueError: the message has the item and what is allowed.
+    """
+    rules: dict[str, SidecarRule] = {}
+    for item in items:
+        rule = _rule(item) if isinstance(item, str) else None
+        if rule is None or rule.container == PROXY or rule.container in rules:
+            raise ValueError(f"{msgspec.json.encode(item).decode()}: expected {EXPECTED}")
+        rules[rule.container] = rule
+    return tuple(rules.values())
+
+
+def read(value: object) -> tuple[SidecarRule, ...]:
+    """Read the option: a list of items, or text with commas between them.
+
+    Raises:
+        ValueError: see `parse`.
+    """
+    if isinstance(value, str):
+        return parse(part.strip() for part in value.split(",")) if value.strip() else ()
+    if isinstance(value, list):
+        return parse(cast("list[object]", value))
+    raise ValueError(f"{msgspec.json.encode(value, enc_hook=str).decode()}: expected {EXPECTED}")
+
+
+def _rule(item: str) -> SidecarRule | None:
+    if item in SHIPPED:
+        return SHIPPED[item]
+    match = _RULE.fullmatch(item)
+    if match is None or int(match["port"]) > 65535:
+        return None
+    return SidecarRule(match["name"], int(match["port"]), match["path"])
