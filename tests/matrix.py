@@ -36,7 +36,8 @@ NEWEST = "1.36"
 ROWS = (
     *(f"{minor}/cluster" for minor in ("1.32", "1.33", "1.34", NEWEST)),
     *(f"{minor}/node" for minor in ("1.32", NEWEST)),
-    *(f"python3.{minor}/{tier}" for minor in (11, 12, 13) for tier in ("unit", "cluster")),
+    "python3.11/unit",
+    *(f"python3.{minor}/{tier}" for minor in (12, 13) for tier in ("unit", "cluster")),
 )
 
 
