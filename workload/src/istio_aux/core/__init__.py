@@ -3,7 +3,7 @@
 What is read: `pod`, `webhooks` (with EndpointSlices and namespaces), `annotations` of ours,
 `applications`, `policy` (what an admin may choose), `selectors`, `documents` (files of people);
 `nesting` cuts JSON that is nested too deeply for decoders.
-What is decided: `completion` and `quit` for a proxy, `quit_state` for its attempts; `holders`,
+What is decided: `completion` and `quit` for a proxy and `sidecars`, `quit_state` for attempts; `holders`,
 `resources` and `katib` for pods that do not complete; `start`, `peers`, `proxy_config` and `patch`
 for a new pod, in a `review`; `reachability` for the ports of a pod; `injection`, `injection_probe`
 and `injectors` for Istio's injectors; `repair`, `rollout`, `suspension`, `ownership` and `jobs` for
