@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import secrets
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 import lab
 import lab.fixtures
@@ -16,10 +14,10 @@ import lab.juju
 import pytest
 from lab import outcome
 from lab.deployed import SELECTED, await_selected
-from lab.outcome import Outcome
 from lab.parade import DRAINS, JOBS, NATIVE_SIDECARS, NO_PORT, OWN_PORT, PARADE
+from lab.places import Place, await_ends
 from lab.witness import Connection, witness
-from lab.workloads import RESOURCES, Workload
+from lab.workloads import Workload
 from lightkube import Client
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
@@ -27,42 +25,9 @@ from lightkube.resources.core_v1 import Namespace
 # Measured: the longest time in which no workload ends is 12 s.
 QUIET = 120
 REQUEST, QUIT = ("pilot-agent", "request"), ("POST", "quitquitquit")
-# Jobs of the CronJob that are looked at: with the second, the first has not been in its way.
-RUNS = 2
 # All but the Job whose controller deletes the pod that has used up its tries.
 LEAVING_PODS = [workload for workload in PARADE if workload.codes]
 STARTED = [workload for workload in PARADE if not workload.needs or workload.needs.there]
-
-
-@dataclass(frozen=True)
-class Place:
-    """Namespaces of the parade as they were seen last."""
-
-    namespaces: tuple[str, ...]
-    objects: Mapping[str, list[Any]]
-
-    def owners(self, workload: Workload) -> list[Any]:
-        """The objects that tell how a workload ended."""
-        if workload.kind != "CronJob":
-            found = self.objects[workload.kind]
-            return [item for item in found if item.metadata.name == workload.name]
-        jobs = [
-            job
-            for job in self.objects["Job"]
-            for owner in job["metadata"].get("ownerReferences") or ()
-            if owner["name"] == workload.name
-        ]
-        return sorted(jobs, key=lambda job: job["metadata"]["creationTimestamp"])[:RUNS]
-
-    def pods(self, workload: Workload) -> list[Any]:
-        return list(outcome.pods_of(self.owners(workload), self.objects["Pod"]))
-
-    def outcome(self, workload: Workload) -> Outcome:
-        return outcome.read(self.owners(workload), self.pods(workload))
-
-    def over(self, workload: Workload) -> bool:
-        expected = RUNS if workload.kind == "CronJob" else 1
-        return outcome.over(self.owners(workload), self.pods(workload), expected)
 
 
 @dataclass(frozen=True)
@@ -112,34 +77,9 @@ def parade(
             beside = native if workload in NATIVE_SIDECARS else meshed
             for namespace in (plain, beside):
                 client.create(workload.in_namespace(namespace))
-        without, sidecars = await_ends(client, [(plain,), (meshed, native)])
+        without, sidecars = await_ends(client, [(plain,), (meshed, native)], STARTED, quiet=QUIET)
     account = f"system:serviceaccount:{istio_aux.model.name}:istio-aux-workload"
     return Parade(without, sidecars, [*seen.of(meshed), *seen.of(native)], account)
-
-
-def await_ends(client: Client, namespaces: Sequence[tuple[str, ...]]) -> list[Place]:
-    """The last look at both places; a workload that does not end is for its own test to tell."""
-    going, since = set[tuple[tuple[str, ...], str]](), time.monotonic()
-    while True:
-        places = [look(client, names) for names in namespaces]
-        now = {(p.namespaces, w.name) for w in STARTED for p in places if not p.over(w)}
-        if now != going:
-            going, since = now, time.monotonic()
-        if not going or time.monotonic() > since + QUIET:
-            return places
-        # Owners of five kinds end here; one look a second at all is simpler than five watches.
-        time.sleep(1)
-
-
-def look(client: Client, names: tuple[str, ...]) -> Place:
-    kinds = {kind: RESOURCES[kind] for kind in {w.kind for w in STARTED} - {"CronJob"}}
-    return Place(
-        names,
-        {
-            k: [each for n in names for each in client.list(r, namespace=n)]
-            for k, r in kinds.items()
-        },
-    )
 
 
 def each(workloads: Sequence[Workload]) -> pytest.MarkDecorator:
