@@ -1,0 +1,54 @@
+"""The acceptance tests of an installation, with this cluster as the user's own: a short seed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import lab
+import lab.istio
+import lab.juju
+from lab import images
+from lab.deployed import SELECTED
+
+TESTS = Path(__file__).parents[1]
+# Measured on 2 busy cores: 35 s.
+PATIENCE = 400
+
+
+def accept(cluster: lab.Cluster, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run them with one workload."""
+    argv = ["-q", "-p", "no:cacheprovider", "acceptance", "--image", images.BUSYBOX]
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *argv, *options],
+        cwd=TESTS,
+        env={**os.environ, "PYTHONPATH": str(TESTS), "LAB_KUBECONFIG": str(cluster.kubeconfig)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+def test_they_pass_where_istio_aux_works(
+    cluster: lab.Cluster, istio: lab.istio.Istio, istio_aux: lab.juju.App
+) -> None:
+    labels = [f"--namespace-label={key}={value}" for key, value in SELECTED.items()]
+
+    run = accept(cluster, "--workload=a-job-that-talks-at-once", *labels)
+
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert " passed" in run.stdout
+
+
+def test_they_say_in_one_line_that_it_does_not(
+    cluster: lab.Cluster, istio: lab.istio.Istio
+) -> None:
+    run = accept(cluster, "--namespace-label=istio-injection=enabled", "--patience=10")
+
+    assert run.returncode == 1
+    assert (
+        "acceptance: istio-aux does not change the pods of a namespace" in run.stdout + run.stderr
+    )
