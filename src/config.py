@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypedDict
 
+# Istio's name for the container (istio inject.go ProxyContainerName).
+PROXY: Final = "istio-proxy"
+
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "admission": ("auto", "webhook", "policy"),
     "dead-proxy": ("report", "delete"),
@@ -108,6 +111,7 @@ class Config:
     inject_selector: str
     start_mode: str
     peers: str
+    native_sidecars: tuple[str, ...]
     admission: str
     quit: str
     quit_via: str
@@ -137,6 +141,7 @@ def load(options: Mapping[str, object], model: str) -> Config:
         "inject-namespaces": parse_namespaces,
         "ignore-containers": _parse_containers,
         "quit-sidecars": _parse_sidecars,
+        "native-sidecars": _parse_other_sidecars,
     }
     seconds = {name: value for name, value in options.items() if type(value) is int}
     values = {name: value for name, value in options.items() if name not in seconds}
@@ -277,7 +282,7 @@ def _parse_containers(text: str) -> tuple[str, ...]:
 def _parse_sidecars(text: str) -> tuple[str, ...]:
     rules = _entries(text)
     found = [match for rule in rules if (match := _RULE.fullmatch(rule))]
-    names = {rule.partition("=")[0] for rule in rules} - {"istio-proxy"}
+    names = {rule.partition("=")[0] for rule in rules} - {PROXY}
     if not len(found) == len(names) == len(rules) or any(
         int(match["port"] or 0) > _LAST_PORT for match in found
     ):
@@ -286,6 +291,15 @@ def _parse_sidecars(text: str) -> tuple[str, ...]:
             " for another container, each once, separated by commas"
         )
     return tuple(rules)
+
+
+def _parse_other_sidecars(text: str) -> tuple[str, ...]:
+    names = _parse_containers(text)
+    if PROXY in names:
+        raise ValueError(
+            f"{json.dumps(text)}: expected other containers than {PROXY}, which Istio decides about"
+        )
+    return names
 
 
 def _is_label(text: str) -> bool:

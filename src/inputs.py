@@ -74,6 +74,7 @@ class Inputs:
             deletes=self.config.dead_proxy == "delete",
             start_mode=self.config.start_mode,
             peers=self.config.peers,
+            native_sidecars=self.config.native_sidecars,
             admission=self.admission,
             capability=self.capability,
             inject=self.applications(),

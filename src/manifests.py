@@ -91,6 +91,7 @@ class Values:
     deletes: bool = False  # It may delete pods without a proxy; needs `acts`.
     start_mode: str = "auto"
     peers: str = "off"
+    native_sidecars: tuple[str, ...] = ()
     capability: str = "unknown"
     admission: Literal["webhook", "policy"] = "webhook"  # The webhook is always beside the policy.
     inject: tuple[Applications, ...] = ()  # One entry for each model.
@@ -185,7 +186,11 @@ def render_start_policy(values: Values) -> list[AnyResource]:
     if values.admission != "policy":
         return []
     conditions, mutations = rules.start_policy(
-        values.start_mode, values.capability, values.peers, values.inject_selector
+        values.start_mode,
+        values.capability,
+        values.peers,
+        values.native_sidecars,
+        values.inject_selector,
     )
     return _render(
         "start.yaml.j2",
@@ -207,7 +212,11 @@ def render_webhook(values: Values) -> list[AnyResource]:
     beside_policy = values.admission == "policy"
     conditions = (
         rules.webhook_conditions_beside_policy(
-            values.start_mode, values.capability, values.peers, values.inject_selector
+            values.start_mode,
+            values.capability,
+            values.peers,
+            values.native_sidecars,
+            values.inject_selector,
         )
         if beside_policy
         else rules.webhook_conditions()

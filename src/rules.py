@@ -3,7 +3,9 @@
 The workload has the start rules in `core/start.py`; one table of cases runs through both forms
 (`tests/lab/start_cases.py`). The MutatingAdmissionPolicy changes pods that have no annotation
 `proxy.istio.io/config` and that Istio has not injected yet. All others are the webhook's, because
-CEL cannot parse YAML and moves no containers.
+CEL cannot parse YAML and moves no containers. Other sidecars are the webhook's, too: the policy
+runs once, and a later webhook may add them. The API server calls again only webhooks that it has
+called before (apiserver webhook/mutating/dispatcher.go), so ours sees all pods that may have any.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from config import EVERY, NAME_LABEL, NEVER_INJECTED, Applications
+from config import EVERY, NAME_LABEL, NEVER_INJECTED, PROXY, Applications
 
 # Juju labels all pods of an application with it (juju internal/provider/kubernetes/constants).
 APPLICATION: Final = "app.kubernetes.io/name"
@@ -31,8 +33,6 @@ NO_SIGNAL: Final = '["pilot-agent","version"]'
 INJECTED: Final = "sidecar.istio.io/status"
 MIRROR: Final = "kubernetes.io/config.mirror"
 DATAPLANE: Final = "istio.io/dataplane-mode"
-# Istio's name for the container (istio inject.go ProxyContainerName).
-PROXY: Final = "istio-proxy"
 MODES: Final = ("auto", "native", "hold", "off")
 # Spelled as in `core/peers.py`, which explains each.
 PEERS: Final = "istio-aux.io/peers"
@@ -41,6 +41,8 @@ EXCLUDED: Final = "traffic.sidecar.istio.io/excludeInboundPorts"
 JOBSET: Final = "jobset.sigs.k8s.io/jobset-name"
 OPERATOR: Final = "training.kubeflow.org/operator-name"
 MPI_OPERATOR: Final = "mpi-operator"
+# Spelled as in `core/native_sidecars.py`.
+NATIVE_SIDECARS: Final = "istio-aux.io/native-sidecars"
 # What cluster and Istio can do, as in the workload's `core/policy.py`.
 NATIVE: Final = "native"
 UNKNOWN: Final = "unknown"
@@ -121,7 +123,7 @@ def policy_matches(
 
 
 def webhook_conditions_beside_policy(
-    mode: str, capability: str, peers: str, inject: Mapping[str, Any]
+    mode: str, capability: str, peers: str, sidecars: Sequence[str], inject: Mapping[str, Any]
 ) -> list[dict[str, str]]:
     """Return the `matchConditions` of the webhook that gets what the policy leaves.
 
@@ -143,7 +145,7 @@ def webhook_conditions_beside_policy(
         f" : {_has_native(mode, capability)} ? false"
         f" : !('{CONFIG}' in {_ANNOTATIONS} && {_ANNOTATIONS}['{CONFIG}'] == '{HOLD}')))"
     )
-    wanted = _wanted()
+    wanted, left = _wanted(), f"{_may_have_sidecars(capability, sidecars)} || ({left})"
     if inject:
         unlabelled = _lacks_label(inject)
         wanted, left = f"{unlabelled} || {wanted}", f"{unlabelled} || ({left})"
@@ -151,7 +153,7 @@ def webhook_conditions_beside_policy(
 
 
 def start_policy(
-    mode: str, capability: str, peers: str, inject: Mapping[str, Any]
+    mode: str, capability: str, peers: str, sidecars: Sequence[str], inject: Mapping[str, Any]
 ) -> tuple[list[dict[str, str]], list[str]]:
     """Return the policy's `matchConditions`, and its JSON patches: the start, ports and the label.
 
@@ -188,7 +190,7 @@ def start_policy(
         f"(!{_HAS_ANNOTATIONS} ? ({first}) : !({lacks_start}) ? []"
         f" : {lacks_native} ? {_added(native)} : {_added(hold)} + ({signalled} ? {quiet} : []))"
         f" + ({lacks_ports} ? [{_add(_pointer(INCLUDED), _VALUE)}] : [])"
-        f" + {_labelled()}"
+        f" + {_labelled(capability, sidecars)}"
     )
     few = f"!{lacks_ports} || size(variables.ports) <= {MAX_PORTS}"
     if mode == "off" and not inject:
@@ -268,6 +270,15 @@ def _lacks_ports(peers: str) -> str:
     return f"({' && '.join((direct, *authors))})"
 
 
+def _may_have_sidecars(capability: str, sidecars: Sequence[str]) -> str:
+    """CEL: containers of the pod are named that become native sidecars, or may be added to it."""
+    own = f"'{NATIVE_SIDECARS}' in {_ANNOTATIONS}"
+    named = f"{_ANNOTATIONS}['{NATIVE_SIDECARS}'] != ''"
+    if sidecars and capability == NATIVE:
+        return f"({_HAS_ANNOTATIONS} && {own} ? {named} : {_ENDS})"
+    return f"({_HAS_ANNOTATIONS} && {own} && {named})"
+
+
 def _by_default(mode: str, capability: str) -> bool:
     """Tell whether pods that end become native unless they say something else."""
     return mode == "native" or (mode == "auto" and capability == NATIVE)
@@ -317,9 +328,10 @@ def _pointer(key: str) -> str:
     return f"/metadata/annotations/{key.replace('/', '~1')}"
 
 
-def _labelled() -> str:
-    """CEL: the label; none if the webhook has to warn the author of a value that does not exist."""
-    return f"({_HAS_ANNOTATIONS} && {_TO_WARN_OF} ? [] : {_label(STARTED_BY, 'policy')})"
+def _labelled(capability: str, sidecars: Sequence[str]) -> str:
+    """CEL: the label; none if the webhook has more to do: to warn the author, or other sidecars."""
+    more = f"{_may_have_sidecars(capability, sidecars)} || {_HAS_ANNOTATIONS} && {_TO_WARN_OF}"
+    return f"({more} ? [] : {_label(STARTED_BY, 'policy')})"
 
 
 def _label(key: str, value: str) -> str:

@@ -111,6 +111,7 @@ def settings(config: Config, names: Names) -> dict[str, Any]:
         "namespace-selector": options.but_never_selected(config.namespace_selector),
         "ignore-containers": list(config.ignore_containers),
         "quit-sidecars": list(config.quit_sidecars),
+        "native-sidecars": list(config.native_sidecars),
         **root,
         **traces,
         "applications": APPLICATIONS,

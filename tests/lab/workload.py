@@ -71,6 +71,7 @@ class Workload:
         self.authority = certificates.make_authority(name, model)
         self.trusted: tuple[str, ...] = ()  # Other issuers in the caBundle, as PEM.
         self.inject, self.revisions = inject, revisions
+        self.capability = "unknown"  # As the charm has read it, for the policy.
         self._admission: Literal["webhook", "policy"] = admission
         self._more = more or {}
         self._place(name, folder)
@@ -268,6 +269,8 @@ class Workload:
             deletes=self._settings.get("dead-proxy") == "delete",
             start_mode=self._settings.get("start-mode", "auto"),
             peers=self._settings.get("peers", "off"),
+            native_sidecars=tuple(self._settings.get("native-sidecars", ())),
+            capability=self.capability,
             admission=self._admission,
             inject=self.inject,
             revisions=self.revisions,

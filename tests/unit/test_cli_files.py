@@ -192,6 +192,16 @@ def test_mutate_has_the_inbound_ports_of_the_option(run: Callable[..., Outcome])
     assert made["metadata"]["annotations"]["traffic.sidecar.istio.io/includeInboundPorts"] == ""
 
 
+def test_mutate_makes_other_sidecars_native(run: Callable[..., Outcome]) -> None:
+    spec = {"restartPolicy": "Never", "containers": [{"name": "main"}, {"name": "vault-agent"}]}
+    options = ("--native-sidecars", "vault-agent", "--capability", "native")
+
+    outcome = run("mutate", "-f", "-", *options, stdin=json.dumps({**NEW, "spec": spec}))
+
+    (made,) = outcome.lines
+    assert made["spec"]["initContainers"] == [{"name": "vault-agent", "restartPolicy": "Always"}]
+
+
 def test_mutate_answers_a_review(run: Callable[..., Outcome]) -> None:
     """The whole AdmissionReview, as the webhook would send it."""
     found = {

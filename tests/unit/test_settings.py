@@ -50,7 +50,8 @@ def test_every_key_is_taken(file: Path) -> None:
         "quit: dry-run\nquit-via: exec\nquit-grace: 2.5\n"
         "ignore-containers: [cloud-sql-proxy, vault-agent]\nquit-sidecars: [daprd]\n"
         "dead-proxy: delete\nlease: kubeflow/istio-aux.v2\n"
-        f"start-mode: native\npeers: direct\nwebhook-configuration: {LONG_NAME}\n"
+        f"start-mode: native\npeers: direct\nnative-sidecars: vault-agent\n"
+        f"webhook-configuration: {LONG_NAME}\n"
         "race-policy: restart\nrestart-jobs: true\nroot-namespace: istio-system\n"
         "pod-selector: team in (a,b)\ninject-selector: step\n"
         "applications: /etc/istio-aux/applications\napplication: kubeflow/istio-aux\n"
@@ -68,6 +69,7 @@ def test_every_key_is_taken(file: Path) -> None:
         inject_selector=selectors.parse("step"),
         start_mode=StartMode.NATIVE,
         peers=Peers.DIRECT,
+        native_sidecars=frozenset({"vault-agent"}),
         webhook_configuration=LONG_NAME,
         quit=QuitMode.DRY_RUN,
         quit_policy=Policy(
@@ -141,6 +143,11 @@ def test_every_mode_is_taken_although_yaml_has_on_and_off_for_booleans(
         (f"ignore-containers: [{'a' * 64}]", f'ignore-containers: ["{"a" * 64}"]: expected a list'),
         ("ignore-containers: ['a,b']", 'ignore-containers: ["a,b"]: expected a list of container'),
         ("ignore-containers: ~", "ignore-containers: null: expected a list of container names"),
+        ("native-sidecars: a b", 'native-sidecars: "a b": expected a list of container names'),
+        (
+            "native-sidecars: [vault-agent, istio-proxy]",
+            'native-sidecars: ["vault-agent", "istio-proxy"]: expected other containers than',
+        ),
         ("start-mode: later", 'start-mode: "later": expected one of: auto, native, hold, off'),
         (
             "webhook-configuration: ours/theirs",

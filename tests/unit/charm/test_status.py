@@ -64,6 +64,19 @@ CONTAINERS = "expected container names separated by commas, such as cloud-sql-pr
             f'ignore-containers: "Vault": {CONTAINERS}',
         ),
         (
+            "native-sidecars",
+            "Vault",
+            f'native-sidecars: "Vault": {CONTAINERS}',
+        ),
+        (
+            "native-sidecars",
+            "a,istio-proxy",
+            (
+                'native-sidecars: "a,istio-proxy": expected other containers than istio-proxy,'
+                " which Istio decides about"
+            ),
+        ),
+        (
             "namespace-selector",
             "a in b",
             f'namespace-selector: "a in b": expected {config.EXPECTED_SELECTOR}',

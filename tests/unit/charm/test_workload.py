@@ -121,6 +121,7 @@ def test_every_option_reaches_the_settings(unit: Unit) -> None:
         "dead-proxy": "delete",
         "start-mode": "native",
         "peers": "direct",
+        "native-sidecars": " vault-agent, cloud-sql-proxy,vault-agent",
         "race-policy": "restart",
         "restart-jobs": True,
         "log-level": "debug",
@@ -146,6 +147,7 @@ def test_every_option_reaches_the_settings(unit: Unit) -> None:
     assert understood.quit_policy.dead_proxy is DeadProxy.DELETE
     assert understood.start_mode is StartMode.NATIVE
     assert understood.peers is Peers.DIRECT
+    assert understood.native_sidecars == {"cloud-sql-proxy", "vault-agent"}
     assert understood.repair_policy.race is RacePolicy.RESTART
     assert understood.repair_policy.restart_jobs is True
     assert understood.log_level is settings.LogLevel.DEBUG

@@ -20,6 +20,7 @@ import yaml
 
 from istio_aux.core import quit_state, selectors, sidecars
 from istio_aux.core.applications import PodOptions
+from istio_aux.core.pod import PROXY
 from istio_aux.core.policy import (
     Application,
     DeadProxy,
@@ -74,6 +75,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     inject_selector: selectors.Selector | None = None
     start_mode: StartMode = StartMode.AUTO
     peers: Peers = Peers.OFF
+    native_sidecars: frozenset[str] = frozenset()
     webhook_configuration: str | None = None
     quit: QuitMode = QuitMode.ON
     quit_policy: Policy = Policy()
@@ -131,6 +133,13 @@ def containers(value: object) -> frozenset[str]:
         if all(isinstance(name, str) and re.fullmatch(LABEL, name) for name in found):
             return frozenset(cast("list[str]", found))
     raise _unusable(value, "a list of container names, such as [cloud-sql-proxy]")
+
+
+def _other_sidecars(value: object) -> frozenset[str]:
+    found = containers(value)
+    if PROXY in found:
+        raise _unusable(value, f"other containers than {PROXY}, which Istio decides about")
+    return found
 
 
 def _text(pattern: str, expected: str, made: Callable[[re.Match[str]], T]) -> Callable[[object], T]:
@@ -252,6 +261,11 @@ OPTIONS = {
         _one_of(Peers),
         "how Job-like pods reach each other: `direct` lets only the ports that a pod declares "
         "through its proxy, so that every other one is reached without mTLS; `off` changes nothing",
+    ),
+    "native-sidecars": Option(
+        _other_sidecars,
+        "names of other sidecars, which become native in Job-like pods where a dry run shows that "
+        "native sidecars work",
     ),
     "webhook-configuration": Option(
         _configuration,

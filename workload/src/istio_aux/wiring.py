@@ -75,8 +75,9 @@ class Wiring:
         self.client = Client(credentials)
         # The capability is unknown until the injector is probed.
         self._start = Start(
-            mode=settings.start_mode, peers=settings.peers, inject=settings.inject_selector
-        )
+            mode=settings.start_mode, peers=settings.peers, inject=settings.inject_selector,
+            native_sidecars=settings.native_sidecars,
+        )  # fmt: skip
         self.webhook = AdmissionWebhook(self.telemetry, lambda: self._start)
         self._namespaces = Namespaces(self._relabelled)
         source = "/".join(settings.lease) if settings.lease else ""

@@ -79,7 +79,7 @@ def _explain(args: argparse.Namespace) -> int:
 def _mutate(args: argparse.Namespace) -> int:
     how = Start(
         mode=args.start_mode, capability=args.capability, peers=args.peers,
-        pods=args.pod_selector, inject=args.inject_selector,
+        pods=args.pod_selector, inject=args.inject_selector, native_sidecars=args.native_sidecars,
     )  # fmt: skip
     return files.mutate(args.files, how)
 
@@ -208,6 +208,7 @@ def _add_mutate(add: AddParser) -> None:
     _add_option(mutate, "inject-selector", "SELECTOR")
     _add_option(mutate, "start-mode", "auto|native|hold|off")
     _add_option(mutate, "peers", "off|direct")
+    _add_option(mutate, "native-sidecars", "NAME,...")
 
 
 def _add_serve(add: AddParser) -> None:

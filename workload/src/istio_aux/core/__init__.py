@@ -4,9 +4,9 @@ What is read: `pod`, `webhooks` (with EndpointSlices and namespaces), `annotatio
 `applications`, `policy` (what an admin may choose), `selectors`, `documents` (files of people);
 `nesting` cuts JSON that is nested too deeply for decoders.
 What is decided: `completion` and `quit` for a proxy and for `sidecars`, `quit_state` for attempts;
-`holders`, `resources` and `katib` for pods that do not complete; `start`, `peers`, `proxy_config`
-and `patch` for a new pod, in a `review`; `reachability` for the ports of a pod; `injection`,
-`injection_probe` and `injectors` for Istio's injectors; `repair`, `rollout`, `suspension`,
-`ownership` and `jobs` for pods without their sidecar; `election` for the leader; `preflight` for
-what `check` reads of a cluster.
+`holders`, `resources` and `katib` for pods that do not complete; `start`, `native_sidecars`,
+`peers`, `proxy_config` and `patch` for a new pod, in a `review`; `reachability` for the ports of a
+pod; `injection`, `injection_probe` and `injectors` for Istio's injectors; `repair`, `rollout`,
+`suspension`, `ownership` and `jobs` for pods without their sidecar; `election` for the leader;
+`preflight` for what `check` reads of a cluster.
 """

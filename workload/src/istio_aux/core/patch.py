@@ -18,7 +18,7 @@ class Add(msgspec.Struct, frozen=True, tag_field="op", tag="add"):
     """Set the object's member at ``path`` to ``value``."""
 
     path: str
-    value: str | dict[str, Any]
+    value: str | dict[str, Any] | list[Any]
 
 
 class Move(msgspec.Struct, frozen=True, tag_field="op", tag="move"):

@@ -122,6 +122,10 @@ class ContainerPort(Struct, frozen=True):
     protocol: str | None = None
 
 
+class ResizePolicy(Struct, frozen=True):
+    """How a container is resized; that it is there is all that is read."""
+
+
 class Container(Struct, frozen=True):
     """A container of the spec, regular or init; `resources` reads its ``resources``."""
 
@@ -132,6 +136,7 @@ class Container(Struct, frozen=True):
     args: tuple[str, ...] | None = None
     env: tuple[EnvVar, ...] | None = None
     ports: tuple[ContainerPort, ...] | None = None
+    resize_policy: tuple[ResizePolicy, ...] | None = None
     resources: msgspec.Raw = msgspec.Raw()
 
 

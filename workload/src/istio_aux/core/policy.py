@@ -42,6 +42,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     mode: StartMode = StartMode.AUTO
     capability: Capability = Capability.UNKNOWN
     peers: Peers = Peers.OFF
+    native_sidecars: frozenset[str] = frozenset()  # Containers (`native_sidecars.convert`).
     pods: Selector = Selector()  # Others are left alone. The API server's selectors come first.
     inject: Selector | None = None  # Those that get a sidecar although their annotation says no.
 

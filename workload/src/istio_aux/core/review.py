@@ -45,6 +45,7 @@ class Outcome(StrEnum):
     MOVED = "moved"  # Hold, for a pod that Istio had injected already.
     LABELLED = "labelled"  # The pod asks for a sidecar now, with or without a start order.
     DIRECT = "direct"  # Only which ports its proxy receives.
+    SIDECARS = "sidecars"  # Only that other sidecars are native.
     UNCHANGED = "unchanged"
     MALFORMED = "malformed"  # Allowed with a warning: only the uid could be read.
 
@@ -209,9 +210,9 @@ def _outcome(plan: start.Plan) -> Outcome:
         return Outcome.UNCHANGED
     if plan.ops[0].path.startswith("/metadata/labels"):
         return Outcome.LABELLED
-    if isinstance(plan.ops[0], patch.Move):
+    if any(isinstance(op, patch.Move) and op.path == start.FIRST for op in plan.ops):
         return Outcome.MOVED
-    return Outcome(plan.started_with or Outcome.DIRECT)
+    return Outcome(plan.started_with or (Outcome.DIRECT if plan.annotations else Outcome.SIDECARS))
 
 
 def _answer(uid: str, name: str, plan: start.Plan, outcome: Outcome) -> ReviewResult:

@@ -1,6 +1,7 @@
 """What admission changes in a pod: its sidecar starts before its payload, and it asks for one.
 
-`core/peers.py` says which of its ports the sidecar receives.
+`core/peers.py` says which of its ports the sidecar receives, `core/native_sidecars.py` which other
+containers become native sidecars.
 
 Plans are idempotent: a pod that has what it needs gets no operations. Istio's rules are those of
 pkg/kube/inject: inject.go injectRequired, reorderPod, and injection-template.yaml.
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from istio_aux.core import patch, peers, proxy_config
+from istio_aux.core import native_sidecars, patch, peers, proxy_config
 from istio_aux.core.pod import NO_METADATA, PROXY, Container, Pod, Struct
 from istio_aux.core.policy import Capability, Peers, Start, StartMode
 
@@ -35,6 +36,7 @@ NO_SIGNAL = '["pilot-agent","version"]'
 # The postStart hook with which Istio delays the containers after the proxy.
 WAIT: dict[str, object] = {"exec": {"command": ["pilot-agent", "wait"]}}
 
+FIRST = "/spec/containers/0"  # JSON Pointer.
 MAX_ANNOTATIONS = 256 << 10  # Bytes (apimachinery ValidateAnnotationsSize).
 
 _PATHS = {
@@ -70,7 +72,7 @@ class Holding(Struct, frozen=True):
 
 
 def plan(pod: Pod, how: Start, *, asked: bool = False) -> Plan:
-    """Plan the start order, the inbound ports and the label of a pod that is about to be created.
+    """Plan start order, native sidecars, inbound ports and label of a pod that is to be created.
 
     ``asked``: its application asks for a sidecar.
     """
@@ -78,9 +80,9 @@ def plan(pod: Pod, how: Start, *, asked: bool = False) -> Plan:
         return Plan(ops=(), reason=how.pods.mismatch)
     chosen = how.inject is not None and how.inject.matches(pod.labels)
     if not (chosen or asked):
-        return _plan_annotations(pod, how)
+        return _plan_sidecars(pod, how)
     labelled = plan_label(pod, despite_annotation=chosen)
-    started = _plan_annotations(with_label(pod) if labelled.ops else pod, how)
+    started = _plan_sidecars(with_label(pod) if labelled.ops else pod, how)
     if not started.ops:
         return msgspec.structs.replace(labelled, warnings=started.warnings)
     if not labelled.ops:
@@ -89,9 +91,19 @@ def plan(pod: Pod, how: Start, *, asked: bool = False) -> Plan:
     return msgspec.structs.replace(started, ops=labelled.ops + started.ops, reason=reason)
 
 
-def _plan_annotations(pod: Pod, how: Start) -> Plan:
-    chosen = _left_by_argo(pod, _start(pod, how))
-    return _annotated(pod, _with_ports(pod, how.peers, chosen))
+def _plan_sidecars(pod: Pod, how: Start) -> Plan:
+    gets_none = _refuses(pod) or next(_reasons_for_no_sidecar(pod), None)
+    made = native_sidecars.Conversion(pod=pod) if gets_none else native_sidecars.convert(pod, how)
+    chosen = _left_by_argo(made.pod, _start(made.pod, how))
+    started = _annotated(made.pod, _with_ports(made.pod, how.peers, chosen))
+    if not made.reason:
+        return started
+    return msgspec.structs.replace(
+        started,
+        ops=made.ops + started.ops,
+        reason=f"{started.reason}; {made.reason}",
+        warnings=(*started.warnings, *made.warnings),
+    )
 
 
 def plan_label(pod: Pod, *, despite_annotation: bool = False) -> Plan:
@@ -166,7 +178,7 @@ def hold(pod: Pod) -> Holding:
     if hook is None:
         reason = f"hold has no effect: {PROXY} has a lifecycle of its own, without postStart"
         return Holding(ops=(), reason=reason, effective=False)
-    move = (patch.Move("/spec/containers/0", f"/spec/containers/{place}"),) if place else ()
+    move = (patch.Move(FIRST, f"/spec/containers/{place}"),) if place else ()
     done = [f"moved {PROXY} first"] if place else []
     done += ["added its postStart hook"] if hook else []
     reason = ", ".join(done) or f"{PROXY} holds the payload back already"

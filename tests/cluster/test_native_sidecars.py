@@ -1,0 +1,177 @@
+"""Other sidecars than Istio's become native ones at a real API server, which accepts the pods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import lab
+import lab.istio
+import lightkube
+import pytest
+from lab import creation
+from lab.creation import Creation
+from lab.fixtures import await_account
+from lab.hooks import PORT, Hooks, patching
+from lab.served import end
+from lab.sidecar_cases import CASES, OPTION, Case, container, outcome
+from lab.versions import POLICY
+from lab.workload import Workload
+from lightkube import codecs
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
+from lightkube.resources.core_v1 import Namespace, Pod
+
+# The revision of an Istio of its own: the workloads ignore those of other modules.
+ISTIO = "sidecars-istio"
+# It sorts after our webhook and after Istio's.
+INJECTOR = "vault-agent-injector"
+SIDECAR = ["vault-agent*"]
+BY_OPTION = [case for case in CASES if case.option == OPTION]
+# Measured on 2 busy cores: 1 s.
+IN_FORCE = 30.0
+
+
+@pytest.fixture(scope="module")
+def istio(cluster: lab.Cluster) -> Iterator[lab.istio.Istio]:
+    istio = lab.istio.install(cluster, ISTIO, revision=ISTIO, native="default")
+    yield istio
+    istio.remove()
+
+
+@pytest.fixture(scope="module", params=["webhook", pytest.param("policy", marks=POLICY.needed)])
+def namespace(
+    request: pytest.FixtureRequest,
+    cluster: lab.Cluster,
+    client: lightkube.Client,
+    istio: lab.istio.Istio,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[str]:
+    """A namespace with the option in force, in each mode of `admission`."""
+    name = f"sidecars-{request.param}"
+    more = {"quit": "off", "root-namespace": ISTIO, "native-sidecars": sorted(OPTION)}
+    workload = Workload(
+        cluster, tmp_path_factory.mktemp(name), name=name, model=name,
+        selector=f"lab.test/{name}=yes", admission=request.param, more=more,
+    )  # fmt: skip
+    workload.revisions = (ISTIO,)
+    labels = {f"lab.test/{name}": "yes", "istio.io/rev": ISTIO}
+    client.create(Namespace(metadata=ObjectMeta(name=f"{name}-team", labels=labels)))
+    workload.deploy()
+    workload.start()
+    workload.await_ready()
+    await_account(client, f"{name}-team")
+    # As the charm does, which renders the policy for what it reads of the workload.
+    workload.await_capability("native")
+    workload.capability = "native"
+    workload.publish()
+    workload.await_admission(f"{name}-team")
+    lab.until(
+        lambda: became(create(cluster, f"{name}-team", Case(name=""))[0]) == (["main"], SIDECAR),
+        timeout=IN_FORCE,
+        what="the webhook to be known",
+    )
+    yield f"{name}-team"
+    workload.withdraw()
+    client.delete(Namespace, f"{name}-team")
+    end(workload)
+
+
+def create(cluster: lab.Cluster, namespace: str, *cases: Case) -> list[Creation]:
+    pods: list[Pod] = []
+    for case in cases:
+        pod = Pod.from_dict(case.pod)
+        assert isinstance(pod, Pod)
+        assert pod.metadata
+        pod.metadata.namespace = namespace
+        pods.append(pod)
+    return creation.create(cluster, *pods, dry_run=True)
+
+
+def became(made: Creation) -> tuple[list[str], list[str]]:
+    return outcome(made.pod.to_dict()["spec"])
+
+
+def test_pods_become_what_the_table_says(cluster: lab.Cluster, namespace: str) -> None:
+    """None is refused: the API server's validation comes after the webhook."""
+    made = create(cluster, namespace, *BY_OPTION)
+
+    found = {case.name: became(each) for case, each in zip(BY_OPTION, made, strict=True)}
+    assert found == {case.name: case.expected for case in BY_OPTION}
+
+
+def test_authors_are_told_what_the_table_says(cluster: lab.Cluster, namespace: str) -> None:
+    made = create(cluster, namespace, *BY_OPTION)
+
+    told = {
+        case.name: " ".join(text for text in each.warnings if "istio-aux: " in text)
+        for case, each in zip(BY_OPTION, made, strict=True)
+    }
+    assert {name for name, text in told.items() if text} == {
+        case.name for case in BY_OPTION if case.warns
+    }
+    assert all(case.warns in told[case.name] for case in BY_OPTION)
+
+
+def test_the_payload_starts_after_istios_proxy_as_well(
+    cluster: lab.Cluster, namespace: str
+) -> None:
+    [made] = create(cluster, namespace, Case(name=""))
+
+    spec = made.pod.to_dict()["spec"]
+    assert [each["name"] for each in spec["initContainers"]][-2:] == ["istio-proxy", "vault-agent"]
+
+
+def added(pod: dict[str, Any]) -> Sequence[dict[str, Any]]:
+    """What an injector of sidecars adds to a pod that has none of its own yet."""
+    every = [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
+    if any(each["name"] == "vault-agent" for each in every):
+        return []
+    return [{"op": "add", "path": "/spec/containers/-", "value": container("vault-agent")}]
+
+
+@pytest.fixture
+def injector(cluster: lab.Cluster, client: lightkube.Client, namespace: str) -> Iterator[None]:
+    """A webhook that is called after Istio's, and adds a sidecar."""
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"]}
+    with Hooks(cluster, INJECTOR, {INJECTOR: patching(added)}) as hooks:
+        service = {"name": INJECTOR, "namespace": INJECTOR, "path": "/", "port": PORT}
+        configuration = {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "MutatingWebhookConfiguration",
+            "metadata": {"name": INJECTOR},
+            "webhooks": [
+                {
+                    "name": f"{INJECTOR}.example.com",
+                    "admissionReviewVersions": ["v1"],
+                    "clientConfig": {"service": service, "caBundle": hooks.bundle},
+                    "namespaceSelector": {
+                        "matchLabels": {"kubernetes.io/metadata.name": namespace}
+                    },
+                    "rules": [{**rule, "resources": ["pods"]}],
+                    "sideEffects": "None",
+                    "timeoutSeconds": 30,
+                }
+            ],
+        }
+        client.create(codecs.from_dict(configuration))
+        yield
+        client.delete(MutatingWebhookConfiguration, INJECTOR)
+
+
+@pytest.mark.usefixtures("injector")
+def test_a_sidecar_that_a_later_webhook_adds_becomes_native(
+    cluster: lab.Cluster, namespace: str
+) -> None:
+    """The API server calls again only webhooks that it has called before."""
+    plain = Case(name="", containers=[container("main")])
+
+    def sidecar() -> bool:
+        [made] = create(cluster, namespace, plain)
+        regular, init = became(made)
+        return len(regular + init) == 2
+
+    lab.until(sidecar, timeout=IN_FORCE, what="the injector to be known")
+    [made] = create(cluster, namespace, plain)
+
+    assert became(made) == (["main"], SIDECAR)

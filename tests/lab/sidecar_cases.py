@@ -1,0 +1,149 @@
+"""One table of pods with other sidecars than Istio's: which of them become native. Data only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from istio_aux.core.native_sidecars import MOST, NATIVE_SIDECARS
+from istio_aux.core.policy import Capability, Start
+from istio_aux.core.start import INJECT, START
+
+IMAGE = "istio-aux.lab/busybox:1.35"
+OPTION = frozenset({"vault-agent", "cloud-sql-proxy"})
+WANTED = {NATIVE_SIDECARS: "vault-agent"}
+MANY = tuple(f"helper-{number}" for number in range(MOST + 1))
+
+
+def container(name: str, **more: Any) -> dict[str, Any]:
+    """A container with further fields."""
+    return {"name": name, "image": IMAGE, **more}
+
+
+JOB = (container("main"), container("vault-agent"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A pod, and what becomes of its containers.
+
+    Attributes:
+        option: names that the admin has set.
+        spec: fields of the pod's spec, in place of `restartPolicy: Never`.
+        regular: names of its containers afterwards.
+        init: names of its init containers afterwards, with `*` for those that restart always.
+        warns: part of what its author is told.
+    """
+
+    name: str
+    option: frozenset[str] = OPTION
+    capability: Capability = Capability.NATIVE
+    annotations: Mapping[str, str] = field(default_factory=dict[str, str])
+    containers: Sequence[Mapping[str, Any]] = JOB
+    spec: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    regular: Sequence[str] = ("main", "vault-agent")
+    init: Sequence[str] = ()
+    warns: str = ""
+
+    @property
+    def setting(self) -> Start:
+        """What the admin has set, and what can be had."""
+        return Start(capability=self.capability, native_sidecars=self.option)
+
+    @property
+    def pod(self) -> dict[str, Any]:
+        """The pod as its author wrote it."""
+        metadata: dict[str, Any] = {"generateName": "case-", "annotations": dict(self.annotations)}
+        spec = {"restartPolicy": "Never", "containers": [*self.containers], **self.spec}
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+    @property
+    def expected(self) -> tuple[list[str], list[str]]:
+        """Its containers and init containers in the end."""
+        return list(self.regular), list(self.init)
+
+
+def outcome(spec: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Names of regular and of init containers, but for Istio's, as a case has them."""
+    inits = [
+        each["name"] + ("*" if each.get("restartPolicy") == "Always" else "")
+        for each in spec.get("initContainers") or []
+        if not each["name"].startswith("istio-")
+    ]
+    return [each["name"] for each in spec["containers"] if each["name"] != "istio-proxy"], inits
+
+
+MADE: Mapping[str, Any] = {"regular": ["main"], "init": ["vault-agent*"]}
+OWN: Mapping[str, Any] = {"option": frozenset()}
+CASES = [
+    Case(name="by option", **MADE),
+    Case(name="by option, when it starts again when it fails",
+         spec={"restartPolicy": "OnFailure"}, **MADE),
+    Case(name="no container is named", containers=[container("main")], regular=["main"]),
+    Case(name="by annotation", annotations=WANTED, **OWN, **MADE),
+    Case(name="neither option nor annotation", **OWN),
+    Case(name="an annotation with other names overrides the option",
+         annotations={NATIVE_SIDECARS: "other"}),
+    Case(name="an empty annotation overrides the option", annotations={NATIVE_SIDECARS: ""}),
+    Case(name="names that are not there are ignored",
+         annotations={NATIVE_SIDECARS: " other, vault-agent,,"}, **MADE),
+    Case(name="several keep their order, behind the author's init containers",
+         containers=[container("vault-agent"), container("main"), container("cloud-sql-proxy")],
+         spec={"initContainers": [container("b"), container("a", restartPolicy="Always")]},
+         regular=["main"], init=["b", "a*", "vault-agent*", "cloud-sql-proxy*"]),
+    Case(name="an init container that is named stays as it is",
+         annotations={NATIVE_SIDECARS: "setup,vault-agent"},
+         spec={"initContainers": [container("setup")]},
+         regular=["main"], init=["setup", "vault-agent*"]),
+    Case(name="probes, hooks and ports go with it",
+         containers=[container("main"), container(
+             "vault-agent", ports=[{"containerPort": 8200}],
+             lifecycle={"preStop": {"exec": {"command": ["true"]}}},
+             startupProbe={"tcpSocket": {"port": 8200}},
+             livenessProbe={"tcpSocket": {"port": 8200}},
+             readinessProbe={"tcpSocket": {"port": 8200}})], **MADE),
+    Case(name="a pod that runs on", spec={"restartPolicy": "Always"}),
+    Case(name="a pod that runs on, by annotation", annotations=WANTED,
+         spec={"restartPolicy": "Always"}, warns="vault-agent: the pod runs on"),
+    Case(name="a container is left that is resized in its own way",
+         containers=[container("main"), container("cloud-sql-proxy"), container(
+             "vault-agent",
+             resizePolicy=[{"resourceName": "cpu", "restartPolicy": "NotRequired"}])],
+         init=["cloud-sql-proxy*"],
+         warns="left alone: vault-agent: it has a restartPolicy or a resizePolicy of its own"),
+    Case(name="all containers are named", annotations={NATIVE_SIDECARS: "main,vault-agent"},
+         warns="main, vault-agent: the pod would have no payload"),
+    Case(name="the only container is named", containers=[container("vault-agent")],
+         regular=["vault-agent"], warns="the pod would have no payload"),
+    Case(name="istio-proxy is named",
+         annotations={NATIVE_SIDECARS: "istio-proxy,vault-agent"},
+         warns="expected other containers than istio-proxy"),
+    Case(name="a name that is none", annotations={NATIVE_SIDECARS: "Vault Agent"},
+         warns="expected container names separated by commas"),
+    Case(name="a long value that is none", annotations={NATIVE_SIDECARS: "A" * 1000},
+         warns="expected container names separated by commas"),
+    Case(name="more than are changed", annotations={NATIVE_SIDECARS: ",".join(MANY)},
+         containers=[container(each) for each in ("main", *MANY)], regular=["main", *MANY],
+         warns="helper-0, helper-1"),
+    Case(name="the author refuses a sidecar of Istio's", annotations={INJECT: "false", **WANTED}),
+    Case(name="start off is about Istio's sidecar", annotations={START: "off"}, **MADE),
+]  # fmt: skip
+
+# The workloads of the cluster tier know that sidecars can be native.
+NOT_NATIVE = [
+    Case(name="native sidecars cannot be had", capability=Capability.CLASSIC),
+    Case(name="nobody knows whether native sidecars can be had", capability=Capability.UNKNOWN),
+    Case(name="by annotation, where native sidecars cannot be had", annotations=WANTED,
+         capability=Capability.CLASSIC, warns="vault-agent: sidecars cannot be native here"),
+    Case(name="by annotation, where nobody knows whether native sidecars can be had",
+         annotations=WANTED, capability=Capability.UNKNOWN,
+         warns="it is not known whether sidecars can be native here"),
+]  # fmt: skip
+RULED = [
+    Case(name=f"a container is left that has {fields}",
+         containers=[container("main"), container("vault-agent", **fields)],
+         warns="left alone: vault-agent: it has a restartPolicy or a resizePolicy of its own")
+    for fields in ({"restartPolicy": "Never"}, {"restartPolicy": "Always"},
+                   {"restartPolicyRules": [{"action": "Restart"}]})
+]  # fmt: skip

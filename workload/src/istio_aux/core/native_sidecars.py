@@ -1,0 +1,139 @@
+"""Sidecars that are not Istio's: containers of a new pod that become native sidecars on request.
+
+A native sidecar is an init container that restarts always (KEP-753). It starts before the payload,
+and the kubelet ends it after the payload, so nobody has to quit it. What the API server refuses in
+one stays a container: with a container's own restart policy the author means something else,
+and `resizePolicy` is refused before Kubernetes 1.33 (kubernetes validateInitContainers).
+
+Another webhook may add such a sidecar after Istio's has been called. The API server then calls
+ours again: so pods that Istio has injected are changed as well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from istio_aux.core import patch
+from istio_aux.core.annotations import quoted
+from istio_aux.core.pod import PROXY, Container, Pod, Struct
+from istio_aux.core.policy import Capability, Start
+
+NATIVE_SIDECARS = "istio-aux.io/native-sidecars"  # Names of containers of this pod; empty: none.
+MOST = 50  # Containers that are changed: the API server moves one after the other.
+
+# apimachinery pkg/util/validation IsDNS1123Label.
+_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+
+
+class Conversion(Struct, frozen=True):
+    """The operations, the pod after them, and why; an empty reason: no container is named."""
+
+    pod: Pod
+    ops: tuple[patch.Op, ...] = ()
+    reason: str = ""
+    warnings: tuple[str, ...] = ()  # For the author.
+
+
+def convert(pod: Pod, how: Start) -> Conversion:
+    """Make the named containers of a pod that is about to be created native sidecars.
+
+    They come after the init containers, in their order. A pod's own annotation overrides the
+    option; one that cannot be used converts nothing.
+    """
+    own = pod.annotations.get(NATIVE_SIDECARS)
+    names = how.native_sidecars if own is None else frozenset(_entries(own))
+    if own is not None and (expected := _expected(names)):
+        bad = f"annotation {NATIVE_SIDECARS}: {quoted(own)}: expected {expected}"
+        return Conversion(pod=pod, reason=bad, warnings=(f"{bad}; no container is changed",))
+    named = [container for container in pod.containers if container.name in names]
+    if not named:
+        return Conversion(pod=pod)
+    if why := _impossible(pod, how.capability):
+        text = _left(named, why)
+        return Conversion(pod=pod, reason=text, warnings=(text,) if own is not None else ())
+    if why := _too_many(pod, names, named):
+        text = _left(named, why)
+        return Conversion(pod=pod, reason=text, warnings=(text,))
+    return _convert(pod, named)
+
+
+def _entries(text: str) -> Iterator[str]:
+    return (name.strip() for name in text.split(",") if name.strip())
+
+
+def _expected(names: frozenset[str]) -> str:
+    if PROXY in names:
+        return f"other containers than {PROXY}, which Istio decides about"
+    if not all(map(_NAME.fullmatch, names)):
+        return "container names separated by commas"
+    return ""
+
+
+def _impossible(pod: Pod, capability: Capability) -> str:
+    if pod.restart_policy == "Always":
+        return "the pod runs on"
+    match capability:
+        case Capability.NATIVE:
+            return ""
+        case Capability.CLASSIC:
+            return "sidecars cannot be native here"
+        case Capability.UNKNOWN:
+            return "it is not known whether sidecars can be native here"
+
+
+def _too_many(pod: Pod, names: frozenset[str], named: Sequence[Container]) -> str:
+    if len(named) > MOST:
+        return f"they are {len(named)}, and {MOST} are changed"
+    if all(container.name in names or container.name == PROXY for container in pod.containers):
+        return "the pod would have no payload"
+    return ""
+
+
+def _convert(pod: Pod, named: Sequence[Container]) -> Conversion:
+    kept = [each for each in named if _has_rules(each)]
+    moved = [each for each in named if not _has_rules(each)]
+    why = _left(kept, "it has a restartPolicy or a resizePolicy of its own") if kept else ""
+    warnings = (why,) if why else ()
+    if not moved:
+        return Conversion(pod=pod, reason=why, warnings=warnings)
+    sidecars = tuple(msgspec.structs.replace(each, restart_policy="Always") for each in moved)
+    spec = msgspec.structs.replace(
+        pod.spec,
+        containers=tuple(each for each in pod.containers if each not in moved),
+        init_containers=pod.init_containers + sidecars,
+    )
+    return Conversion(
+        pod=msgspec.structs.replace(pod, spec=spec),
+        ops=tuple(_operations(pod, moved)),
+        reason="; ".join((f"made native: {_listed(moved)}", *warnings)),
+        warnings=warnings,
+    )
+
+
+def _operations(pod: Pod, moved: Sequence[Container]) -> Iterator[patch.Op]:
+    if pod.spec.init_containers is None:  # Absent or null.
+        yield patch.Add("/spec/initContainers", [])
+    places = [place for place, each in enumerate(pod.containers) if each in moved]
+    for done, place in enumerate(places):
+        to = patch.pointer("spec", "initContainers", len(pod.init_containers) + done)
+        yield patch.Move(to, patch.pointer("spec", "containers", place - done))
+        yield patch.Add(f"{to}/restartPolicy", "Always")
+
+
+def _has_rules(container: Container) -> bool:
+    return bool(
+        container.restart_policy is not None
+        or container.restart_policy_rules
+        or container.resize_policy
+    )
+
+
+def _left(containers: Sequence[Container], why: str) -> str:
+    return f"native-sidecars: left alone: {_listed(containers)}: {why}"
+
+
+def _listed(containers: Sequence[Container]) -> str:
+    return ", ".join(container.name for container in containers)
