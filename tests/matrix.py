@@ -73,7 +73,8 @@ def main(rows: list[str]) -> int:
         result = run(row)
         failed += result.failed
         known[row] = asdict(result)
-        NUMBERS.write_text(json.dumps({r: known[r] for r in ROWS if r in known}, indent=2) + "\n")
+        known = {each: known[each] for each in ROWS if each in known}
+        NUMBERS.write_text(json.dumps(known, indent=2) + "\n")
         TABLE.write_text(written(TABLE.read_text(), known))
         print(f"{row}: {result.passed} passed, {result.failed} failed in {result.seconds} s")
     return 1 if failed else 0

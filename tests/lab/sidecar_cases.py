@@ -8,7 +8,7 @@ from typing import Any
 
 from istio_aux.core.native_sidecars import MOST, NATIVE_SIDECARS
 from istio_aux.core.policy import Capability, Start
-from istio_aux.core.start import INJECT, START
+from istio_aux.core.start import INJECT, NATIVE_SIDECAR, START
 
 IMAGE = "istio-aux.lab/busybox:1.35"
 OPTION = frozenset({"vault-agent", "cloud-sql-proxy"})
@@ -127,7 +127,10 @@ CASES = [
          containers=[container(each) for each in ("main", *MANY)], regular=["main", *MANY],
          warns="helper-0, helper-1"),
     Case(name="the author refuses a sidecar of Istio's", annotations={INJECT: "false", **WANTED}),
-    Case(name="start off is about Istio's sidecar", annotations={START: "off"}, **MADE),
+    Case(name="the author wants Istio's sidecar classic", annotations={NATIVE_SIDECAR: "false"}),
+    Case(name="the proxy is held, not native",
+         annotations={START: "hold", NATIVE_SIDECAR: "false", **WANTED},
+         warns="vault-agent: istio-proxy is not native, so it would start after them"),
 ]  # fmt: skip
 
 # The workloads of the cluster tier know that sidecars can be native.

@@ -225,7 +225,7 @@ async def test_an_unhandled_exception_stops_nothing(caplog: pytest.LogCaptureFix
         await world.pod("web")
         await world.found("web")
         await world.relabel("shop", cast("dict[str, str]", "no labels"))
-        await until(lambda: world.count("istio_aux_internal_errors_total") == 1, "it is counted")
+        await until(lambda: world.count("istio_aux_internal_errors_total"), "it is counted")
         assert "Traceback" in caplog.text
         await world.relabel("shop", {})
         await world.found()

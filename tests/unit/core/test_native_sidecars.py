@@ -9,15 +9,16 @@ import pytest
 from istio_aux.core import quit as quitting
 from istio_aux.core import review
 from istio_aux.core.native_sidecars import NATIVE_SIDECARS
-from istio_aux.core.policy import Capability, Peers, Policy, Start, StartMode
+from istio_aux.core.policy import Capability, Peers, Policy, Start
 from istio_aux.core.review import Outcome
+from istio_aux.core.start import NATIVE_SIDECAR
 from lab.sidecar_cases import CASES, JOB, NOT_NATIVE, OPTION, RULED, Case, container, outcome
 from unit.core.pods import RUNNING, exited, job
 from unit.core.starting import annotations_of, patched, planned
 
 HOW = Start(capability=Capability.NATIVE, native_sidecars=OPTION)
-PROXY = container("istio-proxy")
 INJECTED = {"sidecar.istio.io/status": "{}"}
+ASKED = {NATIVE_SIDECAR: "true"}
 
 
 @pytest.mark.parametrize("case", [*CASES, *NOT_NATIVE, *RULED], ids=lambda case: case.name)
@@ -50,24 +51,21 @@ def test_init_containers_may_be_null() -> None:
     assert outcome(patched(found.pod, HOW)["spec"]) == (["main"], ["vault-agent*"])
 
 
-def test_a_sidecar_that_another_webhook_added_after_istios_becomes_native() -> None:
-    """The classic proxy is moved first in the same patch."""
-    found = Case(name="", annotations=INJECTED, containers=[*JOB[::-1], PROXY])
+@pytest.mark.parametrize(
+    ("injected", "expected"),
+    [
+        ({"initContainers": [container("istio-proxy", restartPolicy="Always")]}, "vault-agent*"),
+        ({"containers": [container("istio-proxy"), *JOB]}, None),
+    ],
+    ids=["native", "classic"],
+)
+def test_a_sidecar_that_another_webhook_added_becomes_native_beside_a_native_proxy(
+    injected: dict[str, Any], expected: str | None
+) -> None:
+    found = Case(name="", annotations=INJECTED, spec=injected)
 
-    made = patched(found.pod, HOW)
-
-    assert outcome(made["spec"]) == (["main"], ["vault-agent*"])
-    assert [each["name"] for each in made["spec"]["containers"]] == ["istio-proxy", "main"]
-    assert "postStart" in made["spec"]["containers"][0]["lifecycle"]
-
-
-def test_a_pod_of_named_containers_and_the_proxy_has_no_payload() -> None:
-    found = Case(name="", annotations=INJECTED, containers=[JOB[1], PROXY])
-
-    plan = planned(found.pod, HOW)
-
-    assert "the pod would have no payload" in plan.warnings[0]
-    assert outcome(patched(found.pod, HOW)["spec"]) == (["vault-agent"], [])
+    _, init = outcome(patched(found.pod, HOW)["spec"])
+    assert init == ([expected] if expected else [])
 
 
 def test_its_ports_count_as_before() -> None:
@@ -95,16 +93,16 @@ def test_the_reason_says_what_was_made_native() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "counted"), [(StartMode.OFF, Outcome.SIDECARS), (StartMode.AUTO, Outcome.NATIVE)]
+    ("annotations", "counted"), [(ASKED, Outcome.SIDECARS), ({}, Outcome.NATIVE)]
 )
-def test_what_was_done_is_counted(mode: StartMode, counted: Outcome) -> None:
+def test_what_was_done_is_counted(annotations: dict[str, str], counted: Outcome) -> None:
+    pod = Case(name="", annotations=annotations).pod
     asked = {
         "apiVersion": review.API_VERSION, "kind": review.KIND,
-        "request": {"uid": "u", "kind": {"kind": "Pod"}, "object": Case(name="").pod},
+        "request": {"uid": "u", "kind": {"kind": "Pod"}, "object": pod},
     }  # fmt: skip
-    how = Start(mode=mode, capability=Capability.NATIVE, native_sidecars=OPTION)
 
-    assert review.answer(json.dumps(asked).encode(), how).outcome is counted
+    assert review.answer(json.dumps(asked).encode(), HOW).outcome is counted
 
 
 def test_the_sidecar_is_no_payload_any_more() -> None:

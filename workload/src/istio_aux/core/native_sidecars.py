@@ -37,9 +37,11 @@ class Conversion(Struct, frozen=True):
     warnings: tuple[str, ...] = ()  # For the author.
 
 
-def convert(pod: Pod, how: Start) -> Conversion:
+def convert(pod: Pod, how: Start, *, proxy_first: bool) -> Conversion:
     """Make the named containers of a pod that is about to be created native sidecars.
 
+    Without ``proxy_first`` none: a sidecar that starts before the proxy, and waits for its network
+    with a probe or a hook, would keep the pod from starting for ever (istio-cni).
     They come after the init containers, in their order. A pod's own annotation overrides the
     option; one that cannot be used converts nothing.
     """
@@ -51,7 +53,7 @@ def convert(pod: Pod, how: Start) -> Conversion:
     named = [container for container in pod.containers if container.name in names]
     if not named:
         return Conversion(pod=pod)
-    if why := _impossible(pod, how.capability):
+    if why := _impossible(pod, how.capability, proxy_first=proxy_first):
         text = _left(named, why)
         return Conversion(pod=pod, reason=text, warnings=(text,) if own is not None else ())
     if why := _too_many(pod, names, named):
@@ -72,12 +74,12 @@ def _expected(names: frozenset[str]) -> str:
     return ""
 
 
-def _impossible(pod: Pod, capability: Capability) -> str:
+def _impossible(pod: Pod, capability: Capability, *, proxy_first: bool) -> str:
     if pod.restart_policy == "Always":
         return "the pod runs on"
     match capability:
         case Capability.NATIVE:
-            return ""
+            return "" if proxy_first else f"{PROXY} is not native, so it would start after them"
         case Capability.CLASSIC:
             return "sidecars cannot be native here"
         case Capability.UNKNOWN:
@@ -87,7 +89,7 @@ def _impossible(pod: Pod, capability: Capability) -> str:
 def _too_many(pod: Pod, names: frozenset[str], named: Sequence[Container]) -> str:
     if len(named) > MOST:
         return f"they are {len(named)}, and {MOST} are changed"
-    if all(container.name in names or container.name == PROXY for container in pod.containers):
+    if all(container.name in names for container in pod.containers):
         return "the pod would have no payload"
     return ""
 

@@ -93,7 +93,9 @@ def plan(pod: Pod, how: Start, *, asked: bool = False) -> Plan:
 
 def _plan_sidecars(pod: Pod, how: Start) -> Plan:
     gets_none = _refuses(pod) or next(_reasons_for_no_sidecar(pod), None)
-    made = native_sidecars.Conversion(pod=pod) if gets_none else native_sidecars.convert(pod, how)
+    made = native_sidecars.Conversion(pod=pod)
+    if not gets_none:
+        made = native_sidecars.convert(pod, how, proxy_first=_proxy_first(pod, how))
     chosen = _left_by_argo(made.pod, _start(made.pod, how))
     started = _annotated(made.pod, _with_ports(made.pod, how.peers, chosen))
     if not made.reason:
@@ -104,6 +106,14 @@ def _plan_sidecars(pod: Pod, how: Start) -> Plan:
         reason=f"{started.reason}; {made.reason}",
         warnings=(*started.warnings, *made.warnings),
     )
+
+
+def _proxy_first(pod: Pod, how: Start) -> bool:
+    """Whether the proxy is native where it can be, so that it starts before other sidecars."""
+    if INJECTED in pod.annotations:
+        return is_native(pod)
+    asked = pod.annotations.get(NATIVE_SIDECAR) == "true"
+    return asked or _start(pod, how).started_with == "native"
 
 
 def plan_label(pod: Pod, *, despite_annotation: bool = False) -> Plan:
