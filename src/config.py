@@ -73,7 +73,8 @@ _REQUIREMENT: Final = re.compile(
 # A sidecar that the workload knows how to tell to exit (its `core/sidecars.py`), or how.
 SIDECARS: Final = ("cloud-sql-proxy", "vault-agent", "linkerd-proxy", "daprd", "kuma-sidecar")
 _RULE: Final = re.compile(
-    rf"{'|'.join(SIDECARS)}|{DNS_LABEL}=(?P<port>[1-9][0-9]{{0,4}})/[!-+\--~]{{0,200}}"
+    rf"{'|'.join(SIDECARS)}|(?P<name>{DNS_LABEL})=(?:(?P<port>[1-9][0-9]{{0,4}})/[!-+\--~]{{0,200}}"
+    r"|(?P<command>[A-Za-z/][!-+\--~]{0,199}(?: [!-+\--~]{1,200}){0,9}))"
 )
 _LAST_PORT: Final = 65535
 _COMMA_OUTSIDE_PARENTHESES: Final = re.compile(r",(?![^(]*\))")
@@ -288,9 +289,15 @@ def _parse_sidecars(text: str) -> tuple[str, ...]:
     ):
         raise ValueError(
             f"{json.dumps(text)}: expected names of {', '.join(SIDECARS)}, or NAME=PORT/PATH"
-            " for another container, each once, separated by commas"
+            " or NAME=COMMAND for another container, each once, separated by commas"
         )
     return tuple(rules)
+
+
+def sidecar_commands(rules: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """The command by which each container is told to exit, of those that are told by one."""
+    found = (match for rule in rules if (match := _RULE.fullmatch(rule)) and match["command"])
+    return {match["name"]: tuple(match["command"].split(" ")) for match in found}
 
 
 def _parse_other_sidecars(text: str) -> tuple[str, ...]:

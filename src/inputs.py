@@ -71,6 +71,7 @@ class Inputs:
             ca_bundle="".join(f"{certificate}\n" for certificate in bundle),
             acts=self.config.quit == "on",
             quit_via=self.config.quit_via,
+            sidecar_commands=config.sidecar_commands(self.config.quit_sidecars),
             deletes=self.config.dead_proxy == "delete",
             start_mode=self.config.start_mode,
             peers=self.config.peers,

@@ -88,6 +88,10 @@ class Values:
     ca_bundle: str = ""  # PEM; any certificate in it may have signed what the webhook serves.
     acts: bool = True  # It may quit proxies.
     quit_via: str = "auto"  # And by these ways.
+    # And other sidecars by these commands, by container.
+    sidecar_commands: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict[str, tuple[str, ...]]
+    )
     deletes: bool = False  # It may delete pods without a proxy; needs `acts`.
     start_mode: str = "auto"
     peers: str = "off"
@@ -150,7 +154,10 @@ def render_access(values: Values) -> list[AnyResource]:
         ),
         chosen=rules.selector_expression(values.pod_selector, labels="variables.podLabels"),
         proxy=rules.PROXY,
-        commands=QUIT_COMMANDS,
+        commands={
+            rules.PROXY: QUIT_COMMANDS,
+            **{name: [command] for name, command in values.sidecar_commands.items()},
+        },
         token_life=cluster.TOKEN_LIFE_SECONDS,
         token_hours=cluster.TOKEN_LIFE_SECONDS // 3600,
     )

@@ -15,7 +15,8 @@ from lab.workload import Workload
 from lightkube.resources.core_v1 import Pod
 
 OWN = "my-proxy=9000/stop?now"
-SETTINGS = {"quit-sidecars": [*SHIPPED, OWN]}
+COMMAND = ("/bin/kill", "-TERM", "1")
+SETTINGS = {"quit-sidecars": [*SHIPPED, OWN, f"collector={' '.join(COMMAND)}"]}
 # Container, port and path, as the sidecar has them.
 LISTENERS = {
     "cloud-sql-proxy": (9091, "/quitquitquit"),
@@ -56,6 +57,17 @@ def test_a_sidecar_exits_and_then_the_proxy(scene: Scene, sidecar: str):
     scene.await_phase(pod, "Succeeded")
     assert told(scene, pod) == [sidecar, "istio-proxy"]
     assert scene.proxy_exit_code(pod) == 0
+
+
+def test_a_sidecar_without_a_port_exits_by_a_command_and_then_the_proxy(scene: Scene):
+    pod = scene.start("with-collector", payload=("main", "collector"))
+    scene.kubelet.obey(pod, "collector", *COMMAND)
+
+    scene.kubelet.finish(pod, "main")
+
+    scene.await_phase(pod, "Succeeded")
+    assert told(scene, pod) == ["collector", "istio-proxy"]
+    assert scene.kubelet.execs_of(pod)[0].command == COMMAND
 
 
 def test_two_sidecars_go_in_the_order_of_the_pod_and_nothing_before_the_payload(scene: Scene):

@@ -139,6 +139,10 @@ class ScriptedKubelet:
         listener = Listener(container, path, exit_code)
         self._pods.get(_uid(pod)).listeners[port] = listener
 
+    def obey(self, pod: Pod, container: str, *command: str, exit_code: int = 0) -> None:
+        """From now on a container other than the proxy ends when this command is executed in it."""
+        self._pods.get(_uid(pod)).obeys[container, *command] = exit_code
+
     def linger(self, pod: Pod) -> None:
         """From now on the pod's deletion does not end: its containers ignore the signal."""
         self._pods.get(_uid(pod)).lingers = True

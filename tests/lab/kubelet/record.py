@@ -29,6 +29,7 @@ class Record:
 
     ``stopped``: every container is about to start again (``RestartAllContainers``).
     ``listeners``: containers other than the proxy that listen, by port.
+    ``obeys``: the codes with which such containers end, by container and executed command.
     ``misbehaves_via``: the way to the proxy that ``misbehaviours`` are for; None: either.
     """
 
@@ -44,6 +45,9 @@ class Record:
     misbehaviours: Iterator[Behaviour] = dataclasses.field(default_factory=lambda: iter(()))
     misbehaves_via: Via | None = None
     listeners: dict[int, Listener] = dataclasses.field(default_factory=dict[int, Listener])
+    obeys: dict[tuple[str, ...], int] = dataclasses.field(
+        default_factory=dict[tuple[str, ...], int]
+    )
     lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
 
     @property

@@ -124,6 +124,8 @@ async def _exec(node: Node, request: web.Request) -> web.StreamResponse:
         return web.Response(status=500, text=refusal)
 
     answer = behaviour.answer or _answer(record, container, command)
+    if (code := record.obeys.get((container, *command))) is not None:
+        node.exits(record, code, container)
     if behaviour.stream not in ENDLESS:
         # What was started runs to its end, whether or not anybody is still there to hear of it.
         _end_proxy(node, record, behaviour, quits=answer.quits)
@@ -203,6 +205,8 @@ def _not_running(record: Record, container: str) -> str | None:
 def _answer(record: Record, container: str, command: tuple[str, ...]) -> agent.Answer:
     if container == PROXY:
         return agent.run(command, record.status_port)
+    if (container, *command) in record.obeys:
+        return agent.Answer()
     return agent.Answer(stderr="a scripted payload runs no commands", exit_code=None)
 
 

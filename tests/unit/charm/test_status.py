@@ -18,7 +18,7 @@ from .conftest import SINCE, WELL, Unit, active
 
 SIDECARS = (
     "expected names of cloud-sql-proxy, vault-agent, linkerd-proxy, daprd, kuma-sidecar,"
-    " or NAME=PORT/PATH for another container, each once, separated by commas"
+    " or NAME=PORT/PATH or NAME=COMMAND for another container, each once, separated by commas"
 )
 CONTAINERS = "expected container names separated by commas, such as cloud-sql-proxy,vault-agent"
 
@@ -57,6 +57,7 @@ CONTAINERS = "expected container names separated by commas, such as cloud-sql-pr
         ("quit-sidecars", "vault", f'quit-sidecars: "vault": {SIDECARS}'),
         ("quit-sidecars", "istio-proxy=1/", f'quit-sidecars: "istio-proxy=1/": {SIDECARS}'),
         ("quit-sidecars", "a=65536/", f'quit-sidecars: "a=65536/": {SIDECARS}'),
+        ("quit-sidecars", "a=kill  1", f'quit-sidecars: "a=kill  1": {SIDECARS}'),
         ("quit-sidecars", "daprd,daprd=1/", f'quit-sidecars: "daprd,daprd=1/": {SIDECARS}'),
         (
             "ignore-containers",

@@ -115,6 +115,18 @@ def test_without_the_right_to_forward_a_port_the_option_is_named() -> None:
     assert "quit-via is exec, which cannot tell vault-agent" in decision.reason
 
 
+def test_a_sidecar_without_a_port_is_told_by_its_command() -> None:
+    policy = Policy(sidecars=sidecars.read("helper=/bin/kill -TERM 1"))
+    containers = {**DONE, "helper": RUNNING}
+    decision = decide(containers, policy)
+    refused = decide(containers, Policy(sidecars=policy.sidecars, via=QuitVia.PORT_FORWARD))
+
+    assert isinstance(decision, Quit)
+    assert decision.rungs == (Rung.EXEC,)
+    assert decision.rule == sidecars.SidecarRule("helper", command=("/bin/kill", "-TERM", "1"))
+    assert refused.blocked_by == ("option quit-via",)
+
+
 @pytest.mark.parametrize("value", ["", [], " "])
 def test_by_default_there_are_no_rules(value: object) -> None:
     assert sidecars.read(value) == ()
@@ -130,7 +142,9 @@ def test_a_rule_is_a_shipped_one_by_its_name_or_a_port_and_a_path() -> None:
     "value",
     [
         "unknown", "istio-proxy=15020/quitquitquit", "a=0/x", "a=65536/x", "a=80", "A=80/x",
-        "a=80/x y", "a=80/x\r\nHost: y", "a,a=80/x", f"{'a' * 64}=80/x", f"a=80/{'x' * 201}",
+        "a=80/x y", "a=kill  1", "a= kill", "a=-x", "a=./x", "a=kill\n1", "a=",
+        f"a=x{' y' * 10}", "istio-proxy=kill 1", "a=80/x\r\nHost: y", "a,a=80/x",
+        f"{'a' * 64}=80/x", f"a=80/{'x' * 201}",
         "vault-agent,vault-agent", "vault-agent,", [1], {"a": 1}, None, 5,
     ],
 )  # fmt: skip

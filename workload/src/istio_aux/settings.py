@@ -297,7 +297,7 @@ OPTIONS = {
         sidecars.read,
         "other sidecars that are told to exit before the proxy: names of "
         + ", ".join(f"`{name}`" for name in sidecars.SHIPPED)
-        + ", or `NAME=PORT/PATH` for another container",
+        + ", or `NAME=PORT/PATH` or `NAME=COMMAND` for another container",
         "quit_policy.sidecars",
     ),
     "dead-proxy": Option(

@@ -175,7 +175,7 @@ def _add_explain(add: AddParser) -> None:
     _add_applications(explain)
     _add_option(explain, "ignore-containers", "NAME,NAME")
     _add_option(explain, "quit-via", "auto|exec|port-forward")
-    _add_option(explain, "quit-sidecars", "NAME,NAME=PORT/PATH")
+    _add_option(explain, "quit-sidecars", "NAME,NAME=PORT/PATH,NAME=COMMAND")
     explain.set_defaults(parser=explain)
 
 
@@ -274,7 +274,7 @@ def _add_audit(add: AddParser) -> None:
     _add_option(audit, "ignore-containers", "NAME,NAME")
     _add_option(audit, "quit-grace", "SECONDS")
     _add_option(audit, "quit-via", "auto|exec|port-forward")
-    _add_option(audit, "quit-sidecars", "NAME,NAME=PORT/PATH")
+    _add_option(audit, "quit-sidecars", "NAME,NAME=PORT/PATH,NAME=COMMAND")
 
 
 def _add_check(add: AddParser) -> None:

@@ -95,7 +95,7 @@ class Wait(Decision, frozen=True, tag="wait"):
 
 
 class Quit(Decision, frozen=True, tag="quit"):
-    """Make the container ``target`` exit; its agent listens on TCP port ``status_port``.
+    """Make the container ``target`` exit; its agent listens on TCP port ``status_port``, if not 0.
 
     ``rungs`` are the ways that can work for this pod, in the order to try them. ``rule``: how the
     target is told if it is not the proxy.
@@ -169,7 +169,7 @@ def decide(
         target = rule.container if rule else PROXY
         return Wait(reason=reason, containers=facts.verdicts, until=until, target=target)
     port = rule.port if rule else status_port(pod)
-    reason, ways = _posted_to(rule, policy.via) if rule else _told_by(port, policy.via)
+    reason, ways = _ruled(rule, policy.via) if rule else _told_by(port, policy.via)
     if not ways:
         blockers = ("option quit-via",)
         return Wait(reason=reason, containers=facts.verdicts, blocked_by=blockers)
@@ -215,11 +215,14 @@ def _told_by(port: int, via: QuitVia) -> tuple[str, tuple[Rung, ...]]:
     return FINISHED, ways
 
 
-def _posted_to(rule: SidecarRule, via: QuitVia) -> tuple[str, tuple[Rung, ...]]:
-    """The same for another sidecar: no image of it is known to have a client."""
-    if via is QuitVia.EXEC:
+def _ruled(rule: SidecarRule, via: QuitVia) -> tuple[str, tuple[Rung, ...]]:
+    """The same for another sidecar, for which its rule knows one way."""
+    way, needs = (
+        (Rung.EXEC, QuitVia.EXEC) if rule.command else (Rung.PORT_FORWARD, QuitVia.PORT_FORWARD)
+    )
+    if via not in {QuitVia.AUTO, needs}:
         return f"{FINISHED}, but quit-via is {via}, which cannot tell {rule.container}", ()
-    return f"{FINISHED}; {rule.container} goes before {PROXY}", (Rung.PORT_FORWARD,)
+    return f"{FINISHED}; {rule.container} goes before {PROXY}", (way,)
 
 
 def command(rung: Rung, status_port: int) -> tuple[str, ...]:

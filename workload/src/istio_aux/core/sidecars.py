@@ -16,15 +16,17 @@ from istio_aux.core.pod import PROXY
 
 
 class SidecarRule(msgspec.Struct, frozen=True):
-    """How a container is told to exit: ``POST http://localhost:<port><path>`` in the pod's network.
+    """How a container is told to exit.
 
-    ``switch`` is what has to be on for that in the sidecar itself; empty: nothing, or not known.
+    By ``POST http://localhost:<port><path>`` in the pod's network; without a port by ``command`` in
+    the container. ``switch`` is what has to be on for that in it; empty: nothing, or not known.
     """
 
     container: str
-    port: int
-    path: str
+    port: int = 0
+    path: str = ""
     switch: str = ""
+    command: tuple[str, ...] = ()
 
 
 SHIPPED: Mapping[str, SidecarRule] = {
@@ -51,15 +53,19 @@ SHIPPED: Mapping[str, SidecarRule] = {
 }
 
 EXPECTED = (
-    f"names of {', '.join(SHIPPED)}, or NAME=PORT/PATH for another container, separated by commas"
+    f"names of {', '.join(SHIPPED)}, or NAME=PORT/PATH or NAME=COMMAND for another container,"
+    " separated by commas"
 )
+# A word has no space and no comma, and no shell reads it. A command does not begin with a digit.
 _RULE = re.compile(
-    r"(?P<name>[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)=(?P<port>[1-9][0-9]{0,4})(?P<path>/[!-+\--~]{0,200})"
+    r"(?P<name>[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)=(?:"
+    r"(?P<port>[1-9][0-9]{0,4})(?P<path>/[!-+\--~]{0,200})"
+    r"|(?P<command>[A-Za-z/][!-+\--~]{0,199}(?: [!-+\--~]{1,200}){0,9}))"
 )
 
 
 def parse(items: Iterable[object]) -> tuple[SidecarRule, ...]:
-    """Return the rules that these items name: a shipped rule's container, or ``NAME=PORT/PATH``.
+    """Return the rules that these items name: a shipped rule's container, or a rule as text.
 
     Raises:
         ValueError: the message has the item and what is allowed.
@@ -90,6 +96,8 @@ def _rule(item: str) -> SidecarRule | None:
     if item in SHIPPED:
         return SHIPPED[item]
     match = _RULE.fullmatch(item)
-    if match is None or int(match["port"]) > 65535:
+    if match is None or int(match["port"] or 0) > 65535:
         return None
+    if match["command"]:
+        return SidecarRule(match["name"], command=tuple(match["command"].split(" ")))
     return SidecarRule(match["name"], int(match["port"]), match["path"])

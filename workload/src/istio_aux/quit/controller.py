@@ -326,8 +326,9 @@ class Controller:
             forwarded = await forward(client, pod, port, f"POST {path}", deadline)
             well = forwarded.status is not None and 200 <= forwarded.status < 300
             return AttemptResult(well, not forwarded.unsent, str(forwarded))
-        command = quitting.command(what.rung, port)
-        result = await execute(client, pod, PROXY, command, deadline)
+        container = what.rule.container if what.rule else PROXY
+        command = what.rule.command if what.rule else quitting.command(what.rung, port)
+        result = await execute(client, pod, container, command, deadline)
         return AttemptResult(result.exit_code == 0, not result.unsent, str(result))
 
     async def _delete(self, state: PodState, task: Task, version: str) -> quit_state.Action:
