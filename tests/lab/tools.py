@@ -112,7 +112,7 @@ PROGRAMS = {
         Program("bench-lean", BENCHMARKS / "webhooks", "./lean", 5),
         Program("bench-controller", BENCHMARKS / "webhooks", "./controller", 10),
         Program("bench-quitter", BENCHMARKS / "quitter", ".", 70),
-        Program("coredns", HERE / "tools/coredns", "github.com/coredns/coredns", 130),
+        Program("coredns", HERE / "tools/coredns", ".", 70),
         Program(
             "training-operator",
             HERE / "tools/training-operator",
