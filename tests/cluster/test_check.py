@@ -48,6 +48,7 @@ def test_check_finds_all_in_order_where_istio_aux_works(installed: Workload):
         "injector": "ok",
         "native sidecars": found["native sidecars"]["result"],
         "namespaces": "note",
+        "pods": "ok",
         "admission": "ok",
         "network": "ok",
     }

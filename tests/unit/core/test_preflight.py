@@ -9,18 +9,22 @@ import msgspec
 import pytest
 from istio_aux.core import preflight
 from istio_aux.core.election import LeaseRecord
+from istio_aux.core.injection import Expectation
 from istio_aux.core.injectors import Injector, Mesh, State
-from istio_aux.core.pod import decode
-from istio_aux.core.policy import Capability
+from istio_aux.core.pod import Pod, decode
+from istio_aux.core.policy import Capability, Policy, Start
 from istio_aux.core.preflight import CheckResult, Right, Verdict
 from istio_aux.core.selectors import parse
 from istio_aux.core.webhooks import Configuration
 from unit.core.mesh import DEFAULT, ENABLED, HOOKS, POLICIES, recorded
+from unit.core.pods import RUNNING, exited, job
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 KINDS = ("MutatingAdmissionPolicy", "ValidatingAdmissionPolicy")
 ISTIO = {DEFAULT: recorded(DEFAULT)}
 OURS = "istio-aux-kubeflow-istio-aux"
+YES = Expectation(expected=True, reason="a webhook selects it")
+NO = Expectation(expected=False, reason="no webhook selects it")
 
 
 def ours(name: str = OURS) -> dict[str, Configuration]:
@@ -175,3 +179,37 @@ def test_a_result_is_one_line_of_bounded_length_whatever_others_wrote() -> None:
 
     assert "\n" not in long.what
     assert (len(long.what), len(long.do)) == (preflight.LONGEST, preflight.LONGEST)
+
+
+@pytest.mark.parametrize(
+    ("pod", "expectation", "capability", "says"),
+    [
+        (job({"main": exited(0), "istio-proxy": RUNNING}), YES, Capability.NATIVE, "told to exit"),
+        (job({"main": RUNNING}), YES, Capability.NATIVE, "lack the sidecar"),
+        (job({"main": RUNNING, "istio-proxy": RUNNING}), YES, Capability.NATIVE, "native sidecar"),
+        (job({"main": RUNNING, "istio-proxy": RUNNING}), YES, Capability.CLASSIC, "would be held"),
+        (job({"main": RUNNING}, sidecars={"istio-proxy": RUNNING},
+             annotations={"sidecar.istio.io/nativeSidecar": "true"}),
+         YES, Capability.NATIVE, None),
+        (job({"main": RUNNING}), NO, Capability.NATIVE, None),
+    ],
+    ids=["finished", "unmeshed", "native", "held", "native already", "outside of the mesh"],
+)  # fmt: skip
+def test_each_pod_that_is_there_is_told_what_would_change(
+    pod: Pod, expectation: Expectation, capability: Capability, says: str | None
+) -> None:
+    how = Start(capability=capability)
+
+    found = preflight.change(pod, expectation, how, Policy(), NOW)
+
+    assert found is None if says is None else says in (found or "")
+
+
+def test_pods_are_counted_by_what_would_change_and_some_are_named() -> None:
+    names = [f"team/web-{number}" for number in range(7)]
+
+    changed, rest = preflight.pod_changes(9, {"would be held": names})
+
+    assert changed.what.startswith("7 would be held: team/web-0, ")
+    assert changed.what.endswith(" and 2 more")
+    assert rest.what == "2 of 9 would not be changed"

@@ -23,6 +23,7 @@ from istio_aux.core.applications import PodOptions
 from istio_aux.core.pod import PROXY
 from istio_aux.core.policy import (
     Application,
+    Capability,
     DeadProxy,
     Peers,
     Policy,
@@ -30,6 +31,7 @@ from istio_aux.core.policy import (
     QuitVia,
     RacePolicy,
     RepairPolicy,
+    Start,
     StartMode,
 )
 
@@ -87,6 +89,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     pebble_socket: Path | None = None
     traces_url: str | None = None
     log_level: LogLevel = LogLevel.INFO
+
+    def start(self, capability: Capability) -> Start:
+        """How pods start where sidecars can be native, or cannot."""
+        return Start(
+            mode=self.start_mode, peers=self.peers, inject=self.inject_selector,
+            native_sidecars=self.native_sidecars, capability=capability,
+        )  # fmt: skip
 
     @property
     def pod_options(self) -> PodOptions:

@@ -22,7 +22,7 @@ from istio_aux.core.election import Checkpoint, read_checkpoint
 from istio_aux.core.holders import MOST, group
 from istio_aux.core.injectors import Mesh
 from istio_aux.core.pod import Pod
-from istio_aux.core.policy import QuitMode, RacePolicy, Start
+from istio_aux.core.policy import Capability, QuitMode, RacePolicy
 from istio_aux.core.webhooks import Configuration, Namespace
 from istio_aux.injector.watcher import Namespaces, Watcher
 from istio_aux.kube import actions
@@ -74,10 +74,7 @@ class Wiring:
         self.telemetry = Telemetry(Traces(settings.traces_url, about))
         self.client = Client(credentials)
         # The capability is unknown until the injector is probed.
-        self._start = Start(
-            mode=settings.start_mode, peers=settings.peers, inject=settings.inject_selector,
-            native_sidecars=settings.native_sidecars,
-        )  # fmt: skip
+        self._start = settings.start(Capability.UNKNOWN)
         self.webhook = AdmissionWebhook(self.telemetry, lambda: self._start)
         self._namespaces = Namespaces(self._relabelled)
         source = "/".join(settings.lease) if settings.lease else ""

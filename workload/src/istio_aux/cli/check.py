@@ -20,8 +20,9 @@ from typing import Any
 from istio_aux.cli import cluster, render
 from istio_aux.core import preflight
 from istio_aux.core.election import LeaseRecord
+from istio_aux.core.injection import expected
 from istio_aux.core.injectors import Mesh
-from istio_aux.core.pod import Struct
+from istio_aux.core.pod import Pod, Struct
 from istio_aux.core.policy import DeadProxy, QuitMode, QuitVia, RacePolicy
 from istio_aux.core.preflight import CheckResult, Right
 from istio_aux.core.webhooks import Configuration, Namespace
@@ -164,8 +165,7 @@ async def look(client: Client, settings: Settings) -> AsyncGenerator[CheckResult
             if settings.namespace_selector.matches(labels)
         }
         if "namespaces" not in missing:
-            wanted = str(settings.namespace_selector)
-            for result in preflight.namespaces(wanted, selected, around.mesh):
+            async for result in _pods(client, settings, around, selected):
                 yield result
         async for result in _admission(client, settings, around, selected):
             yield result
@@ -232,6 +232,39 @@ async def _rights(client: Client, settings: Settings) -> CheckResult:
     refused = [right for right, yes in zip(wanted, answers, strict=True) if not yes]
     whose = "the workload's account" if settings.lease else "the account of this kubeconfig"
     return preflight.rights(whose, refused)
+
+
+async def _pods(
+    client: Client,
+    settings: Settings,
+    around: Surroundings,
+    selected: Mapping[str, Mapping[str, str]],
+) -> AsyncGenerator[CheckResult]:
+    """Judge the selected namespaces, and the pods that are there."""
+    mesh, now = around.mesh, datetime.now(UTC)
+    for result in preflight.namespaces(str(settings.namespace_selector), selected, mesh):
+        yield result
+    if not (selected and mesh.known):
+        return
+    how = settings.start(mesh.native.capability)
+    seen, changes = set[str](), dict[str, list[str]]()
+    path = actions.collection("v1", "pods")
+    try:
+        async for page in actions.pages(client, path, Pod, actions.NOT_TERMINAL):
+            for pod in page.items:
+                about = pod.metadata
+                left_out = not settings.pod_selector.matches(pod.labels)
+                if about.namespace not in selected or left_out or about.uid in seen:
+                    continue
+                seen.add(about.uid)
+                wanted = expected(pod, selected[about.namespace], mesh.hooks, mesh.policies)
+                if what := preflight.change(pod, wanted, how, settings.quit_policy, now):
+                    changes.setdefault(what, []).append(f"{about.namespace}/{about.name}")
+    except KubeError as error:
+        yield preflight.unknown("pods", str(error))
+        return
+    for result in preflight.pod_changes(len(seen), changes):
+        yield result
 
 
 async def _admission(

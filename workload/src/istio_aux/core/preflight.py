@@ -13,12 +13,16 @@ from typing import Any, NamedTuple
 import msgspec
 
 from istio_aux.core import pod as pods
+from istio_aux.core import quit as quitting
+from istio_aux.core import repair, start
 from istio_aux.core.election import LeaseRecord
-from istio_aux.core.injection import expected
+from istio_aux.core.injection import Expectation, expected
 from istio_aux.core.injection_probe import CONTAINER, NAME, of_kubelets
 from istio_aux.core.injectors import Mesh, State
-from istio_aux.core.policy import Capability
+from istio_aux.core.pod import Pod
+from istio_aux.core.policy import Capability, Policy, RepairPolicy, Start
 from istio_aux.core.proxy_config import ANNOTATION
+from istio_aux.core.quit import Quit
 from istio_aux.core.start import DATAPLANE, START, STARTED_WITH
 from istio_aux.core.webhooks import Configuration, sorted_before
 
@@ -217,6 +221,40 @@ def namespaces(
         )  # fmt: skip
 
 
+def change(
+    pod: Pod, expectation: Expectation, how: Start, policy: Policy, now: datetime
+) -> str | None:
+    """Say what istio-aux would do about a pod that is there; None: nothing.
+
+    How a pod starts is decided when its controller creates the next one.
+    """
+    if pod.status.phase == "Running" and isinstance(quitting.decide(pod, policy, now), Quit):
+        return "are finished, and their sidecars would be told to exit now"
+    match repair.decide(pod, expectation, RepairPolicy(), live=None):
+        case repair.ReportUnmeshed(unmeshed=True):
+            return "lack the sidecar that Istio would give them: race-policy"
+        case _ if not expectation.expected:
+            return None
+        case _:
+            started = start.plan(start.before_injection(pod), how).started_with
+            return _STARTED.get(started or "")
+
+
+_STARTED = {
+    "native": "would start behind a native sidecar when they are created again",
+    "hold": "would be held until their proxy is ready when they are created again",
+}
+
+
+def pod_changes(seen: int, changes: Mapping[str, Sequence[str]]) -> Iterator[CheckResult]:
+    """Tell what `change` says of the pods that were ``seen`` in selected namespaces, by name."""
+    rest = seen - sum(map(len, changes.values()))
+    for what, names in changes.items():
+        text = f"{len(names)} {what}: {_some(names)}"
+        yield CheckResult("pods", Verdict.OK, text)
+    yield CheckResult("pods", Verdict.OK, f"{rest} of {seen} would not be changed")
+
+
 def probe_pod(labels: Mapping[str, str], *, for_policy: bool) -> bytes:
     """The pod of a dry run that our admission changes whatever the options say.
 
@@ -298,7 +336,7 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _plain(namespace: str) -> pods.Pod:
+def _plain(namespace: str) -> Pod:
     metadata: dict[str, Any] = {"name": "probe", "namespace": namespace}
     return pods.convert({"metadata": metadata, "spec": {"containers": [{"name": "main"}]}})
 

@@ -36,6 +36,9 @@ NO_SIGNAL = '["pilot-agent","version"]'
 # The postStart hook with which Istio delays the containers after the proxy.
 WAIT: dict[str, object] = {"exec": {"command": ["pilot-agent", "wait"]}}
 
+# What the injector adds beside the proxy (istio injection-template.yaml).
+_ISTIOS_INIT = ("istio-init", "istio-validation")
+
 FIRST = "/spec/containers/0"  # JSON Pointer.
 MAX_ANNOTATIONS = 256 << 10  # Bytes (apimachinery ValidateAnnotationsSize).
 
@@ -135,6 +138,21 @@ def with_label(pod: Pod) -> Pod:
     """The pod with the label that asks Istio for a sidecar."""
     metadata = msgspec.structs.replace(pod.metadata, labels={**pod.labels, INJECT: "true"})
     return msgspec.structs.replace(pod, metadata=metadata)
+
+
+def before_injection(pod: Pod) -> Pod:
+    """The pod without its sidecar, as its controller creates the next one."""
+    added = {PROXY, *_ISTIOS_INIT}
+    kept = {key: value for key, value in pod.annotations.items() if key != INJECTED}
+    return msgspec.structs.replace(
+        pod,
+        metadata=msgspec.structs.replace(pod.metadata, annotations=kept),
+        spec=msgspec.structs.replace(
+            pod.spec,
+            containers=tuple(one for one in pod.containers if one.name != PROXY),
+            init_containers=tuple(one for one in pod.init_containers if one.name not in added),
+        ),
+    )
 
 
 def effective_start(pod: Pod) -> str | None:
