@@ -9,7 +9,7 @@ SIDE_BY_SIDE = .venv/bin/tox run-parallel --quiet --parallel 2 --parallel-no-spi
 # What the cluster tier needs of another Kubernetes.
 OLDEST = kube-apiserver kube-controller-manager kubelet-spdy
 
-.PHONY: demo picture test matrix lab lab-down format pack clean
+.PHONY: demo picture test matrix lab lab-down docs format lint unit integration pack clean
 demo: .venv/ready          ## watch a TFJob hang beside Istio's sidecar, then complete
 	@$(TOX) -e demo
 matrix: .venv/ready        ## the tests on every version of Kubernetes and Python that is looked after; hours (ROWS="1.32/cluster" for some)
@@ -23,11 +23,19 @@ lab: .venv/ready           ## leave a cluster running and print its kubeconfig
 	@$(TOX) -e lab -- up --level node
 lab-down: .venv/ready      ## end it, leaving nothing behind
 	@$(TOX) -e lab -- down
+docs: .venv/ready          ## build the site of the documents in build/site, without the network; a warning is an error
+	@$(TOX) -e docs && echo build/site/index.html
 format: .venv/ready        ## rewrite the code in the project's format
 	@$(TOX) -e format
+lint: .venv/ready          ## format, rules, spelling, floors, workflows
+	@$(TOX) -e lint
+unit: .venv/ready          ## the unit tier
+	@$(TOX) -e unit
+integration: .venv/ready   ## the charm on a Juju of yours (CHARM_PATH)
+	@$(TOX) -e integration
 pack: .venv/ready          ## pack the charm as the node tier does (a local structural pack, not an official build)
 	@$(TOX) -e pack
 clean:                     ## remove what the targets above made in this folder
-	@rm -rf .venv .tox test-results demo-report .ruff_cache .pytest_cache .coverage.*
+	@rm -rf .venv .tox build test-results demo-report .ruff_cache .pytest_cache .coverage.*
 .venv/ready: tests/bootstrap.sh
 	@sh tests/bootstrap.sh .venv && touch $@

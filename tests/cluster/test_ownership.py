@@ -215,7 +215,7 @@ def suspended_job(namespace: str) -> dict[str, Any]:
 
 def follow(cluster: lab.Cluster, model: str, folder: Path) -> None:
     """Run the commands of the how-to in one shell, which ends at the first that fails."""
-    block = r"(?:On Kubernetes 1\.(\d+) or later:\n\n)?^```sh\n(.*?)^```$"
+    block = r"(?:On Kubernetes 1\.(\d+) or later:\n\n)?^```sh[^\n]*\n(.*?)^```$"
     blocks = re.findall(block, HOW_TO.read_text(), re.DOTALL | re.MULTILINE)
     fit = [commands for since, commands in blocks if not (since and tools.before(int(since)))]
     commands = "".join(fit).replace("MODEL=my-model", f"MODEL={model}")

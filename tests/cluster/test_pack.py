@@ -33,6 +33,11 @@ def test_the_charm_has_metadata_options_and_its_own_code(
     assert {"metadata.yaml", "config.yaml", "manifest.yaml", *source} - set(content) == set()
 
 
+def test_the_charm_brings_its_icon_and_its_license(content: dict[str, zipfile.ZipInfo]) -> None:
+    """Charmcraft's uv plugin copies neither."""
+    assert {"icon.svg", "LICENSE"} - set(content) == set()
+
+
 def test_dispatch_can_be_executed(content: dict[str, zipfile.ZipInfo]) -> None:
     assert content["dispatch"].external_attr >> 16 & 0o111
 

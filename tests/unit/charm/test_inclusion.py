@@ -144,6 +144,35 @@ def test_rock_and_workload_have_one_version() -> None:
     assert f'\nversion = "{ROCK["version"]}"' in project
 
 
+def test_the_resource_names_the_image_of_this_version() -> None:
+    source = METADATA["resources"]["istio-aux-image"]["upstream-source"]
+
+    assert source.endswith(f"/{ROCK['name']}:{ROCK['version']}")
+
+
+def test_the_charm_says_where_its_documents_and_sources_are() -> None:
+    # A charm with metadata.yaml has no `links`: charmcraft would drop them.
+    links = {key: METADATA[key] for key in ("website", "docs", "source", "issues")}
+
+    assert all(link.startswith("https://") for link in links.values())
+    assert links["issues"] == f"{links['source']}/issues"
+    assert links["source"].endswith(f"/{METADATA['name']}-operator")
+
+
+WORKFLOWS = {path.name: path for path in (ROOT / ".github/workflows").glob("*.yaml")}
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_a_workflow_runs_actions_of_one_commit_with_rights_of_its_own(name: str) -> None:
+    text = WORKFLOWS[name].read_text()
+    jobs = yaml.safe_load(text)
+
+    assert jobs["permissions"] == {}
+    assert all("permissions" in job for job in jobs["jobs"].values())
+    actions = [use for use in re.findall(r"uses: (.+)", text) if not use.startswith("./")]
+    assert [use for use in actions if not re.search(r"@[0-9a-f]{40} # v?\d", use)] == []
+
+
 def test_the_webhook_is_called_at_the_port_that_is_opened_and_served() -> None:
     webhook = manifests.render_webhook(manifests.Values("a", "m"))[0].to_dict()["webhooks"][0]
 

@@ -1,0 +1,242 @@
+"""What Sphinx reads of a page: sections of other files, generated tables, links that lead somewhere.
+
+A page says ``<!-- include -->`` or ``<!-- generate: NAME -->`` above a line with one link. On a
+forge the reader follows the link. On the site the two lines become that section of that file, or
+what `GENERATED` makes. So nothing is written in two places, and nothing generated goes stale.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
+METADATA: dict[str, Any] = yaml.safe_load((ROOT / "metadata.yaml").read_text())
+SOURCE: str = METADATA["source"]
+
+_MARK = re.compile(
+    r"^<!-- (?:include(?P<short> without subsections)?|generate: (?P<what>[a-z]+)) -->\n"
+    r"\[[^\]]*\]\((?P<target>[^)\s]+)\)$",
+    re.MULTILINE,
+)
+_HEADING = re.compile(r"^(#{1,6}) +(.+?) *$")
+_FENCE = re.compile(r"^\s*(```|~~~)")
+# Code, in which nothing is a link; or a link's end.
+_LINK = re.compile(
+    r"(?P<code>^```.*?^```$|`[^`\n]*`)|(?<=\]\()(?P<to>[^)\s]+)(?=\))", re.DOTALL | re.MULTILINE
+)
+
+
+class Place(NamedTuple):
+    """A heading of a file, by its anchor; the empty anchor is the file itself."""
+
+    file: Path
+    anchor: str
+
+
+def text(page: Path) -> str:
+    """What Sphinx reads of the page at this path.
+
+    Raises:
+        ValueError: a mark names a section that its file does not have, or an unknown NAME.
+    """
+    own = page.read_text()
+    parts, end = list[str](), 0
+    for mark in _MARK.finditer(own):
+        before = own[end : mark.start()]
+        parts += [_relinked(before, page, page), _put(mark, page, _depth(own[: mark.start()]))]
+        end = mark.end()
+    return "".join([*parts, _relinked(own[end:], page, page)])
+
+
+def pages() -> list[Path]:
+    """The pages of the site."""
+    return [path for path in sorted(DOCS.rglob("*.md")) if "_build" not in path.parts]
+
+
+def anchor(heading: str) -> str:
+    """The anchor of a heading, as forges and MyST make it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+
+
+def headings(content: str) -> Iterator[tuple[int, int, str]]:
+    """The headings of a Markdown text: number of the line, level, words."""
+    fenced = False
+    for number, line in enumerate(content.splitlines()):
+        fenced ^= bool(_FENCE.match(line))
+        if not fenced and (found := _HEADING.match(line)):
+            yield number, len(found[1]), found[2]
+
+
+def section(content: str, wanted: str, depth: int = 1, *, short: bool = False) -> str:
+    """The body of the section with this anchor; without one, of the whole file.
+
+    Args:
+        content: a Markdown text.
+        wanted: the anchor of a heading of it, or nothing.
+        depth: the level of the heading above the place that it is put in.
+        short: leave subsections out.
+    """
+    lines, found = content.splitlines(), list(headings(content))
+    at = next(
+        (i for i, (_, level, words) in enumerate(found)
+         if (anchor(words) == wanted if wanted else level == 1)),
+        None,
+    )  # fmt: skip
+    if at is None:
+        raise ValueError(f"#{wanted}: no such heading")
+    start, level, _ = found[at]
+    below = found[at + 1 :]
+    end = next((n for n, other, _ in below if short or other <= level), len(lines))
+    for number, other, words in below:
+        if number < end:
+            lines[number] = f"{'#' * (other - level + depth)} {words}"
+    return "\n".join(lines[start + 1 : end]).strip("\n")
+
+
+def _depth(before: str) -> int:
+    return [level for _, level, _ in headings(before)][-1]
+
+
+def _put(mark: re.Match[str], page: Path, depth: int) -> str:
+    if mark["what"]:
+        if mark["what"] not in GENERATED:
+            raise ValueError(f"{mark['what']}: expected one of {', '.join(GENERATED)}")
+        return GENERATED[mark["what"]]()
+    path, _, wanted = mark["target"].partition("#")
+    file = (page.parent / path).resolve()
+    found = section(file.read_text(), wanted, depth, short=bool(mark["short"]))
+    return _relinked(found, file, page)
+
+
+@cache
+def _homes() -> dict[Place, Place]:
+    """Where on the site included sections are."""
+    homes: dict[Place, Place] = {}
+    for page in pages():
+        own = page.read_text()
+        for mark in _MARK.finditer(own):
+            if mark["what"]:
+                continue
+            path, _, wanted = mark["target"].partition("#")
+            file = (page.parent / path).resolve()
+            above = list(headings(own[: mark.start()]))
+            here = "" if len(above) == 1 else anchor(above[-1][2])
+            homes[Place(file, wanted)] = Place(page, here)
+            body = section(file.read_text(), wanted, short=bool(mark["short"]))
+            for _, _, words in headings(body):
+                homes[Place(file, anchor(words))] = Place(page, anchor(words))
+    return homes
+
+
+def _relinked(content: str, here: Path, page: Path) -> str:
+    """The text of the file ``here``, with links that work on ``page``."""
+
+    def link(match: re.Match[str]) -> str:
+        return match["code"] or _target(match["to"], here, page)
+
+    return _LINK.sub(link, content)
+
+
+def _target(target: str, here: Path, page: Path) -> str:
+    path, _, wanted = target.partition("#")
+    if ":" in path:
+        return target
+    file = (here.parent / path).resolve() if path else here
+    homes = _homes()
+    home = homes.get(Place(file, wanted)) or homes.get(Place(file, "")) or Place(file, wanted)
+    if home.file == page and home.anchor:
+        return f"#{home.anchor}"
+    end = f"#{home.anchor}" if home.anchor else ""
+    if home.file.is_relative_to(DOCS) and home.file.is_file():
+        return os.path.relpath(home.file, page.parent) + end
+    kind = "tree" if file.is_dir() else "blob"
+    return f"{SOURCE}/{kind}/main/{file.relative_to(ROOT)}{end}"
+
+
+def _cell(content: object) -> str:
+    return " ".join(str(content).split()).replace("|", "\\|")
+
+
+def _value(value: object) -> str:
+    """A default as a user writes it."""
+    shown = str(value).lower() if isinstance(value, bool) else str(value)
+    return f"`{shown}`" if shown else "empty"
+
+
+def options() -> str:
+    """Every option of the charm, with its whole description."""
+    found: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "config.yaml").read_text())["options"]
+    return "\n\n".join(
+        f"## {name}\n\nType `{option['type']}`, default {_value(option['default'])}.\n\n"
+        + option["description"].strip()
+        for name, option in found.items()
+    )
+
+
+def actions() -> str:
+    """Every action of the charm, with its parameters."""
+    found: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "actions.yaml").read_text())
+    return "\n\n".join(
+        f"## {name}\n\n{action['description'].strip()}{_parameters(action)}"
+        for name, action in found.items()
+    )
+
+
+def _parameters(action: dict[str, Any]) -> str:
+    rows = [
+        f"| `{name}` | {kind['type']} | "
+        f"{_value(kind['default']) if 'default' in kind else 'required'} | "
+        f"{_cell(kind['description'])} |"
+        for name, kind in action.get("params", {}).items()
+    ]
+    if not rows:
+        return "\n\nIt takes no parameters."
+    return "\n".join(["\n\n| parameter | type | default | meaning |", "|---|---|---|---|", *rows])
+
+
+def endpoints() -> str:
+    """Every endpoint of the charm."""
+    rows = [
+        f"| `{name}` | {role} | `{endpoint['interface']}` | {endpoint.get('limit', 'any number')} "
+        f"| {_cell(endpoint['description'])} |"
+        for role in ("requires", "provides")
+        for name, endpoint in METADATA[role].items()
+    ]
+    head = ["| endpoint | role | interface | relations | what for |", "|---|---|---|---|---|"]
+    return "\n".join([*head, *rows])
+
+
+def commands() -> str:
+    """The help of every command."""
+    from istio_aux.cli.commands import parser  # noqa: PLC0415 - only this page needs the program
+
+    before = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = "96"  # As wide as a page; argparse asks for the terminal's width.
+    try:
+        root = parser()
+        choices = next(each.choices for each in root._actions if isinstance(each.choices, dict))  # noqa: SLF001
+        return "\n\n".join(
+            f"### istio-aux {name}\n\n```text\n{command.format_help().strip()}\n```"
+            for name, command in choices.items()
+        )
+    finally:
+        if before is None:
+            del os.environ["COLUMNS"]
+        else:
+            os.environ["COLUMNS"] = before
+
+
+GENERATED: dict[str, Callable[[], str]] = {
+    "options": options,
+    "actions": actions,
+    "endpoints": endpoints,
+    "commands": commands,
+}

@@ -1,0 +1,287 @@
+"""The documents: nothing is missing or stale, each command is run or says why not, links lead somewhere."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+from docs import pages
+from istio_aux.cli.commands import main, parser
+
+import status
+
+ROOT = pages.ROOT
+REFERENCE = pages.DOCS / "reference"
+# What the site shows, and what a reader meets before it.
+DOCUMENTS = [
+    *pages.pages(),
+    *(ROOT / f"{folder}/README.md" for folder in ("bundle", "terraform", "examples", "workload")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "ARCHITECTURE.md")),
+]
+HERE = "tests/unit/test_docs.py"
+
+
+class Block(NamedTuple):
+    """A fenced block: the words after its fence, and what is in it."""
+
+    file: Path
+    line: int
+    info: str
+    body: str
+
+    def __str__(self) -> str:
+        return f"{self.file.relative_to(ROOT)}:{self.line}"
+
+    @property
+    def language(self) -> str:
+        return self.info.partition(" ")[0]
+
+    @property
+    def mark(self) -> str:
+        """Which test runs the commands, or why none does."""
+        return self.info.partition(" ")[2]
+
+    def commands(self) -> list[str]:
+        """The commands of the block, without their comments and output."""
+        body = self.body.replace("\\\n", " ")
+        if self.language == "console":
+            return [line[2:] for line in body.splitlines() if line.startswith("$ ")]
+        return [line for line in body.splitlines() if line.strip()]
+
+
+def blocks(file: Path) -> Iterator[Block]:
+    """The fenced blocks of a document, also those of a list."""
+    fence = re.compile(r"^( *)```([^\n`]*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
+    content = file.read_text()
+    for found in fence.finditer(content):
+        line = content.count("\n", 0, found.start()) + 1
+        body = re.sub(rf"^{found[1]}", "", found[3], flags=re.MULTILINE)
+        yield Block(file, line, found[2].strip(), body)
+
+
+BLOCKS = [block for file in DOCUMENTS for block in blocks(file)]
+SHELL = [block for block in BLOCKS if block.language in {"sh", "console"}]
+RUN_HERE = [block for block in SHELL if block.mark == f"run by {HERE}"]
+COMMANDS = sorted({(str(block), line.strip()) for block in SHELL for line in block.commands()})
+
+
+def table(page: Path, under: str = "") -> list[list[str]]:
+    """The rows of the tables of a page, or of one section, without their heads."""
+    content = page.read_text()
+    lines = (pages.section(content, under) if under else content).splitlines()
+    rows = [line for line in lines if line.startswith("|")]
+    heads = {i for i, row in enumerate(rows) if i + 1 < len(rows) and rows[i + 1].startswith("|--")}
+    kept = [row for i, row in enumerate(rows) if i not in heads and not row.startswith("|--")]
+    return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in kept]
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+def test_a_block_says_in_which_language_it_is(block: Block) -> None:
+    """Commands are `sh`, or `console` with what they print."""
+    assert block.language
+    assert block.language not in {"bash", "shell", "shell-session"}
+
+
+@pytest.mark.parametrize("block", SHELL, ids=str)
+def test_commands_are_run_by_a_test_or_say_why_not(block: Block) -> None:
+    """By the words after the fence's language: "run by FILE", or "not run: REASON"."""
+    ran, why = re.match(r"run by (\S+)$", block.mark), re.match(r"not run: \S.{3,}", block.mark)
+    assert ran or why, f"{block}: ```{block.info}"
+    for test in re.findall(r"tests/\S+\.py", block.mark):
+        assert (ROOT / test).is_file(), test
+
+
+@pytest.mark.parametrize("block", RUN_HERE, ids=str)
+def test_commands_that_need_no_cluster_work(
+    block: Block, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And print what the document shows, up to its first ellipsis."""
+    monkeypatch.chdir(block.file.parent if block.file.parent.name == "examples" else ROOT)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    for command in block.commands():
+        program, *arguments = shlex.split(command, comments=True)
+        assert program == "istio-aux"
+        assert main(arguments) == 0
+    said = capfd.readouterr().out
+    shown = [line for line in block.body.partition("\n...")[0].splitlines() if line[:1] != "$"]
+    if block.language == "console":
+        assert "\n".join(shown) in said
+
+
+def words(command: str) -> list[str]:
+    """One command of a line: up to a pipe, and without comments."""
+    try:
+        found = shlex.split(command, comments=True)
+    except ValueError:  # A part of a longer command, such as a loop.
+        return []
+    return found[: found.index("|")] if "|" in found else found
+
+
+@pytest.mark.parametrize(("place", "command"), COMMANDS)
+def test_a_command_names_what_there_is(place: str, command: str) -> None:
+    """Arguments of the program, options and actions of the charm, targets and environments."""
+    options: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())["options"]
+    actions: dict[str, Any] = yaml.safe_load((ROOT / "actions.yaml").read_text())
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(ROOT / "tox.ini")
+    match words(command):
+        case ["istio-aux", *arguments]:
+            parser().parse_args(arguments)
+        case ["juju", "config", "istio-aux", *pairs]:
+            assert {pair.partition("=")[0] for pair in pairs} <= set(options)
+        case ["juju", "run", _, action, *pairs]:
+            known = set(actions[action].get("params", {}))
+            assert {pair.partition("=")[0] for pair in pairs} <= known
+        case ["make", target, *_]:
+            assert f"\n{target}:" in (ROOT / "Makefile").read_text()
+        case [*_, "run", "-e", environment] if "tox" in command:
+            assert f"testenv:{environment}" in tox
+        case _:
+            pass
+
+
+@pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: str(file.relative_to(ROOT)))
+def test_every_link_of_a_document_leads_to_a_file_and_a_heading(file: Path) -> None:
+    dead: list[str] = []
+    code = re.compile(r"^ *```.*?^ *```$|`[^`\n]*`", re.DOTALL | re.MULTILINE)
+    for target in re.findall(r"\]\(([^)\s]+)\)", code.sub("", file.read_text())):
+        path, _, wanted = target.partition("#")
+        if ":" in path:
+            continue
+        there = (file.parent / path).resolve() if path else file
+        known = there.exists() and (
+            not wanted
+            or wanted in {pages.anchor(words) for _, _, words in pages.headings(read(there))}
+        )
+        dead += [] if known else [target]
+    assert dead == []
+
+
+def read(file: Path) -> str:
+    """A document, with what the site puts into it."""
+    return pages.text(file) if file.is_relative_to(pages.DOCS) else file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("page", "source"),
+    [("options.md", "config.yaml"), ("actions.md", "actions.yaml"), ("relations.md", "metadata.yaml")],
+)
+def test_the_reference_has_what_the_charm_has(page: str, source: str) -> None:
+    """Each name, and each paragraph of its description."""
+    shown = " ".join(read(REFERENCE / page).split())
+    found: dict[str, Any] = yaml.safe_load((ROOT / source).read_text())
+    if source == "metadata.yaml":
+        found = found["provides"] | found["requires"]
+    named = found.get("options", found)
+    assert named
+    for name, what in named.items():
+        assert name in shown
+        assert " ".join(what["description"].split()) in shown
+
+
+def test_the_reference_has_every_command_and_its_exit_statuses() -> None:
+    shown = read(REFERENCE / "commands.md")
+    commands = set(re.findall(r"^### istio-aux (\S+)$", shown, re.MULTILINE))
+    assert {row[0].strip("`") for row in table(REFERENCE / "commands.md")} == commands
+    assert {"serve", "check", "audit"} <= commands
+
+
+def constants(file: Path) -> Iterator[str]:
+    """The texts of a module, without docstrings."""
+    tree = ast.parse(file.read_text())
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docs = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, documented) and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            yield node.value
+
+
+def test_the_reference_has_every_event() -> None:
+    recorder = ROOT / "workload/src/istio_aux/recorder.py"
+    sent = {text for text in constants(recorder) if re.fullmatch(r"(?:[A-Z][a-z]+){2,}", text)}
+    assert {row[0].strip("`") for row in table(REFERENCE / "events.md")} == sent
+
+
+def test_the_reference_has_every_key_that_we_read_or_write() -> None:
+    sources = [*(ROOT / "src").rglob("*.py"), *(ROOT / "src").rglob("*.j2")]
+    sources += [*(ROOT / "workload/src").rglob("*.py")]
+    found = {
+        key for file in sources for key in re.findall(r"\bistio-aux\.io/[a-z-]+", file.read_text())
+    }
+    shown = set(re.findall(r"\bistio-aux\.io/[a-z-]+", read(REFERENCE / "annotations.md")))
+    assert shown == found
+
+
+def templates() -> set[str]:
+    """What `juju status` may say, as patterns: the texts of src/status.py."""
+    tree = ast.parse(Path(status.__file__).read_text())
+    parts = {
+        id(part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.JoinedStr | ast.Expr)
+        for part in (node.values if isinstance(node, ast.JoinedStr) else [node.value])
+    }
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            found.add("".join(pattern(part) for part in node.values))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+            found.add(pattern(node))
+    # One word is the value of an option, or a name.
+    return {each for each in found if len(re.findall(r"[a-z]{2,}", each)) > 1}
+
+
+def pattern(part: ast.expr) -> str:
+    """A text as a regular expression; what is put into it may be anything."""
+    return re.escape(str(part.value)) if isinstance(part, ast.Constant) else ".*"
+
+
+def shown_texts() -> list[str]:
+    """The texts of the page, from the first cells of its tables."""
+    cells = [row[0] for row in table(REFERENCE / "status.md")]
+    return [
+        text.strip("` ") for cell in cells
+        for text in re.findall(r"`` .+? ``|`[^`]+`", cell)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("said", sorted(templates()))
+def test_the_reference_has_every_text_of_a_status(said: str) -> None:
+    assert [text for text in shown_texts() if re.search(said, text)], said
+
+
+@pytest.mark.parametrize("text", shown_texts())
+def test_a_status_text_of_the_reference_is_one_that_the_charm_says(text: str) -> None:
+    """Or that src/config.py and src/relations/istio.py say: a bad option, and two control planes."""
+    elsewhere = ("expected one of: ", "expected one control plane: remove one of these relations")
+    ours = [said for said in templates() if re.search(said, text)]
+    assert ours or any(end in text for end in elsewhere)
+
+
+def test_a_page_gets_the_section_that_it_names(tmp_path: Path) -> None:
+    content = "# T\n\n## A b\n\none\n\n```\n## no heading\n```\n\n### C\n\ntwo\n\n## D\n"
+    assert pages.section(content, "a-b") == "one\n\n```\n## no heading\n```\n\n## C\n\ntwo"
+    assert pages.section(content, "a-b", short=True).endswith("```")
+    with pytest.raises(ValueError, match="#gone: no such heading"):
+        pages.section(content, "gone")
+
+
+def test_a_link_out_of_the_site_leads_to_the_source() -> None:
+    shown = read(pages.DOCS / "how-to/job-hangs.md")
+    assert "(../reference/commands.md#what-holds-pods)" in shown
+    assert f"({pages.SOURCE}/blob/main/tests/README.md)" in read(
+        pages.DOCS / "explanation/three-problems.md"
+    )
