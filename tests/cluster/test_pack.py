@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import zipfile
 from pathlib import Path
@@ -56,6 +57,18 @@ def test_the_charm_brings_its_dependencies_for_the_python_that_runs_it(
 def test_the_charm_has_nothing_of_workload_or_tests(content: dict[str, zipfile.ZipInfo]) -> None:
     folders = {name.partition("/")[0] for name in content if "/" in name}
     assert folders <= {"src", "lib", "venv"}
+
+
+def test_the_library_is_a_package_of_its_own(tmp_path: Path) -> None:
+    """With the module that charms import, and nothing else; its version is the module's."""
+    build = [interpreters.uv(), "build", "--quiet", "--wheel", str(ROOT / "lib")]
+    subprocess.run([*build, "--out-dir", str(tmp_path)], check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    module = "charms/istio_aux/v0/sidecar.py"
+    with zipfile.ZipFile(wheel) as archive:
+        assert {name for name in archive.namelist() if "dist-info" not in name} == {module}
+        said = dict(re.findall(r"^(LIBAPI|LIBPATCH) = (\d+)", archive.read(module).decode(), re.M))
+    assert wheel.name.split("-")[1] == f"{said['LIBAPI']}.{said['LIBPATCH']}"
 
 
 def test_an_unchanged_checkout_is_packed_once(tmp_path: Path) -> None:

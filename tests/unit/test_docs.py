@@ -166,6 +166,12 @@ def test_every_link_of_a_document_leads_to_a_file_and_a_heading(file: Path) -> N
     assert dead == []
 
 
+@pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: str(file.relative_to(ROOT)))
+def test_every_test_that_a_document_names_exists(file: Path) -> None:
+    named = re.findall(r"`(tests/[\w/.-]+?)/?`", file.read_text())
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
 def read(file: Path) -> str:
     """A document, with what the site puts into it."""
     return pages.text(file) if file.is_relative_to(pages.DOCS) else file.read_text()
