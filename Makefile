@@ -17,7 +17,7 @@ matrix: .venv/ready        ## the tests on every version of Kubernetes and Pytho
 picture: .venv/ready       ## run the demo and keep its timeline as the picture of the README (root)
 	@$(TOX) -e demo -- --picture docs/timeline.svg
 test: .venv/ready          ## lint, types, unit, cluster and node tiers
-	@rm -rf test-results; $(TOX) -e lab -- build || exit; LAB_KUBERNETES=1.32 $(TOX) -e lab -- build $(OLDEST) || exit; $(SIDE_BY_SIDE) -e node,cluster,unit,cluster-1.32,lint,static,integration-collect; s=$$?; \
+	@rm -rf test-results; $(TOX) -e lab -- build || exit; LAB_KUBERNETES=1.32 $(TOX) -e lab -- build $(OLDEST) || exit; $(SIDE_BY_SIDE) -e node,cluster,unit,cluster-1.32,lint,static,docs,integration-collect; s=$$?; \
 	.venv/bin/python tests/summary.py test-results; exit $$s
 lab: .venv/ready           ## leave a cluster running and print its kubeconfig
 	@$(TOX) -e lab -- up --level node
