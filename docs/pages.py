@@ -1,4 +1,4 @@
-"""What Sphinx reads of a page: sections of other files, generated tables, links that lead somewhere.
+"""What Sphinx reads of a page: sections of other files, generated tables, working links.
 
 A page says ``<!-- include -->`` or ``<!-- generate: NAME -->`` above a line with one link. On a
 forge the reader follows the link. On the site the two lines become that section of that file, or

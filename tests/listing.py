@@ -1,6 +1,6 @@
 """What Charmhub's reviewers check of a charm before they list it: `tox -e listing`.
 
-Their program, charmhub-listing-review, reads charmcraft.yaml alone, and clones a repository. Here it
+Their program, charmhub-listing-review, clones a repository and reads charmcraft.yaml alone. Here it
 reads a folder with metadata, options and actions in that file, as charmcraft merges them, and this
 checkout's documents from a server on loopback. Whether the addresses in metadata.yaml answer, and
 what `make format lint unit` say, is left to the reviewers and to `make test`.

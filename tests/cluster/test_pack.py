@@ -67,7 +67,8 @@ def test_the_library_is_a_package_of_its_own(tmp_path: Path) -> None:
     module = "charms/istio_aux/v0/sidecar.py"
     with zipfile.ZipFile(wheel) as archive:
         assert {name for name in archive.namelist() if "dist-info" not in name} == {module}
-        said = dict(re.findall(r"^(LIBAPI|LIBPATCH) = (\d+)", archive.read(module).decode(), re.M))
+        text = archive.read(module).decode()
+    said = dict(re.findall(r"^(LIBAPI|LIBPATCH) = (\d+)", text, re.MULTILINE))
     assert wheel.name.split("-")[1] == f"{said['LIBAPI']}.{said['LIBPATCH']}"
 
 

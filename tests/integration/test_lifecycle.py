@@ -127,4 +127,6 @@ def test_removal_leaves_nothing_and_refuses_no_pod(juju: jubilant.Juju, team: st
     kinds = "mutatingwebhookconfigurations,clusterroles,clusterrolebindings"
     selector = f"--selector=istio-aux.io/model={model_of(juju)}"
     assert json.loads(kubectl("get", kinds, selector, "-o", "json"))["items"] == []
-    kubectl("run", "-n", team, "later", "--image=docker.io/library/busybox:1.36", "--dry-run=server")
+    kubectl(
+        "run", "-n", team, "later", "--image=docker.io/library/busybox:1.36", "--dry-run=server"
+    )

@@ -77,7 +77,7 @@ from dataclasses import dataclass
 
 import ops
 
-# Charmhub gives out no identifiers any more: this one is ours, for charmcraft's linter, which wants one.
+# Charmhub gives out no identifiers any more; this one is ours, as charmcraft's linter wants one.
 LIBID = "5d0f6f0c3b5a4b0f9d6c2a7e8b1f4c93"
 # Incremented with every incompatible change of the interface or of this module.
 LIBAPI = 0
