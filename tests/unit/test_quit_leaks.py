@@ -67,6 +67,8 @@ async def test_attempts_that_hang_leave_nothing_once_their_pod_is_gone() -> None
         await until(lambda: len(world.told) >= 4 * AT_ONCE, "all were tried more than once")
         for name in names:
             await world.api.remove("pods", "training", name)
+        # Looking for objects stops the loop for long, so it comes when the loop has little to do.
+        await until(lambda: world.controller.watched == 0, "all are forgotten")
         await until(lambda: objects() == [], "nothing of them is left")
         await until(lambda: descriptors() <= before + POOL, "every connection is closed")
 
