@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Any
+from typing import Any, cast
 
+import hcl2
 import pytest
 import yaml
 
@@ -26,8 +28,20 @@ OPTIONS = document("config.yaml")["options"]
 ACTIONS = document("actions.yaml")
 CHARMCRAFT = document("charmcraft.yaml")
 ROCK = document("workload/rockcraft.yaml")
-OVERLAY = document("bundle/istio-aux.yaml")
-TERRAFORM = {path.name: path.read_text() for path in (ROOT / "terraform").glob("*.tf")}
+RECORDED = ROOT / "tests/data/inclusion"
+# An overlay, the bundle that it is for, and endpoints of charms there that no relation of it has.
+OVERLAYS = {
+    "istio-aux": ("bundle-1.11-stable", ()),
+    "istio-aux-ambient": ("bundle-latest-edge", ("istio-k8s:istio-metadata",)),
+}
+# A module, and the providers of Juju that can run it.
+MODULES = {
+    "terraform": ("v1.5.6", "v2.2.1"),
+    "terraform/provider-0": ("v0.23.3",),
+    "terraform/product": ("v1.5.6", "v2.2.1"),
+}
+PROVIDERS = json.loads((RECORDED / "terraform-provider-juju.json").read_text())
+FILES = {"main.tf", "outputs.tf", "variables.tf", "versions.tf"}
 
 
 def test_charmcraft_yaml_holds_nothing_that_charmcraft_would_drop() -> None:
@@ -80,45 +94,110 @@ def test_every_value_that_is_allowed_is_described(name: str) -> None:
     assert all(f"`{value}`" in OPTIONS[name]["description"] for value in CHOICES[name])
 
 
-def test_the_overlay_deploys_this_charm_with_its_options_and_endpoint() -> None:
-    (application,) = OVERLAY["applications"].items()
-    name, deployed = application
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_an_overlay_deploys_this_charm_and_relates_it_to_what_the_bundle_has(overlay: str) -> None:
+    bundle, more = OVERLAYS[overlay]
+    recorded = json.loads((RECORDED / f"{bundle}.json").read_text())
+    added = document(f"bundle/{overlay}.yaml")
+    ((name, deployed),) = added["applications"].items()
 
     assert name == deployed["charm"] == METADATA["name"]
+    assert name not in recorded["applications"]
     assert deployed["trust"] is True
-    assert set(deployed["options"]) <= set(OPTIONS)
-    load({n: o["default"] for n, o in OPTIONS.items()} | deployed["options"], "m")
-    assert OVERLAY["relations"] == [["istio-pilot:istio-pilot", f"{name}:{istio.PILOT}"]]
+    options = deployed.get("options", {})
+    assert set(options) <= set(OPTIONS)
+    load({n: o["default"] for n, o in OPTIONS.items()} | options, "m")
+    for theirs, ours in added["relations"]:
+        assert theirs.partition(":")[0] in recorded["applications"]
+        assert theirs in {*recorded["endpoints"], *more}
+        assert ours.removeprefix(f"{name}:") in METADATA["requires"]
 
 
-def test_the_module_has_the_files_inputs_and_outputs_of_charmed_kubeflow() -> None:
-    inputs = set(re.findall(r'^variable "(\w+)"', TERRAFORM["variables.tf"], re.MULTILINE))
-    outputs = set(re.findall(r'^output "(\w+)"', TERRAFORM["outputs.tf"], re.MULTILINE))
+def module(folder: str) -> dict[str, Any]:
+    """All blocks of a module, by kind; names and texts without their quotes."""
+    blocks: dict[str, Any] = {}
+    for path in sorted((ROOT / folder).glob("*.tf")):
+        for kind, found in hcl2.loads(path.read_text()).items():
+            blocks.setdefault(kind, []).extend(unquoted(found))
+    return blocks
 
-    assert set(TERRAFORM) == {"main.tf", "outputs.tf", "variables.tf", "versions.tf"}
-    assert inputs == {
-        "app_name", "base", "channel", "config", "model_name", "resources", "revision", "units",
-    }  # fmt: skip
-    assert outputs == {"app_name", "provides", "requires"}
-    assert set(re.findall(r"var\.(\w+)", TERRAFORM["main.tf"])) == inputs
-    readme = (ROOT / "terraform" / "README.md").read_text()
+
+def unquoted(value: Any) -> Any:
+    match value:
+        case dict():
+            items = cast("dict[str, Any]", value).items()
+            return {key.strip('"'): unquoted(each) for key, each in items if key[:2] != "__"}
+        case list():
+            return [unquoted(each) for each in cast("list[Any]", value)]
+        case _:
+            return value.strip('"') if isinstance(value, str) else value
+
+
+def names(blocks: list[dict[str, Any]]) -> set[str]:
+    return {name for block in blocks for name in block}
+
+
+@pytest.mark.parametrize("folder", MODULES)
+def test_a_module_sets_what_each_of_its_providers_knows_and_needs(folder: str) -> None:
+    for version in MODULES[folder]:
+        for resource in module(folder)["resource"]:
+            ((kind, found),) = resource.items()
+            known = PROVIDERS[version][kind]
+            for block in found.values():
+                given = block.keys() - {"for_each"}
+                assert given <= known[""].keys(), version
+                assert {n for n, how in known[""].items() if how.startswith("required")} <= given
+                nested = [
+                    (n, each) for n in given if isinstance(block[n], list) for each in block[n]
+                ]
+                assert all(each.keys() <= known[name].keys() for name, each in nested), version
+
+
+@pytest.mark.parametrize("folder", MODULES)
+def test_a_module_takes_the_providers_that_its_resources_are_written_for(folder: str) -> None:
+    (wanted,) = module(folder)["terraform"][0]["required_providers"]
+    least, below = re.findall(r"\d+\.\d+\.\d+", wanted["juju"]["version"])
+    majors = {int(version[1:].partition(".")[0]) for version in MODULES[folder]}
+    assert majors == set(range(int(least[0]), int(below[0])))
+
+
+@pytest.mark.parametrize("folder", MODULES)
+def test_a_module_uses_every_variable_that_it_has_and_describes_each(folder: str) -> None:
+    blocks, text = module(folder), (ROOT / folder / "main.tf").read_text()
+    inputs, outputs = names(blocks["variable"]), names(blocks["output"])
+
+    assert {path.name for path in (ROOT / folder).glob("*.tf")} == FILES
+    assert set(re.findall(r"\bvar\.(\w+)", text)) == inputs
+    assert all(each["description"] for block in blocks["variable"] for each in block.values())
+    readme = (ROOT / "terraform/README.md").read_text()
     assert all(f"`{name}`" in readme for name in inputs | outputs)
 
 
-def test_the_module_deploys_this_charm_and_names_its_endpoints() -> None:
-    assert re.search(rf'\bname\s+= "{METADATA["name"]}"', TERRAFORM["main.tf"])
-    assert re.search(r"\btrust = true\b", TERRAFORM["main.tf"])
-    named = dict(re.findall(r'^    (\w+) += "([\w-]+)"', TERRAFORM["outputs.tf"], re.MULTILINE))
-    endpoints = [*METADATA["provides"], *METADATA["requires"]]
-    assert named == {name.replace("-", "_"): name for name in endpoints}
-    readme = (ROOT / "terraform" / "README.md").read_text()
-    assert all(f"`{name}`" in readme for name in named)
+@pytest.mark.parametrize(
+    ("folder", "model"), [("terraform", "uuid"), ("terraform/provider-0", "name")]
+)
+def test_the_module_is_one_of_charmed_kubeflow(folder: str, model: str) -> None:
+    blocks = module(folder)
+    assert names(blocks["variable"]) == {
+        "app_name", "base", "channel", "config", f"model_{model}", "resources", "revision", "units",
+    }  # fmt: skip
+    assert names(blocks["output"]) == {"app_name", "provides", "requires"}
+    (application,) = [found["juju_application"] for found in blocks["resource"]]
+    assert application["istio_aux"]["charm"][0]["name"] == METADATA["name"]
+    assert application["istio_aux"]["trust"] is True
+    values = {name: each["value"] for block in blocks["output"] for name, each in block.items()}
+    for role in ("provides", "requires"):
+        assert values[role] == {name.replace("-", "_"): name for name in METADATA[role]}
 
 
-@pytest.mark.parametrize("name", TERRAFORM)
-def test_braces_of_the_module_are_balanced(name: str) -> None:
-    assert TERRAFORM[name].count("{") == TERRAFORM[name].count("}")
-    assert TERRAFORM[name].count('"') % 2 == 0
+def test_the_product_relates_every_endpoint_but_the_one_for_other_charms() -> None:
+    """The relation `sidecar` is for the applications that ask for one."""
+    (known,) = module("terraform/product")["locals"]
+    related = {**known["applications"], **known["offers"]}
+    endpoints = {
+        name.replace("-", "_") for role in ("provides", "requires") for name in METADATA[role]
+    }
+    assert related.keys() == endpoints - {"sidecar"}
 
 
 def test_the_rock_runs_what_the_charm_runs_as_the_same_user() -> None:
