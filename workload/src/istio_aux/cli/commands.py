@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from istio_aux import settings
 from istio_aux.cli import files, render, report
+from istio_aux.cli.usage import HelpText, program
 from istio_aux.core import applications
 from istio_aux.core.applications import Applications
 from istio_aux.core.pod import Pod
@@ -26,6 +27,7 @@ _INTERRUPTED = 130  # Exit status after Ctrl-C, as shells have it: 128 + SIGINT.
 
 _COLOUR = "Colour is for terminals; NO_COLOR turns it off, FORCE_COLOR on."
 _CREDENTIALS = "default: $KUBECONFIG, else ~/.kube/config, else the pod's own"
+_CALL = re.compile(r"(?m)(?<=^  )istio-aux\b|(?<=\| )istio-aux\b")  # In examples.
 _POD = re.compile(rf"(?:({settings.LABEL})/)?({settings.SUBDOMAIN})")
 
 
@@ -122,13 +124,14 @@ def _restart(args: argparse.Namespace) -> int:
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line; what it returns has the command as ``run``."""
     root = argparse.ArgumentParser(
-        prog="istio-aux",
+        prog=program(),
+        formatter_class=HelpText,
         description="Lets Job-like pods run on Istio unchanged: payloads start after their proxy, "
         "and proxies exit after their payload.",
         epilog="Each command has its own --help with examples.",
     )
-    root.add_argument("--version", action="version", version=f"%(prog)s {version('istio-aux')}")
-    add = root.add_subparsers(required=True, metavar="COMMAND").add_parser
+    root.add_argument("--version", action="version", version=f"istio-aux {version('istio-aux')}")
+    add = root.add_subparsers(title="commands", required=True, metavar="COMMAND").add_parser
     _add_explain(add)
     _add_mutate(add)
     _add_serve(add)
@@ -186,8 +189,8 @@ def _add_mutate(add: AddParser) -> None:
         "show how pods would be changed when they are created",
         """\
         examples:
-          istio-aux mutate -f pod.yaml
-          istio-aux mutate -f review.json --capability native | jq -r .response.patch | base64 -d
+          istio-aux mutate -f pod.yaml --capability native
+          istio-aux mutate -f review.json | jq -r .response.patch | base64 -d
 
         The answer to a pod is the changed pod; to an AdmissionReview (admission.k8s.io/v1), the
         review that the webhook returns. One JSON object a line. The exit status is 2 if a document
@@ -353,8 +356,8 @@ def _command(
         name,
         help=summary,
         description=f"{summary[0].upper()}{summary[1:]}.",
-        epilog=textwrap.dedent(epilog),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=_CALL.sub(program(), textwrap.dedent(epilog)),
+        formatter_class=HelpText,
     )
     command.set_defaults(run=run)
     return command

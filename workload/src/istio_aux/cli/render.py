@@ -1,7 +1,7 @@
 """Text for people and JSON lines for programs.
 
-A terminal gets colour, tables that fit its width, and progress. In a pipe or a file the text is
-plain and whole.
+A terminal gets colour, progress, and text that wraps where its columns do. In a pipe or a file the
+text is plain, one line a thing.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from typing import NamedTuple, Self, TextIO
 
 import msgspec
 
+from istio_aux.cli import usage
 from istio_aux.cli.report import Audit, Explanation, Holders, Restarts
 from istio_aux.core.holders import MOST
 from istio_aux.core.preflight import CheckResult, Verdict, works
 
 _GAP = "  "
-_NARROWEST = 20  # Columns that the last cell of a fitted table keeps, even if the line then wraps.
+_NARROWEST = 40  # Columns: text that has fewer beside what is before it goes below that.
+_BELOW = 4  # Columns by which it is indented there.
+_LEAST = 20  # Columns that it takes even if the line is then too long.
 
 
 class Style(StrEnum):
@@ -79,22 +82,39 @@ class Terminal(NamedTuple):
             return text
         return f"\x1b[{cell.style}m{text}\x1b[0m"
 
-    def table(
-        self, rows: Sequence[Sequence[Cell]], *, indent: str = "", fit: bool = False
-    ) -> Iterator[str]:
-        """Yield the rows with aligned columns; ``fit`` cuts the last cell to the width."""
+    def table(self, rows: Sequence[Sequence[Cell]], *, indent: str = "") -> Iterator[str]:
+        """Yield the rows with aligned columns; in a terminal the last cell wraps."""
         columns = zip(*rows, strict=True)
         widths = [max(len(printable(cell.text)) for cell in column) for column in columns]
-        taken = len(indent) + sum(widths[:-1]) + len(_GAP) * (len(widths) - 1)
         for *cells, last in rows:
-            if fit and self.width is not None:
-                room = max(self.width - taken, _NARROWEST)
-                last = Cell(clipped(printable(last.text), room), last.style)  # noqa: PLW2901
             padded = (
                 self.paint(cell) + " " * (width - len(printable(cell.text)))
                 for cell, width in zip(cells, widths, strict=False)
             )
-            yield (indent + _GAP.join((*padded, self.paint(last)))).rstrip()
+            taken = len(indent) + sum(widths[:-1]) + len(_GAP) * (len(widths) - 1)
+            yield from self.beside(indent + "".join(each + _GAP for each in padded), taken, last)
+
+    def beside(self, head: str, taken: int, text: Cell) -> Iterator[str]:
+        """Yield a text behind ``head``, which takes so many columns, or below it if that is better.
+
+        Without a width, and without a text, it is one line.
+        """
+        plain = printable(text.text)
+        if self.width is None or taken + len(plain) <= self.width or not plain:
+            yield (head + self.paint(text)).rstrip()
+            return
+        below = self.width - taken < _NARROWEST
+        margin = " " * (len(head) - len(head.lstrip()) + _BELOW if below else taken)
+        lines = usage.wrapped(plain, max(self.width - len(margin), _LEAST))
+        if below and head.strip():
+            yield head.rstrip()
+        for number, line in enumerate(lines):
+            before = margin if number or below else head
+            yield before + self.paint(Cell(line, text.style))
+
+    def filled(self, text: str) -> Iterator[str]:
+        """Yield a text of no column."""
+        yield from self.beside("", 0, Cell(text))
 
 
 def show(
@@ -110,7 +130,7 @@ def show(
         case Audit():
             items, text = answer.findings, audit_text(answer, terminal)
         case Holders():
-            items, text = answer.found, holders_text(answer)
+            items, text = answer.found, holders_text(answer, terminal)
         case Restarts():
             items, text = answer.verdicts, restarts_text(answer, terminal)
         case _:
@@ -126,12 +146,11 @@ def explanation_text(explanation: Explanation, terminal: Terminal) -> Iterator[s
     """Yield a headline and a table of the containers, line by line."""
     key = "/".join(filter(None, (explanation.namespace, explanation.name))) or "(unnamed)"
     action = Cell(explanation.action.upper(), _ACTIONS.get(explanation.action, Style.PLAIN))
-    headline = (Cell(key, Style.HEADING), action, Cell(explanation.reason))
-    yield "  ".join(map(terminal.paint, headline))
+    yield from terminal.table([[Cell(key, Style.HEADING), action, Cell(explanation.reason)]])
     if explanation.start:
-        yield f"  start: {explanation.start}"
+        yield from terminal.beside("  start: ", 9, Cell(explanation.start))
     for refusal in explanation.peers:
-        yield f"  peers: {terminal.paint(Cell(refusal))}"
+        yield from terminal.beside("  peers: ", 9, Cell(refusal))
     rows = [
         [
             Cell(name),
@@ -146,7 +165,7 @@ def explanation_text(explanation: Explanation, terminal: Terminal) -> Iterator[s
 
 
 def audit_text(audit: Audit, terminal: Terminal, now: datetime | None = None) -> Iterator[str]:
-    """Yield a table that fits the terminal, and a summary; ages count until ``now``."""
+    """Yield a table and a summary; ages count until ``now``."""
     moment = now or datetime.now(UTC)
     rows = [
         [
@@ -159,9 +178,9 @@ def audit_text(audit: Audit, terminal: Terminal, now: datetime | None = None) ->
         for found in audit.findings
     ]
     if rows:
-        yield from terminal.table([_header("NAMESPACE NAME STATE AGE REASON"), *rows], fit=True)
+        yield from terminal.table([_header("NAMESPACE NAME STATE AGE REASON"), *rows])
         yield ""
-    if held := [*holders_text(audit.holders())]:
+    if held := [*holders_text(audit.holders(), terminal)]:
         yield from (*held, "")
     found = Counter(finding.state for finding in audit.findings)
     counts = ", ".join(
@@ -173,10 +192,11 @@ def audit_text(audit: Audit, terminal: Terminal, now: datetime | None = None) ->
     yield f"{where}pods: {audit.pods}; {counts}{unknown}"
 
 
-def holders_text(holders: Holders) -> Iterator[str]:
-    """Yield a line for each of the first holders."""
+def holders_text(holders: Holders, terminal: Terminal) -> Iterator[str]:
+    """Yield what each of the first holders holds."""
     found = holders.found
-    yield from (printable(one.text) for one in found[:MOST])
+    for one in found[:MOST]:
+        yield from terminal.filled(one.text)
     if len(found) > MOST:
         yield f"and {len(found) - MOST} more holders"
 
@@ -199,7 +219,7 @@ def check_text(results: Sequence[CheckResult], terminal: Terminal) -> Iterator[s
 
 
 def restarts_text(restarts: Restarts, terminal: Terminal) -> Iterator[str]:
-    """Yield a table that fits the terminal, and a summary."""
+    """Yield a table and a summary."""
     rows = [
         [
             Cell(found.namespace),
@@ -210,7 +230,7 @@ def restarts_text(restarts: Restarts, terminal: Terminal) -> Iterator[str]:
         for found in restarts.verdicts
     ]
     if rows:
-        yield from terminal.table([_header("NAMESPACE NAME OUTCOME REASON"), *rows], fit=True)
+        yield from terminal.table([_header("NAMESPACE NAME OUTCOME REASON"), *rows])
         yield ""
     counts = Counter(found.outcome for found in restarts.verdicts)
     kinds = ("would-restart", "kept") if restarts.dry_run else ("restarted", "kept")
@@ -259,11 +279,6 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def clipped(text: str, width: int) -> str:
-    """The text, cut to ``width`` characters with an ellipsis if it is longer."""
-    return text if len(text) <= width else text[: width - 1].rstrip() + "…"
 
 
 class Progress:
