@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -29,11 +30,15 @@ from demo.worlds import play
 PROXY_READY_DELAY = 3.0
 MODEL = "kubeflow"
 
+# The OCI archive that the workload runs from, if one is given.
+ARCHIVE = Path(os.environ.get("LAB_IMAGE", "")).name
+
 MADE = {
     "Assumed": scenes.ASSUMED,
     "Kubernetes": "1.36.3: etcd, API server, controller manager, scheduler, kubelet, containerd",
     "TFJob": "Kubeflow training-operator 1.9.0",
-    "istio-aux": "the packed charm, run by its own dispatch; its workload under Pebble",
+    "istio-aux": "the packed charm, run by its own dispatch; its workload under Pebble"
+    + (f", from the image {ARCHIVE}" if ARCHIVE else ""),
     "Istio": f"a stand-in for injector and proxy; a proxy is ready {PROXY_READY_DELAY:g} s "
     "after its start",
     "Juju": "a stand-in for the agent and the hook tools",

@@ -1,4 +1,7 @@
-"""Debian packages that the lab needs, installed when missing; their services never start."""
+"""Debian packages: installed when the lab needs them, or unpacked for an image.
+
+Services of packages that are installed never start.
+"""
 
 from __future__ import annotations
 
@@ -56,6 +59,39 @@ def ensure(packages: Sequence[str]) -> None:
         if new := sorted(_units() - units):
             # A unit that was enabled by its package would start with the next boot.
             subprocess.run(["systemctl", "disable", "--quiet", *new], check=False)
+
+
+def download(packages: Sequence[str], folder: Path) -> list[Path]:
+    """Download packages and all that they need on an empty system; needs no root, installs nothing.
+
+    Which versions there are is up to the machine's sources. Returns the archives by name.
+
+    Raises:
+        PackageError: there is no apt-get, or it failed.
+    """
+    if not shutil.which("apt-get"):
+        raise PackageError("an image needs Debian or Ubuntu: there is no apt-get")
+    for name in ("archives/partial", "lists/partial"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    (folder / "status").touch()
+    settings = {
+        "Dir::State::status": folder / "status",
+        "Dir::Cache": folder,
+        "Dir::Cache::archives": folder / "archives",
+        "Debug::NoLocking": "true",
+        # apt's own user may not write to the folder.
+        "APT::Sandbox::User": "",
+    }
+    options = [f"-o{name}={value}" for name, value in settings.items()]
+    install = ["install", "--yes", "--no-install-recommends", "--download-only"]
+    try:
+        _apt(*install, *options, *packages)
+    except PackageError:
+        # A fresh machine has no lists of packages, an old one has old ones.
+        options.append(f"-oDir::State::lists={folder / 'lists'}")
+        _apt("update", *options)
+        _apt(*install, *options, *packages)
+    return sorted((folder / "archives").glob("*.deb"))
 
 
 def _units() -> set[str]:

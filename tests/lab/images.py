@@ -1,7 +1,7 @@
-"""Container images made by hand: one layer, one configuration, archived as `docker save` does.
+"""The images of the lab's pods, of one layer each.
 
-The lab has no registry. An image is a tarball for `ctr -n k8s.io images import`, kept in the cache
-under its content, the same bytes on every machine. Here is how one is made, and which there are.
+The lab has no registry. An image is an archive for `ctr -n k8s.io images import`, kept in the cache
+under its content, the same bytes on every machine. The image of istio-aux itself is `lab.rock`'s.
 
 The stand-ins among them hold no distribution: proxyv2 is the lab's pilot-agent and nothing else,
 busybox is Debian's static program with its links, and pause is that program asleep.
@@ -11,18 +11,15 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
-import platform
 import re
 import shutil
 import subprocess
-import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from lab import cache, debian, tools
+from lab import cache, debian, oci, tools
 
 PROXYV2 = "istio-aux.lab/proxyv2:1.28.10"
 BUSYBOX = "istio-aux.lab/busybox:1.35"
@@ -45,8 +42,6 @@ nslookup() {
 shift
 eval "$1"
 """
-# What the image specification, in the words of Go, calls this machine.
-ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 # A process that is PID 1 gets only the signals it asks for.
 SLEEP = "trap 'exit 0' TERM INT; sleep 2147483647 & wait"
 
@@ -80,34 +75,19 @@ def image(
         env: its environment, like "KEY=value".
         user: who runs it; root by default.
     """
-    layer = _layer(files)
-    layer_digest = hashlib.sha256(layer).hexdigest()
-    config = json.dumps(
-        {
-            "architecture": ARCHITECTURES.get(platform.machine(), platform.machine()),
-            "os": "linux",
-            "config": {
-                "Entrypoint": list(entrypoint),
-                "Env": ["PATH=/usr/local/bin:/usr/bin:/bin", *env],
-                "User": user,
-            },
-            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer_digest}"]},
-            "history": [{"created_by": "istio-aux lab"}],
-        }
-    ).encode()
-    config_digest = hashlib.sha256(config).hexdigest()
-    manifest = [{"Config": f"{config_digest}.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
+    entries = {path.strip("/"): _entry(path, content) for path, content in files.items()}
+    layer = oci.layer(entries, io.BytesIO())
+    config = {
+        "Entrypoint": list(entrypoint),
+        "Env": ["PATH=/usr/local/bin:/usr/bin:/bin", *env],
+        "User": user,
+    }
     short = re.sub(r"[^a-z0-9.]+", "-", name.rpartition("/")[2])
-    key = hashlib.sha256(f"{name}\0{config_digest}".encode()).hexdigest()[:12]
-    place = cache.folder("images") / f"{short}-{key}.tar"
+    key = hashlib.sha256(f"{name}\0{layer.digest}\0{config}".encode()).hexdigest()[:12]
+    place = cache.folder("images") / f"{short}-{key}.oci.tar"
     if not place.exists():
-        with (
-            tempfile.NamedTemporaryFile(dir=place.parent, delete=False) as new,
-            tarfile.open(fileobj=new, mode="w") as archive,
-        ):
-            _add(archive, f"{config_digest}.json", config)
-            _add(archive, "layer.tar", layer)
-            _add(archive, "manifest.json", json.dumps(manifest).encode())
+        with tempfile.NamedTemporaryFile(dir=place.parent, delete=False) as new:
+            oci.archive(Path(new.name), name, [layer], config)
         # Renamed when it is whole: another process never sees half an image.
         Path(new.name).rename(place)
     return place
@@ -184,33 +164,12 @@ def _with_busybox(
     return image(name, {**links, **basis, **files}, entrypoint=[entrypoint], user=user)
 
 
-def _layer(files: Mapping[str, Path | bytes | Link]) -> bytes:
-    """The tar of the files and their folders: sorted, root's, made at the epoch."""
-    names = {str(PurePosixPath(name).relative_to("/")): name for name in files}
-    folders = {str(parent) for name in names for parent in PurePosixPath(name).parents}
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as layer:
-        for name in sorted((folders - {"."}) | names.keys()):
-            path = names.get(name, "/")
-            content = files[path] if name in names else b""
-            if path.endswith("/"):
-                entry = tarfile.TarInfo(name)
-                entry.type = tarfile.DIRTYPE
-                entry.mode = 0o1777 if name in names else 0o755
-                layer.addfile(entry)
-            elif isinstance(content, Link):
-                entry = tarfile.TarInfo(name)
-                entry.type, entry.linkname = tarfile.SYMTYPE, content.target
-                layer.addfile(entry)
-            else:
-                _add(layer, name, content.read_bytes() if isinstance(content, Path) else content)
-    return buffer.getvalue()
-
-
-def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    entry = tarfile.TarInfo(name)
-    entry.size, entry.mode = len(content), 0o755
-    archive.addfile(entry, io.BytesIO(content))
+def _entry(path: str, content: Path | bytes | Link) -> oci.Entry:
+    if isinstance(content, Link):
+        return oci.Entry(target=content.target)
+    if path.endswith("/"):
+        return oci.Entry(folder=True, mode=0o1777)
+    return oci.Entry(content if isinstance(content, bytes) else oci.Slice.of(content), mode=0o755)
 
 
 def _busybox() -> Path:

@@ -109,12 +109,11 @@ def answer(client: Client, namespace: str) -> str:
 def gated(folder: Path) -> Image:
     """The workload's image, whose program starts only once the file `gate/open` exists."""
     image = of_workload(ROOT / "workload")
-    program = image.path.partition(":")[0] + "/istio-aux"
     (folder / "gate").mkdir()
     (folder / "bin").mkdir()
     script = folder / "bin" / "istio-aux"
     wait = "while [ ! -e /gate/open ]; do sleep 0.1; done"
-    script.write_text(f'#!/bin/sh\n{wait}\nexec {program} "$@"\n')
+    script.write_text(f'#!/bin/sh\n{wait}\nPATH={image.path}\nexec istio-aux "$@"\n')
     script.chmod(0o755)
     binds = (Bind(folder / "gate", "/gate"), Bind(folder / "bin", "/gated"))
     return dataclasses.replace(image, binds=(*image.binds, *binds), path=f"/gated:{image.path}")

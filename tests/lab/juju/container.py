@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime
 import http.client
 import json
@@ -40,6 +39,7 @@ class Container:
         *,
         label: str,
         image: Sequence[Bind],
+        rootfs: Path | None,
         environment: Mapping[str, str],
         network: Path | None,
         user: User,
@@ -51,7 +51,8 @@ class Container:
             name: the container's name in the charm's metadata.
             folder: an existing folder for the socket and the mount point.
             label: the process's name in the cluster, and of its log.
-            image: what the image would bring.
+            image: what the image would bring, beside `rootfs`.
+            rootfs: its file system; None for the machine's.
             environment: what Pebble, and so every service, inherits; PATH is the image's.
             network: the unit's network namespace, None for the cluster's.
             user: who runs Pebble, as the charm's metadata says, and what of the image is theirs.
@@ -70,10 +71,10 @@ class Container:
             Bind(identities, "/charm/etc/identities.yaml"),
             *image,
         ]
-        user = dataclasses.replace(user, owns=(*user.owns, "/var/lib/pebble/default"))
         variables = {
             **environment,
-            "HOME": "/root",
+            # Where Pebble runs commands: containerd reads it in the rock's /etc/passwd.
+            "HOME": "/var/lib/pebble/default" if user.uid else "/root",
             "LANG": "C.UTF-8",
             "PEBBLE": "/var/lib/pebble/default",
             "PEBBLE_SOCKET": f"{SOCKET_FOLDER}/pebble.socket",
@@ -87,6 +88,7 @@ class Container:
             environment=variables,
             network=network,
             user=user,
+            rootfs=rootfs,
         )
         self.process: Process = cluster.spawn(label, command)
 

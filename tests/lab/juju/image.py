@@ -1,7 +1,9 @@
-"""What the workload's image would bring: the program `istio-aux`, and the Pebble layer of the rock.
+"""What a container starts with: what the workload's image would bring, or the image itself.
 
-The program is in a virtual environment, built from `workload/` and its lock with the interpreter
-that ships, cached by content.
+What it would bring is the program `istio-aux`, in a virtual environment that is built from
+`workload/` and its lock with the interpreter that ships, cached by content, and the Pebble layer of
+the rock. With `LAB_IMAGE=FILE` in the environment it is all of that OCI archive, and nothing of the
+machine's own programs: see `lab.rock`.
 """
 
 from __future__ import annotations
@@ -9,17 +11,16 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
-import yaml
-
-from lab import cache, interpreters
+from lab import cache, interpreters, oci
+from lab.rock import RECIPE, Recipe
 
 from . import root
 from .root import Bind
 
-ROCK = "rockcraft.yaml"
 LAYER = "layer.yaml"  # In the environment's folder.
 
 
@@ -31,29 +32,49 @@ class Image:
         binds: what is visible in it beside the system's own folders.
         path: its PATH.
         owns: folders that belong to the user who runs Pebble.
+        root: its file system, instead of the machine's.
     """
 
     binds: tuple[Bind, ...]
     path: str
     owns: tuple[str, ...] = ()
+    root: Path | None = None
 
 
 def of_workload(workload: Path) -> Image:
-    """Return the image of the workload in the folder `workload`.
+    """Return the image of the workload in the folder `workload`, or that of `LAB_IMAGE`.
 
     Raises:
         ChildProcessError: see `environment`.
+        FileNotFoundError: there is no such file.
     """
+    if archive := os.environ.get("LAB_IMAGE"):
+        return of_archive(Path(archive))
     folder = environment(workload)
     python, _ = interpreters.shipped()
-    # Pebble reads the layers of its folder by number; rockcraft names the first one like this.
-    layer = Bind(folder / LAYER, "/var/lib/pebble/default/layers/001-istio-aux.yaml")
+    layer = Bind(folder / LAYER, Recipe.read(workload).pebble_file)
     return Image(
         (*root.interpreter(python), Bind(folder, str(folder)), layer),
         f"{folder}/bin:{root.PATH}",
-        # The rock gives this folder to the user who runs Pebble, who may not write to /etc.
-        ("/etc/istio-aux",),
+        # The rock gives these folders to the user who runs Pebble.
+        ("/etc/istio-aux", "/var/lib/pebble/default"),
     )
+
+
+def of_archive(archive: Path) -> Image:
+    """Return the image of an OCI archive, unpacked once for each content."""
+    with archive.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    folder = cache.root().parent / "rootfs" / digest
+    with cache.lock(folder.with_suffix(".lock"), waiting="another process unpacks the image"):
+        if not folder.exists():
+            cache.say(f"unpacking {archive.name}")
+            partial = folder.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            oci.unpack(archive, partial)
+            partial.rename(folder)
+        variables = dict(each.split("=", 1) for each in oci.config_of(archive)["Env"])
+        return Image((), variables["PATH"], root=cache.use(folder))
 
 
 def environment(workload: Path, python: Path | None = None) -> Path:
@@ -82,16 +103,14 @@ def environment(workload: Path, python: Path | None = None) -> Path:
             )
             if done.returncode:
                 raise ChildProcessError(f"{workload}: {' '.join(command)}\n{done.stderr}")
-            rock = yaml.safe_load((workload / ROCK).read_text())
-            brought = {key: rock[key] for key in ("summary", "services", "checks") if key in rock}
-            (folder / LAYER).write_text(yaml.safe_dump(brought))
+            (folder / LAYER).write_text(Recipe.read(workload).pebble_layer())
             (folder / "ready").touch()
         return cache.use(folder)
 
 
 def _digest(workload: Path, python: Path) -> str:
     digest = hashlib.sha256(str(python).encode())
-    files = [workload / name for name in ("pyproject.toml", "uv.lock", ROCK)]
+    files = [workload / name for name in ("pyproject.toml", "uv.lock", RECIPE)]
     files += sorted(path for path in (workload / "src").rglob("*") if path.is_file())
     for path in files:
         if "__pycache__" not in path.parts:

@@ -1,8 +1,9 @@
 """Private roots: a program sees a small file system of its own, and the host none of its files.
 
 The root is a tmpfs in a mount namespace of its own, with the host's programs and libraries bound
-into it read-only; what is written there is gone with the last process. The program is PID 1 of a
-PID namespace, so that its end is the end of all it started. Needs root.
+into it read-only, or an image's file system instead of them; what is written there is gone with the
+last process. The program is PID 1 of a PID namespace, so that its end is the end of all it started.
+Needs root.
 """
 
 from __future__ import annotations
@@ -18,6 +19,12 @@ _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32")
 _ETC = ("passwd", "group", "hosts", "nsswitch.conf", "ld.so.cache", "localtime", "ssl")
 _ALTERNATIVES = Path("/etc/alternatives")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_SPECIAL = (
+    "mkdir -p proc dev etc tmp run var/run root",
+    "chmod 1777 tmp",
+    "mount -t proc proc proc",
+    "mount --rbind /dev dev",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +55,7 @@ def command(
     folder: str = "/",
     network: Path | None = None,
     user: User | None = None,
+    rootfs: Path | None = None,
 ) -> list[str]:
     """Return the command line that runs `argv` as PID 1 in a private root.
 
@@ -59,11 +67,12 @@ def command(
         folder: its working directory.
         network: the network namespace to join; without it, the caller's.
         user: who runs the program; without it, root.
+        rootfs: the file system of an image, which stays as it is; without it, the host's programs.
     """
     user = user or User()
-    script = "\n".join(
-        [*_build(mount_point, binds), *_give(user), *_become(argv, environment, folder, user)]
-    )
+    furnished = _image(mount_point, rootfs) if rootfs else [*_host(mount_point), *_known(user)]
+    inside = [*furnished, *_bound(binds), *_give(user)]
+    script = "\n".join([*inside, *_become(argv, environment, folder, user)])
     enter = ["nsenter", f"--net={network}"] if network else []
     namespaces = ["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"]
     return [*enter, "unshare", *namespaces, "sh", "-euc", script]
@@ -75,17 +84,10 @@ def interpreter(python: Path) -> list[Bind]:
     return [] if prefix.is_relative_to("/usr") else [Bind(prefix, str(prefix))]
 
 
-def _build(mount_point: Path, binds: Sequence[Bind]) -> list[str]:
-    """Return the lines that build the root; the shell stands in it afterwards."""
+def _host(mount_point: Path) -> list[str]:
+    """Return the lines that build a root of the host's programs; the shell stands in it then."""
     root = shlex.quote(str(mount_point))
-    lines = [
-        f"mount -t tmpfs -o mode=755 root {root}",
-        f"cd {root}",
-        "mkdir -p proc dev etc tmp run var/run root",
-        "chmod 1777 tmp",
-        "mount -t proc proc proc",
-        "mount --rbind /dev dev",
-    ]
+    lines = [f"mount -t tmpfs -o mode=755 root {root}", f"cd {root}", *_SPECIAL]
     for path in map(Path, _SYSTEM):
         if path.is_symlink():
             lines.append(f"ln -s {path.readlink()} .{path}")
@@ -95,17 +97,37 @@ def _build(mount_point: Path, binds: Sequence[Bind]) -> list[str]:
     lines.append(f"cp -rL {copied} etc/")
     if _ALTERNATIVES.is_dir():
         lines += _bind(Bind(_ALTERNATIVES, str(_ALTERNATIVES)))
-    for bind in binds:
-        lines += _bind(bind)
     return lines
 
 
+def _image(mount_point: Path, rootfs: Path) -> list[str]:
+    """Return the lines that lay a writable layer over an image; the shell stands in it then."""
+    root = shlex.quote(str(mount_point))
+    layers = f"lowerdir={shlex.quote(str(rootfs))},upperdir={root}/upper,workdir={root}/work"
+    return [
+        f"mount -t tmpfs -o mode=755 root {root}",
+        f"mkdir {root}/upper {root}/work {root}/root",
+        f"mount -t overlay -o {layers} root {root}/root",
+        f"cd {root}/root",
+        *_SPECIAL,
+        # As the kubelet does.
+        "cp -L /etc/hosts etc/hosts",
+    ]
+
+
+def _known(user: User) -> list[str]:
+    """Return the lines that make the user known, as the image would."""
+    entry = f"{user.name}:x:{user.uid}:{user.gid}::/:/usr/sbin/nologin"
+    return [f"echo {entry} >>etc/passwd"] if user.uid else []
+
+
+def _bound(binds: Sequence[Bind]) -> list[str]:
+    return [line for bind in binds for line in _bind(bind)]
+
+
 def _give(user: User) -> list[str]:
-    """Return the lines that make the user known and give them their folders."""
+    """Return the lines that give the user their folders."""
     lines: list[str] = []
-    if user.uid:
-        entry = f"{user.name}:x:{user.uid}:{user.gid}::/:/usr/sbin/nologin"
-        lines.append(f"echo {entry} >>etc/passwd")
     for folder in user.owns:
         place = shlex.quote(f".{folder}")
         lines.append(f"mkdir -p {place} && chown {user.uid}:{user.gid} {place}")

@@ -85,6 +85,7 @@ class Unit:
                 label=f"{self.name.replace('/', '-')}-{name}",
                 # Without a ServiceAccount of its own the workload would have the application's.
                 image=[*image.binds, Bind(self.folder / "serviceaccount", CREDENTIALS)],
+                rootfs=image.root,
                 environment={**self._environment, "PATH": image.path},
                 network=joined,
                 user=dataclasses.replace(self.charm.metadata.containers[name], owns=image.owns),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lab import images
@@ -24,8 +26,24 @@ def member(archive: Path, name: str) -> bytes:
         return found.read()
 
 
+def blob(archive: Path, described: dict[str, Any]) -> bytes:
+    data = member(archive, f"blobs/{described['digest'].replace(':', '/')}")
+    assert (len(data), f"sha256:{hashlib.sha256(data).hexdigest()}") == (
+        described["size"],
+        described["digest"],
+    )
+    return data
+
+
+def manifest(archive: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """How the archive names its image, and the image's manifest."""
+    [named] = json.loads(member(archive, "index.json"))["manifests"]
+    return named["annotations"], json.loads(blob(archive, named))
+
+
 def layer(archive: Path) -> tarfile.TarFile:
-    return tarfile.open(fileobj=io.BytesIO(member(archive, "layer.tar")))
+    _, made = manifest(archive)
+    return tarfile.open(fileobj=io.BytesIO(blob(archive, made["layers"][0])))
 
 
 def test_an_image_says_its_name_its_program_and_its_user() -> None:
@@ -33,9 +51,9 @@ def test_an_image_says_its_name_its_program_and_its_user() -> None:
         "example/tool:1", {"/tool": b""}, entrypoint=["/tool"], env=["A=b"], user="7"
     )
 
-    [manifest] = json.loads(member(archive, "manifest.json"))
-    config = json.loads(member(archive, manifest["Config"]))
-    assert manifest["RepoTags"] == ["example/tool:1"]
+    named, made = manifest(archive)
+    config = json.loads(blob(archive, made["config"]))
+    assert named["io.containerd.image.name"] == "example/tool:1"
     assert config["config"]["Entrypoint"] == ["/tool"]
     assert config["config"]["User"] == "7"
     assert "A=b" in config["config"]["Env"]

@@ -1,0 +1,144 @@
+"""What ships: the wheel, as people use it who have a kubeconfig and nothing else, and the image."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from email.parser import HeaderParser
+from pathlib import Path
+
+import lab
+import lightkube
+import pytest
+from lab import interpreters, oci, packages, rock, tools
+from lab.fixtures import await_account
+from lab.kubelet import ScriptedKubelet
+from lab.rock import Recipe
+from lab.scene import Scene
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Namespace
+
+# Measured on 2 busy cores: 5 s.
+ANSWER = 100
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout."""
+    return packages.wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def image() -> Path:
+    """The image of this checkout."""
+    if not shutil.which("apt-get"):
+        pytest.skip("an image needs Debian or Ubuntu: there is no apt-get")
+    return rock.image()
+
+
+@pytest.fixture(scope="module")
+def pins(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The versions that were tested: what else there is today, is not for this test to say."""
+    file = tmp_path_factory.mktemp("pins") / "pins.txt"
+    file.write_text(packages.exported(packages.WORKLOAD, hashes=False))
+    return file
+
+
+@pytest.fixture(scope="module")
+def stuck(client: lightkube.Client, kubelet: ScriptedKubelet) -> Iterator[str]:
+    """A namespace with a pod that is stuck."""
+    name = f"packaged-{secrets.token_hex(3)}"
+    client.create(Namespace(metadata=ObjectMeta(name=name)))
+    await_account(client, name)
+    scene = Scene(client, kubelet, name, name)
+    kubelet.finish(scene.start("stuck"), "main")
+    yield name
+    client.delete(Namespace, name)
+
+
+def run(cluster: lab.Cluster, *argv: object, path: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a program with the cluster's kubeconfig."""
+    search = os.pathsep.join(filter(None, [path, os.environ["PATH"]]))
+    given = {**os.environ, "PATH": search, "KUBECONFIG": str(cluster.kubeconfig)}
+    given.pop("VIRTUAL_ENV", None)
+    command = [str(each) for each in argv]
+    return subprocess.run(
+        command, env=given, capture_output=True, text=True, timeout=ANSWER, check=False
+    )
+
+
+def test_kubectl_finds_its_plugin_where_the_wheel_is_installed(
+    cluster: lab.Cluster, stuck: str, wheel: Path, pins: Path, tmp_path: Path
+):
+    venv = tmp_path / "venv"
+    packages.uv("venv", "--python", sys.executable, str(venv))
+    python = ("--python", str(venv))
+    packages.uv("pip", "install", *python, "--constraints", str(pins), str(wheel))
+    kubectl = tools.path("kubectl")
+
+    done = run(cluster, kubectl, "istio-aux", "audit", "-n", stuck, path=str(venv / "bin"))
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[1].split()[:3] == [stuck, "stuck", "stuck"]
+    listed = run(cluster, kubectl, "plugin", "list", path=str(venv / "bin")).stdout
+    assert str(venv / "bin/kubectl-istio_aux") in listed
+
+
+def test_uvx_runs_the_wheel_with_a_kubeconfig_alone(
+    cluster: lab.Cluster, stuck: str, wheel: Path, pins: Path
+):
+    uvx = Path(interpreters.uv()).with_name("uvx")
+    tool = (uvx, "--quiet", "--python", sys.executable, "--constraints", pins, "--from", wheel)
+
+    audit = run(cluster, *tool, "istio-aux", "audit", "-n", stuck, "-o", "json")
+    check = run(cluster, *tool, "istio-aux", "check", "-o", "json")
+
+    assert (audit.returncode, audit.stderr) == (0, "")
+    assert [json.loads(line)["state"] for line in audit.stdout.splitlines()] == ["stuck"]
+    found = {each["check"]: each for each in map(json.loads, check.stdout.splitlines())}
+    assert (check.stderr, found["rights"]["result"]) == ("", "ok")
+
+
+def test_the_wheel_holds_licence_readme_links_and_classifiers(wheel: Path):
+    with zipfile.ZipFile(wheel) as archive:
+        [folder] = {n.partition("/")[0] for n in archive.namelist() if ".dist-info/" in n}
+        licence = archive.read(f"{folder}/licenses/LICENSE").decode()
+        metadata = HeaderParser().parsestr(archive.read(f"{folder}/METADATA").decode())
+
+    assert licence == (packages.ROOT / "LICENSE").read_text()
+    assert metadata["Version"] == packages.version()
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert str(metadata.get_payload()).lstrip().startswith("# istio-aux")
+    assert metadata.get_all("Project-URL")
+    assert "Typing :: Typed" in metadata.get_all("Classifier", [])
+
+
+def test_the_same_checkout_makes_the_same_wheel(wheel: Path, tmp_path: Path):
+    assert packages.wheel(tmp_path).read_bytes() == wheel.read_bytes()
+
+
+def test_the_same_inputs_make_the_same_image(
+    image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Whoever builds it, wherever, and whatever files they make are like."""
+    recipe = Recipe.read(packages.WORKLOAD)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    before = os.umask(0o077)
+    try:
+        rock.make(recipe, rock.base_packages(recipe), tmp_path / "again.oci.tar")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "again.oci.tar").read_bytes() == image.read_bytes()
+
+
+def test_containers_start_as_the_recipe_says(image: Path):
+    config = oci.config_of(image)
+    assert config["User"] == Recipe.read(packages.WORKLOAD).facts["run-user"]
+    assert config["Entrypoint"] == ["/usr/bin/pebble", "enter"]

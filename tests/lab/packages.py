@@ -1,0 +1,77 @@
+"""The Python packages that ship: the wheel of the workload, and what the locks put beside it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from configparser import ConfigParser
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import NamedTuple
+
+from lab import interpreters
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKLOAD = ROOT / "workload"
+
+
+class Requirement(NamedTuple):
+    """A package that a lock pins."""
+
+    name: str
+    version: str
+
+
+def version(project: Path = WORKLOAD) -> str:
+    """The version that a project's pyproject.toml has; that of the workload is the product's."""
+    return str(tomllib.loads((project / "pyproject.toml").read_text())["project"]["version"])
+
+
+def wheel(folder: Path, project: Path = WORKLOAD) -> Path:
+    """Build the wheel of the workload into a folder, the same bytes each time."""
+    uv("build", "--wheel", "--out-dir", str(folder), str(project))
+    return folder / f"istio_aux-{version(project)}-py3-none-any.whl"
+
+
+def scripts(built: Path) -> Iterator[EntryPoint]:
+    """The commands that a wheel installs."""
+    with zipfile.ZipFile(built) as archive:
+        [name] = [n for n in archive.namelist() if n.endswith(".dist-info/entry_points.txt")]
+        parser = ConfigParser(delimiters=("=",))
+        parser.read_string(archive.read(name).decode())
+    for command, target in parser["console_scripts"].items():
+        yield EntryPoint(command, target, "console_scripts")
+
+
+def exported(project: Path, *, hashes: bool = True) -> str:
+    """What a project's lock says must be installed with it, as pip reads it."""
+    more = () if hashes else ("--no-hashes",)
+    return uv(
+        "export", "--frozen", "--no-dev", "--no-emit-project", "--no-annotate", "--no-header",
+        *more, "--project", str(project),
+    )  # fmt: skip
+
+
+def locked(project: Path) -> list[Requirement]:
+    """The packages that a project's lock installs with it, on any Python and machine."""
+    # numpy==2.0 ; python_full_version < '3.13'
+    lines = exported(project, hashes=False).splitlines()
+    pinned = (line.partition(";")[0].strip().partition("==") for line in lines)
+    return [Requirement(name, version) for name, _, version in pinned]
+
+
+def uv(*arguments: str) -> str:
+    """Run uv quietly, and return what it prints.
+
+    Raises:
+        ChildProcessError: it failed; the message ends with what it said.
+    """
+    environment = {k: v for k, v in os.environ.items() if k not in {"VIRTUAL_ENV", "PYTHONPATH"}}
+    command = [interpreters.uv(), *arguments, "--quiet"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ChildProcessError(f"uv {arguments[0]}: exit status {done.returncode}\n{done.stderr}")
+    return done.stdout

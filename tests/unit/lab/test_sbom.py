@@ -1,0 +1,89 @@
+"""The bills of materials: valid, whole, and the same each time."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from lab import packages, sbom
+
+DEBS = [Path("libc6_2.36-9+deb12u14_amd64.deb"), Path("zlib1g_1%3a1.2.13.dfsg-1_amd64.deb")]
+
+
+@pytest.fixture(scope="module")
+def image() -> str:
+    """The bill of an image."""
+    return sbom.of_image(DEBS)
+
+
+@pytest.fixture(scope="module")
+def charm() -> str:
+    """The bill of the charm."""
+    return sbom.of_charm()
+
+
+def pinned(project: Path, root: str) -> Iterator[str]:
+    """What a lock says that a package of its needs, with the extras that are asked for."""
+    lock = tomllib.loads((project / "uv.lock").read_text())
+    found: dict[str, dict[str, Any]] = {each["name"]: each for each in lock["package"]}
+    todo, seen = [(root, "")], set[tuple[str, str]]()
+    while todo:
+        name, extra = todo.pop()
+        if (name, extra) in seen:
+            continue
+        seen.add((name, extra))
+        package = found[name]
+        needs = package.get("optional-dependencies", {}).get(extra, []) if extra else []
+        for need in needs or package.get("dependencies", []):
+            todo += [(need["name"], each) for each in ("", *need.get("extra", []))]
+        if name != root:
+            yield f"pkg:pypi/{name}@{package['version']}"
+
+
+def held(bill: str) -> set[str]:
+    return {part["purl"] for part in json.loads(bill)["components"]}
+
+
+@pytest.mark.parametrize("bill", ["image", "charm"])
+def test_a_bill_is_what_the_standard_says(bill: str, request: pytest.FixtureRequest) -> None:
+    """CycloneDX 1.6, by its own schema."""
+    errors = JsonStrictValidator(SchemaVersion.V1_6).validate_str(request.getfixturevalue(bill))
+    assert errors is None
+
+
+def test_the_image_lists_every_package_of_the_lock_of_the_workload(image: str) -> None:
+    wanted = set(pinned(packages.WORKLOAD, "istio-aux"))
+    assert wanted
+    assert wanted - held(image) == set()
+
+
+def test_the_charm_lists_every_package_that_the_lock_installs_with_it(charm: str) -> None:
+    """Those of the tests are in the same lock; they are not in the charm."""
+    wanted = set(pinned(packages.ROOT, "istio-aux-charm"))
+    assert wanted
+    assert held(charm) == wanted
+
+
+def test_the_image_lists_pebble_its_modules_and_the_packages_of_the_base(image: str) -> None:
+    pins = (packages.ROOT / "tests/lab/tools/pebble/go.mod").read_text()
+    modules = {
+        f"pkg:golang/{n.lower()}@{v}" for n, v in re.findall(r"^\t(\S+) (v\S+)", pins, re.MULTILINE)
+    }
+    assert any("/pebble@" in module for module in modules)
+    assert modules - held(image) == set()
+    debs = [purl for purl in sorted(held(image)) if purl.startswith("pkg:deb/")]
+    assert [purl.partition("?")[0].rpartition("/")[2] for purl in debs] == [
+        "libc6@2.36-9%2Bdeb12u14",
+        "zlib1g@1%3A1.2.13.dfsg-1",
+    ]
+
+
+def test_the_same_locks_make_the_same_bill(image: str) -> None:
+    assert sbom.of_image(DEBS) == image
