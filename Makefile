@@ -9,7 +9,7 @@ SIDE_BY_SIDE = .venv/bin/tox run-parallel --quiet --parallel 2 --parallel-no-spi
 # What the cluster tier needs of another Kubernetes.
 OLDEST = kube-apiserver kube-controller-manager kubelet-spdy
 
-.PHONY: demo picture test matrix lab lab-down docs format lint unit integration pack image clean
+.PHONY: demo picture test matrix lab lab-down docs format lint unit integration pack image chart clean
 demo: .venv/ready          ## watch a TFJob hang beside Istio's sidecar, then complete
 	@$(TOX) -e demo
 matrix: .venv/ready        ## the tests on every version of Kubernetes and Python that is looked after; hours (ROWS="1.32/cluster" for some)
@@ -37,6 +37,8 @@ pack: .venv/ready          ## pack the charm as the node tier does (a local stru
 	@$(TOX) -e pack
 image: .venv/ready         ## write to dist/: the OCI image, the wheel, and bills of materials of image and charm
 	@$(TOX) -e image
+chart: .venv/ready         ## check and package the Helm chart, and render plain manifests from it into dist/
+	@$(TOX) -e chart
 clean:                     ## remove what the targets above made in this folder
 	@rm -rf .venv .tox build test-results demo-report dist .ruff_cache .pytest_cache .coverage.*
 .venv/ready: tests/bootstrap.sh

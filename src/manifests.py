@@ -168,7 +168,7 @@ def render_access(values: Values) -> list[AnyResource]:
             user=user,
             suspended_kinds=_SUSPENDED_KINDS,
             suspended=SUSPENDED,
-            variables=_job_variables(),
+            job_variables=_job_variables(),
         )
     # The default revision has no suffix (istio webhook.go, injection-cm).
     suffixes = {f"-{revision}" for revision in values.revisions if revision not in {"", "default"}}
@@ -184,6 +184,7 @@ def render_access(values: Values) -> list[AnyResource]:
         repairs=values.repairs,
         repairs_jobs=values.repairs_jobs,
         suspended_kinds=_SUSPENDED_KINDS,
+        renews_token=True,  # The chart's pods have a projected one.
     )
     return _render("account.yaml.j2", values) + policy + roles
 
@@ -232,6 +233,7 @@ def render_webhook(values: Values) -> list[AnyResource]:
         "webhook.yaml.j2",
         values,
         ca_bundle=base64.b64encode(values.ca_bundle.encode()).decode(),
+        ca_from="",  # The chart's, where cert-manager signs.
         failure_policy=values.failure_policy,
         rule=_CREATED_PODS,
         webhooks=[

@@ -42,7 +42,8 @@ class Program:
     package: str
     seconds: int
     ldflags: str = "-s -w"
-    # Built when it is needed, and not before: only `tox -e workloads` or `oracle` needs it.
+    # Built when it is needed, and not before: only `tox -e workloads`, `oracle` or `chart`
+    # needs it.
     on_demand: bool = False
     lost: LostLink | None = None
 
@@ -86,6 +87,18 @@ def _kubernetes(name: str, seconds: int, folder: Path = KUBERNETES) -> Program:
     return Program(name, folder, f"k8s.io/kubernetes/cmd/{name}", seconds, f"-s -w {sets}")
 
 
+def _helm() -> Program:
+    """As a release is built, it takes it that a cluster has the Kubernetes of its client."""
+    folder = HERE / "tools/helm"
+    found = re.search(r"k8s\.io/client-go v0\.(\d+)\.", (folder / "go.mod").read_text())
+    assert found
+    values = (("Major", "1"), ("Minor", found[1]))
+    names = [f"helm.sh/helm/v3/pkg/{package}.k8sVersion" for package in ("chartutil", "lint/rules")]
+    sets = " ".join(f"-X {name}{part}={value}" for name in names for part, value in values)
+    package = "helm.sh/helm/v3/cmd/helm"
+    return Program("helm", folder, package, 130, f"-s -w {sets}", on_demand=True)
+
+
 ARGO = "github.com/argoproj/argo-workflows/v3"
 # Both programs are compiled from the copy: they share packages.
 _ARGO_LINK = LostLink(ARGO, "workflow/executor/os-specific/signal_linux.go", "signal_darwin.go")
@@ -104,6 +117,7 @@ PROGRAMS = {
         Program("oracle-1.36", ORACLE / "1.36", ".", 15),
         Program("oracle-1.34", ORACLE / "1.34", ".", 240, on_demand=True),
         Program("oracle-1.32", ORACLE / "1.32", ".", 240, on_demand=True),
+        _helm(),
         Program("pebble", HERE / "tools/pebble", "github.com/canonical/pebble/cmd/pebble", 10),
         Program("kubelet-spdy", HERE / "kubelet/spdy", ".", 20, on_demand=True),
         Program("pilot-agent", HERE / "istio/proxy", ".", 5),

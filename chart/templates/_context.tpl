@@ -1,0 +1,151 @@
+{{- /* Names, and what the templates that are made from the charm's take as `$c`. */}}
+
+{{- define "istio-aux.names" -}}
+{{- $app := .Release.Name }}
+{{- $model := .Release.Namespace }}
+{{- dict
+  "app" $app
+  "model" $model
+  "lease" $app
+  "policy" (printf "istio-aux-%s-%s" $model $app)
+  "role" (printf "%s-%s-workload" $model $app)
+  "service_account" (printf "%s-workload" $app)
+  "webhook_configuration" (printf "istio-aux-%s-%s" $model $app)
+  "labels" (dict
+    "istio-aux.io/application" $app
+    "istio-aux.io/model" $model
+    "app.kubernetes.io/managed-by" .Release.Service
+    "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version)
+  )
+| toRawJson }}
+{{- end }}
+
+{{- /* The labels of the pods. Their own mesh would refuse the API server, which is in none. */}}
+{{- define "istio-aux.podLabels" -}}
+app.kubernetes.io/name: {{ .Release.Name | quote }}
+sidecar.istio.io/inject: "false"
+istio.io/dataplane-mode: none
+{{- end }}
+
+{{- define "istio-aux.context" -}}
+{{- $v := .Values }}
+{{- $s := $v.settings }}
+{{- $names := include "istio-aux.names" . | fromJson }}
+{{- $served := .Capabilities.APIVersions }}
+{{- /* Without a cluster Helm knows a version, and no kinds. */}}
+{{- $validates := or ($served.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy") (semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version) }}
+{{- $mutates := $served.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy" }}
+{{- if and (eq $v.admission "policy") (not $mutates) }}
+{{- fail "admission: policy: expected auto or webhook, because the API server does not serve MutatingAdmissionPolicy v1 (Kubernetes 1.36 does)" }}
+{{- end }}
+{{- /* The policy cannot learn whether Istio can make native sidecars, which `start-mode: auto` asks. */}}
+{{- $byPolicy := or (eq $v.admission "policy") (and (eq $v.admission "auto") $mutates (ne (index $s "start-mode") "auto")) }}
+
+{{- $text := .Files.Get "files/rules.json" }}
+{{- $never := get (fromJson $text) "never_selected" }}
+{{- $namespaces := include "istio-aux.requirements" (list "namespace-selector" (index $s "namespace-selector")) | fromJsonArray }}
+{{- $pods := include "istio-aux.requirements" (list "pod-selector" (index $s "pod-selector")) | fromJsonArray }}
+{{- $inject := include "istio-aux.requirements" (list "inject-selector" (index $s "inject-selector")) | fromJsonArray }}
+{{- $label := include "istio-aux.cel" (list $inject "object.metadata.?labels.orValue({})") | toRawJson | trimPrefix "\"" | trimSuffix "\"" }}
+{{- $rules := $text
+  | replace "@APP@" $names.app
+  | replace "\"@NAMESPACES@\"," (include "istio-aux.items" $namespaces)
+  | replace "\"@PODS@\"," (include "istio-aux.items" $pods)
+  | replace "\"@INJECTED@\"" (include "istio-aux.items" ($v.injectNamespaces | uniq | sortAlpha) | trimSuffix ",")
+  | replace `\"@INJECT@\" in object.metadata.?labels.orValue({})` $label
+  | fromJson }}
+{{- $key := printf "%s/%s" (index $s "start-mode") $s.peers }}
+{{- if and (eq (index $s "start-mode") "native") (index $s "native-sidecars") }}
+{{- $key = print $key "/sidecars" }}
+{{- end }}
+{{- if $inject }}
+{{- $key = print $key "/inject" }}
+{{- end }}
+{{- $start := get $rules.start $key }}
+
+{{- /* Applications by namespace. */}}
+{{- $asked := dict }}
+{{- range $entry := $v.injectApplications }}
+{{- $both := splitList "/" $entry }}
+{{- $where := index $both 0 }}
+{{- if has $where $rules.constants.never_injected }}
+{{- fail (printf "injectApplications: %s: expected a namespace that Istio does not ignore" $entry) }}
+{{- end }}
+{{- $_ := set $asked $where (append (get $asked $where | default list) (index $both 1) | uniq | sortAlpha) }}
+{{- end }}
+{{- $injected := dict }}
+{{- range $where, $applications := $asked }}
+{{- $_ := set $injected $where (ternary (list "*") $applications (has "*" $applications)) }}
+{{- end }}
+{{- range $where := $v.injectNamespaces }}
+{{- if has $where $rules.constants.never_injected }}
+{{- fail (printf "injectNamespaces: %s: expected a namespace that Istio does not ignore" $where) }}
+{{- end }}
+{{- $_ := set $injected $where (list "*") }}
+{{- end }}
+
+{{- $conditions := ternary $start.webhook $rules.conditions $byPolicy }}
+{{- $webhooks := list }}
+{{- range $index, $webhook := get $rules.webhooks (ternary "policy" "webhook" $byPolicy) }}
+{{- if or (eq $index 0) $v.injectNamespaces }}
+{{- $webhooks = append $webhooks (merge (dict "conditions" $conditions) $webhook) }}
+{{- end }}
+{{- end }}
+{{- range $where, $applications := $asked }}
+{{- $ours := eq $where $names.model }}
+{{- $way := "named" }}
+{{- if has "*" $applications }}
+{{- $way = ternary "every of ours" "every" $ours }}
+{{- else if $ours }}
+{{- $applications = without $applications $names.app }}
+{{- end }}
+{{- if $applications }}
+{{- $webhook := get $rules.inject $way | toRawJson | replace "@MODEL@" $where | replace "\"@NAMES@\"" (include "istio-aux.items" $applications | trimSuffix ",") | fromJson }}
+{{- $webhooks = append $webhooks $webhook }}
+{{- end }}
+{{- end }}
+
+{{- /* The default revision has no suffix. */}}
+{{- $policies := list "istio-sidecar-injector" }}
+{{- $configurations := lookup "admissionregistration.k8s.io/v1" "MutatingWebhookConfiguration" "" "" }}
+{{- $revisions := $v.istioRevisions }}
+{{- range $configurations.items }}
+{{- $revisions = append $revisions (get (.metadata.labels | default dict) "istio.io/rev") }}
+{{- end }}
+{{- range $revision := without $revisions "" "default" }}
+{{- $policies = append $policies (print "istio-sidecar-injector-" $revision) }}
+{{- end }}
+
+{{- $commands := dict $rules.constants.proxy $rules.constants.quit_commands }}
+{{- range $rule := index $s "quit-sidecars" }}
+{{- $both := regexSplit "=" $rule 2 }}
+{{- if and (eq (len $both) 2) (regexMatch "^[A-Za-z/]" (last $both)) }}
+{{- $_ := set $commands (first $both) (list (splitList " " (last $both))) }}
+{{- end }}
+{{- end }}
+
+{{- $acts := eq $s.quit "on" }}
+{{- $own := dict
+  "annotations" $start.annotations
+  "by_policy" $byPolicy
+  "chosen" (include "istio-aux.cel" (list $pods "variables.podLabels"))
+  "commands" $commands
+  "conditions" $start.conditions
+  "deletes" (and $acts (eq (index $s "dead-proxy") "delete"))
+  "dry_runs" $validates
+  "failure_policy" $v.failurePolicy
+  "injected" (toRawJson $injected)
+  "injection_policies" ($policies | uniq | sortAlpha)
+  "matches" $rules.matches
+  "mutations" $start.mutations
+  "quit_by" (ternary (get $rules.quit_by (index $s "quit-via")) list $acts)
+  "repairs" (eq (index $s "race-policy") "restart")
+  "repairs_jobs" (index $s "restart-jobs")
+  "selected" (include "istio-aux.cel" (list (concat $namespaces $never.requirements) "variables.labels"))
+  "user" (printf "system:serviceaccount:%s:%s" $names.model $names.service_account)
+  "validates" $validates
+  "webhooks" $webhooks
+}}
+{{- $certificate := include "istio-aux.certificate" . | fromJson }}
+{{- merge $certificate $own $names $rules.constants | toRawJson }}
+{{- end }}

@@ -1,0 +1,27 @@
+{{- /* The workload's files, by name, as JSON. */}}
+{{- define "istio-aux.files" -}}
+{{- $c := include "istio-aux.context" . | fromJson }}
+{{- $never := get (.Files.Get "files/rules.json" | fromJson) "never_selected" }}
+{{- $settings := dict
+  "application" (printf "%s/%s" $c.model $c.app)
+  "applications" "/etc/istio-aux/settings/applications"
+  "lease" (printf "%s/%s" $c.model $c.lease)
+  "tls-certificate" "/etc/istio-aux/tls/tls.crt"
+  "tls-key" "/etc/istio-aux/tls/tls.key"
+  "webhook-configuration" $c.webhook_configuration
+}}
+{{- range $name, $value := .Values.settings }}
+{{- if eq $name "namespace-selector" }}
+{{- $value = ternary $never.text (printf "%s,%s" $value $never.text) (empty (trim $value)) }}
+{{- end }}
+{{- if not (and (has $name (list "root-namespace" "traces-url")) (empty $value)) }}
+{{- $_ := set $settings $name $value }}
+{{- end }}
+{{- end }}
+{{- $lines := list "# Applications whose pods get a sidecar: namespace/application." }}
+{{- $lines = concat $lines (.Values.injectApplications | uniq | sortAlpha) }}
+{{- range .Values.injectNamespaces | uniq | sortAlpha }}
+{{- $lines = append $lines (print . "/**") }}
+{{- end }}
+{{- dict "config.yaml" (toYaml $settings) "applications" (print (join "\n" $lines) "\n") | toRawJson }}
+{{- end }}

@@ -1,0 +1,73 @@
+{{- /* kubectl's label selectors, which Helm cannot read: as the API has them, and as CEL. */}}
+
+{{- /* A selector as a JSON list of matchExpressions; takes the setting's name and its text. */}}
+{{- define "istio-aux.requirements" -}}
+{{- $setting := index . 0 }}
+{{- $text := index . 1 | trim }}
+{{- $name := `[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?` }}
+{{- $part := `[a-z0-9](?:[-a-z0-9]*[a-z0-9])?` }}
+{{- $key := printf `(?:%s(?:\.%s)*/)?%s` $part $part $name }}
+{{- $value := printf `(?:%s)?` $name }}
+{{- $set := printf `\s+(?:in|notin)\s*\(\s*%s\s*(?:,\s*%s\s*)*\)` $value $value }}
+{{- $one := printf `\s*(?:!\s*%s|%s(?:\s*(?:==?|!=)\s*%s|%s)?)\s*` $key $key $value $set }}
+{{- $wrong := or (regexMatch `\(\s*\)` $text) (not (regexMatch (printf `^%s(?:,%s)*$` $one $one) $text)) }}
+{{- range regexFindAll `[^\s!,/]*/` $text -1 }}
+{{- $wrong = or $wrong (gt (len .) 254) }}
+{{- end }}
+{{- if and $text $wrong }}
+{{- fail (printf "settings.%s: %s: expected comma-separated requirements such as key, !key, key=value, key!=value, key in (a,b), key notin (a,b)" $setting ($text | quote)) }}
+{{- end }}
+{{- $found := list }}
+{{- range $term := regexFindAll `(?:[^,(]|\([^)]*\))+` $text -1 }}
+{{- $term = trim $term }}
+{{- if hasPrefix "!" $term }}
+{{- $found = append $found (dict "key" (trimPrefix "!" $term | trim) "operator" "DoesNotExist") }}
+{{- else if contains "(" $term }}
+{{- $both := splitList "(" $term }}
+{{- $words := regexSplit `\s+` (index $both 0 | trim) -1 }}
+{{- $values := list }}
+{{- range splitList "," (index $both 1 | trimSuffix ")") }}
+{{- $values = append $values (trim .) }}
+{{- end }}
+{{- $operator := ternary "In" "NotIn" (eq (index $words 1) "in") }}
+{{- $found = append $found (dict "key" (index $words 0) "operator" $operator "values" ($values | uniq | sortAlpha)) }}
+{{- else if contains "=" $term }}
+{{- $operator := ternary "NotIn" "In" (contains "!=" $term) }}
+{{- $both := regexSplit `\s*(?:!=|==?)\s*` $term 2 }}
+{{- $found = append $found (dict "key" (index $both 0) "operator" $operator "values" (list (index $both 1))) }}
+{{- else }}
+{{- $found = append $found (dict "key" $term "operator" "Exists") }}
+{{- end }}
+{{- end }}
+{{- toRawJson $found }}
+{{- end }}
+
+{{- /* Requirements as CEL; takes them, and CEL for a map of labels. */}}
+{{- define "istio-aux.cel" -}}
+{{- $labels := index . 1 }}
+{{- $terms := list }}
+{{- range $one := index . 0 }}
+{{- $key := quote $one.key }}
+{{- $values := list }}
+{{- range $one.values }}
+{{- $values = append $values (quote .) }}
+{{- end }}
+{{- $in := printf "%s in %s && %s[%s] in [%s]" $key $labels $labels $key (join ", " $values) }}
+{{- if eq $one.operator "In" }}
+{{- $terms = append $terms $in }}
+{{- else if eq $one.operator "NotIn" }}
+{{- $terms = append $terms (printf "!(%s)" $in) }}
+{{- else if eq $one.operator "Exists" }}
+{{- $terms = append $terms (printf "%s in %s" $key $labels) }}
+{{- else }}
+{{- $terms = append $terms (printf "!(%s in %s)" $key $labels) }}
+{{- end }}
+{{- end }}
+{{- join " && " $terms | default "true" }}
+{{- end }}
+
+{{- /* A JSON list without its brackets, with a comma behind it unless it is empty. */}}
+{{- define "istio-aux.items" -}}
+{{- $inner := toRawJson . | trimPrefix "[" | trimSuffix "]" }}
+{{- if $inner }}{{ $inner }},{{ end }}
+{{- end }}

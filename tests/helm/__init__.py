@@ -1,0 +1,1 @@
+"""The Helm chart: what of it is made from the charm, and its tests, which need `helm`."""

@@ -1,0 +1,52 @@
+"""Check and package the chart, and render plain manifests from it: `python -m helm` writes `dist/`.
+
+The manifests take their certificates from cert-manager: a key that is published is none.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from lab import tools
+
+from helm import charts, generate
+
+DIST = generate.ROOT / "dist"
+MANIFESTS = DIST / "istio-aux.yaml"
+
+
+def main() -> int:
+    """Say what is written; 1, with one line on stderr, if the chart cannot be used."""
+    stale = [path for path, text in generate.files().items() if path.read_text() != text]
+    if stale:
+        names = ", ".join(str(path.relative_to(generate.ROOT)) for path in stale)
+        print(f"{names}: not as the charm has it: run `python -m helm.generate`", file=sys.stderr)
+        return 1
+    DIST.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="istio-aux-helm-") as folder:
+        home = Path(folder)
+        try:
+            charts.run("lint", "--strict", str(generate.CHART), home=home)
+            packed = charts.run("package", str(generate.CHART), f"--destination={DIST}", home=home)
+            MANIFESTS.write_text(
+                charts.run(
+                    "template",
+                    charts.APP,
+                    str(generate.CHART),
+                    f"--namespace={charts.APP}",
+                    "--set=certificates.from=cert-manager",
+                    home=home,
+                )
+            )
+        except (charts.HelmError, tools.BuildError) as error:
+            print(error, file=sys.stderr)
+            return 1
+    print(Path(packed.strip().rpartition(" ")[2]).relative_to(generate.ROOT))
+    print(MANIFESTS.relative_to(generate.ROOT))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,325 @@
+"""Make from the charm what the chart has in common with it: `python -m helm.generate`.
+
+The charm's templates become the chart's; selectors and CEL become `chart/files/rules.json`, in
+which names between `@` stand for what only Helm knows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from istio_aux import settings
+
+import cluster
+import config
+import manifests
+import rules
+from config import Applications
+from helm.gotemplate import translate
+
+ROOT: Final = Path(__file__).parents[2]
+CHART: Final = ROOT / "chart"
+# The charm's templates that the chart has, and when an object of each is made.
+TEMPLATES: Final = {
+    "access": "",
+    "account": "",
+    "jobs": "and $c.validates $c.repairs_jobs",
+    "policy": "$c.validates",
+    "start": "$c.by_policy",
+    "webhook": "",
+}
+# Settings that the chart decides: where its files are, and the names of its objects.
+DECIDED: Final = frozenset(
+    {
+        "application",
+        "applications",
+        "kubeconfig",
+        "lease",
+        "pebble-socket",
+        "renew-token",
+        "status-address",
+        "tls-certificate",
+        "tls-key",
+        "webhook-address",
+        "webhook-configuration",
+    }
+)
+SETTINGS: Final = tuple(name for name in settings.OPTIONS if name not in DECIDED)
+_APP: Final = "@APP@"
+_MODEL: Final = "@MODEL@"
+_NAMESPACES: Final = {"matchExpressions": ["@NAMESPACES@"]}
+_PODS: Final = {"matchExpressions": ["@PODS@"]}
+_INJECT: Final = {"matchExpressions": [{"key": "@INJECT@", "operator": "Exists"}]}
+
+
+def files() -> dict[Path, str]:
+    """Every file that is made, or has a part that is made, with its text."""
+    made = {CHART / f"templates/{name}.yaml": _template(name) for name in TEMPLATES}
+    return {
+        **made,
+        CHART / "files/rules.json": _rules(),
+        CHART / "files/alerts.yaml": _alerts(),
+        CHART / "values.schema.json": _schema((CHART / "values.schema.json").read_text()),
+        CHART / "values.yaml": _values((CHART / "values.yaml").read_text()),
+        CHART / "Chart.yaml": _chart((CHART / "Chart.yaml").read_text()),
+    }
+
+
+def _template(name: str) -> str:
+    source = f"src/templates/{name}.yaml.j2"
+    condition = TEMPLATES[name]
+    text = [
+        f"{{{{- /* Made from {source} by tests/helm/generate.py. */}}}}\n",
+        '{{- $c := include "istio-aux.context" . | fromJson }}\n',
+        f"{{{{- if {condition} }}}}\n" if condition else "",
+        translate((ROOT / source).read_text()).rstrip("\n") + "\n",
+        "{{- end }}\n" if condition else "",
+    ]
+    return "".join(text)
+
+
+def _rules() -> str:
+    never = manifests._except_never_selected({})["matchExpressions"]
+    namespaces = manifests._except_never_selected(_NAMESPACES)
+    sections: dict[str, Any] = {
+        "constants": {
+            "application": rules.APPLICATION,
+            "quit_commands": manifests.QUIT_COMMANDS,
+            "job_variables": _pairs(manifests._job_variables()),
+            "never_injected": config.NEVER_INJECTED,
+            "proxy": config.PROXY,
+            "renews_token": False,
+            "rule": manifests._CREATED_PODS,
+            "suspended": manifests.SUSPENDED,
+            "suspended_kinds": _pairs(manifests._SUSPENDED_KINDS),
+            "token_hours": cluster.TOKEN_LIFE_SECONDS // 3600,
+            "token_life": cluster.TOKEN_LIFE_SECONDS,
+            "variables": rules.policy_variables(),
+            "webhook_port": manifests.WEBHOOK_PORT,
+        },
+        "capability": manifests.CAPABILITY,
+        "quit_by": manifests._QUIT_BY,
+        "never_selected": {"requirements": never, "text": config.but_never_selected("")},
+        "matches": _pairs(rules.policy_matches(_APP, namespaces, _PODS)),
+        "conditions": rules.webhook_conditions(),
+        "webhooks": {
+            way: [
+                _webhook(each)
+                for each in rules.start_webhooks(
+                    _APP, namespaces, _PODS, ["@INJECTED@"], [], beside_policy=way == "policy"
+                )
+            ]
+            for way in ("webhook", "policy")
+        },
+        "inject": {
+            "every": _inject(None, "elsewhere"),
+            "every of ours": _inject(None, _MODEL),
+            "named": _inject(("@NAMES@",), "elsewhere"),
+        },
+    }
+    lines = [f"{_json(name)}: {_json(section)}" for name, section in sections.items()]
+    # A line for each of the many, so that a difference shows which one it is.
+    starts = ",\n".join(f"{_json(key)}: {_json(value)}" for key, value in _starts().items())
+    return "{\n" + ",\n".join([*lines, f'"start": {{\n{starts}\n}}']) + "\n}\n"
+
+
+def _starts() -> dict[str, Any]:
+    """What policy and webhook do, by `start-mode`, `peers`, and whether two options are set.
+
+    Helm does not learn what the workload finds out about Istio. So the capability is `native` where
+    the admin says so, by `start-mode: native`, and `unknown` otherwise.
+    """
+    found: dict[str, Any] = {}
+    for mode in rules.MODES:
+        capability = rules.NATIVE if mode == "native" else rules.UNKNOWN
+        for peers in config.CHOICES["peers"]:
+            for sidecars in ((), ("any",)) if capability == rules.NATIVE else ((),):
+                for inject in ({}, _INJECT):
+                    asked = (mode, capability, peers, sidecars, inject)
+                    conditions, mutations = rules.start_policy(*asked)
+                    key = (
+                        mode,
+                        peers,
+                        *(["sidecars"] if sidecars else []),
+                        *(["inject"] if inject else []),
+                    )
+                    found["/".join(key)] = {
+                        "annotations": {manifests.CAPABILITY: capability},
+                        "conditions": conditions,
+                        "mutations": mutations,
+                        "webhook": rules.webhook_conditions_beside_policy(*asked),
+                    }
+    return found
+
+
+def _webhook(webhook: Mapping[str, Any]) -> dict[str, Any]:
+    return {**webhook, "matches": _pairs(webhook["matches"])}
+
+
+def _inject(names: tuple[str, ...] | None, ours: str) -> dict[str, Any]:
+    [webhook] = rules.inject_webhooks(_APP, ours, [Applications(_MODEL, names)])
+    return _webhook(webhook)
+
+
+def _pairs(mapping: Mapping[str, Any]) -> list[list[Any]]:
+    """Go sorts the keys of a map."""
+    return [[key, value] for key, value in mapping.items()]
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+# Labels of series as they are without Juju: a PodMonitor's, with the application's name as job.
+_LABELS: Final = {"juju_model": "namespace", "juju_application": "job", "juju_unit": "pod"}
+_TOPOLOGY: Final = 'namespace="@MODEL@", job="@APP@"'
+# Alerts about what only the charm has.
+_JUJUS: Final = frozenset({"IstioAuxTokenExpires"})
+_SAID: Final = {
+    r"`juju run \S+ \S+ \}\}/leader list-(stuck|unmeshed)`": "`istio-aux audit`",
+    r"`juju status[^`]*`": "`/status` on port 8080",
+    r"`juju debug-log`": "the log of cert-manager",
+    r"add a unit with `juju scale-application`": "set `replicas` to one more",
+    r"(: |)run `juju trust [^`]*`": r"\1look at its ClusterRoleBinding",
+    r"The charm renews both in any event: look in .* why its events fail\.": (
+        "Delete the Secret and run `helm upgrade`, or look in the log of cert-manager."
+    ),
+    r"to missing trust": "to missing rights",
+    r"\bunits\b": "pods",
+    r"\bunit\b": "pod",
+    r"\bset the option `": "set `",
+    r"\bthe option `": "the setting `",
+    r"`failure-policy`": "`failurePolicy`",
+}
+
+
+def _alerts() -> str:
+    """The charm's alert rules, about the labels that Prometheus' operator gives."""
+    text = (ROOT / "src/prometheus_alert_rules/istio-aux.rules").read_text()
+    text = text.replace("%%juju_topology%%", _TOPOLOGY)
+    for label, own in _LABELS.items():
+        text = text.replace(label, own)
+    groups: list[dict[str, Any]] = yaml.safe_load(text)["groups"]
+    for group in groups:
+        group["name"] = f"@MODEL@-@APP@-{group['name']}"
+        group["rules"] = [rule for rule in group["rules"] if rule["alert"] not in _JUJUS]
+        for rule in group["rules"]:
+            rule["annotations"] = {k: _as_said(text) for k, text in rule["annotations"].items()}
+    made = "# Made from src/prometheus_alert_rules by tests/helm/generate.py.\n"
+    return made + yaml.safe_dump({"groups": groups}, sort_keys=False, width=200)
+
+
+def _as_said(text: str) -> str:
+    """The text of an alert, about what there is without Juju."""
+    for pattern, instead in _SAID.items():
+        text = re.sub(pattern, instead, text)
+    return text
+
+
+_LABEL: Final[Mapping[str, Any]] = {"pattern": f"^{config.DNS_LABEL}$"}
+# JSON Schema's expressions have no named groups, and Go's repeat nothing over 1,000 times.
+_RULE: Final = re.sub(r"\?P<\w+>", "", config._RULE.pattern).replace("{1,200}){0,9}", "+)*")
+# What one item of a list may be, and what a text; the templates check selectors.
+_ITEMS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "ignore-containers": _LABEL,
+    "native-sidecars": {**_LABEL, "not": {"const": config.PROXY}},
+    "quit-sidecars": {"pattern": f"^(?:{_RULE})$"},
+}
+_TEXTS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "root-namespace": {"pattern": f"^({config.DNS_LABEL})?$"},
+    "traces-url": {"pattern": r"^(https?://[^\s/?#@]{1,300}(/[!-~]{0,300})?)?$"},
+}
+
+
+def _schema(present: str) -> str:
+    """The schema, with a property for each setting."""
+    schema = json.loads(present)
+    schema["properties"]["settings"]["properties"] = {
+        name: {"description": _meaning(name), **_kind(name)} for name in SETTINGS
+    }
+    return json.dumps(schema, indent=2) + "\n"
+
+
+def _meaning(name: str) -> str:
+    """What a setting says, in the charm's words if it is an option of the charm."""
+    options: dict[str, dict[str, str]] = yaml.safe_load((ROOT / "config.yaml").read_text())[
+        "options"
+    ]
+    if name in options:
+        text = " ".join(options[name]["description"].partition("\n\n")[0].split())
+        return re.sub(r", separated by commas,?", "", text)  # Lists are lists here.
+    text = settings.OPTIONS[name].meaning
+    return text[0].upper() + text[1:]
+
+
+def _kind(name: str) -> dict[str, Any]:
+    match settings.default(name):
+        case StrEnum() as choice:
+            return {"enum": [str(each) for each in type(choice)]}
+        case bool():
+            return {"type": "boolean"}
+        case float():
+            return {"type": "number", "minimum": 0}
+        case frozenset() | tuple():
+            return {"type": "array", "items": {"type": "string", **_ITEMS[name]}}
+        case _:
+            return {"type": "string", **_TEXTS.get(name, {})}
+
+
+def default(name: str) -> Any:
+    """A setting's default as a value of the chart."""
+    match settings.default(name):
+        case None:
+            return ""
+        case bool() as flag:
+            return flag
+        case float() as number:
+            return int(number)
+        case frozenset() | tuple():
+            return []
+        case other:
+            return str(other)
+
+
+def _values(present: str) -> str:
+    """The values, with a setting for each of the workload's."""
+    lines: list[str] = []
+    for name in SETTINGS:
+        lines += _comment(_meaning(name))
+        lines.append(f"  {name}: {json.dumps(default(name))}")
+    return _between(present, "settings:\n", "\n\n", "\n".join(lines))
+
+
+def _comment(text: str) -> Iterable[str]:
+    words, line = text.split(), "  #"
+    for word in words:
+        if len(line) + len(word) > 98:
+            yield line
+            line = "  #"
+        line += f" {word}"
+    yield line
+
+
+def _chart(present: str) -> str:
+    version = tomllib.loads((ROOT / "workload/pyproject.toml").read_text())["project"]["version"]
+    return re.sub(r"(?m)^(version|appVersion): .*$", rf'\1: "{version}"', present)
+
+
+def _between(text: str, start: str, end: str, new: str) -> str:
+    before, found, rest = text.partition(start)
+    _, ended, after = rest.partition(end)
+    assert found
+    assert ended
+    return before + start + new + end + after
+
+
+if __name__ == "__main__":
+    for path, text in files().items():
+        path.write_text(text)

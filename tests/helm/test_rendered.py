@@ -1,0 +1,306 @@
+"""What the chart renders is what the charm renders, and a bad value is told in one line."""
+
+from __future__ import annotations
+
+import base64
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cryptography import x509
+from cryptography.x509 import verification
+from istio_aux import settings
+from lab.selector_cases import INVALID, VALID
+from lightkube import codecs
+
+import config
+import manifests
+import rules
+from helm import charts, generate
+from helm.charts import APP, MODEL, by_name, render
+
+# Options of the charm that are lists in the chart.
+LISTS = {"ignore-containers", "quit-sidecars", "native-sidecars"}
+# Go sorts the keys of a map, so names in CEL stand in that order here.
+CASES: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "hold": {"start-mode": "hold"},
+    "native": {"start-mode": "native"},
+    "off": {"start-mode": "off"},
+    "native with sidecars": {"start-mode": "native", "native-sidecars": "oauth2-proxy,otel"},
+    "sidecars": {"start-mode": "hold", "native-sidecars": "otel"},
+    "direct": {"start-mode": "off", "peers": "direct"},
+    "direct and native": {"start-mode": "native", "peers": "direct"},
+    "selectors": {
+        "start-mode": "hold",
+        "namespace-selector": "team in (b, a),!legacy , tier!=gold,x/y==z,here",
+        "pod-selector": "job-name,app notin (web,db)",
+        "inject-selector": "queue=gpu,!web",
+    },
+    "everything selected": {"start-mode": "off", "namespace-selector": "", "inject-selector": "a"},
+    "dry run": {"quit": "dry-run", "dead-proxy": "delete"},
+    "by exec": {"quit-via": "exec", "dead-proxy": "delete"},
+    "by commands": {"quit-sidecars": "otel=/bin/stop now,vault-agent,web=80/quit,zz=kill 1"},
+    "by port-forward": {"quit-via": "port-forward"},
+    "restarts": {"race-policy": "restart", "restart-jobs": True},
+    "applications": {
+        "start-mode": "hold",
+        "inject-applications": f"team/web,team/db,other/*,{MODEL}/*,other/one",
+        "inject-namespaces": "z-meshed,y-also",
+    },
+    "our own application": {"inject-applications": f"{MODEL}/{APP},{MODEL}/web"},
+    "only ourselves": {"inject-applications": f"{MODEL}/{APP}"},
+    "fail": {"failure-policy": "Fail"},
+}
+
+
+def as_values(options: dict[str, Any], admission: str) -> dict[str, Any]:
+    """Options of the charm as values of the chart."""
+    own = {
+        "inject-applications": "injectApplications",
+        "inject-namespaces": "injectNamespaces",
+        "failure-policy": "failurePolicy",
+    }
+    values: dict[str, Any] = {"admission": admission}
+    for name, value in options.items():
+        listed = value.split(",") if name in LISTS or name.startswith("inject-n") else value
+        listed = value.split(",") if name == "inject-applications" else listed
+        values[own.get(name, f"settings.{name}")] = listed
+    return values
+
+
+def spaced(document: Any) -> Any:
+    """The same without the spaces that JSON has in CEL, where Python writes it, not Go."""
+    match document:
+        case dict():
+            return {key: spaced(value) for key, value in document.items()}
+        case list():
+            return [spaced(value) for value in document]
+        case str():
+            return re.sub(r'(?<=[,:]) (?=["\[{])', "", document)
+        case _:
+            return document
+
+
+@pytest.mark.parametrize("admission", ["webhook", "policy"])
+@pytest.mark.parametrize("case", CASES)
+def test_the_chart_has_the_objects_of_the_charm(home: Path, case: str, admission: str) -> None:
+    options = CASES[case]
+    rendered = by_name(render(home, as_values(options, admission)))
+    values = charts.of_the_charm(options, admission)
+    webhook = rendered["MutatingWebhookConfiguration", f"istio-aux-{MODEL}-{APP}"]
+    wanted = by_name(
+        [
+            each.to_dict()
+            for each in manifests.render(charts.trusting(values, webhook))
+            if each.kind != "PeerAuthentication"
+        ]
+    )
+    # The kubelet renews the token of the chart's pods.
+    role = wanted["Role", f"{APP}-workload"]
+    role["rules"] = [r for r in role["rules"] if r["resources"] != ["serviceaccounts/token"]]
+
+    assert {name: spaced(rendered.get(name)) for name in wanted} == spaced(wanted)
+    assert {kind for kind, _ in rendered.keys() - wanted.keys()} == {
+        "ConfigMap",
+        "Deployment",
+        "Lease",
+        "PodDisruptionBudget",
+        "Secret",
+        "Service",
+    }
+
+
+@pytest.mark.parametrize(
+    ("admission", "mode", "by_policy"),
+    [
+        ("auto", "auto", False),
+        ("auto", "hold", True),
+        ("webhook", "hold", False),
+        ("policy", "auto", True),
+    ],
+)
+def test_auto_is_policy_where_the_policy_need_not_know_what_istio_can_do(
+    home: Path, admission: str, mode: str, by_policy: bool
+) -> None:
+    values = {"admission": admission, "settings.start-mode": mode}
+    kinds = {document["kind"] for document in render(home, values)}
+
+    assert ("MutatingAdmissionPolicy" in kinds) is by_policy
+
+
+def test_a_kubernetes_without_admission_policies_gets_no_right_that_one_would_narrow(
+    home: Path,
+) -> None:
+    kinds = {each["kind"]: each for each in render(home, None, "--kube-version=1.29")}
+    creates = [rule for rule in kinds["ClusterRole"]["rules"] if rule["verbs"] == ["create"]]
+
+    assert "ValidatingAdmissionPolicy" not in kinds
+    assert [rule["resources"] for rule in creates] == [["events"]]
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"settings.start-mode": "later"}, "start-mode"),
+        ({"settings.quit": False}, "quit"),
+        ({"settings.quit-grace": -1}, "quit-grace"),
+        ({"settings.lease": "a/b"}, "lease"),
+        ({"admission": "both"}, "admission"),
+        ({"injectApplications": ["web"]}, "injectApplications"),
+        ({"replicas": 0}, "replicas"),
+        ({"settings.namespace-selector": "team in ("}, 'namespace-selector: "team in (": expected'),
+        ({"injectNamespaces": ["kube-system"]}, "kube-system: expected a namespace that Istio"),
+    ],
+)
+def test_a_bad_value_is_named(home: Path, values: dict[str, Any], told: str) -> None:
+    with pytest.raises(charts.HelmError) as refusal:
+        render(home, values)
+
+    assert told in str(refusal.value)
+
+
+@pytest.mark.parametrize("text", VALID)
+def test_a_selector_is_read_as_the_charm_reads_it(home: Path, text: str) -> None:
+    parsed = config.parse_selector(text)
+    rendered = by_name(render(home, {"settings.pod-selector": text}))
+    webhook = rendered["MutatingWebhookConfiguration", f"istio-aux-{MODEL}-{APP}"]
+    policy = rendered["ValidatingAdmissionPolicy", f"istio-aux-{MODEL}-{APP}"]
+    [chosen] = [each for each in policy["spec"]["variables"] if each["name"] == "chosen"]
+    wanted = [*rules.start_webhooks(APP, {}, parsed, (), (), beside_policy=False)]
+
+    selector = wanted[0]["matches"]["objectSelector"]
+    assert webhook["webhooks"][0]["objectSelector"] == selector
+    assert chosen["expression"] == rules.selector_expression(parsed, "variables.podLabels")
+
+
+@pytest.mark.parametrize("text", INVALID)
+def test_what_is_no_selector_is_refused(home: Path, text: str) -> None:
+    with pytest.raises(charts.HelmError) as refusal:
+        render(home, {"settings.inject-selector": text})
+
+    assert "settings.inject-selector: " in str(refusal.value)
+    assert f": expected {config.EXPECTED_SELECTOR}" in str(refusal.value)
+
+
+def test_every_setting_reaches_the_workload_and_is_one_that_it_takes(
+    home: Path, tmp_path: Path
+) -> None:
+    given: dict[str, Any] = {
+        "settings.namespace-selector": "team=a",
+        "settings.pod-selector": "job-name",
+        "settings.inject-selector": "queue",
+        "settings.start-mode": "hold",
+        "settings.peers": "direct",
+        "settings.native-sidecars": ["otel"],
+        "settings.quit": "dry-run",
+        "settings.quit-via": "exec",
+        "settings.quit-grace": 3,
+        "settings.ignore-containers": ["a"],
+        "settings.quit-sidecars": ["vault-agent"],
+        "settings.dead-proxy": "delete",
+        "settings.race-policy": "restart",
+        "settings.restart-jobs": True,
+        "settings.root-namespace": "mesh",
+        "settings.traces-url": "http://tempo:4318",
+        "settings.log-level": "debug",
+    }
+    assert {name.partition(".")[2] for name in given} == {*generate.SETTINGS}
+    [files] = [d for d in render(home, given) if d["kind"] == "ConfigMap"]
+    file = tmp_path / "config.yaml"
+    file.write_text(files["data"]["config.yaml"])
+    written = yaml.safe_load(files["data"]["config.yaml"])
+
+    loaded = settings.load(file)
+
+    assert written.keys() == settings.OPTIONS.keys() - {
+        "kubeconfig",
+        "pebble-socket",
+        "renew-token",
+        "status-address",
+        "webhook-address",
+    }
+    never = "kubernetes.io/metadata.name notin (kube-system)"
+    assert written["namespace-selector"] == f"team=a,{never}"
+    for name, value in given.items():
+        setting = name.partition(".")[2]
+        if setting != "namespace-selector":
+            assert written[setting] == value
+    assert loaded.lease == (MODEL, APP)
+
+
+def test_the_pods_may_run_where_pod_security_is_restricted(home: Path) -> None:
+    [deployment] = [d for d in render(home) if d["kind"] == "Deployment"]
+    spec = deployment["spec"]["template"]["spec"]
+    [container] = spec["containers"]
+
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert spec["automountServiceAccountToken"] is False
+
+
+def test_a_changed_setting_rolls_the_pods_and_a_changed_switch_does_not(home: Path) -> None:
+    def template(values: dict[str, Any]) -> Any:
+        [deployment] = [d for d in render(home, values) if d["kind"] == "Deployment"]
+        return deployment["spec"]["template"]
+
+    assert template({"settings.quit-grace": 1}) != template({})
+    assert template({"networkPolicy.enabled": True}) == template({})
+
+
+def test_the_certificate_is_for_the_service_and_what_the_api_server_trusts_has_signed_it(
+    home: Path,
+) -> None:
+    rendered = by_name(render(home))
+    secret = rendered["Secret", f"{APP}-certificate"]["data"]
+    webhook = rendered["MutatingWebhookConfiguration", f"istio-aux-{MODEL}-{APP}"]
+
+    def certificate(data: str) -> x509.Certificate:
+        return x509.load_pem_x509_certificate(base64.b64decode(data))
+
+    authority = certificate(webhook["webhooks"][0]["clientConfig"]["caBundle"])
+    names = x509.DNSName(f"{APP}.{MODEL}.svc")
+    verifier = (
+        verification.PolicyBuilder()
+        .store(verification.Store([authority]))
+        .build_server_verifier(names)
+    )
+    assert verifier.verify(certificate(secret["tls.crt"]), [])
+
+
+def test_with_cert_manager_no_key_is_in_the_manifests(home: Path) -> None:
+    rendered = render(home, {"certificates.from": "cert-manager"})
+    kinds = [document["kind"] for document in rendered]
+    [webhook] = [d for d in rendered if d["kind"] == "MutatingWebhookConfiguration"]
+
+    assert "Secret" not in kinds
+    assert kinds.count("Certificate") == 2
+    assert webhook["metadata"]["annotations"] == {
+        "cert-manager.io/inject-ca-from": f"{MODEL}/{APP}-certificate"
+    }
+
+
+def test_the_switches_add_what_they_name(home: Path) -> None:
+    values = {
+        "networkPolicy.enabled": True,
+        "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "prometheusRule.enabled": True,
+        "podDisruptionBudget.enabled": False,
+    }
+    rendered = render(home, values)
+    kinds = {document["kind"]: document for document in rendered}
+
+    assert {"NetworkPolicy", "PodMonitor", "PrometheusRule"} <= kinds.keys()
+    assert "PodDisruptionBudget" not in kinds
+    assert kinds["PodMonitor"]["metadata"]["labels"]["release"] == "prometheus"
+    assert codecs.from_dict(kinds["NetworkPolicy"])
+    text = str(kinds["PrometheusRule"])
+    assert "@" not in text
+    assert f'namespace="{MODEL}", job="{APP}"' in text

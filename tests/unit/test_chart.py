@@ -1,0 +1,103 @@
+"""What the Helm chart has in common with the charm is made from it. `tox -e chart` runs `helm`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import promql_parser
+import pytest
+import yaml
+from helm import generate
+from helm.gotemplate import UnknownSyntaxError, translate
+from istio_aux import settings
+
+MADE = generate.files()
+
+
+@pytest.mark.parametrize("path", MADE, ids=lambda path: path.name)
+def test_what_is_made_from_the_charm_is_as_the_charm_has_it(path: Path) -> None:
+    assert path.read_text() == MADE[path], "run `python -m helm.generate`"
+
+
+def test_every_setting_is_a_value_or_one_that_the_chart_decides() -> None:
+    schema = json.loads((generate.CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((generate.CHART / "values.yaml").read_text())
+
+    assert schema["properties"]["settings"]["properties"].keys() == {*generate.SETTINGS}
+    assert values["settings"].keys() == {*generate.SETTINGS}
+    assert {*generate.SETTINGS} | generate.DECIDED == settings.OPTIONS.keys()
+
+
+def test_every_value_is_in_the_schema_and_has_its_type() -> None:
+    schema = json.loads((generate.CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((generate.CHART / "values.yaml").read_text())
+    types = {"array": list, "boolean": bool, "integer": int, "object": dict, "string": str}
+
+    for name, value in values.items():
+        described = schema["properties"][name]
+        assert (
+            value in described["enum"]
+            if "enum" in described
+            else type(value) is types[described["type"]]
+        ), name
+    # Helm's own, for charts that have this one as a part.
+    assert schema["properties"].keys() - values.keys() == {"global"}
+
+
+def test_no_alert_of_the_chart_speaks_of_juju() -> None:
+    alerts = yaml.safe_load((generate.CHART / "files/alerts.yaml").read_text())
+    texts = [
+        text
+        for group in alerts["groups"]
+        for rule in group["rules"]
+        for text in (rule["expr"], *rule["annotations"].values())
+    ]
+
+    assert len(texts) > 30
+    assert [text for text in texts if "juju" in text.lower() or "charm" in text] == []
+
+
+def test_every_alert_of_the_chart_is_about_one_release() -> None:
+    text = (generate.CHART / "files/alerts.yaml").read_text()
+    for name in ("MODEL", "APP"):
+        text = text.replace(f"@{name}@", "ours")
+    groups = yaml.safe_load(text)["groups"]
+
+    for rule in (rule for group in groups for rule in group["rules"]):
+        assert promql_parser.parse(rule["expr"])
+        assert rule["expr"].count("{") == rule["expr"].count('{namespace="ours", job="ours"')
+
+
+def test_a_template_becomes_one_of_go() -> None:
+    source = (
+        "{# gone #}\n"
+        "name: {{ app ~ '-jobs' }}\n"
+        "{% if acts %}\n"
+        "- {{ [port | string] }}\n"
+        "{% endif %}\n"
+        "{% for key, value in kinds.items() %}\n"
+        "- {{ key }}: {{ value.name }}\n"
+        "{% endfor %}\n"
+    )
+
+    assert translate(source) == (
+        'name: {{ (print $c.app "-jobs") | toRawJson }}\n'
+        "{{- if $c.acts }}\n"
+        "- {{ (list (toString $c.port)) | toRawJson }}\n"
+        "{{- end }}\n"
+        "{{- range $pair := $c.kinds }}\n"
+        "{{- $key := index $pair 0 }}\n"
+        "{{- $value := index $pair 1 }}\n"
+        "- {{ $key | toRawJson }}: {{ $value.name | toRawJson }}\n"
+        "{{- end }}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["{{ a + b }}", "{{ a | upper }}", "{% if a %}x{% else %}y{% endif %}", "{% set a = 1 %}"],
+)
+def test_what_has_no_translation_is_refused(source: str) -> None:
+    with pytest.raises(UnknownSyntaxError, match="line 1"):
+        translate(source)
