@@ -214,6 +214,29 @@ def endpoints() -> str:
     return "\n".join([*head, *rows])
 
 
+def alerts() -> str:
+    """Every alert: when it fires, what it says, and what to do."""
+    rules = ROOT / "src/prometheus_alert_rules/istio-aux.rules"
+    found: list[dict[str, Any]] = yaml.safe_load(rules.read_text())["groups"]
+    return "\n\n".join(
+        f"## {rule['alert']}\n\nSeverity {rule['labels']['severity']}, {_lasting(rule)}. "
+        f"{_said(rule['annotations']['summary'])}.\n\n{_said(rule['annotations']['description'])}"
+        for group in found
+        for rule in group["rules"]
+    )
+
+
+def _lasting(rule: dict[str, Any]) -> str:
+    return f"after {rule['for']}" if "for" in rule else "at once"
+
+
+def _said(content: str) -> str:
+    """The text of an alert, for an application that is called as the charm, without its labels."""
+    named = content.strip().replace("{{ $labels.juju_application }}", "istio-aux")
+    named = named.removeprefix("istio-aux: ")
+    return re.sub(r"\{\{[^}]*\}\}", "…", named)
+
+
 def commands() -> str:
     """The help of every command."""
     from istio_aux.cli.commands import parser  # noqa: PLC0415 - only this page needs the program
@@ -238,5 +261,6 @@ GENERATED: dict[str, Callable[[], str]] = {
     "options": options,
     "actions": actions,
     "endpoints": endpoints,
+    "alerts": alerts,
     "commands": commands,
 }

@@ -200,6 +200,14 @@ def test_the_reference_has_what_the_charm_has(page: str, source: str) -> None:
         assert " ".join(what["description"].split()) in shown
 
 
+def test_the_reference_has_every_alert_and_says_what_to_do() -> None:
+    rules = yaml.safe_load((ROOT / "src/prometheus_alert_rules/istio-aux.rules").read_text())
+    named = [rule["alert"] for group in rules["groups"] for rule in group["rules"]]
+    shown = read(REFERENCE / "alerts.md")
+    assert re.findall(r"^## (\w+)$", shown, re.MULTILINE) == named
+    assert "{{" not in shown
+
+
 def test_the_reference_has_every_command_and_its_exit_statuses() -> None:
     shown = read(REFERENCE / "commands.md")
     commands = set(re.findall(r"^### istio-aux (\S+)$", shown, re.MULTILINE))
