@@ -1,8 +1,9 @@
 """The tests on the versions of Kubernetes and Python that people run, and a table of how that went.
 
-    python tests/matrix.py [ROW ...]
+    python tests/matrix.py [ROW[=REPORT] ...]
 
-What goes in: rows such as `1.32/cluster` or `python3.13/unit`; without any, all of them. What comes
+What goes in: rows such as `1.32/cluster` or `python3.13/unit`; without any, all of them. A row with
+a report does not run: `1.36/node=test-results/node.xml` takes what `make test` wrote. What comes
 out: `docs/reference/versions.md` and its numbers in `benchmarks/results/matrix.json`, where rows
 that do not run now stay as they were. Exits with 1 if a test failed.
 """
@@ -64,13 +65,14 @@ class Result:
 
 def main(rows: list[str]) -> int:
     """Run rows, keep their numbers, write the table; returns the exit status."""
-    if unknown := set(rows) - set(ROWS):
+    wanted = dict(row.partition("=")[::2] for row in rows or ROWS)
+    if unknown := wanted.keys() - set(ROWS):
         print(f"{min(unknown)}: no such row; there are {', '.join(ROWS)}", file=sys.stderr)
         return 2
     known = json.loads(NUMBERS.read_text()) if NUMBERS.exists() else {}
     failed = 0
-    for row in rows or ROWS:
-        result = run(row)
+    for row, report in wanted.items():
+        result = counted(row, Path(report)) if report else run(row)
         failed += result.failed
         known[row] = asdict(result)
         known = {each: known[each] for each in ROWS if each in known}
@@ -83,8 +85,7 @@ def main(rows: list[str]) -> int:
 def run(row: str) -> Result:
     """Run the tests of a row in an environment of tox of its own."""
     version, tier = row.split("/")
-    python = version if version.startswith("python") else f"python3.{sys.version_info.minor}"
-    kubernetes = NEWEST if version == python else version
+    python, kubernetes = _versions(row)
     report = ROOT / "test-results/matrix" / f"{row.replace('/', '-')}.xml"
     report.unlink(missing_ok=True)
     tox = [str(ROOT / ".venv/bin/tox"), "run", "--quiet", "-e", tier]
@@ -98,6 +99,12 @@ def run(row: str) -> Result:
     )
     if not report.exists():
         raise SystemExit(f"{row}: no test ran")
+    return counted(row, report)
+
+
+def counted(row: str, report: Path) -> Result:
+    """What a report in JUnit's XML says of a row."""
+    python, kubernetes = _versions(row)
     counts, seconds = summary.count(report)
     skips = [each.get("message", "") for each in ET.parse(report).getroot().iter("skipped")]
     return Result(
@@ -109,6 +116,13 @@ def run(row: str) -> Result:
         seconds=round(seconds),
         lacking=dict(Counter(re.sub(r"^v[\d.]+: ", "", skip) for skip in skips)),
     )
+
+
+def _versions(row: str) -> tuple[str, str]:
+    """Of Python and Kubernetes; the row names one of them."""
+    version = row.split("/")[0]
+    own = f"python3.{sys.version_info.minor}"
+    return (version, NEWEST) if version.startswith("python") else (own, version)
 
 
 def written(document: str, known: Mapping[str, Mapping[str, Any]]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import matrix
 
@@ -27,3 +28,17 @@ def test_a_row_says_what_was_left_out_and_why() -> None:
     assert text.startswith("# Title\n")
     assert text.endswith("\nend")
     assert "old" not in text
+
+
+def test_a_report_of_make_test_is_taken_for_its_row(tmp_path: Path) -> None:
+    report = tmp_path / "node.xml"
+    report.write_text(
+        '<testsuites><testsuite tests="4" failures="1" errors="0" skipped="1" time="61.4">'
+        '<testcase name="a"><skipped message="v1.32.2: no policies"/></testcase>'
+        "</testsuite></testsuites>"
+    )
+
+    found = matrix.counted("1.32/node", report)
+
+    assert (found.kubernetes, found.passed, found.failed, found.seconds) == ("1.32.2", 2, 1, 61)
+    assert found.lacking == {"no policies": 1}
