@@ -65,7 +65,7 @@ class Result:
 
 def main(rows: list[str]) -> int:
     """Run rows, keep their numbers, write the table; returns the exit status."""
-    wanted = dict(row.partition("=")[::2] for row in rows or ROWS)
+    wanted = {row: report for row, _, report in (each.partition("=") for each in rows or ROWS)}
     if unknown := wanted.keys() - set(ROWS):
         print(f"{min(unknown)}: no such row; there are {', '.join(ROWS)}", file=sys.stderr)
         return 2
@@ -120,7 +120,7 @@ def counted(row: str, report: Path) -> Result:
 
 def _versions(row: str) -> tuple[str, str]:
     """Of Python and Kubernetes; the row names one of them."""
-    version = row.split("/")[0]
+    version = row.partition("/")[0]
     own = f"python3.{sys.version_info.minor}"
     return (version, NEWEST) if version.startswith("python") else (own, version)
 
