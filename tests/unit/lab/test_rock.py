@@ -24,9 +24,12 @@ METADATA = yaml.safe_load((packages.ROOT / "metadata.yaml").read_text())
 
 
 def test_the_product_has_one_version() -> None:
-    """That of the workload; the rock, the charm, its image and its bills repeat it."""
+    """That of the workload; the rock, the charm, its image, the chart and the bills repeat it."""
     image = METADATA["resources"]["istio-aux-image"]["upstream-source"]
+    chart = yaml.safe_load((packages.ROOT / "chart/Chart.yaml").read_text())
     assert {
+        chart["version"],
+        chart["appVersion"],
         packages.version(packages.ROOT),
         Recipe.read(packages.WORKLOAD).version,
         image.rpartition(":")[2],
