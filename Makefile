@@ -37,7 +37,7 @@ pack: .venv/ready          ## pack the charm as the node tier does (a local stru
 	@$(TOX) -e pack
 image: .venv/ready         ## write to dist/: the OCI image, the wheel, and bills of materials of image and charm
 	@$(TOX) -e image
-chart: .venv/ready         ## check and package the Helm chart, and render plain manifests from it into dist/
+chart: .venv/ready         ## check and package the Helm chart, render plain manifests from it into dist/, and install it (root)
 	@$(TOX) -e chart
 clean:                     ## remove what the targets above made in this folder
 	@rm -rf .venv .tox build test-results demo-report dist .ruff_cache .pytest_cache .coverage.*

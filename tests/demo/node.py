@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import lab
 import lab.images
@@ -13,7 +16,8 @@ import lab.istio
 import lab.juju
 import lab.pack
 import lab.trainer
-from lab import worlds
+from helm.release import Release
+from lab import rock, worlds
 from lab.meshed import proxy_exit_code
 from lab.worlds import Shape
 from lightkube import codecs
@@ -29,6 +33,7 @@ from demo.worlds import play
 # Envoy needs a second or two until it has its configuration, and more on a busy node.
 PROXY_READY_DELAY = 3.0
 MODEL = "kubeflow"
+T = TypeVar("T")
 
 # The OCI archive that the workload runs from, if one is given.
 ARCHIVE = Path(os.environ.get("LAB_IMAGE", "")).name
@@ -37,20 +42,29 @@ MADE = {
     "Assumed": scenes.ASSUMED,
     "Kubernetes": "1.36.3: etcd, API server, controller manager, scheduler, kubelet, containerd",
     "TFJob": "Kubeflow training-operator 1.9.0",
-    "istio-aux": "the packed charm, run by its own dispatch; its workload under Pebble"
-    + (f", from the image {ARCHIVE}" if ARCHIVE else ""),
     "Istio": f"a stand-in for injector and proxy; a proxy is ready {PROXY_READY_DELAY:g} s "
     "after its start",
-    "Juju": "a stand-in for the agent and the hook tools",
 }
 NOTES = (
     "The stand-ins are small programs of the test lab: they do what was observed of Istio 1.28.",
 )
 
 
-def run(steps: Steps, cluster: lab.Cluster) -> Performance:
-    """Set the stage on a cluster of level `node` and play the scenes, and the worlds of Istio."""
-    app, istio = set_stage(steps, cluster)
+@dataclass(frozen=True)
+class Deployed:
+    """istio-aux in a cluster: what to show of it at the end, and how it was made."""
+
+    status: Callable[[], str]
+    made: Mapping[str, str]
+
+
+def run(steps: Steps, cluster: lab.Cluster, *, chart: bool = False) -> Performance:
+    """Set the stage on a cluster of level `node` and play the scenes, and the worlds of Istio.
+
+    istio-aux is the charm's, or, with `chart`, the Helm chart's.
+    """
+    deploy = _from_chart if chart else _from_charm
+    deployed, istio = set_stage_with(steps, cluster, lambda: deploy(cluster, steps))
     lab.trainer.await_ready(cluster)
     steps.done("training-operator ready")
     client = cluster.client()
@@ -58,14 +72,12 @@ def run(steps: Steps, cluster: lab.Cluster) -> Performance:
     without = scenes.play(scenes.WITHOUT, manifest, client, cluster.kubeconfig, steps)
     helped = scenes.play(scenes.WITH, manifest, client, cluster.kubeconfig, steps)
     native, rows = natively(steps, istio, manifest, lambda _world: None)
-    # Juju sends this every five minutes; the status is of the last event.
-    app.run("update-status")
     return Performance(
         without=without,
         helped=helped,
         native=native,
-        status=app.model.status(),
-        made=MADE,
+        status=deployed.status(),
+        made={**MADE, **deployed.made},
         notes=NOTES,
         worlds=rows,
     )
@@ -107,18 +119,25 @@ def set_stage(
 
     The training-operator may not be ready yet.
     """
+    return set_stage_with(steps, cluster, lambda: _charm(cluster, steps, units))
+
+
+def set_stage_with(
+    steps: Steps, cluster: lab.Cluster, deploy: Callable[[], T]
+) -> tuple[T, lab.istio.Istio]:
+    """Set the stage, with istio-aux as `deploy` does it; returns what that returns, and Istio."""
     pool = ThreadPoolExecutor(thread_name_prefix="demo")
     try:
         images = pool.submit(_images, cluster, steps)
-        charm = pool.submit(_charm, cluster, steps, units)
+        deployed = pool.submit(deploy)
         istio = pool.submit(_istio, cluster, steps)
         others = [
             pool.submit(_trainer, cluster, steps),
             pool.submit(_datasets, cluster, steps, images),
         ]
-        for future in as_completed([images, charm, istio, *others]):
+        for future in as_completed([images, deployed, istio, *others]):
             future.result()
-        return charm.result(), istio.result()
+        return deployed.result(), istio.result()
     finally:
         # What still runs fails with the cluster, which ends when an error gets out of here.
         pool.shutdown(wait=False, cancel_futures=True)
@@ -154,6 +173,33 @@ def _datasets(cluster: lab.Cluster, steps: Steps, images: Future[None]) -> None:
     # Measured: 3 s, while everything else starts.
     lab.until(served, timeout=60, what="pod storage/datasets to be ready")
     steps.done("training data served at http://datasets.storage:8000")
+
+
+def _from_charm(cluster: lab.Cluster, steps: Steps) -> Deployed:
+    app = _charm(cluster, steps, 1)
+
+    def status() -> str:
+        # Juju sends this every five minutes; the status is of the last event.
+        app.run("update-status")
+        return app.model.status()
+
+    made = {
+        "istio-aux": "the packed charm, run by its own dispatch; its workload under Pebble"
+        + (f", from the image {ARCHIVE}" if ARCHIVE else ""),
+        "Juju": "a stand-in for the agent and the hook tools",
+    }
+    return Deployed(status, made)
+
+
+def _from_chart(cluster: lab.Cluster, steps: Steps) -> Deployed:
+    cluster.load(Path(os.environ["LAB_IMAGE"]) if ARCHIVE else rock.image())
+    steps.done("image of the workload loaded")
+    home = Path(tempfile.mkdtemp(prefix="helm-", dir=cluster.state))
+    release = Release(cluster, home, "istio-aux", "mesh-jobs")
+    release.install({})
+    steps.done("chart installed; its pods are ready")
+    made = {"istio-aux": "its Helm chart, installed by helm; its image under the kubelet"}
+    return Deployed(release.status, made)
 
 
 def _charm(cluster: lab.Cluster, steps: Steps, units: int) -> lab.juju.App:

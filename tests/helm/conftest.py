@@ -1,13 +1,65 @@
-"""Fixtures of the chart's tests."""
+"""Fixtures of the chart's tests: Helm's folders, and a cluster in which the chart is installed."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
+import demo.node
+import lab
+import lab.istio
+import lab.trainer
 import pytest
+from demo.steps import Steps
+from lab import node, rock
+from lab.deployed import client
+from lab.fixtures import namespace, pytest_runtest_makereport, running
+from rich.console import Console
+
+from helm.release import Release
+
+__all__ = ["client", "namespace", "pytest_runtest_makereport"]
 
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Helm's folders."""
     return tmp_path_factory.mktemp("helm")
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest) -> Iterator[lab.Cluster]:
+    """All of Kubernetes on one node, with the image of the workload."""
+    if reason := node.unavailable():
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"CI is true, and the chart cannot be installed: {reason}", pytrace=False)
+        pytest.skip(reason)
+    for cluster in running(request, "node"):
+        cluster.load(rock.image())
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def steps() -> Steps:
+    """Prints what the demo does."""
+    return Steps(Console(width=100, highlight=False))
+
+
+@pytest.fixture(scope="session")
+def stage(steps: Steps, cluster: lab.Cluster, home: Path) -> tuple[Release, lab.istio.Istio]:
+    """The stage of `make demo`, with istio-aux from its chart."""
+    release = Release(cluster, home, "istio-aux", "mesh-jobs")
+
+    def deploy() -> Release:
+        steps.done(release.install({"admission": "webhook"}).strip().splitlines()[-1])
+        return release
+
+    return demo.node.set_stage_with(steps, cluster, deploy)
+
+
+@pytest.fixture(scope="session")
+def release(stage: tuple[Release, lab.istio.Istio], cluster: lab.Cluster) -> Release:
+    """The chart, installed beside Istio and the training-operator."""
+    lab.trainer.await_ready(cluster)
+    return stage[0]

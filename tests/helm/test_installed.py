@@ -1,0 +1,196 @@
+"""The main job from the chart, on a real kubelet: install, a TFJob, upgrade, uninstall."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import ssl
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import lab
+from demo import scenes
+from demo.steps import Steps
+from lab import deployed, tools, worlds
+from lab.creation import Stream, send
+from lab.meshed import annotations_of, nameless, proxy_exit_code
+from lab.worlds import Shape
+from lightkube import Client
+from lightkube.resources.apps_v1 import Deployment
+from lightkube.resources.coordination_v1 import Lease
+from lightkube.resources.core_v1 import ConfigMap, Pod, Secret, Service, ServiceAccount
+
+from helm.release import Release
+
+# Measured on 2 cores: pods are gone 3 s after they are told to end.
+SOON = 100
+# A kubelet looks at a Secret every minute, and a bit later each time.
+RENEWED = 600
+
+
+def pods(client: Client, release: Release) -> list[Pod]:
+    """The release's pods that are not about to end."""
+    found = client.list(
+        Pod, namespace=release.namespace, labels={"app.kubernetes.io/name": release.name}
+    )
+    return [pod for pod in found if pod.metadata and not pod.metadata.deletionTimestamp]
+
+
+def test_two_pods_run_where_pod_security_is_restricted(client: Client, release: Release) -> None:
+    running = pods(client, release)
+
+    assert len(running) == 2
+    for pod in running:
+        assert pod.status
+        [status] = pod.status.containerStatuses or []
+        assert (status.ready, status.restartCount) == (True, 0)
+
+
+def test_a_tfjob_completes_beside_istios_sidecar(
+    client: Client, cluster: lab.Cluster, release: Release, steps: Steps
+) -> None:
+    manifest = scenes.EXAMPLES / "tfjob.yaml"
+    without = scenes.play(scenes.WITHOUT, manifest, client, cluster.kubeconfig, steps)
+    helped = scenes.play(scenes.WITH, manifest, client, cluster.kubeconfig, steps)
+
+    assert not without.succeeded
+    assert helped.succeeded
+
+
+def test_an_upgrade_rolls_the_pods_without_a_refused_or_unchanged_pod(
+    client: Client, cluster: lab.Cluster, release: Release, namespace: str
+) -> None:
+    """With `Fail`, a webhook that nobody answers refuses pods."""
+    deployed.await_selected(client, namespace)
+    kept = client.get(Secret, f"{release.name}-certificate", namespace=release.namespace).data
+    release.upgrade({"admission": "webhook", "failurePolicy": "Fail"})
+    before = {pod.metadata.uid for pod in pods(client, release) if pod.metadata}
+    with Stream(cluster, nameless(namespace, sidecar=None), rate=10, dry_run=True) as stream:
+        stream.await_more(10)
+        release.upgrade({"admission": "webhook", "failurePolicy": "Fail", "settings.quit-grace": 1})
+        stream.await_more(10)
+    after = {pod.metadata.uid for pod in pods(client, release) if pod.metadata}
+    made = [annotations_of(creation.pod) for creation in stream.creations]
+
+    assert not before & after
+    assert {each.get("istio-aux.io/started-with") for each in made} == {"hold"}
+    secret = client.get(Secret, f"{release.name}-certificate", namespace=release.namespace)
+    assert secret.data == kept
+    pod = worlds.complete(client, namespace, "after-the-upgrade")
+    assert worlds.shape(pod) == Shape("hold", native=False)
+    assert proxy_exit_code(pod) == 0
+
+
+def test_pods_are_changed_while_a_new_certificate_reaches_the_webhook(
+    client: Client, cluster: lab.Cluster, release: Release, namespace: str
+) -> None:
+    """The API server learns of it at once, and the pods when their kubelet looks again."""
+    deployed.await_selected(client, namespace)
+    values = {"admission": "webhook", "failurePolicy": "Fail"}
+    before = certificate(client, release)
+    with Stream(cluster, nameless(namespace, sidecar=None), rate=2, dry_run=True) as stream:
+        release.upgrade({**values, "certificates.renewAfterDays": 0})
+        new = certificate(client, release)
+        lab.until(
+            lambda: served(client, cluster, release) == {new},
+            timeout=RENEWED,
+            what=f"the certificate {new} to be served",
+        )
+        stream.await_more(2)
+    made = [annotations_of(creation.pod) for creation in stream.creations]
+
+    assert new != before
+    assert {each.get("istio-aux.io/started-with") for each in made} == {"hold"}
+
+
+def certificate(client: Client, release: Release) -> str:
+    """The SHA-256 of the certificate in the release's Secret."""
+    secret = client.get(Secret, f"{release.name}-certificate", namespace=release.namespace)
+    assert secret.data
+    text = base64.b64decode(secret.data["tls.crt"]).decode()
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(text)).hexdigest()
+
+
+def served(client: Client, cluster: lab.Cluster, release: Release) -> set[str]:
+    """The SHA-256 of the certificates that the pods serve, as they say."""
+    found: set[str] = set()
+    for pod in pods(client, release):
+        assert pod.metadata
+        path = f"/api/v1/namespaces/{release.namespace}/pods/{pod.metadata.name}:8080/proxy/status"
+        status, body = send(cluster, "GET", path, b"")
+        found.add(json.loads(body)["certificate"] if status == 200 else body.decode())
+    return found
+
+
+def test_the_workload_says_that_it_would_work_here(cluster: lab.Cluster, release: Release) -> None:
+    """What the notes of the chart tell to run."""
+    found = {each["check"]: each for each in checked(cluster, release)}
+
+    assert {
+        name: each["result"] for name, each in found.items() if each["result"] == "problem"
+    } == {}
+    for check in ("rights", "webhook order", "lease", "network"):
+        assert found[check]["result"] == "ok", found[check]
+
+
+def checked(cluster: lab.Cluster, release: Release) -> list[dict[str, Any]]:
+    """What `istio-aux check` finds in a pod of the release."""
+    argv = [str(tools.path("kubectl")), "--kubeconfig", str(cluster.kubeconfig)]
+    argv += ["--namespace", release.namespace, "exec", f"deployment/{release.name}", "--"]
+    argv += ["istio-aux", "check", "--config", "/etc/istio-aux/settings/config.yaml", "-o", "json"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.stdout, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_nothing_is_left_of_a_release_that_is_uninstalled(
+    client: Client, cluster: lab.Cluster, release: Release, home: Path
+) -> None:
+    """Another release, which lets the API server change pods and may act on more."""
+    other = Release(cluster, home, "other", "elsewhere")
+    other.install(
+        {
+            "settings.namespace-selector": "team=other",
+            "settings.start-mode": "hold",
+            "settings.race-policy": "restart",
+            "settings.restart-jobs": True,
+            "networkPolicy.enabled": True,
+        }
+    )
+    had = other.owned(client)
+
+    other.uninstall()
+
+    assert {name.partition(" ")[0] for name in had} == {
+        "MutatingAdmissionPolicy",
+        "MutatingAdmissionPolicyBinding",
+        "MutatingWebhookConfiguration",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "Role",
+        "RoleBinding",
+        "ServiceAccount",
+    }
+    assert other.owned(client) == set()
+    lab.until(lambda: not left(client, other), timeout=SOON, what=f"{left(client, other)} to go")
+    assert release.owned(client)
+
+
+def left(client: Client, release: Release) -> set[str]:
+    """What is in the release's namespace, but for what Kubernetes and Istio put into each."""
+    kinds = (ConfigMap, Deployment, Lease, Pod, Secret, Service, ServiceAccount)
+    found = {
+        f"{kind.__name__} {each.metadata.name}"
+        for kind in kinds
+        for each in client.list(kind, namespace=release.namespace)
+        if each.metadata
+    }
+    return found - {
+        "ConfigMap kube-root-ca.crt",
+        "ConfigMap istio-ca-root-cert",
+        "ServiceAccount default",
+    }
