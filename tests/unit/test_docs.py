@@ -110,6 +110,7 @@ def test_commands_that_need_no_cluster_work(
     monkeypatch.chdir(block.file.parent if block.file.parent.name == "examples" else ROOT)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "120")  # Reasons wrap where the terminal ends.
     for command in block.commands():
         program, *arguments = shlex.split(command, comments=True)
         assert program == "istio-aux"
