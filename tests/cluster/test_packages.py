@@ -8,6 +8,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from email.parser import HeaderParser
@@ -16,7 +17,7 @@ from pathlib import Path
 import lab
 import lightkube
 import pytest
-from lab import interpreters, oci, packages, rock, tools
+from lab import cache, interpreters, oci, packages, rock, tools
 from lab.fixtures import await_account
 from lab.kubelet import ScriptedKubelet
 from lab.rock import Recipe
@@ -142,3 +143,10 @@ def test_containers_start_as_the_recipe_says(image: Path):
     config = oci.config_of(image)
     assert config["User"] == Recipe.read(packages.WORKLOAD).facts["run-user"]
     assert config["Entrypoint"] == ["/usr/bin/pebble", "enter"]
+
+
+def test_nothing_in_the_image_names_the_checkout_or_the_machine(image: Path):
+    content = image.read_bytes()
+    assert b"istio_aux/cli/commands.py" in content
+    for place in (packages.ROOT, sys.prefix, cache.root(), tempfile.gettempdir() + "/istio-aux"):
+        assert str(place).encode() not in content

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator
@@ -70,6 +71,8 @@ def uv(*arguments: str) -> str:
         ChildProcessError: it failed; the message ends with what it said.
     """
     environment = {k: v for k, v in os.environ.items() if k not in {"VIRTUAL_ENV", "PYTHONPATH"}}
+    # Not one of a folder above, which may be somebody else's.
+    environment["UV_PYTHON"] = sys.executable
     command = [interpreters.uv(), *arguments, "--quiet"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -263,6 +264,11 @@ def _python(project: Path, lower: Tree, folder: Path) -> Tree:
         "--no-deps", "--only-binary", ":all:", "--python-version", version,
         "--python-platform", f"{machine}-manylinux_2_28", "--link-mode", "copy",
     )  # fmt: skip
+    # Scripts of others name the interpreter of this machine; nobody calls them.
+    shutil.rmtree(site / "bin", ignore_errors=True)
+    for record in site.glob("*.dist-info/RECORD"):
+        lines = record.read_text().splitlines(keepends=True)
+        record.write_text("".join(each for each in lines if not each.startswith(("bin/", "../"))))
     wheel = packages.wheel(folder, project)
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
