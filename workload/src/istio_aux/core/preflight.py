@@ -252,7 +252,8 @@ def pod_changes(seen: int, changes: Mapping[str, Sequence[str]]) -> Iterator[Che
     for what, names in changes.items():
         text = f"{len(names)} {what}: {_some(names)}"
         yield CheckResult("pods", Verdict.OK, text)
-    yield CheckResult("pods", Verdict.OK, f"{rest} of {seen} would not be changed")
+    what = f"{rest} of {seen} would not be changed" if seen else "there are none"
+    yield CheckResult("pods", Verdict.OK, what)
 
 
 def probe_pod(labels: Mapping[str, str], *, for_policy: bool) -> bytes:
