@@ -9,7 +9,7 @@ SIDE_BY_SIDE = .venv/bin/tox run-parallel --quiet --parallel 2 --parallel-no-spi
 # What the cluster tier needs of another Kubernetes.
 OLDEST = kube-apiserver kube-controller-manager kubelet-spdy
 
-.PHONY: demo picture test matrix lab lab-down docs format lint unit integration pack image chart clean
+.PHONY: demo picture test matrix lab lab-down bench docs format lint unit integration pack image chart clean
 demo: .venv/ready          ## watch a TFJob hang beside Istio's sidecar, then complete
 	@$(TOX) -e demo
 matrix: .venv/ready        ## the tests on every version of Kubernetes and Python that is looked after; hours (ROWS="1.32/cluster" for some)
@@ -23,6 +23,8 @@ lab: .venv/ready           ## leave a cluster running and print its kubeconfig
 	@$(TOX) -e lab -- up --level node
 lab-down: .venv/ready      ## end it, leaving nothing behind
 	@$(TOX) -e lab -- down
+bench: .venv/ready         ## how fast proxies quit and pods are admitted, beside yardsticks in Go
+	@$(TOX) -e bench
 docs: .venv/ready          ## build the site of the documents in build/site, without the network; a warning is an error
 	@$(TOX) -e docs && echo build/site/index.html
 format: .venv/ready        ## rewrite the code in the project's format
