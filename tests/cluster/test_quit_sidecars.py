@@ -104,8 +104,8 @@ def test_a_sidecar_that_fails_is_told_and_the_proxy_goes_all_the_same(scene: Sce
     scene.await_phase(pod, "Failed")
     assert scene.proxy_exit_code(pod) == 0
     lab.until(
-        lambda: "cloud-sql-proxy exited with 143" in str(scene.events(pod)),
-        timeout=30,
+        lambda: any("cloud-sql-proxy exited with 143" in note for note in scene.notes(pod)),
+        timeout=60,
         what="the Event",
     )
 

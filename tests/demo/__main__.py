@@ -22,9 +22,9 @@ import lab.juju
 import lab.network
 import lab.node
 import lab.pack
+import lab.release
 import lab.toolchain
 import lab.tools
-from helm.charts import HelmError
 from rich.console import Console
 from rich.text import Text
 
@@ -48,13 +48,13 @@ EXPECTED = (
     ChildProcessError,
     FileNotFoundError,
     TimeoutError,
-    HelmError,
     lab.debian.PackageError,
     lab.images.ImageError,
     lab.juju.DispatchError,
     lab.network.NetworkError,
     lab.node.UnavailableError,
     lab.pack.PackError,
+    lab.release.HelmError,
     lab.toolchain.ToolchainError,
     lab.tools.BuildError,
 )

@@ -16,9 +16,9 @@ import lab.istio
 import lab.juju
 import lab.pack
 import lab.trainer
-from helm.release import Release
 from lab import rock, worlds
 from lab.meshed import proxy_exit_code
+from lab.release import Release
 from lab.worlds import Shape
 from lightkube import codecs
 from lightkube.resources.core_v1 import Pod

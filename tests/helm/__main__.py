@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from lab import tools
+from lab.release import CHART, HelmError, run
 
 from helm import charts, generate
 
@@ -28,19 +29,19 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="istio-aux-helm-") as folder:
         home = Path(folder)
         try:
-            charts.run("lint", "--strict", str(generate.CHART), home=home)
-            packed = charts.run("package", str(generate.CHART), f"--destination={DIST}", home=home)
+            run("lint", "--strict", str(CHART), home=home)
+            packed = run("package", str(CHART), f"--destination={DIST}", home=home)
             MANIFESTS.write_text(
-                charts.run(
+                run(
                     "template",
                     charts.APP,
-                    str(generate.CHART),
+                    str(CHART),
                     f"--namespace={charts.APP}",
                     "--set=certificates.from=cert-manager",
                     home=home,
                 )
             )
-        except (charts.HelmError, tools.BuildError) as error:
+        except (HelmError, tools.BuildError) as error:
             print(error, file=sys.stderr)
             return 1
     print(Path(packed.strip().rpartition(" ")[2]).relative_to(generate.ROOT))

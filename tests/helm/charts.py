@@ -1,58 +1,28 @@
-"""Runs `helm` on the chart, and says which objects the charm would make with the same options."""
+"""Renders the chart, and says which objects the charm would make with the same options."""
 
 from __future__ import annotations
 
 import base64
 import dataclasses
-import json
-import os
-import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import yaml
-from lab import tools
+from lab.release import CHART, given, run
 from lightkube import codecs
 
 import certificates
 import config
 import manifests
 from certificates import Leaf
-from helm.generate import CHART, ROOT
+from helm.generate import ROOT
 from inputs import Inputs
 from issuers import Issuers
 
 APP, MODEL = "istio-aux", "mesh-jobs"
 Document = dict[str, Any]
-
-
-class HelmError(Exception):
-    """Helm failed; the message is what it said."""
-
-
-def run(*arguments: str, home: Path, kubeconfig: Path | None = None) -> str:
-    """Run `helm` with folders of its own, and return what it says.
-
-    Raises:
-        HelmError: it fails.
-    """
-    folders = {f"HELM_{kind}_HOME": str(home / kind) for kind in ("CACHE", "CONFIG", "DATA")}
-    # Without a cluster it must find none.
-    folders["KUBECONFIG"] = str(kubeconfig or home / "none")
-    argv = [str(tools.path("helm")), *arguments]
-    done = subprocess.run(
-        argv, env={**os.environ, **folders}, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise HelmError(done.stderr.strip())
-    return done.stdout
-
-
-def given(values: Mapping[str, Any]) -> list[str]:
-    """Values as arguments of `helm`."""
-    return [f"--set-json={key}={json.dumps(value)}" for key, value in values.items()]
 
 
 def render(home: Path, values: Mapping[str, Any] | None = None, *more: str) -> list[Document]:

@@ -15,9 +15,8 @@ from demo.steps import Steps
 from lab import node, rock
 from lab.deployed import client
 from lab.fixtures import namespace, pytest_runtest_makereport, running
+from lab.release import Release
 from rich.console import Console
-
-from helm.release import Release
 
 __all__ = ["client", "namespace", "pytest_runtest_makereport"]
 

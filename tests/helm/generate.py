@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import yaml
 from istio_aux import settings
+from lab.release import CHART
 
 import cluster
 import config
@@ -25,7 +26,6 @@ from config import Applications
 from helm.gotemplate import translate
 
 ROOT: Final = Path(__file__).parents[2]
-CHART: Final = ROOT / "chart"
 # The charm's templates that the chart has, and when an object of each is made.
 TEMPLATES: Final = {
     "access": "",

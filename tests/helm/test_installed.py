@@ -16,13 +16,14 @@ from demo.steps import Steps
 from lab import deployed, tools, worlds
 from lab.creation import Stream, send
 from lab.meshed import annotations_of, nameless, proxy_exit_code
+from lab.release import Release
 from lab.worlds import Shape
 from lightkube import Client
 from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import ConfigMap, Pod, Secret, Service, ServiceAccount
 
-from helm.release import Release
+import cluster as charm
 
 # Measured on 2 cores: pods are gone 3 s after they are told to end.
 SOON = 100
@@ -36,6 +37,18 @@ def pods(client: Client, release: Release) -> list[Pod]:
         Pod, namespace=release.namespace, labels={"app.kubernetes.io/name": release.name}
     )
     return [pod for pod in found if pod.metadata and not pod.metadata.deletionTimestamp]
+
+
+def owned(client: Client, release: Release) -> set[str]:
+    """Kind and name of what a release has of the kinds that the charm deletes at its end."""
+    labels = {"istio-aux.io/application": release.name, "istio-aux.io/model": release.namespace}
+    found: set[str] = set()
+    for kind in charm.OWNED:
+        listed = charm.owned(client, kind, labels, release.namespace)
+        assert not isinstance(listed, charm.Problem), listed
+        names = [each.metadata.name for each in listed or () if each.metadata]
+        found |= {f"{kind.__name__} {name}" for name in names}
+    return found
 
 
 def test_two_pods_run_where_pod_security_is_restricted(client: Client, release: Release) -> None:
@@ -159,7 +172,7 @@ def test_nothing_is_left_of_a_release_that_is_uninstalled(
             "networkPolicy.enabled": True,
         }
     )
-    had = other.owned(client)
+    had = owned(client, other)
 
     other.uninstall()
 
@@ -175,9 +188,9 @@ def test_nothing_is_left_of_a_release_that_is_uninstalled(
         "RoleBinding",
         "ServiceAccount",
     }
-    assert other.owned(client) == set()
+    assert owned(client, other) == set()
     lab.until(lambda: not left(client, other), timeout=SOON, what=f"{left(client, other)} to go")
-    assert release.owned(client)
+    assert owned(client, release)
 
 
 def left(client: Client, release: Release) -> set[str]:

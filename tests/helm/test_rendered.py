@@ -12,6 +12,7 @@ import yaml
 from cryptography import x509
 from cryptography.x509 import verification
 from istio_aux import settings
+from lab.release import HelmError
 from lab.selector_cases import INVALID, VALID
 from lightkube import codecs
 
@@ -156,7 +157,7 @@ def test_a_kubernetes_without_admission_policies_gets_no_right_that_one_would_na
     ],
 )
 def test_a_bad_value_is_named(home: Path, values: dict[str, Any], told: str) -> None:
-    with pytest.raises(charts.HelmError) as refusal:
+    with pytest.raises(HelmError) as refusal:
         render(home, values)
 
     assert told in str(refusal.value)
@@ -178,7 +179,7 @@ def test_a_selector_is_read_as_the_charm_reads_it(home: Path, text: str) -> None
 
 @pytest.mark.parametrize("text", INVALID)
 def test_what_is_no_selector_is_refused(home: Path, text: str) -> None:
-    with pytest.raises(charts.HelmError) as refusal:
+    with pytest.raises(HelmError) as refusal:
         render(home, {"settings.inject-selector": text})
 
     assert "settings.inject-selector: " in str(refusal.value)

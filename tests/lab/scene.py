@@ -69,6 +69,12 @@ class Scene:
             if event.involvedObject.uid == pod.metadata.uid
         }
 
+    def notes(self, pod: Pod) -> list[str]:
+        """The notes of all Events on the pod; `events` has one of each reason."""
+        assert pod.metadata is not None
+        found = self.client.list(Event, namespace=self.namespace)
+        return [e.message or "" for e in found if e.involvedObject.uid == pod.metadata.uid]
+
     def await_event(self, pod: Pod, reason: str, timeout: float = PATIENCE) -> str:
         """Return the note of the pod's Event of that reason, once there. Raises TimeoutError."""
         return until(

@@ -2,23 +2,52 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-import lab
-from lab import rock
-from lightkube import Client
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
 
-import cluster as charm
-from helm import charts
+import lab
+from lab import rock, tools
+
+CHART: Final = Path(__file__).parents[2] / "chart"
 
 # Measured on 2 cores: two pods are ready 10 s after the install.
 READY = "300s"
 # What the kubelet refuses, `restricted` refuses first.
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
+
+
+class HelmError(Exception):
+    """Helm failed; the message is what it said."""
+
+
+def run(*arguments: str, home: Path, kubeconfig: Path | None = None) -> str:
+    """Run `helm` with folders of its own, and return what it says.
+
+    Raises:
+        HelmError: it fails.
+    """
+    folders = {f"HELM_{kind}_HOME": str(home / kind) for kind in ("CACHE", "CONFIG", "DATA")}
+    # Without a cluster it must find none.
+    folders["KUBECONFIG"] = str(kubeconfig or home / "none")
+    argv = [str(tools.path("helm")), *arguments]
+    done = subprocess.run(
+        argv, env={**os.environ, **folders}, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise HelmError(done.stderr.strip())
+    return done.stdout
+
+
+def given(values: Mapping[str, Any]) -> list[str]:
+    """Values as arguments of `helm`."""
+    return [f"--set-json={key}={json.dumps(value)}" for key, value in values.items()]
 
 
 class Release:
@@ -47,27 +76,13 @@ class Release:
         """What Helm says of it."""
         return self._run("list")
 
-    def owned(self, client: Client) -> set[str]:
-        """Kind and name of what it has of the kinds that the charm deletes at its end."""
-        labels = {
-            "istio-aux.io/application": self.name,
-            "istio-aux.io/model": self.namespace,
-        }
-        found: set[str] = set()
-        for kind in charm.OWNED:
-            listed = charm.owned(client, kind, labels, self.namespace)
-            assert not isinstance(listed, charm.Problem), listed
-            names = [each.metadata.name for each in listed or () if each.metadata]
-            found |= {f"{kind.__name__} {name}" for name in names}
-        return found
-
     def _helm(self, verb: str, values: Mapping[str, Any]) -> str:
         image = {"image.repository": rock.NAME, **values}
         waits = ("--wait", f"--timeout={READY}")
-        return self._run(verb, self.name, str(charts.CHART), *waits, *charts.given(image))
+        return self._run(verb, self.name, str(CHART), *waits, *given(image))
 
     def _run(self, *arguments: str) -> str:
         kubeconfig = self._cluster.kubeconfig
-        return charts.run(
+        return run(
             *arguments, f"--namespace={self.namespace}", home=self._home, kubeconfig=kubeconfig
         )
