@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import shutil
 import subprocess
@@ -87,6 +88,10 @@ def test_kubectl_finds_its_plugin_where_the_wheel_is_installed(
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[1].split()[:3] == [stuck, "stuck", "stuck"]
+    elsewhere = run(
+        cluster, kubectl, "istio-aux", "audit", "--context", "x", path=str(venv / "bin")
+    )
+    assert 'context: "x": expected one of: ' in elsewhere.stderr
     listed = run(cluster, kubectl, "plugin", "list", path=str(venv / "bin")).stdout
     assert str(venv / "bin/kubectl-istio_aux") in listed
 
@@ -116,7 +121,10 @@ def test_the_wheel_holds_licence_readme_links_and_classifiers(wheel: Path):
     assert metadata["Version"] == packages.version()
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Description-Content-Type"] == "text/markdown"
-    assert str(metadata.get_payload()).lstrip().startswith("# istio-aux")
+    readme = str(metadata.get_payload())
+    assert readme.lstrip().startswith("# istio-aux")
+    links = re.findall(r"\]\(([^)]+)\)", readme)
+    assert [link for link in links if not link.startswith(("#", "https://"))] == []
     assert metadata.get_all("Project-URL")
     assert "Typing :: Typed" in metadata.get_all("Classifier", [])
 

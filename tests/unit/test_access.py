@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import ssl
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,41 @@ def test_a_pod_uses_its_service_account(tmp_path: Path) -> None:
 def test_the_variable_kubeconfig_is_looked_at_when_no_file_is_given(tmp_path: Path) -> None:
     path = kubeconfig(tmp_path, context={"namespace": "mine"})
     assert access.find(None, {"KUBECONFIG": str(path)}).namespace == "mine"
+
+
+def two_contexts(folder: Path) -> Path:
+    """A kubeconfig with a second context, which is not the current one."""
+    contexts = [
+        {"name": name, "context": {"cluster": "c", "user": "u", "namespace": name}}
+        for name in ("here", "there")
+    ]
+    return kubeconfig(folder, contexts=contexts)
+
+
+@pytest.mark.parametrize("by", ["file", "variable"])
+def test_a_context_that_is_given_wins_over_the_current_one(tmp_path: Path, by: str) -> None:
+    path = two_contexts(tmp_path)
+    given = (path, {}) if by == "file" else (None, {"KUBECONFIG": str(path)})
+    assert access.find(*given).namespace == "here"
+    assert access.find(*given, context="there").namespace == "there"
+
+
+@pytest.mark.parametrize("name", ["nowhere", ""])
+def test_a_context_that_is_not_there_is_named_with_those_that_are(
+    tmp_path: Path, name: str
+) -> None:
+    expected = f'context: "{name}": expected one of: here, there'
+    with pytest.raises(AccessError, match=re.escape(expected)):
+        access.find(two_contexts(tmp_path), context=name)
+
+
+def test_a_context_without_a_kubeconfig_is_not_the_pods_own_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    inside = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+    with pytest.raises(AccessError, match=r"\.kube/config: No such file"):
+        access.find(None, inside, context="there")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iter
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from istio_aux.cli import cluster, render
@@ -119,7 +118,7 @@ class Surroundings:
         return self.mesh.known and checked
 
 
-def check(kubeconfig: Path | None, settings: Settings, output: str) -> int:
+def check(credentials: cluster.Credentials, settings: Settings, output: str) -> int:
     """Print what was found; return the exit status, which is 0 if istio-aux works."""
 
     async def work(access: Access) -> int:
@@ -129,7 +128,7 @@ def check(kubeconfig: Path | None, settings: Settings, output: str) -> int:
         render.show(sys.stdout, found, output)
         return 0 if preflight.works(found) else FOUND_A_PROBLEM
 
-    return cluster.run(kubeconfig or settings.kubeconfig, work)
+    return cluster.run(credentials, work)
 
 
 def quiet() -> None:

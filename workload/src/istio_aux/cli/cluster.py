@@ -42,6 +42,13 @@ _pod = Reader(Pod, "pod")
 _namespace = Reader(Namespace, "namespace")
 
 
+class Credentials(msgspec.Struct, frozen=True):
+    """A kubeconfig and one of its contexts; by default those that kubectl takes."""
+
+    kubeconfig: Path | None = None
+    context: str | None = None
+
+
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
     """The pods to audit: of one namespace, of the namespaces that a selector matches, or all."""
 
@@ -59,7 +66,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explain(
-    kubeconfig: Path | None,
+    credentials: Credentials,
     namespace: str | None,
     names: Iterable[tuple[str | None, str]],
     show: Callable[[Pod, datetime, tuple[str, ...]], None],
@@ -88,11 +95,11 @@ def explain(
                 show(pod, datetime.now(UTC), peers)
         return status
 
-    return run(kubeconfig, work)
+    return run(credentials, work)
 
 
 def audit(
-    kubeconfig: Path | None, scope: Scope, policy: Policy, output: str, *, holders: bool = False
+    credentials: Credentials, scope: Scope, policy: Policy, output: str, *, holders: bool = False
 ) -> int:
     """Print the pods that wait for their proxy, lost it or lack it; return the exit status.
 
@@ -109,7 +116,7 @@ def audit(
         _complain(f"pods that may lack their sidecar: {found.unknown}: {'; '.join(found.gaps)}")
         return NO_ANSWER
 
-    return run(kubeconfig, work)
+    return run(credentials, work)
 
 
 async def look(
@@ -230,11 +237,11 @@ async def _labels(client: Client, params: Mapping[str, str]) -> dict[str, Mappin
     return {item.metadata.name: item.labels async for page in pages for item in page.items}
 
 
-def run(kubeconfig: Path | None, work: Callable[[Access], Coroutine[None, None, int]]) -> int:
+def run(credentials: Credentials, work: Callable[[Access], Coroutine[None, None, int]]) -> int:
     """Do ``work`` with the credentials; return its exit status, or that of a failure."""
     server = ""
     try:
-        access = accesses.find(kubeconfig)
+        access = accesses.find(credentials.kubeconfig, context=credentials.context)
         server = access.server
         return asyncio.run(work(access))
     except AccessError as error:

@@ -26,7 +26,6 @@ AddParser = Callable[..., argparse.ArgumentParser]
 _INTERRUPTED = 130  # Exit status after Ctrl-C, as shells have it: 128 + SIGINT.
 
 _COLOUR = "Colour is for terminals; NO_COLOR turns it off, FORCE_COLOR on."
-_CREDENTIALS = "default: $KUBECONFIG, else ~/.kube/config, else the pod's own"
 _CALL = re.compile(r"(?m)(?<=^  )istio-aux\b|(?<=\| )istio-aux\b")  # In examples.
 _POD = re.compile(rf"(?:({settings.LABEL})/)?({settings.SUBDOMAIN})")
 
@@ -73,7 +72,8 @@ def _explain(args: argparse.Namespace) -> int:
     if args.pods:
         from istio_aux.cli import cluster  # noqa: PLC0415 - files need no client
 
-        found = cluster.explain(args.kubeconfig, args.namespace, args.pods, show)
+        credentials = cluster.Credentials(args.kubeconfig, args.context)
+        found = cluster.explain(credentials, args.namespace, args.pods, show)
         status = max(status, found)
     return status
 
@@ -103,22 +103,25 @@ def _audit(args: argparse.Namespace) -> int:
         ignore_containers=args.ignore_containers, grace=args.quit_grace, via=args.quit_via,
         sidecars=args.quit_sidecars,
     )  # fmt: skip
-    return cluster.audit(args.kubeconfig, scope, policy, args.output, holders=args.holders)
+    credentials = cluster.Credentials(args.kubeconfig, args.context)
+    return cluster.audit(credentials, scope, policy, args.output, holders=args.holders)
 
 
 def _check(args: argparse.Namespace) -> int:
-    from istio_aux.cli import check  # noqa: PLC0415 - explain and mutate need no client
+    from istio_aux.cli import check, cluster  # noqa: PLC0415 - explain and mutate need no client
 
-    return check.check(args.kubeconfig, args.config, args.output)
+    credentials = cluster.Credentials(args.kubeconfig or args.config.kubeconfig, args.context)
+    return check.check(credentials, args.config, args.output)
 
 
 def _restart(args: argparse.Namespace) -> int:
-    from istio_aux.cli import restart  # noqa: PLC0415 - explain and mutate need no client
+    from istio_aux.cli import cluster, restart  # noqa: PLC0415 - explain and mutate need no client
 
+    credentials = cluster.Credentials(args.kubeconfig or args.config.kubeconfig, args.context)
     order = restart.Order(
         namespace=args.namespace, limit=args.limit, patience=args.timeout, dry_run=args.dry_run
     )
-    return restart.restart_unmeshed(args.kubeconfig, args.config, order, args.output)
+    return restart.restart_unmeshed(credentials, args.config, order, args.output)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -173,7 +176,7 @@ def _add_explain(add: AddParser) -> None:
     output = "default: text in a terminal, json in a pipe or a file"
     explain.add_argument("-o", "--output", choices=["text", "json"], help=output)
     _add_namespace(explain, "of pods that are named without one; default: the kubeconfig's")
-    _add_kubeconfig(explain, _CREDENTIALS)
+    _add_credentials(explain)
     _add_option(explain, "pod-selector", "SELECTOR")
     _add_applications(explain)
     _add_option(explain, "ignore-containers", "NAME,NAME")
@@ -229,7 +232,7 @@ def _add_serve(add: AddParser) -> None:
         _serve,
     )
     serve.add_argument("--config", type=Path, required=True, metavar="FILE", help="settings, YAML")
-    _add_kubeconfig(serve, f"overrides the settings; {_CREDENTIALS}")
+    _add_kubeconfig(serve, "overrides the settings; ")
 
 
 def _add_audit(add: AddParser) -> None:
@@ -263,7 +266,7 @@ def _add_audit(add: AddParser) -> None:
         shown, and the exit status is 1.""",
         _audit,
     )
-    _add_kubeconfig(audit, _CREDENTIALS)
+    _add_credentials(audit)
     _add_namespace(audit, "only this namespace; default: all")
     output = "json is one object a line (default: table)"
     audit.add_argument("-o", "--output", choices=["table", "json"], default="table", help=output)
@@ -306,7 +309,7 @@ def _add_check(add: AddParser) -> None:
         _check,
     )
     _add_config(check)
-    _add_kubeconfig(check, f"overrides the settings; {_CREDENTIALS}")
+    _add_credentials(check, "overrides the settings; ")
     output = "json is one object a line (default: text)"
     check.add_argument("-o", "--output", choices=["text", "json"], default="text", help=output)
 
@@ -344,7 +347,7 @@ def _add_restart(add: AddParser) -> None:
     )  # fmt: skip
     _add_namespace(restart, "only this namespace; default: all")
     _add_config(restart)
-    _add_kubeconfig(restart, f"overrides the settings; {_CREDENTIALS}")
+    _add_credentials(restart, "overrides the settings; ")
     output = "json is one object a line (default: table)"
     restart.add_argument("-o", "--output", choices=["table", "json"], default="table", help=output)
 
@@ -394,8 +397,15 @@ def _add_config(command: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def _add_kubeconfig(command: argparse.ArgumentParser, otherwise: str) -> None:
-    command.add_argument("--kubeconfig", type=Path, metavar="FILE", help=otherwise)
+def _add_credentials(command: argparse.ArgumentParser, meaning: str = "") -> None:
+    _add_kubeconfig(command, meaning)
+    context = "the context of the kubeconfig; default: its current one"
+    command.add_argument("--context", metavar="NAME", help=context)
+
+
+def _add_kubeconfig(command: argparse.ArgumentParser, meaning: str) -> None:
+    otherwise = "default: $KUBECONFIG, else ~/.kube/config, else the pod's own"
+    command.add_argument("--kubeconfig", type=Path, metavar="FILE", help=f"{meaning}{otherwise}")
 
 
 def _add_namespace(command: argparse.ArgumentParser, what: str) -> None:

@@ -13,7 +13,6 @@ import socket
 import sys
 from collections.abc import Coroutine, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -52,7 +51,9 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool = True
 
 
-def restart_unmeshed(kubeconfig: Path | None, settings: Settings, order: Order, output: str) -> int:
+def restart_unmeshed(
+    credentials: cluster.Credentials, settings: Settings, order: Order, output: str
+) -> int:
     """Restart pods, or show which would be; return the exit status."""
 
     async def work(access: Access) -> int:
@@ -60,7 +61,7 @@ def restart_unmeshed(kubeconfig: Path | None, settings: Settings, order: Order, 
         async with Client(access) as client:
             return await _Run(client, settings, order).run(output)
 
-    return cluster.run(kubeconfig or settings.kubeconfig, work)
+    return cluster.run(credentials, work)
 
 
 class _Run:

@@ -133,19 +133,25 @@ class _Entry(NamedTuple):
         return b""
 
 
-def find(kubeconfig: Path | None, environ: Mapping[str, str] = os.environ) -> Access:
+def find(
+    kubeconfig: Path | None, environ: Mapping[str, str] = os.environ, *, context: str | None = None
+) -> Access:
     """Choose as kubectl does: the file given, ``KUBECONFIG``, ``~/.kube/config``, in-cluster.
+
+    ``context`` is the name of a context of the kubeconfig (default: its current one).
 
     All functions raise `AccessError`, with one line that names the file, the field and the problem.
     """
     if kubeconfig is not None:
-        return load(kubeconfig)
+        return load(kubeconfig, context=context)
     if named := [Path(part) for part in environ.get("KUBECONFIG", "").split(os.pathsep) if part]:
         if not any(path.exists() for path in named):
             raise AccessError(f"KUBECONFIG: no such file: {', '.join(map(str, named))}")
-        return load(*named)
+        return load(*named, context=context)
     usual = Path.home() / ".kube" / "config"
-    return load(usual) if usual.exists() else in_cluster(environ)
+    if context is not None or usual.exists():
+        return load(usual, context=context)
+    return in_cluster(environ)
 
 
 def in_cluster(environ: Mapping[str, str], mount: Path = SERVICE_ACCOUNT) -> Access:
@@ -171,13 +177,13 @@ def in_cluster(environ: Mapping[str, str], mount: Path = SERVICE_ACCOUNT) -> Acc
     return _Source(make).first
 
 
-def load(*paths: Path) -> Access:
-    """Read the current context of a kubeconfig, or of several merged into one.
+def load(*paths: Path, context: str | None = None) -> Access:
+    """Read a context of a kubeconfig, or of several merged into one; the current one by default.
 
     As in kubectl, the first file that sets something wins, and of several files some may be
     missing (client-go clientcmd loader.go).
     """
-    return _Source(lambda: _load(paths)).first
+    return _Source(lambda: _load(paths, context)).first
 
 
 _Made = tuple[Access, Sequence[Path]]
@@ -228,14 +234,15 @@ def _stamps(files: Iterable[Path]) -> list[tuple[int, int, int] | None]:
     return found
 
 
-def _load(paths: Sequence[Path]) -> _Made:
+def _load(paths: Sequence[Path], chosen: str | None) -> _Made:
     named = ", ".join(map(str, paths))
     files = [(path, _file(path)) for path in paths if len(paths) == 1 or path.exists()]
-    name = next((file.current_context for _, file in files if file.current_context), "")
+    current = next((file.current_context for _, file in files if file.current_context), "")
+    name, said = (current, "current-context") if chosen is None else (chosen, "context")
     contexts = _entries((path, file.contexts, "context") for path, file in files)
     if name not in contexts:
         known = ", ".join(contexts) or "none"
-        raise AccessError(f'{named}: current-context: "{name}": expected one of: {known}')
+        raise AccessError(f'{named}: {said}: "{name}": expected one of: {known}')
     context = supported(contexts[name].value, _Context, contexts[name].where)
     clusters = _entries((path, file.clusters, "cluster") for path, file in files)
     users = _entries((path, file.users, "user") for path, file in files)
