@@ -105,7 +105,7 @@ CASES = [
              readinessProbe={"tcpSocket": {"port": 8200}})], **MADE),
     Case(name="a pod that runs on", spec={"restartPolicy": "Always"}),
     Case(name="a pod that runs on, by annotation", annotations=WANTED,
-         spec={"restartPolicy": "Always"}, warns="vault-agent: the pod runs on"),
+         spec={"restartPolicy": "Always"}, warns="vault-agent: restartPolicy Always"),
     Case(name="a container is left that is resized in its own way",
          containers=[container("main"), container("cloud-sql-proxy"), container(
              "vault-agent",

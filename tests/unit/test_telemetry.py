@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, cast
 
 import pytest
 from istio_aux import telemetry
+from istio_aux.core import review
 from unit.logged import logging_to
 
 
@@ -113,6 +114,12 @@ def test_what_is_below_the_level_is_not_logged(log: io.BytesIO) -> None:
 )
 def test_a_metric_is_there_before_anything_happened(name: str) -> None:
     """An alert on its rise would miss the first time otherwise."""
+    assert f"\n{name} 0.0\n" in telemetry.Telemetry().render().decode()
+
+
+@pytest.mark.parametrize("outcome", review.Outcome)
+def test_each_answer_to_a_review_is_a_series_before_it_is_given(outcome: review.Outcome) -> None:
+    name = f'istio_aux_admission_reviews_total{{outcome="{outcome}"}}'
     assert f"\n{name} 0.0\n" in telemetry.Telemetry().render().decode()
 
 

@@ -69,7 +69,7 @@ class Story:
 
     def see(self, *pods: Replica, after: float = 1.0) -> Step | None:
         """Some time later the controller has these pods; returns what is next."""
-        self.now = Moment(self.now.steady + after, self.now.wall + after)
+        self.now = Moment(self.now.monotonic + after, self.now.wall + after)
         self.pods = pods
         self.rollout = observed(self.rollout, pods, self.now, LIMITS)
         return self.next

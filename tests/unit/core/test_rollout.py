@@ -153,7 +153,7 @@ def test_a_refused_eviction_is_tried_again_ever_later() -> None:
         assert isinstance(held, Defer)
         assert held.until is not None
         assert "429: it would violate the pod's disruption budget" in held.reason
-        waits.append(held.until - story.now.steady)
+        waits.append(held.until - story.now.monotonic)
         assert isinstance(story.see(bare("a"), after=waits[-1] - 0.1), Defer)
         story.see(bare("a"), after=0.1)
     assert waits == [10, 20, 40, 80, 160, 300, 300]
@@ -178,7 +178,7 @@ def test_a_success_forgets_the_refusals() -> None:
     story.see(bare("b"), meshed("c"))
     assert story.evict() == "b"
     story.refuse("429")
-    assert story.rollout.retry_at == story.now.steady + 10
+    assert story.rollout.retry_at == story.now.monotonic + 10
 
 
 def test_an_eviction_without_an_answer_is_awaited_if_it_happened() -> None:
@@ -273,7 +273,7 @@ def waiting(*, served: float | None = None) -> State:
 def restarting(ago: float) -> State:
     """A controller with a restart under way."""
     (pod, *rest), rollout = waiting()
-    since = Moment(NOW.steady - ago, NOW.wall - ago)
+    since = Moment(NOW.monotonic - ago, NOW.wall - ago)
     return tuple(rest), started(rollout, (pod, *rest), pod, since)
 
 
@@ -314,7 +314,7 @@ def test_those_that_were_given_up_do_not_count() -> None:
 def test_those_that_waited_longest_come_first() -> None:
     """One with a thousand pods keeps nobody waiting; 0 is a time like any other."""
     states = {
-        "a": waiting(served=NOW.steady - 1),
+        "a": waiting(served=NOW.monotonic - 1),
         "b": waiting(served=0.0),
         "c": waiting(served=-1.0),
         "d": waiting(),
@@ -327,4 +327,7 @@ def test_who_was_served_goes_behind_the_others_even_after_a_success() -> None:
     story.evict()
     story.see(bare("b"), meshed("c"))
     mine = (story.pods, story.rollout)
-    assert chosen({"mine": mine, "x": waiting(served=NOW.steady - 1), "y": waiting()}) == {"x", "y"}
+    assert chosen({"mine": mine, "x": waiting(served=NOW.monotonic - 1), "y": waiting()}) == {
+        "x",
+        "y",
+    }

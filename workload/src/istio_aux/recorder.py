@@ -80,7 +80,7 @@ class QuitRecorder(Recorder):
         level = logging.ERROR if task.failures == STUCK_AFTER else logging.WARNING
         self._log_pod(
             level, "attempt-failed", state.key,
-            errand=task.due, attempts=task.attempts, reason=task.failure,
+            task=task.due, attempts=task.attempts, reason=task.failure,
         )  # fmt: skip
         # The 1st, 2nd, 4th, 8th ... failure: a pod that is stuck for days must not fill etcd.
         if task.due == "quit" and task.failures.bit_count() == 1:

@@ -19,6 +19,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from istio_aux.core.injectors import State
 from istio_aux.core.quit import Rung
+from istio_aux.core.review import Outcome
 from istio_aux.traces import Traces
 
 # Exit 0, another exit code, the pod was gone first, or no quit was needed any more.
@@ -37,11 +38,8 @@ PROBE_OUTCOMES = ("injected", "refused", "unreachable")
 
 TOKEN_RENEWALS = ("renewed", "failed")
 
-# The first five are answered with 200, "malformed" with 200 or 400, all others with an error.
-REVIEW_OUTCOMES = (
-    "native", "hold", "moved", "labelled", "unchanged", "malformed", "too-large", "timeout",
-    "not-allowed", "busy",
-)  # fmt: skip
+# Reviews are answered with 200, "malformed" ones with 200 or 400, the last four with an error.
+REVIEW_OUTCOMES = (*Outcome, "too-large", "timeout", "not-allowed", "busy")
 
 # The first two are normal.
 WATCH_REASONS = (
@@ -73,7 +71,7 @@ class Telemetry:
         GCCollector(registry=registry)
 
         def counter(name: str, meaning: str, **labels: Iterable[str]) -> Counter:
-            """Each series exists from the start, at zero: rate() and alerts see it rise."""
+            """Make a counter whose series exist from the start, at zero: alerts see them rise."""
             made = Counter(f"istio_aux_{name}", meaning, [*labels], registry=registry)
             for values in product(*labels.values()) if labels else ():
                 made.labels(*values)

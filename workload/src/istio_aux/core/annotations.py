@@ -1,7 +1,7 @@
 """The annotations by which the author of a pod overrides how its proxy ends.
 
-Nothing here raises. A value that cannot be understood becomes a `Problem`, and the proxy of that
-pod is left alone.
+Nothing here raises. A value that cannot be used becomes a `Problem`, and the proxy of that pod is
+left alone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SHOWN = 60  # Characters of a bad value; an annotation may have 256 KiB.
 
 
 class Problem(Struct, frozen=True):
-    """An annotation, by its key, that cannot be understood, and why, in one line."""
+    """An annotation, by its key, whose value cannot be used, and why, in one line."""
 
     annotation: str
     why: str
@@ -39,7 +39,7 @@ class Overrides(Struct, frozen=True):
     ignored: frozenset[str] = frozenset()  # Containers that do not keep the proxy running.
     after: frozenset[str] = frozenset()  # The only containers that do; empty: all.
     grace: float | None = None  # Seconds from the end of the payload to the quit.
-    problems: tuple[Problem, ...] = ()  # Annotations that cannot be understood.
+    problems: tuple[Problem, ...] = ()
 
 
 def read_overrides(pod: Pod) -> Overrides:

@@ -7,7 +7,6 @@ model, or ``namespace/**`` for all pods of a namespace that Istio injects; ``#``
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 
 import msgspec
@@ -15,15 +14,12 @@ import msgspec
 from istio_aux.core.injection import IGNORED
 from istio_aux.core.pod import Metadata, Pod
 from istio_aux.core.policy import Application
-from istio_aux.core.selectors import Selector
+from istio_aux.core.selectors import DNS_LABEL, Selector
 from istio_aux.core.start import plan_label, with_label
 
 LABEL = "app.kubernetes.io/name"  # Label that Juju gives all pods of an application.
 EVERY = "*"  # Stands for all applications of a model.
 ALL_PODS = "**"  # Stands for all pods of a namespace.
-
-# apimachinery pkg/util/validation: IsDNS1123Label. A model is a namespace.
-_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 
 
 class Applications(msgspec.Struct, frozen=True):
@@ -49,11 +45,11 @@ class Applications(msgspec.Struct, frozen=True):
         return asked and namespace not in IGNORED
 
     def has(self, pod: Pod) -> bool:
-        """Whether the pod is one that is covered."""
+        """Whether the pod has its sidecar because of the file; see `covers`."""
         return self.covers(pod.metadata.namespace, pod.labels.get(LABEL, ""))
 
     def places(self) -> frozenset[str]:
-        """The namespaces of all pods that are covered."""
+        """The namespaces that the file names, of all pods that it may cover."""
         return self.models | self.namespaces | {each.namespace for each in self.named}
 
     def judged(self, pod: Pod, inject: Selector | None = None) -> Pod:
@@ -107,7 +103,7 @@ def parse(text: str) -> tuple[Applications, tuple[str, ...]]:
         if not entry:
             continue
         wild = name in {EVERY, ALL_PODS}
-        if not (slash and _NAME.fullmatch(model) and (wild or _NAME.fullmatch(name))):
+        if not (slash and DNS_LABEL.fullmatch(model) and (wild or DNS_LABEL.fullmatch(name))):
             expected = (
                 f"expected model/app, model/{EVERY} for all its applications,"
                 f" or namespace/{ALL_PODS} for all pods"

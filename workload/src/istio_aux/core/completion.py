@@ -114,19 +114,17 @@ def restarting_all(pod: Pod) -> str | None:
         if condition.type == "AllContainersRestarting" and condition.status == "True":
             return "all containers are being restarted"
     for status in pod.statuses():
-        terminated = status.state.terminated if status.state else None
-        if terminated is not None and terminated.reason == RESTARTING_ALL:
+        if status.terminated is not None and status.terminated.reason == RESTARTING_ALL:
             return "all containers are being restarted"
     for container in (*pod.init_containers, *pod.containers):
         if not container.restart_policy_rules:
             continue
         # Where several statuses contradict each other, any of them may be true.
         for status in pod.statuses():
-            terminated = status.state.terminated if status.state else None
-            if status.name != container.name or terminated is None:
+            if status.name != container.name or status.terminated is None:
                 continue
-            rule = matching_rule(container, terminated.exit_code)
+            rule = matching_rule(container, status.terminated.exit_code)
             if rule is not None and rule.action == "RestartAllContainers":
-                how = describe_exit(terminated)
+                how = describe_exit(status.terminated)
                 return f"all containers will be restarted: {container.name} {how}"
     return None

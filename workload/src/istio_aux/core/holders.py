@@ -1,7 +1,7 @@
-"""Who holds pods: the containers that keep pods from completing, and what these pods hold.
+"""Which containers keep pods from completing, and which resources these pods hold meanwhile.
 
 A pod is held when its payload, or a part of it, is finished and something else keeps it: its proxy,
-another container, an annotation or an option. Pods with the same holder are one line.
+another container, an annotation or an option. Pods with the same holder are grouped.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from istio_aux.core.pod import PROXY
 from istio_aux.core.resources import Requests, total
 
 MOST = 20  # Holders that are listed: tenants name their containers.
-_NAMES = 3  # Names of one holder that its text has.
+_NAMES = 3  # Containers that the text of a holder names.
 
 
 class HeldPod(Protocol):
-    """What counts of a pod that is stuck or blocked."""
+    """The fields of a stuck or blocked pod that `group` reads."""
 
     @property
     def by(self) -> tuple[str, ...]:
@@ -30,7 +30,7 @@ class HeldPod(Protocol):
 
     @property
     def since(self) -> datetime | None:
-        """When the last payload container ended that did; None: unknown."""
+        """When the last of the finished payload containers ended; None: unknown."""
         ...
 
     @property

@@ -27,7 +27,7 @@ IGNORED = frozenset({"kube-system", "kube-public", "kube-node-lease", "local-pat
 _NAMESPACE_LABEL = "istio-injection"
 """Label of a namespace; with any value but ``enabled`` none of Istio's own webhooks selects it."""
 
-POLICY_KEY = "config"  # of the injection policy in its ConfigMap
+POLICY_KEY = "config"  # Key of the injection policy in its ConfigMap.
 
 
 class InjectionPolicy(msgspec.Struct, frozen=True):
@@ -66,7 +66,8 @@ class Expectation(Struct, frozen=True):
 class Hook(msgspec.Struct, frozen=True):
     """One webhook of Istio's that may be called when a pod is created.
 
-    ``unclear`` says why it may not be called although its selectors match; empty if it is.
+    ``unclear`` says why it is not known whether it is called for a pod that its selectors match;
+    empty if it is.
     """
 
     configuration: str
@@ -159,7 +160,7 @@ def reasons_against(pod: Pod, namespace_labels: Mapping[str, str]) -> Iterator[s
 
 
 def _wish(pod: Pod) -> tuple[str, str]:
-    """Return where the pod asks for a sidecar, and how: a label beats the annotation (T35)."""
+    """Return where the pod asks for a sidecar, and how: a label beats the annotation."""
     if INJECT in pod.labels:
         return "label", pod.labels[INJECT]
     return "annotation", pod.annotations.get(INJECT, "")

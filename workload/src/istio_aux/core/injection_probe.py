@@ -23,7 +23,7 @@ from istio_aux.core import pod as pods
 from istio_aux.core.injection import IGNORED, Hook
 from istio_aux.core.pod import PROXY, Struct
 from istio_aux.core.policy import Capability
-from istio_aux.core.selectors import Operator, Selector
+from istio_aux.core.selectors import Selector
 from istio_aux.core.start import INJECT, NATIVE_SIDECAR, START
 from istio_aux.core.webhooks import ClientConfig
 
@@ -153,7 +153,7 @@ def questions(
     """
     # matchConditions, which we do not evaluate, may exclude the pod.
     mine = sorted((h for h in hooks if h.target == target), key=lambda hook: bool(hook.unclear))
-    pairs = [(hook, found) for hook in mine if (found := _selected_by(hook.pods)) is not None]
+    pairs = [(hook, found) for hook in mine if (found := hook.pods.sample()) is not None]
     first = {n for n in namespaces if preferred and preferred.matches(namespaces[n])}
     none = True
     for some in (first, namespaces.keys() - first):
@@ -170,17 +170,6 @@ def questions(
         home = target.service.namespace if target.service else ""
         wanted = next((labels for _, labels in pairs if labels), dict[str, str]())
         yield Question("default" if home in {"", *IGNORED} else home, wanted)
-
-
-def _selected_by(selector: Selector) -> dict[str, str] | None:
-    """Return the fewest labels that match, or None if the selector contradicts itself."""
-    labels: dict[str, str] = {}
-    for requirement in selector.requirements:
-        if requirement.operator is Operator.IN:
-            labels[requirement.key] = requirement.values[0]
-        elif requirement.operator is Operator.EXISTS:
-            labels.setdefault(requirement.key, "true")
-    return labels if selector.matches(labels) else None
 
 
 class _Status(Struct, frozen=True):
@@ -235,7 +224,7 @@ def created(body: bytes) -> Probe:
         pod = pods.decode(body)
     except _UNREADABLE as error:
         return refusal(f"the answer to a dry run is not a pod: {error}")
-    if any(container.name == PROXY for container in (*pod.containers, *pod.init_containers)):
+    if pod.names_proxy:
         return Probe(injected=True)
     return refusal(_NO_SIDECAR)
 
@@ -302,7 +291,7 @@ def of_dry_run(body: bytes) -> NativeCheck:
             if container.restart_policy == "Always":
                 return NativeCheck(Capability.NATIVE, "sidecars are native on request")
             return classic("a webhook after Istio's removes restartPolicy from a native sidecar")
-    if any(container.name == PROXY for container in pod.containers):
+    if pod.has_proxy:
         return _NEVER
     return unknown("a dry run shows no sidecar")
 

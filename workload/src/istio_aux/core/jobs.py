@@ -67,12 +67,12 @@ _SETS = {
         makes_jobs=True,
     ),
 }
-# All kinds that can be suspended.
 KINDS: Mapping[str, JobApi] = {
     "Job": _BATCH,
     **dict.fromkeys(ownership.TRAINING_KINDS, _TRAINING),
     **_SETS,
 }
+"""All kinds that can be suspended."""
 
 
 def api_of(owner: OwnerReference | None) -> JobApi | None:
@@ -176,8 +176,8 @@ class FoundJob(msgspec.Struct, frozen=True):
     job: Job
 
 
-# Stands for a Job that does not exist any more.
 GONE = Job(status=JobStatus(conditions=(Condition(type="Failed", status="True"),)))
+"""Stands for a Job that no longer exists."""
 
 
 class KeepPod(msgspec.Struct, frozen=True):
@@ -214,7 +214,7 @@ def set_of(job: Job) -> OwnerReference | None:
 
 
 def queued_by_kueue(job: Job, pod: Pod) -> str:
-    """The label that leaves it to Kueue when the Job is suspended; empty if there is none."""
+    """The label by which Kueue decides when the Job is suspended; empty if there is none."""
     labels = (*(job.metadata.labels or {}), *pod.labels)
     return next((label for label in labels if label.startswith(ownership.KUEUE)), "")
 

@@ -3,8 +3,8 @@
 The collector reports what the training container wrote, once that has ended. By default it waits
 for the first process of every other container: Katib makes the pod share its processes, so
 pilot-agent is one of them, in a classic or in a native sidecar (katib#1638, katib#2614). The
-sidecar in turn ends after the collector, or when it is told to, and then the collector's report
-has no network. So nothing may be done about the pod: the collector must not wait.
+sidecar in turn ends after the collector; if it is told to exit earlier, the collector has no
+network for its report. So nothing may be done about the pod: the collector must not wait.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def fix(pod: Pod, unfinished: Collection[str]) -> str:
     ``unfinished`` are the containers that may still run. Only what Katib's webhook writes counts:
     other containers of these names are none of its collectors.
     """
-    if pod.spec.share_process_namespace is not True or not _runs(pod, PROXY):
+    if pod.spec.share_process_namespace is not True or not pod.runs(PROXY):
         return ""
     trained = [container.name for container in pod.containers if _is_training(container)]
     if not trained or any(name in unfinished for name in trained):
@@ -40,7 +40,7 @@ def fix(pod: Pod, unfinished: Collection[str]) -> str:
     waiting = (
         container.name in COLLECTORS
         and container.name in unfinished
-        and _runs(pod, container.name)
+        and pod.runs(container.name)
         and _waits_for_all(container)
         for container in pod.containers
     )
@@ -54,8 +54,3 @@ def _is_training(container: Container) -> bool:
 def _waits_for_all(container: Container) -> bool:
     """Without `waitAllProcesses` in its configuration, Katib writes no ``-w`` and true counts."""
     return ("-w", "false") not in pairwise(container.args or ())
-
-
-def _runs(pod: Pod, name: str) -> bool:
-    status = pod.container_status(name)
-    return status is not None and status.state is not None and status.state.running is not None

@@ -1,9 +1,9 @@
 """Sidecars that are not Istio's: containers of a new pod that become native sidecars on request.
 
 A native sidecar is an init container that restarts always (KEP-753). It starts before the payload,
-and the kubelet ends it after the payload, so nobody has to quit it. What the API server refuses in
-one stays a container: with a container's own restart policy the author means something else,
-and `resizePolicy` is refused before Kubernetes 1.33 (kubernetes validateInitContainers).
+and the kubelet ends it after the payload, so nobody has to quit it. A container that has a restart
+policy of its own is left alone, because its author means something else. So is one that has a
+`resizePolicy`, which the API server refuses before Kubernetes 1.33 (validateInitContainers).
 
 Another webhook may add such a sidecar after Istio's has been called. The API server then calls
 ours again: so pods that Istio has injected are changed as well.
@@ -11,7 +11,6 @@ ours again: so pods that Istio has injected are changed as well.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -20,12 +19,10 @@ from istio_aux.core import patch
 from istio_aux.core.annotations import quoted
 from istio_aux.core.pod import PROXY, Container, Pod, Struct
 from istio_aux.core.policy import Capability, Start
+from istio_aux.core.selectors import DNS_LABEL
 
 NATIVE_SIDECARS = "istio-aux.io/native-sidecars"  # Names of containers of this pod; empty: none.
 MOST = 50  # Containers that are changed: the API server moves one after the other.
-
-# apimachinery pkg/util/validation IsDNS1123Label.
-_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 
 
 class Conversion(Struct, frozen=True):
@@ -41,7 +38,7 @@ def convert(pod: Pod, how: Start, *, proxy_first: bool) -> Conversion:
     """Make the named containers of a pod that is about to be created native sidecars.
 
     Without ``proxy_first`` none: a sidecar that starts before the proxy, and waits for its network
-    with a probe or a hook, would keep the pod from starting for ever (istio-cni).
+    with a probe or a hook, would keep the pod from starting forever (istio-cni).
     They come after the init containers, in their order. A pod's own annotation overrides the
     option; one that cannot be used converts nothing.
     """
@@ -69,14 +66,14 @@ def _entries(text: str) -> Iterator[str]:
 def _expected(names: frozenset[str]) -> str:
     if PROXY in names:
         return f"other containers than {PROXY}, which Istio decides about"
-    if not all(map(_NAME.fullmatch, names)):
+    if not all(map(DNS_LABEL.fullmatch, names)):
         return "container names separated by commas"
     return ""
 
 
 def _impossible(pod: Pod, capability: Capability, *, proxy_first: bool) -> str:
     if pod.restart_policy == "Always":
-        return "the pod runs on"
+        return "restartPolicy Always: the pod is not meant to end"
     match capability:
         case Capability.NATIVE:
             return "" if proxy_first else f"{PROXY} is not native, so it would start after them"

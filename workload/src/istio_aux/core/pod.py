@@ -78,7 +78,7 @@ class Metadata(Struct, frozen=True):
     owner_references: tuple[OwnerReference, ...] | None = None
 
 
-NO_METADATA = Metadata()  # Of a document without ``metadata``; compare with ``is``.
+NO_METADATA = Metadata()  # Marks a document without ``metadata``; compare with ``is``.
 
 
 class ExitCodes(Struct, frozen=True):
@@ -103,7 +103,7 @@ class EnvVar(Struct, frozen=True):
 
 
 class LifecycleHandler(Struct, frozen=True):
-    """A hook of a container; that it is there is all that is read."""
+    """A hook of a container; only its presence counts."""
 
 
 class Lifecycle(Struct, frozen=True):
@@ -123,7 +123,7 @@ class ContainerPort(Struct, frozen=True):
 
 
 class ResizePolicy(Struct, frozen=True):
-    """How a container is resized; that it is there is all that is read."""
+    """How a container is resized; only its presence counts."""
 
 
 class Container(Struct, frozen=True):
@@ -189,6 +189,11 @@ class ContainerStatus(Struct, frozen=True):
     state: ContainerState | None = None
     ready: bool | None = None
     restart_count: int | None = None
+
+    @property
+    def terminated(self) -> Terminated | None:
+        """How the container exited; None if it runs, waits, or has no state."""
+        return self.state.terminated if self.state else None
 
 
 class Condition(Struct, frozen=True):
@@ -263,6 +268,11 @@ class Pod(Struct, frozen=True):
         """Whether Istio's proxy is a native sidecar."""
         return any(container.name == PROXY for container in self.native_sidecars)
 
+    @property
+    def names_proxy(self) -> bool:
+        """Whether any container, regular or init, has the name of Istio's proxy."""
+        return any(c.name == PROXY for c in (*self.containers, *self.init_containers))
+
     def statuses(self) -> Iterator[ContainerStatus]:
         """Statuses of all containers, regular and init; names are unique within a pod."""
         yield from self.status.container_statuses or ()
@@ -282,9 +292,14 @@ class Pod(Struct, frozen=True):
         return found
 
     def ended(self, name: str) -> Terminated | None:
-        """How the container called ``name`` ended last; None: it runs, waits, or is unknown."""
+        """How the container called ``name`` exited; None if it runs, waits, or is unknown."""
         status = self.container_status(name)
-        return status.state.terminated if status and status.state else None
+        return status.terminated if status else None
+
+    def runs(self, name: str) -> bool:
+        """Whether the kubelet reports the container called ``name`` as running."""
+        status = self.container_status(name)
+        return bool(status and status.state and status.state.running)
 
 
 _decoder = msgspec.json.Decoder(Pod)

@@ -63,7 +63,7 @@ class DeadProxy(StrEnum):
 
 
 class QuitVia(StrEnum):
-    """The ways by which proxies may be told to exit: the account has no right to the others."""
+    """The ways by which proxies may be told to exit; the account has rights to these alone."""
 
     AUTO = "auto"
     EXEC = "exec"

@@ -276,7 +276,11 @@ def probe_pod(labels: Mapping[str, str], *, for_policy: bool) -> bytes:
 
 
 def admission(namespace: str, answer: bytes, seconds: float) -> CheckResult:
-    """Judge the answer to the dry run of a pod that only the webhook changes."""
+    """Judge the answer to the dry run of a pod that only the webhook changes.
+
+    Raises:
+        msgspec.DecodeError: the answer is no pod.
+    """
     if _changed(answer):
         what = f"the API server reaches the webhook: it changed a pod in namespace {namespace}"
         return CheckResult("network", Verdict.OK, what)
@@ -294,7 +298,11 @@ def admission(namespace: str, answer: bytes, seconds: float) -> CheckResult:
 
 
 def policy(namespace: str, answer: bytes) -> CheckResult:
-    """Judge the answer to the dry run of a pod that the policy changes where there is one."""
+    """Judge the answer to the dry run of a pod that the policy changes where there is one.
+
+    Raises:
+        msgspec.DecodeError: the answer is no pod.
+    """
     labels = pods.decode(answer).labels
     if labels.get(STARTED_BY) == "policy":
         what = f"the API server changed a pod in namespace {namespace} by the policy"

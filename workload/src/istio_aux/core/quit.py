@@ -179,7 +179,7 @@ def decide(
 def since(pod: Pod, decision: Action) -> datetime | None:
     """When the proxy of a `Report`, or else the last payload container, ended; None: unknown.
 
-    The time is the node's.
+    The time is by the clock of the pod's node.
     """
     of_proxy = isinstance(decision, Report)
     names = (
@@ -191,10 +191,10 @@ def since(pod: Pod, decision: Action) -> datetime | None:
 
 
 def rungs(status_port: int, via: QuitVia = QuitVia.AUTO) -> tuple[Rung, ...]:
-    """The ways that can work for an agent on this status port, in order; none without a right.
+    """The ways that can work for an agent on this status port, in order; empty if ``via`` has none.
 
-    Port 0: the status server is off, which leaves Envoy's admin. Ports outside of the client's list
-    can only be reached by port-forward.
+    Port 0: the status server is off, which leaves Envoy's admin. Only port-forward reaches ports
+    that the client does not accept.
     """
     ways: tuple[Rung, ...] = (Rung.EXEC, Rung.PORT_FORWARD, Rung.ENVOY)
     if status_port not in _REQUEST_PORTS:
@@ -216,7 +216,7 @@ def _told_by(port: int, via: QuitVia) -> tuple[str, tuple[Rung, ...]]:
 
 
 def _ruled(rule: SidecarRule, via: QuitVia) -> tuple[str, tuple[Rung, ...]]:
-    """The same for another sidecar, for which its rule knows one way."""
+    """The reason to tell another sidecar to exit, and the way of its rule, or why it cannot."""
     way, needs = (
         (Rung.EXEC, QuitVia.EXEC) if rule.command else (Rung.PORT_FORWARD, QuitVia.PORT_FORWARD)
     )
@@ -260,7 +260,7 @@ def _nothing_to_do(facts: _Facts) -> Iterator[str]:
     if pod.metadata.deletion_timestamp is not None:
         yield "the pod is being deleted"
     if pod.status.phase in {"Succeeded", "Failed"}:
-        yield f"the pod is over: phase {pod.status.phase}"
+        yield f"the pod is finished: phase {pod.status.phase}"
     if pod.has_native_proxy:
         if not facts.sidecars:
             yield f"{PROXY} is a native sidecar: the kubelet ends it after the payload"
@@ -410,11 +410,7 @@ def _observe(pod: Pod, policy: Policy) -> _Facts:
             for container in pod.containers
             if container.name in rules and not verdicts[container.name].finished
         ),
-        running=frozenset(
-            name
-            for name in verdicts
-            if (status := pod.container_status(name)) and status.state and status.state.running
-        ),
+        running=frozenset(filter(pod.runs, verdicts)),
         proxy_finished=proxy is not None and proxy.finished,
         restarting=completion.restarting_all(pod),
     )

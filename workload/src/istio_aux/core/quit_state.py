@@ -29,7 +29,8 @@ action to perform:
           read: the pod is gone                 End(GONE)
           read: no quit                         End(EXITED), End(SUPERSEDED)
           read: quit                            Retry (told: no); End(SUPERSEDED) if not due
-    any   the API server failed                 Retry (told: no); if not due as there, or End
+    any   a request failed                      Retry (told: no)
+          a request failed, and not due         as "not due" above; End(SUPERSEDED) if told
 """
 
 from __future__ import annotations
@@ -55,10 +56,10 @@ from istio_aux.core.sidecars import SidecarRule
 STUCK_AFTER = 3  # Failures. The first attempt may come too early for the agent.
 
 LAG = timedelta(seconds=30)
-"""How long a watch may lag behind a GET; usually that is milliseconds. Later, the versions
-themselves have gone back: a restored etcd counts on from an old one."""
+"""How long a watch may lag behind a GET; usually that is milliseconds. An older version that comes
+after this time is not late: etcd was restored, and counts on from an old version."""
 
-SHORTEST = 0.25  # Seconds of a sleep: the clock of a node may put the end off again and again.
+SHORTEST = 0.25  # Seconds of a sleep: a node with a wrong clock may put the end off repeatedly.
 
 _OLDER = "the API server answered with an older state of the pod"
 
@@ -86,7 +87,7 @@ class QuitLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuitScope(msgspec.Struct, kw_only=True):
-    """What this process may do, and to which pods; the controller changes it."""
+    """What this process may do, and to which pods. The controller changes it in place."""
 
     policy: Policy = Policy()
     limits: QuitLimits = QuitLimits()
@@ -287,7 +288,7 @@ class PodState:
         return scope.applications.covers(namespace, self.application)
 
     def concerns(self, scope: QuitScope) -> bool:
-        """Whether this process acts on the pod, if anything is due, if only in a dry run."""
+        """Whether this process acts on the pod once something is due; a dry run counts, too."""
         acts = scope.leading and not scope.stopping and scope.mode is not QuitMode.OFF
         return acts and self.is_selected(scope)
 
@@ -297,8 +298,8 @@ class PodState:
             return None
         return self.asks_for
 
-    def why_not(self, scope: QuitScope) -> str:
-        """Why nothing is due."""
+    def reason_not_due(self, scope: QuitScope) -> str:
+        """Why nothing is due, in one line."""
         if scope.stopping:
             return "this process is stopping"
         if not scope.leading:
@@ -312,7 +313,7 @@ class PodState:
         return not known
 
     def trouble(self, scope: QuitScope, now: datetime) -> tuple[Trouble, TroubledPod] | None:
-        """The pod if it is stuck, blocked or lost, or if only a dry run leaves it waiting."""
+        """What is wrong with the pod: stuck, blocked, lost, or not quit because of a dry run."""
         if self.left or not self.is_selected(scope):
             return None
         task, failure = self.task, self.task.failure if self.task else ""
@@ -399,7 +400,7 @@ class Task:
     def superseded(self, scope: QuitScope) -> End:
         """Nothing is due any more when the pod is to be read, or was read."""
         quits = self.due == "quit"
-        return End(QuitOutcome.SUPERSEDED, self.state.why_not(scope)) if quits else End()
+        return End(QuitOutcome.SUPERSEDED, self.state.reason_not_due(scope)) if quits else End()
 
     def answered(self, rung: Rung, answer: AttemptResult, scope: QuitScope) -> Action:
         """The proxy was told to exit."""
@@ -482,7 +483,7 @@ class Task:
 
 
 def exit_of(container: str, pod: Pod) -> End | None:
-    """The exit of a container that was told to; None as long as its status does not show one."""
+    """The end of a task whose container has exited; None while its status does not show that."""
     ended = pod.ended(container)
     if ended is None:
         return None

@@ -1,9 +1,9 @@
 """Which ports of a pod its peers may not reach through its proxy, and why.
 
 Read: Services, PeerAuthentications and AuthorizationPolicies, reduced to the fields that count.
-Only what is certain is said; what cannot be read is named, not guessed. Ports are those that the
-pod declares: environment variables such as MASTER_PORT name a port of the first worker, not of
-this pod. A DestinationRule may change what a client sends, which nothing here looks at.
+A refusal is reported only if it is certain. What cannot be read is named, not guessed. Ports are
+those that the pod declares: environment variables such as MASTER_PORT name a port of the first
+worker, not of this pod. DestinationRules, which may change what a client sends, are not read.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Mtls(Struct, frozen=True):
 
 
 def concerns(pod: Pod) -> bool:
-    """Whether anything can be said: the pod ends or has the annotation, a proxy, and ports."""
+    """Whether `refusals` says anything: the pod ends or has the annotation, a proxy, and ports."""
     asked = pod.restart_policy != "Always" or peers.PEERS in pod.annotations
     ports = peers.declared_ports(pod) or _is_worker(pod)
     return asked and (pod.has_proxy or pod.has_native_proxy) and bool(ports)

@@ -97,11 +97,6 @@ def decide(
     )
 
 
-def has_sidecar(pod: Pod) -> bool:
-    """Whether the pod has Istio's proxy, among its containers or its init containers."""
-    return any(container.name == PROXY for container in (*pod.containers, *pod.init_containers))
-
-
 def _reasons_to_skip(pod: Pod, policy: RepairPolicy) -> Iterator[str]:
     """Why the pod is left alone whether it should have a sidecar or not."""
     if policy.race is RacePolicy.OFF:
@@ -110,7 +105,7 @@ def _reasons_to_skip(pod: Pod, policy: RepairPolicy) -> Iterator[str]:
         yield "the pod is being deleted"
     if pod.status.phase in {"Succeeded", "Failed"}:
         yield f"the pod is finished: phase {pod.status.phase}"
-    if has_sidecar(pod):
+    if pod.names_proxy:
         yield f"the pod has a container {PROXY}"
     if INJECTED in pod.annotations:
         yield f"annotation {INJECTED}: Istio has processed the pod"

@@ -12,7 +12,7 @@ from fractions import Fraction
 
 import msgspec
 
-from istio_aux.core.pod import Container, Pod, Struct
+from istio_aux.core.pod import Pod, Struct
 
 CPU, MEMORY = "cpu", "memory"
 
@@ -70,11 +70,14 @@ _quantities = msgspec.json.Decoder(dict[str, str | int | float] | None)
 def requests(pod: Pod) -> Requests | None:
     """Return what the pod requests; None: that cannot be read. Never raises.
 
-    It is what the scheduler counts (k8s.io/component-helpers@0.36 resource.PodRequests): the sum of
-    the containers and the native sidecars, or what an init container needs beside the native
-    sidecars before it if that is more; the pod's own requests of CPU and memory take the place of
-    that (KEP-2837); the overhead of its RuntimeClass is added. A resize that is in progress and
-    the devices of ResourceClaims are left out.
+    It is what the scheduler counts (k8s.io/component-helpers@0.36 resource.PodRequests):
+
+    * the sum of the containers and the native sidecars, or what an init container needs beside the
+      native sidecars before it, if that is more;
+    * instead, the pod's own requests of CPU and memory (KEP-2837);
+    * and the overhead of its RuntimeClass.
+
+    A resize that is in progress and the devices of ResourceClaims are left out.
     """
     try:
         amounts = _containers(pod)
@@ -119,7 +122,7 @@ def _containers(pod: Pod) -> _Amounts:
         _add(total, _read(container.resources))
     for container in pod.init_containers:
         own = _read(container.resources)
-        if _is_sidecar(container):
+        if container.restart_policy == "Always":
             _add(total, own)
             _add(before, own)
         else:
@@ -127,10 +130,6 @@ def _containers(pod: Pod) -> _Amounts:
             _raise(start, own)
     _raise(total, start)
     return total
-
-
-def _is_sidecar(container: Container) -> bool:
-    return container.restart_policy == "Always"
 
 
 def _read(resources: msgspec.Raw) -> _Amounts:

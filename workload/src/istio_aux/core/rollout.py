@@ -54,9 +54,9 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Moment(NamedTuple):
-    """The present, in seconds of a clock that is never set, and in seconds since 1970."""
+    """The present, in seconds of the monotonic clock, and in seconds since 1970."""
 
-    steady: float
+    monotonic: float
     wall: float
 
 
@@ -83,7 +83,7 @@ class Replica(Struct, frozen=True, gc=False):
 
 
 class Replacement(Struct, frozen=True):
-    """``pod`` is being replaced since then; its controller had pods with the ``known`` UIDs."""
+    """``pod`` is being replaced ``since`` a time; its controller had pods of the ``known`` UIDs."""
 
     pod: Replica
     since: float
@@ -104,7 +104,7 @@ class Failure(Struct, frozen=True):
 
 
 class Rollout(Struct, frozen=True):
-    """What was done about the pods of one controller, and its result. Times are steady."""
+    """What was done about the pods of one controller, and its result. Times are monotonic."""
 
     replacing: Replacement | None = None
     failure: Failure | None = None
@@ -126,7 +126,7 @@ class Next(Struct, frozen=True):
 
 
 class Defer(Struct, frozen=True):
-    """Ask again when a pod of the controller changes, and at the steady time ``until`` if set."""
+    """Ask again when a pod of the controller changes, and at ``until`` (monotonic) if set."""
 
     reason: str
     until: float | None = None
@@ -145,7 +145,7 @@ Step = Next | Defer | Stop
 
 def replica(pod: Pod, action: repair.RepairAction) -> Replica:
     """Reduce a pod and the decision about it."""
-    meta, owner, present = pod.metadata, ownership.controller(pod), repair.has_sidecar(pod)
+    meta, owner, present = pod.metadata, ownership.controller(pod), pod.names_proxy
     deleting, created = meta.deletion_timestamp is not None, meta.creation_timestamp
     ready = any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions or ())
     # A Job's pod with a sidecar may finish before anybody sees it Ready.
@@ -170,7 +170,7 @@ def first_in_line(
     ``active`` are all that are replacing a pod.
     """
     begun = [rollout.replacing.since for rollout in active if rollout.replacing]
-    free = limits.at_once - sum(now.steady < since + limits.patience for since in begun)
+    free = limits.at_once - sum(now.monotonic < since + limits.patience for since in begun)
 
     def place(key: str) -> tuple[float, str]:
         served = waiting[key].served
@@ -189,17 +189,17 @@ def next_step(
         pod for so long that it does not exist any more.
     """
     gone = None if pods else (rollout.served or 0.0) + 2 * limits.patience
-    if gone is not None and (rollout.idle or now.steady >= gone):
+    if gone is not None and (rollout.idle or now.monotonic >= gone):
         return None
     if failure := rollout.failure:
-        forgotten = now.steady + limits.memory - (now.wall - failure.noticed)
+        forgotten = now.monotonic + limits.memory - (now.wall - failure.noticed)
         return Stop(failure.reason, gone or forgotten, failure.uid)
     if replacing := rollout.replacing:
         return _await(replacing, gone, now, limits)
     possible = [pod for pod in pods if pod.restart]
     if not possible:
         return None
-    if now.steady < rollout.retry_at:
+    if now.monotonic < rollout.retry_at:
         return Defer(f"not restarted: {rollout.refusal}; tried again later", rollout.retry_at)
     return _unproven(pods, now, limits) or _choose(pods, possible)
 
@@ -207,8 +207,8 @@ def next_step(
 def started(rollout: Rollout, pods: Iterable[Replica], pod: Replica, now: Moment) -> Rollout:
     """``pod`` is about to be evicted; ``pods`` are all pods of the controller."""
     known = frozenset(each.uid for each in pods)
-    replacing = Replacement(pod=pod, since=now.steady, known=known)
-    return structs.replace(rollout, replacing=replacing, served=now.steady)
+    replacing = Replacement(pod=pod, since=now.monotonic, known=known)
+    return structs.replace(rollout, replacing=replacing, served=now.monotonic)
 
 
 def refused(
@@ -222,7 +222,7 @@ def refused(
     wait = min(limits.first_retry * 2 ** min(rollout.refusals, 32), limits.last_retry)
     return structs.replace(
         rollout, replacing=None, refusals=rollout.refusals + 1, refusal=why,
-        retry_at=now.steady + max(wait, asked),
+        retry_at=now.monotonic + max(wait, asked),
     )  # fmt: skip
 
 
@@ -251,7 +251,7 @@ def observed(
     old = replacing.pod
     for pod in pods:
         if pod.uid == old.uid:
-            if pod.deleting or now.steady < replacing.since + limits.doubt:
+            if pod.deleting or now.monotonic < replacing.since + limits.doubt:
                 return rollout
             return refused(rollout, f"{pod.name} is still there", now, limits)
     # In a StatefulSet the replacement has the same name.
@@ -284,9 +284,9 @@ def _await(
 ) -> Defer | Stop:
     awaited = f"{replacing.pod.name} was evicted, and no replacement is Ready with a sidecar"
     doubtful, late = replacing.since + limits.doubt, replacing.since + limits.patience
-    if now.steady >= late:
+    if now.monotonic >= late:
         return Stop(f"{awaited} after {limits.patience:g} s", gone)
-    return Defer(f"{awaited} yet", doubtful if now.steady < doubtful else late)
+    return Defer(f"{awaited} yet", doubtful if now.monotonic < doubtful else late)
 
 
 def _unproven(pods: Iterable[Replica], now: Moment, limits: RolloutLimits) -> Defer | None:
@@ -298,7 +298,7 @@ def _unproven(pods: Iterable[Replica], now: Moment, limits: RolloutLimits) -> De
     for pod in pods:
         awaited = pod.sidecar is Sidecar.PRESENT and not (pod.ready or pod.deleting)
         if awaited and pod.created > oldest:
-            until = now.steady + pod.created - oldest
+            until = now.monotonic + pod.created - oldest
             return Defer(f"{pod.name} has its sidecar and is not Ready yet", until)
     return None
 

@@ -69,14 +69,14 @@ class Selector(msgspec.Struct, frozen=True):
 
     @property
     def mismatch(self) -> str:
-        """Why a pod is left alone whose labels it does not match, as the option `pod-selector`."""
+        """Why the option `pod-selector` leaves a pod alone whose labels it does not match."""
         return f"pod-selector {self} does not match the pod's labels"
 
     def sample(self) -> dict[str, str] | None:
-        """Labels that are selected; None if none are found, as there may be none."""
+        """The fewest labels that are selected; None if none are found, as there may be none."""
         wanted = (each for each in self.requirements if each.operator in {_IN, _EXISTS})
-        # Sorted by operator, so a value replaces the empty one.
-        found = {each.key: each.values[0] if each.values else "" for each in wanted}
+        # Sorted by operator, so a value of In replaces that of Exists.
+        found = {each.key: each.values[0] if each.values else "true" for each in wanted}
         return found if self.matches(found) else None
 
     def __str__(self) -> str:
@@ -209,6 +209,9 @@ class _Parser:
     def _peek(self) -> str | None:
         return self._tokens[self._next][0] if self._next < len(self._tokens) else None
 
+
+DNS_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+"""Names of namespaces and containers (apimachinery pkg/util/validation IsDNS1123Label)."""
 
 _ABSENT, _EXISTS, _IN = Operator.DOES_NOT_EXIST, Operator.EXISTS, Operator.IN
 # apimachinery pkg/util/validation: IsQualifiedName, IsDNS1123Subdomain, IsValidLabelValue.

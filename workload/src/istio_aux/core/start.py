@@ -17,7 +17,7 @@ from istio_aux.core import native_sidecars, patch, peers, proxy_config
 from istio_aux.core.pod import NO_METADATA, PROXY, Container, Pod, Struct
 from istio_aux.core.policy import Capability, Peers, Start, StartMode
 
-# Annotations, unless it says otherwise.
+# Annotations, unless the comment says otherwise.
 START = "istio-aux.io/start"  # The `StartMode` of this pod.
 STARTED_WITH = "istio-aux.io/started-with"  # Ours, on each pod we change: `native` or `hold`.
 INJECT = "sidecar.istio.io/inject"  # Or a label; with "false" Istio injects no sidecar.
@@ -77,7 +77,8 @@ class Holding(Struct, frozen=True):
 def plan(pod: Pod, how: Start, *, asked: bool = False) -> Plan:
     """Plan start order, native sidecars, inbound ports and label of a pod that is to be created.
 
-    ``asked``: its application asks for a sidecar.
+    ``asked``: its application asks for a sidecar. A pod that ``how.pods`` does not match gets
+    nothing.
     """
     if not how.pods.matches(pod.labels):
         return Plan(ops=(), reason=how.pods.mismatch)
@@ -114,7 +115,7 @@ def _plan_sidecars(pod: Pod, how: Start) -> Plan:
 def _proxy_first(pod: Pod, how: Start) -> bool:
     """Whether the proxy is native where it can be, so that it starts before other sidecars."""
     if INJECTED in pod.annotations:
-        return is_native(pod)
+        return pod.has_native_proxy
     asked = pod.annotations.get(NATIVE_SIDECAR) == "true"
     return asked or _start(pod, how).started_with == "native"
 
@@ -162,47 +163,38 @@ def effective_start(pod: Pod) -> str | None:
         ``native`` or ``hold``, and why it has no effect if that is so.
     """
     match pod.annotations.get(STARTED_WITH):
-        case "native" as asked if is_native(pod):
+        case "native" as asked if pod.has_native_proxy:
             return asked
-        case "native" as asked if any(one.name == PROXY for one in pod.containers):
-            why_not = "the sidecar is a classic one"
+        case "native" as asked if pod.has_proxy:
+            why = "the sidecar is a classic one"
         case "native" as asked:
-            why_not = f"no container is called {PROXY}"
-        case "hold" as asked if is_native(pod):
-            why_not = "the sidecar is a native one"
+            why = f"no container is called {PROXY}"
+        case "hold" as asked if pod.has_native_proxy:
+            why = "the sidecar is a native one"
         case "hold" as asked:
             holding = hold(pod)
             if holding.effective and not holding.ops:
                 return asked
             unheld = f"{PROXY} does not hold the payload back"
-            why_not = unheld if holding.effective else holding.reason
+            why = unheld if holding.effective else holding.reason
         case _:
             return None
-    return f"asked for {asked}, but {why_not}"
-
-
-def is_native(pod: Pod) -> bool:
-    """Whether the proxy is a native sidecar, which the kubelet starts before the payload."""
-    return any(
-        container.name == PROXY and container.restart_policy == "Always"
-        for container in pod.spec.init_containers or ()
-    )
+    return f"asked for {asked}, but {why}"
 
 
 def hold(pod: Pod) -> Holding:
-    """Do to an injected pod what the injector does for hold.
+    """Plan for an injected pod what the injector does for hold.
 
     The proxy becomes the first container and gets the postStart hook. If the mesh configures a
     lifecycle for the proxy (``global.proxy.lifecycle``), Istio adds no hook, and neither do we.
     """
-    containers = pod.spec.containers or ()
-    names = [container.name for container in containers]
+    names = [container.name for container in pod.containers]
     if PROXY not in names:
         return Holding(ops=(), reason=f"no container is called {PROXY}", effective=False)
     if len(names) == 1:
         return Holding(ops=(), reason=f"{PROXY} is the only container", effective=False)
     place = names.index(PROXY)
-    hook = _hook(containers[place])
+    hook = _hook(pod.containers[place])
     if hook is None:
         reason = f"hold has no effect: {PROXY} has a lifecycle of its own, without postStart"
         return Holding(ops=(), reason=reason, effective=False)
@@ -217,12 +209,12 @@ def _hook(proxy: Container) -> tuple[patch.Op, ...] | None:
     """Add the hook to the first container; () if it has one, None if it must not get one."""
     lifecycle = proxy.lifecycle
     if lifecycle is None:
-        return (patch.Add("/spec/containers/0/lifecycle", {"postStart": WAIT}),)
+        return (patch.Add(f"{FIRST}/lifecycle", {"postStart": WAIT}),)
     if lifecycle.post_start is not None:
         return ()
     if lifecycle.pre_stop is not None or lifecycle.stop_signal is not None:
         return None
-    return (patch.Add("/spec/containers/0/lifecycle/postStart", WAIT),)
+    return (patch.Add(f"{FIRST}/lifecycle/postStart", WAIT),)
 
 
 def _start(pod: Pod, how: Start) -> Plan:
@@ -333,7 +325,7 @@ def _native(own: StartMode | None, merge: proxy_config.Merge) -> Plan:
 def _after_istio(pod: Pod, merge: proxy_config.Merge) -> Plan:
     """Plan for an injected pod: only hold is possible, Istio's webhook is not called again."""
     reason = "the sidecar is already injected"
-    if is_native(pod):
+    if pod.has_native_proxy:
         reason += ", as a native one"
         if pod.annotations.get(STARTED_WITH) == "hold":
             # Ours, from before Istio was called: hold has no effect in a native sidecar.

@@ -50,7 +50,6 @@ SIDECAR = "sidecar"  # Value of the label.
 # How the annotation begins.
 _SINCE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 
-
 _NOTE = (
     "{:%Y-%m-%dT%H:%M:%SZ} istio-aux suspended this job until its pods are gone, and resumes it"
     " then. If istio-aux is no longer installed, set suspend to false."

@@ -293,7 +293,7 @@ class RepairController:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(min(until.values(), default=None)):
                 await self._woken.wait()
-        now = self._now().steady
+        now = self._now().monotonic
         for owner, then in until.items():
             if then <= now:
                 self._store.queue(owner)
