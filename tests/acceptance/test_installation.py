@@ -14,8 +14,8 @@ import lab
 import pytest
 from acceptance.conftest import chosen
 from lab import outcome
+from lab.meshed import has_sidecar
 from lab.places import Place, await_ends
-from lab.race import has_sidecar
 from lab.workloads import Workload
 from lightkube import ApiError, Client
 from lightkube.models.apps_v1 import DeploymentSpec

@@ -19,6 +19,7 @@ from lab import creation, meshed, ports
 from lab.creation import Creation
 from lab.fixtures import await_account
 from lab.inject_cases import CASES, MODELS, Case, model
+from lab.meshed import has_sidecar
 from lab.versions import POLICY
 from lab.workload import Workload
 from lightkube.codecs import AnyResource, from_dict
@@ -68,11 +69,6 @@ def pod_of(mode: str, case: Case) -> Pod:
 def asks(pod: Pod) -> bool:
     assert pod.metadata
     return (pod.metadata.labels or {}).get(INJECT) == "true"
-
-
-def has_sidecar(pod: Pod) -> bool:
-    assert pod.spec
-    return lab.istio.PROXY in {container.name for container in pod.spec.containers}
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ import pytest
 from istio_aux.core.start import INJECT, STARTED_WITH
 from lab import meshed, served
 from lab.kubelet import ScriptedKubelet
+from lab.meshed import has_sidecar
 from lab.scene import Scene
 from lab.versions import POLICY
 from lab.workload import Workload
@@ -142,11 +143,6 @@ def test_only_chosen_pods_are_unmeshed(scene: Scene, choosy: Workload):
     lab.until(lambda: unmeshed(choosy) == ["bare-0"], timeout=60, what="one unmeshed pod")
     relabel(scene, "bare-1", {"team": "a"})
     lab.until(lambda: unmeshed(choosy) == ["bare-0", "bare-1"], timeout=60, what="two of them")
-
-
-def has_sidecar(pod: Pod) -> bool:
-    assert pod.spec
-    return lab.istio.PROXY in {container.name for container in pod.spec.containers}
 
 
 def unmeshed(workload: Workload) -> list[str]:

@@ -24,6 +24,7 @@ from lab.crowd import KINDS, Keeper, kind_of
 from lab.fixtures import await_account
 from lab.hooks import PORT, Hooks, patching
 from lab.kubelet import ScriptedKubelet
+from lab.meshed import has_sidecar
 from lab.served import metric, program
 from lab.workload import Workload
 from lightkube.codecs import from_dict
@@ -270,7 +271,7 @@ def test_restart_replaces_exactly_the_allowed_pods(restarted: Scene):
 def test_restarted_pods_have_a_sidecar(restarted: Scene, stage: Stage):
     for name, kind in KINDS.items():
         if kind.fate == "replaced":
-            assert [crowd.sidecar(pod) for pod in stage.keeper.pods(name)] == [True] * kind.count
+            assert [has_sidecar(pod) for pod in stage.keeper.pods(name)] == [True] * kind.count
 
 
 def test_a_stateful_set_is_restarted_from_its_highest_ordinal(restarted: Scene):
@@ -333,7 +334,7 @@ def test_jobs_are_restarted_when_that_is_allowed(restarted: Scene, stage: Stage)
     jobs = stage.play("jobs", over, {"race-policy": "restart", "restart-jobs": True})
     assert jobs.gone() == {"batch": 2}
     assert jobs.evicted == 0
-    assert [crowd.sidecar(pod) for pod in stage.keeper.pods("batch")] == [True, True]
+    assert [has_sidecar(pod) for pod in stage.keeper.pods("batch")] == [True, True]
     with stage.cluster.client() as client:
         job = client.get(Job, "batch", namespace=stage.namespace)
     assert job.status

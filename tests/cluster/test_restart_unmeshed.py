@@ -17,6 +17,7 @@ from lab import crowd
 from lab.crowd import Keeper, Kind
 from lab.fixtures import await_account, vacate
 from lab.kubelet import ScriptedKubelet
+from lab.meshed import has_sidecar, is_ready
 from lab.workload import Workload
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
@@ -45,9 +46,7 @@ def late(
         for kind, what in KINDS.items():
             for document in crowd.controlled(name, kind, what):
                 client.create(document)
-        lab.until(
-            lambda: sum(map(crowd.ready, keeper.pods())) == 5, timeout=100, what="5 pods to run"
-        )
+        lab.until(lambda: sum(map(is_ready, keeper.pods())) == 5, timeout=100, what="5 pods to run")
         client.patch(Namespace, name, {"metadata": {"labels": {"istio-injection": "enabled"}}})
         yield keeper
         vacate(client, name)
@@ -118,7 +117,7 @@ def test_so_many_pods_are_restarted_one_after_another(cluster: lab.Cluster, late
         ("plain", "restarted"),
     ]
     assert len(before - uids(late)) == 2
-    assert sum(map(crowd.sidecar, late.pods())) == 2
+    assert sum(map(has_sidecar, late.pods())) == 2
 
 
 def test_a_budget_keeps_its_pods_and_all_others_are_restarted(cluster: lab.Cluster, late: Keeper):
@@ -136,4 +135,4 @@ def test_a_budget_keeps_its_pods_and_all_others_are_restarted(cluster: lab.Clust
     ]
     (held,) = (pod for pod in verdicts(done) if pod["name"].startswith("held"))
     assert "disruption budget" in held["reason"]
-    assert sum(map(crowd.sidecar, late.pods("plain"))) == 3
+    assert sum(map(has_sidecar, late.pods("plain"))) == 3

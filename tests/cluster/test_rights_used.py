@@ -14,7 +14,7 @@ import lab
 import lab.istio
 import lightkube
 import pytest
-from lab import creation, crowd, meshed, served
+from lab import creation, crowd, images, meshed, served
 from lab.crowd import Keeper
 from lab.fixtures import await_account
 from lab.kubelet import ScriptedKubelet
@@ -100,7 +100,7 @@ def controller(namespace: str, kind: str, **spec: Any) -> Any:
     """A controller of one pod, which runs."""
     version = {"Job": "batch/v1"}.get(kind, "apps/v1")
     name, labels = kind.lower(), {crowd.KEPT: kind.lower()}
-    payload = {"name": "main", "image": meshed.PAYLOAD_IMAGE}
+    payload = {"name": "main", "image": images.BUSYBOX}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [payload], **spec}}
     selector = {} if kind == "Job" else {"selector": {"matchLabels": labels}}
     return from_dict(
@@ -126,7 +126,7 @@ def unmeshed(
         client.create(controller(name, "ReplicaSet"))
         client.create(controller(name, "Job", restartPolicy="Never"))
         lab.until(
-            lambda: len([pod for pod in keeper.pods() if crowd.ready(pod)]) == 2,
+            lambda: len([pod for pod in keeper.pods() if meshed.is_ready(pod)]) == 2,
             timeout=60,
             what="both pods to run",
         )

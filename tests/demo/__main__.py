@@ -49,7 +49,6 @@ EXPECTED = (
     FileNotFoundError,
     TimeoutError,
     lab.debian.PackageError,
-    lab.images.ImageError,
     lab.juju.DispatchError,
     lab.network.NetworkError,
     lab.node.UnavailableError,

@@ -17,7 +17,7 @@ import lab.juju
 import lab.pack
 import lab.trainer
 from lab import rock, worlds
-from lab.meshed import proxy_exit_code
+from lab.meshed import is_ready, proxy_exit_code
 from lab.release import Release
 from lab.worlds import Shape
 from lightkube import codecs
@@ -166,9 +166,7 @@ def _datasets(cluster: lab.Cluster, steps: Steps, images: Future[None]) -> None:
         client.apply(resource, field_manager="demo")
 
     def served() -> bool:
-        status = client.get(Pod, "datasets", namespace="storage").status
-        facts = (status and status.conditions) or []
-        return any(fact.type == "Ready" and fact.status == "True" for fact in facts)
+        return is_ready(client.get(Pod, "datasets", namespace="storage"))
 
     # Measured: 3 s, while everything else starts.
     lab.until(served, timeout=60, what="pod storage/datasets to be ready")

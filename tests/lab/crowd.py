@@ -20,7 +20,7 @@ from lightkube.resources.apps_v1 import DaemonSet, ReplicaSet, StatefulSet
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import ConfigMap, Pod, PodStatus, ReplicationController
 
-from lab import creation, meshed
+from lab import creation, images, meshed
 from lab.clusters import Cluster
 from lab.kubelet import ScriptedKubelet
 from lab.waiting import until
@@ -30,7 +30,7 @@ STRIPPED = "crowd.lab.test/stripped"
 """Label of pods that a webhook of the test takes their sidecar from."""
 MIRROR = "kubernetes.io/config.mirror"
 NODE = "scripted"
-"""The only one; a mirror pod must have one."""
+"""The only node; a mirror pod must name one."""
 INJECT = "sidecar.istio.io/inject"
 OPERATOR = {"operator.juju.is/name": "modeloperator", "model.juju.is/disable-webhook": "true"}
 
@@ -40,10 +40,10 @@ class Kind:
     """Some pods of one owner.
 
     Attributes:
-        owner: kind of the controller that makes them, all of it by the real one.
+        owner: kind of the real controller that makes them.
         count: how many pods.
         fate: what the policy `restart` does to them: ``replaced``, ``refused`` by a budget,
-            ``stopped`` after the first one, ``reported``, or ``ignored``: they are to have none.
+            ``stopped`` after the first one, ``reported``, or ``ignored``: they need no sidecar.
         kept: whether they run.
         labels, annotations, spec: of the pods.
         budgets: specs of PodDisruptionBudgets, without their selectors.
@@ -96,7 +96,7 @@ PATIENCE = 100.0
 
 
 def populate(cluster: Cluster, namespace: str) -> None:
-    """Make all of them but those that run nowhere."""
+    """Make all of `KINDS`, and return when controllers have made theirs."""
     with cluster.client() as client:
         for name, kind in OWNED.items():
             for document in controlled(namespace, name, kind):
@@ -127,7 +127,7 @@ def populate(cluster: Cluster, namespace: str) -> None:
 
 
 def _made(client: Client, namespace: str, name: str) -> bool:
-    """Whether a controller has made all its pods; it says so itself, a DaemonSet by other words."""
+    """Whether a controller's status counts all its pods; the name of the count differs by kind."""
     kind = OWNED[name]
     owner = client.get(OWNERS[kind.owner], name, namespace=namespace)
     status = owner.to_dict().get("status", {})
@@ -136,7 +136,7 @@ def _made(client: Client, namespace: str, name: str) -> bool:
 
 
 def release(cluster: Cluster, namespace: str) -> None:
-    """Let go of those that are being deleted, so that the namespace can be."""
+    """Remove the finalizers of pods that are being deleted, so that the namespace can go."""
     with cluster.client() as client:
         for number in range(UNOWNED["deleting"].count):
             nothing = {"metadata": {"finalizers": None}}
@@ -183,7 +183,7 @@ class Keeper:
         """Return when all of them are there and Ready. Raises TimeoutError."""
         count = sum(kind.count for kind in OWNED.values() if kind.kept)
         until(
-            lambda: sum(map(ready, self.pods())) == count,
+            lambda: sum(map(meshed.is_ready, self.pods())) == count,
             timeout=PATIENCE,
             what=f"{count} pods to be Ready",
         )
@@ -209,18 +209,6 @@ class Keeper:
             self._error = error
 
 
-def ready(pod: Pod) -> bool:
-    """Whether the pod serves."""
-    conditions = (pod.status and pod.status.conditions) or []
-    return any(c.type == "Ready" and c.status == "True" for c in conditions)
-
-
-def sidecar(pod: Pod) -> bool:
-    """Whether the pod has one."""
-    assert pod.spec
-    return any(container.name == meshed.PROXY for container in pod.spec.containers)
-
-
 def kind_of(pod: str) -> str:
     """The key in `KINDS` of a pod by its name."""
     return max((name for name in KINDS if pod.startswith(f"{name}-")), key=len)
@@ -229,7 +217,7 @@ def kind_of(pod: str) -> str:
 def controlled(namespace: str, name: str, kind: Kind) -> list[AnyResource]:
     """The controller and its budgets."""
     labels = {"crowd": name, **({KEPT: name} if kind.kept else {}), **kind.labels}
-    container = {"name": "main", "image": meshed.PAYLOAD_IMAGE}
+    container = {"name": "main", "image": images.BUSYBOX}
     spec = {"containers": [container], "terminationGracePeriodSeconds": 1, **kind.spec}
     template: dict[str, Any] = {
         "metadata": {"labels": labels, "annotations": dict(kind.annotations)},

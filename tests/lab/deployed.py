@@ -68,9 +68,7 @@ def model(cluster: lab.Cluster) -> Iterator[lab.juju.Model]:
         yield model
 
 
-def await_selected(
-    client: Client, namespace: str, labels: Mapping[str, str] = SELECTED, timeout: float = SOON
-) -> None:
+def await_selected(client: Client, namespace: str, labels: Mapping[str, str] = SELECTED) -> None:
     """Select a namespace; return when its pods are injected by Istio and held by the charm.
 
     Raises:
@@ -79,7 +77,7 @@ def await_selected(
     client.patch(Namespace, namespace, {"metadata": {"labels": labels}})
     lab.until(
         lambda: client.get(ConfigMap, "istio-ca-root-cert", namespace=namespace),
-        timeout=timeout,
+        timeout=SOON,
         what="the root certificate",
         ignoring=(ApiError,),
     )
@@ -94,7 +92,7 @@ def await_selected(
         created = str(client.create(probe, dry_run=True))
         return "istio-proxy" in created and "holdApplicationUntilProxyStarts" in created
 
-    lab.until(held, timeout=timeout, what=f"pods of {namespace} to be injected and held")
+    lab.until(held, timeout=SOON, what=f"pods of {namespace} to be injected and held")
 
 
 def owned(client: Client, app: lab.juju.App) -> set[str]:

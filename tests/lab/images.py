@@ -4,7 +4,7 @@ The lab has no registry. An image is an archive for `ctr -n k8s.io images import
 under its content, the same bytes on every machine. The image of istio-aux itself is `lab.rock`'s.
 
 The stand-ins among them hold no distribution: proxyv2 is the lab's pilot-agent and nothing else,
-busybox is Debian's static program with its links, and pause is that program asleep.
+busybox is Debian's static program with its links, and pause is that program, sleeping.
 """
 
 from __future__ import annotations
@@ -44,10 +44,6 @@ eval "$1"
 """
 # A process that is PID 1 gets only the signals it asks for.
 SLEEP = "trap 'exit 0' TERM INT; sleep 2147483647 & wait"
-
-
-class ImageError(Exception):
-    """An image cannot be made; the message names what is missing."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +90,7 @@ def image(
 
 
 def proxyv2() -> Path:
-    """Stand-in for Istio's distroless proxy image: the lab's pilot-agent, not even a shell."""
+    """Stand-in for Istio's distroless proxy image: the lab's pilot-agent, and no shell."""
     return image(
         PROXYV2,
         {"/usr/local/bin/pilot-agent": tools.path("pilot-agent")},
@@ -115,7 +111,7 @@ def busybox() -> Path:
     """Debian's static busybox with a link for each of its commands; what payloads run in.
 
     Raises:
-        ImageError: the machine has no busybox-static and cannot fetch the package.
+        lab.debian.PackageError: no busybox-static is installed, and the package cannot be had.
     """
     return _with_busybox(BUSYBOX, {})
 
@@ -123,20 +119,20 @@ def busybox() -> Path:
 def alpine() -> Path:
     """Stand-in for the image in which workers of a PyTorchJob await their master: busybox.
 
-    Debian's nslookup fails when one of the search domains does not know a name, Alpine's did not;
-    so its shell, which runs one command line, asks for the name in the pod's own domain alone.
+    Debian's nslookup fails when one of the search domains does not know a name, Alpine's does not.
+    So this image's shell, which runs one command line, looks the name up in the pod's own domain.
 
     Raises:
-        ImageError: as for `busybox`.
+        lab.debian.PackageError: as for `busybox`.
     """
     return _with_busybox(ALPINE, {"/bin/sh": SHELL})
 
 
 def pause() -> Path:
-    """What holds a pod's namespaces: a shell that waits for the end.
+    """The container that keeps a pod's namespaces: a shell that sleeps.
 
     Raises:
-        ImageError: as for `busybox`.
+        lab.debian.PackageError: as for `busybox`.
     """
     return image(
         PAUSE, {"/bin/busybox": _busybox()}, entrypoint=["/bin/busybox", "sh", "-c", SLEEP]
@@ -180,30 +176,9 @@ def _busybox() -> Path:
         return Path(found)
     place = cache.folder("busybox") / "busybox"
     if not place.exists():
-        # Unpacked, not installed: the package would put out a busybox that is not static.
+        # Unpacked, not installed: the package would replace a busybox that is not static.
         with tempfile.TemporaryDirectory(dir=place.parent) as folder:
-            _unpack("busybox-static", Path(folder)).joinpath("bin/busybox").rename(place)
+            for archive in debian.download(["busybox-static"], Path(folder)):
+                subprocess.run(["dpkg-deb", "-x", archive, folder], check=True)
+            Path(folder, "bin/busybox").rename(place)
     return place
-
-
-def _unpack(package: str, folder: Path) -> Path:
-    # Without a sandbox, for apt's own user may not write to the folder.
-    apt = ["apt-get", "--quiet", "-o", "APT::Sandbox::User="]
-    try:
-        done = subprocess.run(
-            [*apt, "download", package], cwd=folder, capture_output=True, text=True, check=False
-        )
-        if done.returncode and debian.installable():
-            # A fresh machine has no lists of packages, an old one has old ones.
-            subprocess.run([*apt, "update"], capture_output=True, text=True, check=False)
-            done = subprocess.run(
-                [*apt, "download", package], cwd=folder, capture_output=True, text=True, check=False
-            )
-    except FileNotFoundError as error:
-        raise ImageError(f"{package}: not installed, and there is no apt-get") from error
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise ImageError(f"{package}: not installed; apt-get download: {last}")
-    [archive] = folder.glob("*.deb")
-    subprocess.run(["dpkg-deb", "-x", archive, folder], check=True)
-    return folder

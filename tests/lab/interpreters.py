@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# What ships runs on Ubuntu 24.04, which has Python 3.12 (design decision 14).
+# Charm and rock run on Ubuntu 24.04, which has Python 3.12.
 SHIPPED = "3.12"
 
 
@@ -40,7 +40,7 @@ def find(version: str) -> Path | None:
 
 @functools.cache
 def shipped() -> tuple[Path, str]:
-    """The interpreter for what ships, and one honest line when it is not the version that ships."""
+    """The interpreter for charm and workload, and a line that says so when its version differs."""
     if path := find(SHIPPED):
         return path, ""
     running = Path(sys.executable).resolve()

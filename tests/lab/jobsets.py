@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from lightkube import ApiError
 from lightkube.generic_resource import create_global_resource, create_namespaced_resource
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
@@ -51,7 +50,7 @@ def install(cluster: Cluster) -> None:
         )
 
 
-def await_ready(cluster: Cluster, timeout: float = READY) -> None:
+def await_ready(cluster: Cluster) -> None:
     """Make the runtime `RUNTIME`; return when both controllers' webhooks answer.
 
     Raises:
@@ -81,10 +80,10 @@ def await_ready(cluster: Cluster, timeout: float = READY) -> None:
         ):
             until(
                 made,
-                timeout=timeout,
+                timeout=READY,
                 what=f"{what} to be ready",
-                # A kind that is not served yet is no ApiError.
-                ignoring=(ApiError, Exception),
+                # lightkube has no ApiError for a kind that is not served yet.
+                ignoring=(Exception,),
                 every=0.5,
             )
 

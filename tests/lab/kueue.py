@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from lightkube import ApiError, Client
+from lightkube import Client
 from lightkube.generic_resource import create_global_resource, create_namespaced_resource
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.admissionregistration_v1 import (
@@ -56,14 +56,14 @@ def install(cluster: Cluster) -> None:
             lambda: client.apply(flavor, field_manager="lab", force=True),
             timeout=READY,
             what="Kueue to be ready",
-            # A kind that is not served yet is no ApiError.
-            ignoring=(ApiError, Exception),
+            # lightkube has no ApiError for a kind that is not served yet.
+            ignoring=(Exception,),
             every=0.5,
         )
 
 
 def remove(client: Client) -> None:
-    """End Kueue, and what asks it about every pod."""
+    """End Kueue, and delete its webhook configurations."""
     for kind, name in (
         (MutatingWebhookConfiguration, "mutating"),
         (ValidatingWebhookConfiguration, "validating"),

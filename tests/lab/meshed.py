@@ -1,4 +1,4 @@
-"""Pods as Istio leaves them, made by hand: for tests that are not about injection. Data only."""
+"""Pods as Istio leaves them, for tests that are not about injection, and facts of such pods."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, Literal
 from lightkube.models import core_v1, meta_v1
 from lightkube.resources.core_v1 import Pod
 
+from lab import images
+
 PROXY = "istio-proxy"
-PROXY_IMAGE = "istio-aux.lab/proxyv2:1.28.10"
-PAYLOAD_IMAGE = "istio-aux.lab/busybox:1.35"
 
 
 def pod(
@@ -30,9 +30,9 @@ def pod(
     containers, by name and as Kubernetes spells them: ``{"main": {"restartPolicy": "Never"}}``.
     """
     more = more or {}
-    containers = [_container(n, PAYLOAD_IMAGE, more.get(n, {})) for n in payload]
-    init = [core_v1.Container(name="istio-init", image=PROXY_IMAGE)] if sidecar else []
-    proxy = _container(PROXY, PROXY_IMAGE, {"args": ["proxy", "sidecar"], **more.get(PROXY, {})})
+    containers = [_container(n, images.BUSYBOX, more.get(n, {})) for n in payload]
+    init = [core_v1.Container(name="istio-init", image=images.PROXYV2)] if sidecar else []
+    proxy = _container(PROXY, images.PROXYV2, {"args": ["proxy", "sidecar"], **more.get(PROXY, {})})
     if sidecar == "classic":
         containers.append(proxy)
     elif sidecar == "native":
@@ -75,8 +75,20 @@ def annotations_of(pod: Pod) -> dict[str, str]:
     return pod.metadata.annotations or {}
 
 
+def has_sidecar(pod: Pod) -> bool:
+    """Whether the pod has Istio's proxy, classic or native."""
+    assert pod.spec
+    return PROXY in {c.name for c in [*pod.spec.containers, *(pod.spec.initContainers or [])]}
+
+
+def is_ready(pod: Pod) -> bool:
+    """Whether the pod's condition Ready is true."""
+    conditions = (pod.status and pod.status.conditions) or []
+    return any(c.type == "Ready" and c.status == "True" for c in conditions)
+
+
 def proxy_exit_code(pod: Pod) -> int | None:
-    """The exit code with which the pod's istio-proxy ended for good; None: it has not.
+    """The exit code of the pod's istio-proxy; None while it has not ended.
 
     Looks at the container status alone, wherever the proxy stands in the spec.
     """

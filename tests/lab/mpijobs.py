@@ -55,8 +55,8 @@ def install(cluster: Cluster) -> None:
         upstream.apply(client, _documents())
 
 
-def mpi_job(launch: str = LAUNCH, workers: int = 2) -> dict[str, Any]:
-    """An MPIJob whose launcher runs shell, and whose workers run until they are deleted."""
+def mpi_job(launch: str = LAUNCH) -> dict[str, Any]:
+    """An MPIJob whose launcher runs shell, and whose two workers run until they are deleted."""
 
     def replicas(number: int, name: str, command: list[str]) -> dict[str, Any]:
         container = {"name": name, "image": images.BUSYBOX, "command": command}
@@ -68,7 +68,7 @@ def mpi_job(launch: str = LAUNCH, workers: int = 2) -> dict[str, Any]:
         "launcherCreationPolicy": "WaitForWorkersReady",
         "mpiReplicaSpecs": {
             "Launcher": replicas(1, "launcher", ["sh", "-c", launch]),
-            "Worker": replicas(workers, "worker", WORKER),
+            "Worker": replicas(2, "worker", WORKER),
         },
     }
     return {

@@ -12,7 +12,7 @@ from lightkube.resources.core_v1 import Pod
 
 import lab
 import lab.juju
-from lab.istio import PROXY
+from lab.meshed import has_sidecar, is_ready
 
 MODEL, ELSEWHERE = "kubeflow", "elsewhere"
 EARLY, LATE, ASKING = ("charm-a", "charm-b"), "charm-c", "asking"
@@ -27,9 +27,9 @@ class Seen:
 
     Attributes:
         pods: those of both models, by name without what a Deployment adds.
-        stateful_sets: of both models: what everybody but the status's writer has put there.
+        stateful_sets: those of both models, without their status.
         status: the message of istio-aux in `juju status`.
-        answer: what istio-aux tells the asking charm over their relation.
+        answer: what istio-aux answers the asking charm over their relation.
         asking: status and message of the asking charm.
     """
 
@@ -86,7 +86,7 @@ class World:
 
     def settle(self) -> None:
         """Return when neither model has anything to do."""
-        # What one writes is an event in the other, and its answer one here.
+        # What one application writes is an event for the other, and so is the answer.
         for app in (self.istio_aux, self.asking, self.istio_aux, self.asking):
             app.settle()
 
@@ -101,29 +101,19 @@ class World:
         lab.until(there, timeout=SOON, what=f"{', '.join(names)} to be there, meshed: {meshed}")
 
     def await_answer(self, **answer: str) -> Seen:
-        """Return how things are when the asking charm has been told so, and shows it."""
+        """Return how things are once the asking charm has this answer, and shows it."""
 
         def shown() -> Seen | None:
             seen = self.look()
-            told = answer.items() <= seen.answer.items()
-            return seen if told and seen.asking[1] in {*seen.answer.values(), "meshed"} else None
+            given = answer.items() <= seen.answer.items()
+            return seen if given and seen.asking[1] in {*seen.answer.values(), "meshed"} else None
 
-        return lab.until(shown, timeout=SOON, what=f"the asking charm to be told {answer}")
+        return lab.until(shown, timeout=SOON, what=f"the asking charm to get the answer {answer}")
 
 
 def name_of(pod: Pod) -> str:
     assert pod.metadata
     return (pod.metadata.labels or {}).get("operator.juju.is/name") or str(pod.metadata.name)
-
-
-def is_ready(pod: Pod) -> bool:
-    conditions = (pod.status and pod.status.conditions) or []
-    return any(c.type == "Ready" and c.status == "True" for c in conditions)
-
-
-def has_sidecar(pod: Pod) -> bool:
-    assert pod.spec
-    return PROXY in {c.name for c in [*pod.spec.containers, *(pod.spec.initContainers or [])]}
 
 
 def written(stateful_set: StatefulSet) -> tuple[Any, ...]:

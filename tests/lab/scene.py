@@ -75,11 +75,11 @@ class Scene:
         found = self.client.list(Event, namespace=self.namespace)
         return [e.message or "" for e in found if e.involvedObject.uid == pod.metadata.uid]
 
-    def await_event(self, pod: Pod, reason: str, timeout: float = PATIENCE) -> str:
+    def await_event(self, pod: Pod, reason: str) -> str:
         """Return the note of the pod's Event of that reason, once there. Raises TimeoutError."""
         return until(
             lambda: self.events(pod).get(reason),
-            timeout=timeout,
+            timeout=PATIENCE,
             what=f"Event {reason} on pod {_name(pod)}",
         )
 
@@ -98,9 +98,9 @@ class Scene:
     def await_control(self) -> None:
         """Run a pod that must be freed, from its start to its end.
 
-        Watch events come in order and a pod that needs a quit gets it at once, so whatever was
-        going to be done about an earlier change has been done when this returns: nothing that has
-        not been asked of the kubelet by then is merely late.
+        Watch events come in order, and a pod that needs a quit gets it at once. So when this
+        returns, an earlier change has had its effect: what the kubelet was not asked by then, it
+        will not be asked.
         """
         name = f"control-{secrets.token_hex(4)}"
         control = self.client.create(meshed.pod(self._control, name))

@@ -10,7 +10,8 @@ from istio_aux.core.native_sidecars import MOST, NATIVE_SIDECARS
 from istio_aux.core.policy import Capability, Start
 from istio_aux.core.start import INJECT, NATIVE_SIDECAR, START
 
-IMAGE = "istio-aux.lab/busybox:1.35"
+from lab.images import BUSYBOX
+
 OPTION = frozenset({"vault-agent", "cloud-sql-proxy"})
 WANTED = {NATIVE_SIDECARS: "vault-agent"}
 MANY = tuple(f"helper-{number}" for number in range(MOST + 1))
@@ -18,7 +19,7 @@ MANY = tuple(f"helper-{number}" for number in range(MOST + 1))
 
 def container(name: str, **more: Any) -> dict[str, Any]:
     """A container with further fields."""
-    return {"name": name, "image": IMAGE, **more}
+    return {"name": name, "image": BUSYBOX, **more}
 
 
 JOB = (container("main"), container("vault-agent"))
@@ -26,14 +27,14 @@ JOB = (container("main"), container("vault-agent"))
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A pod, and what becomes of its containers.
+    """A pod, and its containers after admission.
 
     Attributes:
         option: names that the admin has set.
         spec: fields of the pod's spec, in place of `restartPolicy: Never`.
         regular: names of its containers afterwards.
         init: names of its init containers afterwards, with `*` for those that restart always.
-        warns: part of what its author is told.
+        warns: part of the warning to its author.
     """
 
     name: str
@@ -133,7 +134,7 @@ CASES = [
          warns="vault-agent: istio-proxy is not native, so it would start after them"),
 ]  # fmt: skip
 
-# The workloads of the cluster tier know that sidecars can be native.
+# Not on the cluster tier, whose workloads know that sidecars can be native.
 NOT_NATIVE = [
     Case(name="native sidecars cannot be had", capability=Capability.CLASSIC),
     Case(name="nobody knows whether native sidecars can be had", capability=Capability.UNKNOWN),

@@ -19,6 +19,7 @@ from istio_aux.core.selectors import parse
 from istio_aux.core.start import DATAPLANE, INJECT, MIRROR, NATIVE_SIDECAR, START, STARTED_WITH
 
 from lab import start_texts
+from lab.images import BUSYBOX
 from lab.start_texts import LINE, Texts
 
 INJECTED = "sidecar.istio.io/status"
@@ -26,9 +27,8 @@ BY_HAND = {INJECTED: "{}"}
 NATIVE = {NATIVE_SIDECAR: "true", STARTED_WITH: "native"}
 HELD = {CONFIG: LINE, STARTED_WITH: "hold"}
 
-IMAGE = "istio-aux.lab/busybox:1.35"
-MAIN = {"name": "main", "image": IMAGE}
-PROXY = {"name": "istio-proxy", "image": IMAGE}
+MAIN = {"name": "main", "image": BUSYBOX}
+PROXY = {"name": "istio-proxy", "image": BUSYBOX}
 HOLDING = {**PROXY, "lifecycle": {"postStart": {"exec": {"command": ["pilot-agent", "wait"]}}}}
 
 
@@ -46,8 +46,7 @@ class Case:
         asks: whether it gets the label that asks Istio for a sidecar.
         added: annotations that it gets, or whose values are replaced.
         containers: what its containers are to be, if not as they were.
-        warns: part of what its author is told. A policy cannot tell anybody anything, so that the
-            webhook is called.
+        warns: part of the warning to its author. A policy cannot warn, so the webhook is called.
         left_to_webhook: why the policy changes nothing, and the webhook is called; "": it is not.
     """
 

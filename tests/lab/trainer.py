@@ -51,7 +51,7 @@ def install(cluster: Cluster) -> None:
         upstream.apply(client, documents(upstream.module(NAME, MODULE)))
 
 
-def await_ready(cluster: Cluster, timeout: float = READY) -> None:
+def await_ready(cluster: Cluster) -> None:
     """Return when the operator's own webhook accepts a TFJob.
 
     Raises:
@@ -70,7 +70,7 @@ def await_ready(cluster: Cluster, timeout: float = READY) -> None:
     with cluster.client() as client:
         until(
             lambda: client.create(job, dry_run=True),
-            timeout=timeout,
+            timeout=READY,
             what=f"deployment {NAMESPACE}/{NAME} to be ready",
             ignoring=(ApiError,),
             every=0.2,

@@ -192,7 +192,7 @@ class Workload:
 
         lab.until(ready, timeout=timeout, what=f"{self.unit} to be ready ({self.process.log})")
 
-    def await_capability(self, capability: str, timeout: float = READY) -> None:
+    def await_capability(self, capability: str) -> None:
         """Return when the program says that cluster and Istio can do this.
 
         Raises:
@@ -200,7 +200,7 @@ class Workload:
         """
         lab.until(
             lambda: self.status().get("capability") == capability,
-            timeout=timeout,
+            timeout=READY,
             what=f"{self.unit} to say {capability} ({self.process.log})",
         )
 

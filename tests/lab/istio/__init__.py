@@ -31,6 +31,7 @@ from lightkube.resources.discovery_v1 import EndpointSlice
 from lab import images, ports
 from lab.istio import validation, webhooks
 from lab.istio.sidecar import PROXY, Template, Version, World
+from lab.meshed import has_sidecar
 from lab.waiting import until
 
 if TYPE_CHECKING:
@@ -148,8 +149,7 @@ class Istio:
         )
         with self.cluster.client() as client:
             created = client.create(pod, dry_run=True)
-        spec = created.spec or PodSpec(containers=[])
-        return PROXY in {c.name for c in [*spec.containers, *(spec.initContainers or [])]}
+        return has_sidecar(created)
 
 
 def install(

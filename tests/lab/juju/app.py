@@ -150,8 +150,8 @@ class App:
         if not late:
             self._tell_all(told)
 
-    def refresh(self, charm: Path, images: Mapping[str, Image] | None = None) -> None:
-        """Replace the charm, and its images, as `juju refresh` does: by a StatefulSet's rollout.
+    def refresh(self, charm: Path) -> None:
+        """Replace the charm as `juju refresh` does: by a StatefulSet's rollout.
 
         From the highest number down each unit gets a new pod, once the one before is ready: until
         the last one both revisions run side by side. Returns when all pods are ready.
@@ -160,7 +160,6 @@ class App:
             TimeoutError: a pod does not get ready.
         """
         self._charm, self._metadata = charm, Metadata.read(charm)
-        self._images = images or self._images
         for unit in reversed(self.units):
             self._replace(unit)
             until(unit.ready, timeout=_READY, what=f"{unit.name} to be ready")
@@ -261,10 +260,6 @@ class App:
             raise ValueError(f"{endpoint}: unknown endpoint, expected one of {sorted(known)}")
         return known[endpoint]
 
-    def remove_unit(self, number: int) -> None:
-        """Remove one unit: it departs, stops and is gone; another leads if it led."""
-        self._leave([self._unit(number)])
-
     def remove(self, *, force: bool = False) -> None:
         """Remove the application: every unit is dying before the first of them leaves.
 
@@ -280,7 +275,7 @@ class App:
             for relation, remote in relations:
                 for queue in self._queues(relation["units"][remote]):
                     queue.append(events.relation(relation, remote, "broken"))
-        # Who is told of a relation's end can still read it.
+        # Units that see the relation broken can still read it.
         self.model.settle()
         with self.model.agent.edit() as state:
             del self.model.apps[self.name]

@@ -25,13 +25,12 @@ printf '%s\\n' "$2: $4" >>"$JUJU_CONTEXT_ID/log"
 """
 
 
-def install(folder: Path, python: Path, *, inside: Path | None = None) -> Path:
+def install(folder: Path, python: Path) -> Path:
     """Install the tools into `folder` and return their `bin`, the first entry of PATH.
 
     Args:
         folder: a new folder; the tools' own modules are copied into it.
         python: the interpreter the tools run with.
-        inside: where the hook sees `folder`, when that is elsewhere.
     """
     library = folder / "lib"
     ignored = shutil.ignore_patterns("__pycache__")
@@ -40,9 +39,8 @@ def install(folder: Path, python: Path, *, inside: Path | None = None) -> Path:
     subprocess.run([python, "-m", "compileall", "-q", str(library)], check=True)
     tools = folder / "bin"
     tools.mkdir(exist_ok=True)
-    seen = (inside or folder) / "lib"
     for name in TOOLS:
-        _script(tools / name, _WRAPPER.format(python=python, library=seen))
+        _script(tools / name, _WRAPPER.format(python=python, library=library))
     _script(tools / "juju-log", _JUJU_LOG)
     return tools
 

@@ -34,8 +34,8 @@ class RefusedError(Exception):
 class Api:
     """Speaks to ``server`` with the client certificate of ``tls``.
 
-    A cancelled call leaves a connection that says goodbye in TLS, which outlives the loop,
-    and its socket is found unclosed later on. So calls are finished, and watches are cut.
+    A cancelled call leaves a connection in TLS's closing handshake, which outlives the loop, so
+    its socket stays open. So calls are finished, and watches are cut.
     """
 
     def __init__(self, server: str, tls: ssl.SSLContext) -> None:
@@ -66,10 +66,10 @@ class Api:
         content_type: str = "application/json",
         params: Mapping[str, str] | None = None,
     ) -> Object:
-        """One call, made again for as long as nobody answers or the answer is a server's error.
+        """One call, repeated while the server is away or answers with a server error.
 
         Raises:
-            RefusedError: the answer is a client's error, such as 404 or 409.
+            RefusedError: the answer is a client error, such as 404 or 409.
         """
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": content_type}
@@ -93,8 +93,7 @@ class Api:
     ) -> AsyncIterator[tuple[str, Object]]:
         """List, then watch, forever: pairs of event type and object; a list gives ``ADDED``.
 
-        Whenever the watch ends, for whatever reason, it lists again. What was deleted in between is
-        not told.
+        It lists again whenever the watch ends. What was deleted in between is not reported.
         """
         while True:
             listed = await self.request("GET", path, params=params)

@@ -1,4 +1,4 @@
-"""What a quit can do other than succeed: the misbehaviours a test can ask for, as data."""
+"""How a quit can go wrong: the misbehaviours that a test can ask for, as data."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Behaviour:
     ``stream``: ``answer`` completes it; ``hang`` opens it and says nothing; ``cut`` closes it
     without a status; ``reset`` drops the connection; ``refuse`` answers 503 before the upgrade;
     ``babble`` sends single bytes, as fast as they are taken, until the connection is closed.
-    ``answer``: what an exec is answered; None: what pilot-agent really answers.
-    ``response``: the same of a forwarded port, as HTTP; empty: nothing listens there.
-    ``proxy_exit``: the exit code with which istio-proxy ends, None: it runs on.
+    ``answer``: the answer to an exec; None: that of pilot-agent.
+    ``response``: the same for a forwarded port, as HTTP; empty: nothing listens there.
+    ``proxy_exit``: the exit code of istio-proxy; None: it keeps running.
     """
 
     stream: Literal["answer", "hang", "cut", "reset", "refuse", "babble"] = "answer"

@@ -35,8 +35,8 @@ T = TypeVar("T")
 class Exec:
     """One request to execute or to forward; ``command`` is method and path for the latter.
 
-    ``unfinished``: the payload containers that ran, or were to run again, at that moment. While
-    there is one that nobody excused, the request came too early.
+    ``unfinished``: the payload containers that ran, or were to run again, at that moment. If there
+    was one, the request came too early, unless an option or annotation excuses the container.
     """
 
     pod: str  # namespace/name
@@ -52,7 +52,7 @@ class ScriptedKubelet:
     """A node of the cluster whose containers do what the test says, while the context is open.
 
     Methods take the pod as the API server returned it, UID included. They raise KeyError for a pod
-    that this kubelet does not have, and what went wrong in the kubelet's thread, if something did.
+    that this kubelet does not have, and any error of the kubelet's own thread.
     """
 
     def __init__(
@@ -96,11 +96,11 @@ class ScriptedKubelet:
 
     @property
     def execs(self) -> list[Exec]:
-        """Everything that was asked of this kubelet so far, in order."""
+        """All requests to this kubelet so far, in order."""
         return list(self._execs)
 
     def execs_of(self, pod: Pod) -> list[Exec]:
-        """What was asked for this very pod, not for one of the same name."""
+        """The requests for this pod, by its UID."""
         return [e for e in self._execs if e.uid == _uid(pod)]
 
     def address(self, pod: Pod) -> str:
@@ -108,7 +108,7 @@ class ScriptedKubelet:
         return self._pods.get(_uid(pod)).ip
 
     def crash_loop(self, pod: Pod, container: str) -> None:
-        """A container that ended waits for its next start in CrashLoopBackOff."""
+        """Let a container that ended wait for its next start in CrashLoopBackOff."""
         self._call(self._pods.again(self._pods.get(_uid(pod)), container, "CrashLoopBackOff"))
 
     def debug(self, pod: Pod, name: str) -> None:
@@ -127,9 +127,9 @@ class ScriptedKubelet:
     def finish(
         self, pod: Pod, container: str, exit_code: int = 0, *, reason: str | None = None
     ) -> None:
-        """A container ends. A restart that is then due is made by ``restart`` or ``crash_loop``.
+        """End a container. ``restart`` or ``crash_loop`` makes the restart that is then due.
 
-        So a test can look at the moment in between, which lasts some 100 ms in reality.
+        So a test can look at the moment in between, which lasts some 100 ms on a real kubelet.
         """
         record = self._pods.get(_uid(pod))
         self._call(self._pods.end(record, container, exit_code, reason))
@@ -139,9 +139,9 @@ class ScriptedKubelet:
         listener = Listener(container, path, exit_code)
         self._pods.get(_uid(pod)).listeners[port] = listener
 
-    def obey(self, pod: Pod, container: str, *command: str, exit_code: int = 0) -> None:
-        """From now on a container other than the proxy ends when this command is executed in it."""
-        self._pods.get(_uid(pod)).obeys[container, *command] = exit_code
+    def obey(self, pod: Pod, container: str, *command: str) -> None:
+        """From now on a container other than the proxy exits with 0 after this command in it."""
+        self._pods.get(_uid(pod)).obeys.add((container, *command))
 
     def linger(self, pod: Pod) -> None:
         """From now on the pod's deletion does not end: its containers ignore the signal."""
@@ -175,17 +175,17 @@ class ScriptedKubelet:
         self._call(self._pods.release(self._pods.get(_uid(pod))))
 
     def restart(self, pod: Pod, container: str) -> None:
-        """The next run of a container that ended starts."""
+        """Start the next run of a container that ended."""
         self._call(self._pods.again(self._pods.get(_uid(pod)), container, None))
 
     def restart_all(self, pod: Pod) -> None:
-        """All containers run again, after ``stop_all``."""
+        """Start all containers again, after ``stop_all``."""
         self._call(self._pods.start_all(self._pods.get(_uid(pod))))
 
     def run(self, pod: Pod, *, waiting: Collection[str] = (), ip: str | None = None) -> None:
         """Bind the pod to this node and start it: init containers done, all others running.
 
-        Those in ``waiting`` are left for ``restart``, for a kubelet starts one after another.
+        Those in ``waiting`` are left for ``restart``, because a kubelet starts one after another.
         ``ip`` is an address that another pod had; without it the pod gets one of its own.
         """
         uid = _uid(pod)
@@ -205,7 +205,7 @@ class ScriptedKubelet:
         await self._pods.run(record, waiting)
 
     def stop_all(self, pod: Pod) -> None:
-        """All containers are killed, the proxy too, since a rule says ``RestartAllContainers``."""
+        """Kill all containers, the proxy too, as a rule with ``RestartAllContainers`` does."""
         self._call(self._pods.stop_all(self._pods.get(_uid(pod))))
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
@@ -218,7 +218,7 @@ class ScriptedKubelet:
         return self._pods.find(namespace, name)
 
     def note(self, record: Record, container: str, command: tuple[str, ...], via: Via) -> None:
-        """Record that somebody asked for this."""
+        """Record a request."""
         at = datetime.datetime.now(datetime.UTC)
         pod = "/".join(record.key)
         self._execs.append(Exec(pod, record.uid, container, command, at, via, record.unfinished))
@@ -290,7 +290,7 @@ class ScriptedKubelet:
             pass
 
     async def _until_stopped(self) -> None:
-        """Raising cancels the other tasks, also one that waits for an absent API server."""
+        """Raise when stopped, which cancels tasks that wait for the API server, too."""
         await self._stop.wait()
         raise _StopError
 

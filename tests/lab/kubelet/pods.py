@@ -1,7 +1,7 @@
-"""The pods of the scripted kubelet: what it believes of them, and how it tells the API server.
+"""The pods of the scripted kubelet: their containers' states, and their status in the API server.
 
-All of it runs on the kubelet's own event loop, so nothing here is locked against threads; a lock
-per pod keeps the several writes that make one transition together.
+All of it runs on the kubelet's own event loop, so nothing here is locked against threads. A lock
+per pod keeps the writes of one transition together.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class Pods:
             await self._settle(record)
 
     async def end(self, record: Record, name: str, exit_code: int, reason: str | None) -> None:
-        """A container's process ends, and what follows from that, phase included, is reported."""
+        """End a container's process, and report what follows from that, phase included."""
         async with record.lock:
             record.containers[name] = record.containers[name].ended(exit_code, reason)
             await self._settle(record)
 
     async def quit(self, record: Record, name: str, exit_code: int) -> None:
-        """A process that was told to go ends, unless something else ended it before."""
+        """A process that was told to exit does so, unless it has ended already."""
         async with record.lock:
             container = record.containers[name]
             if isinstance(container.state, Running):
@@ -81,7 +81,7 @@ class Pods:
             await self._settle(record)
 
     async def stop_all(self, record: Record) -> None:
-        """Every container is killed, for one of them ended by a rule that restarts all of them.
+        """Kill every container, because one of them ended by a rule that restarts all of them.
 
         kubelet ShouldAllContainersRestart (KEP-5532): the condition says so until they run again.
         """
@@ -157,7 +157,7 @@ class Pods:
         A final phase is written after the terminated containers, not with them: between the two a
         real pod was seen twice with nothing running and the phase still Running.
         """
-        over = rules.payload_over(record.spec, record.containers)
+        over = not rules.unfinished(record.spec, record.containers)
         if not over:
             record.phase = rules.phase(record.spec, record.containers)
         await self._write(record)
@@ -187,9 +187,9 @@ class Pods:
         try:
             await self._api.request(method, path, body, content_type=content_type)
         except RefusedError as error:
-            # A later pod of the same name is none of ours. NodeRestriction says so (403) of one
-            # without a node yet, before anybody compares UIDs (409); of one that came between
-            # these two looks, validation does (422: the UID is immutable).
+            # The name now belongs to a later pod. NodeRestriction refuses (403) if that one has no
+            # node yet, the comparison of UIDs (409) if it has, and validation (422: the UID is
+            # immutable) if it came between the two.
             if error.code not in (403, 404, 409, 422):
                 raise
             if error.code in (403, 422) and await self._exists(record):

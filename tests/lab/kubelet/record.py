@@ -1,4 +1,4 @@
-"""One pod as the scripted kubelet has it: what it believes, and what the test told it to do."""
+"""One pod as the scripted kubelet has it: its containers, and what the test told it to do."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Listener:
 
 @dataclasses.dataclass
 class Record:
-    """One pod: the kubelet's belief about its containers, and what the test told it to do.
+    """One pod: the state of its containers, and what the test told the kubelet to do.
 
     ``stopped``: every container is about to start again (``RestartAllContainers``).
     ``listeners``: containers other than the proxy that listen, by port.
-    ``obeys``: the codes with which such containers end, by container and executed command.
-    ``misbehaves_via``: the way to the proxy that ``misbehaviours`` are for; None: either.
+    ``obeys``: container and command: such a container exits with 0 when it is executed.
+    ``misbehaves_via``: the way to the proxy that ``misbehaviours`` apply to; None: both.
     """
 
     pod: Object
@@ -45,9 +45,7 @@ class Record:
     misbehaviours: Iterator[Behaviour] = dataclasses.field(default_factory=lambda: iter(()))
     misbehaves_via: Via | None = None
     listeners: dict[int, Listener] = dataclasses.field(default_factory=dict[int, Listener])
-    obeys: dict[tuple[str, ...], int] = dataclasses.field(
-        default_factory=dict[tuple[str, ...], int]
-    )
+    obeys: set[tuple[str, ...]] = dataclasses.field(default_factory=set[tuple[str, ...]])
     lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
 
     @property

@@ -1,8 +1,7 @@
 """What a kubelet concludes from container states: pure functions of a spec and its containers.
 
-Written from the rules of Kubernetes 1.36 (``ContainerShouldRestart``, ``getPhase``), on purpose
-without the workload's own ``istio_aux.core.completion``: the judge of a test must not share the
-code it judges.
+Written from the rules of Kubernetes 1.36 (``ContainerShouldRestart``, ``getPhase``), without the
+workload's ``istio_aux.core.completion``: a test must not judge code by that same code.
 """
 
 from __future__ import annotations
@@ -80,11 +79,6 @@ def phase(spec: Object, containers: Mapping[str, Container]) -> str:
         for _, state in regular
     )
     return "Succeeded" if succeeded else "Failed"
-
-
-def payload_over(spec: Object, containers: Mapping[str, Container]) -> bool:
-    """Whether no regular container runs or will run: then the kubelet stops native sidecars."""
-    return not unfinished(spec, containers)
 
 
 def _end(container: Container | None) -> Terminated | None:

