@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import NoConnectionError
-from istio_aux.kube.exec import OUTPUT, ExecChannels, ExecResult, Silence, execute
+from istio_aux.kube.exec import OUTPUT, EarlyEnd, ExecChannels, ExecResult, execute
 from unit.apiserver import ApiServer, Exec, refusal
 from unit.asynchronous import descriptors, driven
 
@@ -33,7 +33,7 @@ def heard(*frames: bytes) -> ExecResult:
     channels = ExecChannels()
     for frame in frames:
         channels.feed(frame)
-    return channels.result(Silence("cut"))
+    return channels.result(EarlyEnd("cut"))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as some
 from istio_aux.kube.client import Client
-from istio_aux.kube.exec import FRAMES, OUTPUT, Silence
+from istio_aux.kube.exec import FRAMES, OUTPUT, EarlyEnd
 from istio_aux.kube.port_forward import ForwardChannels, ForwardResult, request
 from unit.apiserver import ApiServer, refusal
 from unit.asynchronous import driven
@@ -30,7 +30,7 @@ def heard(*frames: bytes) -> ForwardResult:
     channels = ForwardChannels()
     for frame in frames:
         channels.feed(frame)
-    return channels.result(None if channels.finished else Silence("cut"))
+    return channels.result(None if channels.finished else EarlyEnd("cut"))
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ async def test_a_refused_handshake_says_what_the_api_server_said() -> None:
 
 @pytest.mark.parametrize(
     ("first", "said"),
-    [(b"", "no answer: gave up on what never ends"), (OK, "HTTP 200: OK")],
+    [(b"", "no answer: closed after"), (OK, "HTTP 200: OK")],
     ids=["no answer", "behind its answer"],
 )
 @driven

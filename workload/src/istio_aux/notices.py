@@ -83,18 +83,18 @@ class Notices:
         """Run until cancelled; the first notice is sent at once."""
         connector = aiohttp.UnixConnector(str(self._socket), force_close=True)
         timeout = aiohttp.ClientTimeout(total=DEADLINE)
-        backoff, told = Backoff(*RETRY), None
+        backoff, notified = Backoff(*RETRY), None
         sent, clock = deque[float](maxlen=self._pace.most), asyncio.get_running_loop().time
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
             while True:
                 shown, pause = self._shown(), self._look
-                if shown != told:
-                    worse = told is not None and shown.is_worse_than(told)
+                if shown != notified:
+                    worse = notified is not None and shown.is_worse_than(notified)
                     if wait := self._pace.pause(sent, clock(), worse=worse):
                         # The status may change back, or become worse, meanwhile.
                         pause = min(wait, self._look)
                     elif await self._notify(session):
-                        told = shown
+                        notified = shown
                         sent.append(clock())
                         backoff.reset()
                     else:

@@ -34,12 +34,12 @@ IN_FLIGHT = 2.0
 """Seconds that requests and execs in flight have to end on SIGTERM. A review takes milliseconds."""
 
 LINGER = 2.0
-"""Seconds for which connections are still taken and served after SIGTERM: API servers learn a
-second or so later that this process is no endpoint any more, and go on using connections that are
-open (kubernetes#127335). With `IN_FLIGHT` it fits into the 5 s that Pebble leaves a service by
-itself; the charm's layer leaves it 10 s (kill-delay)."""
+"""Seconds for which connections are still accepted and served after SIGTERM. API servers learn
+about a second later that this process is no longer an endpoint, and keep using open connections
+(kubernetes#127335). With `IN_FLIGHT` it fits into the 5 s of Pebble's default kill-delay; the
+charm's layer has 10 s."""
 
-TRIPPED = (1.0, 30.0)  # Seconds until a task that ended starts again, at first and at most.
+RESTART = (1.0, 30.0)  # Seconds until a task that ended starts again, at first and at most.
 STATUS = ServingLimits(connections=256, idle=10.0)
 """Limits of the status port. Probes, Pebble, Prometheus and the charm make few connections."""
 
@@ -48,7 +48,7 @@ def serve(config: Path, kubeconfig: Path | None = None) -> int:
     """Run webhook and controllers until a signal comes; returns the exit status.
 
     0 after SIGTERM or SIGINT; 2, with one line on stderr, if settings, credentials or the
-    certificate cannot be used; 1 if a port cannot be had.
+    certificate cannot be used; 1 if a port is not available.
     """
     try:
         settings = configuration.load(config)
@@ -143,7 +143,7 @@ async def endless_task(
     name: str,
     work: Callable[[], Coroutine[Any, Any, None]],
     failed: Callable[[str, BaseException | None], None],
-    pauses: tuple[float, float] = TRIPPED,
+    pauses: tuple[float, float] = RESTART,
 ) -> None:
     """Run ``work`` until cancelled, and again whenever it ends, by itself or by an error.
 

@@ -30,8 +30,8 @@ _log = logging.getLogger(__name__)
 BACKLOG = 4096  # The API server opens a connection for each review above 25 at once, in bursts.
 ACCEPTS = 64  # Connections accepted in one turn of the event loop.
 PAUSE = 0.1  # Seconds without accepting when the process has no descriptor left.
-# asyncio allocates this many bytes for each TLS connection of the process: 256 KiB, and has no
-# option for it. With 1,024 handshakes at once this saves 224 MiB.
+# asyncio allocates such a buffer for each TLS connection of the process, by default 256 KiB,
+# and has no option for it. With 1,024 handshakes at once this saves 224 MiB.
 cast("Any", sslproto).SSLProtocol.max_size = 32 << 10
 
 
@@ -117,7 +117,7 @@ class Connection(web.RequestHandler):
             self.wait("idle")
 
     def data_received(self, data: bytes) -> None:
-        """asyncio: bytes; aiohttp: none, to parse what it has."""
+        """asyncio: bytes arrived; aiohttp calls it with none, to parse what it has."""
         if self.waits_for == "linger":
             return
         if data and self.waits_for == "idle":
@@ -197,7 +197,7 @@ class Connection(web.RequestHandler):
 
 
 class Listener:
-    """One port, its connections and their limits; while ``draining``, each answer closes one."""
+    """One port, its connections and their limits; while ``draining``, each answer is the last."""
 
     def __init__(
         self,

@@ -169,7 +169,15 @@ def page(
     leader: bool = False,
     holders: Iterable[Holder] = (),
 ) -> PodPage:
-    """Return at most ``limit`` pods that come after the pod ``after``, as NAMESPACE/NAME."""
+    """Return a page of at most ``limit`` pods after the pod ``after`` (NAMESPACE/NAME).
+
+    Args:
+        pods: all pods, in any order.
+        after: the last pod of the page before; empty for the first page.
+        limit: pods in the page, at most.
+        leader: whether this process leads.
+        holders: of the stuck and blocked pods.
+    """
     found = sorted(pods, key=_place)
     namespace, _, name = after.partition("/")
     rest = [pod for pod in found if _place(pod) > (namespace, name)]

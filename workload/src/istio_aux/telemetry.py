@@ -204,7 +204,7 @@ class JsonLines(logging.Handler):
 
 
 class Bounded(logging.Filter):
-    """Passes `LINES` warnings a minute from each line of code that strangers can make log.
+    """Passes `LINES` warnings a minute from each line of code that any client can make log.
 
     ``suppressed`` of the next line says how many were dropped.
     """

@@ -2,8 +2,8 @@
 
 A review is traced when the API server traces its request. Off without a URL.
 
-The form is OTLP/HTTP's JSON (opentelemetry-proto docs/specification.md). The SDK of OpenTelemetry
-and its exporter would be nine packages more for one POST every few seconds.
+The format is OTLP/HTTP with JSON (opentelemetry-proto docs/specification.md). OpenTelemetry's SDK
+and exporter would add nine packages for one POST every few seconds.
 """
 
 from __future__ import annotations

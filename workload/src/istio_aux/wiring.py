@@ -48,9 +48,9 @@ LEADING = 120.0
 Lease. A live watch is silent for 70 s at most; a failed one is tried again after 30 s at most."""
 
 READY = 600.0
-"""Seconds of silence after which a watch makes the unit unready. Without a watch, reviews are
-answered with older facts. Without a ready unit there are no reviews, and pods start without being
-held. So the restart of an API server must not make all units unready at once."""
+"""Seconds of silence after which a watch makes the unit unready. A silent watch makes reviews use
+older facts, but without a ready unit no pod is held at all. So it is long: the restart of an API
+server must not make all units unready at once."""
 
 
 class Wiring:
@@ -322,7 +322,7 @@ class Watches:
         return {
             name: why + (f": {watch.trouble}" if watch.trouble else "")
             for name, (watch, _) in self._watches.items()
-            if (why := _why_not(watch))
+            if (why := _outdated(watch))
         }
 
     def dead(self, name: str) -> str:
@@ -349,7 +349,8 @@ class Watches:
         self._telemetry.watch_restarts.labels(reason).inc()
 
 
-def _why_not(watch: Watch[Any]) -> str:
+def _outdated(watch: Watch[Any]) -> str:
+    """Why the collection is not up to date; empty if it is."""
     if not watch.synced.is_set():
         return "no complete list yet"
     return _unheard(watch) if watch.silent >= LEADING else ""

@@ -13,6 +13,8 @@ import logging
 import ssl
 from pathlib import Path
 
+from istio_aux.kube.access import stamps
+
 _log = logging.getLogger(__name__)
 
 POLL = 2.0  # Seconds between two looks at the files.
@@ -32,7 +34,7 @@ class Certificate:
             CertificateError: a file is missing, or the two do not belong together.
         """
         self._files = (certificate, key)
-        self._seen = self._look()
+        self._stamps = stamps(self._files)
         self.fingerprint = ""  # SHA-256 of the certificate that is served.
         self._current = self._load()
 
@@ -44,11 +46,11 @@ class Certificate:
         return self._current
 
     def reload(self) -> bool:
-        """Serve the files' contents if they have changed and load; return whether so."""
-        seen = self._look()
-        if seen == self._seen:
+        """Load the files again if they have changed; return whether a new pair is served."""
+        found = stamps(self._files)
+        if found == self._stamps:
             return False
-        self._seen = seen
+        self._stamps = found
         try:
             self._current = self._load()
         except CertificateError as error:
@@ -62,17 +64,6 @@ class Certificate:
         while True:
             await asyncio.sleep(interval)
             self.reload()
-
-    def _look(self) -> list[tuple[int, int, int] | None]:
-        """What differs after a change, also of a link as in a mounted Secret."""
-        seen: list[tuple[int, int, int] | None] = []
-        for file in self._files:
-            try:
-                stat = file.stat()
-                seen.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
-            except OSError:
-                seen.append(None)
-        return seen
 
     def _load(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

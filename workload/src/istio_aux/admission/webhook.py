@@ -50,7 +50,10 @@ class AdmissionWebhook:
         body: int = BODY,
         bodies: int = BODIES,
     ) -> None:
-        """Answer reviews; ``how`` returns how pods are to be started now."""
+        """Answer reviews; ``how`` returns how pods are started now.
+
+        ``body`` is the largest body in bytes, ``bodies`` what all of them may use at once.
+        """
         self.free = bodies
         self._telemetry, self._how, self._limits, self._body = metrics, how, limits, body
         self._listener: Listener | None = None
@@ -119,7 +122,7 @@ class AdmissionWebhook:
         return web.Response(body=answer.body, content_type=JSON)
 
     def _trace(self, request: web.BaseRequest, answer: review.ReviewResult, took: float) -> None:
-        """The API server traces some requests, if any, and says so to its webhooks."""
+        """Add a span if the API server traces the request of this review."""
         traces = self._telemetry.traces
         if traces.on and (parent := sampled(request.headers.get("traceparent", ""))):
             ended = time.time()

@@ -46,9 +46,9 @@ _TEMPORARY = frozenset({401, 408, 429})
 
 
 class Rhythm(msgspec.Struct, frozen=True):
-    """Seconds between two questions.
+    """Seconds between two probes: of a ``live`` injector, and of any ``other``.
 
-    While the injector is ``live``, there is jitter: the units must not ask in step.
+    A live one is probed with jitter, so that the units do not ask at the same time.
     """
 
     live: float = 30.0
@@ -56,7 +56,7 @@ class Rhythm(msgspec.Struct, frozen=True):
 
 
 class Prober:
-    """Asks injectors once. All of them share one pause while the API server is busy."""
+    """Asks injectors once. While the API server is busy, no injector is asked by a dry run."""
 
     def __init__(self, client: Client, telemetry: Telemetry) -> None:
         self.client, self.telemetry = client, telemetry
@@ -221,8 +221,7 @@ class InjectorProbe:
                 async with self._prober.ask(self._target, self._addresses, question) as answer:
                     pause = await self._conclude(answer.probe, changed=changed)
                     await self._wait(pause, answer.connection)
-            # Admission goes on, and a defect must not count as a live injector.
-            except Exception as error:
+            except Exception as error:  # A defect of ours must not count as a live injector.
                 self._prober.telemetry.internal_errors.inc()
                 name = self._target.service or self._target.url
                 _log.exception("%s: %r", name, error, extra={"event": "internal-error"})
@@ -265,7 +264,7 @@ class InjectorProbe:
         return self._backoff.next() if changed else jittered(self._rhythm.live)
 
     async def _wait(self, pause: float, connection: ReplicaConnection | None = None) -> None:
-        """Wait until the pause is over, a configuration changes or the connection ends."""
+        """Wait for the pause, a change of a configuration, or the end of the connection."""
         waits = [asyncio.create_task(self.reconfigured.wait())]
         if connection:
             waits.append(asyncio.create_task(self._ended(connection)))
@@ -276,7 +275,7 @@ class InjectorProbe:
                 each.cancel()
 
     async def _ended(self, connection: ReplicaConnection) -> Literal[True]:
-        """Return when it has ended, but not at once: a server may close every connection."""
+        """Return when it has ended, after a pause: some servers close every connection at once."""
         await asyncio.sleep(self._rhythm.other)
         return await connection.ended.wait()
 

@@ -60,7 +60,7 @@ class Namespaces(Mapping[str, Mapping[str, str]]):
     """Labels by the name of the namespace; handles a watch of all namespaces."""
 
     def __init__(self, changed: Callable[[str], None]) -> None:
-        """Begin empty; ``changed`` is called with the name when labels change, or exist no more."""
+        """Begin empty; ``changed`` gets the name of a namespace that is relabelled or gone."""
         self._found: dict[str, Namespace] = {}
         self._changed = changed
 
@@ -183,7 +183,7 @@ class Watcher:
         self._reconfigured()
 
     def _reconfigured(self) -> None:
-        """Ask again, and report when other configurations are called before ours than before."""
+        """Ask again, and report which configurations are called before ours if they changed."""
         self._hooks = hooks_of(self._configurations.values())
         planes = {hook.control_plane for hook in self._hooks}
         self._policies = {key: found for key, found in self._policies.items() if key in planes}
@@ -215,19 +215,19 @@ class Watcher:
             self.since = since
             return
         self.since = {
-            name: told if (told := since.get(name)) and told.state == known.state else known
+            name: theirs if (theirs := since.get(name)) and theirs.state == known.state else known
             for name, known in self.since.items()
         }
 
     async def run(self, listed: asyncio.Event) -> None:
-        """Watch and publish until cancelled, from when all configurations are ``listed``."""
+        """Watch and publish until cancelled, once all configurations are ``listed``."""
         await listed.wait()
         clock = asyncio.get_running_loop().time
         deadline = clock() + SETTLE
         try:
             while True:
                 self._news.clear()
-                self._follow()
+                self._reconcile()
                 if not self._settled and clock() < deadline:
                     await self._wait(deadline - clock())
                     continue
@@ -257,7 +257,7 @@ class Watcher:
         found = self._slices.items()
         return frozenset(service for service, it in found if not it.watch.synced.is_set())
 
-    def _follow(self) -> None:
+    def _reconcile(self) -> None:
         """Watch the Services behind the webhooks and probe their injectors; stop all others.
 
         Raises:
@@ -323,18 +323,15 @@ class Watcher:
         )
 
     def _publish(self) -> None:
-        facts, found = self._facts(), self._configurations.values()
-        before, mesh = (
-            self.mesh,
-            Mesh(
-                injectors=injectors.evaluate(found, facts, root=self._root),
-                hooks=self._hooks,
-                policies=dict(self._policies),
-                known=self.mesh.known
-                or all(
-                    target in facts.probes or not injectors.can_be_probed(target, facts)
-                    for target in injectors.targets(found, root=self._root)
-                ),
+        facts, found, before = self._facts(), self._configurations.values(), self.mesh
+        mesh = Mesh(
+            injectors=injectors.evaluate(found, facts, root=self._root),
+            hooks=self._hooks,
+            policies=dict(self._policies),
+            known=before.known
+            or all(
+                target in facts.probes or not injectors.can_be_probed(target, facts)
+                for target in injectors.targets(found, root=self._root)
             ),
         )
         if mesh == before:

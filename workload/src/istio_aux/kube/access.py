@@ -140,7 +140,8 @@ def find(
 
     ``context`` is the name of a context of the kubeconfig (default: its current one).
 
-    All functions raise `AccessError`, with one line that names the file, the field and the problem.
+    Raises:
+        AccessError: one line with the file, the field and the problem; so do the functions below.
     """
     if kubeconfig is not None:
         return load(kubeconfig, context=context)
@@ -199,31 +200,34 @@ class _Source:
     def __init__(self, make: Callable[[], _Made]) -> None:
         self._make = make
         self._access, self._files = make()
-        self._stamps = _stamps(self._files)
+        self._stamps = stamps(self._files)
 
     @property
     def first(self) -> Access:
-        """The present access, which knows how to get later ones."""
+        """The present access; its ``renewed`` and ``refused`` lead here."""
         return replace(self._access, renewed=self._current, refused=self._refused)
 
     def _refused(self) -> None:
         self._access.refused()
 
     async def _current(self) -> Access:
-        stamps = _stamps(self._files)
-        if stamps != self._stamps:
-            self._stamps = stamps
+        found = stamps(self._files)
+        if found != self._stamps:
+            self._stamps = found
             try:
                 self._access, self._files = self._make()
-                self._stamps = _stamps(self._files)
+                self._stamps = stamps(self._files)
                 _log.info("credentials read again", extra={"event": "access"})
             except AccessError as error:
                 _log.warning("%s; the last ones stay", error, extra={"event": "access"})
         return await self._access.current()
 
 
-def _stamps(files: Iterable[Path]) -> list[tuple[int, int, int] | None]:
-    """What changes when one of the files is written, replaced or removed."""
+def stamps(files: Iterable[Path]) -> list[tuple[int, int, int] | None]:
+    """What changes when one of the files, or the target of a link, is written, replaced or removed.
+
+    A mounted Secret is such a link.
+    """
     found: list[tuple[int, int, int] | None] = []
     for path in files:
         try:
@@ -269,8 +273,8 @@ def _entries(files: Iterable[tuple[Path, Sequence[_Named] | None, str]]) -> dict
         for entry in entries or ():
             value: dict[str, object] = getattr(entry, kind) or {}
             # Some programs write `as: ""` and `token: null`.
-            said = {key: item for key, item in value.items() if item not in (None, "", [], {})}
-            found.setdefault(entry.name, _Entry(path, f"{kind} {entry.name}", said))
+            given = {key: item for key, item in value.items() if item not in (None, "", [], {})}
+            found.setdefault(entry.name, _Entry(path, f"{kind} {entry.name}", given))
     return found
 
 
@@ -282,13 +286,13 @@ def _access(of_cluster: _Entry, of_user: _Entry, namespace: str) -> _Made:
     bundle = of_cluster.content("certificate-authority", files)
     source = files[0] if files else of_cluster.path
 
-    def presenting(certificate: bytes = b"", key: bytes = b"") -> ssl.SSLContext:
+    def context_with(certificate: bytes = b"", key: bytes = b"") -> ssl.SSLContext:
         tls = _context(source, bundle)
         if cluster.insecure_skip_tls_verify:
             tls.check_hostname = False
             tls.verify_mode = ssl.CERT_NONE
         if certificate:
-            _present(tls, of_user.path, certificate, key)
+            _load_certificate(tls, of_user.path, certificate, key)
         return tls
 
     user = supported(of_user.value, _User, of_user.where)
@@ -301,7 +305,7 @@ def _access(of_cluster: _Entry, of_user: _Entry, namespace: str) -> _Made:
     token = _token(of_user, user)
     access = Access(
         server=cluster.server.rstrip("/"),
-        tls=presenting(*pair),
+        tls=context_with(*pair),
         token=token or (lambda: None),
         token_file=of_user.beside(user.token_file) if user.token_file else None,
         server_hostname=cluster.tls_server_name,
@@ -309,31 +313,31 @@ def _access(of_cluster: _Entry, of_user: _Entry, namespace: str) -> _Made:
     )
     if user.exec is None or token or certified:  # As in client-go.
         return access, files
-    told = _told(of_cluster, bundle)
-    plugin = exec_plugin.understood(user.exec, of_user.where, of_user.beside(""), told)
+    info = _cluster_info(of_cluster, bundle)
+    plugin = exec_plugin.load(user.exec, of_user.where, of_user.beside(""), info)
 
     @functools.lru_cache(maxsize=1)
-    def presented(credential: Credential) -> Access:
-        tls = presenting(*credential.certificate) if credential.certificate else access.tls
+    def access_with(credential: Credential) -> Access:
+        tls = context_with(*credential.certificate) if credential.certificate else access.tls
         return replace(access, tls=tls, token=lambda: credential.token)
 
     async def renewed() -> Access:
-        return presented(await plugin.credential())
+        return access_with(await plugin.credential())
 
     return replace(access, renewed=renewed, refused=plugin.forget), files
 
 
-def _told(cluster: _Entry, bundle: bytes) -> dict[str, object]:
+def _cluster_info(cluster: _Entry, bundle: bytes) -> dict[str, object]:
     """The cluster as a plugin gets it (client.authentication.k8s.io/v1 Cluster)."""
     kept = ("server", "tls-server-name", "insecure-skip-tls-verify", "disable-compression")
-    told = {key: cluster.value[key] for key in kept if key in cluster.value}
+    info = {key: cluster.value[key] for key in kept if key in cluster.value}
     if bundle:
-        told["certificate-authority-data"] = base64.b64encode(bundle).decode()
+        info["certificate-authority-data"] = base64.b64encode(bundle).decode()
     extensions: Any = cluster.value.get("extensions") or ()
     for item in extensions:
         if item.get("name") == exec_plugin.EXTENSION:
-            told["config"] = item.get("extension")
-    return told
+            info["config"] = item.get("extension")
+    return info
 
 
 def _context(source: Path, bundle: bytes) -> ssl.SSLContext:
@@ -351,14 +355,14 @@ def _context(source: Path, bundle: bytes) -> ssl.SSLContext:
     return context
 
 
-def _present(context: ssl.SSLContext, source: Path, certificate: bytes, key: bytes) -> None:
+def _load_certificate(tls: ssl.SSLContext, source: Path, certificate: bytes, key: bytes) -> None:
     # OpenSSL reads client certificates from files only. Nobody else can read this one.
     with tempfile.NamedTemporaryFile() as pair:
         pair.write(certificate + b"\n" + key)
         pair.flush()
         try:
             # Otherwise OpenSSL asks for a password on the terminal.
-            context.load_cert_chain(pair.name, password="")
+            tls.load_cert_chain(pair.name, password="")
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError.
             raise AccessError(f"{source}: client certificate: {error}") from error
 

@@ -43,9 +43,8 @@ TRIES = 10  # Retries of a patient client after a 429; client-go has as many.
 READ_BUFFER = 4 << 20
 """Bytes. aiohttp refuses a line longer than twice this; etcd stores objects up to 1.5 MiB."""
 
-
 _CONTEXT = re.compile(r" ssl:(?:\w+|<[^>]*>)")
-"""The TLS context in aiohttp's messages: an address in memory."""
+"""The TLS context in aiohttp's messages, by its address in memory: noise for a reader."""
 
 _status = Reader(ApiStatus, "Status")
 
@@ -54,9 +53,9 @@ class Client:
     """The API server, while the ``async with`` lasts. Every method raises `KubeError`."""
 
     def __init__(self, access: Access, *, patient: bool = False) -> None:
-        """Prepare; ``patient`` repeats a request after a 429 with a Retry-After.
+        """Prepare; a ``patient`` client repeats a request after a 429 with a Retry-After.
 
-        That is for commands that ask once. Controllers have retries of their own.
+        Commands use that, because they ask once. Controllers have retries of their own.
         """
         self._access, self._tries = access, TRIES if patient else 0
         self._session: aiohttp.ClientSession | None = None

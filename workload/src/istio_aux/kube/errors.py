@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 
 LONGEST_WAIT = 300.0
-"""Seconds. The API server asks for 1 to 10; a proxy in between must not stop us for a day."""
+"""Seconds. The API server asks for 1 to 10; a proxy before it may ask for a day."""
 
 
 class KubeError(Exception):

@@ -26,8 +26,8 @@ CONTROLLER = "istio-aux.io/istio-aux"  # ``reportingController``; must be a qual
 BURST = 50  # Events that may be sent at once; client-go's limiter allows 25 for one object.
 RATE = 5.0  # Events per second after that.
 WAITING = 500
-"""Events in the queue; more are dropped. Warnings may fill twice as many places, ``mass`` Events
-half as many."""
+"""Normal Events are dropped when the queue has so many; Warnings at twice the number, ``mass``
+Events at half of it."""
 
 NOTE = 1024  # Bytes of the longest ``note`` (validation of events.k8s.io/v1).
 
@@ -60,8 +60,8 @@ class Events:
     ) -> None:
         """Queue an Event; ``reason`` and ``action`` are UpperCamelCase words, ``note`` is a text.
 
-        Warnings are sent first. Those of a ``mass`` are sent last: every pod of a cluster may have
-        one. An Event with ``once`` is not sent again for this object, reason and source while the
+        Warnings are sent first. ``mass`` Events, which every pod of a cluster may have, are sent
+        last. An Event with ``once`` is not sent again for this object, reason and source while the
         API server has the first one (kube-apiserver --event-ttl).
         """
         rank = 2 if mass else int(kind == "Normal")
@@ -129,7 +129,7 @@ class Events:
                 _log.warning("Event not sent: %s", error, extra={"event": "event-refused"})
 
 
-def _name(pod: Key, what: str) -> str:
-    """Name an Event after a pod and ``what``: a DNS subdomain of at most 253 characters."""
-    digest = hashlib.blake2b(f"{pod.uid} {what}".encode(), digest_size=8).hexdigest()
-    return f"{pod.name[:236].rstrip('-.')}.{digest}"
+def _name(about: Key, what: str) -> str:
+    """Name an Event after an object and ``what``: a DNS subdomain of at most 253 characters."""
+    digest = hashlib.blake2b(f"{about.uid} {what}".encode(), digest_size=8).hexdigest()
+    return f"{about.name[:236].rstrip('-.')}.{digest}"

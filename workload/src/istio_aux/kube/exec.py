@@ -1,7 +1,7 @@
 """Runs a command in a container through ``pods/exec`` (kubernetes remotecommand v4/v5).
 
-`Channels` and `converse` are shared with port-forward: channels over a WebSocket. The result says
-what arrived, not whether the command had its effect.
+Port-forward uses `Channels` and `stream`, too: both have channels over a WebSocket. The result has
+what arrived, and does not prove that the command had its effect.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 
 OUTPUT = 64 << 10  # Bytes kept of each channel; the rest is dropped.
 FRAMES, BYTES = 4096, 4 << 20
-"""Limits of one connection: a pod's own program may answer, as fast as it can. A quit takes a few
+"""Limits of one connection: a tenant's program may send as much as it can. A quit takes a few
 hundred bytes in a few frames."""
 AT_ONCE = 64
-"""Frames after which other tasks get a turn: to receive a frame that has arrived does not yield."""
+"""Frames after which other tasks get a turn: receiving a frame that has arrived does not yield."""
 
-SAID = 300  # Characters of the other side's text in a message.
+SHOWN = 300  # Characters of the other side's text in a message.
 
 
 class Channels:
@@ -36,11 +36,11 @@ class Channels:
 
     def __init__(self, kept: Iterable[int]) -> None:
         """Keep what arrives on these channels, and drop the rest."""
-        self._heard = {channel: bytearray() for channel in kept}
+        self._received = {channel: bytearray() for channel in kept}
 
     def feed(self, frame: bytes) -> None:
         """Add one frame. The first ones of a kubelet have no payload."""
-        if len(frame) > 1 and (buffer := self._heard.get(frame[0])) is not None:
+        if len(frame) > 1 and (buffer := self._received.get(frame[0])) is not None:
             buffer += frame[1 : 1 + OUTPUT - len(buffer)]
 
     @property
@@ -48,13 +48,13 @@ class Channels:
         """Whether the result is complete."""
         raise NotImplementedError
 
-    def heard(self, channel: int) -> bytes:
+    def received(self, channel: int) -> bytes:
         """Copy what arrived on a channel, at most `OUTPUT` bytes."""
-        return bytes(self._heard[channel])
+        return bytes(self._received[channel])
 
 
-class Silence(msgspec.Struct, frozen=True):
-    """Why a connection ended early; ``unsent``: the API server refused, so nothing was sent."""
+class EarlyEnd(msgspec.Struct, frozen=True):
+    """Why a connection ended before its result; ``unsent``: the API server refused to connect."""
 
     why: str
     unsent: bool = False
@@ -68,7 +68,7 @@ class ExecResult(msgspec.Struct, frozen=True):
         stdout: at most `OUTPUT` bytes.
         stderr: the same.
         error: why there is no exit code, or the server's message about it.
-        unsent: see `Silence`.
+        unsent: see `EarlyEnd`.
     """
 
     exit_code: int | None
@@ -103,18 +103,18 @@ class ExecChannels(Channels):
     @property
     def finished(self) -> bool:
         """Whether the Status has arrived."""
-        return bool(self._heard[ExecChannel.ERROR])
+        return bool(self._received[ExecChannel.ERROR])
 
-    def result(self, silence: Silence | None = None) -> ExecResult:
-        """Return what arrived; ``silence`` says why the connection ended early."""
-        body = self.heard(ExecChannel.ERROR)
-        exit_code, error = _verdict(body) if body else (None, silence.why if silence else None)
+    def result(self, early: EarlyEnd | None = None) -> ExecResult:
+        """Return what arrived; ``early`` says why the connection ended early."""
+        body = self.received(ExecChannel.ERROR)
+        exit_code, error = _verdict(body) if body else (None, early.why if early else None)
         return ExecResult(
             exit_code=exit_code,
-            stdout=self.heard(ExecChannel.STDOUT).decode(errors="replace"),
-            stderr=self.heard(ExecChannel.STDERR).decode(errors="replace"),
+            stdout=self.received(ExecChannel.STDOUT).decode(errors="replace"),
+            stderr=self.received(ExecChannel.STDERR).decode(errors="replace"),
             error=error,
-            unsent=silence is not None and silence.unsent,
+            unsent=early is not None and early.unsent,
         )
 
 
@@ -136,16 +136,16 @@ def _verdict(body: bytes) -> tuple[int | None, str | None]:
 async def execute(
     client: Client, pod: tuple[str, str], container: str, command: Sequence[str], deadline: float
 ) -> ExecResult:
-    """Run ``command`` in a container of ``pod`` (namespace, name), without stdin: `converse`."""
+    """Run ``command`` in a container of ``pod`` (namespace, name), without stdin; see `stream`."""
     params = [("container", container), ("stdout", "true"), ("stderr", "true")]
     params += [("command", word) for word in command]
     channels = ExecChannels()
     path = actions.pod_path(*pod, "exec")
-    silence = await converse(client, path, channels, deadline, params=params, protocols=PROTOCOLS)
-    return channels.result(silence)
+    early = await stream(client, path, channels, deadline, params=params, protocols=PROTOCOLS)
+    return channels.result(early)
 
 
-async def converse(
+async def stream(
     client: Client,
     path: str,
     channels: Channels,
@@ -153,9 +153,9 @@ async def converse(
     *,
     params: Params,
     protocols: Sequence[str],
-    say: bytes = b"",
-) -> Silence | None:
-    """Upgrade to a WebSocket, send the frame ``say`` if not empty, and read until the end.
+    first_frame: bytes = b"",
+) -> EarlyEnd | None:
+    """Upgrade to a WebSocket, send ``first_frame`` if not empty, and read until the end.
 
     Returns None once ``channels`` are finished, or why the connection ended early. ``deadline``
     seconds include the handshake; after them the request may or may not have had its effect.
@@ -166,19 +166,19 @@ async def converse(
     try:
         async with asyncio.timeout(deadline):
             async with client.websocket(path, params, protocols) as socket:
-                if say:
-                    await socket.send_bytes(say)
+                if first_frame:
+                    await socket.send_bytes(first_frame)
                 return await _listen(socket, channels)
     except TimeoutError:
-        return Silence(f"timed out after {deadline:g} s")
+        return EarlyEnd(f"timed out after {deadline:g} s")
     except KubeError as error:
         busy = isinstance(error, ApiError) and (error.code == 429 or error.retry_after is not None)
         if busy or isinstance(error, NoConnectionError):
             raise
-        return Silence(str(error), unsent=isinstance(error, ApiError) and error.code < 500)
+        return EarlyEnd(str(error), unsent=isinstance(error, ApiError) and error.code < 500)
 
 
-async def _listen(socket: aiohttp.ClientWebSocketResponse, channels: Channels) -> Silence | None:
+async def _listen(socket: aiohttp.ClientWebSocketResponse, channels: Channels) -> EarlyEnd | None:
     frames = size = 0
     while not channels.finished:
         message = await socket.receive()
@@ -186,15 +186,15 @@ async def _listen(socket: aiohttp.ClientWebSocketResponse, channels: Channels) -
             channels.feed(message.data)
         elif message.type is not aiohttp.WSMsgType.TEXT:
             # 1006: the connection was cut.
-            return Silence(f"closed without a status ({socket.close_code})")
+            return EarlyEnd(f"closed without a status ({socket.close_code})")
         frames, size = frames + 1, size + len(message.data)
         if frames > FRAMES or size > BYTES:
-            return Silence(f"gave up on what never ends: {frames} frames, {size} bytes")
+            return EarlyEnd(f"closed after {frames} frames and {size} bytes without a result")
         if frames % AT_ONCE == 0:
             await asyncio.sleep(0)
     return None
 
 
-def one_line(head: str, said: str) -> str:
-    """Append ``said``, without line breaks and cut to `SAID` characters."""
-    return f"{head}: {' '.join(said.split())[:SAID]}" if said.strip() else head
+def one_line(head: str, text: str) -> str:
+    """Append ``text``, without line breaks and cut to `SHOWN` characters."""
+    return f"{head}: {' '.join(text.split())[:SHOWN]}" if text.strip() else head

@@ -26,7 +26,7 @@ DEADLINE = 60.0  # Seconds for an answer.
 LOGIN = 300.0  # Seconds for an answer if a person may have to log in.
 OUTPUT = 1 << 20  # Bytes of the longest answer.
 AGAIN = 10.0  # Seconds until a plugin that failed runs again, for all requests together.
-_SAID = 200  # Characters of a plugin's complaint in a message.
+_SHOWN = 200  # Characters of a plugin's stderr in a message.
 S = TypeVar("S", bound=msgspec.Struct)
 
 
@@ -82,12 +82,12 @@ def supported(value: Mapping[str, object], kind: type[S], where: str) -> S:
         raise AccessError(f"{where}: {error}") from error
 
 
-def understood(
+def load(
     spec: Mapping[str, object], who: str, folder: Path, cluster: Mapping[str, object]
 ) -> Plugin:
-    """Read ``exec`` of the user ``who``; `AccessError` if the plugin cannot run as it says.
+    """Make the plugin of ``exec`` of the user ``who``; `AccessError` if it cannot run like that.
 
-    A command with a slash is relative to ``folder``. The plugin is told about the ``cluster`` if
+    A command with a slash is relative to ``folder``. The plugin gets the ``cluster`` if
     ``provideClusterInfo`` is set.
     """
     where = f"{who}: exec"
@@ -171,24 +171,24 @@ class Plugin:
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise AccessError(f"{self._name}: {why or error}{hint}") from error
         seconds = DEADLINE if quiet else LOGIN
-        complaining = asyncio.create_task(_tail(process.stderr))
-        said, code = b"", 0
+        reading_errors = asyncio.create_task(_tail(process.stderr))
+        errors, code = b"", 0
         try:
             async with asyncio.timeout(seconds):
                 answer = await _read(process.stdout, OUTPUT + 1)
                 if len(answer) <= OUTPUT:
-                    said, code = await complaining, await process.wait()
+                    errors, code = await reading_errors, await process.wait()
         except TimeoutError as error:
             raise AccessError(f"{self._name}: no answer within {seconds:g} s") from error
         finally:
-            complaining.cancel()
-            await asyncio.gather(complaining, return_exceptions=True)
+            reading_errors.cancel()
+            await asyncio.gather(reading_errors, return_exceptions=True)
             await _end(process, group=quiet)
         if len(answer) > OUTPUT:
             raise AccessError(f"{self._name}: an answer of over {OUTPUT} bytes")
         if code != 0:
-            words = " ".join(said.decode(errors="replace").split())[-_SAID:]
-            raise AccessError(f"{self._name}: exit status {code}" + (f": {words}" if words else ""))
+            why = " ".join(errors.decode(errors="replace").split())[-_SHOWN:]
+            raise AccessError(f"{self._name}: exit status {code}" + (f": {why}" if why else ""))
         return answer
 
     def _credential(self, answer: bytes) -> Credential:
@@ -238,5 +238,5 @@ async def _tail(stream: asyncio.StreamReader | None) -> bytes:
     """Read to the end; returns the last bytes."""
     found = b""
     while stream and (part := await stream.read(OUTPUT)):
-        found = (found + part)[-_SAID * 4 :]
+        found = (found + part)[-_SHOWN * 4 :]
     return found

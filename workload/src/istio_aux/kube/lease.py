@@ -76,7 +76,7 @@ def identity(port: int) -> str:
 
 
 class Lease:
-    """One candidate for one Lease. ``held`` says whether this process leads."""
+    """A candidate for a Lease. ``held`` says whether this process leads."""
 
     def __init__(
         self,
@@ -256,7 +256,7 @@ class Lease:
 
     def _lead(self, *, held: bool, why: str) -> None:
         self.held = held
-        what = "leads" if held else "leads no more"
+        what = "leads" if held else "no longer leads"
         _log.info(
             "lease %s: %s %s: %s", self._name, self._identity, what, why,
             extra={"event": "lease", "leader": held},

@@ -147,9 +147,8 @@ _bookmark = msgspec.json.Decoder(_EventOf[_OnlyMetadata])
 _any_metadata = msgspec.json.Decoder(_AnyMetadata)
 
 
-# Below, every exception of a decoder means that the bytes cannot be read. Tenants choose the bytes,
-# and msgspec raises more than its own types for them (RecursionError, UnicodeDecodeError). An
-# object that cannot be read must cost no other.
+# The readers below catch every exception of a decoder. Tenants choose the bytes, for which msgspec
+# also raises errors that are not its own (RecursionError, UnicodeDecodeError).
 
 
 class Reader(Generic[S]):

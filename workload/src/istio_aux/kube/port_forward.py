@@ -13,7 +13,7 @@ import msgspec
 
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
-from istio_aux.kube.exec import OUTPUT, Channels, Silence, converse, one_line
+from istio_aux.kube.exec import OUTPUT, Channels, EarlyEnd, one_line, stream
 
 PROTOCOLS = ("v4.channel.k8s.io",)
 """The only one over a WebSocket (kubelet cri-streaming portforward/websocket.go)."""
@@ -39,7 +39,7 @@ class ForwardResult(msgspec.Struct, frozen=True):
         status: HTTP status code, None if there was no answer.
         body: as far as it arrived.
         error: why there is no status or no complete answer, or the node's message.
-        unsent: see `exec.Silence`.
+        unsent: see `exec.EarlyEnd`.
     """
 
     status: int | None
@@ -64,7 +64,7 @@ class ForwardChannels(Channels):
     def feed(self, frame: bytes) -> None:
         """Add one frame. Searches only new bytes for the end of the head."""
         super().feed(frame)
-        answer = self._heard[ForwardChannel.DATA]
+        answer = self._received[ForwardChannel.DATA]
         if self._wanted is None and len(answer) > self._searched:
             end = _HEAD_END.search(answer, max(PREFIX, self._searched - _LONGEST_END))
             self._searched = len(answer)
@@ -78,32 +78,34 @@ class ForwardChannels(Channels):
 
         An answer without a length ends with its connection.
         """
-        if len(self._heard[ForwardChannel.ERROR]) > PREFIX:
+        if len(self._received[ForwardChannel.ERROR]) > PREFIX:
             return True
         wanted = self._wanted
-        return wanted is not None and len(self._heard[ForwardChannel.DATA]) >= min(wanted, OUTPUT)
+        return wanted is not None and len(self._received[ForwardChannel.DATA]) >= min(
+            wanted, OUTPUT
+        )
 
-    def result(self, silence: Silence | None = None) -> ForwardResult:
-        """Return what arrived; ``silence`` says why the connection ended early."""
-        answer = self.heard(ForwardChannel.DATA)[PREFIX:]
-        said = self.heard(ForwardChannel.ERROR)[PREFIX:].decode(errors="replace")
+    def result(self, early: EarlyEnd | None = None) -> ForwardResult:
+        """Return what arrived; ``early`` says why the connection ended early."""
+        answer = self.received(ForwardChannel.DATA)[PREFIX:]
+        refusal = self.received(ForwardChannel.ERROR)[PREFIX:].decode(errors="replace")
         status = _STATUS_LINE.match(answer)
         end = _HEAD_END.search(answer)
-        error = said or (silence.why if silence and not (status and end) else None)
+        error = refusal or (early.why if early and not (status and end) else None)
         if not (status or error):
             error = f"the answer is no HTTP: {answer[:60].decode(errors='replace')!r}"
         return ForwardResult(
             status=int(status[1]) if status else None,
             body=answer[end.end() :].decode(errors="replace") if end else "",
             error=error,
-            unsent=silence is not None and silence.unsent,
+            unsent=early is not None and early.unsent,
         )
 
 
 async def request(
     client: Client, pod: tuple[str, str], port: int, what: str, deadline: float
 ) -> ForwardResult:
-    """Send a request without a body to a port of ``pod`` (namespace, name); see `exec.converse`.
+    """Send a request without a body to a port of ``pod`` (namespace, name); see `exec.stream`.
 
     ``what`` is method and path, such as ``POST /quitquitquit``.
     """
@@ -114,13 +116,13 @@ async def request(
         "Connection: close\r\n\r\n"
     )
     channels = ForwardChannels()
-    silence = await converse(
+    early = await stream(
         client,
         actions.pod_path(*pod, "portforward"),
         channels,
         deadline,
         params=[("ports", str(port))],
         protocols=PROTOCOLS,
-        say=bytes([ForwardChannel.DATA]) + head.encode("ascii"),
+        first_frame=bytes([ForwardChannel.DATA]) + head.encode("ascii"),
     )
-    return channels.result(silence)
+    return channels.result(early)

@@ -1,8 +1,7 @@
-"""Renews the bearer token of the process's own ServiceAccount, which a kubeconfig has in a file.
+"""Renews the bearer token of the process's own ServiceAccount, in the file that a kubeconfig names.
 
-Whoever sets the process up writes the first token. From then on nobody else is needed: after half
-its life the token itself asks for the next one (TokenRequest API), which replaces it in its file.
-So a restart of the process finds a token that is good, too.
+The first token is given. After half its life, the process uses it to request the next one
+(TokenRequest API), and writes that to the same file, where it is found after a restart.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ LIFE = 24 * 60 * 60
 """Seconds that are asked for. The API server may grant less, and the charm's policy no more."""
 
 LOOK = 60.0
-"""Seconds between two looks at the token. Others may replace it, and clocks are set. A clock that
-is wrong by half a token's life costs a request each time."""
+"""Seconds between two looks at the token: others may replace it, and clocks may be set. While a
+clock is wrong by half a token's life, each look costs a request."""
 
 RETRY = (5.0, 300.0)  # Seconds until a renewal that failed is tried again, at first and at most.
 
@@ -47,7 +46,7 @@ class TokenClaims(msgspec.Struct, frozen=True):
 
     @property
     def account(self) -> tuple[str, str]:
-        """Namespace and name of the ServiceAccount. Raises `AccessError`: it is of none."""
+        """Namespace and name of the ServiceAccount; `AccessError` if the token is of none."""
         if (match := _ACCOUNT.fullmatch(self.sub)) is None:
             raise AccessError(f'token: sub: "{self.sub[:80]}": expected that of a ServiceAccount')
         return match[1], match[2]
@@ -59,7 +58,7 @@ class TokenClaims(msgspec.Struct, frozen=True):
 
 
 def read_claims(token: str) -> TokenClaims:
-    """Decode the claims of a token, without a look at its signature.
+    """Decode the claims of a token, without verifying its signature.
 
     Raises:
         AccessError: it is not the token of a ServiceAccount.
@@ -73,11 +72,11 @@ def read_claims(token: str) -> TokenClaims:
 
 
 class TokenRenewal:
-    """The endless task, and what it has found out.
+    """Renews the token, as an endless task.
 
     Attributes:
         expires: when the present token expires; None: not known.
-        trouble: why it is not renewed although it is due, in one line, or nothing.
+        trouble: why it is not renewed although it is due, in one line; empty if all is well.
     """
 
     def __init__(

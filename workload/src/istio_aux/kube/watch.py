@@ -32,10 +32,10 @@ from istio_aux.kube.objects import Event, EventReader, Key, Resource, T, Unreada
 _log = logging.getLogger(__name__)
 
 SILENCE = 70.0  # Watch read timeout in seconds. The API server sends bookmarks about every 60 s.
-STREAM = 300.0  # Seconds, give or take a tenth, that the server is asked to keep one stream open.
+STREAM = 300.0  # Seconds, give or take a tenth, after which the server is asked to end a stream.
 RELIST = 600.0
-"""Seconds, give or take a tenth, between full lists: the longest that an event which the watch
-missed goes unnoticed. For as long, lists come in pages after a streaming list failed."""
+"""Seconds, give or take a tenth, between full lists, which repair what a watch may have missed.
+After a streaming list failed, lists come in pages for this time."""
 
 BATCH = 50  # Objects after which other tasks get a turn.
 INITIAL = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
@@ -142,7 +142,7 @@ class Watch(Generic[T]):
                 backoff = self._watching
                 while time.monotonic() < until:
                     await self._stream_events(until)
-                # A server without streaming lists may have been replaced by one that has them.
+                # After an upgrade the server may have streaming lists.
                 self._streams = True
                 self._restarted("relist")
             except _NoStreamError as error:

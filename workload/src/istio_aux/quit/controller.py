@@ -78,7 +78,7 @@ class Selection:
             self._changed(key.name)
 
     def ask(self, applications: Applications) -> None:
-        """Pods of these applications are selected, whatever their namespace."""
+        """Select also the pods of these applications, whatever their namespace."""
         before, self._scope.applications = self._scope.applications, applications
         if applications != before:
             for namespace in sorted(before.places() | applications.places()):

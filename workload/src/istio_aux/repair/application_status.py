@@ -28,7 +28,8 @@ class ApplicationMesh(msgspec.Struct, frozen=True, rename="kebab"):
     name: str
     live: bool | None  # Whether a new pod of it would get its sidecar now; None: not known.
     live_reason: str
-    revision: str  # As the next, of the Istio whose injector selects its pods.
+    # Of the Istio whose injector selects its pods; empty if there is none.
+    revision: str
     root_namespace: str
     meshed: bool | None  # Whether each of its pods has its sidecar; None: not known.
     meshed_reason: str

@@ -61,7 +61,7 @@ class NotRestarted(msgspec.Struct, frozen=True):
 
 
 class RepairController:
-    """A handler of the pod watch; see the module."""
+    """Handler of the watch of pods: decides which ones to restart, and restarts them."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class RepairController:
         self._store.delete(key)
 
     def look(self, mesh: Mesh) -> None:
-        """Take what is known of Istio's injectors now."""
+        """Replace what is known of Istio's injectors, and decide again on all pods."""
         if mesh != self._store.mesh:
             self._store.mesh = mesh
             self._store.doubt()
@@ -117,7 +117,7 @@ class RepairController:
         self._store.doubt(namespace)
 
     def ask(self, applications: Applications) -> None:
-        """Take the applications that ask for sidecars now."""
+        """Replace the applications that ask for sidecars, and decide again on all pods."""
         self._store.applications = applications
         self._store.doubt()
 
@@ -304,7 +304,7 @@ class RepairController:
             if failed := await self._attempt(owner, pod):
                 self._not_restarted(owner, pod, failed)
         except KubeError as error:
-            self._restarts += 1  # Perhaps.
+            self._restarts += 1  # It may have been restarted, so it counts for the limit.
             self._recorder.failed(pod.key, str(error))
         except Exception:  # One pod's failure must not stop the others.
             self._recorder.unhandled(pod.key)

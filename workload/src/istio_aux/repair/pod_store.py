@@ -26,12 +26,12 @@ from istio_aux.core.start import INJECT, INJECTED, MIRROR
 from istio_aux.kube.objects import Key, key_of, shared
 from istio_aux.recorder import RepairRecorder
 
-BATCH = 50  # Pods that are decided on at a stretch, so that reviews need not wait for all of them.
+BATCH = 50  # Pods that are decided on before other tasks, such as reviews, get a turn.
 
 _UNDECIDED = Replica("", "", Sidecar.UNKNOWN)
 _UNKNOWN = Expectation(expected=None, reason="Istio's injectors are not known yet")
 
-_NONE = msgspec.Raw()  # One that is not empty keeps the whole text in memory that it came in.
+_NONE = msgspec.Raw()  # Any other keeps the whole text in memory that it was decoded from.
 
 # Annotations that decide; others may be as long as the whole pod.
 _ANNOTATIONS = (INJECT, INJECTED, MIRROR)
@@ -77,7 +77,7 @@ class PodOwner:
 
 
 class PodStore:
-    """See the module. ``changed`` has the controllers whose rollout may have to do something."""
+    """Pods, their controllers and decisions; ``changed`` has controllers to look at again."""
 
     def __init__(
         self,

@@ -56,7 +56,7 @@ class _Suspension:
 
 
 class SuspendedJobs:
-    """See the module."""
+    """Suspends Jobs, and resumes those that are suspended while this process leads."""
 
     def __init__(
         self,
@@ -107,8 +107,12 @@ class SuspendedJobs:
         """Suspend the Job that controls ``pod``, so that all its pods are replaced.
 
         If that is part of a JobSet or a TrainJob, the one at the top is suspended.
-        Returns why it is not suspended; empty if it is. After a `KubeError` nobody knows; if the
-        Job was suspended, it will be resumed.
+
+        Returns:
+            Why it is not suspended; empty if it is.
+
+        Raises:
+            KubeError: it is not known whether it is suspended. If it is, it will be resumed.
         """
         owner = ownership.controller(pod)
         if owner is None or api_of(owner) is None:
@@ -216,6 +220,7 @@ class SuspendedJobs:
         except Exception:  # Without the search, a suspended Job might never be resumed.
             self._recorder.unhandled("suspended Jobs")
             return backoff.next()
+        backoff.reset()
         return self._limits.search
 
     async def _marked(self) -> AsyncGenerator[tuple[str, OwnerReference]]:
