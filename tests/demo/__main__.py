@@ -108,7 +108,7 @@ def show(
     if reason:
         console.print(f"cannot run pods: {reason}; the api level plays them", soft_wrap=True)
     with lab.cluster(level="api" if reason else "node", held=keep) as cluster:
-        steps.done(f"cluster up: Kubernetes 1.36.3, {cluster.level} level")
+        steps.done(f"cluster up: Kubernetes {scenes.KUBERNETES}, {cluster.level} level")
         steps.done(f"assumed: {scenes.ASSUMED}")
         performance = api.run(steps, cluster) if reason else node.run(steps, cluster, chart=chart)
         status = conclude(console, performance, REPORT)

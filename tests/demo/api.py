@@ -38,7 +38,7 @@ PAYLOAD_WORKS = 2.0
 
 MADE = {
     "Assumed": scenes.ASSUMED,
-    "Kubernetes": "1.36.3: etcd, API server, controller manager",
+    "Kubernetes": f"{scenes.KUBERNETES}: etcd, API server, controller manager",
     "Pods": "not run: a script plays kubelet and containers",
     "istio-aux": "the workload alone, under its own ServiceAccount; no charm",
     "Istio": "a stand-in for the injector",

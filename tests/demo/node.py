@@ -40,7 +40,8 @@ ARCHIVE = Path(os.environ.get("LAB_IMAGE", "")).name
 
 MADE = {
     "Assumed": scenes.ASSUMED,
-    "Kubernetes": "1.36.3: etcd, API server, controller manager, scheduler, kubelet, containerd",
+    "Kubernetes": f"{scenes.KUBERNETES}: etcd, API server, controller manager, scheduler, kubelet, "
+    "containerd",
     "TFJob": "Kubeflow training-operator 1.9.0",
     "Istio": f"a stand-in for injector and proxy; a proxy is ready {PROXY_READY_DELAY:g} s "
     "after its start",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
+from lab import tools
 from lightkube import Client
 from lightkube.generic_resource import create_namespaced_resource
 from lightkube.models.meta_v1 import ObjectMeta
@@ -20,6 +21,7 @@ from demo.steps import Steps
 from demo.story import JobStory
 from demo.watching import LINGER, watch
 
+KUBERNETES = tools.VERSION.removeprefix("v")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 RESOURCES = {
     "Job": Job,
@@ -36,7 +38,7 @@ class Scene:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Istio injects in both; istio-aux is asked for in one."""
+        """Istio injects in every scene; istio-aux looks after those that it helps."""
         asked = {"io.datastrophic/istio-aux": "enabled"} if self.helped else {}
         return {"istio-injection": "enabled", **asked}
 

@@ -1,6 +1,6 @@
 """Check and package the chart, and render plain manifests from it: `python -m helm` writes `dist/`.
 
-The manifests take their certificates from cert-manager: a key that is published is none.
+The manifests take their certificates from cert-manager: a published key is not secret.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MANIFESTS = DIST / "istio-aux.yaml"
 
 
 def main() -> int:
-    """Say what is written; 1, with one line on stderr, if the chart cannot be used."""
+    """Print what is written; return 1, with one line on stderr, if the chart is stale or bad."""
     stale = [path for path, text in generate.files().items() if path.read_text() != text]
     if stale:
         names = ", ".join(str(path.relative_to(generate.ROOT)) for path in stale)

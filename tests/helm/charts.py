@@ -46,9 +46,9 @@ def by_name(documents: Sequence[Document]) -> dict[tuple[str, str], Document]:
 
 
 def of_the_charm(options: Mapping[str, Any], admission: str) -> manifests.Values:
-    """What the charm's objects depend on, with these options; its own code decides.
+    """What the charm's own code renders its objects from, with these options.
 
-    Helm knows that sidecars can be native only where the option says so.
+    Like Helm, it knows that sidecars can be native only if `start-mode` is `native`.
     """
     described = yaml.safe_load((ROOT / "config.yaml").read_text())["options"]
     chosen = {name: option["default"] for name, option in described.items()} | dict(options)
@@ -74,6 +74,6 @@ def of_the_charm(options: Mapping[str, Any], admission: str) -> manifests.Values
 
 
 def trusting(values: manifests.Values, webhook: Document) -> manifests.Values:
-    """The same, with what the API server trusts in a webhook configuration of the chart."""
+    """The same, with the caBundle of a webhook configuration of the chart."""
     bundle = webhook["webhooks"][0]["clientConfig"]["caBundle"]
     return dataclasses.replace(values, ca_bundle=base64.b64decode(bundle).decode())

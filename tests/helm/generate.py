@@ -1,4 +1,4 @@
-"""Make from the charm what the chart has in common with it: `python -m helm.generate`.
+"""Generate from the charm what the chart has in common with it: `python -m helm.generate`.
 
 The charm's templates become the chart's; selectors and CEL become `chart/files/rules.json`, in
 which names between `@` stand for what only Helm knows.
@@ -125,7 +125,7 @@ def _rules() -> str:
         },
     }
     lines = [f"{_json(name)}: {_json(section)}" for name, section in sections.items()]
-    # A line for each of the many, so that a difference shows which one it is.
+    # One line for each, so that a diff shows which one changed.
     starts = ",\n".join(f"{_json(key)}: {_json(value)}" for key, value in _starts().items())
     return "{\n" + ",\n".join([*lines, f'"start": {{\n{starts}\n}}']) + "\n}\n"
 
@@ -133,8 +133,8 @@ def _rules() -> str:
 def _starts() -> dict[str, Any]:
     """What policy and webhook do, by `start-mode`, `peers`, and whether two options are set.
 
-    Helm does not learn what the workload finds out about Istio. So the capability is `native` where
-    the admin says so, by `start-mode: native`, and `unknown` otherwise.
+    Helm does not know what the workload finds out about Istio. So the capability is `native` with
+    `start-mode: native`, and `unknown` otherwise.
     """
     found: dict[str, Any] = {}
     for mode in rules.MODES:
@@ -169,7 +169,7 @@ def _inject(names: tuple[str, ...] | None, ours: str) -> dict[str, Any]:
 
 
 def _pairs(mapping: Mapping[str, Any]) -> list[list[Any]]:
-    """Go sorts the keys of a map."""
+    """The items as a list of pairs, because Go sorts the keys of a map."""
     return [[key, value] for key, value in mapping.items()]
 
 
@@ -217,14 +217,14 @@ def _alerts() -> str:
 
 
 def _as_said(text: str) -> str:
-    """The text of an alert, about what there is without Juju."""
+    """The text of an alert, with the commands and words of an installation without Juju."""
     for pattern, instead in _SAID.items():
         text = re.sub(pattern, instead, text)
     return text
 
 
 _LABEL: Final[Mapping[str, Any]] = {"pattern": f"^{config.DNS_LABEL}$"}
-# JSON Schema's expressions have no named groups, and Go's repeat nothing over 1,000 times.
+# JSON Schema's patterns have no named groups, and Go's allow no repetition over 1,000 times.
 _RULE: Final = re.sub(r"\?P<\w+>", "", config._RULE.pattern).replace("{1,200}){0,9}", "+)*")
 # What one item of a list may be, and what a text; the templates check selectors.
 _ITEMS: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -248,7 +248,7 @@ def _schema(present: str) -> str:
 
 
 def _meaning(name: str) -> str:
-    """What a setting says, in the charm's words if it is an option of the charm."""
+    """The description of a setting: that of the charm's option, if there is one."""
     options: dict[str, dict[str, str]] = yaml.safe_load((ROOT / "config.yaml").read_text())[
         "options"
     ]

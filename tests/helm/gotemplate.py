@@ -13,7 +13,7 @@ from jinja2 import Environment, nodes
 
 
 class UnknownSyntaxError(ValueError):
-    """The template uses what has no translation yet."""
+    """The template uses syntax that has no translation yet."""
 
 
 def translate(source: str) -> str:

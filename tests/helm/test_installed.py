@@ -27,7 +27,7 @@ import cluster as charm
 
 # Measured on 2 cores: pods are gone 3 s after they are told to end.
 SOON = 100
-# A kubelet looks at a Secret every minute, and a bit later each time.
+# A kubelet updates a mounted Secret at the pod's next sync, about a minute later.
 RENEWED = 600
 
 
@@ -138,7 +138,7 @@ def served(client: Client, cluster: lab.Cluster, release: Release) -> set[str]:
 
 
 def test_the_workload_says_that_it_would_work_here(cluster: lab.Cluster, release: Release) -> None:
-    """What the notes of the chart tell to run."""
+    """The command of the chart's notes."""
     found = {each["check"]: each for each in checked(cluster, release)}
 
     assert {

@@ -1,4 +1,4 @@
-"""What the chart renders is what the charm renders, and a bad value is told in one line."""
+"""The chart renders the objects of the charm, and names a bad value in one line."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_a_selector_is_read_as_the_charm_reads_it(home: Path, text: str) -> None
 
 
 @pytest.mark.parametrize("text", INVALID)
-def test_what_is_no_selector_is_refused(home: Path, text: str) -> None:
+def test_a_text_that_is_not_a_selector_is_refused(home: Path, text: str) -> None:
     with pytest.raises(HelmError) as refusal:
         render(home, {"settings.inject-selector": text})
 

@@ -16,7 +16,7 @@ import lab
 from lab import debian, network, node, sweep, toolchain, tools
 from lab.waiting import until
 
-# What may go wrong through no fault of the lab: one line, no traceback.
+# Errors that are no bug of the lab: shown in one line, without a traceback.
 EXPECTED = (
     debian.PackageError,
     network.NetworkError,
@@ -77,7 +77,7 @@ def _up(options: argparse.Namespace) -> int:
     print(f"    export KUBECONFIG={record['kubeconfig']}")
     print(f"    {kubectl} get namespaces\n")
     print(f"logs: {record['logs']}\nend it: make lab-down, or python -m lab down {name}")
-    # The holder goes on, on purpose.
+    # The holder keeps running on purpose.
     holder.returncode = 0
     return 0
 
@@ -88,7 +88,7 @@ def _hold(options: argparse.Namespace) -> int:
         signal.signal(number, lambda *_: ended.set())
     with lab.cluster(options.level, held=True) as cluster:
         print(json.dumps(cluster.name), flush=True)
-        # From here on nobody listens, and a terminal that closes must not matter.
+        # From here on nobody reads the output, and a closed terminal must not end this process.
         silence = os.open(os.devnull, os.O_RDWR)
         os.dup2(silence, 1)
         os.dup2(silence, 2)

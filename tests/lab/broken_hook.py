@@ -29,13 +29,13 @@ ANSWERS: dict[str, Answer] = {
     "cut-off": lambda _: http_response(b'{"apiVersion"', length=1000),
     "mute": lambda _: None,
 }
-"""Each fails in an own way, the last one by never answering."""
+"""Each fails in its own way, the last one by never answering."""
 
 UNREACHABLE = ("refused", "blackholed")
 """Nobody listens, and packets that nobody answers."""
 
 INAPPLICABLE = "inapplicable"
-"""A well-formed JSON Patch that cannot apply: the one that refuses pods, in spite of `Ignore`."""
+"""A well-formed JSON Patch that cannot apply: the only one that refuses pods despite `Ignore`."""
 
 WAYS = (*ANSWERS, *UNREACHABLE, INAPPLICABLE)
 
@@ -44,8 +44,8 @@ WAYS = (*ANSWERS, *UNREACHABLE, INAPPLICABLE)
 def broken_hooks(cluster: Cluster, ways: Sequence[str] = WAYS) -> Iterator[Hooks]:
     """Webhooks broken in these ways, in force; they are withdrawn at the end.
 
-    Namespaces are the caller's, and so is to await that the API server knows the configurations: it
-    learns of them in the order of `ways`.
+    The caller makes the namespaces, and waits until the API server knows the configurations, which
+    it learns in the order of `ways`.
     """
     answers = {**ANSWERS, INAPPLICABLE: patching(_remove_what_is_not_there)}
     answering = {f"broken-{way}": answers[way] for way in ways if way not in UNREACHABLE}

@@ -1,4 +1,4 @@
-"""Where the lab keeps what it makes, and the locks that order the processes sharing it.
+"""Where the lab keeps what it makes, and the locks of the processes that share it.
 
 tools/<key>/<program>   built programs, named by what they are built from
 go/                     a Go toolchain, where the machine has none
@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-# Builds of a checkout that were not used for so many days are removed.
+# Builds of a checkout are removed after so many days without use.
 DAYS = 7
 
 

@@ -127,14 +127,14 @@ class Cluster:
             node.start_runtime(self, self.tree)
             self.load(images.pause())
         self.await_api()
-        # It would end after 10 s without an API server, which on a busy machine are not enough.
+        # Not earlier: it exits after 10 s without an API server, and a busy machine needs longer.
         self.spawn(manager, control_plane.kube_controller_manager(programs[manager], at, files))
         if self.level == "node":
             scheduler = "kube-scheduler"
             self.spawn(scheduler, control_plane.kube_scheduler(programs[scheduler], at, files))
             node.start(self, programs, files)
         with self.client() as client:
-            # The controller manager's first work; no pod can be made before.
+            # The controller manager makes it, and without it no pod can be created.
             until(
                 lambda: client.get(ServiceAccount, "default", namespace="default"),
                 timeout=START,
@@ -178,7 +178,7 @@ class Cluster:
 
     def client(self) -> lightkube.Client:
         """A client with all rights, closed with the cluster."""
-        # What answers late on a busy machine is not broken.
+        # On a busy machine a late answer is no error.
         patience = httpx2.Timeout(START)
         client = lightkube.Client(
             self._config, trust_env=False, field_manager="lab", timeout=patience

@@ -1,7 +1,7 @@
 """A lean client that creates pods, many at once or at a rate, and records each result.
 
-lightkube cannot be used for that: it drops the headers of an answer, and its models would take more
-of the machine than all that is looked at.
+Not lightkube: it drops the headers of an answer, and its models would take more CPU than all that
+is measured.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def create(
     requests = [_request(cluster, pod) for pod in pods]
 
     async def run() -> list[Creation]:
-        # Waiting for a turn is no part of a creation: its time is the API server's.
+        # A creation's time does not include the wait for its turn.
         turns = asyncio.Semaphore(1 if in_turn else AT_ONCE)
 
         async def one(url: str, body: bytes) -> Creation:
@@ -146,7 +146,7 @@ class Stream:
 
     @property
     def rate(self) -> float:
-        """Creations a second, as many as there were."""
+        """Creations a second, as measured."""
         began = [creation.began for creation in self.creations]
         return len(began) / (max(began) - min(began))
 
@@ -176,7 +176,7 @@ class Stream:
             while not self._stop.is_set():
                 await slots.acquire()
                 group.create_task(one())
-                # What was late may be made up for, for a moment.
+                # A delay of up to `LATE` is made up for.
                 due = max(due + 1 / self._rate, time.monotonic() - LATE)
                 await asyncio.sleep(due - time.monotonic())  # The rate is the point.
 

@@ -1,4 +1,4 @@
-"""The pytest fixtures that the cluster and the node tier share: namespaces, logs that are found."""
+"""The pytest fixtures that the cluster and the node tier share: clusters, namespaces, logs."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def namespace(cluster: lab.Cluster) -> Iterator[str]:
 
 
 def vacate(client: lightkube.Client, namespace: str) -> None:
-    """Leave a namespace without labels, Jobs and pods, which is as good as gone; not awaited.
+    """Remove labels, Jobs and pods of a namespace, which is as good as deleting it; not awaited.
 
-    To delete it costs etcd, API server and controller manager as much as many tests do: the
-    controller asks for every resource there is. But many pods are its affair, because the API
-    server deletes a collection while its client waits.
+    Deleting it costs etcd, API server and controller manager as much as many tests do, because the
+    controller asks for every resource. One with many pods is deleted nevertheless: the API server
+    deletes a collection while its client waits.
     """
     with lab.ending(f"namespace {namespace}"):
         if len(list(client.list(Pod, namespace=namespace))) > MANY:

@@ -35,7 +35,7 @@ class Harness:
 
 @contextlib.contextmanager
 def running(what: str) -> Iterator[Harness]:
-    """A harness of this kind, ready; told to end at the end, if it still runs."""
+    """A harness of this kind, ready; if it still runs at the end of the block, it is ended."""
     argv = [sys.executable, "-m", "lab.harness", what]
     place = Path(__file__).parents[1]
     with subprocess.Popen(

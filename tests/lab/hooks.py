@@ -29,7 +29,7 @@ the connection is closed; None: there is none, and the connection stays."""
 
 
 class Hooks:
-    """Webhooks of these names, also those of their Services in namespace `model`, while it is open.
+    """Webhooks, while it is open; each has the name of its Service in namespace `model`.
 
     Attributes:
         bundle: the caBundle for their configurations.
@@ -83,7 +83,7 @@ class Hooks:
 
 
 class _Server(http.server.ThreadingHTTPServer):
-    # A connection is a thread, and may wait for a client for longer than anybody waits for it.
+    # Each connection has a thread, which may outlive the test.
     daemon_threads = True
     request_queue_size = 128
     context: ssl.SSLContext

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 NAMESPACE, PREFIX = "kueue-system", "kueue-"
 MANAGER = "controller-manager"
 QUEUE = {"kueue.x-k8s.io/queue-name": "queue"}
-# What each Job asks for, and how much a queue has: one Job at a time.
+# The CPU of each Job, and of a queue: one Job at a time.
 SHARE = "100m"
 # Measured beside other work on 2 cores: ready after 60 s, most of it the delays of its probes.
 READY = 600

@@ -56,7 +56,7 @@ class UnavailableError(Exception):
 def unavailable() -> str | None:
     """Why this machine cannot run the node level, in one line; None when it can.
 
-    What can be installed counts as there.
+    Packages that can be installed count as present.
     """
     if os.geteuid() != 0:
         return f"pods need root: this is user id {os.geteuid()}"

@@ -10,7 +10,7 @@ from lab import argo
 from lab.meshed import PROXY
 from lab.workloads import Workload
 
-# The conditions that an owner ends with; others tell of the way, which may differ.
+# The conditions that end an owner; others are about the way there, which may differ.
 ENDS = {"Complete", "Completed", "Error", "Failed", "Succeeded"}
 # The labels by which an owner's pods are found.
 OWNED_BY = (
@@ -42,7 +42,7 @@ class Pod:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A workload at its end; equal to that of the same workload elsewhere if nobody can tell.
+    """A workload at its end; equal to another if the two ended in the same way.
 
     Attributes:
         conditions: type and reason of those in `ENDS` that are true; of a pod its phase.

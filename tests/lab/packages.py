@@ -71,7 +71,7 @@ def uv(*arguments: str) -> str:
         ChildProcessError: it failed; the message ends with what it said.
     """
     environment = {k: v for k, v in os.environ.items() if k not in {"VIRTUAL_ENV", "PYTHONPATH"}}
-    # Not one of a folder above, which may be somebody else's.
+    # Not the one that a file in some folder above asks for.
     environment["UV_PYTHON"] = sys.executable
     command = [interpreters.uv(), *arguments, "--quiet"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

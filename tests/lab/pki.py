@@ -19,7 +19,7 @@ YEAR = timedelta(days=365)
 
 
 class Provider:
-    """A PKI with one root, `ca`. Each request gets a certificate, unless the caller differs."""
+    """A PKI with one root, `ca`."""
 
     def __init__(self, name: str = "pki") -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""Workloads that run side by side in the namespaces of a place, seen to their ends."""
+"""Workloads that run side by side in the namespaces of a place, watched until they end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lab import outcome
 from lab.outcome import Outcome
 from lab.workloads import RESOURCES, Workload
 
-# Jobs of a CronJob that are looked at: with the second, the first has not been in its way.
+# Jobs of a CronJob that count: if there is a second one, the first did not hang.
 RUNS = 2
 
 
@@ -42,7 +42,7 @@ class Place:
         return list(outcome.pods_of(self.owners(workload), self.objects["Pod"]))
 
     def outcome(self, workload: Workload) -> Outcome:
-        """What has come of a workload."""
+        """How a workload ended."""
         return outcome.read(self.owners(workload), self.pods(workload))
 
     def over(self, workload: Workload) -> bool:
@@ -58,9 +58,9 @@ def await_ends(
     *,
     quiet: float,
 ) -> list[Place]:
-    """The last look at the places, when all is over, or when for `quiet` seconds nothing ended.
+    """The places once every workload has ended, or none has for `quiet` seconds.
 
-    A workload that does not end is for its own test to tell.
+    The test of a workload that does not end fails, not this.
     """
     going, since = set[tuple[tuple[str, ...], str]](), time.monotonic()
     while True:
@@ -70,7 +70,7 @@ def await_ends(
             going, since = now, time.monotonic()
         if not going or time.monotonic() > since + quiet:
             return seen
-        # Owners of five kinds end here; one look a second at all is simpler than five watches.
+        # Owners of five kinds end here: one list a second is simpler than five watches.
         time.sleep(1)
 
 

@@ -16,12 +16,12 @@ RANGE = range(20_000, 30_000)
 
 
 def reserve() -> int:
-    """A port on which nobody listens, and on which only who is told of it will.
+    """A port that nobody listens on, and that no other harness gets.
 
-    To look for a free port and to release it again leaves it to whoever is faster: a program takes
-    a second to start, while others open servers and connections by the hundred. So the port stays
-    bound, at all addresses, by a socket that never listens. It refuses connections, as a free one
-    does; programs listen beside it with SO_REUSEADDR, which servers in Python and Go set.
+    A port that is found free and released again is soon taken: a program needs a second to start,
+    while others open servers and connections by the hundred. So the port stays bound, at all
+    addresses, by a socket that never listens. It refuses connections, as a free one does; programs
+    listen beside it with SO_REUSEADDR, which servers in Python and Go set.
 
     Raises:
         OSError: all of `RANGE` is taken.
@@ -33,7 +33,7 @@ def reserve() -> int:
         except OSError:
             taken.close()
             continue
-        # After binding it: before, it would bind beside a port that another harness has reserved.
+        # Set earlier, it would let this socket bind a port that another harness has reserved.
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.detach()  # Only the end of this process closes it.
         return port
@@ -41,7 +41,7 @@ def reserve() -> int:
 
 
 def await_listener(process: Process, host: str, port: int, *, timeout: float) -> None:
-    """Return when a process takes connections on the port that it was told of.
+    """Return when a process takes connections on its port.
 
     Raises:
         ChildProcessError: it ended; TimeoutError: it does not listen. Both name its log.

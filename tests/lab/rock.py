@@ -1,10 +1,10 @@
 """The image of the workload, made from `workload/rockcraft.yaml` without rockcraft.
 
 `python -m lab.rock` writes it to `dist/`, with the wheel and the bills of materials. Its facts are
-those of the recipe: user, services, checks, packages, folders, permissions. One thing is not: rocks
-stand on Ubuntu's image, which no package registry has. Here the base is unpacked from the packages
-of the machine's own Debian or Ubuntu. No script of theirs runs; what such scripts would make and
-the program needs is made here. What rockcraft does by itself is in its sources (pebble.py, oci.py,
+those of the recipe: user, services, checks, packages, folders, permissions. One thing differs: the
+base of a rock is Ubuntu's image, which no package registry has. Here the base is unpacked from the
+packages of the machine's own Debian or Ubuntu. None of their scripts runs; the files that the
+program needs of those are made here. The rules are those of rockcraft's sources (pebble.py, oci.py,
 usernames.py, plugins/uv_plugin.py).
 """
 
@@ -31,16 +31,16 @@ from lab.oci import Entry, Slice
 
 RECIPE = "rockcraft.yaml"
 NAME = "istio-aux.lab/istio-aux"
-# Beside what the recipe stages: what Ubuntu's image has of these, and programs need.
+# Packages of the base, beside those that the recipe stages: Ubuntu's image has them.
 BASE = (
     *("base-files", "base-passwd", "bash", "ca-certificates", "coreutils", "dash", "mount"),
     *("netbase", "tzdata", "util-linux"),
 )
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PEBBLE = "var/lib/pebble/default"
-# rockcraft knows this user alone.
+# The only user that rockcraft knows.
 UIDS = {"_daemon_": 584792}
-# What this maker understands of a recipe; anything else may not be left out in silence.
+# The keys of a recipe that are implemented here; any other is an error.
 KEYS = {
     *("name", "title", "summary", "description", "version", "license", "base", "platforms"),
     *("run-user", "services", "checks", "parts"),
@@ -57,7 +57,7 @@ Tree = dict[str, Entry]
 
 
 class RecipeError(Exception):
-    """A recipe has something that this maker does not do; the message names it."""
+    """A recipe has something that is not implemented here; the message names it."""
 
 
 @dataclass(frozen=True)
@@ -98,17 +98,17 @@ class Recipe:
         return [name for part in self.parts for name in part.get("stage-packages", ())]
 
     def pebble_layer(self) -> str:
-        """What rockcraft gives Pebble to read: summary, description, services and checks."""
+        """The Pebble layer that rockcraft writes: summary, description, services and checks."""
         keys = ("summary", "description", "services", "checks")
         return yaml.safe_dump({key: self.facts[key] for key in keys if key in self.facts})
 
     @property
     def pebble_file(self) -> str:
-        """Where that is, from the root."""
+        """The path of the Pebble layer in the image."""
         return f"/{PEBBLE}/layers/001-rockcraft-{self.facts['name']}.yaml"
 
     def config(self) -> dict[str, Any]:
-        """What containers start with."""
+        """The image configuration of containers."""
         return {
             "User": self.facts["run-user"],
             "Entrypoint": ["/usr/bin/pebble", "enter"],
@@ -127,8 +127,8 @@ def image(workload: Path = packages.WORKLOAD) -> Path:
 
     Raises:
         RecipeError: see `Recipe.read`.
-        lab.debian.PackageError: the packages of the base cannot be had.
-        ChildProcessError: uv cannot build or download what belongs to the workload.
+        lab.debian.PackageError: the packages of the base cannot be downloaded.
+        ChildProcessError: uv cannot build the workload or download its dependencies.
     """
     recipe = Recipe.read(workload)
     debs = base_packages(recipe)
@@ -264,7 +264,7 @@ def _python(project: Path, lower: Tree, folder: Path) -> Tree:
         "--no-deps", "--only-binary", ":all:", "--python-version", version,
         "--python-platform", f"{machine}-manylinux_2_28", "--link-mode", "copy",
     )  # fmt: skip
-    # Scripts of others name the interpreter of this machine; nobody calls them.
+    # Scripts of dependencies name this machine's interpreter, and are not needed.
     shutil.rmtree(site / "bin", ignore_errors=True)
     for record in site.glob("*.dist-info/RECORD"):
         lines = record.read_text().splitlines(keepends=True)

@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 
 from lab import packages, toolchain
 
-# Of the identifiers of the bills: what a bill says makes its own.
+# The namespace of the bills' serial numbers, which are made from their content (UUIDv5).
 _OURS = uuid.UUID("8d5c7a52-5a0c-5f43-9a4d-0d9a3b2f7c11")
 _PEBBLE = Path(__file__).parent / "tools/pebble"
 
@@ -52,7 +52,7 @@ def _bill(kind: str, name: str, version: str, parts: Iterable[dict[str, Any]]) -
             }
         },
         "components": components,
-        # Which of them needs which other one is in the locks.
+        # Flat: the locks say which of them needs which.
         "dependencies": [{"ref": root, "dependsOn": [part["bom-ref"] for part in components]}],
     }
     bill["serialNumber"] = uuid.uuid5(_OURS, json.dumps(bill)).urn

@@ -22,7 +22,7 @@ class Seen:
 
     @property
     def outcome(self) -> Outcome:
-        """What it has come to so far."""
+        """How it ended, as far as it has."""
         return outcome.read([self.owner], self.pods)
 
     @property

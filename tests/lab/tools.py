@@ -2,7 +2,7 @@
 
 A group is a folder with a go.mod: `tools/<group>` pins other people's programs, the folder of a
 program of our own holds its source as well. A built program is kept in the cache under a key made
-of all that goes into it, so only a changed pin builds again.
+of all that goes into it, so only a changed pin or source builds again.
 """
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ class Program:
     package: str
     seconds: int
     ldflags: str = "-s -w"
-    # Built when it is needed, and not before: only `tox -e workloads`, `oracle` or `chart`
-    # needs it.
+    # Built on first use: only `tox -e workloads`, `oracle` or `chart` needs it.
     on_demand: bool = False
     lost: LostLink | None = None
 
@@ -88,7 +87,7 @@ def _kubernetes(name: str, seconds: int, folder: Path = KUBERNETES) -> Program:
 
 
 def _helm() -> Program:
-    """As a release is built, it takes it that a cluster has the Kubernetes of its client."""
+    """Helm as it is released: without a cluster it assumes the Kubernetes of its client-go."""
     folder = HERE / "tools/helm"
     found = re.search(r"k8s\.io/client-go v0\.(\d+)\.", (folder / "go.mod").read_text())
     assert found

@@ -1,6 +1,6 @@
 """Manifests of other projects' controllers, from the Go modules that they are built from.
 
-Here is what kustomize would do with them, and nothing else.
+What kustomize would do with them is done here, as far as they need it.
 """
 
 from __future__ import annotations

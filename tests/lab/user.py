@@ -26,8 +26,8 @@ class User:
 
     Attributes:
         home: the user's folder, beside which they may write nothing.
-        becoming: the words before a command that make it theirs; none, if nobody here is root.
-        environment: what their programs are told.
+        becoming: the prefix of a command that runs it as the user; empty if this is not root.
+        environment: of their programs.
     """
 
     home: Path
@@ -50,11 +50,11 @@ class User:
 def user() -> Iterator[User]:
     """A user without root who reads this checkout and the lab's programs, and writes to neither.
 
-    Where checkout or interpreter lie in a folder of root's, they get the right to read everything,
-    and nothing else that a user has not.
+    If checkout or interpreter lie in a folder of root's, the user gets the capability to read every
+    file, and no other.
 
     Raises:
-        PermissionError: this root may not give that right, as in a container without it.
+        PermissionError: this root may not give that capability, as in a container without it.
     """
     # Not in the caller's folder for temporary files, which others may not enter.
     with tempfile.TemporaryDirectory(prefix="lab-user-", dir="/tmp") as place:

@@ -85,7 +85,7 @@ class Witness:
 
 @contextlib.contextmanager
 def witness(cluster: Cluster) -> Iterator[Witness]:
-    """A witness that has everything told from here on.
+    """A witness that the API server asks from here on.
 
     Raises:
         TimeoutError: the API server does not ask it.

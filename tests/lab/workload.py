@@ -1,4 +1,4 @@
-"""The workload program as a process of a lab cluster, with what the charm would have given it.
+"""The workload program as a process of a lab cluster, with what the charm would give it.
 
 ServiceAccount, ClusterRole and webhook configuration are the charm's own (``manifests``), and so is
 the certificate (``certificates``): what runs here runs with the rights that it ships with.
@@ -46,8 +46,8 @@ class Workload:
     settings of its file.
 
     Attributes:
-        authority: what signs its certificate, and what the API server is told to trust.
-        inject: the applications whose pods are to get a sidecar; see `ask_for`.
+        authority: signs its certificate; the API server trusts it.
+        inject: the applications whose pods get a sidecar; see `ask_for`.
         revisions: Istio's, whose injection policies its account may read; ``default`` always.
     """
 
@@ -114,9 +114,9 @@ class Workload:
         )
 
     def keep_token(self, *, age: float, rest: float) -> Path:
-        """Move its token into a file, which is returned, as one that was issued `age` seconds ago.
+        """Write its token into a file, as if it had been issued `age` seconds ago; return the file.
 
-        The API server takes that one for `rest` seconds more.
+        The API server accepts that token for `rest` more seconds.
         """
         document = json.loads(self.kubeconfig.read_text())
         (user,) = document["users"]
@@ -225,19 +225,19 @@ class Workload:
         )
 
     def stop(self) -> int:
-        """End the program politely and return its exit status."""
+        """End the program by SIGTERM and return its exit status."""
         self.process.kill(signal.SIGTERM)
         return self.process.wait(STOP)
 
     def publish(self) -> None:
-        """Make admission known: a Service onto the process, and the charm's configuration."""
+        """Make the Service of the process, and the charm's admission configuration."""
         self.enlist()
         with self.cluster.client() as client:
             for resource in self._admission_objects():
                 client.apply(resource, field_manager="lab", force=True)
 
     def enlist(self, *, ready: bool = True) -> None:
-        """Make the process an endpoint of its Service, or one that is not to be used any more."""
+        """Make the process an endpoint of its Service, ready or not."""
         self.cluster.publish(
             self.model, self.name, manifests.WEBHOOK_PORT, self.webhook_port,
             endpoint=self.unit, ready=ready,
@@ -256,7 +256,7 @@ class Workload:
         lab.until(changed, timeout=READY, what=f"pods of {namespace} to be changed by {self.name}")
 
     def values(self) -> manifests.Values:
-        """What the charm would make its objects of, with options that say what the settings say."""
+        """What the charm would render its objects from, with options equal to the settings."""
         return manifests.Values(
             app=self.name,
             model=self.model,
@@ -289,7 +289,7 @@ class Workload:
         return [line["outcome"] for line in lines if line["message"] == pod]
 
     def withdraw(self) -> None:
-        """Take what `publish` made out of the cluster again, but for the Service."""
+        """Delete what `publish` made, except the Service."""
         with self.cluster.client() as client:
             for resource in self._admission_objects():
                 assert resource.metadata is not None

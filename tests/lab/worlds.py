@@ -17,7 +17,7 @@ from lab import images
 from lab.meshed import PROXY, annotations_of
 from lab.waiting import until
 
-# Measured: pods are started otherwise 3 s after Istio became another one; a Job takes 5 s.
+# Measured: new pods fit 3 s after Istio became another one; a Job takes 5 s.
 SOON = 100
 SPEC = PodSpec(
     containers=[Container(name="main", image=images.BUSYBOX, command=["true"])],
@@ -27,7 +27,7 @@ SPEC = PodSpec(
 
 
 class Shape(NamedTuple):
-    """With what a pod was started, and whether its sidecar is native."""
+    """The pod's annotation `started-with`, and whether its sidecar is native."""
 
     started_with: str | None
     native: bool
@@ -41,7 +41,7 @@ EXPECTED: Mapping[lab.istio.World, Shape] = {
 
 
 def become(istio: lab.istio.Istio, world: lab.istio.World, namespace: str) -> None:
-    """Let Istio become another one; return when pods of a selected namespace are started for it.
+    """Let Istio become another one; return when new pods of a selected namespace fit it.
 
     Raises:
         TimeoutError: they are not.
@@ -51,18 +51,18 @@ def become(istio: lab.istio.Istio, world: lab.istio.World, namespace: str) -> No
         until(
             lambda: tried(client, namespace) == EXPECTED[world],
             timeout=SOON,
-            what=f"pods of {namespace} to be as is right where Istio is native {world}",
+            what=f"pods of {namespace} to start as expected where Istio is native {world}",
         )
 
 
 def tried(client: Client, namespace: str) -> Shape:
-    """What a new pod would be."""
+    """The shape of a new pod, by a dry run."""
     probe = Pod(metadata=ObjectMeta(name="probe", namespace=namespace), spec=SPEC)
     return shape(client.create(probe, dry_run=True))
 
 
 def shape(pod: Pod) -> Shape:
-    """What a pod is."""
+    """The shape of a pod."""
     assert pod.spec
     native = {c.name for c in pod.spec.initContainers or [] if c.restartPolicy == "Always"}
     return Shape(annotations_of(pod).get("istio-aux.io/started-with"), PROXY in native)

@@ -1,9 +1,8 @@
-"""Hook tools emulated; ordering, authorisation and retries are ours; the rest is real:
+"""Stand-in for Juju, which is in no package registry: enough of it to run a packed charm.
 
-dispatch, ops, the charm's venv, Pebble, kube-apiserver and RBAC.
-
-A stand-in for Juju, of which there is none in a package registry: enough of the agent and of the
-hook tools to run a packed charm's own `dispatch`. It plays what goes well, and
+It emulates the agent and the hook tools; order of events, authorisation and retries are our own.
+The charm's `dispatch`, ops, its virtual environment, Pebble, the API server and RBAC are real. It
+plays what goes well, and
 
 * rights that come after config-changed (`App.trust(late=True)`); labels that are forced on what a
   charm makes (`Model.force_labels`); a controller's model (`Model(..., namespace=...)`);

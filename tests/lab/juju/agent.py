@@ -34,7 +34,7 @@ class Agent:
     def __init__(self, store: Store, publish: Callable[[], None]) -> None:
         """Start both threads; `publish` shows Kubernetes which units are ready."""
         self.units: dict[str, Unit] = {}
-        # Of what is queued and who is there. Never wait for a hook with it: a hook's end needs it.
+        # Guards units and queues. Never hold it while waiting for a hook, which needs it to end.
         self.lock = threading.RLock()
         # Called without the lock after each round of hooks, before that may count as quiet.
         self.after_hooks: list[Callable[[], None]] = []
@@ -122,7 +122,7 @@ class Agent:
 
     @contextlib.contextmanager
     def edit(self) -> Iterator[State]:
-        """Let the caller change the model's state together with what is queued."""
+        """Let the caller change the model's state together with the queues."""
         with self.lock, self._store.edit() as state:
             yield state
 
@@ -170,7 +170,7 @@ class Agent:
                 work()
             except httpx2.TransportError:
                 pass  # The API server is down: the next round asks it again.
-            # Whatever it is, it belongs to the test that waits for the agent, not to this thread.
+            # Any error is raised in the test that waits for the agent.
             except Exception as error:
                 if not self._stopping.is_set():
                     self._fail(error)

@@ -69,7 +69,7 @@ class Store:
     def close_hook(self, folder: Path, unit: str, *, succeeded: bool) -> str:
         """Promote what a unit's hook changed; of a failed hook only statuses and versions stand.
 
-        Returns why Juju cannot commit what a hook did that succeeded, which makes it a failed one.
+        Returns why Juju cannot commit a hook that succeeded, which makes it fail; else nothing.
         """
         opened, draft = (
             json.loads((folder / name).read_text()) for name in ("opened.json", "state.json")

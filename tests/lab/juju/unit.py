@@ -40,7 +40,7 @@ class Unit:
         address: that of its present pod.
         queue: the events that it has yet to see.
         history: how its dispatches went.
-        turn: held by who runs a hook of the unit.
+        turn: the lock of the hook that runs.
         away: it has no pod, or one that terminates.
         leaving: it is removed, and sees nothing more of what is queued.
         retry_at: when, by the monotonic clock, the hook that failed may be tried again.
@@ -49,7 +49,7 @@ class Unit:
     def __init__(
         self, cluster: Cluster, name: str, folder: Path, environment: Mapping[str, str]
     ) -> None:
-        """Know the unit, whose pod is yet to come; `environment` is what each container has."""
+        """Make a unit without a pod; `environment` is that of each container."""
         self.name, self.folder, self.address = name, folder, ""
         self.queue: collections.deque[Event] = collections.deque()
         self.history: list[Outcome] = []

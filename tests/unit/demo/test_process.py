@@ -39,6 +39,23 @@ sys.exit(keeping.in_child(play))
 """
 
 
+def test_the_demo_names_the_kubernetes_that_it_runs() -> None:
+    said = (
+        "from demo import api, node; print(api.MADE['Kubernetes']); print(node.MADE['Kubernetes'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", said],
+        cwd=TESTS,
+        env={**os.environ, "LAB_KUBERNETES": "1.32"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    versions = [line.partition(":")[0] for line in done.stdout.splitlines()]
+    assert versions == ["1.32.2", "1.32.2"]
+
+
 def test_the_demo_returns_its_status_and_its_child_stays_until_a_signal() -> None:
     reading, writing = os.pipe()
     command = [sys.executable, "-c", STAYS, str(writing)]
