@@ -4,9 +4,8 @@
 // (15000) ports, the redirect of istio-init, a proxy that does not exist until it is ready, and the command
 // line with its exit codes, as observed on Istio 1.28.10; before Istio 1.26 a proxy that is told to quit drains
 // first, and on SIGTERM any drains for as long as its configuration says.
-// It does not: speak xDS, TLS or HTTP on the data path (TCP is passed through as it is), drain by
-// the number of open connections, capture
-// IPv6 or UDP, or serve metrics.
+// It does not: speak xDS, TLS or HTTP on the data path (TCP is passed through as it is), drain by the
+// number of open connections, capture IPv6 or UDP, or serve metrics.
 package main
 
 import (

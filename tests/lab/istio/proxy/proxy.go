@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The agent needs a moment to stop Envoy after it answered. Within it, whoever asked by exec can print the
-// answer and leave: 24 of 24 observed execs ended with 0 and OK, none was killed with the container.
+// The agent needs a moment to stop Envoy after it answered. Within it, a client that runs by exec prints the
+// answer and exits: 24 of 24 observed execs ended with 0 and OK, none was killed with the container.
 const stopping = 300 * time.Millisecond
 
 // agent is the running sidecar: its readiness, and the way to end it.
