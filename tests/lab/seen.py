@@ -10,7 +10,11 @@ from lightkube import Client
 
 from lab import outcome
 from lab.outcome import Outcome
+from lab.waiting import until
 from lab.workloads import RESOURCES, Pod, Workload
+
+# Measured beside other work on 2 cores: 60 s at most.
+SOON = 600
 
 
 @dataclass(frozen=True)
@@ -51,3 +55,16 @@ def look(client: Client, workload: Workload, namespace: str) -> Seen:
     pods = client.list(Pod, namespace=namespace)
     owner = client.get(resource, workload.name, namespace=namespace)
     return Seen(owner, outcome.pods_of([owner], pods))
+
+
+def await_end(client: Client, workload: Workload, namespace: str) -> Seen:
+    """The workload once nothing more will happen to it.
+
+    Raises:
+        TimeoutError: it does not end.
+    """
+    return until(
+        lambda: seen if (seen := look(client, workload, namespace)).over else None,
+        timeout=SOON,
+        what=f"{workload.kind} {namespace}/{workload.name} to end",
+    )

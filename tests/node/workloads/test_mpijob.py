@@ -12,7 +12,7 @@ import lab.istio
 import pytest
 from lab import mpijobs, outcome
 from lab.deployed import SELECTED
-from lab.seen import Seen, look
+from lab.seen import SOON, Seen, await_end, look
 from lab.workloads import Workload
 from lightkube import Client
 from lightkube.resources.core_v1 import Namespace
@@ -21,8 +21,6 @@ WORKLOADS = (
     Workload("an-mpijob-succeeds", mpijobs.mpi_job(), "Succeeded", (0,)),
     Workload("an-mpijob-fails", mpijobs.mpi_job(f"{mpijobs.LAUNCH}; exit 3"), "Failed", (3,)),
 )
-# Measured beside other work on 2 cores: 40 s at most.
-SOON = 400
 
 
 @pytest.fixture(scope="module")
@@ -42,11 +40,7 @@ def ends(client: Client, namespaces: tuple[str, str, str]) -> Mapping[str, tuple
             client.create(workload.in_namespace(namespace))
     client.create(WORKLOADS[0].in_namespace(alone))
 
-    def seen() -> dict[str, tuple[Seen, Seen]]:
-        found = {w.name: (look(client, w, plain), look(client, w, meshed)) for w in WORKLOADS}
-        return found if all(each.over for pair in found.values() for each in pair) else {}
-
-    return lab.until(seen, timeout=SOON, what="all of them to end")
+    return {w.name: (await_end(client, w, plain), await_end(client, w, meshed)) for w in WORKLOADS}
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
@@ -76,10 +70,5 @@ def test_an_mpijob_keeps_its_workers_beside_sidecars_until_istio_aux_frees_the_l
     assert [pod["status"]["phase"] for pod in hanging.pods] == ["Running"] * 3
 
     client.patch(Namespace, alone, {"metadata": {"labels": SELECTED}})
-    freed = lab.until(
-        lambda: seen if (seen := look(client, workload, alone)).over else None,
-        timeout=SOON,
-        what="it to complete",
-    )
 
-    assert freed.outcome == ends[workload.name][0].outcome
+    assert await_end(client, workload, alone).outcome == ends[workload.name][0].outcome

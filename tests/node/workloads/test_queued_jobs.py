@@ -1,7 +1,7 @@
 """Jobs that Kueue admits, with the real Kueue: one at a time, beside a sidecar and without one.
 
-Kueue creates each Job suspended, and resumes it when there is room. Whoever suspends or resumes it
-besides, Kueue would answer.
+Kueue creates each Job suspended, and resumes it when there is room. If anybody else suspends or
+resumes it, Kueue reverts that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from istio_aux.core.suspension import MARK
 from lab import kueue, outcome, served
 from lab.deployed import SELECTED
 from lab.fixtures import await_account
-from lab.seen import Seen, look
+from lab.seen import SOON, Seen, await_end, look
 from lab.workload import Workload as Program
 from lab.workloads import Workload, container, job, template
 from lightkube import Client
@@ -26,8 +26,6 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
 
 LATE, REVISION = "late-for-queued-jobs", "late-queued"
-# Measured beside other work on 2 cores: 40 s at most.
-SOON = 400
 
 
 def queued(name: str, script: str, codes: tuple[int, ...], **spec: Any) -> Workload:
@@ -77,11 +75,7 @@ def ends(client: Client, namespaces: tuple[str, str, str]) -> Mapping[str, tuple
         for workload in WORKLOADS[1:]:
             client.create(workload.in_namespace(namespace))
 
-    def seen() -> dict[str, tuple[Seen, Seen]]:
-        found = {w.name: (look(client, w, plain), look(client, w, meshed)) for w in WORKLOADS}
-        return found if all(each.over for pair in found.values() for each in pair) else {}
-
-    return lab.until(seen, timeout=SOON, what="all of them to end")
+    return {w.name: (await_end(client, w, plain), await_end(client, w, meshed)) for w in WORKLOADS}
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
@@ -111,13 +105,8 @@ def test_a_job_that_hangs_beside_its_sidecar_keeps_its_place_until_istio_aux_fre
     assert look(client, LAST, alone).owner["spec"]["suspend"] is True
 
     client.patch(Namespace, alone, {"metadata": {"labels": SELECTED}})
-    last = lab.until(
-        lambda: seen if (seen := look(client, LAST, alone)).over else None,
-        timeout=SOON,
-        what="the last to complete",
-    )
 
-    assert last.outcome == ends[LAST.name][0].outcome
+    assert await_end(client, LAST, alone).outcome == ends[LAST.name][0].outcome
 
 
 @pytest.fixture(scope="module")
@@ -148,11 +137,7 @@ def test_an_early_pod_of_a_queued_job_is_evicted_and_the_job_keeps_its_place(
     program.deploy()
     program.start()
 
-    after = lab.until(
-        lambda: seen if (seen := look(client, EARLY, LATE)).over else None,
-        timeout=SOON,
-        what=f"it to end ({program.process.log})",
-    )
+    after = await_end(client, EARLY, LATE)
     decided = kueue.admissions(client, LATE, EARLY.name)
     served.end(program)
     istio.remove()

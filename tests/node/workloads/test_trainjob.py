@@ -17,7 +17,7 @@ from lab import jobsets, outcome, served
 from lab.deployed import SELECTED
 from lab.fixtures import await_account
 from lab.istio import PROXY
-from lab.seen import Seen, look
+from lab.seen import SOON, Seen, await_end, look
 from lab.workload import Workload as Program
 from lab.workloads import Workload, container, job_set, template, train_job
 from lightkube import Client
@@ -47,8 +47,6 @@ EARLY = (
     ),
 )
 LATE, REVISION = "late-for-sets", "late-sets"
-# Measured beside other work on 2 cores: 40 s at most.
-SOON = 400
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +67,7 @@ def ends(client: Client, namespaces: tuple[str, str, str]) -> Mapping[str, tuple
             client.create(workload.in_namespace(namespace))
     client.create(WORKLOADS[0].in_namespace(alone))
 
-    def seen() -> dict[str, tuple[Seen, Seen]]:
-        found = {w.name: (look(client, w, plain), look(client, w, meshed)) for w in WORKLOADS}
-        return found if all(each.over for pair in found.values() for each in pair) else {}
-
-    return lab.until(seen, timeout=SOON, what="all of them to end")
+    return {w.name: (await_end(client, w, plain), await_end(client, w, meshed)) for w in WORKLOADS}
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
@@ -115,12 +109,8 @@ def test_a_trainjob_hangs_beside_its_sidecars_until_istio_aux_looks_after_it(
     assert [proxy.exit_code for proxy in outcome.proxies(hanging.pods)] == [None, None]
 
     client.patch(Namespace, alone, {"metadata": {"labels": SELECTED}})
-    freed = lab.until(
-        lambda: seen if (seen := look(client, trainjob, alone)).over else None,
-        timeout=SOON,
-        what="it to complete",
-    )
-    assert freed.outcome == ends[trainjob.name][0].outcome
+
+    assert await_end(client, trainjob, alone).outcome == ends[trainjob.name][0].outcome
 
 
 @pytest.fixture(scope="module")
@@ -159,11 +149,7 @@ def repaired(
     program.deploy()
     program.start()
 
-    def over() -> dict[str, Seen]:
-        seen = {w.name: look(client, w, LATE) for w in EARLY}
-        return seen if all(each.over for each in seen.values()) else {}
-
-    yield lab.until(over, timeout=SOON, what=f"them to end ({program.process.log})")
+    yield {w.name: await_end(client, w, LATE) for w in EARLY}
     served.end(program)
     istio.remove()
 

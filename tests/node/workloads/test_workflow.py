@@ -19,7 +19,7 @@ from istio_aux.core.start import INJECT, SIGNALLED_WITH
 from lab import argo, outcome, workloads
 from lab.deployed import SELECTED, await_selected
 from lab.istio import PROXY
-from lab.seen import Seen, look
+from lab.seen import SOON, Seen, await_end, look
 from lab.workloads import Workload
 from lightkube import ApiError, Client
 from lightkube.models.meta_v1 import ObjectMeta
@@ -37,8 +37,6 @@ PLACES = {
 }
 MESHED, ALONE = ("meshed", "meshed-with-shell"), ("alone", "alone-with-shell")
 STEP = {"pipelines.kubeflow.org/v2_component": "true"}
-# Measured beside other work on 2 cores: 60 s at most.
-SOON = 600
 
 
 def uploads(store: str, place: str) -> Workload:
@@ -213,13 +211,10 @@ def test_without_istio_aux_a_step_hangs_beside_a_proxy_that_has_no_shell(
     assert [proxy.exit_code for proxy in outcome.proxies(hanging.pods)] == [None]
 
     client.patch(Namespace, places["alone"], {"metadata": {"labels": SELECTED}})
-    freed = lab.until(
-        lambda: seen if (seen := look(client, workload, places["alone"])).over else None,
-        timeout=SOON,
-        what="it to complete",
-    )
 
-    assert freed.outcome == ends[workload.name]["plain"].outcome
+    assert (
+        await_end(client, workload, places["alone"]).outcome == ends[workload.name]["plain"].outcome
+    )
 
 
 @pytest.fixture
@@ -259,11 +254,3 @@ def test_a_step_of_kubeflow_pipelines_that_is_selected_completes_beside_its_side
     assert outcome.describes(step, ended.outcome), ended.outcome
     assert argo.results(ended.owner) == ["5"]
     assert [(proxy.exit_code, proxy.restarts) for proxy in outcome.proxies(ended.pods)] == [(0, 0)]
-
-
-def await_end(client: Client, workload: Workload, namespace: str) -> Seen:
-    return lab.until(
-        lambda: seen if (seen := look(client, workload, namespace)).over else None,
-        timeout=SOON,
-        what=f"{workload.name} to end",
-    )
