@@ -1,6 +1,6 @@
 # Two front doors: `make demo` shows the main job on a real Kubernetes, `make test` proves it.
 # Everything they need is fetched on the way: uv and tox into .venv, Debian packages when root, Go-built tools into the cache.
-# uv leaves a lock a virtual environment in the folder for temporary files, and others leave theirs: here, not in the system's.
+# Temporary files go here, not to the system's folder: uv leaves a lock for each virtual environment, and others leave theirs.
 export TMPDIR := $(CURDIR)/.venv/tmp
 TOX = .venv/bin/tox run --quiet
 # Two at a time, each shown when it ends; the node tier is the longest, so it is the first.
@@ -12,7 +12,7 @@ OLDEST = kube-apiserver kube-controller-manager kubelet-spdy
 .PHONY: demo picture test matrix lab lab-down bench docs format lint unit integration pack image chart clean
 demo: .venv/ready          ## watch a TFJob hang beside Istio's sidecar, then complete
 	@$(TOX) -e demo
-matrix: .venv/ready        ## the tests on every version of Kubernetes and Python that is looked after; hours (ROWS="1.32/cluster" for some)
+matrix: .venv/ready        ## the tests on every supported Kubernetes and Python; hours (ROWS="1.32/cluster" for some)
 	@.venv/bin/python tests/matrix.py $(ROWS)
 picture: .venv/ready       ## run the demo and keep its timeline as the picture of the README (root)
 	@$(TOX) -e demo -- --picture docs/timeline.svg

@@ -279,7 +279,7 @@ def test_a_token_for_itself_may_last_a_day(account: Account, seconds: int):
     ids=["longer", "bound"],
 )
 def test_a_token_that_lasts_longer_or_is_bound_is_refused(account: Account, spec: dict[str, Any]):
-    """Bound to a pod, it would pass for that pod's wherever others go by it."""
+    """A token bound to a pod would pass for that pod's own."""
     owner = f"{CHOSEN}/default" if "boundObjectRef" in spec else OWN
     refusal = account.request_token(owner, **spec)
 

@@ -136,7 +136,7 @@ def test_the_same_checkout_makes_the_same_wheel(wheel: Path, tmp_path: Path):
 def test_the_same_inputs_make_the_same_image(
     image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Whoever builds it, wherever, and whatever files they make are like."""
+    """Neither the folder nor the umask changes it."""
     recipe = Recipe.read(packages.WORKLOAD)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     before = os.umask(0o077)

@@ -87,7 +87,7 @@ def relabel(scene: Scene, name: str, labels: dict[str, str | None]) -> None:
 
 
 def test_only_chosen_pods_start_after_their_proxy(scene: Scene):
-    """What becomes of pods with other fields is in `test_start_cases.py`, in both forms."""
+    """`test_start_cases.py` has pods with other fields, for webhook and policy."""
     made = [
         scene.client.create(labelled(scene, "new", labels, sidecar=None), dry_run=True)
         for labels in (CHOSEN, *OTHERS)

@@ -104,7 +104,7 @@ def test_a_proxy_without_a_status_server_is_quit_through_envoy(selected: Scene):
 def test_a_forwarded_quit_that_is_cut_by_its_own_success_is_not_repeated(
     selected: Scene, how: Misbehaviour
 ):
-    """T17: whatever was heard, the container's status says that the proxy is gone."""
+    """T17: whatever the attempt answered, the container's status says that the proxy is gone."""
     pod = selected.start("worker", annotations={STATUS_PORT: "15520"})
     selected.kubelet.misbehave(pod, how)
 

@@ -1,4 +1,4 @@
-"""Quits that go wrong: what was heard of one proves nothing, and one that hangs delays nobody.
+"""Quits that go wrong: the answer to one proves nothing, and one that hangs delays no other.
 
 Attempts that fail take their time: 10 s until a hung one is dropped, 8 s until a proxy that runs on
 is told again. So the pods of the slow tests start together, when the first test of the file does.
@@ -92,7 +92,7 @@ def test_quits_that_hang_delay_no_other_pod(troubled: Scene, hung: list[Pod]):
 def test_a_quit_that_is_killed_by_its_own_success_is_not_repeated(
     selected: Scene, how: Misbehaviour
 ):
-    """T17: whatever was heard, the container's status says that the proxy is gone."""
+    """T17: whatever the exec answered, the container's status says that the proxy is gone."""
     pod = selected.start("worker")
     selected.kubelet.misbehave(pod, how)
 

@@ -133,7 +133,7 @@ def test_pods_of_juju_and_of_the_application_are_left_alone(
 
 
 def test_istio_puts_the_proxy_of_a_held_pod_first(cluster: lab.Cluster):
-    """T33: its webhook is called after every policy, whatever the names are."""
+    """T33: the API server calls webhooks after every policy, whatever their names."""
     pod = create(cluster, "policy-mesh").pod
 
     assert annotations_of(pod)[STARTED_WITH] == "hold"

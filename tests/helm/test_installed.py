@@ -194,7 +194,7 @@ def test_nothing_is_left_of_a_release_that_is_uninstalled(
 
 
 def left(client: Client, release: Release) -> set[str]:
-    """What is in the release's namespace, but for what Kubernetes and Istio put into each."""
+    """What is in the release's namespace, without what Kubernetes and Istio put into each."""
     kinds = (ConfigMap, Deployment, Lease, Pod, Secret, Service, ServiceAccount)
     found = {
         f"{kind.__name__} {each.metadata.name}"

@@ -171,7 +171,7 @@ class Keeper:
     def pods(self, name: str = "") -> list[Pod]:
         """Those that run or are to run, of one kind or of all, sorted by name.
 
-        Raises whatever ended the keeper's own work.
+        Raises the error that ended the keeper's thread, if there is one.
         """
         if self._error:
             raise self._error

@@ -10,7 +10,7 @@ removes what the cluster left: cgroups, interface, state folder; the logs stay u
 said `forget`.
 
 With `isolate` there are two: the outer one stays in the host's namespaces, the inner one is PID 1
-of new PID, mount, network, IPC and UTS namespaces and does the spawning. Whoever of them dies, the
+of new PID, mount, network, IPC and UTS namespaces and does the spawning. If either dies, the
 kernel kills everything inside. Nothing here knows Kubernetes.
 """
 

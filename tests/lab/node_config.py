@@ -35,7 +35,7 @@ def kubelet(name: str, logs: Path, files: control_plane.Credentials) -> str:
         "containerRuntimeEndpoint": f"unix://{runtime.SOCKET}",
         "podLogsDir": str(logs / "pods"),
         "volumePluginDir": "/run/lab/volume-plugins",
-        # The machine is not the lab's: whatever it has is enough, and version 1 of cgroups too.
+        # The machine is not the lab's own: any amount of resources is enough, and cgroups v1 too.
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": f"/{name}",
         "cgroupsPerQOS": True,

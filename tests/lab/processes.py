@@ -161,7 +161,7 @@ class Tree:
             OSError: there is no such program, or it cannot be run.
         """
         own = {k: v for k, v in os.environ.items() if not k.upper().endswith("_PROXY")}
-        # What root needs, wherever the harness was started from.
+        # Where root's programs are, even if the harness was started without them.
         own["PATH"] = f"{os.environ.get('PATH', '/usr/bin:/bin')}:/usr/sbin:/sbin"
         whole = {**own, "TMPDIR": str(self.state / "tmp"), **(env or {})}
         process = Process(self, name, [str(part) for part in argv], whole, cwd or self.state)
@@ -248,7 +248,7 @@ class Tree:
                 self._replies.pop(message["id"]).set_exception(OSError(message["error"]))
             else:
                 self._replies.pop(message["id"]).set_result(message["result"])
-        # With its guardian every process is gone, and nobody will tell how.
+        # With its guardian every process is gone, and no exit will be reported.
         gone = ConnectionError(f"{self.name}: the guardian is gone; log: {self.logs}/guardian.log")
         with self._lock:
             self._gone = gone

@@ -66,7 +66,7 @@ class Case:
 
 
 def outcome(spec: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Names of regular and of init containers, but for Istio's, as a case has them."""
+    """Names of regular and of init containers, without Istio's, as a case has them."""
     inits = [
         each["name"] + ("*" if each.get("restartPolicy") == "Always" else "")
         for each in spec.get("initContainers") or []

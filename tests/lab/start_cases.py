@@ -91,7 +91,7 @@ class Case:
 
     @property
     def labelled(self) -> dict[str, str]:
-        """Its labels in the end, but for those that say who changed it."""
+        """Its labels in the end, without those that say who changed it."""
         return {**self.labels, **({INJECT: "true"} if self.asks else {})}
 
     def unchanged(self, added: Mapping[str, str] | None = None) -> Outcome:

@@ -78,7 +78,7 @@ def await_ready(cluster: Cluster) -> None:
 
 
 def documents(module: Path) -> Iterator[dict[str, Any]]:
-    """The objects of the overlay `standalone`, but for its namespace and its secret."""
+    """The objects of the overlay `standalone`, without its namespace and its secret."""
     base = module / "manifests" / "base"
     for path in sorted((base / "crds").glob("kubeflow.org_*.yaml")):
         yield from upstream.read(path)

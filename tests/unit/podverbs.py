@@ -25,7 +25,7 @@ async def forward(
     note: Callable[[tuple[str, str, int, str]], None],
     answer: Forward,
 ) -> web.StreamResponse:
-    """Forward one HTTP request to ``answer`` as the kubelet does, once ``note`` has heard of it."""
+    """Forward one HTTP request to ``answer`` as the kubelet does, once ``note`` was called."""
     (ports,) = request.query.getall("ports")
     socket = web.WebSocketResponse(protocols=("v4.channel.k8s.io",))
     await socket.prepare(request)

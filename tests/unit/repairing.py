@@ -28,7 +28,7 @@ from unit.core.pods import RUNNING
 from unit.core.unmeshed import REPLICAS, RESTART, raw
 from unit.store import refusal
 
-# The doubt is long: a busy machine hears of an eviction late, and takes it for one that was not.
+# The doubt is long: on a busy machine an eviction shows late, and would count as one that failed.
 LIMITS = RolloutLimits(at_once=2, patience=20, doubt=20, first_retry=0.05, last_retry=0.1)
 # A batch Job that is not suspended, for its owner might not expect that.
 EVICTED_JOB: dict[str, Any] = {

@@ -119,6 +119,6 @@ async def test_a_list_whose_snapshot_expires_between_pages_is_read_as_a_whole() 
         api.faults.append(expired)
         for name in "abcde":
             await api.put("pods", pod(name))
-        # The pages before are told again: whoever keeps a set of keys does not mind.
+        # The pages before are passed again, which a set of keys ignores.
         assert await names(api) == [*"ab", *"abcde"]
         assert "limit" not in api.queries[-1]

@@ -55,7 +55,7 @@ async def test_audit_shows_a_table_in_a_terminal(run: Run, tmp_path: Path) -> No
 async def test_audit_cuts_and_colours_nothing_in_a_pipe(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the width of the terminal beside it, and what the shell says of that."""
+    """The width of the terminal and COLUMNS do not matter."""
     monkeypatch.setenv("COLUMNS", "60")
     async with ApiServer() as api:
         await fill(api)
@@ -204,7 +204,7 @@ async def test_an_interrupt_is_quiet(tmp_path: Path) -> None:
             return None
 
         api.faults.append(slow)
-        # Whoever runs the tests in the background has had the signal ignored, also for children.
+        # A shell that runs the tests in the background ignores the signal, also for children.
         listening = "signal.signal(signal.SIGINT, signal.default_int_handler)"
         program = (
             f"import signal, sys; from istio_aux.cli import main; {listening}; sys.exit(main())"

@@ -63,7 +63,7 @@ async def test_each_event_has_a_name_of_its_own() -> None:
 async def test_an_event_that_a_pod_gets_once_has_the_same_name_in_every_process(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Across restarts and leaders: that it is there already is no trouble."""
+    """Across restarts and leaders: an Event that exists already is no error."""
     other = Key("training", "job", "u-2")
     async with ApiServer() as api:
         for note in ("first", "second"):

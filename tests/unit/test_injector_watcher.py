@@ -197,7 +197,7 @@ async def test_an_istiod_that_moves_is_live_all_the_time(tmp_path: Path) -> None
 async def test_an_answer_counts_no_more_once_its_endpoint_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever follows it has proven nothing yet, and here never will."""
+    """Its successor has proven nothing yet, and here never will."""
     monkeypatch.setattr(replica, "DEADLINE", 60.0)
     async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api) as watcher:
         await api.configure(bundle=istiod.bundle)

@@ -21,7 +21,7 @@ def pod_lists(api: Kubeflow) -> int:
 
 
 async def no_answer(request: web.Request) -> web.Response | None:
-    """The request is cut off, whatever becomes of it."""
+    """The request is cut off; its result is unknown."""
     if request.method == "PATCH" and request.transport:
         request.transport.abort()
     return None

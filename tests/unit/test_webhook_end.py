@@ -27,7 +27,7 @@ async def test_while_draining_each_answer_closes_its_connection(
 
 @driven
 async def test_while_draining_new_connections_are_accepted(tmp_path: Path) -> None:
-    """An API server hears later than we do that this endpoint ends (kubernetes#127335)."""
+    """An API server learns later than we do that this endpoint ends (kubernetes#127335)."""
     async with serving(tmp_path) as hook:
         hook.webhook.drain()
         assert (await hook.ask(post(review()))).status == 200

@@ -73,7 +73,7 @@ async def test_an_exception_of_one_handler_stops_no_other() -> None:
 async def test_a_watch_that_is_dead_for_long_makes_unready_and_unfit_until_it_lives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """That it was alive once is no reason to go by what it told then."""
+    """A watch that was alive once does not make its old data valid."""
     monkeypatch.setattr(wiring, "LEADING", 1.0)
     monkeypatch.setattr(wiring, "READY", 2.0)
     async with ApiServer() as api, Client(api.access()) as client:

@@ -113,7 +113,7 @@ class Injector:
     async def follow(self, resource: type[Any], handle: Callable[[Any], Awaitable[None]]) -> None:
         """Handle every object of a kind and each change, forever.
 
-        A watch without a version begins with all there is, so a broken one only has to begin again.
+        A watch without a version begins with all objects, so a broken one is simply started again.
         """
         while True:
             try:

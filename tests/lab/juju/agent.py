@@ -142,7 +142,7 @@ class Agent:
         if unit.away or unit.leaving:
             return True
         unit.poll()
-        # Whoever queues an event changes the state first, or both under the lock.
+        # The state is changed before an event is queued, or both under the lock.
         with self.lock:
             if not unit.queue or unit.away or unit.leaving or unit.name not in self.units:
                 return False

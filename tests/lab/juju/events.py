@@ -56,8 +56,8 @@ def _databags(before: State, after: State, by: str) -> Iterator[Addressed]:
             for unit in after["units"]:
                 app = unit.partition("/")[0]
                 peers = len(record["endpoints"]) == 1
-                hears = app in record["endpoints"] and (peers or app != entity.partition("/")[0])
-                if hears and unit != by:
+                sees = app in record["endpoints"] and (peers or app != entity.partition("/")[0])
+                if sees and unit != by:
                     remote = entity if "/" in entity else ""
                     yield unit, relation(record, app, "changed", remote_unit=remote)
 

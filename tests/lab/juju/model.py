@@ -32,7 +32,7 @@ class Model:
     def __init__(self, cluster: Cluster, name: str, *, namespace: str = "") -> None:
         """Make the model, its namespace, and start its agent.
 
-        The namespace has the model's name, but for that of a controller: `controller-<name>`.
+        The namespace has the model's name; a controller's model has `controller-<name>`.
 
         Raises:
             ValueError: the name is not one that a namespace may have.
@@ -117,7 +117,7 @@ class Model:
         return app
 
     def force_labels(self) -> LabelWebhook:
-        """Label what the charms' accounts make, whatever it is labelled, as Juju 3.6.11 does.
+        """Replace the labels of objects that the charms' accounts make, as Juju 3.6.11 does.
 
         It ends with the model, or with the block that is entered with it.
         """

@@ -119,7 +119,7 @@ def test_private_keys_are_not_in_representations(authority: Authority) -> None:
     ("token", "late"),
     [
         pytest.param("", True, id="there is none"),
-        pytest.param("no.token", True, id="it is no token"),
+        pytest.param("no.token", True, id="it is not a token"),
         pytest.param("e30.e30.sig", True, id="it says nothing about itself"),
         pytest.param(jwt("uid", 800, 1100), False, id="two thirds are used up"),
         pytest.param(jwt("uid", 800, 1050), True, id="four fifths are used up"),

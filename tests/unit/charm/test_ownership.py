@@ -70,7 +70,7 @@ def test_every_cluster_wide_object_goes_with_the_namespace_of_the_model(unit: Un
         for path, o in unit.api.objects.items()
         if "/namespaces/" not in path
     }
-    # Blocking: whoever deletes the namespace in the foreground waits for them.
+    # Blocking: a foreground deletion of the namespace waits for them.
     owner = {**OWNER, "blockOwnerDeletion": True}
     assert len(owners) > 6
     assert owners == {key: [owner] for key in owners}

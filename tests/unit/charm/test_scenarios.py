@@ -317,7 +317,7 @@ def without_an_authority(unit: Unit) -> Any:
 
 
 def before_its_issuer_is_trusted(unit: Unit) -> Any:
-    """A new unit, of which the leader has not heard."""
+    """A new unit, which the leader does not know yet."""
     (peers,) = unit.state.get_relations("peers")
     noted = {**peers.local_app_data, "trusted-issuers": Provider().ca}
     (unit.etc / "tls" / "tls.crt").unlink()

@@ -15,7 +15,7 @@ CONFIG = "proxy.istio.io/config"
 HOLD = "holdApplicationUntilProxyStarts: true"
 STATUS = "sidecar.istio.io/status"
 UNKNOWN = Start()
-"""Whatever suits each pod, while nobody has told the capability."""
+"""`start-mode: auto`, while the capability is unknown."""
 
 
 def planned(found: dict[str, Any], how: Start = UNKNOWN) -> Plan:

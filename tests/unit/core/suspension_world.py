@@ -50,7 +50,7 @@ class World:
             case "away":
                 self._away = not self._away
             case "die":
-                self._followed = self._gone = None  # Whoever leads next finds the mark.
+                self._followed = self._gone = None  # The next leader finds the mark.
             case "user" if self._random.random() < 0.2:
                 self._switch(suspend=self._random.random() < 0.5)
                 self.by_others = True

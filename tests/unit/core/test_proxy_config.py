@@ -174,7 +174,7 @@ def first_document(text: str) -> Any:
 
 @given(st.text(st.sampled_from("ab:-{}[],#'\"|>&*!?% \n\t.é"), max_size=30))
 def test_no_text_breaks_it(text: str) -> None:
-    """Whatever the text, it is kept, or it is a mapping, or nothing, that got the key."""
+    """A text is kept, or it is a mapping or nothing and gets the key."""
     merge = hold(text)
     if merge.text is None:
         return

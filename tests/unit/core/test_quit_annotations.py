@@ -90,7 +90,7 @@ def test_a_container_that_is_named_is_not_ignored() -> None:
 
 @pytest.mark.parametrize("value", ["dind", "dind,istio-proxy", "nobody , dind"])
 def test_a_container_that_the_author_ignores_holds_nothing_up(value: str) -> None:
-    """Names that are no containers do no harm there (T13)."""
+    """Names of no container are ignored there (T13)."""
     decision = decide(annotated(ignore=value))
     assert isinstance(decision, quitting.Quit), decision
     assert decision.containers["dind"].why == (

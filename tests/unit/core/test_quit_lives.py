@@ -1,4 +1,4 @@
-"""Whole lives of pods: whatever happens in which order, the proxy goes at the right moment."""
+"""Whole lives of pods: in every order of events, the proxy is told to exit at the right moment."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def runs_blind(kubelet: TinyKubelet, payload: set[str]) -> bool:
 
 
 def all_futures(kubelet: TinyKubelet) -> Iterator[TinyKubelet]:
-    """What becomes of the pod when what still runs goes on, or ends with one code or another."""
+    """The states of the pod if running containers go on, or end with one code or another."""
     for code in (None, *sorted(CODES)):
         future = kubelet.copy()
         for name in tuple(future.running):

@@ -275,7 +275,7 @@ def test_none_of_this_keeps_a_proxy(row: Row) -> None:
     ),
 )
 def test_all_of_this_keeps_a_proxy(row: Row) -> None:
-    """Unknown is never finished, and a restart that is to come is no end (T2, T4, T9, T12)."""
+    """Unknown is never finished, nor is a container that will restart (T2, T4, T9, T12)."""
     decision = decide(row.pod)
     assert isinstance(decision, quitting.Wait), decision
     assert row.because in decision.reason

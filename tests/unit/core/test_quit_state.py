@@ -115,7 +115,7 @@ def test_a_proxy_that_drains_first_is_told_once() -> None:
     ids=["well", "doubtful", "refused"],
 )
 def test_how_long_the_exit_is_waited_for(answer: AttemptResult, seconds: float) -> None:
-    """T16, T17, T23: whatever was heard, the status decides; what was refused needs no wait."""
+    """T16, T17, T23: the status decides, not the answer; a refused attempt needs no wait."""
     story = Story()
     assert story.awake() == Look()
     story.looked()

@@ -287,7 +287,7 @@ def test_a_jobs_pod_is_left_alone_where_the_job_would_not_replace_it(
 def test_a_kubeflow_job_is_suspended_for_its_pods(kind: str, restart: str) -> None:
     """T41: the training operator would take a running pod that is evicted for a failed replica.
 
-    Whether the Job is finished is for whoever suspends it: that takes reading the Job.
+    Whether the Job is finished is decided when it is suspended: that takes reading the Job.
     """
     pod = job(owner=("kubeflow.org/v1", kind), restart=restart)
     decision = decide(pod, WITH_JOBS)

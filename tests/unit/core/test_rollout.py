@@ -63,7 +63,7 @@ def test_the_next_pod_waits_until_the_replacement_is_ready_with_a_sidecar() -> N
 
 
 def test_a_replacement_without_a_sidecar_stops_the_loop_for_a_day() -> None:
-    """T41: another restart would help as little, whatever else becomes of the pods."""
+    """T41: another restart would help as little, whatever else happens to the pods."""
     story = Story(bare("a"), bare("b"))
     assert story.evict() == "a"
     reason = "c, made after a was evicted, has no sidecar either"
@@ -75,7 +75,7 @@ def test_a_replacement_without_a_sidecar_stops_the_loop_for_a_day() -> None:
 
 
 def test_a_later_pod_with_a_sidecar_shows_that_a_restart_helps_again() -> None:
-    """Whoever made it; one that was there before shows nothing, nor does one on its way out."""
+    """A pod that was there before, or is terminating, shows nothing."""
     story = Story(bare("a"), bare("b"), meshed("old", created=5.0))
     story.evict()
     pods = (bare("b"), bare("c", created=10.0), meshed("old", created=5.0))

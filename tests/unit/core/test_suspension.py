@@ -1,4 +1,4 @@
-"""What to do about a Job of the training operator whose pods are to be made anew."""
+"""What to do about a Job of the training operator whose pods are to be replaced."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_job_is_suspended(found: Job) -> None:
             "it is managed by kueue.x-k8s.io/multikueue",
         ),
         row(
-            "made anew under its name", job(uid="job-2"), pod(),
+            "recreated under its name", job(uid="job-2"), pod(),
             "it is not the Job that made the pod",
         ),
         row("without a uid", job(uid=""), pod(owner_uid=""), "it is not the Job that made the pod"),
@@ -273,7 +273,7 @@ def test_pods_of_a_set_name_the_jobs_that_it_made_as_their_owners(kind: str) -> 
 
 @given(st.integers(0, 2**32))
 def test_no_job_fails_or_stays_suspended(seed: int) -> None:
-    """Whoever leads, dies, resumes, suspends or deletes meanwhile, and however slow things are."""
+    """Leaders change and die, others resume, suspend or delete, and everything may be slow."""
     world = World(Random(seed))
     for _ in range(60):
         world.happen()

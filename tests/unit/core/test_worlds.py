@@ -36,7 +36,7 @@ AGENT = (15020, (Rung.EXEC, Rung.PORT_FORWARD, Rung.ENVOY))
 
 
 class World(NamedTuple):
-    """An Istio and its kubelets, how it starts a pod alone, and what comes of it with istio-aux.
+    """An Istio and its kubelets, how it starts a pod alone, and how with istio-aux.
 
     Attributes:
         alone: how Istio itself starts the pod after its proxy: `native`, `hold`, or nothing.
@@ -185,7 +185,7 @@ def finished(pod: dict[str, Any]) -> pods.Pod:
 
 @pytest.mark.parametrize("found", WORLDS, ids=lambda found: found.name)
 def test_in_each_world_a_pod_starts_after_its_proxy_and_ends_with_it(found: World) -> None:
-    """T10 T21 T31: whoever sees to it, and with nothing claimed that is not so."""
+    """T10 T21 T31: by the kubelet or by istio-aux, and without a false claim."""
     istio = Istio(found)
     capability = istio.capability(found.kubelets)
     before = a_pod(found.annotations)

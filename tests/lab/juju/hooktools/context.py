@@ -68,7 +68,7 @@ class Context:
             raise ToolError(words)
 
     def save(self) -> None:
-        """Write the working copy back; the agent decides what becomes of it."""
+        """Write the working copy back; the agent merges or drops it."""
         draft = f"{self.folder}/state.json.new"
         with open(draft, "w", encoding="utf-8") as file:  # noqa: PTH123 - see _read
             file.write(texts.dumps(self.state))
