@@ -201,7 +201,7 @@ class Actions(ops.Object):
             yield _finding("units", "problem", why, do)
         if not silent:
             yield _finding("units", "ok", "every unit behind the Service answers")
-        if why := probe.ask(probe.STATUS_URL, self._transport).ignorance():
+        if why := probe.ask(probe.STATUS_URL, self._transport).reason_unknown():
             yield _finding("workload", "problem", why, "see `juju debug-log` and `pebble logs`")
 
     def _workloads_findings(self) -> Iterator[Finding]:
@@ -364,7 +364,7 @@ def _start(mode: str, answer: Probe) -> str:
 
 def _unknown(answer: Probe) -> str:
     """Return why the workload does not know which pods have no sidecar, or the empty text."""
-    if why := answer.ignorance():
+    if why := answer.reason_unknown():
         return why
     if answer.race == "off":
         return "race-policy: off: the workload does not look for such pods"

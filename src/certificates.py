@@ -35,8 +35,8 @@ from cryptography.x509 import verification
 # leaves a month in which the controller may be away.
 AUTHORITY_VALIDITY: Final = timedelta(days=730)
 LEAF_VALIDITY: Final = timedelta(days=60)
-# The part of a certificate's life before its end in which it counts as lost if it was not renewed:
-# time for the units to change to another one.
+# A certificate with less than 1/20 of its life left was not renewed in time. The rest is for the
+# units to change to another one.
 _LAST_PART: Final = 20
 
 PEERS: Final = "peers"
@@ -96,7 +96,7 @@ class Leaf:
 
 
 def parse_bundle(text: str) -> list[str]:
-    """Return the certificates in a PEM text, each in one form; what is none is left out."""
+    """Return the certificates in a PEM text, normalised; what is no certificate is left out."""
     found: list[str] = []
     for block in _PEM.findall(text):
         with contextlib.suppress(ValueError):
@@ -108,8 +108,8 @@ def parse_bundle(text: str) -> list[str]:
 def read_authority(model: ops.Model, *, leader: bool) -> Authority | Unreadable | None:
     """Return the authority, None while the leader has not made or published it.
 
-    Secret backends fail for a while (juju#22051, juju#22961), also with "not found". So only the
-    leader that has never published an id, and has no secret with the label, takes it for absent.
+    Secret backends fail for a while (juju#22051, juju#22961), also with "not found". So it counts
+    as absent only for a leader that has never published an id and has no secret with the label.
     """
     relation = model.get_relation(PEERS)
     known = relation.data[relation.app].get(_SECRET_ID) if relation else None
@@ -158,8 +158,8 @@ def keep_authority(model: ops.Model, present: Authority | Unreadable | None, now
 def remove_revision(model: ops.Model, event: ops.SecretRemoveEvent) -> None:
     """Remove a revision that nobody uses, once.
 
-    Juju asks again, also for secrets and revisions that are gone (juju#19036, juju#20794), and to
-    remove one that is gone fails the hook at its end. So revisions that were removed are noted.
+    Juju asks again, also for secrets and revisions that are gone (juju#19036, juju#20794). Removing
+    one that is gone would fail the hook at its end. So removed revisions are noted.
     """
     relation = model.get_relation(PEERS)
     try:
@@ -181,18 +181,16 @@ def service_names(app: str, model: str) -> tuple[str, ...]:
     return (app, f"{app}.{model}", f"{app}.{model}.svc", f"{app}.{model}.svc.cluster.local")
 
 
-def make_authority(app: str, model: str, validity: timedelta = AUTHORITY_VALIDITY) -> Authority:
+def make_authority(app: str, model: str) -> Authority:
     """Return a new self-signed authority."""
     key = PrivateKey.generate(key_algorithm="ecdsa")
     # X.520 allows 64 characters in a common name; Juju's names can be longer.
     name = CertificateRequestAttributes(common_name=f"istio-aux {model} {app}"[:64])
-    certificate = Certificate.generate_self_signed_ca(name, key, validity)
+    certificate = Certificate.generate_self_signed_ca(name, key, AUTHORITY_VALIDITY)
     return Authority(certificate.raw, key.raw)
 
 
-def issue(
-    authority: Authority, names: tuple[str, ...], validity: timedelta = LEAF_VALIDITY
-) -> Leaf:
+def issue(authority: Authority, names: tuple[str, ...]) -> Leaf:
     """Return a new leaf for `names`, signed by `authority`."""
     key = PrivateKey.generate(key_algorithm="ecdsa")
     attributes = CertificateRequestAttributes(common_name=names[0], sans_dns=frozenset(names))
@@ -200,7 +198,7 @@ def issue(
         CertificateSigningRequest.generate(attributes, key),
         Certificate.from_string(authority.certificate),
         PrivateKey.from_string(authority.private_key),
-        validity,
+        LEAF_VALIDITY,
     )
     return Leaf(_chain(certificate.raw, authority.certificate), key.raw)
 
@@ -244,7 +242,7 @@ def is_valid(leaf: Leaf, names: tuple[str, ...], now: datetime) -> bool:
 
 
 def lasts(leaf: Leaf, now: datetime) -> bool:
-    """Tell whether a valid leaf has enough of its life left to change to another one."""
+    """Tell whether a valid leaf lasts long enough for the units to change to another one."""
     parsed = Certificate(leaf.chain)
     life = parsed.expiry_time - parsed.validity_start_time
     return now < parsed.expiry_time - life / _LAST_PART

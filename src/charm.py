@@ -151,7 +151,7 @@ class IstioAuxCharm(ops.CharmBase):
         return problem
 
     def _look(self) -> Problem | None:
-        """Ask the workload for its state; return why Pebble did not say whether it runs."""
+        """Ask the workload for its state; return the problem if Pebble fails."""
         try:
             if not self._container.can_connect() or not workload.is_planned(self._container):
                 return None
@@ -189,8 +189,8 @@ class IstioAuxCharm(ops.CharmBase):
             event.add_status(status.of_leaving())
         # Actions and some other events observe nothing; the status stays.
         elif self._inputs:
-            said = status.of_unit(self._inputs, self._problem, self._answer, self._notes)
-            event.add_status(said)
+            found = status.of_unit(self._inputs, self._problem, self._answer, self._notes)
+            event.add_status(found)
 
 
 if __name__ == "__main__":

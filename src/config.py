@@ -295,7 +295,7 @@ def _parse_sidecars(text: str) -> tuple[str, ...]:
 
 
 def sidecar_commands(rules: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """The command by which each container is told to exit, of those that are told by one."""
+    """Return the command of each rule that tells its container to exit by one, by container."""
     found = (match for rule in rules if (match := _RULE.fullmatch(rule)) and match["command"])
     return {match["name"]: tuple(match["command"].split(" ")) for match in found}
 

@@ -96,7 +96,7 @@ def _slices(client: Client, app: str, model: str) -> list[EndpointSlice] | Probl
 
 
 def _wait(client: Client, pod: str, model: str, now: datetime, why: str) -> Problem | None:
-    """Return what the webhook configuration waits for, None if the pod is ready for long."""
+    """Return what the webhook configuration waits for, None if the pod is ready for `PATIENCE`."""
 
     def read() -> datetime | None:
         status = client.get(Pod, pod, namespace=model).status

@@ -1,7 +1,7 @@
-"""The option `inject-namespaces`: setting and removing Istio's label on namespaces.
+"""The option `inject-namespaces`: sets and removes Istio's label on namespaces.
 
 The charm uses server-side apply with its own field manager and never forces, so it removes only
-what nobody else has set. An annotation marks the namespaces that it labelled. Nothing here creates
+what it has set. An annotation marks the namespaces that it labelled. Nothing here creates
 or deletes a namespace.
 """
 

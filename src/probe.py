@@ -80,7 +80,7 @@ class Probe:
     called_before_us: tuple[str, ...] = ()
     injectors: tuple[Injector, ...] = ()
     live: bool | None = None  # At least one of them injects; None while that is unknown.
-    # None while that is unknown, nobody injects, or nobody looks.
+    # None while it is unknown, no injector is live, or the image does not check it.
     capability: Literal["native", "classic", "unknown"] | None = None
     capability_why: str = ""
     watches_injectors: bool = False  # Older images do not.
@@ -95,7 +95,7 @@ class Probe:
     certificate: str = ""  # SHA-256 of the certificate that it serves.
     version: str = ""
 
-    def ignorance(self) -> str:
+    def reason_unknown(self) -> str:
         """Return why the workload does not report injectors and sidecars, or the empty text."""
         if not self.ready:
             return f"workload: {self.missing}"

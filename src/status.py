@@ -1,4 +1,4 @@
-"""What `juju status` says. Nothing else in the charm makes a status."""
+"""What `juju status` says. No other module makes a status."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Notes:
 
     def facts(self) -> list[str]:
         """Return what the status says of them."""
-        said = {
+        facts = {
             "inject-namespaces: ": _some(self.labels),
             "not applied: ": self.unapplied,
             "": _some(self.silent),
         }
-        return [what + fact for what, fact in said.items() if fact]
+        return [what + fact for what, fact in facts.items() if fact]
 
 
 def of_unit(
@@ -48,7 +48,10 @@ def of_unit(
     probe: Probe | None,
     notes: Notes,
 ) -> ops.StatusBase:
-    """Return the unit's status: the first problem that blocks or that passes, else what is true.
+    """Return the unit's status.
+
+    It is the first problem that needs the user, else the first that passes by itself, else the
+    facts about a unit that works.
 
     Args:
         inputs: what the charm observed.

@@ -1,9 +1,9 @@
-"""Waking the charm while it waits for what brings no event, ever more rarely.
+"""Wakes the charm while it waits for something that brings no event, with growing pauses.
 
-A hook must not sleep, and one that notifies itself at once makes the agent run hooks back to back.
-So Pebble keeps the time. Its service `wake` sleeps, notifies the charm and ends; Pebble starts it
-again after 5 s, 10 s, 20 s and so on. That the service runs is all that is stored: a Pebble that
-restarts has forgotten it, and pebble-ready begins again.
+A hook must not sleep, and a hook that notifies the charm at once makes the agent run hooks back to
+back. So Pebble keeps the time. Its service `wake` sleeps, notifies the charm and ends; Pebble
+starts it again after 5 s, 10 s, 20 s and so on. The running service is the only state: a Pebble
+that restarts has forgotten it, and pebble-ready begins again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 
 def ensure(container: ops.Container, event: ops.EventBase, *, wanted: bool) -> None:
-    """Have Pebble wake the charm again and again while that is `wanted`, after this `event`."""
+    """Have Pebble wake the charm while that is `wanted`; this `event` may reset the pauses."""
     try:
         found = container.get_services(SERVICE).get(SERVICE)
         stopped = found is None or found.current is ops.pebble.ServiceStatus.INACTIVE

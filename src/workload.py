@@ -37,9 +37,9 @@ KUBECONFIG: Final = f"{_ETC}/kubeconfig"
 TOKEN: Final = f"{_ETC}/token"
 APPLICATIONS: Final = f"{_ETC}/applications"
 
-# The pod's readiness: whether the Service sends reviews to this unit. Pebble takes a new check for
-# up until it has failed, and one that changes for new. So the rock has the same check, and it is
-# strict: a unit without a workload is in no Service from its first second on.
+# The pod's readiness: whether the Service sends reviews to this unit. Pebble counts a check that is
+# new or has changed as up until it fails. So the rock has the same check, and it is strict: a unit
+# without a workload is in no Service from its first second on.
 UNTIL_READY: Final[ops.pebble.CheckDict] = {
     "override": "replace",
     "startup": "enabled",
@@ -277,9 +277,10 @@ def stop(container: ops.Container) -> None:
 
 
 def relax(container: ops.Container) -> None:
-    """Let the workload, which is ready now, be late for a moment from now on.
+    """Relax the check of a workload that is ready now: a slow answer does not make it unready.
 
-    The check is up when it changes, and that is true. A Pebble that restarts begins strict again.
+    Pebble counts the changed check as up, as it should here. After a restart of Pebble, the check
+    is strict again.
     """
     wanted = ops.pebble.Layer({"checks": {READY: SINCE_READY}})
     if container.get_plan().checks.get(READY) != wanted.checks[READY]:
@@ -300,7 +301,7 @@ def is_planned(container: ops.Container) -> bool:
 
 
 def check_is_up(container: ops.Container) -> bool:
-    """Tell whether Pebble's check `ready` is up; a new one is until it fails."""
+    """Tell whether Pebble's check `ready` is up, as a new one is until it fails."""
     checks = container.get_checks(READY)
     return READY in checks and checks[READY].status is ops.pebble.CheckStatus.UP
 

@@ -24,6 +24,7 @@ import ops
 import yaml
 
 from probe import STATUS_PORT
+from relations import shown
 
 METRICS: Final = "metrics-endpoint"
 DASHBOARD: Final = "grafana-dashboard"
@@ -39,8 +40,6 @@ _ROOT: Final = Path(__file__).parents[1]
 _TOPOLOGY: Final = "%%juju_topology%%"
 _LAYER: Final = "log-forwarding"
 _PROTOCOL: Final = "otlp_http"
-# Characters of another charm's text that the log shows.
-_SHOWN: Final = 60
 _LONGEST: Final = 65_536
 # What the workload accepts as `traces-url`.
 _RECEIVER: Final = re.compile(r"https?://[^\s/?#@]{1,300}(?:/[!-~]{0,300})?")
@@ -145,7 +144,7 @@ def traces_url(model: ops.Model) -> str:
             if receiver["protocol"]["name"] == _PROTOCOL and _RECEIVER.fullmatch(receiver["url"]):
                 return str(receiver["url"])
     except (ValueError, TypeError, KeyError, RecursionError):
-        logger.warning("%s: %s: no list of receivers", WORKLOAD_TRACING, repr(text[:_SHOWN]))
+        logger.warning("%s: %s: no list of receivers", WORKLOAD_TRACING, shown(text))
     return ""
 
 
@@ -190,7 +189,7 @@ def _receivers(relation: ops.Relation) -> dict[str, str]:
             if url := _url(text):
                 found[unit.name] = url
             else:
-                logger.warning("%s: endpoint %s: expected a URL", unit.name, repr(text[:_SHOWN]))
+                logger.warning("%s: endpoint %s: expected a URL", unit.name, shown(text))
     return found
 
 

@@ -7,7 +7,6 @@ istio-k8s). Neither says whether injection works: the workload asks the API serv
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import ops
 import yaml
 
 from config import DNS_LABEL
+from relations import shown
 
 PILOT: Final = "istio-pilot"
 METADATA: Final = "istio-metadata"
@@ -34,8 +34,6 @@ _SUPPORTED_VERSIONS: Final = "- v1\n"
 _SPOKEN: Final = frozenset({"v1", "1"})
 # istio-pilot writes `istiod.<model>.svc`; the cluster's domain may follow.
 _SERVICE: Final = re.compile(r"[^.]+\.(?P<namespace>[^.]+)(?:\.svc(?:\..+)?)?")
-# Characters of another charm's text that a status shows.
-_SHOWN: Final = 60
 
 
 @dataclass(frozen=True)
@@ -105,12 +103,12 @@ def parse_pilot(databag: Mapping[str, str]) -> ControlPlane:
     if not databag:
         return _unknown(PILOT, "the databag is empty")
     if _VERSIONS not in databag:
-        keys = _shown(", ".join(sorted(databag)))
+        keys = shown(", ".join(sorted(databag)))
         return _unknown(PILOT, f"keys {keys}: expected {_VERSIONS} and data, as istio-pilot writes")
     versions = _load(databag[_VERSIONS])
     spoken = map(str, cast("list[object]", versions)) if isinstance(versions, list) else ()
     if _SPOKEN.isdisjoint(spoken):
-        return _unknown(PILOT, f"{_VERSIONS} {_shown(databag[_VERSIONS])}: expected v1")
+        return _unknown(PILOT, f"{_VERSIONS} {shown(databag[_VERSIONS])}: expected v1")
     if "data" not in databag:
         return _unknown(PILOT, "the service is not set yet")
     return _parse_service(databag["data"])
@@ -121,26 +119,21 @@ def _parse_service(data: str) -> ControlPlane:
     fields = cast("dict[object, object]", loaded) if isinstance(loaded, dict) else {}
     name = fields.get("service-name")
     if not isinstance(name, str):
-        return _unknown(PILOT, f"data {_shown(data)}: expected a service-name")
+        return _unknown(PILOT, f"data {shown(data)}: expected a service-name")
     service = _SERVICE.fullmatch(name)
     if not service:
-        return _unknown(PILOT, f"service-name {_shown(name)}: expected <service>.<namespace>.svc")
+        return _unknown(PILOT, f"service-name {shown(name)}: expected <service>.<namespace>.svc")
     return _named(PILOT, service["namespace"])
 
 
 def _named(endpoint: str, namespace: str) -> ControlPlane:
     if not re.fullmatch(DNS_LABEL, namespace):
-        return _unknown(endpoint, f"{_shown(namespace)}: expected the name of a namespace")
+        return _unknown(endpoint, f"{shown(namespace)}: expected the name of a namespace")
     return ControlPlane(namespace, f"{endpoint}: root namespace {namespace}")
 
 
 def _unknown(endpoint: str, why: str) -> ControlPlane:
     return ControlPlane(None, f"{endpoint}: {why}")
-
-
-def _shown(text: str) -> str:
-    """Return another charm's text for a status: quoted, one line, not long."""
-    return json.dumps(text[:_SHOWN]) + ("…" if len(text) > _SHOWN else "")
 
 
 def _load(text: str) -> object:

@@ -19,7 +19,6 @@ from probe import Probe
 
 ENDPOINT: Final = "sidecar"
 
-
 # How Juju marks the Namespace of a model. Models whose labels are of an older version than 2 have
 # the UUID as an annotation only (juju caas/kubernetes/provider createNamespace).
 _MODEL_ID: Final = "model.juju.is/id"
@@ -70,9 +69,9 @@ def asked(charm: ops.CharmBase, namespace: str) -> tuple[Asked, ...]:
 def verified(asked: Iterable[Asked], namespaces: Iterable[Found]) -> tuple[Asked, ...]:
     """Return `asked` with each request from another model granted or refused.
 
-    An application may ask for itself, in the namespace of its own model. Its databag says what its
-    charm likes, so Juju's UUID of its model has to be that of the namespace. (Juju hides the name
-    of an application in another model, so that part stands unverified.)
+    An application may ask for itself, in the namespace of its own model. Its charm may write any
+    model into its databag, so the namespace must have the UUID that Juju gives for its model. (Juju
+    hides the name of an application in another model, so the name is not verified.)
     """
     by_name = {namespace.name: namespace for namespace in namespaces}
     return tuple(
@@ -107,7 +106,7 @@ def _mesh(asked: Asked, probe: Probe | None) -> Mesh | None:
         return Mesh(live=False, reason=asked.refusal)
     if asked.application is None or probe is None:
         return None
-    if why := probe.ignorance():
+    if why := probe.reason_unknown():
         return Mesh(live=False, reason=why)
     name = (asked.application.model, *(asked.application.names or ()))
     state = next((a for a in probe.applications if (a.model, a.name) == name), None)

@@ -1,14 +1,13 @@
 """The relation `certificates` (interface `tls-certificates`): each unit's certificate of a PKI.
 
-The library asks for the certificate, keeps the unit's key in a Juju secret, and renews both. It
-raises whatever a provider's data or a failing secret make it raise, which would end the hook in an
-error that only the other side can resolve. Here that becomes the reason in the status, and the next
-event tries again.
+The library asks for the certificate, keeps the unit's key in a Juju secret, and renews both. Bad
+data of a provider, or a failing secret, makes it raise errors, which would fail the hook until the
+other side changes. Here such an error becomes the reason in the status, and the next event tries
+again.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from datetime import datetime
@@ -23,10 +22,10 @@ from charmlibs.interfaces.tls_certificates import (
 import certificates
 import cluster
 from issuers import Offer
+from relations import shown
 
 ENDPOINT: Final = "certificates"
-# Characters of a provider's text that a status shows, and of its databag that is read.
-_SHOWN: Final = 60
+# Characters of a provider's databag that is read.
 _LONGEST_DATABAG: Final = 2**20
 
 logger = logging.getLogger(__name__)
@@ -68,7 +67,7 @@ class Requirer(TLSCertificatesRequiresV4):
         for request in self.get_csrs_from_requirer_relation_data():
             if denied := self.get_request_error(request.certificate_signing_request):
                 why = f"{denied.error.name}: {denied.error.message}"
-                return Offer(None, f"{provider} denies the certificate: {_shown(why)}")
+                return Offer(None, f"{provider} denies the certificate: {shown(why)}")
         return Offer(None, f"waiting for the certificate of {provider}")
 
     def _configure(self, _: ops.EventBase | None = None) -> None:
@@ -90,7 +89,7 @@ class Requirer(TLSCertificatesRequiresV4):
         # The library parses what the provider writes, and raises errors of several libraries. An
         # exception would put this unit into an error state that only the provider can end.
         except Exception as error:
-            self._failure = f"the certificate cannot be read: {_shown(str(error) or repr(error))}"
+            self._failure = f"the certificate cannot be read: {shown(str(error) or repr(error))}"
             logger.warning("%s: %s", ENDPOINT, self._failure)
         else:
             self._failure = ""
@@ -100,8 +99,3 @@ class Requirer(TLSCertificatesRequiresV4):
         size = sum(map(len, relation.data[relation.app].values())) if relation else 0
         if size > _LONGEST_DATABAG:
             raise ValueError(f"{size} characters: expected at most {_LONGEST_DATABAG}")
-
-
-def _shown(text: str) -> str:
-    """Return another charm's text for a status: quoted, one line, not long."""
-    return json.dumps(text[:_SHOWN]) + ("…" if len(text) > _SHOWN else "")

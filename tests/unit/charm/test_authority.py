@@ -274,5 +274,5 @@ def test_a_secret_that_is_gone_is_not_removed(
 def test_the_documents_say_how_long_the_authority_and_its_certificates_live() -> None:
     text = " ".join((ROOT / "SECURITY.md").read_text().split())
 
-    assert f"lives {certificates.AUTHORITY_VALIDITY.days} days" in text
-    assert f"certificates {certificates.LEAF_VALIDITY.days} days" in text
+    assert f"authority, which is valid for {certificates.AUTHORITY_VALIDITY.days} days" in text
+    assert f"certificates are valid for {certificates.LEAF_VALIDITY.days}." in text

@@ -160,9 +160,7 @@ class Waiting(Struct, frozen=True):
 
 
 class Running(Struct, frozen=True):
-    """State of a container that runs."""
-
-    started_at: datetime | None = None
+    """State of a container that runs; only its presence counts."""
 
 
 class Terminated(Struct, frozen=True):
@@ -170,7 +168,6 @@ class Terminated(Struct, frozen=True):
 
     exit_code: int
     reason: str = ""
-    started_at: datetime | None = None
     finished_at: datetime | None = None
 
 
@@ -187,8 +184,6 @@ class ContainerStatus(Struct, frozen=True):
 
     name: str = ""
     state: ContainerState | None = None
-    ready: bool | None = None
-    restart_count: int | None = None
 
     @property
     def terminated(self) -> Terminated | None:

@@ -93,6 +93,6 @@ class Backoff:
         self._failures = 0
 
 
-def jittered(seconds: float, part: float = 0.1) -> float:
-    """Return ``seconds``, more or less ``part`` of them."""
-    return seconds * random.uniform(1 - part, 1 + part)  # noqa: S311  (spreads load, guards nothing)
+def jittered(seconds: float) -> float:
+    """Return ``seconds``, give or take a tenth."""
+    return seconds * random.uniform(0.9, 1.1)  # noqa: S311  (spreads load, guards nothing)
