@@ -42,7 +42,8 @@ class Program:
     package: str
     seconds: int
     ldflags: str = "-s -w"
-    # Built on first use: only `tox -e workloads`, `oracle` or `chart` needs it.
+    # Built on first use: only `tox -e workloads`, `oracle`, `chart` or `terraform`
+    # needs it.
     on_demand: bool = False
     lost: LostLink | None = None
 
@@ -117,6 +118,21 @@ PROGRAMS = {
         Program("oracle-1.34", ORACLE / "1.34", ".", 240, on_demand=True),
         Program("oracle-1.32", ORACLE / "1.32", ".", 240, on_demand=True),
         _helm(),
+        Program(
+            "tofu",
+            HERE / "tools/opentofu",
+            "github.com/opentofu/opentofu/cmd/tofu",
+            430,
+            on_demand=True,
+        ),
+        Program(
+            "tflint",
+            HERE / "tools/tflint",
+            "github.com/terraform-linters/tflint",
+            180,
+            on_demand=True,
+        ),
+        Program("terraform-provider-juju", HERE / "juju_provider", ".", 20, on_demand=True),
         Program("pebble", HERE / "tools/pebble", "github.com/canonical/pebble/cmd/pebble", 10),
         Program("kubelet-spdy", HERE / "kubelet/spdy", ".", 20, on_demand=True),
         Program("pilot-agent", HERE / "istio/proxy", ".", 5),

@@ -141,8 +141,7 @@ def test_istio_pilot_learns_the_versions_that_the_charm_speaks(istio_aux: lab.ju
     istio_aux.settle()
     assert relation.data().get("_supported_versions") == "- v1\n"
     relation.remove()
-    istio_aux.settle()
-    assert istio_aux.status()[0] == "active", istio_aux.status()
+    lab.until(lambda: istio_aux.status()[0] == "active", timeout=SOON, what="the charm active")
 
 
 def heard(unit: Unit, outcome: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, cast
 import hcl2
 import pytest
 import yaml
+from lab.juju_provider import MODULES, SCHEMAS
 
 import certificates
 import manifests
@@ -34,13 +35,7 @@ OVERLAYS = {
     "istio-aux": ("bundle-1.11-stable", ()),
     "istio-aux-ambient": ("bundle-latest-edge", ("istio-k8s:istio-metadata",)),
 }
-# A module, and the providers of Juju that can run it.
-MODULES = {
-    "terraform": ("v1.5.6", "v2.2.1"),
-    "terraform/provider-0": ("v0.23.3",),
-    "terraform/product": ("v1.5.6", "v2.2.1"),
-}
-PROVIDERS = json.loads((RECORDED / "terraform-provider-juju.json").read_text())
+PROVIDERS = json.loads(SCHEMAS.read_text())
 FILES = {"main.tf", "outputs.tf", "variables.tf", "versions.tf"}
 
 

@@ -1,0 +1,82 @@
+"""The Terraform modules, and OpenTofu with a stand-in for Juju's provider to read them."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from lab import tools
+
+ROOT = Path(__file__).parents[3]
+SCHEMAS = ROOT / "tests/data/inclusion/terraform-provider-juju.json"
+MODULES: Final = {
+    "terraform": ("v1.5.6", "v2.2.1"),
+    "terraform/provider-0": ("v0.23.3",),
+    "terraform/product": ("v1.5.6", "v2.2.1"),
+}
+"""Each module, and the versions of Juju's provider that it is for."""
+ANSWER = 300  # Seconds; an answer takes 3 on 2 busy cores.
+
+
+class TofuError(Exception):
+    """OpenTofu refused or failed; the message has the command and what it printed."""
+
+
+@dataclass(frozen=True)
+class OpenTofu:
+    """OpenTofu in a folder, with one version of the provider and no registry."""
+
+    folder: Path
+    environment: dict[str, str]
+
+    def run(self, *argv: str) -> str:
+        """Run a command, and return what it prints.
+
+        Raises:
+            TofuError: it fails.
+        """
+        done = subprocess.run(
+            [tools.path("tofu"), f"-chdir={self.folder}", *argv], env=self.environment,
+            capture_output=True, text=True, timeout=ANSWER, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            raise TofuError(f"tofu {argv[0]}: {done.stdout}\n{done.stderr}")
+        return done.stdout
+
+    def plan(self) -> list[dict[str, Any]]:
+        """The resources that would be made, with their arguments as `values`."""
+        self.run("init", "-no-color")
+        self.run("plan", "-no-color", "-input=false", "-out=plan")
+        planned = json.loads(self.run("show", "-json", "plan"))["planned_values"]["root_module"]
+        return list(_resources(planned))
+
+
+def _resources(module: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield from module.get("resources", ())
+    for inner in module.get("child_modules", ()):
+        yield from _resources(inner)
+
+
+def opentofu(folder: Path, version: str, within: str = "") -> OpenTofu:
+    """A copy of the modules in a folder, and OpenTofu for ``within`` it, with one provider.
+
+    The modules are in ``terraform``; the stand-in answers as ``version`` of the provider.
+    """
+    shutil.copytree(ROOT / "terraform", folder / "terraform")
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
+    place = f"registry.opentofu.org/juju/juju/{version[1:]}/linux_{machine}"
+    program = folder / "mirror" / place / f"terraform-provider-juju_{version}"
+    program.parent.mkdir(parents=True)
+    shutil.copy(tools.path("terraform-provider-juju"), program)
+    mirror = f'filesystem_mirror {{\n path = "{folder}/mirror"\n }}'
+    settings = folder / "tofurc"
+    settings.write_text(f"provider_installation {{\n {mirror}\n}}\n")
+    more = {"TF_CLI_CONFIG_FILE": str(settings), "TF_SCHEMAS": str(SCHEMAS), "HOME": str(folder)}
+    return OpenTofu(folder / within, {**os.environ, **more})

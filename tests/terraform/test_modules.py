@@ -1,0 +1,125 @@
+"""The Terraform modules, as OpenTofu and TFLint read them.
+
+A stand-in has the arguments of Juju's provider (`lab/juju_provider`), so this is about the modules'
+own language, types and conditions, and not about what Juju does with them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab import tools
+from lab.juju_provider import ANSWER, MODULES, ROOT, TofuError, opentofu
+
+EACH = [(module, version) for module, versions in MODULES.items() for version in versions]
+UUID = "5a0b2c6e-3f0a-4a6e-9c39-0d7f3f0a1b2c"
+
+
+@pytest.mark.parametrize(("module", "version"), EACH)
+def test_opentofu_finds_a_module_valid(tmp_path: Path, module: str, version: str) -> None:
+    tofu = opentofu(tmp_path, version, module)
+    tofu.run("init", "-no-color")
+    assert json.loads(tofu.run("validate", "-json"))["diagnostics"] == []
+
+
+@pytest.mark.parametrize(("module", "version"), EACH)
+def test_a_misspelt_argument_is_not_valid(tmp_path: Path, module: str, version: str) -> None:
+    """The stand-in refuses what the provider's documents do not have."""
+    tofu = opentofu(tmp_path, version, module)
+    main = tofu.folder / "main.tf"
+    main.write_text(main.read_text().replace("  model", "  a_model", 1))
+    tofu.run("init", "-no-color")
+    with pytest.raises(TofuError, match=r"(?s)tofu validate: .*a_model"):
+        tofu.run("validate", "-no-color")
+
+
+def test_opentofu_would_format_nothing(tmp_path: Path) -> None:
+    assert opentofu(tmp_path, "v2.2.1", "terraform").run("fmt", "-list", "-recursive") == ""
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_tflint_finds_nothing(tmp_path: Path, module: str) -> None:
+    settings = tmp_path / "tflint.hcl"
+    settings.write_text('plugin "terraform" {\n enabled = true\n preset = "all"\n}\n')
+    command = [tools.path("tflint"), f"--chdir={ROOT / module}", f"--config={settings}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def examples() -> list[str]:
+    """The examples of the modules' README, with names of the reader's own made literal."""
+    text = (ROOT / "terraform/README.md").read_text()
+    own = {
+        "juju_model.kubeflow.uuid": f'"{UUID}"',
+        "module.istio_pilot.app_name": '"istio-pilot"',
+        "module.istio_pilot.provides.istio_pilot": '"istio-pilot"',
+    }
+    found = re.findall(r"```hcl\n(.*?)```", text, re.DOTALL)
+    for name, literal in own.items():
+        found = [each.replace(name, literal) for each in found]
+    return found
+
+
+def main_of(folder: Path, example: str) -> None:
+    needed = (ROOT / "terraform/versions.tf").read_text()
+    (folder / "main.tf").write_text(f"{needed}\n{example}")
+
+
+def ends(integration: dict[str, Any]) -> set[tuple[str, ...]]:
+    """What an integration relates: application and endpoint, or the URL of an offer."""
+    found = integration["values"]["application"]
+    return {tuple(filter(None, (e["name"], e["endpoint"], e["offer_url"]))) for e in found}
+
+
+@pytest.mark.parametrize("version", MODULES["terraform"])
+def test_the_readmes_application_is_planned_as_it_says(tmp_path: Path, version: str) -> None:
+    tofu = opentofu(tmp_path, version)
+    main_of(tmp_path, examples()[0])
+
+    integration, application = sorted(tofu.plan(), key=lambda each: each["type"], reverse=True)
+
+    made = application["values"]
+    assert (made["name"], made["model_uuid"], made["trust"]) == ("istio-aux", UUID, True)
+    assert (made["units"], made["charm"][0]["channel"]) == (2, "latest/edge")
+    assert made["config"] == {"namespace-selector": "istio-injection=enabled"}
+    assert ends(integration) == {("istio-pilot", "istio-pilot"), ("istio-aux", "istio-pilot")}
+
+
+@pytest.mark.parametrize("version", MODULES["terraform/product"])
+def test_the_readmes_product_is_planned_with_the_relations_that_are_set(
+    tmp_path: Path, version: str
+) -> None:
+    tofu = opentofu(tmp_path, version)
+    main_of(tmp_path, examples()[1])
+
+    planned = tofu.plan()
+
+    (application,) = [each for each in planned if each["type"] == "juju_application"]
+    assert application["values"]["units"] == 2
+    related = [ends(each) for each in planned if each["type"] == "juju_integration"]
+    assert sorted(map(sorted, related)) == [
+        [("admin/cos.grafana-dashboards",), ("istio-aux", "grafana-dashboard")],
+        [("admin/cos.loki-logging",), ("istio-aux", "logging")],
+        [("admin/cos.prometheus-scrape",), ("istio-aux", "metrics-endpoint")],
+        [("istio-aux", "istio-pilot"), ("istio-pilot", "istio-pilot")],
+    ]
+
+
+def test_a_model_by_name_is_planned_with_a_provider_before_1(tmp_path: Path) -> None:
+    tofu = opentofu(tmp_path, "v0.23.3")
+    needed = (ROOT / "terraform/provider-0/versions.tf").read_text()
+    example = 'module "it" {\n  source = "./terraform/provider-0"\n  model_name = "kubeflow"\n}\n'
+    (tmp_path / "main.tf").write_text(f"{needed}\n{example}")
+    (application,) = tofu.plan()
+    assert application["values"]["model"] == "kubeflow"
+
+
+def test_a_provider_that_a_module_is_not_for_is_refused(tmp_path: Path) -> None:
+    tofu = opentofu(tmp_path, "v0.23.3", "terraform")
+    with pytest.raises(TofuError, match="no available releases match"):
+        tofu.run("init", "-no-color")
