@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as some
+from istio_aux.core.pod import Key
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import NoConnectionError
 from istio_aux.kube.exec import OUTPUT, EarlyEnd, ExecChannels, ExecResult, execute
@@ -94,7 +95,7 @@ def test_a_result_reads_as_one_line() -> None:
 
 async def run(api: ApiServer, client: Client, deadline: float = 10) -> ExecResult:
     await api.put("pods", {"metadata": {"name": "job", "namespace": "training"}})
-    pod = ("training", "job")
+    pod = Key("training", "job", "u-1")
     return await execute(client, pod, "istio-proxy", ["pilot-agent", "request", "a b"], deadline)
 
 
@@ -211,7 +212,7 @@ async def test_an_api_server_that_is_not_there_has_heard_nothing() -> None:
         await api.stop()
         async with Client(access) as client:
             with pytest.raises(NoConnectionError, match=r"Cannot connect to host 127.0.0.1:\d+ \["):
-                await execute(client, ("training", "job"), "istio-proxy", ["true"], 5)
+                await execute(client, Key("training", "job", "u-1"), "istio-proxy", ["true"], 5)
         await api.start()
 
 

@@ -13,6 +13,7 @@ import pytest
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as some
+from istio_aux.core.pod import Key
 from istio_aux.kube.client import Client
 from istio_aux.kube.exec import FRAMES, OUTPUT, EarlyEnd
 from istio_aux.kube.port_forward import ForwardChannels, ForwardResult, request
@@ -121,7 +122,9 @@ def test_single_bytes_cost_no_more_than_a_glance_each() -> None:
 
 async def quit_at(api: ApiServer, client: Client, deadline: float = 10) -> ForwardResult:
     await api.put("pods", {"metadata": {"name": "job", "namespace": "training"}})
-    return await request(client, ("training", "job"), 18020, "POST /quitquitquit", deadline)
+    return await request(
+        client, Key("training", "job", "u-1"), 18020, "POST /quitquitquit", deadline
+    )
 
 
 async def answered(on_forward: Forward, deadline: float = 10) -> ForwardResult:

@@ -19,7 +19,8 @@ from istio_aux.core.policy import (
     StartMode,
 )
 from istio_aux.core.sidecars import SHIPPED
-from istio_aux.settings import HostPort, LogLevel, Settings, SettingsError, load
+from istio_aux.core.webhooks import Address
+from istio_aux.settings import LogLevel, Settings, SettingsError, load
 
 LEAST = "tls-certificate: /tls/tls.crt\ntls-key: /tls/tls.key\n"
 # What the charm makes of long names of its model and application.
@@ -60,8 +61,8 @@ def test_every_key_is_taken(file: Path) -> None:
     assert settings == Settings(
         tls_certificate=Path("/tls/tls.crt"),
         tls_key=Path("/tls/tls.key"),
-        webhook_address=HostPort("::1", 9443),
-        status_address=HostPort("", 0),
+        webhook_address=Address("::1", 9443),
+        status_address=Address("", 0),
         kubeconfig=Path("/etc/kubeconfig"),
         renew_token=True,
         namespace_selector=selectors.parse("!off,team in (a,b)"),
@@ -90,6 +91,11 @@ def test_every_key_is_taken(file: Path) -> None:
         pebble_socket=Path("/charm/container/pebble.socket"),
         log_level=LogLevel.DEBUG,
     )
+
+
+@pytest.mark.parametrize("address", ["[::1]:9443", "127.0.0.1:8443", ":0"])
+def test_an_address_is_written_as_it_is_read(address: str, file: Path) -> None:
+    assert str(read(file, f"{LEAST}webhook-address: '{address}'\n").webhook_address) == address
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,11 @@ from aiohttp import web
 from istio_aux import settings as configuration
 from istio_aux import status, telemetry
 from istio_aux.admission.certificate import Certificate, CertificateError
+from istio_aux.core.webhooks import Address
 from istio_aux.kube import access
 from istio_aux.kube.errors import AccessError, Backoff
 from istio_aux.serving import Listener, ServingLimits, raise_descriptors
-from istio_aux.settings import HostPort, Settings
+from istio_aux.settings import Settings
 from istio_aux.wiring import Wiring
 
 _log = logging.getLogger(__name__)
@@ -89,7 +90,7 @@ class _Service:
             hook = await wiring.webhook.listen(address.host, address.port, context)
             stack.push_async_callback(wiring.webhook.close, 0)
             wiring.listening = True
-            shown = {"status": where, "webhook": str(HostPort(*hook))}
+            shown = {"status": where, "webhook": str(Address(*hook))}
             _log.info("listening", extra={"event": "start", **shown})
             await self._work(stop)
             wiring.webhook.drain()
@@ -163,7 +164,7 @@ async def endless_task(
         await asyncio.sleep(backoff.next())
 
 
-async def _listen(stack: AsyncExitStack, application: web.Application, address: HostPort) -> str:
+async def _listen(stack: AsyncExitStack, application: web.Application, address: Address) -> str:
     """Serve the status port; returns where, with the port that the system chose if it may."""
     runner = web.AppRunner(application, shutdown_timeout=IN_FLIGHT)
     await runner.setup()
@@ -173,4 +174,4 @@ async def _listen(stack: AsyncExitStack, application: web.Application, address: 
     listener = Listener(server, STATUS)
     where = await listener.listen(address.host, address.port)
     stack.push_async_callback(listener.close, 0)
-    return str(HostPort(*where))
+    return str(Address(*where))

@@ -34,6 +34,7 @@ from istio_aux.core.policy import (
     Start,
     StartMode,
 )
+from istio_aux.core.webhooks import Address
 
 Choice = TypeVar("Choice", bound=StrEnum)
 T = TypeVar("T")
@@ -53,23 +54,13 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-class HostPort(NamedTuple):
-    """Where to listen; an empty host is every interface."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
-
-
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The values of all options, with their defaults; `OPTIONS` says what they mean."""
 
     tls_certificate: Path
     tls_key: Path
-    webhook_address: HostPort = HostPort("0.0.0.0", 8443)  # noqa: S104  (it serves the cluster)
-    status_address: HostPort = HostPort("0.0.0.0", 8080)  # noqa: S104  (kubelet probes it)
+    webhook_address: Address = Address("0.0.0.0", 8443)  # noqa: S104  (it serves the cluster)
+    status_address: Address = Address("0.0.0.0", 8080)  # noqa: S104  (kubelet probes it)
     kubeconfig: Path | None = None
     renew_token: bool = False
     namespace_selector: selectors.Selector = selectors.parse("io.datastrophic/istio-aux=enabled")
@@ -91,7 +82,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_level: LogLevel = LogLevel.INFO
 
     def start(self, capability: Capability) -> Start:
-        """How pods start where sidecars can be native, or cannot."""
+        """How pods start where sidecars can be native, or cannot.
+
+        ``pod_selector`` is left out: the webhook's own selectors apply it, and not to pods of
+        `applications`.
+        """
         return Start(
             mode=self.start_mode, peers=self.peers, inject=self.inject_selector,
             native_sidecars=self.native_sidecars, capability=capability,
@@ -186,7 +181,7 @@ _application = _text(
 _address = _text(
     rf"\[?(.*?)\]?:({_PORT})",
     "HOST:PORT, such as 0.0.0.0:8443",
-    lambda found: HostPort(found[1], int(found[2])),
+    lambda found: Address(found[1], int(found[2])),
 )
 _receiver = _text(
     r"https?://[^\s/?#@]{1,300}(?:/[!-~]{0,300})?",

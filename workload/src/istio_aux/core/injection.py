@@ -167,7 +167,8 @@ def _wish(pod: Pod) -> tuple[str, str]:
 
 
 def _answer(pod: Pod, hook: Hook, policy: InjectionPolicy | None) -> Expectation:
-    injects, why = _called(pod, hook, policy)
+    """Judge a pod that ``hook`` selects."""
+    injects, why = _injects(pod, hook, policy)
     return Expectation(
         expected=injects,
         reason=f"{hook.webhook} of {hook.configuration} selects it; {why}",
@@ -177,8 +178,8 @@ def _answer(pod: Pod, hook: Hook, policy: InjectionPolicy | None) -> Expectation
     )
 
 
-def _called(pod: Pod, hook: Hook, policy: InjectionPolicy | None) -> tuple[bool | None, str]:
-    """Decide as istiod does (injectRequired); ``false`` and hostNetwork have been dealt with."""
+def _injects(pod: Pod, hook: Hook, policy: InjectionPolicy | None) -> tuple[bool | None, str]:
+    """Decide as istiod does (injectRequired), after `reasons_against` gave none; and say why."""
     if hook.unclear:
         return None, hook.unclear
     if policy and policy.policy not in {"enabled", "disabled"}:

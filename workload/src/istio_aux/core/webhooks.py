@@ -67,7 +67,7 @@ class Service(NamedTuple):
 
 
 class Address(NamedTuple):
-    """Where a process accepts connections. The host may be a name."""
+    """Where a process accepts connections. The host may be a name; empty: every interface."""
 
     host: str
     port: int

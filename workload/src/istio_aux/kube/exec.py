@@ -16,7 +16,7 @@ import msgspec
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client, Params
 from istio_aux.kube.errors import ApiError, KubeError, NoConnectionError
-from istio_aux.kube.objects import ApiStatus
+from istio_aux.kube.objects import ApiStatus, Key
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 """Newest first. v5 adds CLOSE, which matters only with stdin."""
@@ -134,13 +134,13 @@ def _verdict(body: bytes) -> tuple[int | None, str | None]:
 
 
 async def execute(
-    client: Client, pod: tuple[str, str], container: str, command: Sequence[str], deadline: float
+    client: Client, pod: Key, container: str, command: Sequence[str], deadline: float
 ) -> ExecResult:
-    """Run ``command`` in a container of ``pod`` (namespace, name), without stdin; see `stream`."""
+    """Run ``command`` in a container of ``pod``, without stdin; see `stream`."""
     params = [("container", container), ("stdout", "true"), ("stderr", "true")]
     params += [("command", word) for word in command]
     channels = ExecChannels()
-    path = actions.pod_path(*pod, "exec")
+    path = actions.pod_path(pod.namespace, pod.name, "exec")
     early = await stream(client, path, channels, deadline, params=params, protocols=PROTOCOLS)
     return channels.result(early)
 

@@ -14,6 +14,7 @@ import msgspec
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.exec import OUTPUT, Channels, EarlyEnd, one_line, stream
+from istio_aux.kube.objects import Key
 
 PROTOCOLS = ("v4.channel.k8s.io",)
 """The only one over a WebSocket (kubelet cri-streaming portforward/websocket.go)."""
@@ -102,10 +103,8 @@ class ForwardChannels(Channels):
         )
 
 
-async def request(
-    client: Client, pod: tuple[str, str], port: int, what: str, deadline: float
-) -> ForwardResult:
-    """Send a request without a body to a port of ``pod`` (namespace, name); see `exec.stream`.
+async def request(client: Client, pod: Key, port: int, what: str, deadline: float) -> ForwardResult:
+    """Send a request without a body to a port of ``pod``; see `exec.stream`.
 
     ``what`` is method and path, such as ``POST /quitquitquit``.
     """
@@ -118,7 +117,7 @@ async def request(
     channels = ForwardChannels()
     early = await stream(
         client,
-        actions.pod_path(*pod, "portforward"),
+        actions.pod_path(pod.namespace, pod.name, "portforward"),
         channels,
         deadline,
         params=[("ports", str(port))],

@@ -311,14 +311,14 @@ class Controller:
             self._record(state)
             if isinstance(action, quit_state.Send):
                 self._recorder.attempted(state, task.attempts + 1, action.rung)
-                answer = await self._send(state.key[:2], action)
+                answer = await self._send(state.key, action)
                 return task.answered(action.rung, answer, self._scope)
             if isinstance(action, quit_state.Delete):
                 self._recorder.lost(state)
                 return await self._delete(state, task, action.version)
             return action
 
-    async def _send(self, pod: tuple[str, str], what: quit_state.Send) -> AttemptResult:
+    async def _send(self, pod: Key, what: quit_state.Send) -> AttemptResult:
         """Tell a container to exit. Raises KubeError: nothing was sent."""
         client, port, deadline = self._client, what.port, self._scope.limits.deadline
         if what.rung is Rung.PORT_FORWARD:
