@@ -102,7 +102,7 @@ class Issuers:
         return Choice(self.served if valid else None, self._wanted)
 
     def next_event_changes(self, choice: Choice, *, leader: bool) -> bool:
-        """Tell whether the unit can go on in its next event, of which Juju sends none."""
+        """Tell whether the unit can go on in another event, which Juju does not send by itself."""
         return choice.waits and (leader or choice.issuer in (self.trusted or ()))
 
     @property

@@ -130,8 +130,8 @@ def lease(app: str) -> str:
 def labels(app: str, model: str) -> dict[str, str]:
     """The labels of all objects that the application owns, by which it finds them.
 
-    Nobody else writes them. `app.kubernetes.io/managed-by` is none of them: until 3.6.13, Juju
-    overwrites it in what a charm creates (juju#21312).
+    Nobody else writes them. Juju before 3.6.13 overwrites `app.kubernetes.io/managed-by` in what a
+    charm creates (juju#21312), so that label is not used.
     """
     return {"istio-aux.io/application": app, "istio-aux.io/model": model}
 

@@ -252,9 +252,10 @@ def _with_admission(
 
 
 def _rendered_for(policies: list[Any]) -> Capability:
-    """Return the capability in the policy, which stays while the workload knows none.
+    """Return the capability that the policy was rendered for; it stays while nothing is known.
 
-    That is while the workload or istiod restarts. A workload that cannot find out says `unknown`.
+    Nothing is known while the workload or istiod restarts. `unknown` is an answer of the workload:
+    it cannot find out.
     """
     for policy in policies:
         annotations: dict[str, str] = (policy.metadata and policy.metadata.annotations) or {}

@@ -1,4 +1,4 @@
-"""Which permissions the charm needs, and whether it has them; checked before every event."""
+"""Which permissions the charm needs, and whether it has them. Each event checks that first."""
 
 from __future__ import annotations
 

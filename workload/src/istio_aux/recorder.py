@@ -105,7 +105,7 @@ class QuitRecorder(Recorder):
                 by = ", ".join(state.blocked_by)
                 kept = state.verdict == "wait"
                 note = f"{PROXY if kept else 'the pod'} is kept by {by}: {end.reason}"
-                # A space is in what is no container: an annotation, an option.
+                # With a space it is no container, but an annotation or an option.
                 if kept and " " not in state.blocked_by[0] and not state.fix:
                     note += f"; annotation {IGNORE_CONTAINERS} names those that do not keep it"
                 event = "ProxyQuitBlocked" if kept else "PodHeld"

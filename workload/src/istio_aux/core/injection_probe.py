@@ -91,7 +91,7 @@ class Question(Struct, frozen=True):
     selected: bool = False
 
     def body(self, *, native: bool | None = None) -> bytes:
-        """Return the pod as JSON; ``native`` is what it asks for, None for nothing."""
+        """Return the pod as JSON; ``native``: asks for a native sidecar, or not; None: neither."""
         return msgspec.json.encode(self._pod(native))
 
     def _pod(self, native: bool | None) -> dict[str, Any]:

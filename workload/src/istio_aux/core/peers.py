@@ -28,7 +28,7 @@ OPERATOR, MPI_OPERATOR = "training.kubeflow.org/operator-name", "mpi-operator"
 
 
 class InboundPorts(Struct, frozen=True):
-    """What `includeInboundPorts` is to be; None: it is left as it is, for this reason."""
+    """The new value of `includeInboundPorts`; None: it does not change, for this reason."""
 
     ports: str | None
     reason: str

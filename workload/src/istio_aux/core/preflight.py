@@ -1,6 +1,6 @@
-"""What would keep istio-aux from working in a cluster: each finding, and what to do about it.
+"""What would keep istio-aux from working in a cluster, and what to do about it.
 
-`cli.check` reads the facts. What is not known is never fine.
+`cli.check` reads the facts, and each function here judges some of them. Unknown is never fine.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def works(results: Iterable[CheckResult]) -> bool:
 
 
 def unknown(check: str, why: str, do: str = "") -> CheckResult:
-    """A check that could not be made."""
+    """The result of a check whose facts could not be read, with the reason."""
     return CheckResult(check, Verdict.UNKNOWN, f"not known: {why}", do)
 
 
@@ -247,7 +247,7 @@ _STARTED = {
 
 
 def pod_changes(seen: int, changes: Mapping[str, Sequence[str]]) -> Iterator[CheckResult]:
-    """Tell what `change` says of the pods that were ``seen`` in selected namespaces, by name."""
+    """Summarise what `change` says of the ``seen`` pods in selected namespaces, by name."""
     rest = seen - sum(map(len, changes.values()))
     for what, names in changes.items():
         text = f"{len(names)} {what}: {_some(names)}"

@@ -301,5 +301,5 @@ def _boolean(event: yaml.Event) -> bool | None:
 
 
 def _means(event: yaml.ScalarEvent, name: str) -> bool:
-    """Whether its text decides what it is (no quotes, no tag), or its tag says so."""
+    """Whether a scalar has the type ``name``: by its plain text, or by its tag."""
     return event.implicit[0] or event.tag == _TAG + name

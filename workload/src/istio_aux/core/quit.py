@@ -64,8 +64,8 @@ class Decision(Struct, frozen=True, kw_only=True, tag_field="action"):
     """Common to all decisions: a reason for people, and a verdict on each container by name.
 
     ``blocked_by`` names the containers that keep the pod from completing although another one is
-    finished already: usually sidecars that nobody ends. ``fix`` is the setting that ends that, if
-    one is known; the reason has it too.
+    finished already: usually sidecars that nobody ends. ``fix`` is the setting that unblocks the
+    pod, if one is known; the reason contains it, too.
     """
 
     reason: str
@@ -432,7 +432,7 @@ def _verdicts(
 
 
 def _rules(overrides: Overrides, policy: Policy) -> dict[str, SidecarRule]:
-    """The rules for sidecars by name, but for those that the pod's author calls its payload."""
+    """The rules for sidecars, by name, without those that the author declares to be payload."""
     return {r.container: r for r in policy.sidecars if r.container not in overrides.after}
 
 

@@ -109,7 +109,7 @@ class PeerFacts(Struct, frozen=True):
 
 
 class Mtls(Struct, frozen=True):
-    """The mode of one port, and whose it is; ``mode`` is empty if unknown."""
+    """The mode of one port, and the policy that sets it; ``mode`` is empty if unknown."""
 
     mode: str
     source: str

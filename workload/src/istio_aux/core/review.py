@@ -23,9 +23,9 @@ _MAX_KEY = 63 + 1 + 253 + 1  # Characters of namespace/name. Names are not valid
 
 _MAX_BODY = 2 << 20
 _MAX_OBJECTS, _MAX_STRINGS = 50_000, 30_000
-_MAX_VALUES = 20_000  # Of a review that is nested too deeply to be decoded as it is.
+_MAX_VALUES = 20_000  # Of a review that is nested so deeply that it has to be cut first.
 """Reviews with more would take over 10 ms, in which all other reviews wait. etcd stores pods of up
-to 1.5 MB. A body of up to `_SMALL` bytes cannot have too much of anything."""
+to 1.5 MB. A body of up to `_SMALL` bytes is within all these limits."""
 _SMALL = 64 << 10
 
 _UNREADABLE = (ValueError, RecursionError)  # What decoding raises.

@@ -189,7 +189,7 @@ class _Parser:
         return tuple(sorted(values))
 
     def _value(self) -> str:
-        """Take a value; a missing word is the empty value, as it is for kubectl."""
+        """Take a value; as in kubectl, a missing word is the empty value."""
         if self._next < len(self._tokens) and self._tokens[self._next][1]:
             self._next += 1
             return _valid_value(self._tokens[self._next - 1][0])

@@ -1,7 +1,7 @@
-"""Sidecars other than Istio's proxy that end only when they are told to, and how each is told.
+"""Sidecars other than Istio's proxy that exit only on request, and how each is told to exit.
 
-A rule is data. It is asked for by name (option `quit-sidecars`), and none is on by default: most of
-these programs listen only if their own switch is on.
+The option `quit-sidecars` names the rules that apply. By default none does: most of these programs
+listen only if their own switch is on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ class SidecarRule(msgspec.Struct, frozen=True):
     """How a container is told to exit.
 
     By ``POST http://localhost:<port><path>`` in the pod's network; without a port by ``command`` in
-    the container. ``switch`` is what has to be on for that in it; empty: nothing, or not known.
+    the container. ``switch`` names the setting of the sidecar that enables this; empty if there is
+    none, or none is known.
     """
 
     container: str

@@ -26,8 +26,8 @@ RUNNING_JOBS = {"fieldSelector": "status.phase=Running,spec.restartPolicy!=Alway
 """Pods that repair looks at, and the fewer ones whose proxy may have to quit."""
 
 PAGE = 100
-"""Objects in a page. client-go's pager asks for 500, of which the body alone is 7 MB, held twice;
-smaller pages cost no more CPU."""
+"""Objects in a page. client-go's pager asks for 500, whose body of 7 MB is in memory twice; smaller
+pages cost no more CPU."""
 
 STRICT = {"fieldManager": "istio-aux", "fieldValidation": "Strict"}
 """An API server that does not know a field refuses the patch, rather than drop the field."""
@@ -71,7 +71,7 @@ _pod = Reader(Pod, "pod")
 
 
 async def read(client: Client, path: str, reader: Reader[S]) -> S | None:
-    """Read one object; None if there is none of that name."""
+    """Read one object; None if it does not exist."""
     try:
         return reader.read(await client.get(path))
     except ApiError as error:
@@ -114,7 +114,7 @@ async def patch_job(client: Client, namespace: str, owner: OwnerReference, body:
 
 
 async def served(client: Client, api: str) -> dict[str, str]:
-    """Return the plural names of the kinds that an API has; none if the API is not served."""
+    """Return the plural name of each kind in an API; empty if the API is not served."""
     found = await read(client, _api_path(api), _served)
     # A subresource has a slash in its name.
     resources = (found and found.resources) or ()
@@ -122,7 +122,7 @@ async def served(client: Client, api: str) -> dict[str, str]:
 
 
 async def read_config_map(client: Client, namespace: str, name: str) -> Mapping[str, str]:
-    """Read the data of a ConfigMap; one that does not exist is an `ApiError`, too."""
+    """Read the data of a ConfigMap; `ApiError` 404 if it does not exist."""
     body = await client.get(object_path("v1", "configmaps", namespace, name))
     return _config_map.read(body).data or {}
 

@@ -322,7 +322,7 @@ class Watch(Generic[T]):
 
 
 def _refuses_streams(error: KubeError) -> bool:
-    """Whether another streaming list would end like this one: refused, or in silence."""
+    """Whether another streaming list would fail in the same way: it was refused, or silent."""
     return isinstance(error, SilentError) or (
         isinstance(error, ApiError) and error.code in {400, 422}
     )

@@ -178,8 +178,8 @@ class Controller:
     def delete(self, key: Key, _last: Pod | None = None) -> None:
         """A pod is gone, or has left the selection.
 
-        Its last state is what `apply` had: an object that leaves a selection comes with its content
-        from before, without the exit code (k8s@1.36 cache_watcher.go convertToWatchEvent).
+        ``_last`` tells nothing new: an object that leaves a selection comes with its previous
+        content, without the exit code (k8s@1.36 cache_watcher.go convertToWatchEvent).
         """
         if state := self._states.get(key):
             state.left = True
