@@ -91,7 +91,10 @@ class Question(Struct, frozen=True):
     selected: bool = False
 
     def body(self, *, native: bool | None = None) -> bytes:
-        """Return the pod as JSON; ``native``: asks for a native sidecar, or not; None: neither."""
+        """Return the pod as JSON.
+
+        ``native`` says whether it asks for a native sidecar; None: it has no such annotation.
+        """
         return msgspec.json.encode(self._pod(native))
 
     def _pod(self, native: bool | None) -> dict[str, Any]:
