@@ -1,7 +1,7 @@
-"""Let pods come and go before the controllers, and weigh what they leave behind.
+"""Let pods come and go, and measure the memory that they leave in the controllers.
 
-Watches, decoders and controllers are the program's own; the client is one whose API server tells of
-pods that nobody made. Each pod has names, labels and reasons that no other pod has.
+Watches, decoders and controllers are the program's own; the client makes up the API server's watch
+events. Each pod has names, labels and reasons that no other pod has.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Part:
 
 
 class Simulated(Client):
-    """A client whose watch tells of pods that come, change and go."""
+    """A client whose watch makes up pods that come, change and go."""
 
     def __init__(self, number: int, *, begin: int = 0) -> None:
         super().__init__(Access("https://127.0.0.1:1", ssl.create_default_context(), lambda: ""))
@@ -69,7 +69,7 @@ class Simulated(Client):
         *,
         silence: float,  # noqa: ARG002
     ) -> AsyncGenerator[bytes]:
-        """Tell of all pods, and then of nothing."""
+        """Yield the events of all pods, and then none."""
         version = 3 * self._numbers.start + 1
         marks = '"annotations":{"k8s.io/initial-events-end":"true"}'
         yield _line("BOOKMARK", f'"metadata":{{"resourceVersion":"{version}",{marks}}}')
@@ -103,7 +103,7 @@ def _pod(kind: str, number: int, version: int, *, main: str) -> bytes:
 async def play(
     number: int, parts: int, show: Callable[[Part], None] = lambda _: None
 ) -> list[Part]:
-    """Let ``number`` pods come and go, and weigh the process after each of so many ``parts``.
+    """Let ``number`` pods come and go, and measure the process after each of so many ``parts``.
 
     Raises:
         AssertionError: a controller still knows a pod that is gone.

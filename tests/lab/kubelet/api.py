@@ -1,7 +1,7 @@
 """The kubelet's client of the API server: JSON in and out, patience with a server that is away.
 
-Not lightkube, which the tests use: msgspec builds the type of a resource at its first use, and two
-threads that do so at once crash the interpreter; the kubelet has a thread of its own.
+Not lightkube, which the tests use: calls are repeated while the server is away, and connections are
+cut at the end, on a loop of the kubelet's own.
 """
 
 from __future__ import annotations
