@@ -12,14 +12,12 @@ import lightkube
 import pytest
 import yaml
 from lab import creation, meshed
-from lab.hooks import PORT, Hooks, patching
+from lab.hooks import Hooks, mutating, patching
 from lab.kubelet import ScriptedKubelet
 from lab.meshed import annotations_of
 from lab.scene import Scene
 from lab.served import stage
 from lab.workload import Workload
-from lightkube.codecs import from_dict
-from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
 from lightkube.resources.core_v1 import Namespace, Pod
 
 import manifests
@@ -149,41 +147,17 @@ LATER = {make.__name__: make for make in (replace, remove, annotate, contain)}
 
 
 @pytest.fixture(scope="module")
-def later(cluster: lab.Cluster, client: lightkube.Client, served: Scene) -> Iterator[Hooks]:
+def later(cluster: lab.Cluster, served: Scene) -> Iterator[Hooks]:
     """Webhooks that are called after ours, for pods that ask for one by label `lab.test/later`."""
-    model = "later"
-    with Hooks(cluster, model, {name: patching(make) for name, make in LATER.items()}) as hooks:
-        webhooks = [
-            {
-                "name": f"{name}.lab.test",
-                "admissionReviewVersions": ["v1"],
-                "clientConfig": {
-                    "service": {"name": name, "namespace": model, "port": PORT},
-                    "caBundle": hooks.bundle,
-                },
-                "rules": [
-                    {
-                        "apiGroups": [""],
-                        "apiVersions": ["v1"],
-                        "operations": ["CREATE"],
-                        "resources": ["pods"],
-                    }
-                ],
-                "objectSelector": {"matchLabels": {"lab.test/later": name}},
-                "sideEffects": "None",
-            }
-            for name in LATER
-        ]
-        kind = {"apiVersion": "admissionregistration.k8s.io/v1"}
-        kind["kind"] = "MutatingWebhookConfiguration"
-        client.create(from_dict({**kind, "metadata": {"name": "later"}, "webhooks": webhooks}))
+    answers = {name: patching(make) for name, make in LATER.items()}
+    asked = {name: {"objectSelector": {"matchLabels": {"lab.test/later": name}}} for name in LATER}
+    with mutating(cluster, "later", answers, asked) as hooks:
         lab.until(
             lambda: ask(cluster, served, "annotate") and hooks.calls["annotate"],
             timeout=30,
             what="the later webhooks to be called",
         )
         yield hooks
-        client.delete(MutatingWebhookConfiguration, "later")
 
 
 def ask(cluster: lab.Cluster, scene: Scene, later: str) -> creation.Creation:

@@ -6,7 +6,6 @@ There are the three worlds of Istio, and a webhook after Istio's that keeps pods
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import Any
 
 import lab
@@ -15,12 +14,11 @@ import lightkube
 import pytest
 from lab import meshed
 from lab.fixtures import await_account
-from lab.hooks import PORT, Hooks, patching
+from lab.hooks import mutating, patching
 from lab.istio import PROXY
 from lab.meshed import annotations_of
 from lab.served import declared, end
 from lab.workload import Workload
-from lightkube import ApiError, codecs
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
 from lightkube.resources.core_v1 import Namespace
@@ -80,31 +78,11 @@ def drop(pod: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def later(cluster: lab.Cluster, client: lightkube.Client) -> Iterator[None]:
+def later(cluster: lab.Cluster) -> Iterator[None]:
     """A webhook that is called after Istio's, in the namespace that we select."""
-    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"]}
-    with Hooks(cluster, LATER, {LATER: patching(drop)}) as hooks:
-        service = {"name": LATER, "namespace": LATER, "path": "/", "port": PORT}
-        configuration = {
-            "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": "MutatingWebhookConfiguration",
-            "metadata": {"name": LATER},
-            "webhooks": [
-                {
-                    "name": f"{LATER}.example.com",
-                    "admissionReviewVersions": ["v1"],
-                    "clientConfig": {"service": service, "caBundle": hooks.bundle},
-                    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": OURS}},
-                    "rules": [{**rule, "resources": ["pods"]}],
-                    "sideEffects": "None",
-                    "timeoutSeconds": 30,
-                }
-            ],
-        }
-        client.create(codecs.from_dict(configuration))
+    ours = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": OURS}}}
+    with mutating(cluster, LATER, {LATER: patching(drop)}, {LATER: ours}):
         yield
-        with suppress(ApiError):  # The test deletes it as well.
-            client.delete(MutatingWebhookConfiguration, LATER)
 
 
 def started(client: lightkube.Client) -> tuple[str | None, bool]:

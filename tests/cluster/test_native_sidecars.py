@@ -12,14 +12,12 @@ import pytest
 from lab import creation
 from lab.creation import Creation
 from lab.fixtures import await_account
-from lab.hooks import PORT, Hooks, patching
+from lab.hooks import mutating, patching
 from lab.served import end
 from lab.sidecar_cases import CASES, OPTION, Case, container, outcome
 from lab.versions import POLICY
 from lab.workload import Workload
-from lightkube import codecs
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
 from lightkube.resources.core_v1 import Namespace, Pod
 
 # The revision of an Istio of its own: the workloads ignore those of other modules.
@@ -131,32 +129,11 @@ def added(pod: dict[str, Any]) -> Sequence[dict[str, Any]]:
 
 
 @pytest.fixture
-def injector(cluster: lab.Cluster, client: lightkube.Client, namespace: str) -> Iterator[None]:
+def injector(cluster: lab.Cluster, namespace: str) -> Iterator[None]:
     """A webhook that is called after Istio's, and adds a sidecar."""
-    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"]}
-    with Hooks(cluster, INJECTOR, {INJECTOR: patching(added)}) as hooks:
-        service = {"name": INJECTOR, "namespace": INJECTOR, "path": "/", "port": PORT}
-        configuration = {
-            "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": "MutatingWebhookConfiguration",
-            "metadata": {"name": INJECTOR},
-            "webhooks": [
-                {
-                    "name": f"{INJECTOR}.example.com",
-                    "admissionReviewVersions": ["v1"],
-                    "clientConfig": {"service": service, "caBundle": hooks.bundle},
-                    "namespaceSelector": {
-                        "matchLabels": {"kubernetes.io/metadata.name": namespace}
-                    },
-                    "rules": [{**rule, "resources": ["pods"]}],
-                    "sideEffects": "None",
-                    "timeoutSeconds": 30,
-                }
-            ],
-        }
-        client.create(codecs.from_dict(configuration))
+    ours = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}
+    with mutating(cluster, INJECTOR, {INJECTOR: patching(added)}, {INJECTOR: ours}):
         yield
-        client.delete(MutatingWebhookConfiguration, INJECTOR)
 
 
 @pytest.mark.usefixtures("injector")

@@ -1,6 +1,6 @@
 """Many pods without their sidecar: what is reported, and which of them are replaced.
 
-One story of three acts, for the crowd costs time: ``report``, ``restart``, ``restart`` with Jobs.
+One story of three acts, as the crowd takes time: ``report``, ``restart``, ``restart`` with Jobs.
 The tests of an act look at its end from several sides.
 """
 
@@ -22,14 +22,12 @@ from istio_aux.core.suspension import MARK
 from lab import crowd
 from lab.crowd import KINDS, Keeper, kind_of
 from lab.fixtures import await_account
-from lab.hooks import PORT, Hooks, patching
+from lab.hooks import mutating, patching
 from lab.kubelet import ScriptedKubelet
 from lab.meshed import has_sidecar
 from lab.served import metric, program
 from lab.workload import Workload
-from lightkube.codecs import from_dict
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Event, Namespace, Pod
 
@@ -147,33 +145,12 @@ def strip(pod: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def thief(cluster: lab.Cluster, client: lightkube.Client) -> Iterator[None]:
+def thief(cluster: lab.Cluster) -> Iterator[None]:
     """A webhook after Istio's that takes the sidecar from the pods of one controller."""
     name = "zz-thief"
-    with Hooks(cluster, name, {name: patching(strip)}) as hooks:
-        webhook = {
-            "name": f"{name}.lab.test",
-            "admissionReviewVersions": ["v1"],
-            "clientConfig": {
-                "service": {"name": name, "namespace": name, "port": PORT},
-                "caBundle": hooks.bundle,
-            },
-            "rules": [
-                {
-                    "apiGroups": [""],
-                    "apiVersions": ["v1"],
-                    "operations": ["CREATE"],
-                    "resources": ["pods"],
-                }
-            ],
-            "objectSelector": {"matchLabels": {crowd.STRIPPED: "yes"}},
-            "sideEffects": "None",
-        }
-        kind = {"apiVersion": "admissionregistration.k8s.io/v1"}
-        kind["kind"] = "MutatingWebhookConfiguration"
-        client.create(from_dict({**kind, "metadata": {"name": name}, "webhooks": [webhook]}))
+    stripped = {"objectSelector": {"matchLabels": {crowd.STRIPPED: "yes"}}}
+    with mutating(cluster, name, {name: patching(strip)}, {name: stripped}):
         yield
-        client.delete(MutatingWebhookConfiguration, name)
 
 
 @pytest.fixture(scope="module")
@@ -321,8 +298,8 @@ def test_a_replacement_without_a_sidecar_ends_the_restarts_of_its_controller(res
 
 
 def test_jobs_are_restarted_when_that_is_allowed(restarted: Scene, stage: Stage):
-    """The Job is suspended for both of its pods, and counts no failure. Nobody knows the TFJob. Who
-    was given up by another process is not tried again: the Lease says so.
+    """The Job is suspended for both of its pods, and counts no failure. The TFJob does not exist.
+    A controller that another process gave up is not tried again: the Lease says so.
     """
 
     def over(workload: Workload) -> bool:

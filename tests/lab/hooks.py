@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import base64
 import collections
+import contextlib
 import http.server
 import json
 import ssl
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
+from lightkube import ApiError, codecs
 from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
 from lightkube.resources.core_v1 import Namespace
 
 from lab.clusters import Cluster
@@ -80,6 +83,50 @@ class Hooks:
                     self.wfile.write(answer)
 
         return Handler
+
+
+@contextlib.contextmanager
+def mutating(
+    cluster: Cluster,
+    name: str,
+    answers: Mapping[str, Answer],
+    selectors: Mapping[str, Mapping[str, Any]],
+) -> Iterator[Hooks]:
+    """Webhooks that the API server calls for new pods, until the end of the block.
+
+    Args:
+        cluster: where they are called.
+        name: of their configuration, by which the API server sorts them, and of their namespace.
+        answers: as for `Hooks`.
+        selectors: the `namespaceSelector` or `objectSelector` of each webhook, by its name.
+    """
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"]}
+    with Hooks(cluster, name, answers) as hooks, cluster.client() as client:
+        webhooks = [
+            {
+                "name": f"{each}.lab.test",
+                "admissionReviewVersions": ["v1"],
+                "clientConfig": {
+                    "service": {"name": each, "namespace": name, "port": PORT},
+                    "caBundle": hooks.bundle,
+                },
+                "rules": [{**rule, "resources": ["pods"]}],
+                "sideEffects": "None",
+                "timeoutSeconds": 30,
+                **selectors[each],
+            }
+            for each in answers
+        ]
+        configuration = {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "MutatingWebhookConfiguration",
+            "metadata": {"name": name},
+            "webhooks": webhooks,
+        }
+        client.create(codecs.from_dict(configuration))
+        yield hooks
+        with contextlib.suppress(ApiError):  # The test may have deleted it.
+            client.delete(MutatingWebhookConfiguration, name)
 
 
 class _Server(http.server.ThreadingHTTPServer):
