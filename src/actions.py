@@ -25,7 +25,7 @@ import permissions
 import probe
 import workload
 from cluster import Problem
-from config import DNS_LABEL
+from config import DNS_LABEL, DNS_SUBDOMAIN
 from inputs import CONTAINER, observe
 from probe import ListedPod, Page, Probe
 from relations import istio
@@ -37,9 +37,7 @@ _CUT: Final = "\n… (cut: the answer is larger than an action can return)"
 # Characters of one text about a pod: some quote what a tenant wrote.
 _LONGEST: Final = 500
 
-# The name of a pod is apimachinery's IsDNS1123Subdomain, whose parts may be longer than a label.
-_PART: Final = "[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
-_POD: Final = re.compile(rf"{DNS_LABEL}/(?=.{{1,253}}\Z){_PART}(?:\.{_PART})*")
+_POD: Final = re.compile(rf"{DNS_LABEL}/(?=.{{1,253}}\Z){DNS_SUBDOMAIN}")
 # Seconds: two requests to the API server, with a timeout of 10 s each.
 _PATIENCE: Final = 30.0
 # Seconds. `istio-aux check` waits 24 s for the injectors, and 12 s for each of six dry runs.

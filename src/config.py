@@ -58,7 +58,9 @@ DNS_LABEL: Final = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
 # apimachinery pkg/util/validation IsQualifiedName and IsValidLabelValue.
 _NAME: Final = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _PART: Final = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
-_KEY: Final = rf"(?:(?=[^/]{{1,253}}/){_PART}(?:\.{_PART})*/)?{_NAME}"
+# IsDNS1123Subdomain without its length, 253: names of pods. Its parts may be longer than a label.
+DNS_SUBDOMAIN: Final = rf"{_PART}(?:\.{_PART})*"
+_KEY: Final = rf"(?:(?=[^/]{{1,253}}/){DNS_SUBDOMAIN}/)?{_NAME}"
 _VALUE: Final = rf"(?:{_NAME})?"
 _REQUIREMENT: Final = re.compile(
     rf"""\s*(?:

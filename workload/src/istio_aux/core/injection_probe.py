@@ -27,7 +27,7 @@ from istio_aux.core.selectors import Selector
 from istio_aux.core.start import INJECT, NATIVE_SIDECAR, START
 from istio_aux.core.webhooks import ClientConfig
 
-NAME = "istio-aux-probe-"  # `generateName` of the pod
+NAME = "istio-aux-probe-"  # `generateName` of the pod.
 
 _SMALL = {"cpu": "1m", "memory": "4Mi"}
 CONTAINER = {
@@ -47,9 +47,9 @@ CONTAINER = {
 _ENFORCED = "pod-security.kubernetes.io/enforce"
 _NO_SIDECAR = "it gives no sidecar to a pod that asks for one"
 _UNREADABLE = (ValueError, RecursionError)
-_LONGEST = 300  # characters of a reason; other programs' messages may be long
-_OLDEST = (1, 29)  # the first version whose kubelet runs native sidecars by default
-_ASSURED = (1, 32)  # kubelets are at most three minor versions older than their API server
+_LONGEST = 300  # Characters of a reason; other programs' messages may be long.
+_OLDEST = (1, 29)  # The first version whose kubelet runs native sidecars by default.
+_ASSURED = (1, 32)  # Kubelets are at most three minor versions older than their API server.
 _VERSION = re.compile(r"v?(\d{1,4})\.(\d{1,4})(?!\d)")
 
 

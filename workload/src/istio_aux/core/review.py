@@ -25,7 +25,7 @@ _MAX_BODY = 2 << 20
 _MAX_OBJECTS, _MAX_STRINGS = 50_000, 30_000
 _MAX_VALUES = 20_000  # Of a review that is nested so deeply that it has to be cut first.
 """Reviews with more would take over 10 ms, in which all other reviews wait. etcd stores pods of up
-to 1.5 MB. A body of up to `_SMALL` bytes is within all these limits."""
+to 1.5 MB. A body of up to `_SMALL` bytes cannot take as long."""
 _SMALL = 64 << 10
 
 _UNREADABLE = (ValueError, RecursionError)  # What decoding raises.

@@ -26,8 +26,8 @@ _DEACTIVATED = ("istio.io/deactivated", "never-match")
 """istioctl makes a webhook select this label to deactivate it. No object has the label (istioctl
 pkg/util/common.go)."""
 
-REVISION = "istio.io/rev"  # label of a configuration: the revision, or the tag, of its istiod
-SERVICE = "kubernetes.io/service-name"  # label of an EndpointSlice
+REVISION = "istio.io/rev"  # Label of a configuration: the revision, or the tag, of its istiod.
+SERVICE = "kubernetes.io/service-name"  # Label of an EndpointSlice.
 _DEFAULT = "default"
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICATE-----", re.DOTALL)
 

@@ -21,7 +21,7 @@ from istio_aux.kube.errors import ApiError, KubeError
 
 _log = logging.getLogger(__name__)
 
-DEADLINE = 3.0  # seconds for a ConfigMap: the state of its injector waits for it
+DEADLINE = 3.0  # Seconds for a ConfigMap: the state of its injector waits for it.
 
 
 async def read(

@@ -31,9 +31,9 @@ from istio_aux.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
 
-DRY_RUN = 12.0  # seconds; the API server gives a webhook ten of them
-REPLICAS = 5  # asked at once; one that injects is enough
-NAMESPACES = 3  # tried for native sidecars: a quota or a policy may refuse any pod
+DRY_RUN = 12.0  # Seconds; a webhook has ten by default.
+REPLICAS = 5  # Replicas that are asked at once; one that injects is enough.
+NAMESPACES = 3  # Namespaces tried for native sidecars: quotas and policies may refuse pods.
 KEPT = 300.0
 """Seconds that a check of native sidecars counts while the API server gives no other answer."""
 

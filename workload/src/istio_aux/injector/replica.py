@@ -20,9 +20,9 @@ from aiohttp.client_proto import ResponseHandler
 from istio_aux.core.injection_probe import Probe, Question, answered, refusal
 from istio_aux.core.webhooks import Address, ClientConfig
 
-CONNECT = 1.0  # seconds for a TCP connection
-DEADLINE = 3.0  # seconds for connection and answer; istiod takes milliseconds
-LARGEST = 4 << 20  # bytes of an answer; istiod sends about 20,000
+CONNECT = 1.0  # Seconds for a TCP connection.
+DEADLINE = 3.0  # Seconds for connection and answer; istiod takes milliseconds.
+LARGEST = 4 << 20  # Bytes of an answer; istiod sends about 20,000.
 
 _HEADERS = {
     "Accept": "application/json",

@@ -49,9 +49,9 @@ SETTLE = 0.5
 """Seconds to wait for first answers before publishing: a new endpoint of a live injector, or the
 first list of a new Service, is not news by itself."""
 
-PORT = "https-webhook"  # name of the webhook's port in istiod's Service (istio service.yaml)
+PORT = "https-webhook"  # Name of the webhook's port in istiod's Service (istio service.yaml).
 
-_EXPECTED = frozenset({State.LIVE, State.ABSENT, State.DEACTIVATED})  # these need no attention
+_EXPECTED = frozenset({State.LIVE, State.ABSENT, State.DEACTIVATED})  # These need no attention.
 
 _RHYTHM = Rhythm()
 
