@@ -16,7 +16,12 @@ from lab.parade import ACCEPTANCE
 from lab.workloads import Workload
 from lightkube import ApiError, Client, KubeConfig
 from lightkube.core.exceptions import ConfigError
-from lightkube.models.core_v1 import Container, PodSpec
+from lightkube.models.core_v1 import (
+    Container,
+    ContainerState,
+    ContainerStateTerminated,
+    PodSpec,
+)
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, Pod
 
@@ -26,6 +31,8 @@ MARK = "istio-aux.io/acceptance"
 LABELS = ("istio-injection=enabled", "io.datastrophic/istio-aux=enabled")
 STARTED_WITH = "istio-aux.io/started-with"
 PROXY = "istio-proxy"
+# The kubelet's reasons for a container whose image it cannot get (kubelet images/types.go).
+NO_IMAGE = {"ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff", "InvalidImageName"}
 # Seconds until Kubernetes has removed the namespaces; measured: 10 s.
 GONE = 300
 
@@ -155,12 +162,42 @@ def namespaces(client: Client, labels: Mapping[str, str]) -> Iterator[tuple[str,
 
 
 @pytest.fixture(scope="session")
+def runnable(client: Client, namespaces: tuple[str, str, str], patience: float, image: str) -> None:
+    """The nodes of the cluster get the image, and it has the programs that payloads run."""
+    main = Container(name="main", image=image, command=["sh", "-c", "command -v nc sleep tail"])
+    metadata = ObjectMeta(name="image", namespace=namespaces[0])
+    client.create(Pod(metadata=metadata, spec=PodSpec(containers=[main], restartPolicy="Never")))
+    last = "no node runs a pod with it"
+
+    def ended() -> ContainerStateTerminated | None:
+        nonlocal last
+        status = client.get(Pod, "image", namespace=namespaces[0]).status
+        for container in (status and status.containerStatuses) or ():
+            state = container.state or ContainerState()
+            if state.waiting and state.waiting.reason in NO_IMAGE:
+                last = f"{state.waiting.reason}: {state.waiting.message}"
+                if state.waiting.reason != "ErrImagePull":  # That one is the first of its attempts.
+                    raise TimeoutError
+            return state.terminated
+        return None
+
+    try:
+        end = lab.until(ended, timeout=patience, what="a pod with the image to end", every=0.5)
+    except TimeoutError:
+        refuse(f"--image: {image}: {last}")
+    if end.exitCode:
+        refuse(f"--image: {image}: an image with busybox's sh, nc, sleep and tail is expected")
+
+
+@pytest.fixture(scope="session")
 def installed(
+    *,
     client: Client,
     namespaces: tuple[str, str, str],
     labels: Mapping[str, str],
     patience: float,
     image: str,
+    runnable: None,
 ) -> None:
     """Istio injects the pods of the namespace that is meant for it, and istio-aux changes them."""
     where = "a namespace labelled " + ", ".join(f"{key}={labels[key]}" for key in labels)

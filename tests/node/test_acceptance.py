@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import lab
 import lab.istio
 import lab.juju
+import pytest
 from lab import images
 from lab.deployed import SELECTED
 
@@ -19,7 +21,7 @@ PATIENCE = 400
 
 
 def accept(cluster: lab.Cluster, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run them with one workload."""
+    """Run them; a later option wins."""
     argv = ["-q", "-p", "no:cacheprovider", "acceptance", "--image", images.BUSYBOX]
     return subprocess.run(
         [sys.executable, "-m", "pytest", *argv, *options],
@@ -52,3 +54,19 @@ def test_they_say_in_one_line_that_it_does_not(
     assert (
         "acceptance: istio-aux does not change the pods of a namespace" in run.stdout + run.stderr
     )
+
+
+@pytest.mark.parametrize(
+    ("image", "why"),
+    [
+        ("istio-aux.lab/nowhere:1", "ErrImage|ImagePullBackOff"),
+        (images.PAUSE, "an image with busybox's sh, nc, sleep and tail is expected"),
+    ],
+)
+def test_they_say_in_one_line_that_payloads_cannot_run(
+    cluster: lab.Cluster, image: str, why: str
+) -> None:
+    run = accept(cluster, f"--image={image}")
+
+    assert run.returncode == 1
+    assert re.search(rf"acceptance: --image: {image}: ({why})", run.stdout + run.stderr)
