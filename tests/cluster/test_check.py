@@ -102,4 +102,4 @@ def test_check_says_in_text_what_to_do(cluster: lab.Cluster, installed: Workload
     header, *_, summary = done.stdout.splitlines()
     assert header.split() == ["CHECK", "RESULT", "WHAT"]
     assert "to do: `kubectl label namespace NAME istio-injection=enabled`" in done.stdout
-    assert summary == "istio-aux works here"
+    assert summary == "nothing keeps istio-aux from working here"

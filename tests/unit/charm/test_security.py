@@ -7,10 +7,13 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from istio_aux import settings
+from istio_aux.cli import check
 
 import certificates
 import config
@@ -29,6 +32,9 @@ ISSUERS = Issuers("istio-aux/0", {}, True, None, AUTHORITY, Leaf("", ""), "")
 CHOICES: dict[str, tuple[Any, ...]] = {
     name: config.CHOICES[name] for name in ("quit", "quit-via", "dead-proxy", "race-policy")
 } | {"restart-jobs": (False, True)}
+
+# `check` cannot ask whether these are there: names that depend on what Istio and the charm chose.
+UNASKED = {("Role", "serviceaccounts/token", "create"), ("ClusterRole", "configmaps", "get")}
 
 Right = tuple[str, str, str]
 """Kind of role, resource and verb."""
@@ -161,3 +167,18 @@ def test_before_kubernetes_1_30_the_right_to_create_pods_is_missing_only() -> No
     objects = [each.to_dict() for each in manifests.render_access(values)]
 
     assert granted(rendered({})) - granted(objects) == {("ClusterRole", "pods", "create")}
+
+
+def test_check_asks_for_the_rights_of_every_combination_of_options(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    paths = dict.fromkeys(("tls-certificate", "tls-key"), "/none")
+    for options in combinations():
+        given = {"lease": "kubeflow/istio-aux", **paths, **options}
+        file.write_text(yaml.safe_dump(given))
+
+        asked = {
+            ("Role" if right.namespace else "ClusterRole", right.resource, right.verb)
+            for right in check.needed(settings.load(file))
+        }
+
+        assert asked == granted(rendered(options)) - UNASKED, options

@@ -21,6 +21,7 @@ from istio_aux.core import preflight
 from istio_aux.core.election import LeaseRecord
 from istio_aux.core.injection import expected
 from istio_aux.core.injectors import Mesh
+from istio_aux.core.jobs import KINDS
 from istio_aux.core.pod import Pod, Struct
 from istio_aux.core.policy import DeadProxy, QuitMode, QuitVia, RacePolicy
 from istio_aux.core.preflight import CheckResult, Right
@@ -210,19 +211,25 @@ def needed(settings: Settings) -> Iterator[Right]:
     if settings.repair_policy.race is RacePolicy.RESTART:
         yield Right("create", "", "pods/eviction", "race-policy: restart")
         yield Right("get", "batch", "jobs", "race-policy: restart")
-        if settings.repair_policy.restart_jobs:
-            yield Right("patch", "batch", "jobs", "restart-jobs")
+    # Also with another race-policy: Jobs that an earlier leader suspended are resumed.
+    if settings.repair_policy.restart_jobs:
+        for kind, api in KINDS.items():
+            group, plural = api.version.partition("/")[0], f"{kind.lower()}s"
+            for verb in ("get", "list", "patch"):
+                yield Right(verb, group, plural, "restart-jobs")
     if settings.lease:
-        for verb in ("get", "update"):
+        for verb in ("create", "get", "update"):
             yield Right(verb, "coordination.k8s.io", "leases", "to elect", *settings.lease)
 
 
 def quit_rights(settings: Settings) -> Iterator[Right]:
     """The rights to tell proxies to quit."""
-    if settings.quit_policy.via is not QuitVia.PORT_FORWARD:
-        yield Right("create", "", "pods/exec", "to quit proxies")
-    if settings.quit_policy.via is not QuitVia.EXEC:
-        yield Right("create", "", "pods/portforward", "to quit proxies")
+    # A WebSocket upgrade is a GET: it needs `get` up to Kubernetes 1.34, and `create` since 1.35.
+    for verb in ("get", "create"):
+        if settings.quit_policy.via is not QuitVia.PORT_FORWARD:
+            yield Right(verb, "", "pods/exec", "to quit proxies")
+        if settings.quit_policy.via is not QuitVia.EXEC:
+            yield Right(verb, "", "pods/portforward", "to quit proxies")
 
 
 async def _rights(client: Client, settings: Settings) -> CheckResult:

@@ -215,7 +215,8 @@ def check_text(results: Sequence[CheckResult], terminal: Terminal) -> Iterator[s
     bad = ", ".join(
         f"{it}: {counts[it]}" for it in (Verdict.PROBLEM, Verdict.UNKNOWN) if counts[it]
     )
-    yield "istio-aux works here" if works(results) else f"istio-aux may not work here; {bad}"
+    fine = "nothing keeps istio-aux from working here"
+    yield fine if works(results) else f"istio-aux may not work here; {bad}"
 
 
 def restarts_text(restarts: Restarts, terminal: Terminal) -> Iterator[str]:
