@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
-import ssl
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,7 @@ import lab
 from demo import scenes
 from demo.steps import Steps
 from lab import deployed, tools, worlds
-from lab.creation import Stream, send
+from lab.creation import Stream
 from lab.meshed import annotations_of, nameless, proxy_exit_code
 from lab.release import Release
 from lab.worlds import Shape
@@ -31,14 +28,6 @@ SOON = 100
 RENEWED = 600
 
 
-def pods(client: Client, release: Release) -> list[Pod]:
-    """The release's pods that are not about to end."""
-    found = client.list(
-        Pod, namespace=release.namespace, labels={"app.kubernetes.io/name": release.name}
-    )
-    return [pod for pod in found if pod.metadata and not pod.metadata.deletionTimestamp]
-
-
 def owned(client: Client, release: Release) -> set[str]:
     """Kind and name of what a release has of the kinds that the charm deletes at its end."""
     labels = {"istio-aux.io/application": release.name, "istio-aux.io/model": release.namespace}
@@ -52,7 +41,7 @@ def owned(client: Client, release: Release) -> set[str]:
 
 
 def test_two_pods_run_where_pod_security_is_restricted(client: Client, release: Release) -> None:
-    running = pods(client, release)
+    running = release.pods(client)
 
     assert len(running) == 2
     for pod in running:
@@ -79,12 +68,12 @@ def test_an_upgrade_rolls_the_pods_without_a_refused_or_unchanged_pod(
     deployed.await_selected(client, namespace)
     kept = client.get(Secret, f"{release.name}-certificate", namespace=release.namespace).data
     release.upgrade({"admission": "webhook", "failurePolicy": "Fail"})
-    before = {pod.metadata.uid for pod in pods(client, release) if pod.metadata}
+    before = {pod.metadata.uid for pod in release.pods(client) if pod.metadata}
     with Stream(cluster, nameless(namespace, sidecar=None), rate=10, dry_run=True) as stream:
         stream.await_more(10)
         release.upgrade({"admission": "webhook", "failurePolicy": "Fail", "settings.quit-grace": 1})
         stream.await_more(10)
-    after = {pod.metadata.uid for pod in pods(client, release) if pod.metadata}
+    after = {pod.metadata.uid for pod in release.pods(client) if pod.metadata}
     made = [annotations_of(creation.pod) for creation in stream.creations]
 
     assert not before & after
@@ -102,12 +91,12 @@ def test_pods_are_changed_while_a_new_certificate_reaches_the_webhook(
     """The API server learns of it at once, and the pods when their kubelet looks again."""
     deployed.await_selected(client, namespace)
     values = {"admission": "webhook", "failurePolicy": "Fail"}
-    before = certificate(client, release)
+    before = release.certificate(client)
     with Stream(cluster, nameless(namespace, sidecar=None), rate=2, dry_run=True) as stream:
         release.upgrade({**values, "certificates.renewAfterDays": 0})
-        new = certificate(client, release)
+        new = release.certificate(client)
         lab.until(
-            lambda: served(client, cluster, release) == {new},
+            lambda: release.served(client) == {new},
             timeout=RENEWED,
             what=f"the certificate {new} to be served",
         )
@@ -116,25 +105,6 @@ def test_pods_are_changed_while_a_new_certificate_reaches_the_webhook(
 
     assert new != before
     assert {each.get("istio-aux.io/started-with") for each in made} == {"hold"}
-
-
-def certificate(client: Client, release: Release) -> str:
-    """The SHA-256 of the certificate in the release's Secret."""
-    secret = client.get(Secret, f"{release.name}-certificate", namespace=release.namespace)
-    assert secret.data
-    text = base64.b64decode(secret.data["tls.crt"]).decode()
-    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(text)).hexdigest()
-
-
-def served(client: Client, cluster: lab.Cluster, release: Release) -> set[str]:
-    """The SHA-256 of the certificates that the pods serve, as they say."""
-    found: set[str] = set()
-    for pod in pods(client, release):
-        assert pod.metadata
-        path = f"/api/v1/namespaces/{release.namespace}/pods/{pod.metadata.name}:8080/proxy/status"
-        status, body = send(cluster, "GET", path, b"")
-        found.add(json.loads(body)["certificate"] if status == 200 else body.decode())
-    return found
 
 
 def test_the_workload_says_that_it_would_work_here(cluster: lab.Cluster, release: Release) -> None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
+import re
+import ssl
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from lightkube import Client
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Namespace
+from lightkube.resources.core_v1 import Namespace, Pod, Secret
 
 import lab
 from lab import rock, tools
+from lab.creation import send
 
 CHART: Final = Path(__file__).parents[2] / "chart"
 
@@ -75,6 +81,31 @@ class Release:
     def status(self) -> str:
         """What Helm says of it."""
         return self._run("list")
+
+    def pods(self, client: Client) -> list[Pod]:
+        """Its pods that are not about to end."""
+        found = client.list(
+            Pod, namespace=self.namespace, labels={"app.kubernetes.io/name": self.name}
+        )
+        return [pod for pod in found if pod.metadata and not pod.metadata.deletionTimestamp]
+
+    def certificate(self, client: Client) -> str:
+        """The SHA-256 of the certificate in its Secret."""
+        secret = client.get(Secret, f"{self.name}-certificate", namespace=self.namespace)
+        assert secret.data
+        text = base64.b64decode(secret.data["tls.crt"]).decode()
+        [leaf, *_] = re.findall(r"(?s)-----BEGIN.*?-----END CERTIFICATE-----", text)
+        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(leaf)).hexdigest()
+
+    def served(self, client: Client) -> set[str]:
+        """The SHA-256 of the certificates that its pods serve, as they say."""
+        found: set[str] = set()
+        for pod in self.pods(client):
+            assert pod.metadata
+            path = f"/api/v1/namespaces/{self.namespace}/pods/{pod.metadata.name}:8080/proxy/status"
+            status, body = send(self._cluster, "GET", path, b"")
+            found.add(json.loads(body)["certificate"] if status == 200 else body.decode())
+        return found
 
     def _helm(self, verb: str, values: Mapping[str, Any]) -> str:
         image = {"image.repository": rock.NAME, **values}
