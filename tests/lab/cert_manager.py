@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightkube.generic_resource import create_namespaced_resource
+from lightkube.types import PatchType
 
 from lab import tools, upstream
 
@@ -55,5 +56,5 @@ def renew(client: Client, name: str, namespace: str) -> None:
     others = [each for each in found["status"]["conditions"] if each["type"] != "Issuing"]
     client.patch(
         Certificate.Status, name, {"status": {"conditions": [*others, issuing]}},
-        namespace=namespace,
+        namespace=namespace, patch_type=PatchType.MERGE,
     )  # fmt: skip
