@@ -33,6 +33,8 @@ STARTED_WITH = "istio-aux.io/started-with"
 PROXY = "istio-proxy"
 # The kubelet's reasons for a container whose image it cannot get (kubelet images/types.go).
 NO_IMAGE = {"ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff", "InvalidImageName"}
+# Busybox's `command -v` looks at its first name only.
+PROGRAMS = "for it in nc sleep tail; do command -v $it || exit; done"
 # Seconds until Kubernetes has removed the namespaces; measured: 10 s.
 GONE = 300
 
@@ -164,7 +166,7 @@ def namespaces(client: Client, labels: Mapping[str, str]) -> Iterator[tuple[str,
 @pytest.fixture(scope="session")
 def runnable(client: Client, namespaces: tuple[str, str, str], patience: float, image: str) -> None:
     """The nodes of the cluster get the image, and it has the programs that payloads run."""
-    main = Container(name="main", image=image, command=["sh", "-c", "command -v nc sleep tail"])
+    main = Container(name="main", image=image, command=["sh", "-c", PROGRAMS])
     metadata = ObjectMeta(name="image", namespace=namespaces[0])
     client.create(Pod(metadata=metadata, spec=PodSpec(containers=[main], restartPolicy="Never")))
     last = "no node runs a pod with it"
@@ -177,7 +179,7 @@ def runnable(client: Client, namespaces: tuple[str, str, str], patience: float, 
             if state.waiting and state.waiting.reason in NO_IMAGE:
                 last = f"{state.waiting.reason}: {state.waiting.message}"
                 if state.waiting.reason != "ErrImagePull":  # That one is the first of its attempts.
-                    raise TimeoutError
+                    refuse(f"--image: {image}: {last}")
             return state.terminated
         return None
 

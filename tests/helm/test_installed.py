@@ -24,8 +24,6 @@ import cluster as charm
 
 # Measured on 2 cores: pods are gone 3 s after they are told to end.
 SOON = 100
-# A kubelet updates a mounted Secret at the pod's next sync, about a minute later.
-RENEWED = 600
 
 
 def owned(client: Client, release: Release) -> set[str]:
@@ -95,11 +93,7 @@ def test_pods_are_changed_while_a_new_certificate_reaches_the_webhook(
     with Stream(cluster, nameless(namespace, sidecar=None), rate=2, dry_run=True) as stream:
         release.upgrade({**values, "certificates.renewAfterDays": 0})
         new = release.certificate(client)
-        lab.until(
-            lambda: release.served(client) == {new},
-            timeout=RENEWED,
-            what=f"the certificate {new} to be served",
-        )
+        release.await_served(client, new)
         stream.await_more(2)
     made = [annotations_of(creation.pod) for creation in stream.creations]
 

@@ -22,8 +22,6 @@ from helm import charts
 
 # Measured on 2 cores: a certificate is issued and trusted in 3 s.
 SOON = 100
-# A kubelet updates a mounted Secret at the pod's next sync, about a minute later.
-RENEWED = 600
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +67,7 @@ def test_the_api_server_trusts_the_authority_that_cert_manager_made(
     }
     assert authority.data
     assert bundles == {authority.data["tls.crt"]}
-    assert issued.served(client) == {issued.certificate(client)}
+    issued.await_served(client, issued.certificate(client))
 
 
 def test_pods_are_changed_while_cert_manager_renews_the_certificate(
@@ -83,11 +81,7 @@ def test_pods_are_changed_while_cert_manager_renews_the_certificate(
             lambda: issued.certificate(client) != before, timeout=SOON, what="another certificate"
         )
         new = issued.certificate(client)
-        lab.until(
-            lambda: issued.served(client) == {new},
-            timeout=RENEWED,
-            what=f"the certificate {new} to be served",
-        )
+        issued.await_served(client, new)
         stream.await_more(2)
     made = [annotations_of(creation.pod) for creation in stream.creations]
 

@@ -20,11 +20,14 @@ from lightkube.resources.core_v1 import Namespace, Pod, Secret
 import lab
 from lab import rock, tools
 from lab.creation import send
+from lab.waiting import until
 
 CHART: Final = Path(__file__).parents[2] / "chart"
 
 # Measured on 2 cores: two pods are ready 10 s after the install.
 READY = "300s"
+# A kubelet updates a mounted Secret at the pod's next sync, about a minute later.
+RENEWED = 600
 # What the kubelet refuses, `restricted` refuses first.
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
@@ -97,7 +100,15 @@ class Release:
         [leaf, *_] = re.findall(r"(?s)-----BEGIN.*?-----END CERTIFICATE-----", text)
         return hashlib.sha256(ssl.PEM_cert_to_DER_cert(leaf)).hexdigest()
 
-    def served(self, client: Client) -> set[str]:
+    def await_served(self, client: Client, certificate: str) -> None:
+        """Return when all its pods serve this certificate, by its SHA-256."""
+        until(
+            lambda: self._served(client) == {certificate},
+            timeout=RENEWED,
+            what=f"the certificate {certificate} to be served",
+        )
+
+    def _served(self, client: Client) -> set[str]:
         """The SHA-256 of the certificates that its pods serve, as they say."""
         found: set[str] = set()
         for pod in self.pods(client):

@@ -1,7 +1,7 @@
 """The Terraform modules, as OpenTofu and TFLint read them.
 
-A stand-in has the arguments of Juju's provider (`lab/juju_provider`), so this is about the modules'
-own language, types and conditions, and not about what Juju does with them.
+They prove the modules' language, types and conditions. The provider is a stand-in with the
+arguments of Juju's own (`lab/juju_provider`), so they do not prove what Juju would make of them.
 """
 
 from __future__ import annotations
@@ -81,13 +81,14 @@ def test_the_readmes_application_is_planned_as_it_says(tmp_path: Path, version: 
     tofu = opentofu(tmp_path, version)
     main_of(tmp_path, examples()[0])
 
-    integration, application = sorted(tofu.plan(), key=lambda each: each["type"], reverse=True)
+    planned = {each["type"]: each for each in tofu.plan()}
 
-    made = application["values"]
+    assert planned.keys() == {"juju_application", "juju_integration"}
+    made = planned["juju_application"]["values"]
     assert (made["name"], made["model_uuid"], made["trust"]) == ("istio-aux", UUID, True)
     assert (made["units"], made["charm"][0]["channel"]) == (2, "latest/edge")
     assert made["config"] == {"namespace-selector": "istio-injection=enabled"}
-    assert ends(integration) == {("istio-pilot", "istio-pilot"), ("istio-aux", "istio-pilot")}
+    assert ends(planned["juju_integration"]) == {("istio-pilot", "istio-pilot"), ("istio-aux", "istio-pilot")}
 
 
 @pytest.mark.parametrize("version", MODULES["terraform/product"])

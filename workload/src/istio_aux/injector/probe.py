@@ -221,7 +221,8 @@ class InjectorProbe:
                 async with self._prober.ask(self._target, self._addresses, question) as answer:
                     pause = await self._conclude(answer.probe, changed=changed)
                     await self._wait(pause, answer.connection)
-            except Exception as error:  # A defect of ours must not count as a live injector.
+            # A defect of ours must not end the probes, nor count as a live injector.
+            except Exception as error:
                 self._prober.telemetry.internal_errors.inc()
                 name = self._target.service or self._target.url
                 _log.exception("%s: %r", name, error, extra={"event": "internal-error"})
