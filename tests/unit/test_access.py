@@ -62,14 +62,23 @@ async def test_a_server_may_be_trusted_unseen_if_its_kubeconfig_says_so(tmp_path
 
 
 @pytest.mark.parametrize("form", ["data", "files", "one of each"])
-def test_a_client_certificate_is_taken_in_any_form(form: str, tmp_path: Path) -> None:
+@driven
+async def test_a_client_certificate_is_taken_in_any_form(form: str, tmp_path: Path) -> None:
+    """The server closes connections without it."""
     crt, key = certificate(tmp_path)
     user = {
         "data": {"client-certificate-data": encoded(crt), "client-key-data": encoded(key)},
         "files": {"client-certificate": crt.name, "client-key": key.name},
         "one of each": {"client-certificate-data": encoded(crt), "client-key": key.name},
     }[form]
-    assert access.load(kubeconfig(tmp_path, user=user)).token() is None
+    async with ApiServer() as api:
+        api.demand(crt)
+        await api.stop()
+        await api.start()
+        cluster = {"server": api.url, "certificate-authority": str(api.ca)}
+        async with Client(access.load(kubeconfig(tmp_path, cluster=cluster, user=user))) as client:
+            assert b"items" in await client.get("/api/v1/pods")
+        assert api.tokens == [""]
 
 
 def test_a_client_certificate_without_its_own_key_is_refused(tmp_path: Path) -> None:

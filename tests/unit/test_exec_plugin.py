@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 from istio_aux.kube import access, exec_plugin
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import AccessError
+from istio_aux.kube.errors import AccessError, ApiError
 from unit.apiserver import ApiServer
 from unit.asynchronous import driven
 from unit.store import refusal
@@ -115,7 +115,7 @@ async def test_a_token_that_the_server_refuses_is_asked_for_again(tmp_path: Path
     plugin = Plugin(tmp_path)
     async with ApiServer() as api, plugin.client(api) as client:
         api.faults.append(unauthorized)
-        with pytest.raises(Exception, match="401"):
+        with pytest.raises(ApiError, match="401"):
             await client.get("/api/v1/pods")
         plugin.says(credential(token="second"))
         await client.get("/api/v1/pods")

@@ -105,6 +105,7 @@ async def test_without_the_right_to_see_endpoints_a_dry_run_decides(tmp_path: Pa
     async with Forbidding() as api, Istiod(tmp_path) as istiod, watching(api) as watcher:
         api.dry_run = inject
         await api.put("namespaces", {"metadata": {"name": "meshed", "labels": ENABLED}})
+        await api.publish(istiod.port)
         await api.configure(bundle=istiod.bundle)
 
         await told(watcher, State.LIVE)

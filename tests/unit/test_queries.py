@@ -133,6 +133,7 @@ def test_every_state_of_trouble_that_is_counted_has_an_alert(
     troubles = {
         name for name in exported if re.fullmatch(r"istio_aux_\w+_(pods|jobs|errors_total)", name)
     }
+    assert "istio_aux_stuck_pods" in troubles
     assert troubles - {"istio_aux_watched_pods", "istio_aux_would_quit_pods"} <= alerted
 
 
@@ -172,6 +173,7 @@ def test_panels_do_not_overlap_and_each_says_what_it_shows() -> None:
         if panel["type"] != "row":
             assert panel["description"].endswith(".")
             assert panel["datasource"]["uid"] == "${prometheusds}"
+    assert taken
 
 
 def test_the_document_has_every_alert_with_its_severity() -> None:

@@ -250,10 +250,11 @@ async def test_a_pod_that_would_take_too_long_is_allowed_with_a_warning(
 
 @driven
 async def test_a_pod_of_the_size_that_etcd_stores_gets_hold(tmp_path: Path) -> None:
-    big = {"annotations": {"note": "x" * (1_500_000)}}
+    env = [{"name": "NOTE", "value": "x" * 1_500_000}]
     async with serving(tmp_path) as hook:
-        answer = await hook.ask(post(review(metadata=big), path="/inject"))
+        answer = await hook.ask(post(review(spec={"containers": [{"name": "main", "env": env}]})))
     assert "patch" in answer.response
+    assert hook.reviews("hold") == 1
 
 
 @driven
