@@ -17,11 +17,13 @@ TEXTS = {".py", ".md", ".go", ".toml", ".ini", ".yaml", ".j2", ".sh", ".tf"}
 
 
 def tracked(*patterns: str) -> list[Path]:
-    """Files that git tracks, as paths from the root; all of them where there is no git."""
+    """Files that git tracks; there is at least one."""
     listing = subprocess.run(
         ["git", "ls-files", "--", *patterns], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    return [ROOT / line for line in listing.stdout.splitlines() if (ROOT / line).is_file()]
+    found = [ROOT / line for line in listing.stdout.splitlines() if (ROOT / line).is_file()]
+    assert found, patterns
+    return found
 
 
 def lines(path: Path) -> int:
@@ -53,7 +55,7 @@ def test_the_readme_fits_in_a_hundred_and_twenty_lines() -> None:
     ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "tests/README.md"],
 )
 def test_every_path_that_a_document_names_exists(document: str) -> None:
-    """Documents in back quotes name files of this repository only when they are there."""
+    """Paths in back quotes, which may have an asterisk."""
     words = (ROOT / document).read_text().replace("\n", " ").split("`")[1::2]
     named = [
         word
@@ -87,8 +89,8 @@ def test_every_tox_environment_says_what_it_is_for() -> None:
 def test_the_library_the_charm_and_the_workload_need_the_same_python() -> None:
     """One set of versions is promised everywhere."""
     wanted = 'requires-python = ">=3.11"'
-    assert wanted in (ROOT / "pyproject.toml").read_text()
-    assert wanted in (ROOT / "workload/pyproject.toml").read_text()
+    for project in ("lib", ".", "workload"):
+        assert wanted in (ROOT / project / "pyproject.toml").read_text(), project
 
 
 def test_nothing_speaks_of_the_machine_it_was_written_on() -> None:
