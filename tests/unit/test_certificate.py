@@ -148,7 +148,7 @@ async def test_a_mounted_secret_is_followed_through_its_link(tmp_path: Path) -> 
         (tmp_path / "..data_tmp").symlink_to("two")
         (tmp_path / "..data_tmp").replace(tmp_path / "..data")
         new = der(tmp_path / "two" / "tls.crt")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while await shown(port) != new:
                 pass
 

@@ -152,7 +152,8 @@ async def test_connections_that_are_reset_as_they_start_do_no_lasting_harm() -> 
 
     stopped = threading.Event()
     listener = socket.create_server(("127.0.0.1", 0))
-    thread = threading.Thread(target=reset, args=(listener,))
+    # A daemon: when the test fails nobody connects any more, and `accept` never returns.
+    thread = threading.Thread(target=reset, args=(listener,), daemon=True)
     thread.start()
     async with ApiServer() as api:
         port = listener.getsockname()[1]

@@ -14,7 +14,7 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.errors import NoConnectionError
 from istio_aux.kube.exec import OUTPUT, EarlyEnd, ExecChannels, ExecResult, execute
 from unit.apiserver import ApiServer, Exec, refusal
-from unit.asynchronous import descriptors, driven
+from unit.asynchronous import descriptors, driven, until
 
 SUCCESS = b'\x03{"metadata":{},"status":"Success"}'
 
@@ -230,8 +230,4 @@ async def test_many_execs_leave_no_descriptor_behind() -> None:
             await asyncio.gather(*(run(api, client) for _ in range(10)))
         api.on_exec = hang
         await asyncio.gather(*(run(api, client, 0.1) for _ in range(10)))
-        for _ in range(100):
-            if descriptors() <= before:
-                break
-            await asyncio.sleep(0.05)
-        assert descriptors() <= before
+        await until(lambda: descriptors() <= before, "every connection is closed")

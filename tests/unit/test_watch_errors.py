@@ -11,12 +11,11 @@ from istio_aux.kube import access
 from istio_aux.kube.errors import Backoff
 from unit.apiserver import ApiServer
 from unit.asynchronous import driven, until
-from unit.store import refusal, status
+from unit.store import line, refusal, status
 from unit.watching import (
     Seen,
     answered,
     follows,
-    line,
     lists,
     on_list,
     on_watch,
@@ -244,9 +243,11 @@ async def test_a_stream_that_always_ends_at_once_is_not_asked_for_in_a_tight_loo
     seen = Seen()
     async with paging() as api:
         api.faults += [on_watch(stream) for _ in range(100)]
+        began = asyncio.get_running_loop().time()
         async with watching(api, seen, backoff=Backoff(0.2, 0.2)):
-            await asyncio.sleep(0.5)
-            assert 1 <= len(follows(api)) <= 6
+            await until(lambda: len(follows(api)) >= 6, "it is asked for again and again")
+        # Before each but the first, at least half of the backoff.
+        assert asyncio.get_running_loop().time() - began >= 5 * 0.1
 
 
 @driven
