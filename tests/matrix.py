@@ -135,8 +135,11 @@ def written(document: str, known: Mapping[str, Mapping[str, Any]]) -> str:
     ]
     reasons: dict[str, dict[str, int]] = {}
     for row, one in known.items():
+        version, tier = row.split("/")
+        # Rows of several Pythons have the same Kubernetes.
+        place = f"{version if version.startswith('python') else one['kubernetes']} {tier}"
         for reason, number in one["lacking"].items():
-            reasons.setdefault(reason, {})[f"{one['kubernetes']} {row.split('/')[1]}"] = number
+            reasons.setdefault(reason, {})[place] = number
     differences = [
         f"| {reason} | {', '.join(f'{where}: {number}' for where, number in rows.items())} |"
         for reason, rows in reasons.items()
