@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import jsonpatch
-import msgspec
 from aiohttp import web
 from istio_aux.core.webhooks import ClientConfig, Configuration, Namespace, ServiceReference
 from istio_aux.injector.probe import Rhythm
@@ -282,8 +281,3 @@ async def _endless(
         await work()
     else:
         await endless_task("injectors", work, lambda _, error: failures.append(error), (0.02, 0.1))
-
-
-def decoded(body: object, kind: type[Any]) -> Any:
-    """As it comes over the wire."""
-    return msgspec.json.decode(json.dumps(body), type=kind)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,7 +19,7 @@ from istio_aux.kube.events import Events
 from istio_aux.kube.watch import Watch
 from istio_aux.quit.controller import Controller, Selection
 from istio_aux.telemetry import Telemetry
-from unit.apiserver import ApiServer, proxy_quits, refusal
+from unit.apiserver import ApiServer, Exec, proxy_quits, refusal
 from unit.asynchronous import background, until
 from unit.core.pods import RUNNING, State, document, exited
 from unit.podverbs import agent_quits
@@ -27,7 +27,6 @@ from unit.podverbs import agent_quits
 FAST = QuitLimits(
     deadline=1, confirm=0.2, doubt=0.05, first_retry=0.02, last_retry=0.1, last_reading=0.1
 )
-Answer = Callable[[web.WebSocketResponse, str, str], Awaitable[None]]
 LABELS = {"io.datastrophic/istio-aux": "enabled"}
 DONE = exited(0)
 ENDED = exited(0, at="2026-11-21T08:16:30Z")
@@ -125,7 +124,7 @@ class World:
         return came
 
 
-def freeing(world: World, answer: Answer = proxy_quits) -> Answer:
+def freeing(world: World, answer: Exec = proxy_quits) -> Exec:
     """An exec, or a forwarded request, that works: the proxy says OK and is gone."""
 
     async def free(socket: web.WebSocketResponse, namespace: str, pod: str) -> None:

@@ -11,7 +11,6 @@ from unit.asynchronous import driven, until
 from unit.core.pods import RUNNING
 from unit.quitting import ENDED, FAST, World, cluster
 
-NEVER = replace(FAST, blocked_after=3600.0)
 SOON = replace(FAST, blocked_after=0.2)
 
 

@@ -17,8 +17,8 @@ from unit.apiserver import ApiServer
 from unit.asynchronous import driven, until
 from unit.electing import LEASE, candidate, renewed
 from unit.screens import Run, run
-from unit.store import managed
-from unit.watching import Seen, line, lists, on_watch, paging, pod, stream, watching
+from unit.store import line, managed
+from unit.watching import Seen, lists, on_watch, paging, pod, stream, watching
 
 DEPTHS = [1500, 9000]
 """More than msgspec can pass over on Python 3.11 and 3.12, and nearly what the API server takes."""
@@ -29,7 +29,7 @@ UNREADABLE = {"spec": {"containers": "none"}}
 
 
 async def listed_again(api: ApiServer) -> None:
-    """Until the next list is answered; what the watch missed meanwhile, nobody tells."""
+    """Wait for the next list; the watch does not report what changed before it."""
     before = lists(api)
     await api.forget_history()
     await api.cut()

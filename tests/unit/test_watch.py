@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from aiohttp import web
 from unit.asynchronous import driven, until
-from unit.watching import Seen, follows, line, lists, on_watch, paging, pod, stream, watching
+from unit.store import line
+from unit.watching import Seen, follows, lists, on_watch, paging, pod, stream, watching
 
 FIELDS = {"fieldSelector": "status.phase=Running"}
 
@@ -88,7 +89,7 @@ async def test_a_bookmark_moves_the_version_from_which_the_watch_goes_on() -> No
 
 
 @driven
-async def test_the_server_is_asked_to_end_streams_at_different_times() -> None:
+async def test_a_watch_asks_for_bookmarks_and_for_an_end_near_its_usual_time() -> None:
     seen = Seen()
     async with paging() as api, watching(api, seen, stream=300, relist=600):
         await until(lambda: api.watches, "the watch is open")

@@ -8,12 +8,11 @@ import pytest
 from aiohttp import web
 from unit.apiserver import ApiServer
 from unit.asynchronous import driven, until
-from unit.store import refusal, status
+from unit.store import line, refusal, status
 from unit.watching import (
     Seen,
     answered,
     follows,
-    line,
     lists,
     on_streamed_list,
     pod,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -126,10 +125,6 @@ async def stream(request: web.Request, *events: bytes) -> web.StreamResponse:
     for event in events:
         await response.write(event)
     return response
-
-
-def line(kind: str, body: dict[str, Any]) -> bytes:
-    return json.dumps({"type": kind, "object": body}).encode() + b"\n"
 
 
 async def answered(response: web.Response) -> web.Response:
