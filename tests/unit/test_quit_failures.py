@@ -252,7 +252,7 @@ async def test_an_api_server_that_is_slow_has_no_more_requests_at_once_than_a_fa
             await world.select(namespace)
             await world.pod("job", namespace=namespace, spec={"nodeName": node})
         await until(lambda: len(asked) == 4, "as many as there may be")
-        await asyncio.sleep(2.5)
+        await asyncio.sleep(2.5)  # Nothing is to happen: time alone gives no slot back.
         assert len(asked) == 4
         go_on.set()
         await world.ended("exited", 12)
