@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fuzz import bodies, judge
 from fuzz.judge import Answer
-from fuzz.play import play
+from fuzz.play import CORPUS, play
 from fuzz.requests import INJECT, Ask
 from fuzz.server import serving
 from soak.play import play as soak
@@ -117,7 +117,8 @@ def test_a_pod_that_is_changed_twice_is_found() -> None:
 
 @driven
 async def test_two_thousand_cases_find_nothing(tmp_path: Path) -> None:
-    """The seed is fixed, so a finding is a regression."""
+    """Nor do those of the corpus. The seed is fixed, so a finding is a regression."""
+    assert {file.suffix for file in CORPUS.iterdir()} == {".body", ".talk"}
     async with serving(tmp_path) as server:
         verdict = await play(server, 2000, 42)
     assert verdict.findings == []
