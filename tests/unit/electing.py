@@ -23,11 +23,12 @@ LEASE = ("leases", "istio-aux", "istio-aux")
 
 
 class Candidate:
-    """A process that would lead; ``told`` is what it was told, ``leaders`` all who lead now.
+    """A process that would lead. It checks that no other candidate of ``leaders`` does.
 
     Attributes:
+        told: each time, whether it leads now.
         leaves: the text that it leaves to the next one, the last one recalled if that is empty.
-        recalled: all that it was told of others' texts.
+        recalled: the texts of the Lease that it was given.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Candidate:
         await until(lambda: self.lease.held, f"{self.name} leads", within=30)
 
     async def die(self) -> None:
-        """Be gone without a word, as after a kill -9."""
+        """End without a release, as after kill -9."""
         self.task.cancel()
         await asyncio.wait([self.task])
         self._leaders.discard(self.name)

@@ -51,7 +51,7 @@ class Client:
         await self._writer.drain()
 
     async def send_on(self, data: bytes) -> None:
-        """Until the connection is closed, which is the error that this raises."""
+        """Send again and again; raises the error that the end of the connection causes."""
         while True:
             await self.send(data)
 
@@ -69,7 +69,7 @@ class Client:
         return await self._reader.read()
 
     async def closed(self) -> bool:
-        """Wait for the server's end; whether it came without another byte."""
+        """Wait until the server closes; returns whether it sent nothing before."""
         try:
             return await self._reader.read() == b""
         except ConnectionResetError:
@@ -111,7 +111,7 @@ class Bare:
         self._socket.setblocking(False)
 
     async def shake_hands(self) -> None:
-        """Until it is over; what the server thinks of it comes later in TLS 1.3."""
+        """Do the TLS handshake. In TLS 1.3 a refusal by the server comes later."""
         while True:
             try:
                 self._tls.do_handshake()
@@ -180,7 +180,7 @@ class Hook:
             await client.close()
 
     async def connect_on(self) -> None:
-        """Until nobody listens any more, which is the error that this raises."""
+        """Connect again and again; raises the error once nobody listens."""
         while True:
             async with self.client():
                 pass

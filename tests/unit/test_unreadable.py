@@ -1,4 +1,4 @@
-"""Objects that were made so that nobody can read them cost themselves only."""
+"""An object that cannot be decoded affects no other."""
 
 from __future__ import annotations
 
