@@ -88,7 +88,10 @@ def test_the_readmes_application_is_planned_as_it_says(tmp_path: Path, version: 
     assert (made["name"], made["model_uuid"], made["trust"]) == ("istio-aux", UUID, True)
     assert (made["units"], made["charm"][0]["channel"]) == (2, "latest/edge")
     assert made["config"] == {"namespace-selector": "istio-injection=enabled"}
-    assert ends(planned["juju_integration"]) == {("istio-pilot", "istio-pilot"), ("istio-aux", "istio-pilot")}
+    assert ends(planned["juju_integration"]) == {
+        ("istio-pilot", "istio-pilot"),
+        ("istio-aux", "istio-pilot"),
+    }
 
 
 @pytest.mark.parametrize("version", MODULES["terraform/product"])
