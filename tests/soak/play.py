@@ -55,11 +55,22 @@ class Part:
 
 
 class Simulated(Client):
-    """A client whose watch makes up pods that come, change and go."""
+    """A client whose watch makes up pods that come, change and go.
 
-    def __init__(self, number: int, *, begin: int = 0) -> None:
+    Attributes:
+        known: how many of them ``controller`` knew before the last ones went.
+    """
+
+    def __init__(
+        self,
+        number: int = 0,
+        controller: Controller | RepairController | None = None,
+        *,
+        begin: int = 0,
+    ) -> None:
         super().__init__(Access("https://127.0.0.1:1", ssl.create_default_context(), lambda: ""))
-        self._numbers = range(begin, begin + number)
+        self._numbers, self._controller = range(begin, begin + number), controller
+        self.known = 0
         self.done = asyncio.Event()
 
     async def watch(
@@ -79,6 +90,7 @@ class Simulated(Client):
             yield _pod("MODIFIED", number, version + 1, main=_ENDED)
             if (gone := number - AT_ONCE) >= self._numbers.start:
                 yield _pod("DELETED", gone, version + 2, main=_ENDED)
+        self.known = self._controller.watched if self._controller else 0
         for gone in self._numbers[-AT_ONCE:]:
             yield _pod("DELETED", gone, version + 2, main=_ENDED)
         self.done.set()
@@ -106,9 +118,9 @@ async def play(
     """Let ``number`` pods come and go, and measure the process after each of so many ``parts``.
 
     Raises:
-        AssertionError: a controller still knows a pod that is gone.
+        AssertionError: a controller knew no pod, or still knows one that is gone.
     """
-    telemetry, client = Telemetry(), Simulated(0)
+    telemetry, client = Telemetry(), Simulated()
     events = Events(client, "soak")
 
     quit_ = Controller(client, telemetry, events)
@@ -116,13 +128,14 @@ async def play(
     weighed: list[Part] = []
     share = number // parts
     for part in range(parts):
-        for handler in (quit_, repair):
-            simulated = Simulated(share, begin=part * share)
-            watch = asyncio.create_task(Watch(simulated, actions.PODS, Pod, handler).run())
+        for controller in (quit_, repair):
+            simulated = Simulated(share, controller, begin=part * share)
+            watch = asyncio.create_task(Watch(simulated, actions.PODS, Pod, controller).run())
             await simulated.done.wait()
             watch.cancel()
             with suppress(asyncio.CancelledError):
                 await watch
+            assert simulated.known, f"{type(controller).__name__} knew no pod"
         assert (quit_.watched, repair.watched) == (0, 0), "pods that are gone are still known"
         gc.collect()
         weighed.append(Part((part + 1) * share, _memory(), sys.getallocatedblocks()))

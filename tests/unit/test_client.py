@@ -13,7 +13,13 @@ import pytest
 from aiohttp import web
 from istio_aux.kube import client as kube_client
 from istio_aux.kube.client import Client
-from istio_aux.kube.errors import ApiError, Backoff, NoConnectionError, UnreachableError
+from istio_aux.kube.errors import (
+    AccessError,
+    ApiError,
+    Backoff,
+    NoConnectionError,
+    UnreachableError,
+)
 from unit.apiserver import ApiServer, refusal
 from unit.asynchronous import driven
 
@@ -65,6 +71,16 @@ async def test_each_request_carries_the_token_that_is_valid_then() -> None:
             await client.get("/api/v1/pods")
             await client.get("/api/v1/pods")
         assert api.tokens == ["Bearer first", "Bearer second"]
+
+
+@driven
+async def test_a_token_that_no_header_may_have_is_named_and_not_shown() -> None:
+    async with ApiServer() as api:
+        access = dataclasses.replace(api.access(), token=lambda: "first\nsecond")
+        async with Client(access) as client:
+            with pytest.raises(AccessError, match="token") as caught:
+                await client.get("/api/v1/pods")
+    assert "first" not in str(caught.value)
 
 
 @driven

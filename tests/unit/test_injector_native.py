@@ -164,11 +164,13 @@ async def test_without_a_namespace_nothing_is_known() -> None:
     assert "there is no namespace" in found.why
 
 
-@pytest.mark.parametrize("code", [429, 401])
+@pytest.mark.parametrize("code", [401, 429, 503, 504])
 @driven
-async def test_a_refused_request_is_no_answer(code: int) -> None:
+async def test_an_api_server_that_is_busy_once_is_no_answer(code: int) -> None:
     async with Cluster() as api, Client(api.access()) as client:
-        api.dry_run = lambda _pod: refusal(code, "", "later")
+        answers = iter([refusal(code, "", "later")])
+        answer = chain(ON_REQUEST)
+        api.dry_run = lambda pod: next(answers, None) or answer(pod)
 
         with pytest.raises(ApiError):
             await check_native(client, asked_in("team"))

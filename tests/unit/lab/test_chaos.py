@@ -162,9 +162,7 @@ def test_a_job_that_ends_as_without_a_sidecar_is_good() -> None:
 def test_what_must_not_be_is_seen_after_a_storm(seen: Ended, message: str, bad: str) -> None:
     report = dataclasses.asdict(judge_storm(storm.make(3, 0, 0), [seen], [message], 1.0))
 
-    complaints = [
-        what for what in ("stuck", "wrong", "early", "failed", "refused") if report[what]
-    ]
+    complaints = [what for what in ("stuck", "wrong", "early", "failed", "refused") if report[what]]
     assert bad in complaints
 
 

@@ -42,7 +42,7 @@ _NOT_ALLOWED = frozenset({401, 403, 404, 429})
 """The API server did not start the dry run. If an injector refuses or fails, it answers other codes
 (apiserver webhook/errors/statuserror.go)."""
 
-_TEMPORARY = frozenset({401, 408, 429})
+_TEMPORARY = frozenset({401, 408}) | _BUSY
 
 
 class Rhythm(msgspec.Struct, frozen=True):

@@ -216,7 +216,6 @@ class _Source:
             self._stamps = found
             try:
                 self._access, self._files = self._make()
-                self._stamps = stamps(self._files)
                 _log.info("credentials read again", extra={"event": "access"})
             except AccessError as error:
                 _log.warning("%s; the last ones stay", error, extra={"event": "access"})
@@ -322,7 +321,12 @@ def _access(of_cluster: _Entry, of_user: _Entry, namespace: str) -> _Made:
         return replace(access, tls=tls, token=lambda: credential.token)
 
     async def renewed() -> Access:
-        return access_with(await plugin.credential())
+        credential = await plugin.credential()
+        try:
+            return access_with(credential)
+        except AccessError as error:
+            plugin.fail(error)
+            raise
 
     return replace(access, renewed=renewed, refused=plugin.forget), files
 

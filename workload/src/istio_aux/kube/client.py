@@ -20,6 +20,7 @@ from aiohttp.http_exceptions import LineTooLong
 from istio_aux.kube.access import Access
 from istio_aux.kube.errors import (
     LONGEST_WAIT,
+    AccessError,
     ApiError,
     NoConnectionError,
     SilentError,
@@ -252,7 +253,11 @@ def _error(response: aiohttp.ClientResponse, body: bytes) -> ApiError:
 
 def _authorization(access: Access) -> dict[str, str]:
     token = access.token()
-    return {"Authorization": f"Bearer {token}"} if token else {}
+    if not token:
+        return {}
+    if not token.isprintable():
+        raise AccessError("token: expected text without control characters")
+    return {"Authorization": f"Bearer {token}"}
 
 
 @contextmanager

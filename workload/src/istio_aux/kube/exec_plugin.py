@@ -141,7 +141,7 @@ class Plugin:
             try:
                 self._last = self._credential(await self._run())
             except AccessError as error:
-                self._failure = asyncio.get_running_loop().time(), error
+                self.fail(error)
                 raise
             self._failure = None
             return self._last
@@ -149,6 +149,11 @@ class Plugin:
     def forget(self) -> None:
         """Drop the last credential: the API server refused it."""
         self._last = None
+
+    def fail(self, error: AccessError) -> None:
+        """Drop the last credential: it cannot be used. The program does not run again at once."""
+        self._last = None
+        self._failure = asyncio.get_running_loop().time(), error
 
     async def _run(self) -> bytes:
         """Run the program; returns its answer."""
