@@ -9,6 +9,7 @@ import datetime
 import itertools
 import ssl
 from collections.abc import Collection, Coroutine
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from lightkube.generic_resource import create_namespaced_resource
@@ -68,6 +69,8 @@ class ScriptedKubelet:
             organizations=["system:nodes"],
             hosts=["127.0.0.1"],
         )
+        # API servers before 1.36 need it. It is built before the clock of `__enter__` runs.
+        self._front = tools.path("kubelet-spdy") if tools.before(36) else None
         self._execs: list[Exec] = []
         self._executor = concurrent.futures.ThreadPoolExecutor(1, f"kubelet-{name}")
         self._started = concurrent.futures.Future[None]()
@@ -247,21 +250,21 @@ class ScriptedKubelet:
             tls = self._tls(ssl.Purpose.CLIENT_AUTH)
             runner, port = await server.serve(server.application(self), tls)
             try:
-                if tools.before(36):
-                    port = await asyncio.to_thread(self._speak_spdy, port)
+                if self._front:
+                    port = await asyncio.to_thread(self._speak_spdy, self._front, port)
                 await node.register(api, self._name, port)
                 await self._live(api)
             finally:
                 await server.stop(runner)
 
-    def _speak_spdy(self, behind: int) -> int:
-        """Start the front that API servers before 1.36 need, and return its port."""
+    def _speak_spdy(self, program: Path, behind: int) -> int:
+        """Start the front that speaks SPDY, and return its port."""
         port, host = ports.reserve(), "127.0.0.1"
         name = f"kubelet-{self._name}-spdy"
         front = self._cluster.spawn(
             name,
             [
-                tools.path("kubelet-spdy"),
+                program,
                 *("-listen", f"{host}:{port}"),
                 *("-kubelet", f"{host}:{behind}"),
                 *("-ca", self._cluster.ca),
