@@ -169,6 +169,7 @@ def test_a_lost_permission_to_list_namespaces_does_not_stop_the_removal(teams: U
 
     teams.remove()
 
+    assert teams.api.kinds() == ["Namespace", "Namespace"]
     assert labels(teams.api, "team-a") == OURS
 
 

@@ -36,7 +36,7 @@ def test_every_word_of_the_workload_is_understood() -> None:
     pod = {"namespace": "a", "name": "app-0", "owner": "StatefulSet/app", "reason": "too early"}
     said = ProcessStatus(
         ready=True,
-        missing=[],
+        missing=["the list of pods", "the list of namespaces"],
         start_mode=StartMode.AUTO,
         capability=Capability.NATIVE,
         called_before_us=("istio",),
@@ -47,9 +47,9 @@ def test_every_word_of_the_workload_is_understood() -> None:
         injector_live=True,
         watched_pods=0,
         selected_namespaces=["a"],
-        stuck_pods=[],
-        blocked_pods=[],
-        lost_pods=[],
+        stuck_pods=[held("istio-proxy")],
+        blocked_pods=[held("vault-agent"), msgspec.structs.replace(held("log"), lasting=False)],
+        lost_pods=[held(), held()],
         holders=group([held("vault-agent", since=NOW, requests=Requests(gpus=8))]),
         race=RacePolicy.RESTART,
         unmeshed_pods=[Unmeshed(**pod, since=NOW)],
@@ -63,6 +63,10 @@ def test_every_word_of_the_workload_is_understood() -> None:
         leader=True,
         lease_holder="istio-aux-0_1",
         quit=QuitMode.ON,
+        capability_why="one: on request",
+        token_expires=NOW,
+        token_trouble="403",
+        certificate="5e1f",
         version="1.2.3",
     )
     body = msgspec.json.encode(said)
@@ -72,13 +76,19 @@ def test_every_word_of_the_workload_is_understood() -> None:
 
     assert understood == Probe(
         ready=True,
+        missing="the list of pods; the list of namespaces",
         selected_namespaces=1,
+        stuck_pods=("training/job",),
+        lost_pods=2,
+        blocked_pods=1,
         called_before_us=("istio",),
         injectors=(
             Injector("one", live=True, why="it injects", since=NOW),
             Injector("two", live=False, why="TLS", since=NOW),
         ),
         live=True,
+        capability="native",
+        capability_why="one: on request",
         watches_injectors=True,
         holders=(f"1 pod is held by vault-agent since {NOW:%Y-%m-%d %H:%M}Z: 8 GPUs",),
         race="restart",
@@ -87,6 +97,9 @@ def test_every_word_of_the_workload_is_understood() -> None:
         suspended_jobs=("a/mnist",),
         applications=(Application("a", "app", **mesh),),  # pyright: ignore[reportArgumentType]  likewise
         lease_holder="istio-aux-0_1",
+        token_trouble="403",
+        token_expires="2026-11-21T19:40:12Z",
+        certificate="5e1f",
         version="1.2.3",
     )
 
