@@ -188,6 +188,8 @@ def test_a_unit_that_never_answers_is_waited_for_without_a_hook_that_follows_the
     be_silent(new_unit, timedelta(seconds=50))
 
     for event in (new_unit.on.config_changed, lambda: woken(new_unit), new_unit.on.update_status):
+        # Set for each event: three of them may take over ten seconds on a slow machine.
+        new_unit.api.add_pod("istio-aux-1", ready_since=datetime.now(UTC) - timedelta(seconds=50))
         assert new_unit.run(event()) == testing.WaitingStatus(f"waiting for {SILENT}")
         assert new_unit.own_notices == 0
         assert new_unit.wakes
