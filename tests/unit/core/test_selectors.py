@@ -28,7 +28,9 @@ def test_every_operator_is_understood() -> None:
 
 
 def test_two_values_for_one_label_select_nothing() -> None:
-    assert not parse("a=b,a=c").matches({"a": "b"})
+    selector = parse("a=b,a=c")
+    for value in ("b", "c"):
+        assert not selector.matches({"a": value})
 
 
 @pytest.mark.parametrize(
@@ -48,7 +50,8 @@ def test_labels_that_are_selected_are_found(text: str, expected: dict[str, str] 
 @pytest.mark.parametrize("text", ["", "  "])
 def test_blank_text_selects_everything(text: str) -> None:
     """As it does for kubectl."""
-    assert parse(text).matches({})
+    assert parse(text) == Selector()
+    assert parse(text).matches({"a": "b"})
 
 
 @pytest.mark.parametrize(
