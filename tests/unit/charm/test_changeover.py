@@ -22,7 +22,6 @@ from lab import pki
 from lab.pki import Provider
 from ops import testing
 
-import certificates
 import workload
 from certificates import Leaf
 from charm import IstioAuxCharm
@@ -31,7 +30,6 @@ from .apiserver import ApiServer
 from .conftest import ROOT, Unit, Workload
 from .test_authority import LABEL, bundle
 
-NAMES = certificates.service_names("istio-aux", "kubeflow")
 STEPS = 60
 
 

@@ -6,7 +6,6 @@ import base64
 import dataclasses
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import jsonpatch
@@ -29,17 +28,26 @@ from istio_aux.core.selectors import parse
 from istio_aux.core.start import plan
 from istio_aux.core.webhooks import ClientConfig, Configuration
 from lab.istio import World, decision
-from unit.core.mesh import DEFAULT, ORIGINAL, REVISED, each_webhook, edited, recorded
+from unit.core.mesh import (
+    DEFAULT,
+    ENABLED,
+    ORIGINAL,
+    RECORDS,
+    REVISED,
+    REVISION,
+    TRUE,
+    each_webhook,
+    edited,
+    recorded,
+)
 from unit.injecting import TEMPLATE
 
-DATA = Path(__file__).parents[2] / "data" / "istio"
 ALL = [recorded(DEFAULT), recorded(ORIGINAL), recorded(REVISED)]
 Namespaces = Mapping[str, Mapping[str, str]]
 PLAIN = {"kubernetes.io/metadata.name": "plain"}
-ENABLED = {"istio-injection": "enabled"}
 NEVER = "Istio makes no native sidecars, not even on request"
 CLASSIC = Probe(injected=True, native=NativeCheck(Capability.CLASSIC, NEVER))
-OF_REVISION = {"istio.io/rev": "1-30-3"}
+OF_REVISION = {"istio.io/rev": REVISION}
 
 
 def target(name: str) -> ClientConfig:
@@ -82,14 +90,13 @@ def test_the_pod_is_one_that_the_api_server_would_ask_the_injector_about(
 
 def test_a_pod_that_asks_for_a_sidecar_by_label_is_made_where_the_selector_wants_it() -> None:
     """The label decides in namespaces that say nothing; everywhere else the annotation does."""
-    inject = "sidecar.istio.io/inject"
 
     def only_by_object(body: dict[str, Any]) -> None:
         body["webhooks"] = [w for w in body["webhooks"] if w["name"].startswith("object.")]
 
     found = asked(target(DEFAULT), {"plain": PLAIN}, [edited(DEFAULT, only_by_object)])
 
-    assert (found.labels, found.selected) == ({inject: "true"}, True)
+    assert (found.labels, found.selected) == (TRUE, True)
 
 
 @pytest.mark.parametrize(
@@ -172,14 +179,14 @@ def test_our_own_admission_leaves_the_pod_alone() -> None:
     ],
 )
 def test_the_answers_of_a_real_istiod_are_understood(case: str, expected_probe: Probe) -> None:
-    recording = json.loads((DATA / f"inject-{case}.json").read_text())
+    recording = json.loads((RECORDS / f"inject-{case}.json").read_text())
     uid = recording["request"]["request"]["uid"]
 
     assert answered(json.dumps(recording["response"]).encode(), uid) == expected_probe
 
 
 def test_a_refusal_of_a_real_istiod_is_reported_in_one_line() -> None:
-    recording = json.loads((DATA / "inject-badcfg.json").read_text())
+    recording = json.loads((RECORDS / "inject-badcfg.json").read_text())
     uid = recording["request"]["request"]["uid"]
 
     probe = answered(json.dumps(recording["response"]).encode(), uid)

@@ -101,11 +101,7 @@ def test_a_pod_without_a_proxy_has_the_default_port() -> None:
 )
 def test_the_decision_names_the_ways_that_can_work(port: str, rungs: tuple[Rung, ...]) -> None:
     """An agent on another port is out of reach of its own client (T21)."""
-    pod = job(
-        {"main": exited(0), "istio-proxy": RUNNING},
-        annotations={"status.sidecar.istio.io/port": port},
-    )
-    decision = quitting.decide(pod, Policy(), None)
+    decision = quitting.decide(pod_on(port), Policy(), None)
     assert isinstance(decision, quitting.Quit)
     assert (decision.status_port, decision.rungs) == (int(port), rungs)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-from pathlib import Path
 from typing import Any
 
 import jsonpatch
@@ -17,9 +16,9 @@ from istio_aux.core import review, start
 from istio_aux.core.peers import PEERS
 from istio_aux.core.policy import Capability, Start, StartMode
 from istio_aux.core.review import Outcome
+from unit.core.mesh import RECORDS
 from unit.core.pods import document
 
-RECORDS = Path(__file__).parents[2] / "data" / "istio"
 CONFIG = "proxy.istio.io/config"
 HOLD = {
     CONFIG: "holdApplicationUntilProxyStarts: true",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from pathlib import Path
 from typing import Any
 
 import jsonpatch
@@ -12,10 +11,10 @@ import pytest
 from istio_aux.core.pod import PROXY
 from istio_aux.core.policy import Start, StartMode
 from istio_aux.core.start import STARTED_WITH
+from unit.core.mesh import RECORDS
 from unit.core.pods import document
 from unit.core.starting import CONFIG, HOLD, STATUS, annotations_of, patched, planned
 
-ISTIO = Path(__file__).parents[2] / "data" / "istio"
 MARK = {STATUS: "{}"}
 WAIT = {"postStart": {"exec": {"command": ["pilot-agent", "wait"]}}}
 WAITS = {PROXY: {"lifecycle": WAIT}}
@@ -31,7 +30,7 @@ def injected(
 
 def recording(case: str) -> dict[str, Any]:
     """The pod that a real istiod made."""
-    record = json.loads((ISTIO / f"inject-{case}.json").read_text())
+    record = json.loads((RECORDS / f"inject-{case}.json").read_text())
     pod = record["request"]["request"]["object"]
     # istiod compares with the pod as Go writes it.
     pod["spec"]["containers"][0]["resources"] = {}
