@@ -64,9 +64,9 @@ class World:
             return
         if not suspension.is_marked(self.job):
             self._followed = self._gone = None
-            victim = next(iter(self._pods.values()), None)
-            if victim and self._random.random() < 0.3:
-                decision = suspension.begin(self.job, victim, self._time)
+            candidate = next(iter(self._pods.values()), None)
+            if candidate and self._random.random() < 0.3:
+                decision = suspension.begin(self.job, candidate, self._time)
                 if isinstance(decision, Suspend):
                     self._write(decision)
             return

@@ -58,7 +58,7 @@ def documents(draw: st.DrawFn, owner: tuple[str, str] | None) -> dict[str, Any]:
 
 
 def mostly(usual: Any, *others: Any) -> st.SearchStrategy[Any]:
-    """The first value as often as all others together, twice over."""
+    """The first value is drawn twice as often as all others together."""
     return st.sampled_from([usual] * (2 * len(others)) + list(others))
 
 

@@ -273,7 +273,7 @@ def test_pods_of_a_set_name_the_jobs_that_it_made_as_their_owners(kind: str) -> 
 
 @given(st.integers(0, 2**32))
 def test_no_job_fails_or_stays_suspended(seed: int) -> None:
-    """Leaders change and die, others resume, suspend or delete, and everything may be slow."""
+    """Leaders change and die, users suspend and resume, and everything may be slow."""
     world = World(Random(seed))
     for _ in range(60):
         world.happen()

@@ -143,11 +143,11 @@ class Istio:
         answer = self.answer(json.loads(question.review("7")))
         asked = probing.answered(json.dumps(answer).encode(), "7")
         assert asked.injected
-        rehearsed = self.inject(json.loads(question.body(native=True)))
+        dry_run = self.inject(json.loads(question.body(native=True)))
         checks = (
             probing.of_kubelets({f"node-{n}": found for n, found in enumerate(kubelets)}),
             None if asked.native is probing.NOT_CHECKED else asked.native,
-            probing.of_dry_run(json.dumps(rehearsed).encode()),
+            probing.of_dry_run(json.dumps(dry_run).encode()),
         )
         return next(check for check in checks if check)
 
