@@ -101,7 +101,8 @@ def _working(inputs: Inputs, probe: Probe | None, notes: Notes) -> ops.StatusBas
         facts.append(f"pods are held, not native: {probe.capability_why}")
     # A policy comes before all webhooks, and only the leader knows whether there is one. After
     # Istio's webhook, ours can still move the sidecar first and hold the payload.
-    if probe.called_before_us and inputs.leader and inputs.admission == "webhook":
+    native = inputs.config.start_mode in {"auto", "native"}
+    if native and probe.called_before_us and inputs.leader and inputs.admission == "webhook":
         facts.append(f"called after {_some(probe.called_before_us)}, so pods are held, not native")
     if inputs.config.quit != "on":
         facts.append(f"quit: {inputs.config.quit}")

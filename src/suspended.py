@@ -120,7 +120,8 @@ def any_left(client: Client) -> bool:
 def resume(client: Client, patience: Patience) -> None:
     """Resume every Job that the workload has suspended, each when its pods are gone.
 
-    A Job that the API server refuses to change stays suspended, and the log names it.
+    A Job that the API server refuses to change, or that has changed at each of some attempts, stays
+    suspended, and the log names it.
 
     Raises:
         httpx2.HTTPError: the API server fails or does not answer; Juju retries the hook.
@@ -196,8 +197,9 @@ def _resume(client: Client, job: _Job, left: list[str]) -> bool:
         )
     except ApiError as error:
         code = error.response.status_code
-        if code in {404, 409}:
-            return True  # It is gone or has changed; the next round finds out.
+        if code in {404, 409}:  # It is gone or has changed; the next round finds out.
+            logger.warning("%s: not resumed: %s", job, error)
+            return True
         logger.error("%s: stays suspended: %s: set %s to false", job, error, job.kind.path)
         if code >= 500:
             raise

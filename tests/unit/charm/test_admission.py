@@ -149,6 +149,15 @@ def test_webhooks_of_istio_that_are_called_first_are_named_with_the_effect(unit:
     )
 
 
+@pytest.mark.parametrize("mode", ["hold", "off"])
+def test_the_order_of_webhooks_has_no_effect_on_pods_that_ask_for_no_native_sidecar(
+    mode: str, unit: Unit
+) -> None:
+    unit.process.called_before = ["asm-sidecar-injector"]
+
+    assert unit.configure(admission="webhook", start_mode=mode) == active(f"; start: {mode}")
+
+
 @pytest.mark.parametrize(
     ("admission", "called_before"),
     [("policy", ["asm-sidecar-injector"]), ("webhook", []), ("webhook", None)],

@@ -103,7 +103,17 @@ def test_only_a_live_injector_is_fine_and_all_others_name_what_to_do(state: Stat
     else:
         assert first.result in {"problem", "unknown"}
         assert first.do
-        assert "New pods that it selects are refused" in first.what
+
+
+@pytest.mark.parametrize("state", [state for state in State if state is not State.LIVE])
+def test_pods_are_refused_where_the_api_server_calls_an_injector_that_is_not_there(
+    state: State,
+) -> None:
+    """Istio's recorded webhooks have failurePolicy Fail."""
+    first, *_ = preflight.injectors(mesh(state), ISTIO)
+
+    away = {State.NO_CA_BUNDLE, State.UNREADABLE, State.NO_SERVICE, State.NO_ENDPOINT}
+    assert ("New pods that it selects are refused" in first.what) is (state in away)
 
 
 def test_classic_sidecars_are_a_note_with_the_reason() -> None:

@@ -165,6 +165,10 @@ _TO_DO = {
 }
 
 
+# The API server calls a webhook that is not there, which fails.
+_AWAY = {State.NO_CA_BUNDLE, State.UNREADABLE, State.NO_SERVICE, State.NO_ENDPOINT}
+
+
 def injectors(mesh: Mesh, configurations: Mapping[str, Configuration]) -> Iterator[CheckResult]:
     """Judge Istio's injectors: whether they are live, and whether sidecars can be native."""
     for injector in mesh.injectors:
@@ -181,7 +185,8 @@ def injectors(mesh: Mesh, configurations: Mapping[str, Configuration]) -> Iterat
                 "" if native else "nothing: pods are held instead; native ones need Istio 1.24",
             )  # fmt: skip
             continue
-        lost = " New pods that it selects are refused." if policy.endswith("Fail") else ""
+        refused = injector.state in _AWAY and policy.endswith("Fail")
+        lost = " New pods that it selects are refused." if refused else ""
         seen = Verdict.UNKNOWN if injector.state is State.NOT_PROBED else Verdict.PROBLEM
         what = f"{name} is not live: {injector.why}{policy}.{lost}"
         yield CheckResult("injector", seen, what, _TO_DO.get(injector.state, ""))
