@@ -9,6 +9,7 @@ import pytest
 from lab import creation, meshed
 from lab.meshed import annotations_of
 from lab.scene import Scene
+from lab.served import metric
 from lab.workload import Workload
 from lightkube.codecs import from_dict
 from lightkube.resources.core_v1 import Namespace, Pod
@@ -119,10 +120,13 @@ def test_a_dry_run_is_changed_like_the_real_thing_and_leaves_nothing(
 
 
 def test_every_review_is_logged_and_counted(served: Scene, webhook: Workload):
+    series = 'istio_aux_admission_reviews_total{outcome="hold"}'
+    before = metric(webhook, series)
+
     served.client.create(meshed.pod(served.namespace, "seen", sidecar=None))
 
     assert webhook.reviewed(f"{served.namespace}/seen") == ["hold"]
-    assert 'istio_aux_admission_reviews_total{outcome="hold"}' in webhook.get("/metrics")[1]
+    assert metric(webhook, series) > before
 
 
 def test_a_pod_in_a_namespace_that_is_not_selected_is_left_as_it_is(
@@ -147,8 +151,9 @@ def test_the_namespaces_label_can_change_under_way(webhook: Workload, scene: Sce
     assert annotations_of(create(scene)) == {}
 
 
-def test_a_namespace_of_an_ambient_mesh_is_left_alone(served: Scene, selected: Scene):
+def test_a_namespace_of_an_ambient_mesh_is_left_alone(webhook: Workload, selected: Scene):
     """T34: it is selected, and has no sidecars to wait for."""
+    webhook.await_admission(selected.namespace)
     labels = {"labels": {"istio.io/dataplane-mode": "ambient"}}
     selected.client.patch(Namespace, selected.namespace, {"metadata": labels})
 

@@ -20,6 +20,7 @@ from lab.creation import Creation
 from lab.fixtures import await_account
 from lab.inject_cases import CASES, MODELS, Case, model
 from lab.meshed import has_sidecar
+from lab.served import metric
 from lab.versions import POLICY
 from lab.workload import Workload
 from lightkube.codecs import AnyResource, from_dict
@@ -198,12 +199,14 @@ def test_every_review_is_logged_and_counted(
     pod = pod_of("webhook", CASES["a pod of a named application"])
     assert pod.metadata
     pod.metadata.name, pod.metadata.generateName = name, None
+    series = 'istio_aux_admission_reviews_total{outcome="labelled"}'
+    before = metric(workload, series)
 
     client.create(pod, dry_run=True)
 
     # Istio's webhook changes the pod after ours, which is asked again then.
     assert workload.reviewed(f"{namespace}/{name}") == ["labelled", "unchanged"]
-    assert 'istio_aux_admission_reviews_total{outcome="labelled"}' in workload.get("/metrics")[1]
+    assert metric(workload, series) > before
 
 
 def test_a_second_time_changes_nothing(client: lightkube.Client, in_force: list[AnyResource]):

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
-from lab.served import declared, end
+from lab.served import declared, end, metric
 from lab.workload import Workload
 from lightkube.resources.core_v1 import Namespace
 from lightkube.resources.rbac_authorization_v1 import ClusterRole
@@ -128,7 +128,8 @@ def test_the_status_port_says_how_it_is(workload: Workload, selected: Scene):
 
 
 def test_the_metrics_count_the_quits(workload: Workload, selected: Scene):
-    before = workload.status()["quits-total"]
+    series = 'istio_aux_quits_total{outcome="exited",rung="exec"}'
+    before, counted = workload.status()["quits-total"], metric(workload, series)
     pod = selected.start("worker")
 
     selected.kubelet.finish(pod, "main")
@@ -139,9 +140,7 @@ def test_the_metrics_count_the_quits(workload: Workload, selected: Scene):
         timeout=30,
         what="the quit to be counted",
     )
-    code, metrics = workload.get("/metrics")
-    assert code == 200
-    assert "# TYPE istio_aux_quits_total counter" in metrics
+    assert metric(workload, series) == counted + 1
 
 
 def test_every_line_of_the_log_is_a_json_object(workload: Workload, selected: Scene):
