@@ -37,8 +37,8 @@ def metric(name: str, **labels: str) -> str:
 
 
 def gauge(name: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Fires for 1, not for 0, and not for what passes."""
-    return {metric(name): ON}, {metric(name): "1+0x4 0+0x85"}
+    """Fires for a lasting 1, and not yet for a 1 of four minutes."""
+    return {metric(name): ON}, {metric(name): "0+0x80 1+0x9"}
 
 
 def latency(seconds: str) -> dict[str, str]:

@@ -122,4 +122,6 @@ def test_news_let_the_delays_begin_again(pebble: Any) -> None:
 
     wake.ensure(container(pebble), happened(ops.ConfigChangedEvent), wanted=True)
 
-    await_status(pebble, ops.pebble.ServiceStatus.ACTIVE)
+    *_, first, second = notices(pebble, 3)
+    # Without the news, Pebble would wait at least this long between these two.
+    assert (second - first).total_seconds() < FIRST * 2**3
