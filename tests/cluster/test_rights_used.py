@@ -178,3 +178,4 @@ def test_every_right_is_used(
             lab.until(lambda: not missing(), timeout=ALL_USED, what="every right", every=0.5)
     assert not missing()
     assert used(cluster) <= granted(workload)
+    assert UNUSED.keys() <= granted(workload)
