@@ -252,6 +252,7 @@ def test_it_follows_a_tag_to_another_revision(
     cluster: lab.Cluster, live: lab.istio.Istio, injectors: Injectors
 ) -> None:
     """The new istiod makes native sidecars. As long as both are called, that is safe for none."""
+    injectors.await_state("live", native="classic")
     assert injectors.workload.status()["capability"] == "classic"
     canary = lab.istio.install(cluster, revision="canary", native="on request")
 

@@ -28,7 +28,7 @@ ISTIO = "native-istio"
 OURS = "native-ours"
 LATER = "old-defaulter"
 STARTED_WITH = "istio-aux.io/started-with"
-# Of what Istio is in turn; the last one is for the webhook that comes after it.
+# Of what Istio is in turn.
 WORLDS: Sequence[tuple[lab.istio.World, str, str]] = (
     ("never", "classic", "Istio makes no native sidecars, not even on request"),
     ("default", "native", "sidecars are native on request"),
@@ -114,9 +114,13 @@ def test_in_each_world_pods_get_what_istio_can_do(
 
 
 def test_a_webhook_after_istios_that_drops_restart_policy_makes_it_hold_until_it_is_gone(
-    client: lightkube.Client, workload: Workload, request: pytest.FixtureRequest
+    client: lightkube.Client,
+    istio: lab.istio.Istio,
+    workload: Workload,
+    request: pytest.FixtureRequest,
 ) -> None:
     """The API server refuses what it leaves: an init container that may have no startup probe."""
+    istio.become("on request")
     workload.await_capability("native")
     request.getfixturevalue("later")
 

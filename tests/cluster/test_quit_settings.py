@@ -151,8 +151,11 @@ def test_a_job_gets_a_new_pod_for_one_whose_proxy_died(
     assert metric(strict, 'istio_aux_dead_proxies_total{action="deleted"}') == 1
 
 
-def test_a_dry_run_deletes_no_pod_whose_proxy_died(rehearsal: Scene, spared: Pod):
-    """T41: also none that would be made again, as the one above was by now."""
+def test_a_dry_run_deletes_no_pod_whose_proxy_died(
+    barracks: Scene, bereaved: Pod, rehearsal: Scene, spared: Pod
+):
+    """T41: without a dry run, a pod whose proxy died at the same time is deleted."""
+    barracks.await_gone(bereaved, timeout=60)
     rehearsal.await_event(spared, "ProxyLost")
     assert [uid(pod) for pod in trainees(rehearsal)] == [uid(spared)]
     assert rehearsal.phase(spared) == "Running"
