@@ -67,7 +67,7 @@ def succession(
     leader, heir = rivals
     with stage(client, kubelet, leader) as scene:
         lab.until(
-            lambda: scene.namespace in heir.status()["selected-namespaces"],
+            lambda: scene.namespace in heir.status().get("selected-namespaces", []),
             timeout=30,
             what="the heir to notice the namespace",
         )
@@ -121,7 +121,7 @@ def test_the_other_takes_over_within_20_s_and_nothing_is_lost_or_done_twice(
 ):
     """T22, T26, T38: the lease of one who was killed runs out."""
     heir = succession.heir
-    lab.until(lambda: heir.status()["leader"], timeout=60, what="the heir to take over")
+    lab.until(lambda: heir.status().get("leader"), timeout=60, what="the heir to take over")
     for pod in succession.finished_around + succession.finished_after:
         succession.scene.await_phase(pod, "Succeeded")
 
@@ -139,7 +139,7 @@ def test_the_other_takes_over_within_20_s_and_nothing_is_lost_or_done_twice(
 def test_a_leader_that_is_asked_to_stop_hands_over_at_once(succession: Succession):
     """SIGTERM releases the lease: nobody waits until it runs out."""
     first, second, scene = succession.heir, succession.leader, succession.scene
-    lab.until(lambda: first.status()["leader"], timeout=60, what="the first to lead")
+    lab.until(lambda: first.status().get("leader"), timeout=60, what="the first to lead")
     second.start()
     second.await_ready()
     pods = [scene.start(f"handover-{n}") for n in range(4)]
@@ -150,7 +150,7 @@ def test_a_leader_that_is_asked_to_stop_hands_over_at_once(succession: Successio
     for pod in pods[1:]:
         scene.kubelet.finish(pod, "main")
 
-    lab.until(lambda: second.status()["leader"], timeout=60, what="the second to take over")
+    lab.until(lambda: second.status().get("leader"), timeout=60, what="the second to take over")
     for pod in pods:
         scene.await_phase(pod, "Succeeded")
     lease = scene.client.get(Lease, "rivals", namespace="rivals")

@@ -66,7 +66,7 @@ def test_a_proxy_quits_after_the_first_token_has_expired(
         workload.start()
         workload.await_ready()
         # It is ready before it leads.
-        lab.until(lambda: workload.status()["leader"], timeout=READY, what="it to lead")
+        lab.until(lambda: workload.status().get("leader"), timeout=READY, what="it to lead")
     assert workload.status()["token-trouble"] == ""
     assert served.metric(workload, 'istio_aux_token_renewals_total{outcome="failed"}') == 0
     served.end(workload)
