@@ -46,6 +46,8 @@ RESOURCES: Mapping[str, type[GenericNamespacedResource]] = {
 }
 # A TCP connection to the API server: with a sidecar it needs one that runs.
 TALK = "nc kubernetes.default 443 </dev/null"
+# It ends as soon as its sidecar is ready, and runs for ten minutes at least without one.
+TRAIN = "for i in $(seq 600); do wget -qO- 127.0.0.1:15021/healthz/ready && exit 0; sleep 1; done"
 # The first try of a container fails with this code; it leaves a note for the next.
 RETRY = 42
 

@@ -23,15 +23,13 @@ from lab import served
 from lab.fixtures import await_account
 from lab.istio import PROXY
 from lab.workload import Workload
-from lab.workloads import RESOURCES, container, template, training_job
+from lab.workloads import RESOURCES, TRAIN, container, template, training_job
 from lightkube import ApiError, Client
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Event, Namespace, Pod
 from lightkube.types import PatchType
 
 NAME, REVISION = "training-race", "late"
-# It ends as soon as there is a sidecar that is ready, and goes on for long if there is none.
-TRAIN = "for i in $(seq 600); do wget -qO- 127.0.0.1:15021/healthz/ready && exit 0; sleep 1; done"
 JOBS = {
     "early-tf": ("TFJob", "tensorflow", {"Worker": 2}),
     "early-pytorch": ("PyTorchJob", "pytorch", {"Master": 1}),

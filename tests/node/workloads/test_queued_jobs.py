@@ -20,7 +20,7 @@ from lab.deployed import SELECTED
 from lab.fixtures import await_account
 from lab.seen import SOON, Seen, await_end, look
 from lab.workload import Workload as Program
-from lab.workloads import Workload, container, job, template
+from lab.workloads import TRAIN, Workload, container, job, template
 from lightkube import Client
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
@@ -43,8 +43,6 @@ WORKLOADS = (
     queued("the-last-queued-job-succeeds", "sleep 1", (0,)),
 )
 FIRST, *_, LAST = WORKLOADS
-# It ends as soon as there is a sidecar that is ready, and goes on for long if there is none.
-TRAIN = "for i in $(seq 600); do wget -qO- 127.0.0.1:15021/healthz/ready && exit 0; sleep 1; done"
 EARLY = queued("an-early-queued-job", TRAIN, (0,), backoffLimit=2)
 
 

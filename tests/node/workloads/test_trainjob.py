@@ -19,7 +19,7 @@ from lab.fixtures import await_account
 from lab.istio import PROXY
 from lab.seen import SOON, Seen, await_end, look
 from lab.workload import Workload as Program
-from lab.workloads import Workload, container, job_set, template, train_job
+from lab.workloads import TRAIN, Workload, container, job_set, template, train_job
 from lightkube import Client
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
@@ -35,8 +35,6 @@ WORKLOADS = (
         (0, 0, 0),
     ),
 )
-# It ends as soon as there is a sidecar that is ready, and goes on for long if there is none.
-TRAIN = "for i in $(seq 600); do wget -qO- 127.0.0.1:15021/healthz/ready && exit 0; sleep 1; done"
 EARLY = (
     Workload("early-trainjob", train_job(TRAIN, nodes=2), "Complete", (0, 0)),
     Workload(
