@@ -27,6 +27,9 @@ from charm import IstioAuxCharm
 
 from .apiserver import MODEL_ID, ApiServer
 
+# ops.testing writes and reads the charm's YAML for every event: half of the time of these tests.
+yaml.SafeDumper, yaml.SafeLoader = yaml.CSafeDumper, yaml.CSafeLoader
+
 ROOT = Path(__file__).parents[3]
 
 # The status while the workload answers as `Workload` does at first.
