@@ -180,6 +180,7 @@ async def test_a_token_that_the_charm_writes_meanwhile_stays(tmp_path: Path) -> 
             token(NOON, account="x").replace("e30.", "e30.bm90IEpTT04.", 1),
             "expected a JSON Web Token of a ServiceAccount",
         ),
+        (token(NOON, life=1e12), "expected a JSON Web Token of a ServiceAccount"),
     ],
 )
 @driven

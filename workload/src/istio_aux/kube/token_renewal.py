@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -34,6 +35,8 @@ clock is wrong by half a token's life, each look costs a request."""
 
 RETRY = (5.0, 300.0)  # Seconds until a renewal that failed is tried again, at first and at most.
 
+# To the end of the year 9999: Python's `datetime` has no later time.
+_Seconds = Annotated[float, msgspec.Meta(ge=0, lt=253_402_300_800)]
 _ACCOUNT = re.compile(r"system:serviceaccount:([^:]+):([^:]+)")
 
 
@@ -41,8 +44,8 @@ class TokenClaims(msgspec.Struct, frozen=True):
     """What a ServiceAccount's token says of itself; the times are seconds since 1970."""
 
     sub: str
-    iat: float
-    exp: float
+    iat: _Seconds
+    exp: _Seconds
 
     @property
     def account(self) -> tuple[str, str]:
