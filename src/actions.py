@@ -45,7 +45,8 @@ _CHECK: Final = 120.0
 # Seconds: what `istio-aux restart-unmeshed` needs to look around, and what restarts may take.
 _RESTART: Final = 90.0
 _RESTARTS: Final = 240.0
-_VERDICTS: Final = ("problem", "unknown", "note", "ok")  # Of the workload's `check`.
+# Of the workload's `check`: where "problem", and whatever a newer image says, is 0.
+_PLACES: Final = {"unknown": 1, "note": 2, "ok": 3}
 
 Results = Mapping[str, Any]
 Finding = Mapping[str, str]
@@ -165,7 +166,7 @@ class Actions(ops.Object):
     @_action
     def _on_run_check(self, _: ops.ActionEvent) -> Results:
         found = [*self._charms_findings(), *self._workloads_findings()]
-        found.sort(key=lambda each: _VERDICTS.index(each["result"]))
+        found.sort(key=lambda each: _PLACES.get(each["result"], 0))
         works = all(each["result"] in {"ok", "note"} for each in found)
         lines = [
             f"{one['result']}: {one['check']}: {one['what']}"
@@ -238,6 +239,7 @@ class Actions(ops.Object):
         outcomes = [pod["outcome"] for pod in found]
         done = "would-restart" if dry_run else "restarted"
         counts = {each: outcomes.count(each) for each in (done, "kept")}
+        counts["not-shown"] = len(found) - len(pods.splitlines())
         return {**counts, "unfinished": why if status else "", "pods": pods, "json": records}
 
     @contextlib.contextmanager
