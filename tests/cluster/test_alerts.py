@@ -63,6 +63,10 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {metric("injectors", state="live"): OFF, metric("injectors", state="no-endpoint"): ON},
         {metric("injectors", state="live"): ON, metric("injectors", state="no-endpoint"): ON},
     ),
+    "IstioAuxRevisionNotLive": (
+        {metric("injectors", state="live"): ON, metric("injectors", state="no-endpoint"): ON},
+        {metric("injectors", state="live"): ON, metric("injectors", state="deactivated"): ON},
+    ),
     "IstioAuxCalledAfterIstio": gauge("configurations_called_before_ours"),
     "IstioAuxWebhookRefuses": (
         {metric("admission_reviews_total", outcome="busy"): GROWS},
