@@ -16,6 +16,7 @@ from istio_aux.core.policy import Capability, Policy, Start
 from istio_aux.core.preflight import CheckResult, Right, Verdict
 from istio_aux.core.selectors import parse
 from istio_aux.core.webhooks import Configuration
+from msgspec.structs import replace
 from unit.core.mesh import DEFAULT, ENABLED, HOOKS, POLICIES, recorded
 from unit.core.pods import RUNNING, exited, job
 
@@ -114,6 +115,16 @@ def test_pods_are_refused_where_the_api_server_calls_an_injector_that_is_not_the
 
     away = {State.NO_CA_BUNDLE, State.UNREADABLE, State.NO_SERVICE, State.NO_ENDPOINT}
     assert ("New pods that it selects are refused" in first.what) is (state in away)
+
+
+def test_one_webhook_of_istio_with_fail_is_enough_to_refuse_pods() -> None:
+    hooks = list(ISTIO[DEFAULT].webhooks or ())
+    hooks[0] = replace(hooks[0], failure_policy="Ignore")
+    mixed = {DEFAULT: replace(ISTIO[DEFAULT], webhooks=tuple(hooks))}
+
+    first, *_ = preflight.injectors(mesh(State.NO_SERVICE), mixed)
+
+    assert "failurePolicy Fail and Ignore. New pods that it selects are refused" in first.what
 
 
 def test_classic_sidecars_are_a_note_with_the_reason() -> None:

@@ -175,7 +175,8 @@ def injectors(mesh: Mesh, configurations: Mapping[str, Configuration]) -> Iterat
         name = injector.configuration or "Istio"
         found = configurations.get(injector.configuration)
         hooks = [hook for hook in (found and found.webhooks) or () if hook.is_istios]
-        policy = f", failurePolicy {hooks[0].failure_policy}" if hooks else ""
+        policies = " and ".join(sorted({str(hook.failure_policy) for hook in hooks}))
+        policy = f", failurePolicy {policies}" if hooks else ""
         if injector.live:
             yield CheckResult("injector", Verdict.OK, f"{name} is live{policy}")
             native = injector.native is Capability.NATIVE
@@ -185,7 +186,7 @@ def injectors(mesh: Mesh, configurations: Mapping[str, Configuration]) -> Iterat
                 "" if native else "nothing: pods are held instead; native ones need Istio 1.24",
             )  # fmt: skip
             continue
-        refused = injector.state in _AWAY and policy.endswith("Fail")
+        refused = injector.state in _AWAY and "Fail" in policies
         lost = " New pods that it selects are refused." if refused else ""
         seen = Verdict.UNKNOWN if injector.state is State.NOT_PROBED else Verdict.PROBLEM
         what = f"{name} is not live: {injector.why}{policy}.{lost}"
