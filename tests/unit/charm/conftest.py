@@ -27,9 +27,6 @@ from charm import IstioAuxCharm
 
 from .apiserver import MODEL_ID, ApiServer
 
-# ops.testing writes and reads the charm's YAML for every event: half of the time of these tests.
-yaml.SafeDumper, yaml.SafeLoader = yaml.CSafeDumper, yaml.CSafeLoader
-
 ROOT = Path(__file__).parents[3]
 
 # The status while the workload answers as `Workload` does at first.
@@ -230,6 +227,9 @@ class Unit:
 @pytest.fixture
 def new_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Unit]:
     """The leader of a new application: Pebble answers, and it has seen `install` only."""
+    # ops.testing writes and reads the charm's YAML for every event: half of a test's time.
+    monkeypatch.setattr(yaml, "SafeDumper", yaml.CSafeDumper)
+    monkeypatch.setattr(yaml, "SafeLoader", yaml.CSafeLoader)
     cluster = {"server": "https://10.152.183.1:443"}
     cluster["certificate-authority"] = str(tmp_path / "ca.crt")
     kubeconfig = {
