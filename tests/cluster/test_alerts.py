@@ -173,6 +173,13 @@ def test_an_alert_is_silent_when_all_is_well(alert: str, promtool: str, rules: P
     assert verdict(promtool, rules, alert, series, firing=0) == ""
 
 
+def test_a_mesh_without_a_live_injector_is_not_reported_by_revision_too(
+    promtool: str, rules: Path
+) -> None:
+    series = scraped(CASES["IstioAuxInjectorNotLive"][0], TOPOLOGY)
+    assert verdict(promtool, rules, "IstioAuxRevisionNotLive", series, firing=0) == ""
+
+
 @pytest.mark.parametrize("alert", sorted({*ALERTS} - {"IstioAuxMetricsMissing"}))
 def test_an_alert_is_silent_about_another_model(alert: str, promtool: str, rules: Path) -> None:
     series = scraped(CASES[alert][0], OTHER)
