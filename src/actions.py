@@ -45,7 +45,7 @@ _CHECK: Final = 120.0
 # Seconds: what `istio-aux restart-unmeshed` needs to look around, and what restarts may take.
 _RESTART: Final = 90.0
 _RESTARTS: Final = 240.0
-# Of the workload's `check`: where "problem", and whatever a newer image says, is 0.
+# Order of the findings by result; "problem" and results that only a newer image knows come first.
 _PLACES: Final = {"unknown": 1, "note": 2, "ok": 3}
 
 Results = Mapping[str, Any]

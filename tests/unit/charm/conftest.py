@@ -227,7 +227,7 @@ class Unit:
 @pytest.fixture
 def new_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Unit]:
     """The leader of a new application: Pebble answers, and it has seen `install` only."""
-    # ops.testing writes and reads the charm's YAML for every event: half of a test's time.
+    # ops.testing writes and reads the charm's YAML for every event, which is slow without libyaml.
     monkeypatch.setattr(yaml, "SafeDumper", yaml.CSafeDumper)
     monkeypatch.setattr(yaml, "SafeLoader", yaml.CSafeLoader)
     cluster = {"server": "https://10.152.183.1:443"}
