@@ -31,9 +31,7 @@ class Candidate:
         recalled: the texts of the Lease that it was given.
     """
 
-    def __init__(
-        self, client: Client, name: str, leaders: set[str], times: dict[str, float]
-    ) -> None:
+    def __init__(self, client: Client, name: str, leaders: set[str], times: dict[str, Any]) -> None:
         self.name, self.told, self._leaders = name, list[bool](), leaders
         self.leaves, self.recalled = "", list[str]()
         self.unfit = ""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from datetime import UTC, datetime
 
 import pytest
 from aiohttp import web
 from istio_aux.core import pod as pods
+from istio_aux.core.moment import Moment
 from istio_aux.core.quit_state import QuitLimits
 from istio_aux.core.resources import Requests
+from istio_aux.kube.clock import system_clock
 from unit.apiserver import proxy_quits
 from unit.asynchronous import driven, until
 from unit.core.pods import RUNNING, document
@@ -170,13 +171,13 @@ async def test_a_pod_that_makes_the_controller_fail_does_not_stop_other_pods(
 ) -> None:
     tripped = 0
 
-    def clock() -> datetime:
+    def clock() -> Moment:
         nonlocal tripped
         task = asyncio.current_task()
         if task is not None and task.get_name() == "quit training/bad" and tripped < 2:
             tripped += 1
             raise ZeroDivisionError("a bug")
-        return datetime.now(UTC)
+        return system_clock()
 
     async with cluster(clock=clock) as world:
         await world.pod("bad")

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from istio_aux.core.applications import parse
 from istio_aux.core.injectors import State
+from istio_aux.kube.clock import system_clock
 from unit.asynchronous import driven, until
 from unit.core.mesh import DEFAULT, INJECT, ORIGINAL
 from unit.core.unmeshed import JOB, REPORT, STATEFUL
@@ -194,7 +195,9 @@ async def test_a_failed_restart_is_not_repeated_by_the_next_leader() -> None:
             await hopeless(world)
             await until(lambda: world.events("RestartStopped"), "the owner is told")
             left = world.repair.failed
-        async with at_work(api, leading=False, clock=lambda: now) as world:
+        async with at_work(
+            api, leading=False, clock=lambda: system_clock()._replace(wall=now.timestamp())
+        ) as world:
             world.repair.recall(left)
             world.repair.lead(True)
             await until(lambda: "no sidecar either" in world.unmeshed.get("web-0", ""), "so")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from istio_aux.core.moment import Moment
 from istio_aux.core.rollout import (
-    Moment,
     Next,
     Replica,
     Rollout,

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from istio_aux.core.moment import Moment
 from istio_aux.core.rollout import (
     Defer,
     Failure,
-    Moment,
     Next,
     Replica,
     Rollout,

@@ -21,6 +21,7 @@ from istio_aux.core.applications import Applications
 from istio_aux.core.election import Checkpoint, read_checkpoint
 from istio_aux.core.holders import MOST, group
 from istio_aux.core.injectors import Mesh
+from istio_aux.core.moment import Clock
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Capability, QuitMode, RacePolicy
 from istio_aux.core.webhooks import Configuration, Namespace
@@ -28,6 +29,7 @@ from istio_aux.injector.watcher import Namespaces, Watcher
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
+from istio_aux.kube.clock import system_clock
 from istio_aux.kube.events import Events
 from istio_aux.kube.lease import Lease, identity
 from istio_aux.kube.objects import Key, T, key_of
@@ -60,11 +62,18 @@ class Wiring:
     """
 
     def __init__(
-        self, settings: Settings, credentials: Access, certificate: Callable[[], str] = str
+        self,
+        settings: Settings,
+        credentials: Access,
+        certificate: Callable[[], str] = str,
+        *,
+        client: Client | None = None,
+        clock: Clock = system_clock,
     ) -> None:
         """Create and connect them; `work` starts them.
 
-        ``certificate`` returns the fingerprint of the certificate that the webhook serves.
+        ``certificate`` returns the fingerprint of the certificate that the webhook serves. Without
+        a ``client`` one is made from ``credentials``.
         """
         self._settings, self._certificate = settings, certificate
         self.listening = False
@@ -72,13 +81,13 @@ class Wiring:
         about = {"service.namespace": served[0], "service.name": served[1]}
         about["service.instance.id"] = socket.gethostname()
         self.telemetry = Telemetry(Traces(settings.traces_url, about))
-        self.client = Client(credentials)
+        self.client = client or Client(credentials)
         # The capability is unknown until the injector is probed.
         self._start = settings.start(Capability.UNKNOWN)
         self.webhook = AdmissionWebhook(self.telemetry, lambda: self._start)
         self._namespaces = Namespaces(self._relabelled)
         source = "/".join(settings.lease) if settings.lease else ""
-        self._events = Events(self.client, socket.gethostname(), source=source)
+        self._events = Events(self.client, socket.gethostname(), source=source, clock=clock)
         self._quit = quitting.Controller(
             self.client, self.telemetry, self._events,
             selector=settings.namespace_selector,
@@ -87,15 +96,16 @@ class Wiring:
             limits=settings.quit_limits,
             mode=settings.quit,
             leading=False,
+            clock=clock,
         )  # fmt: skip
         self._watcher = Watcher(
             self.client, self._namespaces, self.telemetry,
             changed=self._mesh_changed, ours=settings.webhook_configuration,
-            root=settings.root_namespace, selector=settings.namespace_selector,
+            root=settings.root_namespace, selector=settings.namespace_selector, clock=clock,
         )  # fmt: skip
         self._repair = repairing.RepairController(
             self.client, self._namespaces, self.telemetry, self._events,
-            policy=settings.repair_policy, options=settings.pod_options,
+            policy=settings.repair_policy, options=settings.pod_options, clock=clock,
         )  # fmt: skip
         self._watches = self._watch()
         lease = settings.lease
@@ -103,7 +113,7 @@ class Wiring:
             Lease(
                 self.client, *lease, identity(settings.webhook_address.port),
                 changed=self._lead, checkpoint=self._checkpoint, recall=self._recall,
-                unfit=self._unfit,
+                unfit=self._unfit, clock=clock,
             )
             if lease
             else None

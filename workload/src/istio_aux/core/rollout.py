@@ -29,12 +29,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import NamedTuple
 
 import msgspec
 from msgspec import structs
 
 from istio_aux.core import ownership, repair
+from istio_aux.core.moment import Moment
 from istio_aux.core.pod import Pod, Struct
 
 
@@ -51,13 +51,6 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
     last_retry: float = 300.0
     memory: float = 86400.0  # For a restart that did not help. One more is tried afterwards.
     restarts: int | None = None  # How many pods may be restarted at all; None: any number.
-
-
-class Moment(NamedTuple):
-    """The present, in seconds of the monotonic clock, and in seconds since 1970."""
-
-    monotonic: float
-    wall: float
 
 
 class Sidecar(StrEnum):

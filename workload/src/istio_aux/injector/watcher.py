@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -21,6 +20,7 @@ from istio_aux.core.election import Since
 from istio_aux.core.injection import Hook, InjectionPolicy, hooks_of
 from istio_aux.core.injection_probe import questions
 from istio_aux.core.injectors import Facts, Injector, Mesh, State
+from istio_aux.core.moment import Clock
 from istio_aux.core.policy import Capability
 from istio_aux.core.selectors import Selector
 from istio_aux.core.webhooks import (
@@ -38,6 +38,7 @@ from istio_aux.injector import policies
 from istio_aux.injector.probe import InjectorProbe, Prober, Rhythm
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
+from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import Backoff, InvalidNameError
 from istio_aux.kube.objects import Key, key_of
 from istio_aux.kube.watch import Watch
@@ -144,6 +145,7 @@ class Watcher:
         root: str | None = None,
         selector: Selector | None = None,
         rhythm: Rhythm = _RHYTHM,
+        clock: Clock = system_clock,
     ) -> None:
         """Prepare; nothing is asked before `run`.
 
@@ -156,13 +158,14 @@ class Watcher:
             root: namespace of the only control plane that matters; None for all of them.
             selector: namespaces in which pods will ask for native sidecars.
             rhythm: how often to ask injectors.
+            clock: returns the present.
         """
         self.mesh = Mesh()
         self.called_before: tuple[str, ...] = ()
         self.since: Mapping[str, Since] = {}
         self._client, self._namespaces, self._telemetry = client, namespaces, telemetry
         self._changed, self._ours, self._root = changed, ours, root
-        self._selector, self._rhythm = selector, rhythm
+        self._selector, self._rhythm, self._now = selector, rhythm, clock
         self._news = asyncio.Event()
         self._configurations: dict[Key, Configuration] = {}
         self._hooks: tuple[Hook, ...] = ()
@@ -341,7 +344,7 @@ class Watcher:
         for state in State:
             self._telemetry.injectors.labels(state).set(list(states.values()).count(state))
         if mesh.known:
-            now = datetime.now(UTC)
+            now = self._now().date
             self.since = {
                 name: known if (known := self.since.get(name)) and known.state == state
                 else Since(state, now)

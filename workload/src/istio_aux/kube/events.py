@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import time
-from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
 
+from istio_aux.core.moment import Clock
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
+from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import ApiError, KubeError, asked
 from istio_aux.kube.objects import Key
 
@@ -36,11 +36,17 @@ class Events:
     """A queue of Events, and the task that sends them."""
 
     def __init__(
-        self, client: Client, instance: str, *, source: str = "", rate: float = RATE
+        self,
+        client: Client,
+        instance: str,
+        *,
+        source: str = "",
+        rate: float = RATE,
+        clock: Clock = system_clock,
     ) -> None:
         """Name this process; the units of one application share the name ``source``."""
         self._client, self._instance, self._rate = client, instance[:128], rate
-        self._source = source
+        self._source, self._now = source, clock
         # A thousand quits after a start must not delay the warning about one lost pod.
         self._queue: asyncio.PriorityQueue[tuple[int, int, str, bytes]] = asyncio.PriorityQueue()
         self._emitted = 0
@@ -68,13 +74,15 @@ class Events:
         if self._queue.qsize() >= (2 * WAITING, WAITING, WAITING // 2)[rank]:
             _log.debug("%s: Event %s dropped", about, reason, extra={"event": "event-dropped"})
             return
-        now = datetime.now(UTC)
+        now = self._now().date
         event = {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
             "metadata": {
                 "namespace": about.namespace,
-                "name": _name(about, f"{self._source} {reason}" if once else f"{time.time_ns()}"),
+                "name": _name(
+                    about, f"{self._source} {reason}" if once else f"{now} {self._emitted}"
+                ),
             },
             "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             "reportingController": CONTROLLER,
@@ -97,9 +105,9 @@ class Events:
 
     async def run(self) -> None:
         """Send what is queued until cancelled."""
-        tokens, filled = float(BURST), time.monotonic()
+        tokens, filled = float(BURST), self._now().monotonic
         while True:
-            now = time.monotonic()
+            now = self._now().monotonic
             tokens, filled = min(BURST, tokens + (now - filled) * self._rate), now
             if tokens < 1:
                 await asyncio.sleep((1 - tokens) / self._rate)

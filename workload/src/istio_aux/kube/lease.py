@@ -17,7 +17,6 @@ import secrets
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +31,10 @@ from istio_aux.core.election import (
     Standby,
     decide,
 )
+from istio_aux.core.moment import Clock
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
+from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import ApiError, KubeError, asked
 from istio_aux.kube.objects import Reader
 
@@ -92,6 +93,7 @@ class Lease:
         duration: float = DURATION,
         deadline: float = DEADLINE,
         retry: float = RETRY,
+        clock: Clock = system_clock,
     ) -> None:
         """Prepare; `run` sends the first request, and creates the Lease if it does not exist.
 
@@ -106,7 +108,7 @@ class Lease:
             raise ValueError(f"lease: {retry=} {deadline=} {duration=}: expected to increase")
         self.held = False
         self._name, self._identity = f"{namespace}/{name}", identity
-        self._client, self._changed = client, changed
+        self._client, self._changed, self._clock = client, changed, clock
         self._checkpoint, self._recall, self._unfit = checkpoint, recall, unfit
         self._collection = actions.collection("coordination.k8s.io/v1", "leases", namespace)
         self._path = actions.object_path("coordination.k8s.io/v1", "leases", namespace, name)
@@ -157,7 +159,9 @@ class Lease:
                 await self._read()
                 if self._seen.exists and self._seen.holder == self._identity:
                     gone = msgspec.structs.replace(
-                        self._seen.record or LeaseRecord(), holder_identity="", renew_time=_clock()
+                        self._seen.record or LeaseRecord(),
+                        holder_identity="",
+                        renew_time=self._time(),
                     )
                     await self._write(gone)
         if self.held:
@@ -199,7 +203,7 @@ class Lease:
         return math.inf
 
     def _claim(self, transitions: int) -> LeaseRecord:
-        now = _clock()
+        now = self._time()
         return LeaseRecord(
             holder_identity=self._identity,
             lease_duration_seconds=math.ceil(self._duration),
@@ -211,7 +215,7 @@ class Lease:
     def _renewal(self, record: LeaseRecord) -> LeaseRecord:
         return msgspec.structs.replace(
             self._claim(record.lease_transitions or 0),
-            acquire_time=record.acquire_time or _clock(),
+            acquire_time=record.acquire_time or self._time(),
         )
 
     async def _hold(self, record: LeaseRecord) -> None:
@@ -263,6 +267,10 @@ class Lease:
         )  # fmt: skip
         self._changed(held)
 
+    def _time(self) -> str:
+        """The time as meta/v1 MicroTime."""
+        return self._clock().date.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
     def _complain(self, trouble: str) -> None:
         """Log each new error once: the same one comes back every two seconds."""
         if trouble != self._trouble:
@@ -277,8 +285,3 @@ def _annotations(metadata: dict[str, Any]) -> dict[str, str]:
 def _now() -> float:
     """Seconds of the event loop's clock, which timeouts use, too."""
     return asyncio.get_running_loop().time()
-
-
-def _clock() -> str:
-    """The time as meta/v1 MicroTime."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

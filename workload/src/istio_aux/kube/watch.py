@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-import time
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from typing import Generic, Protocol, TypeVar
@@ -103,7 +102,7 @@ class Watch(Generic[T]):
         reason, one of a few words, whenever a stream ended.
         """
         self.synced = asyncio.Event()
-        self._alive_at = time.monotonic()
+        self._alive_at: float | None = None
         self.refused = False
         self.trouble: str | None = None
         self.unreadable: dict[Key, str] = {}
@@ -126,21 +125,21 @@ class Watch(Generic[T]):
 
         A live watch is silent for `SILENCE` at most, and for as long as a new list takes.
         """
-        return time.monotonic() - self._alive_at
+        return 0.0 if self._alive_at is None else _now() - self._alive_at
 
     async def run(self) -> None:
         """Watch until cancelled. Raises only what the handler raises."""
-        self._alive_at = time.monotonic()
+        self._alive_at = _now()
         while True:
             backoff = self._listing
             try:
-                until = time.monotonic() + jittered(self._relist)
+                until = _now() + jittered(self._relist)
                 if self._streams:
                     await self._stream_events(until, initial=True)
                 else:
                     await self._list()
                 backoff = self._watching
-                while time.monotonic() < until:
+                while _now() < until:
                     await self._stream_events(until)
                 # After an upgrade the server may have streaming lists.
                 self._streams = True
@@ -171,7 +170,7 @@ class Watch(Generic[T]):
         async for page in actions.pages(
             self._client, self.path, self._kind, self._selection, restarted=self._begin
         ):
-            version, self._alive_at = page.version, time.monotonic()
+            version, self._alive_at = page.version, _now()
             for found in page.unreadable:
                 self._keep(found)
             for number, resource in enumerate(page.items):
@@ -207,7 +206,7 @@ class Watch(Generic[T]):
 
         The stream begins at the known version, or with the whole collection if ``initial``.
         """
-        seconds = max(1, round(min(jittered(self._stream_seconds), until - time.monotonic())))
+        seconds = max(1, round(min(jittered(self._stream_seconds), until - _now())))
         params = {
             **self._selection,
             "watch": "true",
@@ -218,7 +217,7 @@ class Watch(Generic[T]):
         self._missing = None
         if initial:
             self._begin()
-        opened, version = time.monotonic(), self._version
+        opened, version = _now(), self._version
         try:
             # A server that does not end the stream in time must not delay the next list.
             async with asyncio.timeout(seconds * 1.1):
@@ -236,9 +235,9 @@ class Watch(Generic[T]):
             return
         if self._missing is not None:
             raise _NoStreamError("the stream ended before all objects were delivered")
-        if self._version == version and time.monotonic() - opened < 1.0:
+        if self._version == version and _now() - opened < 1.0:
             raise UnreachableError("the stream ended as soon as it began")
-        self._alive_at = time.monotonic()
+        self._alive_at = _now()
         self._restarted("ended")
 
     def _resumable(self, error: KubeError, version: str) -> bool:
@@ -258,7 +257,7 @@ class Watch(Generic[T]):
         number = 0
         async with aclosing(lines):
             async for line in lines:
-                self._alive_at = time.monotonic()
+                self._alive_at = _now()
                 if not line:
                     continue
                 try:
@@ -319,6 +318,11 @@ class Watch(Generic[T]):
         self.unreadable.pop(key, None)
         if self._known.pop(key, None) is not None:
             self._handler.delete(key, last)
+
+
+def _now() -> float:
+    """Seconds of the event loop's clock."""
+    return asyncio.get_running_loop().time()
 
 
 def _refuses_streams(error: KubeError) -> bool:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from istio_aux.core import quit as quitting
 from istio_aux.core import quit_state
 from istio_aux.core.applications import Applications
+from istio_aux.core.moment import Clock
 from istio_aux.core.pod import PROXY, Key, Pod, shared
 from istio_aux.core.policy import Policy, QuitMode
 from istio_aux.core.quit import Rung
@@ -34,6 +34,7 @@ from istio_aux.core.selectors import Selector
 from istio_aux.core.webhooks import Namespace
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
+from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import ApiError, Backoff, KubeError, UnreachableError, asked
 from istio_aux.kube.events import Events
 from istio_aux.kube.exec import execute
@@ -128,12 +129,9 @@ class Controller:
         mode: QuitMode = QuitMode.ON,
         leading: bool = True,
         limits: QuitLimits | None = None,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Clock = system_clock,
     ) -> None:
-        """Without a ``selector`` all namespaces count, and all of their pods without ``pods``.
-
-        ``clock`` returns a time with a zone.
-        """
+        """Without a ``selector`` all namespaces count, and all of their pods without ``pods``."""
         limits = limits or QuitLimits()
         self._scope = QuitScope(
             policy=policy or Policy(), limits=limits, mode=mode, leading=leading,
@@ -170,7 +168,7 @@ class Controller:
             key = Key(shared(key.namespace), key.name, key.uid)
             state = self._states[key] = PodState(key)
         state.left = False
-        state.observe(resource, self._scope, self._clock())
+        state.observe(resource, self._scope, self._clock().date)
         # A native proxy needs nobody. Of its pods, only those that another container holds count.
         state.left = resource.has_native_proxy and state.asks_for is None
         self._steer(state)
@@ -214,7 +212,7 @@ class Controller:
         def order(pod: TroubledPod) -> tuple[float, str, str]:
             return pod.since.timestamp() if pod.since else 0, pod.namespace, pod.name
 
-        now, states = self._clock(), self._states.values()
+        now, states = self._clock().date, self._states.values()
         found = filter(None, (state.trouble(self._scope, now) for state in states))
         return sorted((pod for kind, pod in found if kind == trouble), key=order)
 
@@ -273,7 +271,7 @@ class Controller:
                     action = Sleep(max(backoff.next(), action.pause))
                 if isinstance(action, Sleep):
                     await self._rest(task, changed, action.seconds)
-                    action = task.awake(self._scope, self._clock())
+                    action = task.awake(self._scope, self._clock().date)
                 else:
                     action = await self._look(state, task)
             except KubeError as error:
@@ -307,7 +305,7 @@ class Controller:
                 return task.superseded(self._scope)
             pod = await actions.read_pod(self._client, state.key)
             # From here to the sending nothing is awaited: what was just read still holds.
-            action = task.looked(pod, self._scope, self._clock())
+            action = task.looked(pod, self._scope, self._clock().date)
             self._record(state)
             if isinstance(action, quit_state.Send):
                 self._recorder.attempted(state, task.attempts + 1, action.rung)
@@ -337,7 +335,7 @@ class Controller:
             await actions.delete_pod(self._client, state.key, version)
         except ApiError as error:
             if error.code == 404:
-                return task.looked(None, self._scope, self._clock())
+                return task.looked(None, self._scope, self._clock().date)
             # 409: the pod has changed, so it is read and decided on again.
             if error.code != 409:
                 self._recorder.not_deleted()

@@ -18,14 +18,16 @@ import msgspec
 from istio_aux.core import injection_probe, jobs, rollout
 from istio_aux.core.applications import Applications, PodOptions
 from istio_aux.core.injectors import Mesh
+from istio_aux.core.moment import Clock
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import RacePolicy, RepairPolicy
 from istio_aux.core.repair import Restart
-from istio_aux.core.rollout import Defer, Moment, Next, Rollout, RolloutLimits, Sidecar, Stop
+from istio_aux.core.rollout import Defer, Next, Rollout, RolloutLimits, Sidecar, Stop
 from istio_aux.core.start import START
 from istio_aux.core.suspension import SuspensionLimits
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
+from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import ApiError, KubeError, asked
 from istio_aux.kube.events import Events
 from istio_aux.kube.objects import Key, key_of
@@ -74,19 +76,19 @@ class RepairController:
         options: PodOptions | None = None,
         limits: RolloutLimits | None = None,
         job_limits: SuspensionLimits | None = None,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Clock = system_clock,
         restarted: Callable[[Key, Restart], None] = lambda _pod, _why: None,
     ) -> None:
         """Start as a follower. ``namespaces`` has the labels of each namespace, as they change.
 
         Without ``options`` all pods count. ``restarted`` is called for each pod that was restarted.
         """
-        self._client, self._clock, self._limits = client, clock, limits or RolloutLimits()
+        self._client, self._now, self._limits = client, clock, limits or RolloutLimits()
         self._recorder = RepairRecorder(telemetry, events)
         self._woken = asyncio.Event()
         self._store = PodStore(namespaces, policy, self._recorder, self._woken, options)
         self._suspended_jobs = SuspendedJobs(
-            client, telemetry, self._recorder, limits=job_limits,
+            client, telemetry, self._recorder, limits=job_limits, clock=clock,
             allowed=policy.race is RacePolicy.RESTART and policy.restart_jobs,
         )  # fmt: skip
         self._off = policy.race is RacePolicy.OFF
@@ -147,7 +149,7 @@ class RepairController:
         for owner in self._active:
             if failure := owner.rollout.failure:
                 found[owner.key] = datetime.fromtimestamp(failure.noticed, UTC)
-        oldest = self._clock() - timedelta(seconds=self._limits.memory)
+        oldest = self._now().date - timedelta(seconds=self._limits.memory)
         return {key: at for key, at in found.items() if at > oldest}
 
     def recall(self, failed: Mapping[str, datetime]) -> None:
@@ -399,9 +401,6 @@ class RepairController:
         before, asked = owner.rollout, failed.asked
         if before.replacing and before.replacing.pod.uid == pod.key.uid:
             owner.rollout = rollout.refused(before, why, now, self._limits, asked=asked)
-
-    def _now(self) -> Moment:
-        return Moment(asyncio.get_running_loop().time(), self._clock().timestamp())
 
 
 def _oldest(pods: Iterable[StoredPod], limit: int | None = None) -> list[Unmeshed]:

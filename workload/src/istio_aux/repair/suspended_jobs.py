@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import datetime
 
 import msgspec
 
 from istio_aux.core import ownership, suspension
 from istio_aux.core.jobs import KINDS, FoundJob, Job, api_of
+from istio_aux.core.moment import Clock
 from istio_aux.core.pod import OwnerReference, Pod
 from istio_aux.core.suspension import AwaitPods, Leave, Resume, Suspend, SuspensionLimits, Unmark
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
+from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import ApiError, Backoff, KubeError, asked
 from istio_aux.kube.objects import Key, key_of
 from istio_aux.recorder import RepairRecorder
@@ -47,8 +48,8 @@ class _Suspension:
     key: Key
     owner: OwnerReference
     backoff: Backoff
-    since: datetime = field(default_factory=lambda: datetime.now(UTC))
-    began: float = field(default_factory=time.monotonic)  # When this process first saw it.
+    since: datetime
+    began: float  # When this process first saw it.
     gone: float | None = None  # Since when it has no pods.
     next: float = 0.0  # When to look again.
     reason: str = "it was just suspended"
@@ -66,12 +67,13 @@ class SuspendedJobs:
         *,
         allowed: bool,
         limits: SuspensionLimits | None = None,
+        clock: Clock = system_clock,
     ) -> None:
         """Start as a follower.
 
         Jobs are suspended only if that is ``allowed``; suspended ones are resumed in any case.
         """
-        self._client, self._recorder = client, recorder
+        self._client, self._recorder, self._now = client, recorder, clock
         self._allowed, self._limits = allowed, limits or SuspensionLimits()
         self._jobs: dict[Key, _Suspension] = {}
         self._task: asyncio.Task[None] | None = None
@@ -131,7 +133,7 @@ class SuspendedJobs:
         return why and f"its {top.reference.kind} is not suspended: {_short(why)}"
 
     async def _suspend(self, namespace: str, jobs: Sequence[FoundJob], pod: Pod) -> str:
-        decision = suspension.begin(jobs[0].job, pod, datetime.now(UTC), above=jobs[1:])
+        decision = suspension.begin(jobs[0].job, pod, self._now().date, above=jobs[1:])
         if isinstance(decision, Leave):
             return decision.reason
         owner, job = jobs[-1].reference, jobs[-1].job
@@ -188,7 +190,8 @@ class SuspendedJobs:
         key = Key(namespace, owner.name, owner.uid)
         if key not in self._jobs and self._acts():
             backoff = Backoff(self._limits.first_retry, self._limits.last_retry)
-            self._jobs[key] = _Suspension(key, owner, backoff)
+            now = self._now()
+            self._jobs[key] = _Suspension(key, owner, backoff, now.date, now.monotonic)
         return key
 
     async def _run(self) -> None:
@@ -200,9 +203,9 @@ class SuspendedJobs:
                 async with asyncio.timeout(self._limits.look):
                     await self._stopping.wait()
                     return
-            if time.monotonic() >= search:
-                search = await self._search(backoff) + time.monotonic()
-            now = time.monotonic()
+            if self._now().monotonic >= search:
+                search = await self._search(backoff) + self._now().monotonic
+            now = self._now().monotonic
             due = [job for job in self._jobs.values() if now >= job.next]
             await asyncio.gather(*map(self._look, due))
 
@@ -251,13 +254,13 @@ class SuspendedJobs:
                 del self._jobs[job.key]
             job.backoff.reset()
         except KubeError as error:
-            job.next = time.monotonic() + max(job.backoff.next(), asked(error))
+            job.next = self._now().monotonic + max(job.backoff.next(), asked(error))
             why = f"it is still suspended: {_short(str(error))}"
             if why != job.reason:
                 self._log(logging.WARNING, "job-not-resumed", job, why)
             job.reason = why
         except Exception:  # One Job's failure must not stop the others.
-            job.next = time.monotonic() + job.backoff.next()
+            job.next = self._now().monotonic + job.backoff.next()
             self._recorder.unhandled(job.key)
 
     async def _step(self, job: _Suspension) -> bool:
@@ -268,17 +271,17 @@ class SuspendedJobs:
             self._log(logging.INFO, "job-left", job, "it is gone")
             return True
         left = await self._pods(namespace, owner, found)
-        now = time.monotonic()
-        job.gone = None if left else job.gone or now
+        now = self._now()
+        job.gone = None if left else job.gone or now.monotonic
         job.since = suspension.since(found, job.since)
         decision = suspension.follow(
-            found, left, now=datetime.now(UTC), since=job.since, limits=self._limits,
-            waited=now - job.began, gone=now - (job.gone or now),
+            found, left, now=now.date, since=job.since, limits=self._limits,
+            waited=now.monotonic - job.began, gone=now.monotonic - (job.gone or now.monotonic),
         )  # fmt: skip
         match decision:
             case AwaitPods(reason=why):
                 job.reason = why
-                if not job.reported and now >= job.began + self._limits.late:
+                if not job.reported and now.monotonic >= job.began + self._limits.late:
                     job.reported = True
                     pod = key_of(decision.pod) if decision.pod else None
                     self._recorder.job_still_suspended(job.key, owner.kind, why, pod)

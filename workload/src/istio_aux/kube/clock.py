@@ -1,0 +1,13 @@
+"""The clock of a process in production; simulations pass another one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from istio_aux.core.moment import Moment
+
+
+def system_clock() -> Moment:
+    """Return the present; needs a running event loop."""
+    return Moment(asyncio.get_running_loop().time(), time.time())
