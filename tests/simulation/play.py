@@ -1,0 +1,139 @@
+"""Plays one seed: some minutes with faults, some without, and then nothing must be left."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from simulation import faults, kept
+from simulation.cluster import Cluster
+from simulation.properties import BOUND, CROWDED
+from simulation.world import Violation, World
+
+EMPTY = 60.0  # Seconds after the last pod is gone in which everything about it is forgotten.
+_PRODUCT = logging.getLogger("istio_aux")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a seed."""
+
+    seed: int
+    faults: frozenset[str]
+    violations: tuple[Violation, ...]
+    story: tuple[str, ...]
+    seconds: float  # Simulated.
+    counts: tuple[int, ...]  # Of writes, of requests to exit, of tolerated ones.
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The properties that did not hold."""
+        return frozenset(violation.kind for violation in self.violations)
+
+
+class _Listener(logging.Handler):
+    """Puts what the product logs into the story."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__()
+        self._cluster = cluster
+
+    def emit(self, record: logging.LogRecord) -> None:
+        event, cluster = getattr(record, "event", ""), self._cluster
+        if event == "internal-error":
+            error = record.exc_info[1] if record.exc_info else None
+            cluster.logged.append(f"{record.getMessage()}: {error!r}")
+        if cluster.world.story is not None and (unit := cluster.acting):
+            reason = getattr(record, "reason", "")
+            text = f"{record.getMessage()} {event} {reason}".replace("{", "{{").replace("}", "}}")
+            cluster.world.tell(f"    {unit} says: {text}")
+
+
+def play(
+    seed: int, *, off: frozenset[str] = frozenset(), trace: bool = False, first: bool = True
+) -> Result:
+    """Play a seed, with some of its faults ``off``; by default only to the ``first`` violation."""
+    random.seed(seed)
+    world = World(seed, faults.choose(seed) - off, trace=trace)
+    dice = world.dice("scenario")
+    cluster = Cluster(world, units=dice.choice((1, 2, 2, 2, 3)))
+    listener = _Listener(cluster)
+    level = _PRODUCT.level
+    _PRODUCT.addHandler(listener)
+    _PRODUCT.setLevel(logging.INFO if trace else logging.ERROR)
+    _PRODUCT.propagate = False
+    try:
+        _play(cluster, dice.uniform(60, 150), first=first)
+    finally:
+        for unit in cluster.units:
+            if unit.process:
+                unit.process.end()
+        _PRODUCT.removeHandler(listener)
+        _PRODUCT.setLevel(level)
+        _PRODUCT.propagate = True
+    judge = cluster.judge
+    return Result(
+        seed, world.faults, tuple(world.violations), tuple(world.story or ()), world.now,
+        (judge.writes, judge.tells, judge.tolerated),
+    )  # fmt: skip
+
+
+def _play(cluster: Cluster, window: float, *, first: bool) -> None:
+    world, judge = cluster.world, cluster.judge
+
+    def stop() -> bool:
+        return first and bool(world.violations)
+
+    def wait(seconds: float, until: Callable[[], bool]) -> None:
+        world.run(world.now + seconds, lambda: stop() or until())
+
+    dice = world.dice("start")
+    faults.populate(cluster)
+    for unit in cluster.units:
+        world.at(dice.uniform(0.0, 4.0), unit.start)
+    world.at(dice.choice((0.1, 0.1, dice.uniform(4, 30))), cluster.install_istio)
+    faults.begin(cluster, window)
+    faults.grow(cluster, window)
+    crowded: dict[str, float] = {}
+    if world.faults <= faults.QUIET:
+        _watch_crowd(cluster, crowded)
+    wait(window, lambda: False)
+    if stop():
+        return
+    cluster.calm_down()
+    wait(BOUND, lambda: not judge.unfinished())
+    if stop():
+        return
+    for kind, text in judge.unfinished():
+        world.violate(kind, text)
+    cluster.clear()
+    wait(120.0, lambda: not cluster.server.objects["pods"])
+    wait(EMPTY, lambda: not any(kept.left(unit) for unit in cluster.units))
+    if stop():
+        return
+    for unit in cluster.units:
+        for what in kept.left(unit):
+            world.violate("something is kept", f"{unit}: {what}")
+    judge.errors()
+
+
+def _watch_crowd(cluster: Cluster, late: dict[str, float]) -> None:
+    """While only nodes and agents are out of order, no pod waits for others for long."""
+    world = cluster.world
+    for box in cluster.nodes.sandboxes.values():
+        proxy = box.proxy
+        if box.finished is None or not proxy or proxy.state != "running" or box.plan.agent:
+            continue
+        if box.node.hung or world.now < box.finished + CROWDED or box.uid in late:
+            continue
+        late[box.uid] = world.now
+        text = f"{box.name[1]} on {box.node.name} waits for {world.now - box.finished:.0f} s"
+        world.violate("a healthy pod is delayed by others", text)
+    if not world.calm:
+        world.after(1.0, _watch_crowd, cluster, late)
+
+
+Any_ = Any
