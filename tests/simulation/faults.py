@@ -198,6 +198,8 @@ def _recreate(cluster: Cluster, dice: Random) -> None:
 
 def _stubborn(cluster: Cluster, dice: Random) -> None:
     """New pods of a controller get no sidecar, although they should."""
+    if not cluster.owners:
+        return
     owner = dice.choice(list(cluster.owners.values()))
     cluster.world.tell("new pods of {} get no sidecar from now on", owner)
     owner.stubborn = True

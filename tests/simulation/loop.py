@@ -32,9 +32,10 @@ class VirtualLoop(base_events.BaseEventLoop):
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__()
         self._clock = clock
+        self._ending = False
         self._selector = _NoSelector()
-        # The time of a timer is a sum of floats, which may miss the present by its last digit.
-        self._clock_resolution = 1e-6
+        # A timer that is due now runs; an earlier one would find that nothing is due yet, for ever.
+        self._clock_resolution = 1e-9
 
     def time(self) -> float:
         """Seconds of this unit's monotonic clock."""
@@ -64,7 +65,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         if self._ready:
             return True
         then = self.next
-        return then is not None and then <= self._clock() + self._clock_resolution
+        return then is not None and then <= self._clock()
 
     def turn(self) -> None:
         """Run everything that can be done at this moment."""
@@ -78,8 +79,17 @@ class VirtualLoop(base_events.BaseEventLoop):
             events._set_running_loop(None)
             sys.set_asyncgen_hooks(*hooks)
 
+    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        """Start a task; RuntimeError once the process ends, where a task may start its successor."""
+        if self._ending:
+            coro.close()
+            raise RuntimeError("the process has ended")
+        return super().create_task(coro, **options)
+
     def end(self) -> None:
-        """Cancel every task until none is left, and close."""
+        """Cancel every task until none is left, and close. Errors no longer matter."""
+        self._ending = True
+        self.set_exception_handler(lambda _loop, _context: None)
         for _ in range(20):
             tasks = asyncio.all_tasks(self)
             if not tasks:

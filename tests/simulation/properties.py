@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from istio_aux.core.pod import PROXY
 
-from simulation.apiserver import Change, Json, Stored
+from simulation.apiserver import Change, Json, Name, Stored
 from simulation.kubelet import Sandbox
 from simulation.workloads import (
     Job,
@@ -22,7 +22,6 @@ from simulation.workloads import (
     StatefulSet,
     is_deleting,
     is_ready,
-    owner_of,
     phase,
 )
 
@@ -66,7 +65,7 @@ class Judge:
         self.writes = 0
         self.tells = 0
         self.tolerated = 0
-        self._removed: dict[str, int] = {}  # Version of the last removal of a pod, by controller.
+        self._removed: dict[Name, int] = {}  # In which version a pod of this name was removed.
         self._deleting: dict[str, int] = {}  # Version in which a pod began to end, by UID.
 
     # Requests of a unit.
@@ -98,12 +97,13 @@ class Judge:
                 text = f"{to.name} is evicted while {other.name[1]} ends"
                 self._world.violate("restart beside a pod that ends", text)
                 return
-        missing = len(owner.pods) < owner.replicas
-        if isinstance(owner, StatefulSet) and missing and self._removed.get(owner.uid, 0) <= seen:
-            found = {each.name[1] for each in owner.pods}
-            gaps = [n for n in range(owner.replicas) if f"{owner.name}-{n}" not in found]
-            text = f"{to.name} is evicted while {owner.name}-{gaps[0]} is not back"
-            self._world.violate("restart beside a gap", text)
+        found = {each.name for each in owner.pods}
+        for number in range(owner.replicas) if isinstance(owner, StatefulSet) else ():
+            name = owner.namespace, f"{owner.name}-{number}"
+            if name not in found and self._removed.get(name, 1 << 60) <= seen:
+                text = f"{to.name} is evicted while {name[1]} is not back"
+                self._world.violate("restart beside a gap", text)
+                return
 
     def arrived(self, request: Request, body: Json) -> None:
         """A request arrives at the API server."""
@@ -206,7 +206,7 @@ class Judge:
         after, before = change.after, change.before
         if after is None:
             if before:
-                self._removed[owner_of(before)] = change.version
+                self._removed[before.name] = change.version
                 self._deleting.pop(before.uid, None)
             return
         if is_deleting(after):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import ssl
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,7 @@ class Process:
         cluster = unit.cluster
         self.unit, self.name, self.ended, self.stopping = unit, name, False, False
         self._world, self._began = cluster.world, cluster.world.now
-        self.loop = VirtualLoop(lambda: self._world.now - self._began + 100.0)
+        self.loop = VirtualLoop(lambda: self._world.now - self._began)
         self.loop.set_exception_handler(self._failed)
         self.client = ModelClient(cluster, self)
         self.wiring: Wiring = None  # type: ignore[assignment]  (made in its loop)
@@ -45,6 +46,13 @@ class Process:
     def clock(self) -> Moment:
         """The present as this process sees it."""
         return Moment(self.loop.time(), self._world.wall + self.unit.wall_offset)
+
+    def world_time(self, when: float) -> float:
+        """The world's time at which the loop's is ``when``, or just past it: floats are rounded."""
+        then = when + self._began
+        while then - self._began < when:
+            then = math.nextafter(then, math.inf)
+        return then
 
     async def _run(self) -> None:
         """Do what `istio_aux.serve` does, without its ports."""
@@ -121,7 +129,7 @@ class Unit:
         if process is None or self._frozen:
             return None
         when = process.loop.next
-        return None if when is None else when - process.loop.time() + self.cluster.world.now
+        return None if when is None else process.world_time(when)
 
     def turn(self) -> None:
         """Let its process do what it can do now."""

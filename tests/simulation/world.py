@@ -100,7 +100,7 @@ class World:
     def _turn(self) -> None:
         for runner in self.runners:
             when = runner.next()
-            if when is not None and when <= self.now + 1e-6:
+            if when is not None and when <= self.now:
                 runner.turn()
 
     def tell(self, text: str, *args: object) -> None:
