@@ -7,7 +7,7 @@ from random import Random
 
 from simulation.apiserver import Json
 from simulation.cluster import NAMESPACES, Cluster
-from simulation.kubelet import FOREVER, MISBEHAVING, Plan, Run
+from simulation.kubelet import FOREVER, MISBEHAVING, Node, Plan, Run
 from simulation.workloads import Job, Owner, ReplicaSet, StatefulSet, TFJob, is_deleting, is_ready
 
 OF_REQUESTS = (
@@ -137,7 +137,13 @@ def _hang(cluster: Cluster, dice: Random) -> None:
     if not any(each.hung or each.dead for each in cluster.nodes.nodes):
         cluster.world.tell("{} answers no exec", node.name)
         node.hung = True
-        _later(cluster, dice.uniform(20, 90), lambda: setattr(node, "hung", False))
+        _later(cluster, dice.uniform(20, 90), lambda: _recover(cluster, node))
+
+
+def _recover(cluster: Cluster, node: Node) -> None:
+    if node.hung or node.dead:
+        cluster.world.tell("{} is well again", node.name)
+        node.hung, node.dead, node.well_since = False, False, cluster.world.now
 
 
 def _die(cluster: Cluster, dice: Random) -> None:
@@ -145,7 +151,7 @@ def _die(cluster: Cluster, dice: Random) -> None:
     if not any(each.hung or each.dead for each in cluster.nodes.nodes):
         cluster.world.tell("{} is lost", node.name)
         node.dead = True
-        _later(cluster, dice.uniform(10, 90), lambda: setattr(node, "dead", False))
+        _later(cluster, dice.uniform(10, 90), lambda: _recover(cluster, node))
 
 
 def _crowd(cluster: Cluster, dice: Random) -> None:

@@ -151,6 +151,7 @@ class Node:
     name: str
     hung: bool = False
     dead: bool = False
+    well_since: float = 0.0  # When it last began to answer again.
 
 
 class Nodes:

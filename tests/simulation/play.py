@@ -127,7 +127,8 @@ def _watch_crowd(cluster: Cluster, late: dict[str, float]) -> None:
         proxy = box.proxy
         if box.finished is None or not proxy or proxy.state != "running" or box.plan.agent:
             continue
-        if box.node.hung or world.now < box.finished + CROWDED or box.uid in late:
+        well = not box.node.hung and box.node.well_since < box.finished
+        if not well or world.now < box.finished + CROWDED or box.uid in late:
             continue
         late[box.uid] = world.now
         text = f"{box.name[1]} on {box.node.name} waits for {world.now - box.finished:.0f} s"
