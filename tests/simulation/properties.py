@@ -92,7 +92,9 @@ class Judge:
         owner = self._cluster.owner(pod) if pod else None
         if pod is None or not isinstance(owner, ReplicaSet | StatefulSet) or owner.deleted:
             return
-        for other in owner.pods:
+        # A pod that ends and is replaced already is missed by nobody.
+        left = sum(is_ready(other) for other in owner.pods if other.uid != pod.uid)
+        for other in owner.pods if left < owner.replicas - 1 else ():
             if other.uid != pod.uid and self._deleting.get(other.uid, 1 << 60) <= seen:
                 text = f"{to.name} is evicted while {other.name[1]} ends"
                 self._world.violate("restart beside a pod that ends", text)
