@@ -67,6 +67,7 @@ class Cluster:
         self.owners: dict[str, Owner] = {}
         self.acting: Unit | None = None
         self.logged: list[str] = []  # Of unhandled exceptions.
+        self.looked: Callable[[Stored], None] = lambda _pod: None  # A unit has read a pod.
         self.injector = "absent"  # Or `live`, or `down`: then no pod is created.
         self._place = world.dice("scheduler")
         self.server.admit = lambda pod: self._admit(pod)
@@ -170,6 +171,8 @@ class Cluster:
         self.judge.arrived(request, body)
         answer = do()
         self.judge.performed(request, body, before)
+        if before and request.method == "GET" and to.resource == "pods":
+            self.looked(before)
         return answer
 
     def calm_down(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from random import Random
 
-from simulation.apiserver import Json
+from simulation.apiserver import Json, Stored
 from simulation.cluster import NAMESPACES, Cluster
 from simulation.kubelet import FOREVER, MISBEHAVING, Node, Plan, Run
 from simulation.workloads import Job, Owner, ReplicaSet, StatefulSet, TFJob, is_deleting, is_ready
@@ -32,7 +32,8 @@ def begin(cluster: Cluster, window: float) -> None:
         if name in world.faults:
             dice = world.dice(name)
             for _ in range(dice.choice((1, 1, 2, 3))):
-                world.at(dice.uniform(3.0, window), _unless_calm, cluster, happen, dice)
+                when = dice.uniform(3.0, window if dice.random() < 0.6 else window / 4)
+                world.at(when, _unless_calm, cluster, happen, dice)
 
 
 def _unless_calm(cluster: Cluster, happen: Callable[[Cluster, Random], None], dice: Random) -> None:
@@ -190,16 +191,27 @@ def _drain(cluster: Cluster, dice: Random) -> None:
             cluster.server.delete_pod(pod.name)
 
 
-def _recreate(cluster: Cluster, dice: Random) -> None:
+def recreate(cluster: Cluster, pod: Stored) -> None:
     """A pod is deleted, and made anew under its name with a payload that runs on."""
-    pods = [pod for pod in cluster.server.list("pods") if "ownerReferences" not in pod.meta]
-    if pods:
-        pod = dice.choice(pods)
-        cluster.world.tell("{} is deleted and made anew", pod.name[1])
-        cluster.server.remove("pods", pod.name)
-        if cluster.injector != "down":
-            meta: Json = {"namespace": pod.name[0], "name": pod.name[1], "labels": {}}
-            cluster.create_pod(meta, "Never", Plan({"main": [Run(dice.uniform(20, 60))]}))
+    now = cluster.server.get("pods", *pod.name)
+    if cluster.world.calm or now is None or now.uid != pod.uid or cluster.injector == "down":
+        return
+    cluster.world.tell("{} is deleted and made anew", pod.name[1])
+    cluster.server.remove("pods", pod.name)
+    meta: Json = {"namespace": pod.name[0], "name": pod.name[1], "labels": {}}
+    run = Run(cluster.world.dice("recreated pods").uniform(20, 60))
+    cluster.create_pod(meta, "Never", Plan({"main": [run]}))
+
+
+def _recreate(cluster: Cluster, _dice: Random) -> None:
+    """From now on pods are made anew while somebody looks at them."""
+
+    def race(pod: Stored) -> None:
+        dice = cluster.world.dice("recreated pods")
+        if "ownerReferences" not in pod.meta and dice.random() < 0.15:
+            cluster.world.after(dice.choice((0.0, 0.5, 3.0, 10.0)), recreate, cluster, pod)
+
+    cluster.looked = race
 
 
 def _stubborn(cluster: Cluster, dice: Random) -> None:

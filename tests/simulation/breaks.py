@@ -1,0 +1,150 @@
+"""Ten guards of the product, each switched off: the simulation must find what they guard against.
+
+A break is found by a seed whose violation is not there without the break.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterable
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+from istio_aux.core import completion, rollout, suspension
+from istio_aux.core.quit_state import End, Task
+from istio_aux.core.rollout import Rollout
+from istio_aux.kube import actions, exec, port_forward  # noqa: A004  (a module of the product)
+from istio_aux.quit.controller import Controller, Slots
+from istio_aux.repair.controller import RepairController
+from istio_aux.repair.pod_store import PodStore
+from msgspec import structs
+
+from simulation.play import play
+
+SEEDS = 50  # Within which each break is found.
+_NEVER = 1e9
+
+
+class Found(NamedTuple):
+    """The first seed that finds a break, and by which property; -1: none does."""
+
+    name: str
+    seed: int
+    kind: str
+
+
+def find(name: str, seeds: Iterable[int]) -> Found:
+    """Look for a seed that finds the break of this name."""
+    for seed in seeds:
+        with BREAKS[name]():
+            kinds = play(seed, first=False).kinds
+        if kinds and (new := kinds - play(seed, first=False).kinds):
+            return Found(name, seed, ", ".join(sorted(new)))
+    return Found(name, -1, "NOT FOUND")
+
+
+def main() -> int:
+    """Print a table of all breaks; returns the exit status."""
+    good = True
+    for name in BREAKS:
+        began = time.monotonic()
+        found = find(name, range(SEEDS))
+        good = good and found.seed >= 0
+        where = f"seed {found.seed}" if found.seed >= 0 else ""
+        print(f"{name:45} {where:8} {found.kind} ({time.monotonic() - began:.0f} s)", flush=True)
+    return 0 if good else 1
+
+
+def _replace(owner: Any, name: str, made: Callable[[Any], Any]) -> AbstractContextManager[Any]:
+    return patch.object(owner, name, made(getattr(owner, name)))
+
+
+def _stale(read: Any) -> Any:
+    """A pod as it was read first."""
+    known: dict[Any, Any] = {}
+
+    async def read_pod(client: Any, pod: Any) -> Any:
+        if (id(client), pod) not in known:
+            known[id(client), pod] = await read(client, pod)
+        return known[id(client), pod]
+
+    return read_pod
+
+
+def _only_begins(lead: Any) -> Any:
+    return lambda self, leading: lead(self, leading) if leading else None
+
+
+@contextmanager
+def _leads_on() -> Generator[None]:
+    with _replace(Controller, "lead", _only_begins), _replace(RepairController, "lead", _only_begins):
+        yield
+
+
+def _helped(observed: Any) -> Any:
+    def never_fails(before: Rollout, *args: Any, **kwargs: Any) -> Rollout:
+        after = observed(before, *args, **kwargs)
+        return after if after.failure is None else structs.replace(after, failure=None)
+
+    return never_fails
+
+
+@contextmanager
+def _no_deadline() -> Generator[None]:
+    def endless(stream: Any) -> Any:
+        return lambda client, path, channels, _deadline, **more: stream(
+            client, path, channels, _NEVER, **more
+        )
+
+    with _replace(exec, "stream", endless), _replace(port_forward, "stream", endless):
+        yield
+
+
+def _kept(take: Any) -> Any:
+    held: list[Any] = []
+
+    @asynccontextmanager
+    async def forever(self: Any, namespace: str, node: str) -> Any:
+        held.append(take(self, namespace, node))
+        await held[-1].__aenter__()
+        yield
+
+    return forever
+
+
+def _believed(answered: Any) -> Any:
+    def believes(self: Task, rung: Any, answer: Any, scope: Any) -> Any:
+        action = answered(self, rung, answer, scope)
+        if not answer.well:
+            return action
+        self.state.settled = True
+        return End()
+
+    return believes
+
+
+BREAKS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "a restart policy does not count": partial(
+        _replace, completion, "should_restart", lambda _: lambda *_args: (False, "broken")
+    ),
+    "a pod is not read again": partial(_replace, actions, "read_pod", _stale),
+    "evictions have no preconditions": partial(
+        _replace, actions, "_preconditions", lambda _: lambda *_args: {}
+    ),
+    "a leader never stops to lead": _leads_on,
+    "what an earlier leader left is not recalled": partial(
+        _replace, RepairController, "recall", lambda _: lambda *_args: None
+    ),
+    "a restart always helps": partial(_replace, rollout, "observed", _helped),
+    "an exec has no deadline": _no_deadline,
+    "a slot is never free again": partial(_replace, Slots, "take", _kept),
+    "the answer of an agent is believed": partial(_replace, Task, "answered", _believed),
+    "a Job is resumed while its pods end": partial(
+        _replace, suspension, "own", lambda _: lambda *_args: []
+    ),
+    "a pod that is gone is not forgotten": partial(
+        _replace, PodStore, "delete", lambda _: lambda *_args: None
+    ),
+}
