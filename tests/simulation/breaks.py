@@ -6,7 +6,7 @@ A break is found by a seed whose violation is not there without the break.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -106,7 +106,7 @@ def _kept(take: Any) -> Any:
     held: list[Any] = []
 
     @asynccontextmanager
-    async def forever(self: Any, namespace: str, node: str) -> Any:
+    async def forever(self: Any, namespace: str, node: str) -> AsyncGenerator[None]:
         held.append(take(self, namespace, node))
         await held[-1].__aenter__()
         yield

@@ -80,24 +80,24 @@ class ModelClient(Client):
             watch.close()
 
     async def get(self, path: str, params: Params = ()) -> bytes:
-        return await self._ask("GET", path, params)
+        return await self._exchange("GET", path, params)
 
     async def post(self, path: str, body: bytes, params: Params = ()) -> bytes:
-        return await self._ask("POST", path, params, body=body)
+        return await self._exchange("POST", path, params, body=body)
 
     async def put(self, path: str, body: bytes) -> bytes:
-        return await self._ask("PUT", path, (), body=body)
+        return await self._exchange("PUT", path, (), body=body)
 
     async def patch(self, path: str, body: bytes, params: Params = ()) -> bytes:
-        return await self._ask("PATCH", path, params, body=body)
+        return await self._exchange("PATCH", path, params, body=body)
 
     async def delete(self, path: str, body: bytes) -> bytes:
-        return await self._ask("DELETE", path, (), body=body)
+        return await self._exchange("DELETE", path, (), body=body)
 
-    async def _ask(
-        self, method: str, path: str, params: Params, *, body: bytes | None = None, kind: str = ""
+    async def _exchange(
+        self, method: str, path: str, params: Params, *, body: bytes = b""
     ) -> bytes:
-        request = self._request(method, path, params, body or b"")
+        request = self._make(method, path, params, body)
         self._cluster.judge.sent(request)
         server = self._cluster.server
 
@@ -108,7 +108,7 @@ class ModelClient(Client):
 
         return await self._travel(request, perform)
 
-    def _request(self, method: str, path: str, params: Params, body: bytes) -> Request:
+    def _make(self, method: str, path: str, params: Params, body: bytes) -> Request:
         return Request(self._process, method, path, dict(params), body, self._world.now)
 
     async def _travel(self, request: Request, perform: Callable[[], Any]) -> Any:
@@ -163,7 +163,7 @@ class ModelClient(Client):
         return await answer
 
     async def watch(self, path: str, params: Params, *, silence: float) -> AsyncGenerator[bytes]:
-        request = self._request("GET", path, params, b"")
+        request = self._make("GET", path, params, b"")
         watch = _Watch(self._cluster, self._process, path, silence)
 
         def open_() -> None:
@@ -197,7 +197,7 @@ class ModelClient(Client):
         self, path: str, params: Params, protocols: Sequence[str]
     ) -> AsyncGenerator[Any]:
         pairs = list(params.items() if isinstance(params, Mapping) else params)
-        request = self._request("POST", path, dict(pairs), b"")
+        request = self._make("POST", path, dict(pairs), b"")
         command = tuple(value for key, value in pairs if key == "command")
         socket = _Socket(self._cluster, request, command)
         self._cluster.judge.sent(request)

@@ -6,23 +6,36 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 from simulation.apiserver import Json, Stored
-from simulation.cluster import NAMESPACES, Cluster
+from simulation.cluster import Cluster
 from simulation.kubelet import FOREVER, MISBEHAVING, Node, Plan, Run
 from simulation.workloads import Job, Owner, ReplicaSet, StatefulSet, TFJob, is_deleting, is_ready
 
 OF_REQUESTS = (
-    "lost requests", "lost answers", "throttling", "server errors", "late errors", "watch lag",
+    "lost requests", "lost answers", "slow answers", "throttling", "server errors", "late errors",
+    "watch lag",
 )  # fmt: skip
 OF_PODS = ("bad agents", "dead proxies", "failing payloads", "late status", "slow controllers")
-_RATE = 0.3  # How often a seed has a fault.
+_CROWDED = frozenset({"hung node", "crowd"})
+_OF_RESTARTS = frozenset(
+    {
+        "stubborn owners", "terminations", "crashes", "freezes", "slow controllers", "late errors",
+        "drains", "injector away",
+    }
+)  # fmt: skip
+_OF_QUITS = frozenset(
+    {"recreated pods", "slow answers", "bad agents", "watch lag", "failing payloads", "late errors"}
+)
 
 
 def choose(seed: int) -> frozenset[str]:
-    """The faults of a seed."""
+    """The faults of a seed: some of all, or most of those that belong together and few others."""
     dice = Random(f"{seed} faults")
-    if dice.random() < 0.1:
-        return frozenset({"hung node", "crowd", *(["bad agents"] if dice.random() < 0.5 else [])})
-    return frozenset(name for name in ALL if dice.random() < _RATE)
+    kind = dice.random()
+    if kind < 0.1:
+        return _CROWDED | {name for name in ("bad agents",) if dice.random() < 0.5}
+    likely = _OF_RESTARTS if kind < 0.35 else _OF_QUITS if kind < 0.6 else frozenset[str]()
+    rare = 0.1 if likely else 0.3
+    return frozenset(name for name in ALL if dice.random() < (0.6 if name in likely else rare))
 
 
 def begin(cluster: Cluster, window: float) -> None:
@@ -208,8 +221,8 @@ def _recreate(cluster: Cluster, _dice: Random) -> None:
 
     def race(pod: Stored) -> None:
         dice = cluster.world.dice("recreated pods")
-        if "ownerReferences" not in pod.meta and dice.random() < 0.15:
-            cluster.world.after(dice.choice((0.0, 0.5, 3.0, 10.0)), recreate, cluster, pod)
+        if "ownerReferences" not in pod.meta and dice.random() < 0.3:
+            cluster.world.after(dice.choice((0.0, 0.2, 1.0, 3.0, 10.0)), recreate, cluster, pod)
 
     cluster.looked = race
 
@@ -343,5 +356,3 @@ def _plans(cluster: Cluster, dice: Random) -> Iterator[Plan]:
             dies = world.dice("dead proxies").uniform(1, 20)
         yield Plan(runs, 1.0, _agent(cluster), dies)
 
-
-assert NAMESPACES

@@ -26,8 +26,12 @@ class VirtualLoop(base_events.BaseEventLoop):
     A unit that is frozen is a loop that is not turned: its clock goes on, and its timers are late.
     """
 
-    _ready: Any  # Private to asyncio, and the same in all its versions.
+    # Private to asyncio, and the same in all its versions.
+    _ready: Any
     _scheduled: Any
+    _run_once: Callable[[], None]
+    _asyncgen_firstiter_hook: Any
+    _asyncgen_finalizer_hook: Any
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__()

@@ -49,6 +49,8 @@ class Network:
         """Seconds of one way."""
         if self._world.now < self._slow_until:
             return self._ways.choice((0.01, 0.3, 2.0, 6.0))
+        if self._world.happens("slow answers", 0.05):
+            return self._world.dice("slow answers").uniform(0.5, 8.0)
         return 0.001 + 0.004 * self._ways.random()
 
     def lag(self) -> float:

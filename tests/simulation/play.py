@@ -6,7 +6,6 @@ import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from simulation import faults, kept
 from simulation.cluster import Cluster
@@ -136,5 +135,3 @@ def _watch_crowd(cluster: Cluster, late: dict[str, float]) -> None:
     if not world.calm:
         world.after(1.0, _watch_crowd, cluster, late)
 
-
-Any_ = Any
