@@ -38,8 +38,9 @@ class Found(NamedTuple):
 def find(name: str, seeds: Iterable[int]) -> Found:
     """Look for a seed that finds the break of this name."""
     for seed in seeds:
-        with BREAKS[name]():
-            kinds = play(seed, first=False).kinds
+        guards, apply = BREAKS[name]
+        with apply():
+            kinds = play(seed, first=False).kinds & guards
         if kinds and (new := kinds - play(seed, first=False).kinds):
             return Found(name, seed, ", ".join(sorted(new)))
     return Found(name, -1, "NOT FOUND")
@@ -125,26 +126,48 @@ def _believed(answered: Any) -> Any:
     return believes
 
 
-BREAKS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
-    "a restart policy does not count": partial(
-        _replace, completion, "should_restart", lambda _: lambda *_args: (False, "broken")
+class Break(NamedTuple):
+    """A guard that is switched off while ``apply`` lasts, and the properties that it guards."""
+
+    guards: frozenset[str]
+    apply: Callable[[], AbstractContextManager[Any]]
+
+
+def _break(apply: Callable[[], AbstractContextManager[Any]], *guards: str) -> Break:
+    return Break(frozenset(guards), apply)
+
+
+_TOLD, _OTHER = "a proxy is told to exit while its payload runs", "another pod is told to exit"
+_NOT_FREED, _KEPT = "a finished pod is not freed", "something is kept"
+_REPEATED = "restart that did not help is repeated"
+
+BREAKS = {
+    "a restart policy does not count": _break(
+        partial(_replace, completion, "should_restart", lambda _: lambda *_args: (False, "")),
+        _TOLD,
     ),
-    "a pod is not read again": partial(_replace, actions, "read_pod", _stale),
-    "evictions have no preconditions": partial(
-        _replace, actions, "_preconditions", lambda _: lambda *_args: {}
+    "a pod is not read again": _break(
+        partial(_replace, actions, "read_pod", _stale), _TOLD, _OTHER, _NOT_FREED, _KEPT
     ),
-    "a leader never stops to lead": _leads_on,
-    "what an earlier leader left is not recalled": partial(
-        _replace, RepairController, "recall", lambda _: lambda *_args: None
+    "evictions have no preconditions": _break(
+        partial(_replace, actions, "_preconditions", lambda _: lambda *_args: {}),
+        "write without preconditions",
     ),
-    "a restart always helps": partial(_replace, rollout, "observed", _helped),
-    "an exec has no deadline": _no_deadline,
-    "a slot is never free again": partial(_replace, Slots, "take", _kept),
-    "the answer of an agent is believed": partial(_replace, Task, "answered", _believed),
-    "a Job is resumed while its pods end": partial(
-        _replace, suspension, "own", lambda _: lambda *_args: []
+    "a leader never stops to lead": _break(_leads_on, "acts without the Lease"),
+    "what an earlier leader left is not recalled": _break(
+        partial(_replace, RepairController, "recall", lambda _: lambda *_args: None), _REPEATED
     ),
-    "a pod that is gone is not forgotten": partial(
-        _replace, PodStore, "delete", lambda _: lambda *_args: None
+    "a restart always helps": _break(partial(_replace, rollout, "observed", _helped), _REPEATED),
+    "an exec has no deadline": _break(_no_deadline, _NOT_FREED),
+    "a slot is never free again": _break(partial(_replace, Slots, "take", _kept), _NOT_FREED),
+    "the answer of an agent is believed": _break(
+        partial(_replace, Task, "answered", _believed), _NOT_FREED
+    ),
+    "a Job is resumed while its pods end": _break(
+        partial(_replace, suspension, "own", lambda _: lambda *_args: []),
+        "a Job failed because of us",
+    ),
+    "a pod that is gone is not forgotten": _break(
+        partial(_replace, PodStore, "delete", lambda _: lambda *_args: None), _KEPT
     ),
 }

@@ -23,8 +23,11 @@ _OF_RESTARTS = frozenset(
     }
 )  # fmt: skip
 _OF_QUITS = frozenset(
-    {"recreated pods", "slow answers", "bad agents", "watch lag", "failing payloads", "late errors"}
-)
+    {
+        "recreated pods", "slow answers", "bad agents", "watch lag", "silent watches",
+        "failing payloads", "late errors",
+    }
+)  # fmt: skip
 
 
 def choose(seed: int) -> frozenset[str]:

@@ -308,6 +308,7 @@ class Nodes:
         for container in box.containers:
             if container.state != "terminated":
                 container.state, container.code = "terminated", 137
+                container.ended = self._world.time()
         self._write(box)
         self._world.tell("{} is gone", box.name[1])
         self._server.remove("pods", box.name)

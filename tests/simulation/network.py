@@ -55,8 +55,8 @@ class Network:
 
     def lag(self) -> float:
         """Seconds from a change to its line in a watch."""
-        if self._world.happens("watch lag", 0.05):
-            return self._world.dice("watch lag").uniform(0.1, 4.0)
+        if self._world.happens("watch lag", 0.1):
+            return self._world.dice("watch lag").uniform(0.1, 8.0)
         return 0.002
 
     def lost(self, request: Request) -> Lost:
