@@ -24,7 +24,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="play this one")
     parser.add_argument("--trace", action="store_true", help="tell the story of --seed")
     parser.add_argument("--off", default="", help="faults that are switched off, with commas")
-    parser.add_argument("--breaks", action="store_true", help="break the product in ten ways")
+    parser.add_argument("--breaks", action="store_true", help="break the product, and see that it is found")
     options = parser.parse_args()
     if options.breaks:
         from simulation import breaks  # noqa: PLC0415  (it changes the product)
@@ -65,7 +65,7 @@ def _many(seeds: range, jobs: int) -> int:
         examples = sorted(result.seed for result in bad if kind in result.kinds)[:8]
         print(f"{number:6} {kind}: seeds {', '.join(map(str, examples))}")
     for result in sorted(bad, key=lambda result: result.seed)[:3]:
-        needed = shrink(result)
+        needed = shrink(result.seed, result.violations[0].kind)
         print(f"seed {result.seed} needs only: {', '.join(sorted(needed)) or 'no fault'}")
     print("good" if not bad else f"NOT GOOD: {len(bad)} seeds")
     return 1 if bad else 0

@@ -1,4 +1,4 @@
-"""Ten guards of the product, each switched off: the simulation must find what they guard against.
+"""Guards of the product, each switched off: the simulation must find what they guard against.
 
 A break is found by a seed whose violation is not there without the break.
 """
@@ -60,18 +60,6 @@ def main() -> int:
 
 def _replace(owner: Any, name: str, made: Callable[[Any], Any]) -> AbstractContextManager[Any]:
     return patch.object(owner, name, made(getattr(owner, name)))
-
-
-def _stale(read: Any) -> Any:
-    """A pod as it was read first."""
-    known: dict[Any, Any] = {}
-
-    async def read_pod(client: Any, pod: Any) -> Any:
-        if (id(client), pod) not in known:
-            known[id(client), pod] = await read(client, pod)
-        return known[id(client), pod]
-
-    return read_pod
 
 
 def _only_begins(lead: Any) -> Any:
@@ -137,7 +125,7 @@ def _break(apply: Callable[[], AbstractContextManager[Any]], *guards: str) -> Br
     return Break(frozenset(guards), apply)
 
 
-_TOLD, _OTHER = "a proxy is told to exit while its payload runs", "another pod is told to exit"
+_TOLD, _AT_ONCE = "a proxy is told to exit while its payload runs", "two restarts at once"
 _NOT_FREED, _KEPT = "a finished pod is not freed", "something is kept"
 _REPEATED = "restart that did not help is repeated"
 
@@ -146,14 +134,14 @@ BREAKS = {
         partial(_replace, completion, "should_restart", lambda _: lambda *_args: (False, "")),
         _TOLD,
     ),
-    "a pod is not read again": _break(
-        partial(_replace, actions, "read_pod", _stale), _TOLD, _OTHER, _NOT_FREED, _KEPT
-    ),
     "evictions have no preconditions": _break(
         partial(_replace, actions, "_preconditions", lambda _: lambda *_args: {}),
         "write without preconditions",
     ),
     "a leader never stops to lead": _break(_leads_on, "acts without the Lease"),
+    "a restart under way is not remembered": _break(
+        partial(_replace, rollout, "started", lambda _: lambda before, *_args: before), _AT_ONCE
+    ),
     "what an earlier leader left is not recalled": _break(
         partial(_replace, RepairController, "recall", lambda _: lambda *_args: None), _REPEATED
     ),

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from simulation.play import Result, play
+from simulation import faults
+from simulation.play import play
 
 
-def shrink(result: Result) -> frozenset[str]:
-    """Return faults with which the first violation of a seed still happens, and no fewer of them.
+def shrink(seed: int, kind: str) -> frozenset[str]:
+    """Return faults of a seed with which it still breaks the property ``kind``, and no fewer.
 
     Each fault has its own chance, so what is left happens as before, as far as it can.
     """
-    kind, off = result.violations[0].kind, frozenset[str]()
-    for fault in sorted(result.faults):
-        if kind in play(result.seed, off=off | {fault}).kinds:
+    off = frozenset[str]()
+    for fault in sorted(faults.choose(seed)):
+        if kind in play(seed, off=off | {fault}).kinds:
             off |= {fault}
-    return result.faults - off
+    return faults.choose(seed) - off
