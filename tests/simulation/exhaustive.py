@@ -285,8 +285,9 @@ def steered(world: World) -> World:
 
 def followed(world: World, action: Action, basis: Truth | None = None) -> World:
     """The task has decided on its next ``action``; ``basis``: by a pod that was read then."""
-    world.action, world.basis = action, basis if isinstance(action, Send | Delete) else None
-    if isinstance(action, Send):
+    world.action, world.basis = action, None
+    if isinstance(action, Send | Delete):
+        world.basis = basis
         permitted(world)
     elif isinstance(action, End):
         ended(world, action)
