@@ -234,4 +234,4 @@ async def test_owners_that_name_each_other_are_read_three_times_at_most() -> Non
         assert why == (
             "its TrainJob is not suspended: it is part of JobSet train, which might not expect that"
         )
-        assert len([path for path in api.requests if "/train" in path]) == 3
+        assert len([path for path in api.requests if "/namespaces/" in path]) == 3
