@@ -34,6 +34,43 @@ async def test_the_next_leader_resumes_the_job(allowed: bool) -> None:
 
 
 @driven
+async def test_a_job_is_not_suspended_again_whoever_leads() -> None:
+    """Its new pods have no sidecar either: their work must not be lost, too."""
+    async with kubeflow() as world:
+        await world.suspended()
+        await world.api.end()
+        first = world.process()
+        await world.resumed()
+        for process in (first, world.process()):
+            before = world.api.job
+            refused = await world.restart(process)
+            assert refused.startswith("its TFJob is not suspended: it was suspended for its sidec")
+            assert world.api.job == before
+
+
+@driven
+async def test_a_job_that_somebody_else_resumed_is_not_suspended_again() -> None:
+    """Its pods may be new ones."""
+    async with kubeflow() as world:
+        await world.suspended()
+        await world.api.end()
+        await world.api.change({"suspend": False})
+        process = world.process()
+        await until(lambda: not world.api.marked, "the mark is taken off")
+        assert "is not suspended again within a day" in await world.restart(process)
+
+
+@driven
+async def test_a_job_is_suspended_again_once_its_annotation_is_removed() -> None:
+    async with kubeflow() as world:
+        process = world.process()
+        await world.restart(process)
+        await world.resumed()
+        await world.api.change({}, annotations={MARK: None})
+        assert await world.restart(process) == ""
+
+
+@driven
 async def test_a_follower_touches_no_job() -> None:
     async with kubeflow() as world:
         await world.suspended()
