@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from datetime import timedelta
+from itertools import pairwise
 
 import pytest
 from aiohttp import web
@@ -158,7 +159,7 @@ async def test_a_job_that_waits_is_looked_at_less_and_less_often() -> None:
         world.api.always(note)
         world.process()
         await until(lambda: times and times[-1] - times[0] > 1, "it waits for a second")
-        for before, after in zip(times, times[1:], strict=False):
+        for before, after in pairwise(times):
             # Less the time from the request to the decision.
             assert after - before >= (before - times[0]) / 10
 

@@ -100,6 +100,27 @@ async def test_a_process_that_lost_the_lead_meanwhile_does_not_suspend_a_job() -
 
 
 @driven
+async def test_a_leader_whose_lease_has_lapsed_writes_to_no_job_until_it_holds_it_again() -> None:
+    """Nobody has told it yet that another process leads."""
+    leads = True
+    async with kubeflow() as world:
+        world.api.ends = False
+        process = world.process(leads=lambda: leads)
+        await world.restart(process)
+        leads = False
+        await world.api.end()
+        looks = world.api.requests.count("GET /api/v1/namespaces/training/pods") + 20
+        await until(
+            lambda: world.api.requests.count("GET /api/v1/namespaces/training/pods") > looks,
+            "it is followed all the same",
+        )
+        assert world.api.suspended
+        assert await world.restart(process) == "this process may not suspend it"
+        leads = True
+        await world.resumed()
+
+
+@driven
 async def test_a_process_that_stops_leaves_its_jobs_to_the_next_leader() -> None:
     async with kubeflow() as world:
         world.api.ends = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -168,6 +168,7 @@ class World:
         allowed: bool = True,
         leading: bool = True,
         clock: Clock = system_clock,
+        leads: Callable[[], bool] = lambda: True,
         **limits: Any,
     ) -> SuspendedJobs:
         """A process with limits that differ from `FAST` like that."""
@@ -176,6 +177,7 @@ class World:
         process = SuspendedJobs(
             self._client, self.telemetry, recorder,
             allowed=allowed, limits=structs.replace(FAST, **limits), clock=clock,
+            leads=leads,
         )  # fmt: skip
         self._processes.append(process)
         process.lead(leading)

@@ -165,13 +165,14 @@ def evaluate(
 
 def targets(
     configurations: Iterable[Configuration], *, root: str | None = None
-) -> frozenset[ClientConfig]:
-    """Return the endpoints to probe."""
-    return frozenset(
+) -> tuple[ClientConfig, ...]:
+    """Return the endpoints to probe, each once."""
+    found = (
         webhook.client_config
         for configuration in configurations
         for webhook in filter(_called, _webhooks(configuration, root))
     )
+    return tuple(dict.fromkeys(found))
 
 
 def can_be_probed(target: ClientConfig, facts: Facts) -> bool:

@@ -76,7 +76,7 @@ class SuspensionLimits(msgspec.Struct, frozen=True, kw_only=True):
     doubt: float = 60.0  # After which an operator that has done nothing is considered down.
     longest: float = 600.0  # How long a Job stays suspended beyond the grace period of its pods.
     grace: float = 3600.0  # How much of that is waited for: a checkpoint may take many minutes.
-    # Between two looks at a suspended Job; later a tenth of the time for which it was watched.
+    # Between two looks at a suspended Job; while it has pods, later a tenth of its waiting time.
     look: float = 1.0
     answer: float = 10.0  # For what a look reads. A Job must not wait for the answer about another.
     late: float = 120.0  # After which pods that are still there are reported: most have 30 s.

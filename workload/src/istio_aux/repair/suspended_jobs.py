@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -85,11 +85,14 @@ class SuspendedJobs:
         allowed: bool,
         limits: SuspensionLimits | None = None,
         clock: Clock = system_clock,
+        leads: Callable[[], bool] = lambda: True,
     ) -> None:
         """Start as a follower.
 
         Jobs are suspended only if that is ``allowed``; suspended ones are resumed in any case.
+        ``leads`` is called right before each write: whether this process may still act.
         """
+        self._leads = leads
         self._client, self._recorder, self._now = client, recorder, clock
         self._allowed, self._limits = allowed, limits or SuspensionLimits()
         self._jobs: dict[Key, _Suspension] = {}
@@ -228,17 +231,13 @@ class SuspendedJobs:
         return True
 
     def _acts(self) -> bool:
-        return self._leading and not self._stopping.is_set()
+        return self._leading and not self._stopping.is_set() and self._leads()
 
-    def _adopt(
-        self, namespace: str, owner: OwnerReference, since: datetime | None = None
-    ) -> Key:
+    def _adopt(self, namespace: str, owner: OwnerReference, since: datetime | None = None) -> Key:
         """Make sure that a suspended Job is followed; ``since`` is known if we suspended it."""
         key = Key(namespace, owner.name, owner.uid)
-        if key not in self._jobs and self._acts():
-            job = _Suspension(
-                key, owner, self._backoff(), self._now(), self._limits.longest, since
-            )
+        if key not in self._jobs and self._leading and not self._stopping.is_set():
+            job = _Suspension(key, owner, self._backoff(), self._now(), self._limits.longest, since)
             self._jobs[key] = job
             job.task = asyncio.create_task(self._follow(job), name=f"suspended {owner.kind} {key}")
         return key
@@ -254,7 +253,7 @@ class SuspendedJobs:
     async def _search(self, kind: str, api: JobApi) -> None:
         """Find the Jobs of a kind that an earlier leader suspended, again and again."""
         backoff = self._backoff()
-        while self._acts():
+        while not self._stopping.is_set():
             pause = self._limits.search
             try:
                 await self._find(kind, api)
@@ -274,8 +273,8 @@ class SuspendedJobs:
     async def _find(self, kind: str, api: JobApi) -> None:
         """Adopt all marked Jobs of a kind, if it is served."""
         # Batch Jobs are served everywhere.
-        served = {"Job": "jobs"} if kind == "Job" else await actions.served(
-            self._client, api.version
+        served = (
+            {"Job": "jobs"} if kind == "Job" else await actions.served(self._client, api.version)
         )
         if (plural := served.get(kind)) is None:
             return
@@ -294,10 +293,10 @@ class SuspendedJobs:
         """Look at a suspended Job until it is resumed, or is not ours any more."""
         pause: float | None = self._limits.look
         while pause is not None:
-            # The deadline is new information, and must not wait for a long pause.
+            # A long pause must not delay the look at the deadline.
             until = job.deadline - self._now().monotonic
             await self._pause(min(pause, until) if until > 0 else pause)
-            if not self._acts():
+            if self._stopping.is_set():
                 return
             async with self._turns.take(job.key.namespace, job.deadline):
                 pause = await self._look(job)
@@ -348,7 +347,7 @@ class SuspendedJobs:
                 if left.unknown:
                     return job.backoff.next()
                 job.backoff.reset()
-                return max(self._limits.look, waited / 10)
+                return self._limits.look if job.gone else max(self._limits.look, waited / 10)
             case Leave(reason=why):
                 self._log(logging.INFO, "job-left", job, why)
             case Unmark(reason=why) | Resume(reason=why):
