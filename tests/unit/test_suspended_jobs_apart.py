@@ -145,6 +145,24 @@ async def test_many_suspended_jobs_are_asked_for_a_few_at_a_time() -> None:
 
 
 @driven
+async def test_of_too_many_marked_jobs_the_first_are_followed_and_then_the_others() -> None:
+    """Anybody may mark Jobs: they must not fill the memory."""
+    async with kubeflow() as world:
+        for name in "abcdef":
+            await world.another(name)
+        await world.another("z", "elsewhere")
+        process = world.process(found=2, search=0.02, settle=0.5)
+        await until(lambda: len(process.status()) >= 3, "Jobs of both namespaces are found")
+        assert {job.name for job in process.status()} == {"a", "b", "z"}
+
+        def left() -> list[str]:
+            jobs = [world.api.get("tfjobs", "other", name) or {} for name in "abcdef"]
+            return [job["metadata"]["name"] for job in jobs if job["spec"]["runPolicy"]["suspend"]]
+
+        await until(lambda: not left(), "all are resumed")
+
+
+@driven
 async def test_a_job_that_waits_is_looked_at_less_and_less_often() -> None:
     """Each time after a tenth of the time that it has waited."""
     times = list[float]()

@@ -87,6 +87,9 @@ class SuspensionLimits(msgspec.Struct, frozen=True, kw_only=True):
     # Suspended Jobs that are looked at at the same time, and how many of them in one namespace.
     at_once: int = 8
     of_namespace: int = 2
+    # Jobs of a kind and a namespace that a search finds; a later one finds the others. We suspend a
+    # few at a time, but anybody may write the mark.
+    found: int = 1000
 
 
 class Suspend(msgspec.Struct, frozen=True):

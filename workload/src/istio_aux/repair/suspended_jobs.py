@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
@@ -278,16 +279,19 @@ class SuspendedJobs:
         )
         if (plural := served.get(kind)) is None:
             return
+        found = Counter[str]()
         path, labels = actions.collection(api.version, plural), {"labelSelector": suspension.MARK}
         async with aclosing(actions.pages(self._client, path, Job, labels)) as pages:
             async for page in pages:
                 # A Job that cannot be read is reported when it is looked at.
                 marked = [key_of(job) for job in page.items if suspension.is_marked(job)]
-                for key in (*(found.key for found in page.unreadable if found.key.name), *marked):
+                for key in (*(bad.key for bad in page.unreadable if bad.key.name), *marked):
                     owner = OwnerReference(
                         api_version=api.version, kind=kind, name=key.name, uid=key.uid
                     )
-                    self._adopt(key.namespace, owner)
+                    found[key.namespace] += 1
+                    if found[key.namespace] <= self._limits.found:
+                        self._adopt(key.namespace, owner)
 
     async def _follow(self, job: _Suspension) -> None:
         """Look at a suspended Job until it is resumed, or is not ours any more."""
