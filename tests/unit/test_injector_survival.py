@@ -82,6 +82,30 @@ async def test_pods_without_a_sidecar_are_known_to_a_process_that_starts_while_i
 
 
 @driven
+async def test_nothing_is_known_before_the_injection_policy_was_read(tmp_path: Path) -> None:
+    """Who waits for that, and then asks which pods have no sidecar, must not hear of none."""
+    seen: list[Mesh] = []
+    read = asyncio.Event()
+
+    async def wait(request: web.Request) -> None:
+        if "/configmaps/" in request.path:
+            await read.wait()
+
+    async with Cluster() as api, Istiod(tmp_path) as istiod:
+        await put_policy(api, "policy: enabled")
+        await api.publish(istiod.port, ready=False)
+        await api.configure(bundle=istiod.bundle)
+        api.faults.append(wait)
+        async with watching(api, changed=seen.append) as watcher:
+            await told(watcher, State.NO_ENDPOINT)
+            read.set()
+            await until(lambda: watcher.mesh.known, "it is known")
+            assert [(mesh.known, bool(mesh.policies)) for mesh in seen] == [
+                (False, False), (True, True),
+            ]  # fmt: skip
+
+
+@driven
 async def test_the_injection_policy_of_an_istiod_that_is_away_is_read_again(
     tmp_path: Path,
 ) -> None:

@@ -165,17 +165,17 @@ def questions(
         # Namespaces that may refuse the capabilities of Istio's init container come last.
         ordered = sorted(some - IGNORED, key=lambda n: (_ENFORCED in namespaces[n], n))
         for (hook, labels), name in product(pairs, ordered):
-            around = namespaces[name]
-            if hook.selects(around, labels) and all(
-                other.target == target for other in hooks if other.selects(around, labels)
+            where = namespaces[name]
+            if hook.selects(where, labels) and all(
+                other.target == target for other in hooks if other.selects(where, labels)
             ):
                 none = False
                 yield Question(name, labels, selected=True, timeout=hook.timeout)
     if none:
         home = target.service.namespace if target.service else ""
         wanted = next((labels for _, labels in pairs if labels), dict[str, str]())
-        where = "default" if home in {"", *IGNORED} else home
-        yield Question(where, wanted, timeout=min((h.timeout for h in mine), default=TIMEOUT))
+        name = "default" if home in {"", *IGNORED} else home
+        yield Question(name, wanted, timeout=min((h.timeout for h in mine), default=TIMEOUT))
 
 
 class _Status(Struct, frozen=True):

@@ -91,8 +91,8 @@ class Mesh(msgspec.Struct, frozen=True, kw_only=True):
         injectors: see `evaluate`; empty until the configurations are listed.
         hooks: of all configurations, whatever their state (`injection.hooks_of`).
         policies: of the istiods, as far as they can be read.
-        known: whether the configurations are listed and each injector was probed once. Before that
-            nothing must be done because of this value.
+        known: whether the configurations are listed, each injector was probed once, and each policy
+            was read once or cannot be read. Before that nothing must be done because of this value.
     """
 
     injectors: tuple[Injector, ...] = ()

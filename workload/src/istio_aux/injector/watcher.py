@@ -166,10 +166,11 @@ class Watcher:
         self._client, self._namespaces, self._telemetry = client, namespaces, telemetry
         self._changed, self._ours, self._root = changed, ours, root
         self._selector, self._rhythm, self._now = selector, rhythm, clock
-        self._news, self._reordered = asyncio.Event(), asyncio.Event()
+        self._news, self._reconfiguration = asyncio.Event(), asyncio.Event()
         self._configurations: dict[Key, Configuration] = {}
         self._hooks: tuple[Hook, ...] = ()
         self._policies: dict[ControlPlane, InjectionPolicy] = {}
+        self._asked: set[ControlPlane] = set()  # Whose policy was read, or could not be.
         self._prober = Prober(client, telemetry)
         self._slices: dict[Service, Slices] = {}
         self._probes: dict[tuple[ClientConfig, tuple[Address, ...]], InjectorProbe] = {}
@@ -190,9 +191,10 @@ class Watcher:
         self._hooks = hooks_of(self._configurations.values())
         planes = {hook.control_plane for hook in self._hooks}
         self._policies = {key: found for key, found in self._policies.items() if key in planes}
+        self._asked &= planes
         for probe in self._probes.values():
             probe.reconfigured.set()
-        self._reordered.set()
+        self._reconfiguration.set()
         self._news.set()
         names = sorted_before(self._ours or "", self._configurations.values())
         if names == self.called_before:
@@ -307,6 +309,7 @@ class Watcher:
     async def _read(self, planes: Iterable[ControlPlane]) -> None:
         for plane in sorted(planes):
             policy = await policies.read(self._client, plane, self._policies.get(plane))
+            self._asked.add(plane)
             if policy:
                 self._policies[plane] = policy
             else:
@@ -320,7 +323,7 @@ class Watcher:
         """
         backoff = Backoff(2 * self._rhythm.other, self._rhythm.live)
         while True:
-            self._reordered.clear()
+            self._reconfiguration.clear()
             probes = self._facts().probes
             silent = {
                 hook.control_plane
@@ -335,7 +338,7 @@ class Watcher:
                 pause = jittered(self._rhythm.live)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
-                    await self._reordered.wait()
+                    await self._reconfiguration.wait()
 
     def _addresses(self, target: ClientConfig, facts: Facts) -> tuple[Address, ...] | None:
         """Return where to ask now; None: it cannot be live, or its endpoints are not listed yet."""
@@ -356,15 +359,16 @@ class Watcher:
 
     def _publish(self) -> None:
         facts, found, before = self._facts(), self._configurations.values(), self.mesh
+        probed = all(
+            target in facts.probes or not injectors.can_be_probed(target, facts)
+            for target in injectors.targets(found, root=self._root)
+        )
+        read = self._asked.issuperset(hook.control_plane for hook in self._hooks)
         mesh = Mesh(
             injectors=injectors.evaluate(found, facts, root=self._root),
             hooks=self._hooks,
             policies=dict(self._policies),
-            known=before.known
-            or all(
-                target in facts.probes or not injectors.can_be_probed(target, facts)
-                for target in injectors.targets(found, root=self._root)
-            ),
+            known=before.known or (probed and read),
         )
         if mesh == before:
             return
