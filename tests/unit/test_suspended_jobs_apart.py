@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
@@ -12,9 +12,10 @@ from aiohttp import web
 from istio_aux.core.moment import Moment
 from istio_aux.core.suspension import MARK
 from istio_aux.kube.clock import system_clock
+from istio_aux.repair.suspended_jobs import SuspendedJobs
 from unit.asynchronous import driven, until
 from unit.core.training import pod_document
-from unit.store import refusal
+from unit.store import merged, refusal
 from unit.training import Kubeflow, kubeflow
 
 PODS = "GET /api/v1/namespaces/training/pods"
@@ -23,6 +24,16 @@ PODS = "GET /api/v1/namespaces/training/pods"
 def looked(api: Kubeflow, name: str) -> int:
     """How often a Job was read."""
     return sum(r.startswith("GET") and r.endswith(f"/tfjobs/{name}") for r in api.requests)
+
+
+def reason(process: SuspendedJobs) -> str:
+    """What the one suspended Job waits for; empty if there is none."""
+    return next((job.reason for job in process.status()), "")
+
+
+async def fail_to_list_pods(request: web.Request) -> web.Response | None:
+    listed = request.method == "GET" and request.path.endswith("/training/pods")
+    return refusal(500, "InternalError", "etcd is away") if listed else None
 
 
 @driven
@@ -41,16 +52,12 @@ async def test_a_kind_that_cannot_be_listed_hides_no_other_kind() -> None:
 
 @driven
 async def test_a_job_is_resumed_at_its_deadline_although_its_pods_cannot_be_listed() -> None:
-    async def fail(request: web.Request) -> web.Response | None:
-        listed = request.method == "GET" and request.path.endswith("/training/pods")
-        return refusal(500, "InternalError", "etcd is away") if listed else None
-
     async with kubeflow() as world:
         world.api.ends = False
-        process = world.process(longest=1.0)
+        process = world.process(longest=2.0)
         await world.restart(process)
-        world.api.always(fail)
-        await until(lambda: "etcd is away" in process.status()[0].reason, "the reason is shown")
+        world.api.always(fail_to_list_pods)
+        await until(lambda: "etcd is away" in reason(process), "the reason is shown")
         await world.resumed()
         await world.counted("failed")
         (event,) = await until(lambda: world.api.events, "an Event")
@@ -58,6 +65,27 @@ async def test_a_job_is_resumed_at_its_deadline_although_its_pods_cannot_be_list
             "TFJob mnist: it was suspended for too long, and it is not known whether its pods are"
             " gone: 500 InternalError: etcd is away"
         )
+
+
+@driven
+async def test_a_grace_period_that_was_seen_counts_while_pods_cannot_be_listed() -> None:
+    """A Job that is resumed while its pods go may fail."""
+    async with kubeflow() as world:
+        await world.suspended()
+        end = datetime.now(UTC) + timedelta(hours=1)
+        for name, uid in world.api.pods.items():
+            going = merged(
+                pod_document(name, uid=uid),
+                {"metadata": {"deletionTimestamp": f"{end:%Y-%m-%dT%H:%M:%SZ}"}},
+            )
+            await world.api.put("pods", going)
+        process = world.process(longest=0.0)
+        await until(lambda: "still there" in reason(process), "its pods are known")
+        world.api.always(fail_to_list_pods)
+        await until(lambda: "etcd is away" in reason(process), "they are not known any more")
+        looks = looked(world.api, "mnist") + 3
+        await until(lambda: looked(world.api, "mnist") > looks, "it is followed")
+        assert world.api.suspended
 
 
 @driven
@@ -84,10 +112,7 @@ async def test_a_job_waits_for_a_pod_that_cannot_be_read_until_its_deadline() ->
         await world.api.put("pods", strange)
         # Its annotation says the time in seconds.
         process = world.process(longest=3.0)
-        await until(
-            lambda: process.status() and "training/strange" in process.status()[0].reason,
-            "the pod is named",
-        )
+        await until(lambda: "training/strange" in reason(process), "the pod is named")
         assert world.api.suspended
         await world.resumed()
 
@@ -193,7 +218,7 @@ async def test_a_clock_that_steps_ends_no_suspension_and_extends_none(step: time
 
     async with kubeflow() as world:
         world.api.ends = False
-        process = world.process(longest=2.0, clock=clock)
+        process = world.process(longest=4.0, clock=clock)
         await world.restart(process)
         looks = world.api.requests.count(PODS) + 3
         await until(lambda: world.api.requests.count(PODS) > looks, "it is followed")
