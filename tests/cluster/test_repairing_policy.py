@@ -227,6 +227,16 @@ def test_a_job_may_be_suspended_and_resumed(
 
 
 @EACH
+def test_a_job_that_is_resumed_may_keep_its_annotation(
+    account: Account, jobs: dict[str, dict[str, str]], kind: str
+):
+    """It keeps the next leader from suspending the Job again."""
+    kept = {"annotations": {manifests.SUSPENDED: "2026-11-21T09:00:00Z this job is resumed"}}
+    resumption = change(kind, suspend=False, mark=None, metadata=kept)
+    assert account.patch(jobs[kind]["ours"], resumption) == ""
+
+
+@EACH
 @pytest.mark.parametrize(
     ("job", "what"),
     [
