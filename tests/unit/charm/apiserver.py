@@ -85,9 +85,11 @@ class ApiServer:
     def kinds(self) -> list[str]:
         return sorted(o["kind"] for o in self.objects.values())
 
-    def one(self, kind: str) -> dict[str, Any]:
-        (found,) = [o for o in self.objects.values() if o["kind"] == kind]
-        return found
+    def one(self, kind: str, end: str = "") -> dict[str, Any]:
+        """The only object of a kind whose name has this end."""
+        found = (o for o in self.objects.values() if o["kind"] == kind)
+        (one,) = (o for o in found if o["metadata"]["name"].endswith(end))
+        return one
 
     def answer(self, request: httpx2.Request) -> httpx2.Response:
         path, body = request.url.path, json.loads(request.content or b"{}")

@@ -50,7 +50,7 @@ def test_the_workload_and_its_policy_know_the_namespaces_of_the_option(teams: Un
     assert teams.files["applications"].splitlines()[1:] == ["team-a/**"]
     (injected,) = [
         variable["expression"]
-        for variable in teams.api.one("ValidatingAdmissionPolicy")["spec"]["variables"]
+        for variable in teams.api.one("ValidatingAdmissionPolicy", "-istio-aux")["spec"]["variables"]
         if variable["name"] == "injected"
     ]
     assert injected == '{"team-a": ["*"]}'

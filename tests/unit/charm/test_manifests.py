@@ -191,7 +191,7 @@ def test_the_account_is_narrowed_before_it_gets_its_roles() -> None:
     values = Values("a", "m", repairs=True, repairs_jobs=True)
     kinds = [resource.kind for resource in manifests.render_access(values)]
 
-    assert kinds.count("ValidatingAdmissionPolicyBinding") == 2
+    assert kinds.count("ValidatingAdmissionPolicyBinding") == 3
     narrowed = len(kinds) - kinds[::-1].index("ValidatingAdmissionPolicyBinding")
     assert narrowed < kinds.index("ClusterRoleBinding")
     assert narrowed < kinds.index("RoleBinding")
@@ -214,7 +214,7 @@ def test_the_policy_follows_the_selector() -> None:
 
     access = manifests.render_access(Values("a", "m", namespace_selector=selector))
 
-    (policy,) = [r.to_dict() for r in access if r.kind == "ValidatingAdmissionPolicy"]
+    policy, _ = [r.to_dict() for r in access if r.kind == "ValidatingAdmissionPolicy"]
     assert {
         "name": "selected",
         "expression": '"team" in variables.labels && !("kubernetes.io/metadata.name" in'
@@ -276,7 +276,7 @@ def test_both_forms_of_admission_choose_the_pods_of_the_pod_selector() -> None:
 def test_the_policy_for_the_account_knows_the_pods_that_may_be_deleted() -> None:
     access = manifests.render_access(Values("a", "m", pod_selector=PODS))
 
-    (policy,) = [r.to_dict() for r in access if r.kind == "ValidatingAdmissionPolicy"]
+    policy, _ = [r.to_dict() for r in access if r.kind == "ValidatingAdmissionPolicy"]
     assert {
         "name": "chosen",
         "expression": '"team" in variables.podLabels && variables.podLabels["team"] in ["a", "b"]',
