@@ -56,10 +56,10 @@ SUSPENDED: Final = "istio-aux.io/suspended-for"
 # next leader (its `core/election.py`).
 LEASE_LIFE: Final = 60
 CHECKPOINT: Final = "istio-aux.io/checkpoint"
-_CHECKPOINT_SIZE: Final = 64 * 1024
+CHECKPOINT_SIZE: Final = 64 * 1024
 
 # The Events that the workload writes (its `kube/events.py` and `recorder.py`).
-_EVENTS: Final[Mapping[str, Any]] = {
+EVENTS: Final[Mapping[str, Any]] = {
     "controller": "istio-aux.io/istio-aux",
     "event_actions": ("Evict", "Quit", "Report", "Resume", "Suspend"),
     "event_reasons": (
@@ -298,10 +298,10 @@ def _except_never_selected(selector: Mapping[str, Any]) -> dict[str, Any]:
 def _records() -> dict[str, Any]:
     """Return what the policy for the Lease and Events is rendered from."""
     return {
-        **_EVENTS,
+        **EVENTS,
         "lease_life": LEASE_LIFE,
         "checkpoint": CHECKPOINT,
-        "checkpoint_size": _CHECKPOINT_SIZE,
+        "checkpoint_size": CHECKPOINT_SIZE,
         "same_notes": _same("notes", "oldNotes", but=CHECKPOINT),
     }
 

@@ -7,7 +7,7 @@ import json
 from typing import Any, Literal
 
 import pytest
-from istio_aux.core import quit as quitting
+from istio_aux.core import election
 
 import manifests
 from config import NEVER_INJECTED, Applications
@@ -197,16 +197,10 @@ def test_the_account_is_narrowed_before_it_gets_its_roles() -> None:
     assert narrowed < kinds.index("RoleBinding")
 
 
-def test_the_policy_allows_every_command_of_the_workload_and_no_other() -> None:
-    ports = (*range(14990, 15100), 0, 8080)
-    commands = {
-        quitting.command(rung, port)
-        for port in ports
-        for rung in quitting.rungs(port)
-        if rung is not quitting.Rung.PORT_FORWARD
-    }
-
-    assert set(manifests.QUIT_COMMANDS) == commands
+def test_the_policy_for_the_lease_has_the_bounds_of_the_workload() -> None:
+    assert manifests.LEASE_LIFE == election.HONOURED
+    assert manifests.CHECKPOINT == election.ANNOTATION
+    assert manifests.CHECKPOINT_SIZE == election.LONGEST
 
 
 def test_the_policy_follows_the_selector() -> None:
