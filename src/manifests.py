@@ -311,9 +311,7 @@ def _job_variables() -> dict[str, str]:
     marked, was_marked = (
         f"'{SUSPENDED}' in variables.{labels}" for labels in ("labels", "oldLabels")
     )
-    suspends, suspended = (
-        f"variables.{run}.?suspend.orValue(false)" for run in ("run", "oldRun")
-    )
+    suspends, suspended = (f"variables.{run}.?suspend.orValue(false)" for run in ("run", "oldRun"))
     # The workload's own note has 200 characters. An annotation may have 256 KiB.
     signed = (
         f"variables.labels['{SUSPENDED}'] == 'sidecar'"

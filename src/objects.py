@@ -195,7 +195,8 @@ def remove(
 ) -> None:
     """Delete what the application owns, revert its labels, and resume the Jobs it suspended.
 
-    Call it after `withdraw`, when the unit's workload has stopped. `tell` gets the Jobs it waits for.
+    Call it after `withdraw`, when the workload of the unit has stopped. `tell` gets the Jobs whose
+    pods it waits for.
 
     Raises:
         httpx2.HTTPError: the API server fails; Juju retries the hook.

@@ -133,9 +133,9 @@ def resume(
 ) -> None:
     """Resume every Job that the workload has suspended, each when its pods are gone.
 
-    Pods have until the end of their grace periods, and a little more. `tell` gets the Jobs whose pods
-    are waited for, whenever they change. A Job that the API server refuses to change, or that has
-    changed at each of some attempts, stays suspended, and the log names it.
+    Pods have until the end of their grace periods, and a little more. `tell` gets the Jobs whose
+    pods are waited for, whenever they change. A Job that the API server refuses to change, or that
+    has changed at each of some attempts, stays suspended, and the log names it.
 
     Raises:
         httpx2.HTTPError: the API server fails or does not answer; Juju retries the hook.

@@ -74,9 +74,7 @@ class Account:
         path = f"/apis/{LEASES}/namespaces/{namespace}/leases"
         return _refusal(self._http.post(path, params={"dryRun": "All"}, json=lease))
 
-    def update_lease(
-        self, namespace: str, name: str, metadata: dict[str, Any], **spec: Any
-    ) -> str:
+    def update_lease(self, namespace: str, name: str, metadata: dict[str, Any], **spec: Any) -> str:
         """Replace fields of a Lease, as a dry run; returns as `connect` does."""
         path = f"/apis/{LEASES}/namespaces/{namespace}/leases/{name}"
         while True:
@@ -121,6 +119,13 @@ class Account:
         answer = self._http.patch(
             path, params={"dryRun": "All"}, headers=headers, content=json.dumps(change)
         )
+        return _refusal(answer)
+
+    def apply(self, path: str, wanted: dict[str, Any]) -> str:
+        """Apply an object on the server's side, as a dry run; returns as `connect` does."""
+        headers = {"content-type": "application/apply-patch+yaml"}
+        params = {"dryRun": "All", "fieldManager": "lab"}
+        answer = self._http.patch(path, params=params, headers=headers, content=json.dumps(wanted))
         return _refusal(answer)
 
 
