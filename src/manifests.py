@@ -302,7 +302,6 @@ def _records() -> dict[str, Any]:
         "lease_life": LEASE_LIFE,
         "checkpoint": CHECKPOINT,
         "checkpoint_size": CHECKPOINT_SIZE,
-        "same_notes": _same("notes", "oldNotes", but=CHECKPOINT),
     }
 
 

@@ -154,13 +154,20 @@ def checkpoint(length: int) -> dict[str, str]:
     return {manifests.CHECKPOINT: "x" * length}
 
 
+SMALL = {"lab.test/team": "a"}
 HONEST: dict[str, Callable[[Thief], str]] = {
     "an eviction": lambda it: it.account.evict(it.running, *SEEN),
     "a deletion of a pod whose proxy has terminated": lambda it: it.delete(it.lost, *SEEN),
     "a Job that runs is suspended": lambda it: it.patch("running", True, "sidecar"),
     "a Lease": lambda it: it.hold(leaseDurationSeconds=15),
     "a Lease with a checkpoint": lambda it: it.hold(metadata={"annotations": checkpoint(65_536)}),
+    "a Lease to which somebody's webhook adds a label": lambda it: it.hold(
+        metadata={"labels": SMALL}
+    ),
     "an Event": lambda it: it.tell(),
+    "an Event to which somebody's webhook adds": lambda it: it.tell(
+        metadata={"labels": SMALL, "annotations": SMALL}
+    ),
     "a warning": lambda it: it.tell(type="Warning", reason="ProxyQuitFailed"),
 }
 
@@ -174,10 +181,11 @@ EVICTS = "evicts within the pod's own grace period only"
 DELETES = "deletes with the preconditions uid and resourceVersion, and within"
 SUSPENDS = f"suspends what runs, with label {manifests.SUSPENDED}, and resumes what has it only"
 HOLDS = "writes a Lease of 60 seconds at most"
-CHANGES = f"changes spec and annotation {manifests.CHECKPOINT} of the Lease only"
+SHORT = f"writes few and short labels and annotations, and {manifests.CHECKPOINT}, only"
+KEPT = "writes no finalizer and no owner"
 TELLS = "writes Events of istio-aux.io/istio-aux only"
 ABOUT = "writes Events on pods and Jobs only"
-BARE = "writes Events without metadata, series and related objects only"
+BARE = "writes Events without series and related object only"
 OWNER = {"apiVersion": "v1", "kind": "Namespace", "name": "gone", "uid": "1"}
 NODE = {"apiVersion": "v1", "kind": "Node", "name": "scripted", "uid": "scripted"}
 PAYLOAD = {"restartPolicy": "Never", "containers": [{"name": "main", "image": "none"}]}
@@ -215,13 +223,13 @@ THEFTS: dict[str, tuple[Callable[[Thief], str], str]] = {
     "a Lease of 68 years": (lambda it: it.hold(leaseDurationSeconds=YEARS), HOLDS),
     "a Lease with a long name of its holder": (
         lambda it: it.hold(holderIdentity="x" * 254), HOLDS),
-    "a Lease that nobody can renew": (lambda it: it.hold(metadata={"annotations": LARGE}), CHANGES),
+    "a Lease that nobody can renew": (lambda it: it.hold(metadata={"annotations": LARGE}), SHORT),
     "a Lease with a long checkpoint": (
-        lambda it: it.hold(metadata={"annotations": checkpoint(65_537)}), CHANGES),
+        lambda it: it.hold(metadata={"annotations": checkpoint(65_537)}), SHORT),
     "a Lease that nobody can delete": (
-        lambda it: it.hold(metadata={"finalizers": ["lab.test/kept"]}), CHANGES),
+        lambda it: it.hold(metadata={"finalizers": ["lab.test/kept"]}), KEPT),
     "a Lease that is deleted with another object": (
-        lambda it: it.hold(metadata={"ownerReferences": [OWNER]}), CHANGES),
+        lambda it: it.hold(metadata={"ownerReferences": [OWNER]}), KEPT),
     "a Lease of another application": (
         lambda it: it.account.create_lease(NAME, {"name": "another"}), "writes Lease robbed only"),
     "an Event of another controller": (
@@ -230,7 +238,13 @@ THEFTS: dict[str, tuple[Callable[[Thief], str], str]] = {
     "an Event of another action": (lambda it: it.tell(action="Binding"), TELLS),
     "an Event about a node": (
         lambda it: it.tell(metadata={"namespace": "default"}, regarding=NODE), ABOUT),
-    "an Event with annotations": (lambda it: it.tell(metadata={"annotations": LARGE}), BARE),
+    "an Event with a long annotation": (lambda it: it.tell(metadata={"annotations": LARGE}), SHORT),
+    "an Event with a checkpoint": (
+        lambda it: it.tell(metadata={"annotations": checkpoint(1025)}), SHORT),
+    "an Event with many labels": (
+        lambda it: it.tell(metadata={"labels": {f"l-{n}": "x" for n in range(33)}}), SHORT),
+    "an Event that nobody can delete": (
+        lambda it: it.tell(metadata={"finalizers": ["lab.test/kept"]}), KEPT),
     "an Event with a related object": (lambda it: it.tell(related=NODE), BARE),
     "an Event that counts": (
         lambda it: it.tell(series={"count": 9, "lastObservedTime": WHEN}), BARE),
