@@ -216,8 +216,8 @@ EACH = pytest.mark.parametrize("kind", ["batch", "training", "set"])
         ("running", (True, "sidecar")),
         ("ours", (False, None)),
         ("ours", (None, None)),
-        ("ours", (True, "again")),
         ("resumed", (False, None)),
+        ("resumed", (True, "sidecar")),
     ],
 )
 def test_a_job_may_be_suspended_and_resumed(
@@ -244,6 +244,9 @@ def test_a_job_that_is_resumed_may_keep_its_annotation(
         ("running", (False, "sidecar")),
         ("ours", (False, False)),
         ("ours", (True, None)),
+        ("ours", (True, "again")),
+        ("suspended", (True, "sidecar")),
+        ("suspended", (False, "sidecar")),
         ("suspended", (False, False)),
         ("suspended", (None, False)),
     ],
@@ -254,7 +257,7 @@ def test_what_somebody_else_suspended_is_not_resumed_and_nothing_is_suspended_un
     refusal = account.patch(jobs[kind][job], change(kind, what[0], mark=what[1]))
 
     assert refusal.startswith("403: ")
-    assert f"suspends with label {manifests.SUSPENDED}, and resumes" in refusal
+    assert f"suspends what runs, with label {manifests.SUSPENDED}, and resumes" in refusal
 
 
 METADATA = [
@@ -300,7 +303,7 @@ def test_nothing_else_of_a_job_is_changed(
     assert f"changes suspend and label and annotation {manifests.SUSPENDED} only" in refusal
 
 
-@pytest.mark.parametrize("policy", ["istio-aux", "istio-aux-jobs"])
+@pytest.mark.parametrize("policy", ["istio-aux", "istio-aux-jobs", "istio-aux-records"])
 def test_the_api_server_has_no_doubts_about_the_expressions(
     client: lightkube.Client, account: Account, policy: str
 ):
