@@ -181,7 +181,7 @@ class IstioAuxCharm(ops.CharmBase):
         with cluster.connect(self.kubernetes_transport) as client:
             objects.withdraw(client, app, model, self.patience)
             workload.stop(self._container)
-            objects.remove(client, app, model, self.patience)
+            objects.remove(client, app, model, self.patience, status.tell_leaving(self.unit))
 
     def _on_collect_unit_status(self, event: ops.CollectStatusEvent) -> None:
         if self._leaves:

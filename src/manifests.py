@@ -52,6 +52,33 @@ _SUSPENDED_KINDS: Final = {"batch": ("jobs",), "kubeflow.org": TRAINING_JOBS, **
 # The workload puts it on a Job that it suspends: a label to find the Job, an annotation for people.
 SUSPENDED: Final = "istio-aux.io/suspended-for"
 
+# Seconds of the longest Lease, of which the workload writes a quarter, and its annotation for the
+# next leader (its `core/election.py`).
+LEASE_LIFE: Final = 60
+CHECKPOINT: Final = "istio-aux.io/checkpoint"
+CHECKPOINT_SIZE: Final = 64 * 1024
+
+# The Events that the workload writes (its `kube/events.py` and `recorder.py`).
+EVENTS: Final[Mapping[str, Any]] = {
+    "controller": "istio-aux.io/istio-aux",
+    "event_actions": ("Evict", "Quit", "Report", "Resume", "Suspend"),
+    "event_reasons": (
+        "DeadProxyPodDeleted",
+        "NoSidecar",
+        "PodHeld",
+        "ProxyLost",
+        "ProxyQuit",
+        "ProxyQuitBlocked",
+        "ProxyQuitDryRun",
+        "ProxyQuitFailed",
+        "RestartStopped",
+        "RestartedForSidecar",
+        "ResumedWithoutRestart",
+        "StillSuspended",
+    ),
+    "event_kinds": ("Pod", "Job", "JobSet", "TrainJob", *TRAINING_KINDS),
+}
+
 # Annotation of the start policy: the capability that the policy was rendered for.
 CAPABILITY: Final = "istio-aux.io/capability"
 
@@ -161,6 +188,7 @@ def render_access(values: Values) -> list[AnyResource]:
         token_life=cluster.TOKEN_LIFE_SECONDS,
         token_hours=cluster.TOKEN_LIFE_SECONDS // 3600,
     )
+    policy += _render("records.yaml.j2", values, user=user, **_records())
     if values.repairs_jobs:
         policy += _render(
             "jobs.yaml.j2",
@@ -267,10 +295,26 @@ def _except_never_selected(selector: Mapping[str, Any]) -> dict[str, Any]:
     return {**selector, "matchExpressions": [*selector.get("matchExpressions", []), never]}
 
 
+def _records() -> dict[str, Any]:
+    """Return what the policy for the Lease and Events is rendered from."""
+    return {
+        **EVENTS,
+        "lease_life": LEASE_LIFE,
+        "checkpoint": CHECKPOINT,
+        "checkpoint_size": CHECKPOINT_SIZE,
+    }
+
+
 def _job_variables() -> dict[str, str]:
     """Return the `variables` of the policy for Jobs: the update suspends or resumes, no more."""
     marked, was_marked = (
         f"'{SUSPENDED}' in variables.{labels}" for labels in ("labels", "oldLabels")
+    )
+    suspends, suspended = (f"variables.{run}.?suspend.orValue(false)" for run in ("run", "oldRun"))
+    # The workload's own note has 200 characters. An annotation may have 256 KiB.
+    signed = (
+        f"variables.labels['{SUSPENDED}'] == 'sidecar'"
+        f" && size(variables.notes[?'{SUSPENDED}'].orValue('')) <= 512"
     )
     unchanged = (
         f"(!variables.training || {_same('spec', 'oldSpec', but='runPolicy')})",
@@ -297,8 +341,9 @@ def _job_variables() -> dict[str, str]:
         "notes": "object.metadata.?annotations.orValue({})",
         "oldNotes": "oldObject.metadata.?annotations.orValue({})",
         "unchanged": " && ".join(unchanged),
+        # Who marks what somebody else suspended could resume it next.
         "ours": (
-            f"variables.run.?suspend.orValue(false) == ({marked}) && ({marked} || {was_marked})"
+            f"{marked} ? {suspends} && !{suspended} && {signed} : !{suspends} && {was_marked}"
         ),
     }
 

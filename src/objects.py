@@ -16,7 +16,7 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, Final, Literal, get_args
 
 import httpx2
@@ -186,27 +186,34 @@ def withdraw(client: Client, app: str, model: str, patience: suspended.Patience)
         time.sleep(patience.unasked)
 
 
-def remove(client: Client, app: str, model: str, patience: suspended.Patience) -> None:
+def remove(
+    client: Client,
+    app: str,
+    model: str,
+    patience: suspended.Patience,
+    tell: Callable[[list[str]], None],
+) -> None:
     """Delete what the application owns, revert its labels, and resume the Jobs it suspended.
 
-    Call it after `withdraw`, when the unit's workload has stopped.
+    Call it after `withdraw`, when the workload of the unit has stopped. `tell` gets the Jobs whose
+    pods it waits for.
 
     Raises:
         httpx2.HTTPError: the API server fails; Juju retries the hook.
     """
     # The order of a removal, which may fail and begin again at any point:
     # 1. What changes new pods goes: with `Fail` and no workload, the webhook refuses pods. What
-    #    follows may take a minute, and resumed Jobs create pods.
+    #    follows may take as long as pods take to end, and resumed Jobs create pods.
     # 2. The workload stops, so that it suspends no more Jobs.
     # 3. Suspended Jobs are resumed while the workload still has its rights: if this hook never
     #    gets further, a workload that runs again can do it.
     # 4. The workload's account loses its roles, then the policies that narrow them go.
     # 5. Jobs are resumed again: another unit's workload may have suspended one more until then.
     # 6. The labels of namespaces go. Somebody else's webhook may refuse that.
-    suspended.resume(client, patience)
+    suspended.resume(client, patience, tell)
     labels = manifests.labels(app, model)
     cluster.delete_owned(client, labels, model, cluster.OWNED, manifests.lease(app))
-    suspended.resume(client, patience)
+    suspended.resume(client, patience, tell)
     injectionlabels.take_back(client, model, app)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +17,8 @@ from relations import istio
 
 # Keeps a row of `juju status` short; the workload's /status lists all.
 _LONGEST_LIST: Final = 3
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -82,9 +85,20 @@ def of_unit(
     return _working(inputs, probe, notes)
 
 
-def of_leaving() -> ops.StatusBase:
-    """Return the status of a unit that stops or is removed."""
-    return ops.WaitingStatus("the unit is being removed")
+def of_leaving(jobs: Sequence[str] = ()) -> ops.StatusBase:
+    """Return the status of a unit that stops or is removed, and waits for the pods of `jobs`."""
+    waits = f": waits for the pods of suspended Jobs: {_some(jobs)}" if jobs else ""
+    return ops.WaitingStatus(f"the unit is being removed{waits}")
+
+
+def tell_leaving(unit: ops.Unit) -> Callable[[Sequence[str]], None]:
+    """Return what shows while a hook runs which Jobs it waits for: their pods may have an hour."""
+
+    def tell(jobs: Sequence[str]) -> None:
+        unit.status = of_leaving(jobs)
+        logger.info("%s", unit.status.message)
+
+    return tell
 
 
 def _working(inputs: Inputs, probe: Probe | None, notes: Notes) -> ops.StatusBase:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -92,7 +92,10 @@ class Patience:
     # From the end of a Job's last pod to its resumption: the Job's controller learns of both in
     # this order.
     settle: float = 2.0
-    longest: float = 30.0  # A Job is resumed then even if it has pods left.
+    # A Job is resumed then even if it has pods left, counted from the end of their grace periods.
+    longest: float = 30.0
+    # How much of a grace period is waited for, as by the workload: its author chooses it.
+    grace: float = 3600.0
     pause: float = 1.0  # Between two rounds.
     # Until API servers know that a webhook is gone. Measured: 0.33 s at most, on 2 busy cores.
     unasked: float = 1.0
@@ -112,16 +115,27 @@ class _Job:
         return f"{self.kind.name} {self.namespace}/{self.name}"
 
 
+@dataclass(frozen=True)
+class _Pod:
+    """A pod of such a Job."""
+
+    uid: str
+    grace: int | None = None  # Seconds that it has to end once it is being deleted.
+
+
 def any_left(client: Client) -> bool:
     """Tell whether a Job is suspended that the workload has to resume."""
     return any(_marked(client))
 
 
-def resume(client: Client, patience: Patience) -> None:
+def resume(
+    client: Client, patience: Patience, tell: Callable[[list[str]], None] = lambda _jobs: None
+) -> None:
     """Resume every Job that the workload has suspended, each when its pods are gone.
 
-    A Job that the API server refuses to change, or that has changed at each of some attempts, stays
-    suspended, and the log names it.
+    Pods have until the end of their grace periods, and a little more. `tell` gets the Jobs whose
+    pods are waited for, whenever they change. A Job that the API server refuses to change, or that
+    has changed at each of some attempts, stays suspended, and the log names it.
 
     Raises:
         httpx2.HTTPError: the API server fails or does not answer; Juju retries the hook.
@@ -129,15 +143,28 @@ def resume(client: Client, patience: Patience) -> None:
     begun = time.monotonic()
     gone: dict[str, float] = {}
     attempts: dict[str, int] = {}
+    ends: dict[str, float] = {}  # Of grace periods, by the UID of the pod.
+    told: list[str] = []
     while jobs := [job for job in _marked(client) if attempts.get(job.uid, 0) < _ATTEMPTS]:
+        waits: list[str] = []
         for job in jobs:
             left, now = _pods(client, job), time.monotonic()
             if left:
                 gone.pop(job.uid, None)
-            late = now - begun >= patience.longest
+            # By this clock: a deletionTimestamp is by the API server's.
+            for pod in left:
+                if pod.grace is not None:
+                    ends.setdefault(pod.uid, now + pod.grace)
+            end = max((ends[pod.uid] for pod in left if pod.uid in ends), default=begun)
+            late = now >= min(end, begun + patience.grace) + patience.longest
             if late or (not left and now - gone.setdefault(job.uid, now) >= patience.settle):
                 done = _resume(client, job, left)
                 attempts[job.uid] = attempts.get(job.uid, 0) + (1 if done else _ATTEMPTS)
+            elif left:
+                waits.append(str(job))
+        if waits and waits != told:
+            tell(waits)
+            told = waits
         # The hook has to wait here: the last unit is removed when it returns.
         time.sleep(patience.pause)
 
@@ -167,23 +194,23 @@ def _marked(client: Client) -> Iterator[_Job]:
             logger.warning("%s: suspended Jobs not listed: nested too deeply", kind.name)
 
 
-def _pods(client: Client, job: _Job) -> list[str]:
-    """Return the names of the pods that the Job made and deletes."""
+def _pods(client: Client, job: _Job) -> list[_Pod]:
+    """Return the pods that the Job made and deletes."""
     labels: dict[str, Any] = {job.kind.pods: job.name}
     fields = {} if job.kind.policy else _UNFINISHED
     try:
         found = _listed(client, _POD, job.namespace, labels, fields)
     except RecursionError:
-        return ["pods that are nested too deeply"]
+        return [_Pod("nested too deeply")]
     return [
-        pod["name"]
+        _Pod(pod["uid"], pod.get("deletionGracePeriodSeconds"))
         for pod in found
         if job.kind.makes_jobs
         or any(owner["uid"] == job.uid for owner in pod.get("ownerReferences") or ())
     ]
 
 
-def _resume(client: Client, job: _Job, left: list[str]) -> bool:
+def _resume(client: Client, job: _Job, left: list[_Pod]) -> bool:
     """Resume the Job if it has not changed; return False if the API server refuses it."""
     nothing = {SUSPENDED: None}
     metadata = {"uid": job.uid, "resourceVersion": job.version}

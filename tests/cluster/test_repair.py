@@ -320,6 +320,8 @@ def test_jobs_are_restarted_when_that_is_allowed(restarted: Scene, stage: Stage)
     assert not job.spec.suspend
     assert job.metadata
     assert not job.metadata.labels or MARK not in job.metadata.labels
+    # Whoever leads next does not suspend it again.
+    assert "this job is resumed" in (job.metadata.annotations or {})[MARK]
     reasons = {kind_of(pod["name"]): pod["reason"] for pod in jobs.status["unmeshed-pods"]}
     assert "its TFJob is gone" in reasons["training"]
     assert "after another was evicted, has no sidecar either" in reasons["hopeless"]

@@ -216,14 +216,24 @@ EACH = pytest.mark.parametrize("kind", ["batch", "training", "set"])
         ("running", (True, "sidecar")),
         ("ours", (False, None)),
         ("ours", (None, None)),
-        ("ours", (True, "again")),
         ("resumed", (False, None)),
+        ("resumed", (True, "sidecar")),
     ],
 )
 def test_a_job_may_be_suspended_and_resumed(
     account: Account, jobs: dict[str, dict[str, str]], kind: str, job: str, what: tuple[Any, Any]
 ):
     assert account.patch(jobs[kind][job], change(kind, what[0], mark=what[1])) == ""
+
+
+@EACH
+def test_a_job_that_is_resumed_may_keep_its_annotation(
+    account: Account, jobs: dict[str, dict[str, str]], kind: str
+):
+    """It keeps the next leader from suspending the Job again."""
+    kept = {"annotations": {manifests.SUSPENDED: "2026-11-21T09:00:00Z this job is resumed"}}
+    resumption = change(kind, suspend=False, mark=None, metadata=kept)
+    assert account.patch(jobs[kind]["ours"], resumption) == ""
 
 
 @EACH
@@ -234,6 +244,9 @@ def test_a_job_may_be_suspended_and_resumed(
         ("running", (False, "sidecar")),
         ("ours", (False, False)),
         ("ours", (True, None)),
+        ("ours", (True, "again")),
+        ("suspended", (True, "sidecar")),
+        ("suspended", (False, "sidecar")),
         ("suspended", (False, False)),
         ("suspended", (None, False)),
     ],
@@ -244,7 +257,7 @@ def test_what_somebody_else_suspended_is_not_resumed_and_nothing_is_suspended_un
     refusal = account.patch(jobs[kind][job], change(kind, what[0], mark=what[1]))
 
     assert refusal.startswith("403: ")
-    assert f"suspends with label {manifests.SUSPENDED}, and resumes" in refusal
+    assert f"suspends what runs, with label {manifests.SUSPENDED}, and resumes" in refusal
 
 
 METADATA = [
@@ -290,7 +303,7 @@ def test_nothing_else_of_a_job_is_changed(
     assert f"changes suspend and label and annotation {manifests.SUSPENDED} only" in refusal
 
 
-@pytest.mark.parametrize("policy", ["istio-aux", "istio-aux-jobs"])
+@pytest.mark.parametrize("policy", ["istio-aux", "istio-aux-jobs", "istio-aux-records"])
 def test_the_api_server_has_no_doubts_about_the_expressions(
     client: lightkube.Client, account: Account, policy: str
 ):

@@ -6,10 +6,8 @@ have signed an hour ago.
 
 from __future__ import annotations
 
-import ssl
 from pathlib import Path
 
-import httpx2
 import lab
 import lightkube
 from lab import served
@@ -33,25 +31,17 @@ def renewing(cluster: lab.Cluster, folder: Path, rest: float) -> tuple[Workload,
     return workload, workload.keep_token(age=3600, rest=rest)
 
 
-def is_taken(cluster: lab.Cluster, token: str) -> bool:
-    """Whether the API server takes the token."""
-    trusted = ssl.create_default_context(cafile=str(cluster.ca))
-    with httpx2.Client(verify=trusted, trust_env=False) as http:
-        headers = {"Authorization": f"Bearer {token}"}
-        return http.get(f"{cluster.server}/version", headers=headers).status_code != 401
-
-
 def test_a_proxy_quits_after_the_first_token_has_expired(
     cluster: lab.Cluster, client: lightkube.Client, kubelet: ScriptedKubelet, tmp_path: Path
 ) -> None:
     workload, file = renewing(cluster, tmp_path, REST)
     first = file.read_text()
-    assert is_taken(cluster, first)
+    assert served.is_taken(cluster, first)
     workload.start()
     workload.await_ready()
     lab.until(lambda: file.read_text() != first, timeout=READY, what="a new token")
     lab.until(
-        lambda: not is_taken(cluster, first),
+        lambda: not served.is_taken(cluster, first),
         timeout=REST + READY,
         what="the first token to expire",
     )
@@ -88,7 +78,7 @@ def test_a_token_that_may_not_be_renewed_is_told_while_it_is_good(
             lambda: workload.status().get("token-trouble"), timeout=READY, what="a complaint"
         )
         assert REFUSED in trouble
-        assert is_taken(cluster, file.read_text())
+        assert served.is_taken(cluster, file.read_text())
 
         client.patch(Role, account, {"rules": rules}, namespace=NAME)
         lab.until(

@@ -32,6 +32,7 @@ TEMPLATES: Final = {
     "account": "",
     "jobs": "and $c.validates $c.repairs_jobs",
     "policy": "$c.validates",
+    "records": "$c.validates",
     "start": "$c.by_policy",
     "webhook": "",
 }
@@ -103,6 +104,7 @@ def _rules() -> str:
             "token_life": cluster.TOKEN_LIFE_SECONDS,
             "variables": rules.policy_variables(),
             "webhook_port": manifests.WEBHOOK_PORT,
+            **manifests._records(),
         },
         "capability": manifests.CAPABILITY,
         "quit_by": manifests._QUIT_BY,

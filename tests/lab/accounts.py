@@ -19,6 +19,7 @@ import manifests
 
 PODS = "/api/v1/namespaces/{}/pods"
 QUIT = manifests.QUIT_COMMANDS[2]
+EVENTS, LEASES = "events.k8s.io/v1", "coordination.k8s.io/v1"
 RBAC = "rbac.authorization.k8s.io"
 
 
@@ -52,11 +53,14 @@ class Account:
         options = {"container": "istio-proxy", "command": command, **options}
         return self.connect("exec", where, **options)
 
-    def delete(self, where: str) -> str:
-        """Ask for the deletion of a pod, which stays; returns as `connect` does."""
+    def delete(self, where: str, *preconditions: str, **options: Any) -> str:
+        """Ask for the deletion of a pod, which stays, if these fields of it are as they were."""
         namespace, _, name = where.partition("/")
         path = f"{PODS.format(namespace)}/{name}"
-        return _refusal(self._http.delete(path, params={"dryRun": "All"}))
+        found: dict[str, Any] = self._http.get(path).json().get("metadata", {})
+        seen = {field: found.get(field) for field in preconditions}
+        body = {"dryRun": ["All"], "preconditions": seen, **options}
+        return _refusal(self._http.request("DELETE", path, json=body))
 
     def create(self, pod: Pod, **options: str) -> str:
         """Create a pod, unless `options` have `dryRun`; returns as `connect` does."""
@@ -64,11 +68,29 @@ class Account:
         path = PODS.format(pod.metadata.namespace)
         return _refusal(self._http.post(path, params=options, json=pod.to_dict()))
 
-    def create_lease(self, namespace: str, metadata: dict[str, str]) -> str:
+    def create_lease(self, namespace: str, metadata: dict[str, Any], **spec: Any) -> str:
         """Create a Lease, as a dry run; returns as `connect` does."""
-        path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
-        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
+        lease = {"apiVersion": LEASES, "kind": "Lease", "metadata": metadata, "spec": spec}
+        path = f"/apis/{LEASES}/namespaces/{namespace}/leases"
         return _refusal(self._http.post(path, params={"dryRun": "All"}, json=lease))
+
+    def update_lease(self, namespace: str, name: str, metadata: dict[str, Any], **spec: Any) -> str:
+        """Replace fields of a Lease, as a dry run; returns as `connect` does."""
+        path = f"/apis/{LEASES}/namespaces/{namespace}/leases/{name}"
+        while True:
+            lease = self._http.get(path).json()
+            lease["metadata"] |= metadata
+            lease["spec"] |= spec
+            answer = self._http.put(path, params={"dryRun": "All"}, json=lease)
+            # Its holder renews it meanwhile.
+            if answer.status_code != 409:
+                return _refusal(answer)
+
+    def create_event(self, namespace: str, event: dict[str, Any]) -> str:
+        """Create an Event, as a dry run; returns as `connect` does."""
+        path = f"/apis/{EVENTS}/namespaces/{namespace}/events"
+        body = {"apiVersion": EVENTS, "kind": "Event", **event}
+        return _refusal(self._http.post(path, params={"dryRun": "All"}, json=body))
 
     def request_token(self, account: str, **spec: Any) -> str:
         """Request a token for a ServiceAccount (`namespace/name`); returns as `connect` does."""
@@ -77,7 +99,7 @@ class Account:
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         return _refusal(self._http.post(path, json=request))
 
-    def evict(self, pod: Pod, *preconditions: str) -> str:
+    def evict(self, pod: Pod, *preconditions: str, **options: Any) -> str:
         """Ask for the eviction of a pod, which stays, if these fields of it are as they were."""
         assert pod.metadata
         namespace, name = pod.metadata.namespace, pod.metadata.name
@@ -86,7 +108,7 @@ class Account:
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"name": name, "namespace": namespace},
-            "deleteOptions": {"dryRun": ["All"], "preconditions": seen},
+            "deleteOptions": {"dryRun": ["All"], "preconditions": seen, **options},
         }
         path = f"{PODS.format(namespace)}/{name}/eviction"
         return _refusal(self._http.post(path, json=eviction))
@@ -97,6 +119,13 @@ class Account:
         answer = self._http.patch(
             path, params={"dryRun": "All"}, headers=headers, content=json.dumps(change)
         )
+        return _refusal(answer)
+
+    def apply(self, path: str, wanted: dict[str, Any]) -> str:
+        """Apply an object on the server's side, as a dry run; returns as `connect` does."""
+        headers = {"content-type": "application/apply-patch+yaml"}
+        params = {"dryRun": "All", "fieldManager": "lab"}
+        answer = self._http.patch(path, params=params, headers=headers, content=json.dumps(wanted))
         return _refusal(answer)
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import ssl
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import lightkube
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
@@ -58,6 +60,14 @@ def stage(
     workload.select(name)
     yield Scene(client, kubelet, name, name)
     vacate(client, name)
+
+
+def is_taken(cluster: lab.Cluster, token: str) -> bool:
+    """Whether the API server takes the token."""
+    trusted = ssl.create_default_context(cafile=str(cluster.ca))
+    with httpx2.Client(verify=trusted, trust_env=False) as http:
+        headers = {"Authorization": f"Bearer {token}"}
+        return http.get(f"{cluster.server}/version", headers=headers).status_code != 401
 
 
 def metric(workload: Workload, series: str) -> float:

@@ -14,7 +14,10 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 from istio_aux.cli.commands import main, parser
+from istio_aux.core import jobs
+from istio_aux.kube import events
 
+import manifests
 import status
 from docs import pages
 
@@ -230,10 +233,17 @@ def constants(file: Path) -> Iterator[str]:
             yield node.value
 
 
-def test_the_reference_has_every_event() -> None:
-    recorder = ROOT / "workload/src/istio_aux/recorder.py"
-    sent = {text for text in constants(recorder) if re.fullmatch(r"(?:[A-Z][a-z]+){2,}", text)}
+def test_the_reference_and_the_policy_have_every_event() -> None:
+    """The policy refuses others, which somebody with a stolen token would write."""
+    words = set(constants(ROOT / "workload/src/istio_aux/recorder.py"))
+    sent = {text for text in words if re.fullmatch(r"(?:[A-Z][a-z]+){2,}", text)}
+    actions = {text for text in words if re.fullmatch(r"[A-Z][a-z]+", text)}
+    policy = manifests.EVENTS
     assert {row[0].strip("`") for row in table(REFERENCE / "events.md")} == sent
+    assert sent == {*policy["event_reasons"]}
+    assert actions - {"Normal", "Warning"} == {*policy["event_actions"]}
+    assert policy["controller"] == events.CONTROLLER
+    assert {*policy["event_kinds"]} == {"Pod", *jobs.KINDS}
 
 
 def test_the_reference_has_every_key_that_we_read_or_write() -> None:

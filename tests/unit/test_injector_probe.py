@@ -12,14 +12,13 @@ import msgspec
 import pytest
 from istio_aux.core.policy import Capability
 from istio_aux.core.webhooks import Address, ClientConfig
-from istio_aux.injector import replica
 from istio_aux.injector.replica import tls_context
 from lab import ports
 from lab.certificates import Authority
 from lab.istio import World
 from unit.asynchronous import driven, until
 from unit.injecting import HOST, Istiod, Talk, encoded, http, saying, sidecar_for, silence
-from unit.probing import probing
+from unit.probing import PLAIN, probing
 from unit.tls import certificate
 
 
@@ -126,13 +125,13 @@ async def refuse(review: bytes, writer: asyncio.StreamWriter) -> None:
 )
 @driven
 async def test_an_answer_that_does_not_come_or_refuses_is_no_sidecar(
-    talk: Talk, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    talk: Talk, why: str, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(replica, "DEADLINE", 0.2 if talk is silence else 20.0)
+    about = msgspec.structs.replace(PLAIN, timeout=0.2 if talk is silence else 20.0)
     async with probing() as prober, Istiod(tmp_path) as istiod:
         istiod.talk = talk
 
-        found = await prober.ask(istiod.target, istiod.port)
+        found = await prober.ask(istiod.target, istiod.port, about=about)
 
         assert found.probe.asked
         assert why in found.probe.why
@@ -250,7 +249,7 @@ async def test_one_replica_that_injects_is_enough(tmp_path: Path) -> None:
         found = await prober.ask(istiod.target, ports.reserve(), mute.port, istiod.port)
 
         assert found.probe.injected
-        assert time.monotonic() - begun < replica.DEADLINE
+        assert time.monotonic() - begun < PLAIN.timeout
 
 
 @driven

@@ -8,13 +8,20 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from istio_aux.core import pod as pods
 from istio_aux.core.injection import InjectionPolicy
 from istio_aux.core.injectors import Mesh, State
+from istio_aux.core.policy import RacePolicy, RepairPolicy
 from istio_aux.core.webhooks import ControlPlane
 from istio_aux.injector.probe import Rhythm
+from istio_aux.kube.client import Client
+from istio_aux.kube.events import Events
+from istio_aux.repair.controller import RepairController
 from istio_aux.telemetry import Telemetry
-from unit.asynchronous import driven, until
-from unit.injecting import ENABLED, Cluster, Istiod, http, sidecar_for, watching
+from unit.asynchronous import background, driven, until
+from unit.core.pods import RUNNING
+from unit.core.unmeshed import REPLICAS, raw
+from unit.injecting import ENABLED, Cluster, Istiod, http, sidecar_for, silence, watching
 from unit.store import refusal
 from unit.test_injector_watcher import NAME, injector, told
 
@@ -48,6 +55,72 @@ async def test_the_injection_policy_is_read_with_each_answer(tmp_path: Path) -> 
         await api.remove("configmaps", "istio-system", NAME)
 
         await until(lambda: not seen.mesh.policies, "the policy is not known")
+
+
+@pytest.mark.parametrize("endpoint", ["not ready", "none", "mute"])
+@driven
+async def test_pods_without_a_sidecar_are_known_to_a_process_that_starts_while_istiod_is_away(
+    endpoint: str, tmp_path: Path
+) -> None:
+    """Configurations, labels and the injection policy stay when istiod goes."""
+    async with Cluster() as api, Istiod(tmp_path) as istiod, Client(api.access()) as client:
+        istiod.talk = silence
+        await put_policy(api, "policy: enabled")
+        if endpoint != "none":
+            await api.publish(istiod.port, ready=endpoint == "mute")
+        await api.configure(bundle=istiod.bundle, timeoutSeconds=1)
+        repair = RepairController(
+            client, {"meshed": ENABLED}, Telemetry(), Events(client, "host"),
+            policy=RepairPolicy(race=RacePolicy.REPORT),
+        )  # fmt: skip
+        repair.apply(pods.convert(raw({"main": RUNNING}, namespace="meshed", owner=REPLICAS)))
+        listed = asyncio.Event()
+        listed.set()
+        async with background(repair.run(listed)), watching(api, changed=repair.look):
+            await until(lambda: repair.unmeshed_total == 1, "the pod is known to lack its sidecar")
+            assert repair.unknown == 0
+
+
+@driven
+async def test_nothing_is_known_before_the_injection_policy_was_read(tmp_path: Path) -> None:
+    """Who waits for that, and then asks which pods have no sidecar, must not hear of none."""
+    seen: list[Mesh] = []
+    read = asyncio.Event()
+
+    async def wait(request: web.Request) -> None:
+        if "/configmaps/" in request.path:
+            await read.wait()
+
+    async with Cluster() as api, Istiod(tmp_path) as istiod:
+        await put_policy(api, "policy: enabled")
+        await api.publish(istiod.port, ready=False)
+        await api.configure(bundle=istiod.bundle)
+        api.faults.append(wait)
+        async with watching(api, changed=seen.append) as watcher:
+            await told(watcher, State.NO_ENDPOINT)
+            read.set()
+            await until(lambda: watcher.mesh.known, "it is known")
+            assert [(mesh.known, bool(mesh.policies)) for mesh in seen] == [
+                (False, False), (True, True),
+            ]  # fmt: skip
+
+
+@driven
+async def test_the_injection_policy_of_an_istiod_that_is_away_is_read_again(
+    tmp_path: Path,
+) -> None:
+    """Nobody may read it at first; then it changes."""
+    rhythm = Rhythm(live=0.1, other=0.05)
+    async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api, rhythm=rhythm) as seen:
+        await api.publish(istiod.port, ready=False)
+        await api.configure(bundle=istiod.bundle)
+        await told(seen, State.NO_ENDPOINT)
+        assert seen.mesh.policies == {}
+        await put_policy(api, "policy: enabled")
+        await until(lambda: seen.mesh.policies, "the policy is read")
+        await put_policy(api, "policy: disabled")
+        changed = {OURS: InjectionPolicy(policy="disabled")}
+        await until(lambda: seen.mesh.policies == changed, "the change is read")
 
 
 @driven

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import logging
 from pathlib import Path
@@ -11,7 +12,6 @@ import pytest
 from istio_aux.core.election import Since
 from istio_aux.core.injectors import Injector, Mesh, State
 from istio_aux.core.policy import Capability
-from istio_aux.injector import replica
 from istio_aux.injector.probe import Rhythm
 from istio_aux.injector.watcher import Watcher
 from istio_aux.telemetry import Telemetry
@@ -25,6 +25,7 @@ from unit.injecting import (
     encoded,
     http,
     saying,
+    sidecar_for,
     silence,
     watching,
 )
@@ -135,6 +136,42 @@ async def test_a_killed_istiod_is_noticed_by_its_connection_and_one_that_is_back
 
 
 @driven
+async def test_an_injector_is_live_as_long_as_it_answers_within_its_webhooks_timeout(
+    tmp_path: Path,
+) -> None:
+    """Under load it takes seconds, and each pod gets its sidecar all the same."""
+    states: list[State] = []
+    pause = 0.0
+
+    async def slow(review: bytes, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(pause)
+        writer.write(http(sidecar_for(review)))
+
+    async with (
+        Cluster() as api,
+        Istiod(tmp_path) as istiod,
+        watching(
+            api, rhythm=Rhythm(live=0.1, other=0.1),
+            changed=lambda mesh: states.append(mesh.injectors[0].state),
+        ) as watcher,
+    ):  # fmt: skip
+        istiod.talk = slow
+        await api.publish(istiod.port)
+        await api.configure(bundle=istiod.bundle)
+        await told(watcher, State.LIVE)
+        states.clear()
+        pause = 4.0
+        asked = len(istiod.heads)
+        await until(lambda: len(istiod.heads) > asked + 1, "a slow answer has come")
+        assert set(states) <= {State.LIVE}
+
+        await api.configure(bundle=istiod.bundle, timeoutSeconds=1)
+
+        found = await told(watcher, State.REFUSED)
+        assert "no complete answer within 1 s" in found.why
+
+
+@driven
 async def test_a_ca_bundle_of_somebody_else_is_refused_until_it_is_corrected(
     tmp_path: Path,
 ) -> None:
@@ -195,12 +232,11 @@ async def test_an_istiod_that_moves_is_live_all_the_time(tmp_path: Path) -> None
 
 @driven
 async def test_an_answer_counts_no_more_once_its_endpoint_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """Its successor has proven nothing yet, and here never will."""
-    monkeypatch.setattr(replica, "DEADLINE", 60.0)
     async with Cluster() as api, Istiod(tmp_path) as istiod, watching(api) as watcher:
-        await api.configure(bundle=istiod.bundle)
+        await api.configure(bundle=istiod.bundle, timeoutSeconds=3600)
         await api.publish(istiod.port)
         await told(watcher, State.LIVE)
         async with Istiod(tmp_path, authority=istiod.authority) as mute:
@@ -214,12 +250,11 @@ async def test_an_answer_counts_no_more_once_its_endpoint_is_gone(
 
 @driven
 async def test_a_new_endpoint_does_not_wait_for_the_answer_of_an_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(replica, "DEADLINE", 60.0)
     async with Cluster() as api, Istiod(tmp_path) as mute, watching(api) as watcher:
         mute.talk = silence
-        await api.configure(bundle=mute.bundle)
+        await api.configure(bundle=mute.bundle, timeoutSeconds=3600)
         await api.publish(mute.port)
         await until(lambda: mute.heads, "it is asked")
         async with Istiod(tmp_path, authority=mute.authority) as istiod:
@@ -274,14 +309,11 @@ async def test_where_a_root_namespace_is_given_no_other_control_plane_counts(
 
 
 @driven
-async def test_nothing_is_known_before_everybody_was_asked_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(replica, "DEADLINE", 1.5)
+async def test_nothing_is_known_before_everybody_was_asked_once(tmp_path: Path) -> None:
     async with Cluster() as api, Istiod(tmp_path) as istiod:
         istiod.talk = silence
         await api.publish(istiod.port)
-        await api.configure(bundle=istiod.bundle)
+        await api.configure(bundle=istiod.bundle, timeoutSeconds=2)
         seen: list[tuple[bool, State]] = []
 
         def note(mesh: Mesh) -> None:

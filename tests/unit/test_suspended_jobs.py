@@ -153,13 +153,16 @@ async def test_a_job_that_is_gone_is_forgotten() -> None:
 
 @driven
 async def test_a_job_whose_operator_is_away_keeps_its_pods() -> None:
+    """It has lost nothing, so it may be suspended again."""
     async with kubeflow() as world:
         before, world.api.operates = world.api.pods, False
-        await world.restart(world.process(doubt=0.1))
+        process = world.process(doubt=0.1)
+        await world.restart(process)
         await world.resumed()
         assert world.api.pods == before
         await world.counted("failed")
         assert world.restarts("resumed") == 0
+        assert await world.restart(process) == ""
 
 
 @driven

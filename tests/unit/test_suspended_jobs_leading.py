@@ -31,8 +31,43 @@ async def test_the_next_leader_resumes_the_job(allowed: bool) -> None:
         assert world.api.job["status"]["conditions"][0]["type"] == "Running"
         await until(lambda: world.gauge("istio_aux_suspended_jobs") == 0, "it is not any more")
         assert not process.status()
-        refused = await world.restart(process)
-        assert refused == ("" if allowed else "this process may not suspend it")
+
+
+@driven
+async def test_a_job_is_not_suspended_again_whoever_leads() -> None:
+    """Its new pods have no sidecar either: their work must not be lost, too."""
+    async with kubeflow() as world:
+        await world.suspended()
+        await world.api.end()
+        first = world.process()
+        await world.resumed()
+        for process in (first, world.process()):
+            before = world.api.job
+            refused = await world.restart(process)
+            assert refused.startswith("its TFJob is not suspended: it was suspended for its sidec")
+            assert world.api.job == before
+
+
+@driven
+async def test_a_job_that_somebody_else_resumed_is_not_suspended_again() -> None:
+    """Its pods may be new ones."""
+    async with kubeflow() as world:
+        await world.suspended()
+        await world.api.end()
+        await world.api.change({"suspend": False})
+        process = world.process()
+        await until(lambda: not world.api.marked, "the mark is taken off")
+        assert "is not suspended again within a day" in await world.restart(process)
+
+
+@driven
+async def test_a_job_is_suspended_again_once_its_annotation_is_removed() -> None:
+    async with kubeflow() as world:
+        process = world.process()
+        await world.restart(process)
+        await world.resumed()
+        await world.api.change({}, annotations={MARK: None})
+        assert await world.restart(process) == ""
 
 
 @driven
@@ -62,6 +97,27 @@ async def test_a_process_that_lost_the_lead_meanwhile_does_not_suspend_a_job() -
         refused = await world.restart(process)
         assert refused == "its TFJob is not suspended: this process does not lead any more"
         assert not world.api.suspended
+
+
+@driven
+async def test_a_leader_whose_lease_has_lapsed_writes_to_no_job_until_it_holds_it_again() -> None:
+    """Nobody has told it yet that another process leads."""
+    leads = True
+    async with kubeflow() as world:
+        world.api.ends = False
+        process = world.process(leads=lambda: leads)
+        await world.restart(process)
+        leads = False
+        await world.api.end()
+        looks = world.api.requests.count("GET /api/v1/namespaces/training/pods") + 20
+        await until(
+            lambda: world.api.requests.count("GET /api/v1/namespaces/training/pods") > looks,
+            "it is followed all the same",
+        )
+        assert world.api.suspended
+        assert await world.restart(process) == "this process may not suspend it"
+        leads = True
+        await world.resumed()
 
 
 @driven

@@ -38,11 +38,12 @@ class Trainer(ApiServer):
     Attributes:
         kinds: of the objects that there are, a pod's controller first.
         made: how often the pod was made.
+        anew: whether the pod's controller is made again with the pod, and has another UID.
     """
 
     def __init__(self, *kinds: str) -> None:
         super().__init__()
-        self.kinds, self.made = kinds, 0
+        self.kinds, self.made, self.anew = kinds, 0, False
 
     async def fill(self, **more: dict[str, Any]) -> None:
         """Make the objects; `more` has further fields of the object of a kind."""
@@ -60,7 +61,8 @@ class Trainer(ApiServer):
 
     def _owner(self, kind: str) -> dict[str, Any]:
         api, _ = APIS[KIND[kind]]
-        uid = f"uid-of-{kind}"
+        found = self.get(KIND[kind], "training", NAMES[kind])
+        uid = found["metadata"]["uid"] if found else f"uid-of-{kind}"
         return {
             "apiVersion": api, "kind": kind, "name": NAMES[kind], "uid": uid, "controller": True,
         }  # fmt: skip
@@ -104,6 +106,9 @@ class Trainer(ApiServer):
                 await self.remove("pods", "training", "worker")
         elif not self.get("pods", "training", "worker"):
             self.made += 1
+            if self.anew:
+                made = {"metadata": {"uid": f"made-{self.made}"}}
+                await self.put(KIND[self.kinds[0]], merged(self.object(self.kinds[0]), made))
             owner = APIS[KIND[self.kinds[0]]]
             labels = {
                 "batch.kubernetes.io/job-name": NAMES["Job"],
@@ -160,6 +165,22 @@ async def test_the_one_at_the_top_is_suspended_and_resumed(kinds: tuple[str, ...
         assert MARK not in api.object(kinds[-1])["metadata"]["labels"]
         patched = {path.split("/")[-2] for path in api.requests if path.startswith("PATCH")}
         assert patched == {KIND[kinds[-1]]}
+
+
+@pytest.mark.parametrize("top", ["JobSet", "TrainJob"])
+@driven
+async def test_a_set_is_not_suspended_again_although_its_job_is_another_one(top: str) -> None:
+    """Nothing that a leader remembers of the pod's controller holds then."""
+    api = Trainer(*("Job", "JobSet", "TrainJob")[: 2 if top == "JobSet" else 3])
+    async with process(api) as jobs:
+        await api.fill()
+        api.anew = True
+        assert await suspend(api, jobs) == ""
+        await until(lambda: api.made == 2, "a new pod")
+        assert api.object("Job")["metadata"]["uid"] == "made-2"
+        why = await suspend(api, jobs)
+        assert why.startswith(f"its {top} is not suspended: it was suspended for its sidecars on")
+        assert api.made == 2
 
 
 @driven
@@ -234,4 +255,4 @@ async def test_owners_that_name_each_other_are_read_three_times_at_most() -> Non
         assert why == (
             "its TrainJob is not suspended: it is part of JobSet train, which might not expect that"
         )
-        assert len([path for path in api.requests if "/train" in path]) == 3
+        assert len([path for path in api.requests if "/namespaces/" in path]) == 3

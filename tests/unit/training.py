@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import web
 from istio_aux.core import pod as pods
+from istio_aux.core.moment import Clock
 from istio_aux.core.suspension import MARK, SuspensionLimits
 from istio_aux.kube.client import Client
+from istio_aux.kube.clock import system_clock
 from istio_aux.kube.events import Events
 from istio_aux.recorder import RepairRecorder
 from istio_aux.repair.suspended_jobs import SuspendedJobs
 from istio_aux.telemetry import Telemetry
 from msgspec import structs
 from unit import podverbs
-from unit.apiserver import ApiServer
+from unit.apiserver import ApiServer, Fault
 from unit.asynchronous import background, until
 from unit.core.training import document, pod_document
 from unit.store import merged, refusal
@@ -108,6 +110,16 @@ class Kubeflow(ApiServer):
     def marked(self) -> bool:
         return MARK in self.job["metadata"]["labels"]
 
+    def always(self, fault: Fault) -> None:
+        """Break each request for which ``fault`` has an answer."""
+
+        async def again(request: web.Request) -> web.StreamResponse | None:
+            if answer := await fault(request):
+                self.faults.append(again)
+            return answer
+
+        self.faults.append(again)
+
     async def change(self, policy: dict[str, Any], **metadata: Any) -> None:
         """What somebody else does to the Job."""
         patch = {"metadata": metadata, "spec": {"runPolicy": policy}}
@@ -151,14 +163,21 @@ class World:
         self._processes: list[SuspendedJobs] = []
 
     def process(
-        self, *, allowed: bool = True, leading: bool = True, **limits: Any
+        self,
+        *,
+        allowed: bool = True,
+        leading: bool = True,
+        clock: Clock = system_clock,
+        leads: Callable[[], bool] = lambda: True,
+        **limits: Any,
     ) -> SuspendedJobs:
         """A process with limits that differ from `FAST` like that."""
         recorder = RepairRecorder(self.telemetry, self._events)
         recorder.leading = True
         process = SuspendedJobs(
             self._client, self.telemetry, recorder,
-            allowed=allowed, limits=structs.replace(FAST, **limits),
+            allowed=allowed, limits=structs.replace(FAST, **limits), clock=clock,
+            leads=leads,
         )  # fmt: skip
         self._processes.append(process)
         process.lead(leading)
@@ -175,6 +194,14 @@ class World:
         gone = self.process()
         assert await self.restart(gone) == ""
         gone.lead(False)
+
+    async def another(self, name: str, namespace: str = "other") -> None:
+        """A Job that some process has suspended, and that no operator sees."""
+        found = document(
+            "Suspended", name=name, namespace=namespace, uid=name, marked=True,
+            policy={"suspend": True},
+        )  # fmt: skip
+        await self.api.put("tfjobs", found)
 
     async def resumed(self) -> None:
         await until(lambda: not self.api.suspended and not self.api.marked, "the Job is resumed")

@@ -48,6 +48,7 @@ class ApiServer:
         guarded: namespaces that a webhook lets nobody change.
         ignorant: how many access reviews are refused first, as before roles are read.
         raw: the body of a list, by path.
+        leaving: after how many lists an object is gone, by path.
         conflicts: how many merge patches find an object that has changed.
         model: the namespace of the model.
         labelled_by_juju: whether Juju's webhook overwrites a label, as before 3.6.13 (juju#21312).
@@ -69,6 +70,7 @@ class ApiServer:
         self.guarded: set[str] = set()
         self.ignorant = 0
         self.raw: dict[str, bytes] = {}
+        self.leaving: dict[str, int] = {}
         self.conflicts = 0
         self.model = "kubeflow"
         self.labelled_by_juju = False
@@ -83,9 +85,11 @@ class ApiServer:
     def kinds(self) -> list[str]:
         return sorted(o["kind"] for o in self.objects.values())
 
-    def one(self, kind: str) -> dict[str, Any]:
-        (found,) = [o for o in self.objects.values() if o["kind"] == kind]
-        return found
+    def one(self, kind: str, end: str = "") -> dict[str, Any]:
+        """The only object of a kind whose name has this end."""
+        found = (o for o in self.objects.values() if o["kind"] == kind)
+        (one,) = (o for o in found if o["metadata"]["name"].endswith(end))
+        return one
 
     def answer(self, request: httpx2.Request) -> httpx2.Response:
         path, body = request.url.path, json.loads(request.content or b"{}")
@@ -177,6 +181,10 @@ class ApiServer:
             # The only field selector that the charm has: phases that it does not want.
             and f"status.phase!={o.get('status', {}).get('phase')}" not in fields
         ]
+        for at in [at for at in self.leaving if path in self._collections(at)]:
+            self.leaving[at] -= 1
+            if self.leaving[at] <= 0:
+                del self.leaving[at], self.objects[at]
         return httpx2.Response(200, json={"items": found, "metadata": {}})
 
     @staticmethod

@@ -29,6 +29,8 @@ from .apiserver import MODEL_ID, ApiServer
 
 ROOT = Path(__file__).parents[3]
 
+PATIENCE = suspended.Patience(settle=0.05, longest=0.5, pause=0.02, unasked=0.02)
+
 # The status while the workload answers as `Workload` does at first.
 WELL = "2 namespaces selected; istio-sidecar-injector live since 2026-11-21 19:40Z"
 SINCE = "2026-11-21T19:40:12.5Z"
@@ -249,7 +251,7 @@ def new_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Unit]:
     class Charm(IstioAuxCharm):
         kubernetes_transport = httpx2.MockTransport(api.answer)
         workload_transport = httpx2.MockTransport(process.answer)
-        patience = suspended.Patience(settle=0.05, longest=0.5, pause=0.02, unasked=0.02)
+        patience = PATIENCE
 
     names = {"meta": "metadata", "config": "config", "actions": "actions"}
     texts = {

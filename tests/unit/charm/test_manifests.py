@@ -7,7 +7,7 @@ import json
 from typing import Any, Literal
 
 import pytest
-from istio_aux.core import quit as quitting
+from istio_aux.core import election
 
 import manifests
 from config import NEVER_INJECTED, Applications
@@ -191,22 +191,16 @@ def test_the_account_is_narrowed_before_it_gets_its_roles() -> None:
     values = Values("a", "m", repairs=True, repairs_jobs=True)
     kinds = [resource.kind for resource in manifests.render_access(values)]
 
-    assert kinds.count("ValidatingAdmissionPolicyBinding") == 2
+    assert kinds.count("ValidatingAdmissionPolicyBinding") == 3
     narrowed = len(kinds) - kinds[::-1].index("ValidatingAdmissionPolicyBinding")
     assert narrowed < kinds.index("ClusterRoleBinding")
     assert narrowed < kinds.index("RoleBinding")
 
 
-def test_the_policy_allows_every_command_of_the_workload_and_no_other() -> None:
-    ports = (*range(14990, 15100), 0, 8080)
-    commands = {
-        quitting.command(rung, port)
-        for port in ports
-        for rung in quitting.rungs(port)
-        if rung is not quitting.Rung.PORT_FORWARD
-    }
-
-    assert set(manifests.QUIT_COMMANDS) == commands
+def test_the_policy_for_the_lease_has_the_bounds_of_the_workload() -> None:
+    assert manifests.LEASE_LIFE == election.HONOURED
+    assert manifests.CHECKPOINT == election.ANNOTATION
+    assert manifests.CHECKPOINT_SIZE == election.LONGEST
 
 
 def test_the_policy_follows_the_selector() -> None:
@@ -214,7 +208,7 @@ def test_the_policy_follows_the_selector() -> None:
 
     access = manifests.render_access(Values("a", "m", namespace_selector=selector))
 
-    (policy,) = [r.to_dict() for r in access if r.kind == "ValidatingAdmissionPolicy"]
+    policy, _ = [r.to_dict() for r in access if r.kind == "ValidatingAdmissionPolicy"]
     assert {
         "name": "selected",
         "expression": '"team" in variables.labels && !("kubernetes.io/metadata.name" in'
@@ -276,7 +270,7 @@ def test_both_forms_of_admission_choose_the_pods_of_the_pod_selector() -> None:
 def test_the_policy_for_the_account_knows_the_pods_that_may_be_deleted() -> None:
     access = manifests.render_access(Values("a", "m", pod_selector=PODS))
 
-    (policy,) = [r.to_dict() for r in access if r.kind == "ValidatingAdmissionPolicy"]
+    policy, _ = [r.to_dict() for r in access if r.kind == "ValidatingAdmissionPolicy"]
     assert {
         "name": "chosen",
         "expression": '"team" in variables.podLabels && variables.podLabels["team"] in ["a", "b"]',

@@ -19,8 +19,8 @@ STANDING = [
     "Role",
     "RoleBinding",
     "ServiceAccount",
-    "ValidatingAdmissionPolicy",
-    "ValidatingAdmissionPolicyBinding",
+    *2 * ["ValidatingAdmissionPolicy"],
+    *2 * ["ValidatingAdmissionPolicyBinding"],
 ]
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import Any
 
+import httpx2
 import pytest
 from ops import pebble, testing
 
+import cluster
 import manifests
+import suspended
 
 from .apiserver import ApiServer
-from .conftest import Unit, active
+from .conftest import PATIENCE, Unit, active
 
 TFJOB = "/apis/kubeflow.org/v1/namespaces/training/tfjobs/mnist"
 JOB = "/apis/batch/v1/namespaces/training/jobs/count"
@@ -159,25 +163,93 @@ def test_a_set_is_resumed_when_no_pod_of_its_jobs_is_unfinished(
     assert ("resumed although 1 of its pods still exist" in caplog.text) is left
 
 
-def test_a_job_is_resumed_although_its_pods_stay(
-    restarting: Unit, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Nothing else would resume it; the log names the risk."""
-    suspend(restarting.api)
+def worker(**metadata: Any) -> dict[str, Any]:
+    """A pod of the TFJob."""
     owner = {"kind": "TFJob", "name": "mnist", "uid": "uid-of-mnist", "controller": True}
-    restarting.api.objects[POD] = {
+    return {
         "kind": "Pod",
         "metadata": {
             "name": "mnist-worker-0", "namespace": "training", "uid": "p",
             "labels": {"training.kubeflow.org/job-name": "mnist"}, "ownerReferences": [owner],
+            **metadata,
         },
     }  # fmt: skip
+
+
+def going(seconds: int) -> dict[str, Any]:
+    """The metadata of a pod that is being deleted with this grace period."""
+    # The clock of an API server that is a day behind.
+    return {"deletionTimestamp": "2026-11-20T09:00:00Z", "deletionGracePeriodSeconds": seconds}
+
+
+@pytest.mark.parametrize("metadata", [{}, going(1)], ids=["kept", "deleted too late"])
+def test_a_job_is_resumed_although_its_pods_stay(
+    metadata: dict[str, Any], restarting: Unit, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing else would resume it; the log names the risk."""
+    suspend(restarting.api)
+    restarting.api.objects[POD] = worker(**metadata)
 
     with caplog.at_level(logging.WARNING):
         restarting.remove("stop")
 
     assert state(restarting.api) == (False, False)
     assert "TFJob training/mnist: resumed although 1 of its pods still exist" in caplog.text
+
+
+def test_the_removal_waits_for_pods_within_their_grace_period_and_names_the_job(
+    restarting: Unit, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A TFJob fails if it is resumed while one of its pods terminates."""
+    api = restarting.api
+    suspend(api)
+    api.objects[POD] = worker(**going(600))
+    # Longer than the charm waits for a pod that nobody deletes.
+    api.leaving[POD] = 2 * int(PATIENCE.longest / PATIENCE.pause)
+
+    with caplog.at_level(logging.INFO):
+        restarting.remove("stop")
+
+    assert state(api) == (False, False)
+    assert "although" not in caplog.text
+    said = "waits for the pods of suspended Jobs: TFJob training/mnist"
+    assert said in caplog.text
+    assert testing.WaitingStatus(f"the unit is being removed: {said}") in (
+        restarting.ctx.unit_status_history
+    )
+    assert restarting.state.unit_status == testing.WaitingStatus("the unit is being removed")
+
+
+def test_no_grace_period_keeps_a_removal_for_ever(restarting: Unit) -> None:
+    """The author of the pod chose it."""
+    suspend(restarting.api)
+    restarting.api.objects[POD] = worker(**going(2**31 - 1))
+    patience = dataclasses.replace(PATIENCE, grace=0.1)
+
+    with cluster.connect(httpx2.MockTransport(restarting.api.answer)) as client:
+        suspended.resume(client, patience)
+
+    assert state(restarting.api) == (False, False)
+
+
+def test_a_removal_that_waits_for_many_jobs_names_the_first(restarting: Unit) -> None:
+    for number in range(5):
+        path = f"{JOBSET}-{number}"
+        suspend(restarting.api, path)
+        restarting.api.objects[f"{POD}-{number}"] = {
+            "kind": "Pod",
+            "metadata": {
+                "name": f"pod-{number}", "namespace": "training", "uid": f"p-{number}",
+                "labels": {"jobset.sigs.k8s.io/jobset-name": f"set-{number}"},
+            },
+        }  # fmt: skip
+
+    restarting.remove("stop")
+
+    names = ", ".join(f"JobSet training/set-{number}" for number in range(3))
+    assert testing.WaitingStatus(
+        f"the unit is being removed: waits for the pods of suspended Jobs: {names} and 2 more"
+    ) in (restarting.ctx.unit_status_history)
 
 
 def test_a_job_that_somebody_else_suspended_stays_suspended(restarting: Unit) -> None:

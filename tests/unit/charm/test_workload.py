@@ -266,12 +266,3 @@ def test_a_service_that_does_not_start_says_which_one_and_why() -> None:
 
 def test_charm_and_workload_know_the_same_sidecars() -> None:
     assert set(config.SIDECARS) == sidecars.SHIPPED.keys()
-
-
-def test_the_policy_allows_each_sidecars_command_as_the_workload_sends_it() -> None:
-    given = ("vault-agent", "my-proxy=9000/stop", "helper=/bin/kill -TERM 1", "other=stop")
-
-    sent = {rule.container: rule.command for rule in sidecars.parse(given) if rule.command}
-    assert config.sidecar_commands(given) == sent == {
-        "helper": ("/bin/kill", "-TERM", "1"), "other": ("stop",),
-    }  # fmt: skip

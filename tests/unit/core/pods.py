@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from istio_aux.core import pod as pods
+from istio_aux.core.moment import Moment
 from istio_aux.core.pod import Pod
 from istio_aux.core.quit_state import TroubledPod
 from istio_aux.core.resources import Requests
 
 RECORDS = Path(__file__).parents[2] / "data" / "demo"
 """Recordings of a real cluster; tests/data/README.md says of which."""
+
+
+def moment(date: datetime, after: float = 0) -> Moment:
+    """So many seconds after a date, in a process that began in 1970 and whose clock is right."""
+    seconds = (date + timedelta(seconds=after)).timestamp()
+    return Moment(seconds, seconds)
+
 
 State = dict[str, Any] | None
 """A container's state as JSON; None leaves its status out."""

@@ -9,12 +9,21 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from random import Random
 
+import msgspec
 from istio_aux.core import jobs, suspension
 from istio_aux.core.jobs import KINDS
-from istio_aux.core.pod import Condition
-from istio_aux.core.suspension import AwaitPods, Resume, Suspend, SuspensionLimits, Unmark
+from istio_aux.core.pod import Condition, Metadata
+from istio_aux.core.suspension import (
+    AwaitPods,
+    PodsLeft,
+    Resume,
+    Suspend,
+    SuspensionLimits,
+    Unmark,
+)
 from msgspec import structs
 from unit.core.training import job, pod
+from unit.store import merged
 
 LIMITS = SuspensionLimits()
 LAG = 1.5
@@ -26,6 +35,7 @@ class World:
 
     Attributes:
         by_others: whether the last to change ``suspend`` was not us.
+        losses: when we suspended the Job, and its operator then deleted pods.
     """
 
     def __init__(self, random: Random) -> None:
@@ -39,6 +49,7 @@ class World:
         self._since = START
         self.job = job("Running")
         self.by_others = False
+        self.losses: set[datetime] = set()
 
     def happen(self) -> None:
         """Let something happen, or nothing."""
@@ -73,8 +84,10 @@ class World:
         self._followed = self._now if self._followed is None else self._followed
         left = list(self._pods.values())
         self._gone = None if left else self._now if self._gone is None else self._gone
+        age = (self._time - self._since).total_seconds()
         decision = suspension.follow(
-            self.job, left, limits=LIMITS, now=self._time, since=self._since,
+            self.job, PodsLeft(left), limits=LIMITS,
+            overdue=age >= suspension.allowed(left, self._since, LIMITS),
             waited=self._now - self._followed,
             gone=self._now - (self._now if self._gone is None else self._gone),
         )  # fmt: skip
@@ -106,6 +119,8 @@ class World:
         if self._away:
             return
         if self.job.run_policy.suspend:
+            if self._pods and suspension.is_marked(self.job) and not self.by_others:
+                self.losses.add(self._since)
             self._pods = {name: pod(name, deleting=True) for name in self._pods}
             self._say("Suspended")
         elif len(self._pods) < 2:
@@ -123,18 +138,14 @@ class World:
                 return
 
     def _write(self, action: Suspend | Resume | Unmark) -> None:
-        assert suspension.patch(KINDS["TFJob"], self.job, action)
+        patch = suspension.patch(KINDS["TFJob"], self.job, action, self._time)
         if isinstance(action, Suspend):
-            self._since = action.now
-        self._mark(isinstance(action, Suspend))
+            self._since = self._time
+        metadata = merged(msgspec.to_builtins(self.job.metadata), patch["metadata"])
+        self.job = structs.replace(self.job, metadata=msgspec.convert(metadata, Metadata))
         if not isinstance(action, Unmark):
             self._switch(suspend=isinstance(action, Suspend))
             self.by_others = False
-
-    def _mark(self, marked: bool) -> None:
-        labels = {suspension.MARK: suspension.SIDECAR} if marked else {}
-        metadata = structs.replace(self.job.metadata, labels=labels)
-        self.job = structs.replace(self.job, metadata=metadata)
 
     def _switch(self, *, suspend: bool) -> None:
         policy = structs.replace(self.job.run_policy, suspend=suspend)

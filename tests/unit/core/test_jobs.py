@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from istio_aux.core import jobs, repair
-from istio_aux.core.jobs import EvictPod, Job, KeepPod, SuspendJob
+from istio_aux.core.jobs import KINDS, EvictPod, Job, KeepPod, SuspendJob
 from unit.core.unmeshed import WITH_JOBS, YES
 from unit.core.unmeshed import job as pod
 
@@ -175,3 +175,9 @@ def test_a_set_is_suspended_and_no_pod_of_its_jobs_is_ever_evicted(
     decision = jobs.replace_pod(job(owner, **found), pod(), meshed=True)
     kind = owner["kind"]
     assert decision == SuspendJob(f"{kind} train is suspended until all its pods are gone")
+
+
+def test_kinds_have_the_same_order_in_each_process() -> None:
+    """That of a set depends on the seed of the hashes."""
+    training = ["JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob"]
+    assert list(KINDS) == ["Job", *training, "JobSet", "TrainJob"]

@@ -18,7 +18,7 @@ from istio_aux.core.selectors import parse
 from istio_aux.core.webhooks import Configuration
 from msgspec.structs import replace
 from unit.core.mesh import DEFAULT, ENABLED, HOOKS, POLICIES, recorded
-from unit.core.pods import RUNNING, exited, job
+from unit.core.pods import RUNNING, exited, job, moment
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 KINDS = ("MutatingAdmissionPolicy", "ValidatingAdmissionPolicy")
@@ -221,7 +221,7 @@ def test_each_pod_that_is_there_is_told_what_would_change(
 ) -> None:
     how = Start(capability=capability)
 
-    found = preflight.change(pod, expectation, how, Policy(), NOW)
+    found = preflight.change(pod, expectation, how, Policy(), moment(NOW))
 
     assert found is None if says is None else says in (found or "")
 

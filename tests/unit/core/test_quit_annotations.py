@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ from istio_aux.core import quit as quitting
 from istio_aux.core.annotations import IGNORE_CONTAINERS, QUIT_AFTER, QUIT_GRACE
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Policy
-from unit.core.pods import RUNNING, State, exited, job
+from unit.core.pods import RUNNING, State, exited, job, moment
 from unit.core.table import decide
 
 FINISHED_AT = datetime(2026, 11, 21, 8, 16, 29, tzinfo=UTC)
@@ -109,7 +109,7 @@ def test_a_container_that_the_admin_ignores_holds_nothing_up() -> None:
 
 def graced(pod: Pod, policy: Policy, after: float) -> quitting.Action:
     """The decision so many seconds after the last payload container ended."""
-    return quitting.decide(pod, policy, FINISHED_AT + timedelta(seconds=after))
+    return quitting.decide(pod, policy, moment(FINISHED_AT, after))
 
 
 DONE: dict[str, State] = {"early": exited(0, at="2026-11-21T08:16:20Z"), "main": exited(0)}
@@ -120,7 +120,7 @@ def test_a_grace_period_keeps_the_proxy_until_it_ends() -> None:
     pod, policy = annotated(DONE), Policy(grace=5)
     decision = graced(pod, policy, 4.9)
     assert isinstance(decision, quitting.Wait), decision
-    assert decision.until == FINISHED_AT + timedelta(seconds=5)
+    assert decision.until == moment(FINISHED_AT, 5)
     assert decision.blocked_by == ()
     assert decision.reason == (
         "every payload container is finished; the grace period ends at 08:16:34"
@@ -153,7 +153,7 @@ def test_the_author_chooses_the_grace_period(value: str, seconds: float) -> None
     pod, policy = annotated(DONE, grace=value), Policy(grace=10)
     decision = graced(pod, policy, seconds - 0.1)
     assert isinstance(decision, quitting.Wait), decision
-    assert decision.until == FINISHED_AT + timedelta(seconds=seconds)
+    assert decision.until == moment(FINISHED_AT, seconds)
     assert isinstance(graced(pod, policy, seconds), quitting.Quit)
 
 
@@ -201,7 +201,7 @@ def test_every_way_to_write_a_time_is_understood(at: str) -> None:
     """One without a zone, from a person's file, counts as UTC."""
     decision = graced(annotated({"main": exited(0, at=at)}), Policy(grace=5), 1)
     assert isinstance(decision, quitting.Wait), decision
-    assert decision.until == FINISHED_AT + timedelta(seconds=5)
+    assert decision.until == moment(FINISHED_AT, 5)
 
 
 @pytest.mark.parametrize("at", ["2026-11-21T08:26:29Z", "9999-12-31T23:59:59Z"])
@@ -209,7 +209,7 @@ def test_a_clock_that_is_ahead_does_not_hold_the_proxy_longer(at: str) -> None:
     """An end that is still to come counts as now."""
     decision = graced(annotated({"main": exited(0, at=at)}), Policy(grace=5), 0)
     assert isinstance(decision, quitting.Wait), decision
-    assert decision.until == FINISHED_AT + timedelta(seconds=5)
+    assert decision.until == moment(FINISHED_AT, 5)
 
 
 @pytest.mark.parametrize("at", ["2026-11-21T07:16:29Z", "2026-11-21T09:16:29Z", None])
@@ -219,12 +219,11 @@ def test_no_clock_of_a_node_changes_a_grace_period_whose_begin_was_seen(at: str 
     pod, policy = annotated({"main": state}), Policy(grace=5)
 
     def decided(after: float) -> quitting.Action:
-        now = FINISHED_AT + timedelta(seconds=after)
-        return quitting.decide(pod, policy, now, seen=FINISHED_AT)
+        return quitting.decide(pod, policy, moment(FINISHED_AT, after), seen=moment(FINISHED_AT))
 
     early = decided(4.9)
     assert isinstance(early, quitting.Wait), early
-    assert early.until == FINISHED_AT + timedelta(seconds=5)
+    assert early.until == moment(FINISHED_AT, 5)
     assert isinstance(decided(5), quitting.Quit)
 
 
@@ -238,4 +237,4 @@ def test_an_endless_policy_ends_after_a_day() -> None:
     """No number of seconds breaks the decision."""
     decision = graced(annotated(DONE), Policy(grace=1e300), 0)
     assert isinstance(decision, quitting.Wait), decision
-    assert decision.until == FINISHED_AT + timedelta(days=1)
+    assert decision.until == moment(FINISHED_AT, 24 * 3600)

@@ -11,15 +11,16 @@ from hypothesis import strategies as st
 from istio_aux.core import pod as pods
 from istio_aux.core import quit as quitting
 from istio_aux.core.annotations import IGNORE_CONTAINERS, QUIT, QUIT_AFTER, QUIT_GRACE
+from istio_aux.core.moment import Moment
 from istio_aux.core.policy import DeadProxy, Policy
-from unit.core.pods import document, exited
+from unit.core.pods import document, exited, moment
 
 CODES = st.sampled_from([0, 1, 42, 137])
 POLICIES = st.sampled_from(["Always", "OnFailure", "Never", None])
 ENDS = st.sampled_from(
     ["2026-11-21T08:16:29Z", "2026-11-21T08:16:29", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"]
 )
-TIMES = st.datetimes(datetime(2026, 1, 1), datetime(2027, 1, 1), timezones=st.just(UTC))
+TIMES = st.datetimes(datetime(2026, 1, 1), datetime(2027, 1, 1), timezones=st.just(UTC)).map(moment)
 POLICIES_OF_ADMINS = st.builds(
     Policy,
     ignore_containers=st.sampled_from([frozenset[str](), frozenset({"main"})]),
@@ -74,7 +75,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(documents(), POLICIES_OF_ADMINS, st.none() | TIMES)
-def test_decide_is_total(found: dict[str, Any], policy: Policy, now: datetime | None) -> None:
+def test_decide_is_total(found: dict[str, Any], policy: Policy, now: Moment | None) -> None:
     """Every pod gets one of the four answers, with a reason and a verdict on each container."""
     decision = quitting.decide(pods.convert(found), policy, now)
     assert isinstance(decision, quitting.Action)
@@ -84,13 +85,13 @@ def test_decide_is_total(found: dict[str, Any], policy: Policy, now: datetime | 
 
 
 @given(documents(), POLICIES_OF_ADMINS, TIMES)
-def test_asking_twice_changes_nothing(found: dict[str, Any], policy: Policy, now: datetime) -> None:
+def test_asking_twice_changes_nothing(found: dict[str, Any], policy: Policy, now: Moment) -> None:
     """The decision depends on the pod, the policy and the time alone, and it keeps its word."""
     pod = pods.convert(found)
     decision = quitting.decide(pod, policy, now)
     assert quitting.decide(pods.convert(found), policy, now) == decision
     if isinstance(decision, quitting.Wait) and decision.until is not None:
-        assert decision.until > now
+        assert decision.until.monotonic > now.monotonic
         assert isinstance(quitting.decide(pod, policy, None), quitting.Quit)
 
 

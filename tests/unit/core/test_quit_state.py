@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from istio_aux.core import pod as pods
+from istio_aux.core.moment import Moment
 from istio_aux.core.pod import Key, Pod
 from istio_aux.core.policy import DeadProxy, Policy, QuitMode
 from istio_aux.core.quit import Rung
@@ -26,10 +27,11 @@ from istio_aux.core.quit_state import (
     Sleep,
     Task,
 )
-from unit.core.pods import RUNNING, State, document, exited
+from unit.core.pods import RUNNING, State, document, exited, moment
 
-NOW = datetime(2026, 11, 21, 8, 16, 40, tzinfo=UTC)
+NOW = moment(datetime(2026, 11, 21, 8, 16, 40, tzinfo=UTC))
 DONE, ENDED = exited(0), exited(0, at="2026-11-21T08:16:30Z")
+JUST_DONE = exited(0, at="2026-11-21T08:16:40Z")
 WELL, DOUBTFUL = (
     AttemptResult(True, True, "exit code 0"),
     AttemptResult(False, True, "no exit code"),
@@ -37,6 +39,10 @@ WELL, DOUBTFUL = (
 FINISHED = "every payload container is finished"
 EXITED = End(QuitOutcome.EXITED, "istio-proxy exited with 0, 1 s after the payload", 1.0)
 GONE = End(QuitOutcome.GONE, "the pod is gone")
+
+
+def after(seconds: float) -> Moment:
+    return Moment(NOW.monotonic + seconds, NOW.wall + seconds)
 
 
 def superseded(reason: str) -> End:
@@ -52,16 +58,17 @@ def pod(main: State = DONE, proxy: State = RUNNING, version: int = 0, **more: An
 class Story:
     """One pod and its task, from the moment it is due."""
 
-    def __init__(self, first: Pod | None = None, **scope: Any) -> None:
+    def __init__(self, first: Pod | None = None, *, due: bool = True, **scope: Any) -> None:
         self.scope = QuitScope(namespaces={"training": "u"}, **scope)
         self.state = PodState(Key("training", "job", "u-1"))
         self.state.observe(first or pod(), self.scope, NOW)
-        due = self.state.due(self.scope)
-        assert due
-        self.task = self.state.task = Task(self.state, due)
+        found = self.state.due(self.scope)
+        assert bool(found) is due
+        if found:
+            self.task = self.state.task = Task(self.state, found)
 
     def awake(self, seconds: float = 0) -> Action:
-        return self.task.awake(self.scope, NOW + timedelta(seconds=seconds))
+        return self.task.awake(self.scope, after(seconds))
 
     def watched(self, seen: Pod) -> None:
         self.state.observe(seen, self.scope, NOW)
@@ -253,15 +260,15 @@ def test_an_attempt_of_which_nothing_was_sent_is_none() -> None:
 
 
 def test_a_task_sleeps_through_a_grace_period_and_reads_the_pod_again() -> None:
-    story = Story(policy=Policy(grace=30))
+    story = Story(pod(main=JUST_DONE), policy=Policy(grace=30))
     assert story.awake(10) == Sleep(20.0)
-    assert story.awake(29.9) == Sleep(0.25), "not shorter: a clock may be ahead"
+    assert story.awake(29.9) == Sleep(0.25), "not shorter"
     assert story.awake(30) == Look()
     assert story.looked() == End(), "read a moment too early: a new task waits for the rest"
 
 
 def test_a_dry_run_waits_for_the_grace_period_too() -> None:
-    story = Story(mode=QuitMode.DRY_RUN, policy=Policy(grace=30))
+    story = Story(pod(main=JUST_DONE), mode=QuitMode.DRY_RUN, policy=Policy(grace=30))
     assert (story.awake(10), story.state.verdict) == (Sleep(20.0), "wait")
 
 
@@ -269,9 +276,62 @@ def test_a_grace_period_begins_again_when_the_payload_does() -> None:
     story = Story(policy=Policy(grace=30))
     story.watched(pod(main=RUNNING))
     assert story.awake() == End()
-    later = NOW + timedelta(seconds=20)
+    later = after(20)
     story.state.observe(pod(), story.scope, later)
-    assert story.state.until == later + timedelta(seconds=30)
+    assert story.state.until == after(50)
+
+
+@pytest.mark.parametrize("step", [-3600, 3600])
+def test_a_wall_clock_that_steps_changes_no_grace_period(step: int) -> None:
+    story = Story(pod(main=JUST_DONE), policy=Policy(grace=30))
+    stepped = Moment(NOW.monotonic + 10, NOW.wall + 10 + step)
+    story.state.observe(pod(main=JUST_DONE), story.scope, stepped)
+    assert story.task.awake(story.scope, stepped) == Sleep(20.0)
+    assert story.state.reason == f"{FINISHED}; the grace period ends at 08:17:10"
+
+
+@pytest.mark.parametrize("step", [-3600, 3600])
+def test_a_wall_clock_that_steps_changes_nothing_else(step: int) -> None:
+    """The second look at a dead proxy, the Event of a blocked pod, and how long a watch may lag."""
+    lost, blocked, late = Story(TORN), Story(BLOCKED), Story(pod(version=20))
+    stepped = Moment(NOW.monotonic + 1, NOW.wall + 1 + step)
+    assert lost.task.awake(lost.scope, stepped) == Sleep(QuitLimits().lost_after - 1)
+    assert blocked.task.awake(blocked.scope, stepped) == Sleep(QuitLimits().blocked_after - 1)
+    late.state.observe(pod(main=RUNNING, version=19), late.scope, stepped)
+    assert late.state.verdict == "quit"
+
+
+def test_the_end_of_a_payload_that_was_watched_is_when_it_was_seen() -> None:
+    """The clock of its node is 10 s behind."""
+    story = Story(pod(main=RUNNING), policy=Policy(grace=30), due=False)
+    story.state.observe(pod(), story.scope, after(1))
+    assert story.state.until == after(31)
+
+
+@pytest.mark.parametrize(
+    ("at", "created", "until"),
+    [
+        ("2026-11-21T08:16:30Z", "2026-11-21T08:00:00Z", after(20)),
+        ("2026-11-21T08:16:10Z", "2026-11-21T08:00:00Z", None),
+        ("2026-11-21T07:16:40Z", "2026-11-21T08:16:35Z", after(25)),
+        ("2026-11-21T09:16:40Z", "2026-11-21T08:16:35Z", after(30)),
+    ],
+    ids=["10 s ago", "over", "before the pod was created", "in the future"],
+)
+def test_a_process_that_starts_later_believes_a_node_within_bounds(
+    at: str, created: str, until: Moment | None
+) -> None:
+    """A grace period of 30 s goes on where it was, and does not begin again."""
+    body = document({"istio-proxy": RUNNING, "main": exited(0, at=at)})
+    body["metadata"]["creationTimestamp"] = created
+    story = Story(pods.convert(body), policy=Policy(grace=30))
+    assert story.state.until == until
+    assert story.state.asks_for == "quit"
+
+
+def test_a_payload_whose_end_has_no_time_has_a_whole_grace_period() -> None:
+    story = Story(pod(main={"terminated": {"exitCode": 0}}), policy=Policy(grace=30))
+    assert story.state.until == after(30)
 
 
 def test_a_dry_run_ends_before_the_attempt_until_the_decision_changes() -> None:
@@ -289,7 +349,7 @@ def test_an_older_state_does_not_count_for_a_while() -> None:
     assert story.state.verdict == "quit"
     assert story.awake() == Look()
     assert story.looked(pod(main=RUNNING, version=19)) == Retry()
-    later = NOW + timedelta(seconds=31)
+    later = after(31)
     story.state.observe(pod(main=RUNNING, version=1), story.scope, later)
     assert story.state.verdict == "wait", "a restored etcd"
 
@@ -371,7 +431,7 @@ BLOCKED = pods.convert(document({"istio-proxy": RUNNING, "main": DONE, "side": R
 
 def test_a_blocked_pod_gets_one_event_after_a_while() -> None:
     story = Story(BLOCKED)
-    story.state.observe(BLOCKED, story.scope, NOW + timedelta(seconds=45))
+    story.state.observe(BLOCKED, story.scope, after(45))
     assert story.awake(45) == Sleep(15.0), "from when it was first seen"
     assert story.awake(60) == End(QuitOutcome.BLOCKED, "not finished: side (running)")
     assert story.state.due(story.scope) is None

@@ -18,6 +18,7 @@ from istio_aux.core.suspension import (
     SIDECAR,
     AwaitPods,
     Leave,
+    PodsLeft,
     Resume,
     Suspend,
     SuspensionLimits,
@@ -39,12 +40,13 @@ def follow(
     waited: float = 5.0,
     gone: float = LONG,
     since: float = 5.0,
+    unknown: str = "",
 ) -> AwaitPods | Resume | Unmark | Leave:
     """What is next; all numbers are seconds until ``NOW``."""
+    overdue = since >= suspension.allowed(left, NOW - timedelta(seconds=since), LIMITS)
     return suspension.follow(
-        job, left, limits=LIMITS,
-        now=NOW, since=NOW - timedelta(seconds=since), waited=waited, gone=gone,
-    )  # fmt: skip
+        job, PodsLeft(left, unknown), limits=LIMITS, overdue=overdue, waited=waited, gone=gone
+    )
 
 
 SEEN = NOW + timedelta(minutes=5)
@@ -52,6 +54,15 @@ NOTE = (
     "2026-11-21T09:00:00Z istio-aux suspended this job until its pods are gone, and resumes it"
     " then. If istio-aux is no longer installed, set suspend to false."
 )
+RESUMED = (
+    "2026-11-21T09:00:00Z this job is resumed, after istio-aux had suspended it to give its pods"
+    " their sidecar. It is not suspended again for a day, or until this annotation is removed."
+)
+
+
+def noted(time: str) -> dict[str, Any]:
+    """Metadata of a Job that we suspended or resumed then."""
+    return {"annotations": {MARK: f"{time} istio-aux was here"}}
 
 
 def row(sentence: str, *values: Any) -> Any:
@@ -66,6 +77,9 @@ def row(sentence: str, *values: Any) -> Any:
         row("that was resumed before", job("Running", policy={"suspend": False})),
         row("that names its operator", job(policy={"managedBy": "kubeflow.org/training-operator"})),
         row("whose status says null", job(policy={"suspend": None})),
+        row("that we resumed a day ago", job(**noted("2026-11-20T09:00:00Z"))),
+        row("that we resumed more than a day from now", job(**noted("2026-11-22T09:00:01Z"))),
+        row("that we resumed on no day", job(**noted("2026-02-31T09:00:00Z"))),
     ],
 )
 def test_a_job_is_suspended(found: Job) -> None:
@@ -102,6 +116,17 @@ def test_a_job_is_suspended(found: Job) -> None:
             "recreated under its name", job(uid="job-2"), pod(),
             "it is not the Job that made the pod",
         ),
+        row(
+            "that we resumed less than a day ago", job(**noted("2026-11-20T09:00:01Z")), pod(),
+            "it was suspended for its sidecars on 2026-11-20 09:00:01Z, and is not suspended"
+            " again within a day",
+        ),
+        row(
+            "that we resumed, by a clock that is ahead", job(**noted("2026-11-22T08:59:59Z")),
+            pod(),
+            "it was suspended for its sidecars on 2026-11-22 08:59:59Z, and is not suspended"
+            " again within a day",
+        ),
         row("without a uid", job(uid=""), pod(owner_uid=""), "it is not the Job that made the pod"),
         row(
             "whose pods cannot be found", job(), pod(labels={"job-name": "mnist"}),
@@ -134,6 +159,10 @@ def test_a_suspended_job_waits(found: Job, left: Sequence[Pod], gone: float) -> 
         row("that finished", suspended("Suspended", "Failed"), pods("a"), Resume("it is finished")),
         row("without our mark", suspended(marked=False), (), Leave("it does not carry our mark")),
         row(
+            "with the mark of somebody else", suspended(marked=False, labels={MARK: "lunch"}), (),
+            Leave("it does not carry our mark"),
+        ),
+        row(
             "that is deleted", suspended(deletionTimestamp="2026-11-21T08:17:00Z"), (),
             Leave("it is being deleted"),
         ),
@@ -159,7 +188,35 @@ def test_a_job_whose_operator_is_not_at_work_is_resumed(left: Sequence[Pod]) -> 
     decision = follow(found, left, waited=LONG)
     assert isinstance(decision, Resume)
     assert decision.unchanged
+    assert decision.untouched == bool(left)
     assert isinstance(follow(found, left, waited=LONG - 1), AwaitPods)
+    assert isinstance(follow(found, left, waited=LONG, unknown="no list of pods"), AwaitPods)
+
+
+@pytest.mark.parametrize(
+    ("left", "why"),
+    [
+        row(
+            "no pods are known", (),
+            "it is not known whether its pods are gone: no list of pods",
+        ),
+        row(
+            "some pods are known", pods("b", "a"),
+            "2 of its pods are still there: a, b;"
+            " it is not known whether its pods are gone: no list of pods",
+        ),
+    ],
+)  # fmt: skip
+def test_a_job_whose_pods_are_not_known_waits_until_its_deadline(
+    left: Sequence[Pod], why: str
+) -> None:
+    """What is unknown is never gone, and keeps no Job suspended."""
+    found = follow(suspended(), left, unknown="no list of pods", since=599)
+    assert isinstance(found, AwaitPods)
+    assert found.reason == why
+    assert follow(suspended(), left, unknown="no list of pods", since=600) == Resume(
+        reason=f"it was suspended for too long, and {why}", unchanged=True
+    )
 
 
 def ending(seconds: float) -> Sequence[Pod]:
@@ -219,10 +276,10 @@ def test_a_job_that_somebody_else_resumed_loses_our_mark_only() -> None:
     found = suspended(policy={"suspend": False})
     decision = follow(found, pods("a"))
     assert isinstance(decision, Unmark)
-    assert suspension.patch(KINDS["TFJob"], found, decision) == {
+    assert suspension.patch(KINDS["TFJob"], found, decision, NOW) == {
         "metadata": {
             "uid": "job-1", "resourceVersion": "7",
-            "labels": {MARK: None}, "annotations": {MARK: None},
+            "labels": {MARK: None}, "annotations": {MARK: RESUMED},
         }
     }  # fmt: skip
 
@@ -230,14 +287,16 @@ def test_a_job_that_somebody_else_resumed_loses_our_mark_only() -> None:
 @pytest.mark.parametrize(
     ("action", "suspend", "mark", "note"),
     [
-        (Suspend(reason="", now=NOW), True, SIDECAR, NOTE),
-        (Resume(reason=""), False, None, None),
+        (Suspend(reason=""), True, SIDECAR, NOTE),
+        (Resume(reason=""), False, None, RESUMED),
+        (Resume(reason="", unchanged=True), False, None, RESUMED),
+        (Resume(reason="", unchanged=True, untouched=True), False, None, None),
     ],
 )
 def test_mark_and_suspension_change_in_one_write_to_what_was_read(
     action: Suspend | Resume, suspend: bool, mark: str | None, note: str | None
 ) -> None:
-    assert suspension.patch(KINDS["TFJob"], job(), action) == {
+    assert suspension.patch(KINDS["TFJob"], job(), action, NOW) == {
         "metadata": {
             "uid": "job-1", "resourceVersion": "7",
             "labels": {MARK: mark}, "annotations": {MARK: note},
@@ -281,3 +340,4 @@ def test_no_job_fails_or_stays_suspended(seed: int) -> None:
     world.calm_down()
     assert not suspension.is_marked(world.job)
     assert not world.job.run_policy.suspend or world.by_others
+    assert len(world.losses) <= 1, "the work of a Job is lost once"

@@ -9,10 +9,8 @@ import asyncio
 import contextlib
 import logging
 import sys
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -31,6 +29,7 @@ from istio_aux.injector.watcher import Namespaces, Watcher
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
+from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import KubeError
 from istio_aux.kube.objects import Key, Reader
 from istio_aux.settings import Settings
@@ -247,7 +246,7 @@ async def _pods(
     selected: Mapping[str, Mapping[str, str]],
 ) -> AsyncGenerator[CheckResult]:
     """Judge the selected namespaces, and the pods that are there."""
-    mesh, now = around.mesh, datetime.now(UTC)
+    mesh, now = around.mesh, system_clock()
     for result in preflight.namespaces(str(settings.namespace_selector), selected, mesh):
         yield result
     if not (selected and mesh.known):
@@ -293,13 +292,13 @@ async def _admission(
         try:
             async with asyncio.timeout(DRY_RUN):
                 plain = await _create(client, namespace, labels, for_policy=True)
-                began = time.monotonic()
+                began = system_clock().monotonic
                 answer = await _create(client, namespace, labels, for_policy=False)
         except (KubeError, TimeoutError) as error:
             why = f"a dry run in namespace {namespace}: {error or 'no answer in time'}"
             continue
         yield preflight.policy(namespace, plain)
-        yield preflight.admission(namespace, answer, time.monotonic() - began)
+        yield preflight.admission(namespace, answer, system_clock().monotonic - began)
         return
     yield preflight.unknown("network", why)
 
@@ -314,4 +313,4 @@ async def _create(
 async def _elected(client: Client, lease: tuple[str, str]) -> CheckResult:
     path = actions.object_path(_LEASES, "leases", *lease)
     found = await actions.read(client, path, _lease)
-    return preflight.lease("/".join(lease), found.spec if found else None, datetime.now(UTC))
+    return preflight.lease("/".join(lease), found.spec if found else None, system_clock().date)

@@ -6,7 +6,6 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import Callable, Container, Coroutine, Iterable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -15,6 +14,7 @@ from istio_aux.cli import render, report
 from istio_aux.core import reachability
 from istio_aux.core.applications import Applications, left_out
 from istio_aux.core.injection import hooks_of
+from istio_aux.core.moment import Moment
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Policy
 from istio_aux.core.selectors import Selector
@@ -24,6 +24,7 @@ from istio_aux.kube import access as accesses
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
+from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import (
     AccessError,
     ApiError,
@@ -69,7 +70,7 @@ def explain(
     credentials: Credentials,
     namespace: str | None,
     names: Iterable[tuple[str | None, str]],
-    show: Callable[[Pod, datetime, tuple[str, ...]], None],
+    show: Callable[[Pod, Moment, tuple[str, ...]], None],
 ) -> int:
     """Explain pods of a cluster as they are now; return the exit status.
 
@@ -92,7 +93,7 @@ def explain(
                 peers: tuple[str, ...] = ()
                 if reachability.concerns(pod):
                     peers = reachability.refusals(pod, await _peer_facts(client, pod))
-                show(pod, datetime.now(UTC), peers)
+                show(pod, system_clock(), peers)
         return status
 
     return run(credentials, work)
@@ -130,7 +131,7 @@ async def look(
     ``progress`` is called after each page but the last. A refusal of what only unmeshed pods need
     is no `KubeError`, but one of the gaps.
     """
-    findings, now = list[report.Finding](), datetime.now(UTC)
+    findings, now = list[report.Finding](), system_clock()
     seen, unknown, unreadable = set[str](), Counter[str](), dict[Key, str]()
     path = actions.collection("v1", "pods", scope.namespace or "")
     async with Client(access, patient=True) as client:

@@ -8,7 +8,6 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
@@ -18,6 +17,7 @@ from istio_aux.cli import files, render, report
 from istio_aux.cli.usage import HelpText, program
 from istio_aux.core import applications
 from istio_aux.core.applications import Applications
+from istio_aux.core.moment import Moment
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Capability, Policy, Start
 
@@ -58,7 +58,7 @@ def _explain(args: argparse.Namespace) -> int:
         ignore_containers=args.ignore_containers, via=args.quit_via, sidecars=args.quit_sidecars
     )
 
-    def show(pod: Pod, now: datetime | None = None, peers: tuple[str, ...] = ()) -> None:
+    def show(pod: Pod, now: Moment | None = None, peers: tuple[str, ...] = ()) -> None:
         nonlocal shown
         if shown and output == "text":
             render.write(sys.stdout, "")

@@ -11,6 +11,7 @@ from istio_aux.core import quit as quitting
 from istio_aux.core import repair, resources
 from istio_aux.core.holders import Holder, group
 from istio_aux.core.injection import Expectation
+from istio_aux.core.moment import Moment
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Policy, RepairPolicy
 from istio_aux.core.resources import Requests
@@ -90,7 +91,7 @@ class Restarts(msgspec.Struct, frozen=True):
 def explain(
     pod: Pod,
     policy: Policy,
-    now: datetime | None,
+    now: Moment | None,
     *,
     left_out: str | None = None,
     peers: tuple[str, ...] = (),
@@ -108,7 +109,7 @@ def explain(
 
 
 def audit(
-    pod: Pod, expectation: Expectation, policy: Policy, now: datetime | None
+    pod: Pod, expectation: Expectation, policy: Policy, now: Moment | None
 ) -> Finding | str | None:
     """Judge one pod; None when all is well.
 
@@ -132,7 +133,7 @@ def audit(
             return None
 
 
-def proxy_finding(pod: Pod, policy: Policy, now: datetime | None) -> Finding | None:
+def proxy_finding(pod: Pod, policy: Policy, now: Moment | None) -> Finding | None:
     """Judge the proxy of a running pod; None when all is well."""
     decision = quitting.decide(pod, policy, now)
     by: tuple[str, ...] = ()

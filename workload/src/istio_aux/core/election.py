@@ -28,6 +28,13 @@ OWNER = 128
 """Longest namespace/UID of a controller. The API server's UIDs have 36 characters; those in a pod's
 ownerReferences are whatever its author wrote."""
 
+HONOURED = 60.0
+"""Seconds that a holder has at most after it was seen. Units write 15. Otherwise, whoever may write
+the Lease could stop every unit for 68 years with one write."""
+
+TRANSITIONS = 2**31 - 1
+"""The most that the API server stores (coordination.k8s.io/v1, int32); the count begins again."""
+
 LONGEST = 64 * 1024
 """Characters of the longest text that is read. Checkpoints of this process are shorter."""
 
@@ -98,21 +105,22 @@ def decide(me: str, seen: Observation, now: float, duration: float) -> Step:
     """Decide what ``me`` does about the Lease.
 
     ``now`` is of the same clock as ``seen.since``. A record without a duration counts for
-    ``duration`` seconds.
+    ``duration`` seconds, and every record for `HONOURED` seconds at most.
     """
     record = seen.record
     if record is None:
         return Acquire(0, "there was no lease")
     transitions = record.lease_transitions or 0
+    transitions = transitions + 1 if transitions < TRANSITIONS else 0
     if seen.holder == me:
         return Renew(record, "the lease is held by this process")
     if not seen.holder:
-        return Acquire(transitions + 1, "the lease was released")
+        return Acquire(transitions, "the lease was released")
     # The holder of a Lease that somebody deleted is about to write it again.
-    until = seen.since + (record.lease_duration_seconds or duration)
+    until = seen.since + min(record.lease_duration_seconds or duration, HONOURED)
     if now < until:
         return Standby(until, f"the lease is held by {seen.holder}")
-    return Acquire(transitions + 1, f"the lease of {seen.holder} has lapsed")
+    return Acquire(transitions, f"the lease of {seen.holder} has lapsed")
 
 
 class Since(msgspec.Struct, frozen=True, array_like=True):

@@ -19,7 +19,13 @@ from istio_aux.core import documents
 from istio_aux.core.pod import Pod, Struct
 from istio_aux.core.selectors import LabelSelector, Selector, convert
 from istio_aux.core.start import DATAPLANE, INJECT
-from istio_aux.core.webhooks import ClientConfig, Configuration, ControlPlane, Webhook
+from istio_aux.core.webhooks import (
+    TIMEOUT,
+    ClientConfig,
+    Configuration,
+    ControlPlane,
+    Webhook,
+)
 
 IGNORED = frozenset({"kube-system", "kube-public", "kube-node-lease", "local-path-storage"})
 """Namespaces whose pods istiod leaves alone (istio initializer.go IgnoredNamespaces)."""
@@ -67,7 +73,7 @@ class Hook(msgspec.Struct, frozen=True):
     """One webhook of Istio's that may be called when a pod is created.
 
     ``unclear`` says why it is not known whether it is called for a pod that its selectors match;
-    empty if it is.
+    empty if it is. The API server waits ``timeout`` seconds for an answer of ``target``.
     """
 
     configuration: str
@@ -77,6 +83,7 @@ class Hook(msgspec.Struct, frozen=True):
     pods: Selector = Selector()
     unclear: str = ""
     target: ClientConfig = ClientConfig()
+    timeout: float = TIMEOUT
 
     def selects(self, namespace_labels: Mapping[str, str], labels: Mapping[str, str]) -> bool:
         """Whether its selectors match a pod with ``labels``."""
@@ -227,6 +234,7 @@ def _hook(configuration: Configuration, webhook: Webhook) -> Hook:
         pods=pods,
         unclear=unclear,
         target=webhook.client_config,
+        timeout=webhook.timeout,
     )
 
 

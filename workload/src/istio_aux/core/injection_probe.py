@@ -25,7 +25,7 @@ from istio_aux.core.pod import PROXY, Struct
 from istio_aux.core.policy import Capability
 from istio_aux.core.selectors import Selector
 from istio_aux.core.start import INJECT, NATIVE_SIDECAR, START
-from istio_aux.core.webhooks import ClientConfig
+from istio_aux.core.webhooks import TIMEOUT, ClientConfig
 
 NAME = "istio-aux-probe-"  # `generateName` of the pod.
 
@@ -83,12 +83,14 @@ class Probe(msgspec.Struct, frozen=True):
 class Question(Struct, frozen=True):
     """The pod that an injector is asked about.
 
-    ``selected`` says whether the API server calls this injector for it, and no other one.
+    ``selected`` says whether the API server calls this injector for it, and no other one, and
+    ``timeout`` how many seconds the injector then has.
     """
 
     namespace: str
     labels: dict[str, str]
     selected: bool = False
+    timeout: float = TIMEOUT
 
     def body(self, *, native: bool | None = None) -> bytes:
         """Return the pod as JSON.
@@ -168,11 +170,12 @@ def questions(
                 other.target == target for other in hooks if other.selects(where, labels)
             ):
                 none = False
-                yield Question(name, labels, selected=True)
+                yield Question(name, labels, selected=True, timeout=hook.timeout)
     if none:
         home = target.service.namespace if target.service else ""
         wanted = next((labels for _, labels in pairs if labels), dict[str, str]())
-        yield Question("default" if home in {"", *IGNORED} else home, wanted)
+        name = "default" if home in {"", *IGNORED} else home
+        yield Question(name, wanted, timeout=min((h.timeout for h in mine), default=TIMEOUT))
 
 
 class _Status(Struct, frozen=True):

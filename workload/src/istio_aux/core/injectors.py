@@ -91,8 +91,8 @@ class Mesh(msgspec.Struct, frozen=True, kw_only=True):
         injectors: see `evaluate`; empty until the configurations are listed.
         hooks: of all configurations, whatever their state (`injection.hooks_of`).
         policies: of the istiods, as far as they can be read.
-        known: whether the configurations are listed and each injector was probed once. Before that
-            nothing must be done because of this value.
+        known: whether the configurations are listed, each injector was probed once, and each policy
+            was read once or cannot be read. Before that nothing must be done because of this value.
     """
 
     injectors: tuple[Injector, ...] = ()
@@ -165,13 +165,14 @@ def evaluate(
 
 def targets(
     configurations: Iterable[Configuration], *, root: str | None = None
-) -> frozenset[ClientConfig]:
-    """Return the endpoints to probe."""
-    return frozenset(
+) -> tuple[ClientConfig, ...]:
+    """Return the endpoints to probe, each once."""
+    found = (
         webhook.client_config
         for configuration in configurations
         for webhook in filter(_called, _webhooks(configuration, root))
     )
+    return tuple(dict.fromkeys(found))
 
 
 def can_be_probed(target: ClientConfig, facts: Facts) -> bool:

@@ -10,9 +10,9 @@ import re
 
 from istio_aux.core.pod import Metadata, OwnerReference, Pod
 
-TRAINING_KINDS = frozenset({"JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob"})
+TRAINING_KINDS = ("JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob")
 
-_JOBS = {"batch": frozenset({"Job"}), "kubeflow.org": TRAINING_KINDS}
+_JOBS = {"batch": frozenset({"Job"}), "kubeflow.org": frozenset(TRAINING_KINDS)}
 """Kinds, by API group, whose pods finish. Their controllers replace a deleted pod, or fail
 (`fails_with`): kubernetes pkg/controller/job, training-operator pkg/controller.v1/common."""
 

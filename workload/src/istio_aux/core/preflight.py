@@ -19,6 +19,7 @@ from istio_aux.core.election import LeaseRecord
 from istio_aux.core.injection import Expectation, expected
 from istio_aux.core.injection_probe import CONTAINER, NAME, of_kubelets
 from istio_aux.core.injectors import Mesh, State
+from istio_aux.core.moment import Moment
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Capability, Policy, RepairPolicy, Start
 from istio_aux.core.proxy_config import ANNOTATION
@@ -228,7 +229,7 @@ def namespaces(
 
 
 def change(
-    pod: Pod, expectation: Expectation, how: Start, policy: Policy, now: datetime
+    pod: Pod, expectation: Expectation, how: Start, policy: Policy, now: Moment
 ) -> str | None:
     """Say what istio-aux would do about a pod that is there; None: nothing.
 

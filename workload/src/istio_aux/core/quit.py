@@ -9,7 +9,7 @@ not matter. `quit_state` says what follows from one decision after another.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import pairwise
 from typing import Literal
@@ -25,6 +25,7 @@ from istio_aux.core.annotations import (
     Overrides,
     read_overrides,
 )
+from istio_aux.core.moment import Moment
 from istio_aux.core.pod import PROXY, Container, ContainerState, Pod, Struct
 from istio_aux.core.policy import DeadProxy, Policy, QuitVia
 from istio_aux.core.sidecars import SidecarRule
@@ -90,7 +91,7 @@ class Wait(Decision, frozen=True, tag="wait"):
     told to exit at ``until``.
     """
 
-    until: datetime | None = None
+    until: Moment | None = None
     target: str = PROXY
 
 
@@ -136,17 +137,15 @@ class _Facts(Struct, frozen=True):
     restarting: str | None  # Why every container is about to start again, if so.
 
 
-def decide(
-    pod: Pod, policy: Policy, now: datetime | None, *, seen: datetime | None = None
-) -> Action:
+def decide(pod: Pod, policy: Policy, now: Moment | None, *, seen: Moment | None = None) -> Action:
     """Decide what to do about the proxy of ``pod``: the first rule that applies. Never raises.
 
     Args:
         pod: its annotations refine the policy.
         policy: what the cluster admin set.
-        now: the present time with a zone; None: every grace period counts as over.
-        seen: when the caller first saw that every payload container was finished, by the same clock
-            as ``now``; None: the times of the pod's node must do.
+        now: the present; None: every grace period counts as over.
+        seen: when the caller first saw that every payload container was finished; None: the clock
+            of the pod's node must do, see `by_node`.
     """
     facts = _observe(pod, policy)
     if reason := next(_nothing_to_do(facts), None):
@@ -165,7 +164,7 @@ def decide(
         return _held(wait, pod)
     rule = next(iter(facts.sidecars), None)
     if until := _grace_ends(facts, policy, now, seen):
-        reason = f"{FINISHED}; the grace period ends at {until:%H:%M:%S}"
+        reason = f"{FINISHED}; the grace period ends at {until.date:%H:%M:%S}"
         target = rule.container if rule else PROXY
         return Wait(reason=reason, containers=facts.verdicts, until=until, target=target)
     port = rule.port if rule else status_port(pod)
@@ -188,6 +187,17 @@ def since(pod: Pod, decision: Action) -> datetime | None:
         if verdict.finished and (name == PROXY if of_proxy else verdict.role == "payload")
     )
     return max(_ends(pod, names), default=None)
+
+
+def by_node(pod: Pod, ended: datetime, now: Moment) -> Moment:
+    """When something ended in the pod, at ``ended`` by the clock of its node.
+
+    That clock may be wrong: the answer is not before the pod was created, and not after ``now``.
+    """
+    created = pod.metadata.creation_timestamp
+    at = max(_zoned(ended), _zoned(created)) if created else _zoned(ended)
+    wall = min(at.timestamp(), now.wall)
+    return Moment(now.monotonic - (now.wall - wall), wall)
 
 
 def rungs(status_port: int, via: QuitVia = QuitVia.AUTO) -> tuple[Rung, ...]:
@@ -368,8 +378,8 @@ def _held(decision: Wait | Ignore, pod: Pod) -> Wait | Ignore:
 
 
 def _grace_ends(
-    facts: _Facts, policy: Policy, now: datetime | None, seen: datetime | None
-) -> datetime | None:
+    facts: _Facts, policy: Policy, now: Moment | None, seen: Moment | None
+) -> Moment | None:
     """When the pod's grace period ends, or the policy's, if that is still to come."""
     override = facts.overrides.grace
     grace = min(policy.grace if override is None else override, LONGEST_GRACE)
@@ -377,19 +387,23 @@ def _grace_ends(
         return None
     if seen is None:
         payload = (name for name, found in facts.verdicts.items() if found.role == "payload")
-        seen = max(_ends(facts.pod, payload), default=None)
-    if seen is None:
-        return None
-    # A node whose clock is ahead has no end that is still to come.
-    until = min(seen, now) + timedelta(seconds=grace)
-    return until if until > now else None
+        ended = max(_ends(facts.pod, payload), default=None)
+        if ended is None:
+            return None
+        seen = by_node(facts.pod, ended, now)
+    until = Moment(seen.monotonic + grace, seen.wall + grace)
+    return until if until.monotonic > now.monotonic else None
 
 
 def _ends(pod: Pod, names: Iterator[str]) -> Iterator[datetime]:
     """When the containers of these names ended, of those that did."""
     for name in names:
         if (ended := pod.ended(name)) and (at := ended.finished_at):
-            yield at.replace(tzinfo=at.tzinfo or UTC)
+            yield _zoned(at)
+
+
+def _zoned(at: datetime) -> datetime:
+    return at.replace(tzinfo=at.tzinfo or UTC)
 
 
 def _observe(pod: Pod, policy: Policy) -> _Facts:

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
@@ -46,6 +46,7 @@ import msgspec
 from istio_aux.core import quit as quitting
 from istio_aux.core import resources
 from istio_aux.core.applications import LABEL, Applications
+from istio_aux.core.moment import Moment
 from istio_aux.core.pod import PROXY, Key, Pod, shared
 from istio_aux.core.policy import Policy, QuitMode
 from istio_aux.core.quit import Quit, Report, Rung, Wait
@@ -55,11 +56,11 @@ from istio_aux.core.sidecars import SidecarRule
 
 STUCK_AFTER = 3  # Failures. The first attempt may come too early for the agent.
 
-LAG = timedelta(seconds=30)
-"""How long a watch may lag behind a GET; usually that is milliseconds. An older version that comes
-after this time is not late: etcd was restored, and counts on from an old version."""
+LAG = 30.0
+"""Seconds by which a watch may lag behind a GET; usually that is milliseconds. An older version
+that comes after this time is not late: etcd was restored, and counts on from an old version."""
 
-SHORTEST = 0.25  # Seconds of a sleep: a node with a wrong clock may put the end off repeatedly.
+SHORTEST = 0.25  # Seconds of a sleep.
 
 _OLDER = "the API server answered with an older state of the pod"
 
@@ -207,29 +208,34 @@ class PodState:
     settled: bool = False  # Everything that this decision asks for is done.
     recorded: bool = True  # This decision is recorded.
     target: str = PROXY  # The container that has to exit next.
-    until: datetime | None = None  # End of the grace period, while it runs.
+    until: Moment | None = None  # End of the grace period, while it runs.
     blocked_by: tuple[str, ...] = ()
     fix: str = ""  # The setting that ends what blocks the pod.
-    first_seen: datetime | None = None  # When the decision first asked for this.
-    since: datetime | None = None  # End of the payload, while something holds the pod.
+    first_seen: Moment | None = None  # When the decision first asked for this.
+    since: datetime | None = None  # End of the payload by its node's clock, to be shown.
     requests: Requests | None = None  # What the pod holds meanwhile.
     left: bool = False  # The watch does not show the pod any more.
     version: int = 0
-    seen: datetime | None = None
+    seen: float | None = None  # When `version` was seen, by the monotonic clock.
     announced: tuple[str, ...] = ()  # Reasons of the Events that a pod gets once.
     task: Task | None = None
 
-    def observe(self, pod: Pod, scope: QuitScope, now: datetime) -> quitting.Action:
+    def observe(self, pod: Pod, scope: QuitScope, now: Moment) -> quitting.Action:
         """Decide on ``pod``, and remember the decision unless a newer state is known.
 
         resourceVersions compare as integers (KEP-5504); one that is no integer counts as new.
         """
         before = self.asks_for
-        finished = self.first_seen if before == "quit" else now
+        finished = (self.first_seen if before == "quit" else None) or now
         decision = quitting.decide(pod, scope.policy, now, seen=finished)
+        if self.seen is None and isinstance(decision, Wait) and decision.until:
+            # The payload ended before this process saw the pod: only the node knows when.
+            if ended := quitting.since(pod, decision):
+                finished = quitting.by_node(pod, ended, now)
+            decision = quitting.decide(pod, scope.policy, now, seen=finished)
         text = pod.metadata.resource_version
         version = int(text) if text.isascii() and text.isdigit() else sys.maxsize
-        if self.seen is not None and now - self.seen < LAG and version < self.version:
+        if self.seen is not None and now.monotonic - self.seen < LAG and version < self.version:
             return decision
         same = self._is_newest(decision)
         self.recorded &= same
@@ -245,13 +251,13 @@ class PodState:
             self.target = shared(decision.target)
         self.blocked_by, self.fix = tuple(map(shared, decision.blocked_by)), decision.fix
         if self.asks_for != before:
-            self.first_seen = now
+            self.first_seen = finished
         held = self.asks_for in {"quit", "blocked"}
         ended = quitting.since(pod, decision) if held else None
-        self.since = min(ended, now) if ended else None
+        self.since = min(ended, now.date) if ended else None
         if not (held and self.requests):
             self.requests = resources.requests(pod) if held else None
-        self.version, self.seen = version, now
+        self.version, self.seen = version, now.monotonic
         if self.task:
             self.task.exit = exit_of(self.task.target, pod)
         return decision
@@ -265,12 +271,12 @@ class PodState:
             return "report"
         return "blocked" if self.blocked_by else None
 
-    def begins(self, limits: QuitLimits) -> datetime | None:
-        """When to do it; None: now."""
+    def begins(self, limits: QuitLimits) -> float | None:
+        """When to do it, by the monotonic clock; None: now."""
         if self.asks_for == "quit" or self.first_seen is None:
-            return self.until
+            return self.until.monotonic if self.until else None
         delay = limits.lost_after if self.asks_for == "report" else limits.blocked_after
-        return self.first_seen + timedelta(seconds=delay)
+        return self.first_seen.monotonic + delay
 
     def settle(self, decision: quitting.Action) -> bool:
         """Note that everything ``decision`` asks for is done, if it is the newest decision."""
@@ -312,13 +318,13 @@ class PodState:
         self.announced += () if known else (event,)
         return not known
 
-    def trouble(self, scope: QuitScope, now: datetime) -> tuple[Trouble, TroubledPod] | None:
+    def trouble(self, scope: QuitScope, now: Moment) -> tuple[Trouble, TroubledPod] | None:
         """What is wrong with the pod: stuck, blocked, lost, or not quit because of a dry run."""
         if self.left or not self.is_selected(scope):
             return None
         task, failure = self.task, self.task.failure if self.task else ""
         begins = self.begins(scope.limits)
-        lasting = begins is None or now >= begins
+        lasting = begins is None or now.monotonic >= begins
         if self.blocked_by:
             return "blocked", TroubledPod(
                 *self.key, self.reason, self.since, by=self.blocked_by,
@@ -330,7 +336,7 @@ class PodState:
         if scope.mode is QuitMode.DRY_RUN and self.verdict == "quit":
             return "would quit", TroubledPod(*self.key, self.reason)
         if scope.leading and task and task.due == "quit" and task.failures >= STUCK_AFTER:
-            since = self.since or self.first_seen
+            since = self.since or (self.first_seen and self.first_seen.date)
             reason = failure + self.reason.removeprefix(quitting.FINISHED)
             by = () if task.target == PROXY else (task.target,)
             return "stuck", TroubledPod(
@@ -358,7 +364,7 @@ class Task:
     def __post_init__(self) -> None:
         """Remember when it began, and for what: the state forgets that with its next decision."""
         self.target = self.state.target
-        self.began = self.state.since or self.state.first_seen
+        self.began = self.state.since or (self.state.first_seen and self.state.first_seen.date)
 
     @property
     def rung(self) -> Rung | None:
@@ -369,21 +375,21 @@ class Task:
         """Whether there is still something to do, now or later."""
         return self.state.due(scope) == self.due and self.state.target == self.target
 
-    def awake(self, scope: QuitScope, now: datetime) -> Action:
+    def awake(self, scope: QuitScope, now: Moment) -> Action:
         """The task begins, or a sleep is over."""
         if self.told:
             return self.exit or Look()
         if not self.is_due(scope):
             return self._leave(scope)
         begins = self.state.begins(scope.limits)
-        if begins is not None and now < begins:
-            return Sleep(max(SHORTEST, (begins - now).total_seconds()))
+        if begins is not None and now.monotonic < begins:
+            return Sleep(max(SHORTEST, begins - now.monotonic))
         if self.due == "blocked":
             self.state.settled = True
             return End(QuitOutcome.BLOCKED, self.state.reason)
         return Look()
 
-    def looked(self, pod: Pod | None, scope: QuitScope, now: datetime) -> Action:
+    def looked(self, pod: Pod | None, scope: QuitScope, now: Moment) -> Action:
         """The pod was read; None: it is gone, or another pod has its name."""
         if pod is None:
             self.state.left = True

@@ -4,7 +4,7 @@
 State        What is found                                         Action
 ============ ===================================================== ==============
 running      a pod of it has no sidecar (`begin`)                  `Suspend`
-suspended    some of its pods are still there                      `AwaitPods`
+suspended    some of its pods are still there, or it is not known  `AwaitPods`
 suspended    no pods, but its operator may not know that yet       `AwaitPods`
 suspended    all pods are gone, or the Job is finished             `Resume`
 suspended    its operator does nothing, or the deadline has passed `Resume`, unchanged
@@ -19,8 +19,12 @@ running pod with a deletionTimestamp then counts as failed (pkg/core/status.go
 UpdateJobReplicaStatuses), and a TFJob fails with it: so a Job is resumed only when its pods are
 gone and its operator has had time to notice. For batch Jobs, JobSets and TrainJobs see `jobs`.
 
-One write suspends a Job and marks it. A leader resumes every Job with the mark. A suspended Job
-without the mark belongs to somebody else.
+One write suspends a Job and marks it: a label, and an annotation with the time. A leader resumes
+every Job with the mark. A suspended Job without the mark belongs to somebody else.
+
+The annotation outlives the suspension. It keeps every leader from suspending the Job again within
+`AGAIN`, whatever has become of its pods: the work of a Job is lost once. It is on the Job that is
+suspended, because the Jobs that a JobSet or a TrainJob makes anew have other UIDs.
 """
 
 from __future__ import annotations
@@ -47,12 +51,19 @@ from istio_aux.core.pod import Pod
 # if nobody resumes the Job.
 MARK = "istio-aux.io/suspended-for"
 SIDECAR = "sidecar"  # Value of the label.
+AGAIN = timedelta(days=1)
+"""A Job is not suspended again within this time; `rollout.RolloutLimits.memory` is as long."""
+
 # How the annotation begins.
 _SINCE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 
-_NOTE = (
+_SUSPENDED = (
     "{:%Y-%m-%dT%H:%M:%SZ} istio-aux suspended this job until its pods are gone, and resumes it"
     " then. If istio-aux is no longer installed, set suspend to false."
+)
+_RESUMED = (
+    "{:%Y-%m-%dT%H:%M:%SZ} this job is resumed, after istio-aux had suspended it to give its pods"
+    " their sidecar. It is not suspended again for a day, or until this annotation is removed."
 )
 
 
@@ -65,19 +76,33 @@ class SuspensionLimits(msgspec.Struct, frozen=True, kw_only=True):
     doubt: float = 60.0  # After which an operator that has done nothing is considered down.
     longest: float = 600.0  # How long a Job stays suspended beyond the grace period of its pods.
     grace: float = 3600.0  # How much of that is waited for: a checkpoint may take many minutes.
-    look: float = 1.0  # Between two looks at a suspended Job.
+    # Between two looks at a suspended Job; while it has pods, later a tenth of its waiting time.
+    look: float = 1.0
+    answer: float = 10.0  # For what a look reads. A Job must not wait for the answer about another.
     late: float = 120.0  # After which pods that are still there are reported: most have 30 s.
     first_retry: float = 1.0  # After an error; each further one doubles it.
     last_retry: float = 30.0
     # Between two searches for marked Jobs: a request that seemed lost may have been performed.
     search: float = 600.0
+    # Suspended Jobs that are looked at at the same time, and how many of them in one namespace.
+    at_once: int = 8
+    of_namespace: int = 2
+    # Jobs of a kind and a namespace that a search finds; a later one finds the others. We suspend a
+    # few at a time, but anybody may write the mark.
+    found: int = 1000
 
 
 class Suspend(msgspec.Struct, frozen=True):
-    """Suspend the Job, and mark it with the time ``now``."""
+    """Suspend the Job, and mark it."""
 
     reason: str
-    now: datetime
+
+
+class PodsLeft(msgspec.Struct, frozen=True):
+    """The Job's own pods that were found. ``unknown`` says why there may be others."""
+
+    pods: Sequence[Pod] = ()
+    unknown: str = ""
 
 
 class AwaitPods(msgspec.Struct, frozen=True):
@@ -88,10 +113,14 @@ class AwaitPods(msgspec.Struct, frozen=True):
 
 
 class Resume(msgspec.Struct, frozen=True):
-    """Resume the Job and remove the mark; ``unchanged``: not all of its pods were replaced."""
+    """Resume the Job and remove the mark.
+
+    ``unchanged``: not all of its pods were replaced; ``untouched``: none was, so no work was lost.
+    """
 
     reason: str
     unchanged: bool = False
+    untouched: bool = False
 
 
 class Unmark(msgspec.Struct, frozen=True):
@@ -111,14 +140,14 @@ def begin(job: Job, pod: Pod, now: datetime, *, above: Sequence[FoundJob] = ()) 
 
     If the Job is part of others, the last one ``above`` it is suspended instead.
     """
-    if reason := next(_reasons_to_leave(job, pod, above), None):
+    if reason := next(_reasons_to_leave(job, pod, now, above), None):
         return Leave(reason)
-    return Suspend("all its pods are replaced, so that they get their sidecar", now)
+    return Suspend("all its pods are replaced, so that they get their sidecar")
 
 
 def is_marked(job: Job) -> bool:
-    """Whether we suspended the Job."""
-    return MARK in (job.metadata.labels or {})
+    """Whether we suspended the Job, and have not resumed it."""
+    return (job.metadata.labels or {}).get(MARK) == SIDECAR
 
 
 def since(job: Job, first_seen: datetime) -> datetime:
@@ -127,11 +156,18 @@ def since(job: Job, first_seen: datetime) -> datetime:
     Anybody may write that annotation. ``first_seen``, when this process first saw the Job
     suspended, counts if it is earlier, or the annotation has no time.
     """
-    found = _SINCE.match((job.metadata.annotations or {}).get(MARK, ""))
-    try:
-        return min(datetime.fromisoformat(found[0]), first_seen) if found else first_seen
-    except ValueError:  # Such as the 31st of February.
-        return first_seen
+    return min(_noted(job) or first_seen, first_seen)
+
+
+def allowed(pods: Iterable[Pod], since: datetime, limits: SuspensionLimits) -> float:
+    """For how many seconds the Job is suspended at most, whatever its pods do.
+
+    A deletionTimestamp is the end of the grace period, which the author of the pod chose. Both
+    times are stored ones, so the present of no clock matters.
+    """
+    ends = [end for pod in pods if (end := pod.metadata.deletion_timestamp)]
+    grace = (max((since, *ends)) - since).total_seconds()
+    return min(grace, limits.grace) + limits.longest
 
 
 def own(api: JobApi, job: Job, pods: Iterable[Pod]) -> list[Pod]:
@@ -146,59 +182,59 @@ def own(api: JobApi, job: Job, pods: Iterable[Pod]) -> list[Pod]:
 
 def follow(
     job: Job,
-    left: Sequence[Pod],
+    left: PodsLeft,
     *,
-    now: datetime,
-    since: datetime,
     waited: float,
     gone: float,
+    overdue: bool,
     limits: SuspensionLimits,
 ) -> AwaitPods | Resume | Unmark | Leave:
     """Decide what to do with a Job that was suspended, by us or by an earlier leader.
 
     Args:
         job: as it was read, before its pods.
-        left: its own pods (`own`).
-        now: the present.
-        since: when it was suspended.
+        left: what is known of its own pods (`own`).
         waited: seconds since this process first saw it suspended.
         gone: seconds since this process first saw it without pods.
+        overdue: whether it has been suspended for longer than is `allowed`.
         limits: how long to wait.
     """
-    overdue = now >= _deadline(left, since, limits)
     return next(_actions(job, left, waited, gone, limits, overdue=overdue))
 
 
-def patch(api: JobApi, job: Job, action: Suspend | Resume | Unmark) -> Mapping[str, object]:
+def patch(
+    api: JobApi, job: Job, action: Suspend | Resume | Unmark, now: datetime
+) -> Mapping[str, object]:
     """The merge patch for the Job; its uid and resourceVersion are preconditions."""
-    note = _NOTE.format(action.now.astimezone(UTC)) if isinstance(action, Suspend) else None
+    suspends = isinstance(action, Suspend)
+    untouched = isinstance(action, Resume) and action.untouched
+    text = _SUSPENDED if suspends else _RESUMED
     body: dict[str, object] = {
         "metadata": {
             "uid": job.metadata.uid,
             "resourceVersion": job.metadata.resource_version,
-            "labels": {MARK: SIDECAR if note else None},
-            "annotations": {MARK: note},
+            "labels": {MARK: SIDECAR if suspends else None},
+            "annotations": {MARK: None if untouched else text.format(now.astimezone(UTC))},
         }
     }
     if not isinstance(action, Unmark):
-        policy = {"suspend": note is not None}
+        policy = {"suspend": suspends}
         body["spec"] = {api.policy: policy} if api.policy else policy
     return body
 
 
-def _deadline(left: Sequence[Pod], since: datetime, limits: SuspensionLimits) -> datetime:
-    """When the Job is resumed whatever its pods do.
-
-    A deletionTimestamp is the end of the grace period, which the author of the pod chose.
-    """
-    ends = [end for pod in left if (end := pod.metadata.deletion_timestamp)]
-    waited_for = min(max((since, *ends)), since + timedelta(seconds=limits.grace))
-    return waited_for + timedelta(seconds=limits.longest)
+def _noted(job: Job) -> datetime | None:
+    """The time in the annotation: when the Job was suspended, or resumed after that."""
+    found = _SINCE.match((job.metadata.annotations or {}).get(MARK, ""))
+    try:
+        return datetime.fromisoformat(found[0]) if found else None
+    except ValueError:  # Such as the 31st of February.
+        return None
 
 
 def _actions(
     job: Job,
-    left: Sequence[Pod],
+    left: PodsLeft,
     waited: float,
     gone: float,
     limits: SuspensionLimits,
@@ -214,17 +250,19 @@ def _actions(
         yield Unmark("somebody else has resumed it")
     if job.finished:
         yield Resume("it is finished")
-    seen = job.has("Suspended")
-    untouched = all(pod.metadata.deletion_timestamp is None for pod in left)
-    if not seen and untouched and waited >= limits.doubt:
+    seen, pods = job.has("Suspended"), left.pods
+    untouched = all(pod.metadata.deletion_timestamp is None for pod in pods)
+    if not seen and untouched and not left.unknown and waited >= limits.doubt:
         why = f"its operator has not noticed within {limits.doubt:g} s that it is suspended"
-        yield Resume(why, unchanged=True)
-    if left:
-        names = ", ".join(sorted(pod.metadata.name for pod in left)[:3])
-        there = f"{len(left)} of its pods are still there: {names}"
+        yield Resume(why, unchanged=True, untouched=bool(pods))
+    if pods or left.unknown:
+        names = ", ".join(sorted(pod.metadata.name for pod in pods)[:3])
+        there = f"{len(pods)} of its pods are still there: {names}" if pods else ""
+        doubt = left.unknown and f"it is not known whether its pods are gone: {left.unknown}"
+        why = "; ".join(filter(None, (there, doubt)))
         if overdue:
-            yield Resume(f"it was suspended for too long, and {there}", unchanged=True)
-        yield AwaitPods(there, left[0])
+            yield Resume(f"it was suspended for too long, and {why}", unchanged=True)
+        yield AwaitPods(why, pods[0] if pods else None)
     if not seen:
         yield AwaitPods("its operator has not noticed yet that it is suspended")
     if gone < limits.settle:
@@ -232,7 +270,9 @@ def _actions(
     yield Resume("all its pods are gone")
 
 
-def _reasons_to_leave(job: Job, pod: Pod, above: Sequence[FoundJob]) -> Iterator[str]:
+def _reasons_to_leave(
+    job: Job, pod: Pod, now: datetime, above: Sequence[FoundJob]
+) -> Iterator[str]:
     """Why the Job, or the last one above it, must not be suspended."""
     api = api_of(ownership.controller(pod))
     if api is None or not _controls(job, pod):
@@ -252,6 +292,12 @@ def _reasons_to_leave(job: Job, pod: Pod, above: Sequence[FoundJob]) -> Iterator
             yield f"it is managed by {manager}"
         if above and may_fail_when_suspended(each):
             yield "a podFailurePolicy may fail it for the way in which a pod ends"
+        # Clocks differ, and anybody may write the annotation: a later time counts for as long.
+        if (before := _noted(each)) and abs(now - before) < AGAIN:
+            yield (
+                f"it was suspended for its sidecars on {before:%Y-%m-%d %H:%M:%S}Z, and is not"
+                " suspended again within a day"
+            )
     api, top = found[-1]
     owner = ownership.controller_of(top.metadata)
     if above and owner:

@@ -28,6 +28,7 @@ pkg/util/common.go)."""
 
 REVISION = "istio.io/rev"  # Label of a configuration: the revision, or the tag, of its istiod.
 SERVICE = "kubernetes.io/service-name"  # Label of an EndpointSlice.
+TIMEOUT = 10.0  # Seconds that a webhook has by default.
 _DEFAULT = "default"
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICATE-----", re.DOTALL)
 
@@ -134,6 +135,12 @@ class Webhook(Struct, frozen=True):
     rules: tuple[Rule, ...] | None = None
     match_conditions: tuple[dict[str, object], ...] | None = None
     failure_policy: str | None = None
+    timeout_seconds: int | None = None
+
+    @property
+    def timeout(self) -> float:
+        """Seconds for which the API server waits for an answer (admissionregistration/v1)."""
+        return self.timeout_seconds or TIMEOUT
 
     @property
     def is_istios(self) -> bool:

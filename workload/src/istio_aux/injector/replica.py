@@ -1,7 +1,7 @@
 """Asks one replica of an injector for a sidecar, as the API server does: one POST over TLS.
 
 No proxy, no redirect and no credentials of ours: those belong to the API server, and istiod asks
-for none. Time and size are bounded.
+for none. Size is bounded, and time by what the API server grants: an injector that is slow is live.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from istio_aux.core.injection_probe import Probe, Question, answered, refusal
 from istio_aux.core.webhooks import Address, ClientConfig
 
 CONNECT = 1.0  # Seconds for a TCP connection.
-DEADLINE = 3.0  # Seconds for connection and answer; istiod takes milliseconds.
 LARGEST = 4 << 20  # Bytes of an answer; istiod sends about 20,000.
 
 _HEADERS = {
@@ -149,11 +148,11 @@ async def ask(address: Address, url: str, tls: ssl.SSLContext, question: Questio
     with ExitStack() as stack:
         stack.callback(connection.drop)
         try:
-            async with asyncio.timeout(DEADLINE):
+            async with asyncio.timeout(question.timeout):
                 await connection.open(address, urlsplit(url).hostname or "", tls)
                 code, body = await connection.post(url, question.review(uid))
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            why = _why(error, connected=connection.connected)
+            why = _why(error, question.timeout, connected=connection.connected)
             return ProbeAnswer(refusal(f"{address}: {why}", asked=connection.connected))
         if code != 200:
             message = body[:200].decode(errors="replace")
@@ -165,10 +164,10 @@ async def ask(address: Address, url: str, tls: ssl.SSLContext, question: Questio
         return ProbeAnswer(probe, connection)
 
 
-def _why(error: Exception, *, connected: bool) -> str:
+def _why(error: Exception, timeout: float, *, connected: bool) -> str:
     match error:
         case TimeoutError():
-            slow = "complete answer", DEADLINE
+            slow = "complete answer", timeout
             why = "no {} within {:g} s".format(*(slow if connected else ("connection", CONNECT)))
         case ssl.SSLCertVerificationError():
             why = f"its certificate is not trusted: {error.verify_message}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -39,7 +39,7 @@ from istio_aux.injector.probe import InjectorProbe, Prober, Rhythm
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
-from istio_aux.kube.errors import Backoff, InvalidNameError
+from istio_aux.kube.errors import Backoff, InvalidNameError, jittered
 from istio_aux.kube.objects import Key, key_of
 from istio_aux.kube.watch import Watch
 from istio_aux.telemetry import Telemetry
@@ -166,14 +166,15 @@ class Watcher:
         self._client, self._namespaces, self._telemetry = client, namespaces, telemetry
         self._changed, self._ours, self._root = changed, ours, root
         self._selector, self._rhythm, self._now = selector, rhythm, clock
-        self._news = asyncio.Event()
+        self._news, self._reconfiguration = asyncio.Event(), asyncio.Event()
         self._configurations: dict[Key, Configuration] = {}
         self._hooks: tuple[Hook, ...] = ()
         self._policies: dict[ControlPlane, InjectionPolicy] = {}
+        self._asked: set[ControlPlane] = set()  # Whose policy was read, or could not be.
         self._prober = Prober(client, telemetry)
         self._slices: dict[Service, Slices] = {}
         self._probes: dict[tuple[ClientConfig, tuple[Address, ...]], InjectorProbe] = {}
-        self._tasks: dict[Slices | InjectorProbe, asyncio.Task[None]] = {}
+        self._tasks: dict[object, asyncio.Task[None]] = {}
 
     def apply(self, resource: Configuration) -> None:
         """A configuration exists and looks like this."""
@@ -190,8 +191,10 @@ class Watcher:
         self._hooks = hooks_of(self._configurations.values())
         planes = {hook.control_plane for hook in self._hooks}
         self._policies = {key: found for key, found in self._policies.items() if key in planes}
+        self._asked &= planes
         for probe in self._probes.values():
             probe.reconfigured.set()
+        self._reconfiguration.set()
         self._news.set()
         names = sorted_before(self._ours or "", self._configurations.values())
         if names == self.called_before:
@@ -227,6 +230,7 @@ class Watcher:
         await listed.wait()
         clock = asyncio.get_running_loop().time
         deadline = clock() + SETTLE
+        self._start(self, self._read_silent())
         try:
             while True:
                 self._news.clear()
@@ -270,24 +274,23 @@ class Watcher:
             if task.done():
                 task.result()
         targets = injectors.targets(self._configurations.values(), root=self._root)
-        services = {service for service in map(_service, targets) if service}
-        for gone in self._slices.keys() - services:
+        services = dict.fromkeys(filter(None, map(_service, targets)))
+        for gone in [service for service in self._slices if service not in services]:
             self._tasks.pop(self._slices.pop(gone)).cancel()
-        for service in services - self._slices.keys():
+        for service in [service for service in services if service not in self._slices]:
             slices = Slices(self._client, service, self._news, self._telemetry)
             self._slices[service] = slices
             self._start(slices, slices.watch.run())
         facts = self._facts()
         found = {target: self._addresses(target, facts) for target in targets}
-        wanted = {(target, where) for target, where in found.items() if where is not None}
-        for gone in self._probes.keys() - wanted:
+        wanted = [(target, where) for target, where in found.items() if where is not None]
+        for gone in [asked for asked in self._probes if asked not in wanted]:
             self._tasks.pop(self._probes.pop(gone)).cancel()
-        for target, addresses in wanted - self._probes.keys():
-            probe = self._probe(target, addresses)
-            self._probes[target, addresses] = probe
+        for new in [asked for asked in wanted if asked not in self._probes]:
+            probe = self._probes[new] = self._probe(*new)
             self._start(probe, probe.run())
 
-    def _start(self, part: Slices | InjectorProbe, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, part: object, work: Coroutine[Any, Any, None]) -> None:
         task = self._tasks[part] = asyncio.create_task(work)
         task.add_done_callback(lambda _task: self._news.set())
 
@@ -301,12 +304,41 @@ class Watcher:
         )  # fmt: skip
 
     async def _read_policies(self, target: ClientConfig) -> None:
-        for plane in {hook.control_plane for hook in self._hooks if hook.target == target}:
+        await self._read({hook.control_plane for hook in self._hooks if hook.target == target})
+
+    async def _read(self, planes: Iterable[ControlPlane]) -> None:
+        for plane in sorted(planes):
             policy = await policies.read(self._client, plane, self._policies.get(plane))
+            self._asked.add(plane)
             if policy:
                 self._policies[plane] = policy
             else:
                 self._policies.pop(plane, None)
+
+    async def _read_silent(self) -> None:
+        """Read the policies of istiods that do not inject now, which `InjectorProbe` does not.
+
+        A policy stays when its istiod goes, and pods are judged by it. Without it a process that
+        starts meanwhile would not know which pods should have a sidecar.
+        """
+        backoff = Backoff(2 * self._rhythm.other, self._rhythm.live)
+        while True:
+            self._reconfiguration.clear()
+            probes = self._facts().probes
+            silent = {
+                hook.control_plane
+                for hook in self._hooks
+                if (probe := probes.get(hook.target)) is None or not probe.injected
+            }
+            await self._read(silent)
+            self._news.set()
+            pause = backoff.next()
+            if silent <= self._policies.keys():
+                backoff.reset()
+                pause = jittered(self._rhythm.live)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._reconfiguration.wait()
 
     def _addresses(self, target: ClientConfig, facts: Facts) -> tuple[Address, ...] | None:
         """Return where to ask now; None: it cannot be live, or its endpoints are not listed yet."""
@@ -327,15 +359,16 @@ class Watcher:
 
     def _publish(self) -> None:
         facts, found, before = self._facts(), self._configurations.values(), self.mesh
+        probed = all(
+            target in facts.probes or not injectors.can_be_probed(target, facts)
+            for target in injectors.targets(found, root=self._root)
+        )
+        read = self._asked.issuperset(hook.control_plane for hook in self._hooks)
         mesh = Mesh(
             injectors=injectors.evaluate(found, facts, root=self._root),
             hooks=self._hooks,
             policies=dict(self._policies),
-            known=before.known
-            or all(
-                target in facts.probes or not injectors.can_be_probed(target, facts)
-                for target in injectors.targets(found, root=self._root)
-            ),
+            known=before.known or (probed and read),
         )
         if mesh == before:
             return

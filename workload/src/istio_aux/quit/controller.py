@@ -168,7 +168,7 @@ class Controller:
             key = Key(shared(key.namespace), key.name, key.uid)
             state = self._states[key] = PodState(key)
         state.left = False
-        state.observe(resource, self._scope, self._clock().date)
+        state.observe(resource, self._scope, self._clock())
         # A native proxy needs nobody. Of its pods, only those that another container holds count.
         state.left = resource.has_native_proxy and state.asks_for is None
         self._steer(state)
@@ -212,7 +212,7 @@ class Controller:
         def order(pod: TroubledPod) -> tuple[float, str, str]:
             return pod.since.timestamp() if pod.since else 0, pod.namespace, pod.name
 
-        now, states = self._clock().date, self._states.values()
+        now, states = self._clock(), self._states.values()
         found = filter(None, (state.trouble(self._scope, now) for state in states))
         return sorted((pod for kind, pod in found if kind == trouble), key=order)
 
@@ -271,7 +271,7 @@ class Controller:
                     action = Sleep(max(backoff.next(), action.pause))
                 if isinstance(action, Sleep):
                     await self._rest(task, changed, action.seconds)
-                    action = task.awake(self._scope, self._clock().date)
+                    action = task.awake(self._scope, self._clock())
                 else:
                     action = await self._look(state, task)
             except KubeError as error:
@@ -305,7 +305,7 @@ class Controller:
                 return task.superseded(self._scope)
             pod = await actions.read_pod(self._client, state.key)
             # From here to the sending nothing is awaited: what was just read still holds.
-            action = task.looked(pod, self._scope, self._clock().date)
+            action = task.looked(pod, self._scope, self._clock())
             self._record(state)
             if isinstance(action, quit_state.Send):
                 self._recorder.attempted(state, task.attempts + 1, action.rung)
@@ -335,7 +335,7 @@ class Controller:
             await actions.delete_pod(self._client, state.key, version)
         except ApiError as error:
             if error.code == 404:
-                return task.looked(None, self._scope, self._clock().date)
+                return task.looked(None, self._scope, self._clock())
             # 409: the pod has changed, so it is read and decided on again.
             if error.code != 409:
                 self._recorder.not_deleted()

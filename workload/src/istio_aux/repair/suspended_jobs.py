@@ -1,14 +1,16 @@
 """Suspends Jobs, and resumes each of them when its pods are gone, at the latest at its deadline.
 
 `core.suspension` decides. Nothing is stored but the mark on the Job itself, where the next leader
-finds it. One task looks at all suspended Jobs.
+finds it. One task follows each suspended Job, and one task for each kind searches for others: none
+waits for an answer about another. `Turns` bounds how many of them ask at the same time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,16 +18,25 @@ from datetime import datetime
 import msgspec
 
 from istio_aux.core import ownership, suspension
-from istio_aux.core.jobs import KINDS, FoundJob, Job, api_of
-from istio_aux.core.moment import Clock
+from istio_aux.core.jobs import KINDS, FoundJob, Job, JobApi, api_of
+from istio_aux.core.moment import Clock, Moment
 from istio_aux.core.pod import OwnerReference, Pod
-from istio_aux.core.suspension import AwaitPods, Leave, Resume, Suspend, SuspensionLimits, Unmark
+from istio_aux.core.suspension import (
+    AwaitPods,
+    Leave,
+    PodsLeft,
+    Resume,
+    Suspend,
+    SuspensionLimits,
+    Unmark,
+)
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import ApiError, Backoff, KubeError, asked
 from istio_aux.kube.objects import Key, key_of
 from istio_aux.recorder import RepairRecorder
+from istio_aux.repair.turns import Turns
 from istio_aux.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
@@ -43,17 +54,24 @@ class SuspendedJob(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True, eq=False)
 class _Suspension:
-    """One suspended Job. All times but ``since`` are of the monotonic clock."""
+    """One suspended Job."""
 
     key: Key
     owner: OwnerReference
     backoff: Backoff
-    since: datetime
-    began: float  # When this process first saw it.
-    gone: float | None = None  # Since when it has no pods.
-    next: float = 0.0  # When to look again.
+    began: Moment  # When this process first saw it.
+    allowed: float  # Seconds that it may be suspended, by what is known of its pods.
+    since: datetime | None = None  # When it was suspended; None until the Job is read.
+    gone: float | None = None  # Since when it has no pods; monotonic.
     reason: str = "it was just suspended"
     reported: bool = False  # Whether it was reported that its pods are late.
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def deadline(self) -> float:
+        """When it is resumed whatever its pods do, by the monotonic clock."""
+        before = self.began.date - (self.since or self.began.date)
+        return self.began.monotonic - before.total_seconds() + self.allowed
 
 
 class SuspendedJobs:
@@ -68,15 +86,19 @@ class SuspendedJobs:
         allowed: bool,
         limits: SuspensionLimits | None = None,
         clock: Clock = system_clock,
+        leads: Callable[[], bool] = lambda: True,
     ) -> None:
         """Start as a follower.
 
         Jobs are suspended only if that is ``allowed``; suspended ones are resumed in any case.
+        ``leads`` is called right before each write: whether this process may still act.
         """
+        self._leads = leads
         self._client, self._recorder, self._now = client, recorder, clock
         self._allowed, self._limits = allowed, limits or SuspensionLimits()
         self._jobs: dict[Key, _Suspension] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._turns = Turns(self._limits.at_once, self._limits.of_namespace)
+        self._searches: list[asyncio.Task[None]] = []
         self._leading = False
         self._stopping = asyncio.Event()
         telemetry.suspended_jobs.set_function(lambda: len(self._jobs))
@@ -87,20 +109,30 @@ class SuspendedJobs:
             return
         self._leading = leading
         if leading:
-            self._task = asyncio.create_task(self._run(), name="suspended Jobs")
-        elif self._task:
-            self._task.cancel()
-            self._jobs.clear()
+            self._searches = [
+                asyncio.create_task(self._search(kind, api), name=f"suspended {kind}s")
+                for kind, api in KINDS.items()
+            ]
+            return
+        for task in self._tasks():
+            task.cancel()
+        self._jobs.clear()
+        self._searches.clear()
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        return [*self._searches, *(job.task for job in self._jobs.values() if job.task)]
 
     async def stop(self, patience: float) -> None:
         """Start nothing more, and give requests ``patience`` seconds; the next leader goes on."""
         self._stopping.set()
-        await end_tasks([self._task] if self._task else [], patience)
+        await end_tasks(self._tasks(), patience)
 
     def status(self) -> list[SuspendedJob]:
         """The Jobs that are suspended now, the oldest first; only the leader knows any."""
         found = [
-            SuspendedJob(key.namespace, job.owner.kind, key.name, job.since, job.reason)
+            SuspendedJob(
+                key.namespace, job.owner.kind, key.name, job.since or job.began.date, job.reason
+            )
             for key, job in self._jobs.items()
         ]
         return sorted(found, key=lambda job: job.since)
@@ -133,33 +165,46 @@ class SuspendedJobs:
         return why and f"its {top.reference.kind} is not suspended: {_short(why)}"
 
     async def _suspend(self, namespace: str, jobs: Sequence[FoundJob], pod: Pod) -> str:
-        decision = suspension.begin(jobs[0].job, pod, self._now().date, above=jobs[1:])
+        now = self._now()
+        decision = suspension.begin(jobs[0].job, pod, now.date, above=jobs[1:])
         if isinstance(decision, Leave):
             return decision.reason
         owner, job = jobs[-1].reference, jobs[-1].job
         if why := await self._protected(await self._pods(namespace, owner, job)):
             return why
-        if not self._acts():
-            return "this process does not lead any more"
         try:
-            await self._patch(namespace, owner, job, decision)
+            if not await self._patch(namespace, owner, job, decision):
+                return "this process does not lead any more"
         except BaseException as error:
             if isinstance(error, ApiError) and not error.unknown:
                 return str(error)
             # Also if this task is cancelled: the request may still be performed.
-            self._adopt(namespace, owner)
+            self._adopt(namespace, owner, now.date)
             raise
-        key = self._adopt(namespace, owner)
+        key = self._adopt(namespace, owner, now.date)
         self._recorder.job_suspended(key, owner.kind, decision.reason)
         return ""
 
     async def _pods(self, namespace: str, owner: OwnerReference, job: Job) -> list[Pod]:
         """The Job's pods that it deletes; a pod that cannot be read may be one: `KubeError`."""
-        api = KINDS[owner.kind]
-        label = f"{api.job_name}={actions.object_name(owner.name)}"
-        path = actions.collection("v1", "pods", namespace)
-        found = await actions.list_all(self._client, path, Pod, {"labelSelector": label})
-        return suspension.own(api, job, found)
+        path, labels = _pods_of(namespace, owner)
+        found = await actions.list_all(self._client, path, Pod, labels)
+        return suspension.own(KINDS[owner.kind], job, found)
+
+    async def _left(self, namespace: str, owner: OwnerReference, job: Job) -> PodsLeft:
+        """What is known of these pods; a request that fails must not keep the Job suspended."""
+        path, labels = _pods_of(namespace, owner)
+        found, unknown = list[Pod](), ""
+        pages = actions.pages(self._client, path, Pod, labels, restarted=found.clear)
+        try:
+            async with asyncio.timeout(self._limits.answer), aclosing(pages):
+                async for page in pages:
+                    found += page.items
+                    if page.unreadable:
+                        unknown = f"cannot read {page.unreadable[0]}"
+        except (KubeError, TimeoutError) as error:
+            unknown = str(error) or f"no list of pods within {self._limits.answer:g} s"
+        return PodsLeft(suspension.own(KINDS[owner.kind], job, found), _short(unknown))
 
     async def _protected(self, pods: list[Pod]) -> str:
         """Why one of the pods may not be disrupted now; empty if each of them may be.
@@ -178,123 +223,146 @@ class SuspendedJobs:
 
     async def _patch(
         self, namespace: str, owner: OwnerReference, job: Job, action: Suspend | Resume | Unmark
-    ) -> None:
-        body = msgspec.json.encode(suspension.patch(KINDS[owner.kind], job, action))
-        await actions.patch_job(self._client, namespace, owner, body)
+    ) -> bool:
+        """Change the Job; returns False, and does nothing, if this process may not any more."""
+        body = suspension.patch(KINDS[owner.kind], job, action, self._now().date)
+        if not self._acts():
+            return False
+        await actions.patch_job(self._client, namespace, owner, msgspec.json.encode(body))
+        return True
 
     def _acts(self) -> bool:
-        return self._leading and not self._stopping.is_set()
+        return self._leading and not self._stopping.is_set() and self._leads()
 
-    def _adopt(self, namespace: str, owner: OwnerReference) -> Key:
-        """Make sure that a suspended Job is looked at."""
+    def _adopt(self, namespace: str, owner: OwnerReference, since: datetime | None = None) -> Key:
+        """Make sure that a suspended Job is followed; ``since`` is known if we suspended it."""
         key = Key(namespace, owner.name, owner.uid)
-        if key not in self._jobs and self._acts():
-            backoff = Backoff(self._limits.first_retry, self._limits.last_retry)
-            now = self._now()
-            self._jobs[key] = _Suspension(key, owner, backoff, now.date, now.monotonic)
+        if key not in self._jobs and self._leading and not self._stopping.is_set():
+            job = _Suspension(key, owner, self._backoff(), self._now(), self._limits.longest, since)
+            self._jobs[key] = job
+            job.task = asyncio.create_task(self._follow(job), name=f"suspended {owner.kind} {key}")
         return key
 
-    async def _run(self) -> None:
-        """Look at all suspended Jobs, and search for others from time to time."""
-        backoff = Backoff(self._limits.first_retry, self._limits.last_retry)
-        search = 0.0
-        while self._acts():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._limits.look):
-                    await self._stopping.wait()
-                    return
-            if self._now().monotonic >= search:
-                search = await self._search(backoff) + self._now().monotonic
-            now = self._now().monotonic
-            due = [job for job in self._jobs.values() if now >= job.next]
-            await asyncio.gather(*map(self._look, due))
+    def _backoff(self) -> Backoff:
+        return Backoff(self._limits.first_retry, self._limits.last_retry)
 
-    async def _search(self, backoff: Backoff) -> float:
-        """Find the Jobs that an earlier leader suspended; returns seconds until the next search."""
+    async def _pause(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+
+    async def _search(self, kind: str, api: JobApi) -> None:
+        """Find the Jobs of a kind that an earlier leader suspended, again and again."""
+        backoff = self._backoff()
+        while not self._stopping.is_set():
+            pause = self._limits.search
+            try:
+                await self._find(kind, api)
+                backoff.reset()
+            except KubeError as error:
+                # Without `restart-jobs` the permission comes and goes with suspended Jobs.
+                usual = not self._allowed and isinstance(error, ApiError) and error.code == 403
+                level = logging.DEBUG if usual else logging.WARNING
+                _log.log(level, "%ss: %s", kind, error, extra={"event": "suspended-jobs"})
+                if not usual:
+                    pause = max(backoff.next(), asked(error))
+            except Exception:  # Without the search, a suspended Job might never be resumed.
+                self._recorder.unhandled("suspended Jobs")
+                pause = backoff.next()
+            await self._pause(pause)
+
+    async def _find(self, kind: str, api: JobApi) -> None:
+        """Adopt all marked Jobs of a kind, if it is served."""
+        # Batch Jobs are served everywhere.
+        served = (
+            {"Job": "jobs"} if kind == "Job" else await actions.served(self._client, api.version)
+        )
+        if (plural := served.get(kind)) is None:
+            return
+        found = Counter[str]()
+        path, labels = actions.collection(api.version, plural), {"labelSelector": suspension.MARK}
+        async with aclosing(actions.pages(self._client, path, Job, labels)) as pages:
+            async for page in pages:
+                # A Job that cannot be read is reported when it is looked at.
+                marked = [key_of(job) for job in page.items if suspension.is_marked(job)]
+                for key in (*(bad.key for bad in page.unreadable if bad.key.name), *marked):
+                    owner = OwnerReference(
+                        api_version=api.version, kind=kind, name=key.name, uid=key.uid
+                    )
+                    found[key.namespace] += 1
+                    if found[key.namespace] <= self._limits.found:
+                        self._adopt(key.namespace, owner)
+
+    async def _follow(self, job: _Suspension) -> None:
+        """Look at a suspended Job until it is resumed, or is not ours any more."""
+        pause: float | None = self._limits.look
+        while pause is not None:
+            # A long pause must not delay the look at the deadline.
+            until = job.deadline - self._now().monotonic
+            await self._pause(min(pause, until) if until > 0 else pause)
+            if self._stopping.is_set():
+                return
+            async with self._turns.take(job.key.namespace, job.deadline):
+                pause = await self._look(job)
+        if self._jobs.get(job.key) is job:
+            del self._jobs[job.key]
+
+    async def _look(self, job: _Suspension) -> float | None:
+        """Look once; returns the seconds until the next look, None if nothing is left to do."""
         try:
-            async for namespace, owner in self._marked():
-                self._adopt(namespace, owner)
-        except KubeError as error:
-            # Without `restart-jobs` the permission comes and goes with suspended Jobs.
-            usual = not self._allowed and isinstance(error, ApiError) and error.code == 403
-            level = logging.DEBUG if usual else logging.WARNING
-            _log.log(level, "Jobs: %s", error, extra={"event": "suspended-jobs"})
-            return self._limits.search if usual else max(backoff.next(), asked(error))
-        except Exception:  # Without the search, a suspended Job might never be resumed.
-            self._recorder.unhandled("suspended Jobs")
-            return backoff.next()
-        backoff.reset()
-        return self._limits.search
-
-    async def _marked(self) -> AsyncGenerator[tuple[str, OwnerReference]]:
-        """Yield namespace and reference of all marked Jobs, of each kind that is served."""
-        # Batch Jobs are served everywhere. Sets come last: an older role may lack the right.
-        served = {"batch/v1": {"Job": "jobs"}}
-        for name, api in KINDS.items():
-            if api.version not in served:
-                served[api.version] = await actions.served(self._client, api.version)
-            if (plural := served[api.version].get(name)) is None:
-                continue
-            path = actions.collection(api.version, plural)
-            pages = actions.pages(self._client, path, Job, {"labelSelector": suspension.MARK})
-            async with aclosing(pages):
-                async for page in pages:
-                    # A Job that cannot be read is reported when it is looked at.
-                    marked = [key_of(job) for job in page.items if suspension.is_marked(job)]
-                    for key in (*(found.key for found in page.unreadable), *marked):
-                        owner = OwnerReference(
-                            api_version=api.version, kind=name, name=key.name, uid=key.uid
-                        )
-                        yield key.namespace, owner
-
-    async def _look(self, job: _Suspension) -> None:
-        """Look at a suspended Job; forget it once it is resumed, or is not ours any more."""
-        try:
-            if await self._step(job):
-                del self._jobs[job.key]
-            job.backoff.reset()
-        except KubeError as error:
-            job.next = self._now().monotonic + max(job.backoff.next(), asked(error))
-            why = f"it is still suspended: {_short(str(error))}"
+            return await self._step(job)
+        except (KubeError, TimeoutError) as error:
+            why = str(error) or f"no answer within {self._limits.answer:g} s"
+            why = f"it is still suspended: {_short(why)}"
             if why != job.reason:
                 self._log(logging.WARNING, "job-not-resumed", job, why)
             job.reason = why
+            return max(job.backoff.next(), asked(error))
         except Exception:  # One Job's failure must not stop the others.
-            job.next = self._now().monotonic + job.backoff.next()
             self._recorder.unhandled(job.key)
+            return job.backoff.next()
 
-    async def _step(self, job: _Suspension) -> bool:
-        """Read, decide, and act; returns whether nothing is left to do."""
+    async def _step(self, job: _Suspension) -> float | None:
+        """Read, decide, and act; see `_look`."""
         namespace, owner = job.key.namespace, job.owner
-        found = await actions.read_job(self._client, namespace, owner)
+        async with asyncio.timeout(self._limits.answer):
+            found = await actions.read_job(self._client, namespace, owner)
         if found is None:
             self._log(logging.INFO, "job-left", job, "it is gone")
-            return True
-        left = await self._pods(namespace, owner, found)
-        now = self._now()
-        job.gone = None if left else job.gone or now.monotonic
-        job.since = suspension.since(found, job.since)
+            return None
+        # Read once: a later change of the annotation, or of a clock, moves no deadline.
+        job.since = since = job.since or suspension.since(found, job.began.date)
+        left = await self._left(namespace, owner, found)
+        if not left.unknown:
+            job.allowed = suspension.allowed(left.pods, since, self._limits)
+        now = self._now().monotonic
+        job.gone = None if left.pods or left.unknown else job.gone or now
+        waited, gone = now - job.began.monotonic, now - (job.gone or now)
         decision = suspension.follow(
-            found, left, now=now.date, since=job.since, limits=self._limits,
-            waited=now.monotonic - job.began, gone=now.monotonic - (job.gone or now.monotonic),
-        )  # fmt: skip
+            found, left, waited=waited, gone=gone, overdue=now >= job.deadline, limits=self._limits
+        )
         match decision:
             case AwaitPods(reason=why):
                 job.reason = why
-                if not job.reported and now.monotonic >= job.began + self._limits.late:
+                if not job.reported and waited >= self._limits.late:
                     job.reported = True
                     pod = key_of(decision.pod) if decision.pod else None
                     self._recorder.job_still_suspended(job.key, owner.kind, why, pod)
-                return False
+                if left.unknown:
+                    return job.backoff.next()
+                job.backoff.reset()
+                return self._limits.look if job.gone else max(self._limits.look, waited / 10)
             case Leave(reason=why):
                 self._log(logging.INFO, "job-left", job, why)
-            case Unmark(reason=why):
-                await self._patch(namespace, owner, found, decision)
-                self._log(logging.WARNING, "job-left", job, why)
-            case Resume(reason=why, unchanged=unchanged):
-                await self._patch(namespace, owner, found, decision)
-                self._recorder.job_resumed(job.key, owner.kind, why, unchanged=unchanged)
-        return True
+            case Unmark(reason=why) | Resume(reason=why):
+                if not await self._patch(namespace, owner, found, decision):
+                    return self._limits.look
+                if isinstance(decision, Unmark):
+                    self._log(logging.WARNING, "job-left", job, why)
+                else:
+                    unchanged = decision.unchanged
+                    self._recorder.job_resumed(job.key, owner.kind, why, unchanged=unchanged)
+        return None
 
     def _log(self, level: int, event: str, job: _Suspension, why: str) -> None:
         self._recorder.job(level, event, job.key, job.owner.kind, why)
@@ -307,6 +375,12 @@ async def end_tasks(tasks: Collection[asyncio.Task[None]], patience: float) -> N
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
+
+
+def _pods_of(namespace: str, owner: OwnerReference) -> tuple[str, dict[str, str]]:
+    """Where to list the pods with the label of a Job, and how."""
+    label = f"{KINDS[owner.kind].job_name}={actions.object_name(owner.name)}"
+    return actions.collection("v1", "pods", namespace), {"labelSelector": label}
 
 
 def _short(text: str) -> str:

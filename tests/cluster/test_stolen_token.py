@@ -1,0 +1,335 @@
+"""What somebody can do who has stolen the token of a workload that has every right.
+
+The token is the workload's own, so roles and policies limit it as they do in a cluster of yours.
+All thefts are dry runs: they reach admission, and change nothing if they are allowed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lab
+import lightkube
+import pytest
+from lab import meshed, served, tools
+from lab.accounts import Account
+from lab.kubelet import ScriptedKubelet
+from lab.scene import Scene
+from lab.workload import READY, Workload
+from lightkube import KubeConfig
+from lightkube.codecs import from_dict
+from lightkube.resources.coordination_v1 import Lease
+from lightkube.resources.core_v1 import Pod
+
+import cluster as of_charm
+import manifests
+
+NAME = "robbed"
+EVERYTHING = {
+    "lease": f"{NAME}/{NAME}",
+    "renew-token": True,
+    "dead-proxy": "delete",
+    "race-policy": "restart",
+    "restart-jobs": True,
+}
+SEEN = ("uid", "resourceVersion")
+YEARS = 2**31 - 1  # Seconds: 68 years.
+WHEN = "2026-11-24T06:00:00.000000Z"
+SECURITY = Path(__file__).resolve().parents[2] / "SECURITY.md"
+# Measured on 2 busy cores: a policy is in force 0.4 s after it was made.
+IN_FORCE = 30.0
+# An API server takes a token that it has taken for 10 s more (kube-apiserver TokenSuccessCacheTTL).
+KNOWN = 100.0
+
+
+@pytest.fixture(scope="module")
+def robbed(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workload]:
+    """A workload that runs, leads, and may do everything that options grant."""
+    workload = served.declared(cluster, tmp_path_factory.mktemp(NAME), NAME, EVERYTHING)
+    workload.deploy()
+    workload.keep_token(age=0, rest=12 * 3600)
+    workload.start()
+    workload.await_ready()
+    lab.until(lambda: workload.status().get("leader"), timeout=READY, what="it to lead")
+    yield workload
+    served.end(workload)
+
+
+def kubeconfig(cluster: lab.Cluster) -> Path:
+    """A kubeconfig with a token of the workload's account in it."""
+    return cluster.kubeconfig_for(NAME, manifests.service_account(NAME))
+
+
+@dataclass(frozen=True)
+class Thief:
+    """Who has the token, and what there is to rob."""
+
+    account: Account
+    running: Pod
+    lost: Pod  # Its proxy has terminated.
+    namespace: str
+
+    def delete(self, pod: Pod, *seen: str, **options: Any) -> str:
+        assert pod.metadata
+        return self.account.delete(f"{self.namespace}/{pod.metadata.name}", *seen, **options)
+
+    def patch(self, job: str, suspend: bool, mark: str | None, note: str | None = None) -> str:
+        """Suspend a Job or resume it, with the mark or without."""
+        marks = {
+            "labels": {manifests.SUSPENDED: mark},
+            "annotations": {manifests.SUSPENDED: mark and (note or "2026-11-21T09:00:00Z ...")},
+        }
+        return self.account.patch(self.job(job), {"metadata": marks, "spec": {"suspend": suspend}})
+
+    def job(self, name: str) -> str:
+        """The path of a Job."""
+        return f"/apis/batch/v1/namespaces/{self.namespace}/jobs/{name}"
+
+    def hold(self, *, metadata: dict[str, Any] | None = None, **spec: Any) -> str:
+        """Change the Lease."""
+        return self.account.update_lease(NAME, NAME, metadata or {}, **spec)
+
+    def tell(self, *, metadata: dict[str, Any] | None = None, **fields: Any) -> str:
+        """Write an Event, which is as the workload's but for some fields."""
+        about = {"apiVersion": "v1", "kind": "Pod", "namespace": self.namespace, "name": "running"}
+        where = {"namespace": self.namespace, "name": "stolen", **(metadata or {})}
+        event = {
+            "metadata": where,
+            "eventTime": WHEN,
+            "reportingController": "istio-aux.io/istio-aux",
+            "reportingInstance": "istio-aux-0",
+            "type": "Normal",
+            "reason": "ProxyQuit",
+            "action": "Quit",
+            "note": "every payload container is finished",
+            "regarding": about,
+        } | fields
+        return self.account.create_event(where["namespace"], event)
+
+
+@pytest.fixture(scope="module")
+def scene(client: lightkube.Client, kubelet: ScriptedKubelet, robbed: Workload) -> Iterator[Scene]:
+    """A namespace that the workload serves, with pods that run, and Jobs."""
+    with served.stage(client, kubelet, robbed) as scene:
+        template = {"spec": meshed.pod(scene.namespace, "none", sidecar=None).to_dict()["spec"]}
+        for name, suspend in (("running", False), ("theirs", True)):
+            metadata = {"name": name, "namespace": scene.namespace}
+            spec = {"parallelism": 0, "suspend": suspend, "template": template}
+            kind = {"apiVersion": "batch/v1", "kind": "Job"}
+            client.create(from_dict({**kind, "metadata": metadata, "spec": spec}))
+        yield scene
+
+
+@pytest.fixture(scope="module")
+def thief(cluster: lab.Cluster, robbed: Workload, scene: Scene) -> Iterator[Thief]:
+    """Who has the token, once every policy is in force."""
+    account = Account(cluster, kubeconfig(cluster))
+    running, lost = scene.start("running"), scene.start("lost")
+    scene.kubelet.finish(lost, meshed.PROXY, 137)
+    scene.await_event(lost, "ProxyLost")
+    thief = Thief(account, scene.look(running), lost, scene.namespace)
+    for refused in (
+        lambda: account.create_lease(NAME, {"name": "another"}),
+        lambda: account.evict(running),
+        lambda: thief.patch("theirs", False, None),
+    ):
+        lab.until(
+            lambda refused=refused: "denied request" in refused(),
+            timeout=IN_FORCE,
+            what="the policies to be in force",
+        )
+    yield thief
+    account.close()
+
+
+def checkpoint(length: int) -> dict[str, str]:
+    """The annotation of the Lease, in this length."""
+    return {manifests.CHECKPOINT: "x" * length}
+
+
+SMALL = {"lab.test/team": "a"}
+HONEST: dict[str, Callable[[Thief], str]] = {
+    "an eviction": lambda it: it.account.evict(it.running, *SEEN),
+    "a deletion of a pod whose proxy has terminated": lambda it: it.delete(it.lost, *SEEN),
+    "a Job that runs is suspended": lambda it: it.patch("running", True, "sidecar"),
+    "a Lease": lambda it: it.hold(leaseDurationSeconds=15),
+    "a Lease with a checkpoint": lambda it: it.hold(metadata={"annotations": checkpoint(65_536)}),
+    "a Lease to which somebody's webhook adds a label": lambda it: it.hold(
+        metadata={"labels": SMALL}
+    ),
+    "an Event": lambda it: it.tell(),
+    "an Event to which somebody's webhook adds": lambda it: it.tell(
+        metadata={"labels": SMALL, "annotations": SMALL}
+    ),
+    "a warning": lambda it: it.tell(type="Warning", reason="ProxyQuitFailed"),
+}
+
+
+@pytest.mark.parametrize("what", HONEST)
+def test_what_the_workload_does_is_allowed(thief: Thief, what: str):
+    assert HONEST[what](thief) == ""
+
+
+EVICTS = "evicts within the pod's own grace period only"
+DELETES = "deletes with the preconditions uid and resourceVersion, and within"
+SUSPENDS = f"suspends what runs, with label {manifests.SUSPENDED}, and resumes what has it only"
+HOLDS = "writes a Lease of 60 seconds at most"
+SHORT = f"writes few and short labels and annotations, and {manifests.CHECKPOINT}, only"
+KEPT = "writes no finalizer and no owner"
+TELLS = "writes Events of istio-aux.io/istio-aux only"
+ABOUT = "writes Events on pods and Jobs only"
+BARE = "writes Events without series and related object only"
+OWNER = {"apiVersion": "v1", "kind": "Namespace", "name": "gone", "uid": "1"}
+NODE = {"apiVersion": "v1", "kind": "Node", "name": "scripted", "uid": "scripted"}
+PAYLOAD = {"restartPolicy": "Never", "containers": [{"name": "main", "image": "none"}]}
+INTRUDER = {
+    "apiVersion": "batch/v1",
+    "kind": "Job",
+    "metadata": {"name": "intruder", "labels": {manifests.SUSPENDED: "sidecar"}},
+    "spec": {"suspend": True, "template": {"spec": PAYLOAD}},
+}
+LARGE = {"lab.test/large": "x" * 200_000}
+
+THEFTS: dict[str, tuple[Callable[[Thief], str], str]] = {
+    "a user's suspension is marked as ours, to be resumed next": (
+        lambda it: it.patch("theirs", True, "sidecar"), SUSPENDS),
+    "a user's suspension is resumed": (lambda it: it.patch("theirs", False, None), SUSPENDS),
+    "a Job is suspended for something else": (
+        lambda it: it.patch("running", True, "ransom"), SUSPENDS),
+    "a Job gets a long annotation": (
+        lambda it: it.patch("running", True, "sidecar", "x" * 513), SUSPENDS),
+    "a Job is created by a patch, which makes pods": (
+        lambda it: it.account.apply(it.job("intruder"), INTRUDER), 'cannot create resource "jobs"'),
+    "an eviction kills": (
+        lambda it: it.account.evict(it.running, *SEEN, gracePeriodSeconds=0), EVICTS),
+    "an eviction is shorter than the pod's grace period": (
+        lambda it: it.account.evict(it.running, *SEEN, gracePeriodSeconds=4), EVICTS),
+    "an eviction leaves what the pod owns": (
+        lambda it: it.account.evict(it.running, *SEEN, propagationPolicy="Orphan"), EVICTS),
+    "a deletion kills": (lambda it: it.delete(it.lost, *SEEN, gracePeriodSeconds=0), DELETES),
+    "a deletion is shorter than the pod's grace period": (
+        lambda it: it.delete(it.lost, *SEEN, gracePeriodSeconds=4), DELETES),
+    "a deletion is of another pod by now": (lambda it: it.delete(it.lost, "uid"), DELETES),
+    "a pod whose proxy runs is deleted": (
+        lambda it: it.delete(it.running, *SEEN),
+        "deletes pods whose container istio-proxy has terminated only"),
+    "a Lease of 68 years": (lambda it: it.hold(leaseDurationSeconds=YEARS), HOLDS),
+    "a Lease with a long name of its holder": (
+        lambda it: it.hold(holderIdentity="x" * 254), HOLDS),
+    "a Lease that nobody can renew": (lambda it: it.hold(metadata={"annotations": LARGE}), SHORT),
+    "a Lease with a long checkpoint": (
+        lambda it: it.hold(metadata={"annotations": checkpoint(65_537)}), SHORT),
+    "a Lease that nobody can delete": (
+        lambda it: it.hold(metadata={"finalizers": ["lab.test/kept"]}), KEPT),
+    "a Lease that is deleted with another object": (
+        lambda it: it.hold(metadata={"ownerReferences": [OWNER]}), KEPT),
+    "a Lease of another application": (
+        lambda it: it.account.create_lease(NAME, {"name": "another"}), "writes Lease robbed only"),
+    "an Event of another controller": (
+        lambda it: it.tell(reportingController="kubelet"), TELLS),
+    "an Event of another reason": (lambda it: it.tell(reason="OOMKilling"), TELLS),
+    "an Event of another action": (lambda it: it.tell(action="Binding"), TELLS),
+    "an Event about a node": (
+        lambda it: it.tell(metadata={"namespace": "default"}, regarding=NODE), ABOUT),
+    "an Event with a long annotation": (lambda it: it.tell(metadata={"annotations": LARGE}), SHORT),
+    "an Event with a checkpoint": (
+        lambda it: it.tell(metadata={"annotations": checkpoint(1025)}), SHORT),
+    "an Event with many labels": (
+        lambda it: it.tell(metadata={"labels": {f"l-{n}": "x" for n in range(33)}}), SHORT),
+    "an Event that nobody can delete": (
+        lambda it: it.tell(metadata={"finalizers": ["lab.test/kept"]}), KEPT),
+    "an Event with a related object": (lambda it: it.tell(related=NODE), BARE),
+    "an Event that counts": (
+        lambda it: it.tell(series={"count": 9, "lastObservedTime": WHEN}), BARE),
+    # The API server's own rule: kubectl shows this field first.
+    "an Event of an old source": (
+        lambda it: it.tell(deprecatedSource={"component": "kubelet"}), "needs to be unset"),
+    "a pod": (
+        lambda it: it.account.create(meshed.pod(it.namespace, "intruder")), "as a dry run only"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", THEFTS)
+def test_a_thief_is_refused(thief: Thief, what: str):
+    theft, message = THEFTS[what]
+
+    assert message in theft(thief)
+
+
+def test_honest_work_goes_on(scene: Scene, robbed: Workload, thief: Thief):
+    """The policies hold the workload to what it does, and it does all of that."""
+    lease = scene.client.get(Lease, NAME, namespace=NAME).spec
+    pod = scene.start("honest")
+
+    scene.kubelet.finish(pod, "main")
+
+    scene.await_phase(pod, "Succeeded")
+    scene.await_event(pod, "ProxyQuit")
+    assert lease
+    assert robbed.status()["lease-holder"] == lease.holderIdentity
+    log = robbed.process.log.read_text()
+    assert [line for line in log.splitlines() if "denied request" in line] == []
+
+
+def token_file(workload: Workload) -> Path:
+    """The file from which the workload reads its token again when it changes."""
+    (user,) = json.loads(workload.kubeconfig.read_text())["users"]
+    return Path(user["user"]["tokenFile"])
+
+
+def revoke(cluster: lab.Cluster, folder: Path) -> None:
+    """Run the command of SECURITY.md."""
+    (command,) = re.findall(
+        rf"^```sh run by tests/cluster/{Path(__file__).name}\n(.*?)^```$",
+        SECURITY.read_text(),
+        re.DOTALL | re.MULTILINE,
+    )
+    environment = {
+        "KUBECONFIG": str(cluster.kubeconfig),
+        "HOME": str(folder),
+        "PATH": f"{tools.path('kubectl').parent}:{os.environ['PATH']}",
+    }
+    command = command.replace("APP=istio-aux", f"APP={NAME}").replace("my-model", NAME)
+    subprocess.run(["sh", "-eu"], input=command, env=environment, text=True, check=True)
+
+
+def test_a_token_that_is_revoked_is_refused_at_once_and_so_is_what_was_requested_with_it(
+    cluster: lab.Cluster,
+    client: lightkube.Client,
+    robbed: Workload,
+    scene: Scene,
+    tmp_path: Path,
+):
+    """The last test: from then on the thief has nothing. The charm's next event makes the rest."""
+    account = manifests.service_account(NAME)
+    stolen = token_file(robbed).read_text()
+    config = KubeConfig.from_file(kubeconfig(cluster))
+    with lightkube.Client(config, trust_env=False) as robber:
+        requested = of_charm.request_token(robber, account, NAME)
+    assert isinstance(requested, str)
+    tokens = (stolen, requested)
+    assert all(served.is_taken(cluster, token) for token in tokens)
+
+    revoke(cluster, tmp_path)
+
+    lab.until(
+        lambda: not any(served.is_taken(cluster, token) for token in tokens),
+        timeout=KNOWN,
+        what="the tokens to be refused",
+    )
+    # What the charm does in its next event.
+    assert of_charm.apply(client, manifests.render_access(robbed.values()), manager=NAME) is None
+    new = of_charm.request_token(client, account, NAME)
+    assert isinstance(new, str)
+    token_file(robbed).write_text(new)
+    pod = scene.start("afterwards")
+    scene.kubelet.finish(pod, "main")
+    scene.await_phase(pod, "Succeeded")
+    assert not any(served.is_taken(cluster, token) for token in tokens)

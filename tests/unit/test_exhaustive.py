@@ -1,0 +1,93 @@
+"""No order of events around the quit of one pod breaks a promise, and the search finds defects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from istio_aux.core import quit_state
+from istio_aux.core.moment import Moment
+from istio_aux.core.quit import Quit
+from istio_aux.core.quit_state import End, PodState, QuitOutcome, QuitScope, Task
+from simulation.exhaustive import LIVES, search
+
+BY_NAME = {life.name: life for life in LIVES}
+ENDS = "a payload that ends"
+FAILS = "a payload that is started again after a failure"
+DELETED = "a proxy that crashes, and its pod is deleted"
+
+
+@pytest.mark.parametrize("life", BY_NAME)
+def test_no_order_of_events_breaks_a_promise(
+    life: str, record_property: Callable[[str, object], None]
+) -> None:
+    found = search(BY_NAME[life])
+
+    record_property("states", found.states)
+    assert found.broken == "", "\n".join(found.story)
+    assert found.states > 1000
+
+
+def never_started_again(*_: object) -> tuple[bool, str]:
+    return False, "a defect"
+
+
+def concerns_everybody(state: PodState, scope: QuitScope) -> bool:
+    return state.is_selected(scope)
+
+
+def believes_answers(task: Task, scope: QuitScope, now: Moment) -> quit_state.Action:
+    return End(QuitOutcome.EXITED) if task.told else AWAKE(task, scope, now)
+
+
+def never_looks_again(task: Task, scope: QuitScope, now: Moment) -> quit_state.Action:
+    return quit_state.Sleep(8.0) if task.told else AWAKE(task, scope, now)
+
+
+def deletes_any_version(_version: str) -> quit_state.Delete:
+    return DELETE("")
+
+
+def ignores_dry_runs(task: Task, decision: Quit, scope: QuitScope) -> quit_state.Action:
+    return quit_state.Send(decision.rungs[0], decision.status_port, decision.rule)
+
+
+AWAKE, DELETE = Task.awake, quit_state.Delete
+DEFECTS = [
+    pytest.param(
+        FAILS, "completion.should_restart", never_started_again,
+        "it tells the proxy to exit, and the payload needs it", id="restart policies are ignored",
+    ),
+    pytest.param(
+        ENDS, "quit_state.PodState.concerns", concerns_everybody,
+        "it acts although this process must not", id="a follower acts",
+    ),
+    pytest.param(
+        ENDS, "quit_state.Task.awake", believes_answers,
+        "it says that istio-proxy has exited, which it has not", id="an answer counts as proof",
+    ),
+    pytest.param(
+        ENDS, "quit_state.Task.awake", never_looks_again,
+        "it never ends although nothing goes wrong", id="nobody looks whether the proxy has exited",
+    ),
+    pytest.param(
+        DELETED, "quit_state.Delete", deletes_any_version,
+        "it deletes another version than it has read", id="a deletion has no precondition",
+    ),
+    pytest.param(
+        "a dry run", "quit_state.Task._attempt", ignores_dry_runs,
+        "it acts although this process must not", id="a dry run acts",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("life", "place", "defect", "broken"), DEFECTS)
+def test_a_defect_is_found_and_told_as_a_story(
+    life: str, place: str, defect: object, broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"istio_aux.core.{place}", defect)
+
+    found = search(BY_NAME[life])
+
+    assert found.broken == broken
+    assert found.story
