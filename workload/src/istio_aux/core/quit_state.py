@@ -80,6 +80,7 @@ class QuitLimits(msgspec.Struct, frozen=True, kw_only=True):
     last_retry: float = 300.0
     last_reading: float = 30.0  # The same where the API server failed: it may be back by then.
     at_once: int = 24  # First attempts.
+    slot: float = 2.0  # Of an attempt without an answer; then the next one begins beside it.
     retries_at_once: int = 8  # Apart, with dead proxies: they must not delay first attempts.
     # Before the second look at a dead proxy: a payload that ends with its proxy is no loss, and the
     # kubelet reports the two about a second apart.

@@ -7,10 +7,8 @@ more. Nothing is stored: a new process finds the same work in the cluster.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import NamedTuple
-from weakref import WeakValueDictionary
 
 from istio_aux.core import quit as quitting
 from istio_aux.core import quit_state
@@ -40,6 +38,7 @@ from istio_aux.kube.events import Events
 from istio_aux.kube.exec import execute
 from istio_aux.kube.objects import key_of
 from istio_aux.kube.port_forward import request as forward
+from istio_aux.quit.slots import Slots
 from istio_aux.recorder import QuitRecorder
 from istio_aux.telemetry import Telemetry
 
@@ -86,29 +85,6 @@ class Selection:
                 self._changed(namespace)
 
 
-class Slots:
-    """Bounds the attempts at once: a node has at most half of the slots, a namespace a quarter.
-
-    A node may hang, and so may the agents of a tenant. A slot is held until the request has ended,
-    so that a slow API server never sees more of them at once.
-    """
-
-    def __init__(self, number: int) -> None:
-        self._number, self._free = number, asyncio.Semaphore(number)
-        self._shares = WeakValueDictionary[str, asyncio.Semaphore]()
-
-    @asynccontextmanager
-    async def take(self, namespace: str, node: str) -> AsyncGenerator[None]:
-        """Hold a slot for a pod while the body runs; ``node`` is empty if it is unknown."""
-        of_namespace = self._share(f"namespace {namespace}", 4)
-        of_node = self._share(f"node {node}", 2 if node else 1)
-        async with of_namespace, of_node, self._free:
-            yield
-
-    def _share(self, name: str, part: int) -> asyncio.Semaphore:
-        return self._shares.setdefault(name, asyncio.Semaphore(max(1, self._number // part)))
-
-
 class _Work(NamedTuple):
     changed: asyncio.Event  # Set whenever the pod, or what may be done about it, has changed.
     task: asyncio.Task[None]
@@ -142,7 +118,8 @@ class Controller:
         self._recorder.leading = leading
         self._states: dict[Key, PodState] = {}
         self._works: dict[Key, _Work] = {}
-        self._slots, self._retry_slots = Slots(limits.at_once), Slots(limits.retries_at_once)
+        self._slots = Slots(limits.at_once, limits.slot)
+        self._retry_slots = Slots(limits.retries_at_once, limits.slot)
         self.selection = Selection(self._scope, selector or Selector(), self._reselect)
         telemetry.watched_pods.set_function(lambda: self.watched)
         # Only the leader shows the others, so that a sum over all units counts each pod once.
@@ -300,7 +277,7 @@ class Controller:
     async def _look(self, state: PodState, task: Task) -> quit_state.Action:
         """Read the pod by its UID, and do what follows from that right away."""
         slots = self._retry_slots if task.failures or task.due == "report" else self._slots
-        async with slots.take(state.key.namespace, state.node):
+        async with slots.take(state.key.namespace, state.node) as slot:
             if not task.told and not task.is_due(self._scope):
                 return task.superseded(self._scope)
             pod = await actions.read_pod(self._client, state.key)
@@ -309,6 +286,8 @@ class Controller:
             self._record(state)
             if isinstance(action, quit_state.Send):
                 self._recorder.attempted(state, task.attempts + 1, action.rung)
+                limits = self._scope.limits
+                slot.give_back_after(limits.slot, limits.deadline)
                 answer = await self._send(state.key, action)
                 return task.answered(action.rung, answer, self._scope)
             if isinstance(action, quit_state.Delete):
