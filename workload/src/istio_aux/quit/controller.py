@@ -33,7 +33,14 @@ from istio_aux.core.webhooks import Namespace
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
-from istio_aux.kube.errors import ApiError, Backoff, KubeError, UnreachableError, asked
+from istio_aux.kube.errors import (
+    ApiError,
+    Backoff,
+    KubeError,
+    LateError,
+    UnreachableError,
+    asked,
+)
 from istio_aux.kube.events import Events
 from istio_aux.kube.exec import execute
 from istio_aux.kube.objects import key_of
@@ -41,6 +48,14 @@ from istio_aux.kube.port_forward import request as forward
 from istio_aux.quit.slots import Slots
 from istio_aux.recorder import QuitRecorder
 from istio_aux.telemetry import Telemetry
+
+FRESH = 1.0
+"""Seconds from the sending of a read to that of the exec which follows from it. Both name the pod
+by its name: meanwhile another pod may have got it."""
+
+READS = 3
+"""How often a pod is read for one attempt. The first answer may wait for a new connection, and the
+command for another one; the next ones find both."""
 
 
 class Selection:
@@ -280,32 +295,47 @@ class Controller:
         async with slots.take(state.key.namespace, state.node) as slot:
             if not task.told and not task.is_due(self._scope):
                 return task.superseded(self._scope)
-            pod = await actions.read_pod(self._client, state.key)
-            # From here to the sending nothing is awaited: what was just read still holds.
-            action = task.looked(pod, self._scope, self._clock())
-            self._record(state)
-            if isinstance(action, quit_state.Send):
-                self._recorder.attempted(state, task.attempts + 1, action.rung)
+            for _ in range(READS):
+                not_after = self._clock().monotonic + FRESH
+                pod = await actions.read_pod(self._client, state.key)
+                action = task.looked(pod, self._scope, self._clock())
+                self._record(state)
+                if isinstance(action, quit_state.Delete):
+                    self._recorder.lost(state)
+                    return await self._delete(state, task, action.version)
+                if not isinstance(action, quit_state.Send):
+                    return action
+                if self._clock().monotonic > not_after:
+                    continue
                 limits = self._scope.limits
                 slot.give_back_after(limits.slot, limits.deadline)
-                answer = await self._send(state.key, action)
+                try:
+                    answer = await self._send(state, task, action, not_after)
+                except LateError:
+                    continue
                 return task.answered(action.rung, answer, self._scope)
-            if isinstance(action, quit_state.Delete):
-                self._recorder.lost(state)
-                return await self._delete(state, task, action.version)
-            return action
+        raise LateError(f"nothing was sent: the pod cannot be read and told within {FRESH:g} s")
 
-    async def _send(self, pod: Key, what: quit_state.Send) -> AttemptResult:
+    async def _send(
+        self, state: PodState, task: Task, what: quit_state.Send, not_after: float
+    ) -> AttemptResult:
         """Tell a container to exit. Raises KubeError: nothing was sent."""
+        self._recorder.attempted(state, task.attempts + 1, what.rung)
         client, port, deadline = self._client, what.port, self._scope.limits.deadline
+        pod = state.key
         if what.rung is Rung.PORT_FORWARD:
+
+            async def still() -> bool:
+                found = await actions.read_pod(client, pod)
+                return task.looked(found, self._scope, self._clock()) == what
+
             path = what.rule.path if what.rule else "/quitquitquit"
-            forwarded = await forward(client, pod, port, f"POST {path}", deadline)
+            forwarded = await forward(client, pod, port, f"POST {path}", deadline, still=still)
             well = forwarded.status is not None and 200 <= forwarded.status < 300
             return AttemptResult(well, not forwarded.unsent, str(forwarded))
         container = what.rule.container if what.rule else PROXY
         command = what.rule.command if what.rule else quitting.command(what.rung, port)
-        result = await execute(client, pod, container, command, deadline)
+        result = await execute(client, pod, container, command, deadline, not_after=not_after)
         return AttemptResult(result.exit_code == 0, not result.unsent, str(result))
 
     async def _delete(self, state: PodState, task: Task, version: str) -> quit_state.Action:

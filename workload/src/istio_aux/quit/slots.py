@@ -73,7 +73,7 @@ class Slot:
 
     def give_back_after(self, seconds: float, charge: float) -> None:
         """Give the slot back then, even if the attempt goes on; ``charge`` is what that costs."""
-        self._timer = self._loop.call_later(seconds, self._give_back, charge)
+        self._timer = self._timer or self._loop.call_later(seconds, self._give_back, charge)
 
     def end(self) -> None:
         """The attempt is over."""
