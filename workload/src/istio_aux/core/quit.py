@@ -135,9 +135,17 @@ class _Facts(Struct, frozen=True):
     running: frozenset[str]
     proxy_finished: bool
     restarting: str | None  # Why every container is about to start again, if so.
+    unclear: bool  # Whether a container is finished depends on the version of the kubelet.
 
 
-def decide(pod: Pod, policy: Policy, now: Moment | None, *, seen: Moment | None = None) -> Action:
+def decide(
+    pod: Pod,
+    policy: Policy,
+    now: Moment | None,
+    *,
+    seen: Moment | None = None,
+    obeyed: bool | None = True,
+) -> Action:
     """Decide what to do about the proxy of ``pod``: the first rule that applies. Never raises.
 
     Args:
@@ -146,8 +154,10 @@ def decide(pod: Pod, policy: Policy, now: Moment | None, *, seen: Moment | None 
         now: the present; None: every grace period counts as over.
         seen: when the caller first saw that every payload container was finished; None: the clock
             of the pod's node must do, see `by_node`.
+        obeyed: whether the pod's kubelet obeys restart policies of single containers; None: it is
+            not known, see `completion.obeys`.
     """
-    facts = _observe(pod, policy)
+    facts = _observe(pod, policy, obeyed)
     if reason := next(_nothing_to_do(facts), None):
         if holders := _holders(facts):
             reason = f"{reason}; the pod is held by {_listed(holders)}"
@@ -345,7 +355,8 @@ def _blockers(facts: _Facts) -> tuple[str, ...]:
         stays = any(_stays(facts)) and facts.sidecars
         return (*problems, *(rule.container for rule in facts.sidecars[:1] if stays))
     payload = [verdict for verdict in facts.verdicts.values() if verdict.role == "payload"]
-    return tuple(facts.unfinished) if any(verdict.finished for verdict in payload) else ()
+    some = facts.unclear or any(verdict.finished for verdict in payload)
+    return tuple(facts.unfinished) if some else ()
 
 
 def _holders(facts: _Facts) -> dict[str, str]:
@@ -406,9 +417,9 @@ def _zoned(at: datetime) -> datetime:
     return at.replace(tzinfo=at.tzinfo or UTC)
 
 
-def _observe(pod: Pod, policy: Policy) -> _Facts:
+def _observe(pod: Pod, policy: Policy, obeyed: bool | None) -> _Facts:
     overrides = read_overrides(pod)
-    verdicts = dict(_verdicts(pod, overrides, policy))
+    verdicts = dict(_verdicts(pod, overrides, policy, obeyed))
     proxy, rules = verdicts.get(PROXY), _rules(overrides, policy)
     return _Facts(
         pod=pod,
@@ -426,23 +437,24 @@ def _observe(pod: Pod, policy: Policy) -> _Facts:
         ),
         running=frozenset(filter(pod.runs, verdicts)),
         proxy_finished=proxy is not None and proxy.finished,
-        restarting=completion.restarting_all(pod),
+        restarting=completion.restarting_all(pod, obeyed=obeyed),
+        unclear=obeyed is None and completion.depends_on_kubelet(pod),
     )
 
 
 def _verdicts(
-    pod: Pod, overrides: Overrides, policy: Policy
+    pod: Pod, overrides: Overrides, policy: Policy, obeyed: bool | None
 ) -> Iterator[tuple[str, ContainerVerdict]]:
     rules = _rules(overrides, policy)
     for sidecar in pod.native_sidecars:
-        yield sidecar.name, _verdict("sidecar", sidecar, pod)
+        yield sidecar.name, _verdict("sidecar", sidecar, pod, obeyed)
     for container in pod.containers:
         if container.name == PROXY or container.name in rules:
-            yield container.name, _verdict("sidecar", container, pod)
+            yield container.name, _verdict("sidecar", container, pod, obeyed)
         elif cause := _ignored(container.name, overrides, policy):
-            yield container.name, _verdict("ignored", container, pod, f"; ignored: {cause}")
+            yield container.name, _verdict("ignored", container, pod, obeyed, f"; ignored: {cause}")
         else:
-            yield container.name, _verdict("payload", container, pod)
+            yield container.name, _verdict("payload", container, pod, obeyed)
 
 
 def _rules(overrides: Overrides, policy: Policy) -> dict[str, SidecarRule]:
@@ -459,8 +471,11 @@ def _ignored(name: str, overrides: Overrides, policy: Policy) -> str | None:
     return "option ignore-containers" if name in policy.ignore_containers else None
 
 
-def _verdict(role: Role, container: Container, pod: Pod, cause: str = "") -> ContainerVerdict:
-    result = completion.finished(container, pod.container_status(container.name), pod)
+def _verdict(
+    role: Role, container: Container, pod: Pod, obeyed: bool | None, cause: str = ""
+) -> ContainerVerdict:
+    status = pod.container_status(container.name)
+    result = completion.finished(container, status, pod, obeyed=obeyed)
     return ContainerVerdict(role=role, finished=result.finished, why=f"{result.why}{cause}")
 
 

@@ -39,12 +39,12 @@ import sys
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
+from istio_aux.core import completion, resources
 from istio_aux.core import quit as quitting
-from istio_aux.core import resources
 from istio_aux.core.applications import LABEL, Applications
 from istio_aux.core.moment import Moment
 from istio_aux.core.pod import PROXY, Key, Pod, shared
@@ -88,6 +88,13 @@ class QuitLimits(msgspec.Struct, frozen=True, kw_only=True):
     blocked_after: float = 60.0  # Before the owner is told: most containers end a little apart.
 
 
+class Kubelet(NamedTuple):
+    """What was found out about the kubelet of a node; see `completion.obeys`."""
+
+    obeys: bool | None
+    until: float  # By the monotonic clock. Then it is asked for again.
+
+
 class QuitScope(msgspec.Struct, kw_only=True):
     """What this process may do, and to which pods. The controller changes it in place."""
 
@@ -99,6 +106,7 @@ class QuitScope(msgspec.Struct, kw_only=True):
     namespaces: dict[str, str] = {}  # UIDs of the selected ones, by name.
     pods: Selector = Selector()  # Those of the selected namespaces that count.
     applications: Applications = Applications()  # Selected in whatever namespace.
+    kubelets: dict[str, Kubelet] = {}  # Of the nodes that had to be asked, by their name.
 
 
 class TroubledPod(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -210,6 +218,7 @@ class PodState:
     recorded: bool = True  # This decision is recorded.
     target: str = PROXY  # The container that has to exit next.
     until: Moment | None = None  # End of the grace period, while it runs.
+    asks: bool = False  # For the version of the pod's kubelet, on which the decision depends.
     blocked_by: tuple[str, ...] = ()
     fix: str = ""  # The setting that ends what blocks the pod.
     first_seen: Moment | None = None  # When the decision first asked for this.
@@ -228,12 +237,15 @@ class PodState:
         """
         before = self.asks_for
         finished = (self.first_seen if before == "quit" else None) or now
-        decision = quitting.decide(pod, scope.policy, now, seen=finished)
+        kubelet = scope.kubelets.get(pod.spec.node_name or "")
+        kubelet = kubelet if kubelet and now.monotonic < kubelet.until else None
+        obeyed = kubelet.obeys if kubelet else None
+        decision = quitting.decide(pod, scope.policy, now, seen=finished, obeyed=obeyed)
         if self.seen is None and isinstance(decision, Wait) and decision.until:
             # The payload ended before this process saw the pod: only the node knows when.
             if ended := quitting.since(pod, decision):
                 finished = quitting.by_node(pod, ended, now)
-            decision = quitting.decide(pod, scope.policy, now, seen=finished)
+            decision = quitting.decide(pod, scope.policy, now, seen=finished, obeyed=obeyed)
         text = pod.metadata.resource_version
         version = int(text) if text.isascii() and text.isdigit() else sys.maxsize
         if self.seen is not None and now.monotonic - self.seen < LAG and version < self.version:
@@ -248,6 +260,7 @@ class PodState:
         self.node = shared(pod.spec.node_name or "")
         wait = decision if isinstance(decision, Wait) else None
         self.until = wait.until if wait else None
+        self.asks = bool(wait) and kubelet is None and completion.depends_on_kubelet(pod)
         if isinstance(decision, Quit | Wait):
             self.target = shared(decision.target)
         self.blocked_by, self.fix = tuple(map(shared, decision.blocked_by)), decision.fix
@@ -266,7 +279,7 @@ class PodState:
     @property
     def asks_for(self) -> Due | None:
         """What the newest decision asks for, now or later."""
-        if self.verdict == "quit" or self.until is not None:
+        if self.verdict == "quit" or self.until is not None or self.asks:
             return "quit"
         if self.verdict == "report":
             return "report"

@@ -37,6 +37,18 @@ class _ConfigMap(Struct, frozen=True):
     data: dict[str, str] | None = None
 
 
+class _NodeInfo(Struct, frozen=True):
+    kubelet_version: str = ""
+
+
+class _NodeStatus(Struct, frozen=True):
+    node_info: _NodeInfo = _NodeInfo()
+
+
+class _Node(Struct, frozen=True):
+    status: _NodeStatus = _NodeStatus()
+
+
 class _TokenStatus(Struct, frozen=True):
     token: str
 
@@ -66,6 +78,7 @@ _review = Reader(_AccessReview, "SelfSubjectAccessReview")
 _served = Reader(_ServedList, "APIResourceList")
 _config_map = Reader(_ConfigMap, "ConfigMap")
 _job = Reader(Job, "Job")
+_node = Reader(_Node, "Node")
 _token_request = Reader(_TokenRequest, "TokenRequest")
 _pod = Reader(Pod, "pod")
 
@@ -84,6 +97,12 @@ async def read_pod(client: Client, pod: Key) -> Pod | None:
     """Read a pod as it is now; None if it is gone, or another pod has its name."""
     found = await read(client, pod_path(pod.namespace, pod.name), _pod)
     return found if found and found.metadata.uid == pod.uid else None
+
+
+async def read_kubelet(client: Client, node: str) -> str:
+    """Read the version of a node's kubelet; empty if there is no such node."""
+    found = await read(client, f"{NODES}/{quote(object_name(node), safe='')}", _node)
+    return found.status.node_info.kubelet_version if found else ""
 
 
 async def read_job(client: Client, namespace: str, owner: OwnerReference) -> Job | None:

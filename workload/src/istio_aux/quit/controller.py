@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
+from istio_aux.core import completion, quit_state
 from istio_aux.core import quit as quitting
-from istio_aux.core import quit_state
 from istio_aux.core.applications import Applications
 from istio_aux.core.moment import Clock
 from istio_aux.core.pod import PROXY, Key, Pod, shared
@@ -19,6 +19,7 @@ from istio_aux.core.policy import Policy, QuitMode
 from istio_aux.core.quit import Rung
 from istio_aux.core.quit_state import (
     AttemptResult,
+    Kubelet,
     PodState,
     QuitLimits,
     QuitScope,
@@ -52,6 +53,9 @@ from istio_aux.telemetry import Telemetry
 FRESH = 1.0
 """Seconds from the sending of a read to that of the exec which follows from it. Both name the pod
 by its name: meanwhile another pod may have got it."""
+
+ASK_KUBELET = 300.0
+"""Seconds after which the version of a kubelet is read again."""
 
 READS = 3
 """How often a pod is read for one attempt. The first answer may wait for a new connection, and the
@@ -298,6 +302,8 @@ class Controller:
             for _ in range(READS):
                 not_after = self._clock().monotonic + FRESH
                 pod = await actions.read_pod(self._client, state.key)
+                if pod and completion.depends_on_kubelet(pod):
+                    await self._ask_kubelet(pod.spec.node_name or "")
                 action = task.looked(pod, self._scope, self._clock())
                 self._record(state)
                 if isinstance(action, quit_state.Delete):
@@ -315,6 +321,16 @@ class Controller:
                     continue
                 return task.answered(action.rung, answer, self._scope)
         raise LateError(f"nothing was sent: the pod cannot be read and told within {FRESH:g} s")
+
+    async def _ask_kubelet(self, node: str) -> None:
+        """Find out which version the kubelet of a node has, unless that is known."""
+        kubelets, now = self._scope.kubelets, self._clock().monotonic
+        if (known := kubelets.get(node)) and now < known.until:
+            return
+        obeys = completion.obeys(await actions.read_kubelet(self._client, node))
+        for name in [name for name, kubelet in kubelets.items() if kubelet.until <= now]:
+            del kubelets[name]
+        kubelets[node] = Kubelet(obeys, now + ASK_KUBELET)
 
     async def _send(
         self, state: PodState, task: Task, what: quit_state.Send, not_after: float
