@@ -219,8 +219,10 @@ class Controller:
             work.changed.set()
         if tasks := [work.task for work in self._works.values()]:
             _, late = await asyncio.wait(tasks, timeout=patience)
-            for task in late:
-                task.cancel()
+            # In their order: that of the set is that of addresses in memory.
+            for task in tasks:
+                if task in late:
+                    task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
     def _reselect(self, namespace: str) -> None:
@@ -279,7 +281,7 @@ class Controller:
                 why = "internal error, see the log"
                 action = task.failed(why, self._scope, reading=False)
         if action.outcome:
-            self._recorder.ended(state, task, action)
+            self._recorder.ended(state, task, action, self._clock())
 
     async def _rest(self, task: Task, changed: asyncio.Event, seconds: float) -> None:
         """Wait that long, or until nothing is due any more."""
