@@ -7,6 +7,7 @@ nothing, except for the two that are the kubelet's own marks, `RESTARTING_ALL` a
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -50,6 +51,13 @@ def obeys(kubelet: str) -> bool | None:
     match = _MINOR.match(kubelet[:100])
     minor = int(match[1]) if match else 34
     return None if minor == 34 else minor > 34
+
+
+class Kubelet(NamedTuple):
+    """What was found out about the kubelet of a node; see `obeys`."""
+
+    obeys: bool | None
+    until: float  # By the monotonic clock. Then it is asked for again.
 
 
 def depends_on_kubelet(pod: Pod) -> bool:

@@ -9,7 +9,7 @@ not matter. `quit_state` says what follows from one decision after another.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from itertools import pairwise
 from typing import Literal
@@ -25,7 +25,7 @@ from istio_aux.core.annotations import (
     Overrides,
     read_overrides,
 )
-from istio_aux.core.moment import Moment
+from istio_aux.core.moment import Moment, by_other_clock, zoned
 from istio_aux.core.pod import PROXY, Container, ContainerState, Pod, Struct
 from istio_aux.core.policy import DeadProxy, Policy, QuitVia
 from istio_aux.core.sidecars import SidecarRule
@@ -153,7 +153,7 @@ def decide(
         policy: what the cluster admin set.
         now: the present; None: every grace period counts as over.
         seen: when the caller first saw that every payload container was finished; None: the clock
-            of the pod's node must do, see `by_node`.
+            of the pod's node must do, see `moment.by_other_clock`.
         obeyed: whether the pod's kubelet obeys restart policies of single containers; None: it is
             not known, see `completion.obeys`.
     """
@@ -197,17 +197,6 @@ def since(pod: Pod, decision: Action) -> datetime | None:
         if verdict.finished and (name == PROXY if of_proxy else verdict.role == "payload")
     )
     return max(_ends(pod, names), default=None)
-
-
-def by_node(pod: Pod, ended: datetime, now: Moment) -> Moment:
-    """When something ended in the pod, at ``ended`` by the clock of its node.
-
-    That clock may be wrong: the answer is not before the pod was created, and not after ``now``.
-    """
-    created = pod.metadata.creation_timestamp
-    at = max(_zoned(ended), _zoned(created)) if created else _zoned(ended)
-    wall = min(at.timestamp(), now.wall)
-    return Moment(now.monotonic - (now.wall - wall), wall)
 
 
 def rungs(status_port: int, via: QuitVia = QuitVia.AUTO) -> tuple[Rung, ...]:
@@ -398,10 +387,9 @@ def _grace_ends(
         return None
     if seen is None:
         payload = (name for name, found in facts.verdicts.items() if found.role == "payload")
-        ended = max(_ends(facts.pod, payload), default=None)
-        if ended is None:
+        if not (ended := max(_ends(facts.pod, payload), default=None)):
             return None
-        seen = by_node(facts.pod, ended, now)
+        seen = by_other_clock(ended, now, facts.pod.metadata.creation_timestamp)
     until = Moment(seen.monotonic + grace, seen.wall + grace)
     return until if until.monotonic > now.monotonic else None
 
@@ -410,11 +398,7 @@ def _ends(pod: Pod, names: Iterator[str]) -> Iterator[datetime]:
     """When the containers of these names ended, of those that did."""
     for name in names:
         if (ended := pod.ended(name)) and (at := ended.finished_at):
-            yield _zoned(at)
-
-
-def _zoned(at: datetime) -> datetime:
-    return at.replace(tzinfo=at.tzinfo or UTC)
+            yield zoned(at)
 
 
 def _observe(pod: Pod, policy: Policy, obeyed: bool | None) -> _Facts:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import msgspec
 
 from istio_aux.core.jobs import FoundJob, Job, set_of
-from istio_aux.core.pod import OwnerReference, Pod, Struct
+from istio_aux.core.pod import Metadata, OwnerReference, Pod, Struct
 from istio_aux.core.preflight import Right
 from istio_aux.kube.client import DRY_RUN_ALL, TRIES, Client
 from istio_aux.kube.errors import ApiError, InvalidNameError, UnreadableError
@@ -45,7 +45,10 @@ class _NodeStatus(Struct, frozen=True):
     node_info: _NodeInfo = _NodeInfo()
 
 
-class _Node(Struct, frozen=True):
+class Node(Struct, frozen=True):
+    """A node, by its name and the version of its kubelet."""
+
+    metadata: Metadata = Metadata()
     status: _NodeStatus = _NodeStatus()
 
 
@@ -78,7 +81,7 @@ _review = Reader(_AccessReview, "SelfSubjectAccessReview")
 _served = Reader(_ServedList, "APIResourceList")
 _config_map = Reader(_ConfigMap, "ConfigMap")
 _job = Reader(Job, "Job")
-_node = Reader(_Node, "Node")
+_node = Reader(Node, "Node")
 _token_request = Reader(_TokenRequest, "TokenRequest")
 _pod = Reader(Pod, "pod")
 

@@ -19,7 +19,6 @@ from istio_aux.core.policy import Policy, QuitMode
 from istio_aux.core.quit import Rung
 from istio_aux.core.quit_state import (
     AttemptResult,
-    Kubelet,
     PodState,
     QuitLimits,
     QuitScope,
@@ -332,7 +331,7 @@ class Controller:
         obeys = completion.obeys(await actions.read_kubelet(self._client, node))
         for name in [name for name, kubelet in kubelets.items() if kubelet.until <= now]:
             del kubelets[name]
-        kubelets[node] = Kubelet(obeys, now + ASK_KUBELET)
+        kubelets[node] = completion.Kubelet(obeys, now + ASK_KUBELET)
 
     async def _send(
         self, state: PodState, task: Task, what: quit_state.Send, not_after: float
