@@ -302,7 +302,7 @@ def _keeps_lost_pod(facts: _Facts) -> Iterator[str]:
     for problem in facts.overrides.problems:
         yield problem.why
     states = (facts.pod.container_status(name) for name in facts.unfinished)
-    if all(status is None or status.state in {None, ContainerState()} for status in states):
+    if facts.unclear or all(not s or s.state in {None, ContainerState()} for s in states):
         yield "the state of its payload is not known"
 
 

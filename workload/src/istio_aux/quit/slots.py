@@ -8,6 +8,9 @@ wait for them, so
 * an attempt that hangs gives its slot back early, and is charged for more than it had;
 * a free slot goes to the namespace that has used the least slot time lately, and in it to the node
   of which the same is true.
+
+So of attempts that last for ``deadline`` and give their slot back after ``slot`` seconds, at most
+``number * (deadline / slot + 1)`` are open at once.
 """
 
 from __future__ import annotations
