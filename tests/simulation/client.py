@@ -17,13 +17,14 @@ from istio_aux.kube.client import READ_TIMEOUT, Client, Params
 from istio_aux.kube.errors import (
     ApiError,
     KubeError,
+    LateError,
     NoConnectionError,
     SilentError,
     UnreachableError,
 )
 
-from simulation.apiserver import Path, Stream, parse
-from simulation.kubelet import Frame
+from simulation.apiserver import Path, Stored, Stream, parse
+from simulation.kubelet import Frame, Sandbox
 from simulation.loop import VirtualLoop
 
 if TYPE_CHECKING:
@@ -194,8 +195,19 @@ class ModelClient(Client):
 
     @asynccontextmanager
     async def websocket(
-        self, path: str, params: Params, protocols: Sequence[str]
+        self,
+        path: str,
+        params: Params,
+        protocols: Sequence[str],
+        *,
+        not_after: float | None = None,
     ) -> AsyncGenerator[Any]:
+        loop = asyncio.get_running_loop()
+        connected = loop.create_future()
+        self._world.after(self._cluster.network.latency(), _finish, connected)
+        await connected
+        if not_after is not None and loop.time() > not_after:
+            raise LateError("nothing was sent: its connection came too late")
         pairs = list(params.items() if isinstance(params, Mapping) else params)
         request = self._make("POST", path, dict(pairs), b"")
         command = tuple(value for key, value in pairs if key == "command")
@@ -206,6 +218,11 @@ class ModelClient(Client):
             yield socket
         finally:
             socket.closed = True
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 class _Watch:
@@ -301,8 +318,8 @@ class _Watch:
             self._world.at(self._last + self._silence, self._watch_silence)
 
     def _wake(self) -> None:
-        if self._waiter and not self._waiter.done():
-            self._waiter.set_result(None)
+        if self._waiter:
+            _finish(self._waiter)
 
 
 class _Socket:
@@ -312,21 +329,25 @@ class _Socket:
         self.close_code: int | None = None
         self.closed = False
         self._cluster, self._request, self._command = cluster, request, command
+        self._pod: tuple[Stored, Sandbox] | None = None  # That a port is forwarded of.
         self._messages: deque[Message] = deque()
         self._waiter: asyncio.Future[None] | None = None
 
     def connect(self) -> None:
         """The API server has connected us with the kubelet, which starts the command."""
-        self._play(self._cluster.nodes.connect(self._request, self._command))
+        nodes, request = self._cluster.nodes, self._request
+        self._pod = nodes.find(request)
+        if self._pod:
+            self._play(nodes.connect(request, *self._pod, self._command))
 
     async def send_bytes(self, data: bytes) -> None:
         """Send a frame; it arrives a little later."""
-        latency = self._cluster.network.latency()
-        self._cluster.world.after(latency, self._arrive, data)
+        request = self._request._replace(sent=self._cluster.world.now)
+        self._cluster.world.after(self._cluster.network.latency(), self._arrive, request)
 
-    def _arrive(self, data: bytes) -> None:
-        if not self._cluster.network.cut_off(self._request.process):
-            self._play(self._cluster.nodes.forward(self._request, data))
+    def _arrive(self, request: Request) -> None:
+        if self._pod and not self._cluster.network.cut_off(request.process):
+            self._play(self._cluster.nodes.forward(request, *self._pod))
 
     async def receive(self) -> Message:
         """The next message."""
@@ -349,5 +370,5 @@ class _Socket:
         else:
             self.close_code = 1006
             self._messages.append(Message(aiohttp.WSMsgType.CLOSED))
-        if self._waiter and not self._waiter.done():
-            self._waiter.set_result(None)
+        if self._waiter:
+            _finish(self._waiter)

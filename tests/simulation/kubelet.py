@@ -315,26 +315,29 @@ class Nodes:
 
     # How agents answer.
 
-    def connect(self, request: Request, command: Sequence[str]) -> Sequence[Frame]:
-        """Connect a client with a container, or with a port; returns what it receives."""
+    def find(self, request: Request) -> tuple[Stored, Sandbox] | None:
+        """The pod that has a name now; None if its node answers nothing, `ApiError` if none has."""
         to = request.to
         pod = self._server.get("pods", to.namespace, to.name)
         if pod is None:
             raise ApiError(404, f'pods "{to.name}" not found', reason="NotFound")
         box = self.sandboxes.get(pod.uid)
-        if box is None or box.node.dead or box.node.hung:
-            return ()
-        if to.part != "exec":
-            port = PORT.to_bytes(2, "little")
-            return (Frame(0.01, b"\0" + port), Frame(0.0, b"\1" + port))
-        return self._ask(request, pod, box, command).frames
+        return None if box is None or box.node.dead or box.node.hung else (pod, box)
 
-    def forward(self, request: Request, _data: bytes) -> Sequence[Frame]:
-        """Bytes for a port that was connected have arrived."""
-        to = request.to
-        pod = self._server.get("pods", to.namespace, to.name)
-        box = self.sandboxes.get(pod.uid) if pod else None
-        if pod is None or box is None or box.node.dead or box.node.hung:
+    def connect(
+        self, request: Request, pod: Stored, box: Sandbox, command: Sequence[str]
+    ) -> Sequence[Frame]:
+        """Start a command, or connect with a port; returns what the client receives."""
+        if request.to.part == "exec":
+            return self._ask(request, pod, box, command).frames
+        port = PORT.to_bytes(2, "little")
+        return (Frame(0.01, b"\0" + port), Frame(0.0, b"\1" + port))
+
+    def forward(self, request: Request, pod: Stored, box: Sandbox) -> Sequence[Frame]:
+        """A request for a port of the pod that was connected has arrived."""
+        if box.gone:
+            return (Frame(0.01),)
+        if box.node.dead or box.node.hung:
             return ()
         try:
             agent = self._ask(request, pod, box, ())
