@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from simulation import faults, kept
 from simulation.cluster import Cluster
-from simulation.properties import BOUND, CROWDED
+from simulation.properties import BOUND, CROWDED, GIVEN_UP, GIVEN_UP_BOUND
 from simulation.world import Violation, World
 
 EMPTY = 60.0  # Seconds after the last pod is gone in which everything about it is forgotten.
@@ -104,10 +104,15 @@ def _play(cluster: Cluster, window: float, *, first: bool) -> None:
         return
     cluster.calm_down()
     wait(BOUND, lambda: not judge.unfinished())
+    if not stop() and all(kind == GIVEN_UP for kind, _ in judge.unfinished()):
+        wait(GIVEN_UP_BOUND - BOUND, lambda: not judge.unfinished())
     if stop():
         return
+    judge.errors()
     for kind, text in judge.unfinished():
         world.violate(kind, text)
+    if stop():
+        return
     cluster.clear()
     wait(120.0, lambda: not cluster.server.objects["pods"])
     wait(EMPTY, lambda: not any(kept.left(unit) for unit in cluster.units))
@@ -116,7 +121,6 @@ def _play(cluster: Cluster, window: float, *, first: bool) -> None:
     for unit in cluster.units:
         for what in kept.left(unit):
             world.violate("something is kept", f"{unit}: {what}")
-    judge.errors()
 
 
 def _watch_crowd(cluster: Cluster, late: dict[str, float]) -> None:

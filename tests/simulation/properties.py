@@ -38,6 +38,10 @@ PATIENCE = 600.0  # Seconds for which a restart counts as under way.
 BOUND = 450.0
 """Seconds after the last fault within which everything is done. The longest pause between attempts
 is 300 s, a dead watch is noticed after 70 s."""
+GIVEN_UP = "a pod without a sidecar is given up"
+GIVEN_UP_BOUND = 9000.0
+"""The same for restarts. Where no new pod comes, a controller may have been scaled down: another of
+its pods is restarted after two hours (`RolloutLimits.unreplaced`)."""
 CROWDED = 25.0
 """Seconds within which a pod is freed while nothing but nodes and agents is out of order: one
 attempt on another pod takes 10 s at most."""
@@ -266,7 +270,7 @@ class Judge:
                 found.append(("a suspended Job is not resumed", str(owner)))
             if isinstance(owner, ReplicaSet | StatefulSet) and self._restartable(owner):
                 names = [p.name[1] for p in owner.pods if not _has_sidecar(p)]
-                found.append(("a pod without a sidecar is given up", ", ".join(names)))
+                found.append((GIVEN_UP, ", ".join(names)))
         return found
 
     def _restartable(self, owner: Owner) -> bool:
