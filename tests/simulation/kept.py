@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _UID = re.compile(r"uid-[0-9]+")
 _CONTAINERS = (dict, list, set, frozenset, tuple, deque)
 # A controller without pods is remembered for a while: it may have been scaled down.
-_REMEMBERED = frozenset({"PodOwner", "Rollout"})
+_REMEMBERED = frozenset({"PodOwner", "Recalled", "Rollout"})
 _TASKS = ("quit ", "restart ")
 
 
