@@ -181,7 +181,7 @@ class Cluster:
         self.world.calm = True
         self.server.budget = lambda _pod: ""
         for node in self.nodes.nodes:
-            node.hung = node.dead = False
+            node.recover(self.world.now)
         for unit in self.units:
             unit.calm_down()
         if self.injector == "down":

@@ -160,7 +160,7 @@ def _hang(cluster: Cluster, dice: Random) -> None:
 def _recover(cluster: Cluster, node: Node) -> None:
     if node.hung or node.dead:
         cluster.world.tell("{} is well again", node.name)
-        node.hung, node.dead, node.well_since = False, False, cluster.world.now
+        node.recover(cluster.world.now)
 
 
 def _die(cluster: Cluster, dice: Random) -> None:

@@ -153,6 +153,11 @@ class Node:
     dead: bool = False
     well_since: float = 0.0  # When it last began to answer again.
 
+    def recover(self, now: float) -> None:
+        """It works again."""
+        if self.hung or self.dead:
+            self.hung, self.dead, self.well_since = False, False, now
+
 
 class Nodes:
     """All nodes and their kubelets."""
