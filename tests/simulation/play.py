@@ -12,7 +12,9 @@ from simulation.cluster import Cluster
 from simulation.properties import BOUND, CROWDED, GIVEN_UP, GIVEN_UP_BOUND
 from simulation.world import Violation, World
 
-EMPTY = 60.0  # Seconds after the last pod is gone in which everything about it is forgotten.
+EMPTY = 200.0
+"""Seconds after the last pod is gone in which everything about it is forgotten: a silent watch counts
+as dead after 70 s."""
 _PRODUCT = logging.getLogger("istio_aux")
 
 
