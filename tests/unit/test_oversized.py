@@ -17,7 +17,7 @@ from istio_aux.kube.objects import LONGEST, EventReader, Key, Oversized, PageRea
 from unit.apiserver import ApiServer, Fault
 from unit.asynchronous import driven, until
 from unit.store import line, refusal, text
-from unit.watching import Seen, follows, lists, on_streamed_list, paging, pod, stream, watching
+from unit.watching import Seen, follows, on_streamed_list, paging, pod, stream, watching
 
 STORED = "<" * 1_450_000
 """In a command, about the most that etcd stores. The API server writes six bytes for each."""
@@ -253,9 +253,7 @@ def test_the_beginning_of_a_line_names_its_object_wherever_it_ends() -> None:
             continue
         assert event.resource is None
         assert event.metadata.name in {"", "a"}
-        named += event.metadata == Metadata(
-            name="a", namespace="b", uid="1", resource_version="9"
-        )
+        named += event.metadata == Metadata(name="a", namespace="b", uid="1", resource_version="9")
     assert named > 20
 
 
@@ -283,14 +281,17 @@ def test_the_beginning_of_a_page_says_where_the_next_one_begins() -> None:
     assert [each.key for each in found.unreadable] == [Key("training", "a", "1")]
 
 
+def timers(port: int) -> list[str]:
+    """The kinds of the kernel's timers of the connections to ``port`` (proc_net_tcp)."""
+    rows = map(str.split, Path("/proc/net/tcp").read_text().splitlines())
+    established = [row for row in rows if row[2].endswith(f":{port:04X}") and row[3] == "01"]
+    return [row[5].partition(":")[0] for row in established]
+
+
 @driven
 async def test_the_kernel_watches_over_idle_connections() -> None:
     """Whoever is at the other end may vanish without a word."""
     async with ApiServer() as api, watching(api, Seen()) as watch:
         await watch.synced.wait()
-        port = int(api.url.rpartition(":")[2])
-        rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-        timers = [row[5] for row in rows if row[2].endswith(f":{port:04X}") and row[3] == "01"]
-    assert [timer.partition(":")[0] for timer in timers] == ["02"], "the keepalive timer runs"
+        assert timers(int(api.url.rpartition(":")[2])) == ["02"], "the keepalive timer runs"
     assert KEEPALIVE["TCP_KEEPIDLE"] + KEEPALIVE["TCP_KEEPINTVL"] * KEEPALIVE["TCP_KEEPCNT"] == 45
-    assert lists(api) == 0

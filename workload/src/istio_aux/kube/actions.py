@@ -30,8 +30,8 @@ PAGE = 100
 in memory twice; smaller pages cost no more CPU."""
 
 LISTS = 3
-"""How often a list is begun, each time in pages of five times as many objects: it has to be complete
-before its snapshot expires (etcd is compacted every 5 minutes)."""
+"""How often a list is begun at most, each time in pages of five times as many objects. It has to be
+complete before its snapshot expires: etcd is compacted every 5 minutes."""
 
 STRICT = {"fieldManager": "istio-aux", "fieldValidation": "Strict"}
 """An API server that does not know a field refuses the patch, rather than drop the field."""
@@ -158,6 +158,7 @@ async def pages(
             page = await reader.read(body)
             if len(body) <= LONGEST // 4:
                 limit = min(limit * 2, most)
+            del body  # Its page may be handled for long.
         except OversizedError as error:
             if limit > 1:
                 limit = max(1, limit // 4)

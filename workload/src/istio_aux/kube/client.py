@@ -12,7 +12,7 @@ import ssl
 from collections.abc import AsyncGenerator, Generator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import aiohttp
 from aiohttp.client_ws import ClientWebSocketResponse
@@ -282,7 +282,7 @@ class _Lines:
         return b"".join(self._parts)
 
 
-def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
+def _socket(address: tuple[Any, ...]) -> socket.socket:
     made = socket.socket(*address[:3])
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in KEEPALIVE.items():

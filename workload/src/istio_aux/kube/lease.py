@@ -185,12 +185,10 @@ class Lease:
     async def _round(self) -> float:
         """Read, decide, write; returns when there is something to do at the latest, or infinity."""
         unfit = self._unfit()
-        if unfit and self._releases is not None:
-            if _now() >= self._releases:
-                self._releases = None
-                await self._give_up()
-            return self._releases or math.inf
-        self._releases = None
+        if not unfit:
+            self._releases = self._free = None
+        elif self._releases is not None:
+            return await self._release_in_time(self._releases)
         if self.held:
             # Nobody else had a reason to write: try the last version without reading.
             try:
@@ -202,30 +200,48 @@ class Lease:
                 return math.inf
         await self._read()
         step = decide(self._identity, self._seen, _now(), self._duration)
-        free, self._free = self._free, None
-        match step:
-            case Standby():
-                if self.held:
-                    self._lead(held=False, why=step.reason)
-                if self._mark == UNFIT and not unfit:
-                    await self._want()
-                return step.until
-            case Acquire():
-                since = free or _now()
-                # A process that is fit would take the Lease meanwhile.
-                if unfit and _now() < (until := since + self._deadline / 2):
-                    self._free = since
-                    return until
-                await self._hold(self._claim(step.transitions), unfit)
-            case Renew():
-                if self.held and unfit and self._mark == WANTED:
-                    self._lead(held=False, why=unfit)
-                    # What is under way has as long to end as if the Lease had not been renewed.
-                    self._releases = _now() + self._duration - self._deadline
-                    return self._releases
-                await self._hold(self._renewal(step.record), unfit)
+        if isinstance(step, Standby):
+            return await self._follow(step, unfit)
+        if unfit and (until := self._leave(step, unfit)):
+            return until
+        renews = isinstance(step, Renew)
+        record = self._renewal(step.record) if renews else self._claim(step.transitions)
+        await self._hold(record, unfit)
+        self._free = None
         if not self.held:
             self._lead(held=True, why=step.reason)
+        return math.inf
+
+    async def _follow(self, step: Standby, unfit: str) -> float:
+        """Leave the Lease to its holder; if that is unfit and this process is not, ask for it."""
+        self._free = None
+        if self.held:
+            self._lead(held=False, why=step.reason)
+        if self._mark == UNFIT and not unfit:
+            text = _annotations(self._metadata).get(ANNOTATION, "").partition("\n")[0]
+            await self._write(self._seen.record or LeaseRecord(), f"{text}\n{WANTED}")
+        return step.until
+
+    def _leave(self, step: Acquire | Renew, unfit: str) -> float | None:
+        """Return until when an unfit process leaves the Lease to others; None: it leads itself."""
+        if isinstance(step, Acquire):
+            self._free = self._free or _now()
+            # A process that is fit takes the Lease meanwhile.
+            until = self._free + self._deadline / 2
+            return until if _now() < until else None
+        if not self.held or self._mark != WANTED:
+            return None
+        self._lead(held=False, why=unfit)
+        # What is under way has as long to end as if the Lease had not been renewed.
+        self._releases = _now() + self._duration - self._deadline
+        return self._releases
+
+    async def _release_in_time(self, then: float) -> float:
+        """Release the Lease of a process that has stepped down, once it is time."""
+        if _now() < then:
+            return then
+        self._releases = None
+        await self._give_up()
         return math.inf
 
     def _claim(self, transitions: int) -> LeaseRecord:
@@ -249,11 +265,6 @@ class Lease:
         sent = _now()
         await self._write(record, self._checkpoint() + (f"\n{UNFIT}" if unfit else ""))
         self._renewed = sent
-
-    async def _want(self) -> None:
-        """Ask an unfit holder for the Lease; all else stays as it is."""
-        text = _annotations(self._metadata).get(ANNOTATION, "").partition("\n")[0]
-        await self._write(self._seen.record or LeaseRecord(), f"{text}\n{WANTED}")
 
     async def _write(self, record: LeaseRecord, text: str) -> None:
         """Replace the record that was read; `ApiError` 409 if it is no longer the last one."""

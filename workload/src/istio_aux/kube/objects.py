@@ -223,7 +223,7 @@ class PageReader(Generic[T]):
         """Read a page of one object that is longer than `LONGEST`; `UnreadableError` if unknown."""
         try:
             page = _raw_list.decode(_closed(beginning, 4))
-            [item] = page.items or ()
+            [item] = page.items or []
         except Exception as error:
             raise UnreadableError(f"an object {_TOO_LONG} is not known: {brief(error)}") from error
         found = Unreadable(key_of(_OnlyMetadata(_identity(item))), _TOO_LONG)
