@@ -289,7 +289,7 @@ class Lease:
         except ApiError as error:
             if error.code != 404:
                 raise
-            self._seen = self._seen.then(None, _now())
+            self._seen, self._mark = self._seen.then(None, _now()), ""
 
     def _take(self, body: bytes) -> None:
         """Store what the API server returned."""

@@ -160,9 +160,10 @@ _any_event = msgspec.json.Decoder(_EventOf[object])
 _raw_event = msgspec.json.Decoder(_EventOf[msgspec.Raw])
 _error_event = msgspec.json.Decoder(_EventOf[ApiStatus])
 _bookmark = msgspec.json.Decoder(_EventOf[_OnlyMetadata])
+_any_metadata = msgspec.json.Decoder(_AnyMetadata)
+
 _TOO_LONG = f"longer than {LONGEST >> 20} MiB"
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{},]', re.DOTALL)
-_any_metadata = msgspec.json.Decoder(_AnyMetadata)
 
 
 # The readers below catch every exception of a decoder. Tenants choose the bytes, for which msgspec
