@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any, Self
 
 import aiohttp
@@ -113,9 +114,10 @@ def send(cluster: Cluster, method: str, path: str, body: bytes = b"{}") -> tuple
         async with (
             _session(cluster) as session,
             session.request(
-                method, f"{cluster.server}{path}", data=body, headers={"Content-Type": kind}
+                method, f"{cluster.server}{path}", data=BytesIO(body),
+                headers={"Content-Type": kind, "Content-Length": str(len(body))},
             ) as answer,
-        ):
+        ):  # fmt: skip
             return answer.status, await answer.read()
 
     return asyncio.run(run())

@@ -290,13 +290,54 @@ def test_times_that_would_let_two_lead_are_refused() -> None:
         Lease(None, "a", "b", "c", changed=lambda _: None, duration=10, deadline=10, retry=2)  # pyright: ignore[reportArgumentType]
 
 
+SEES_NONE = "watch pods: nothing heard for 2 min"
+RELEASED = {"duration": 60.0, "deadline": 59.5, "retry": 0.05}
+"""Lapses in no test, and lets a holder that steps down release the Lease after half a second."""
+
+
 @driven
-async def test_who_sees_no_pods_any_more_lets_another_lead_and_takes_no_lease() -> None:
-    async with ApiServer() as api, leader_and_other(api, times=QUICK) as (one, two):
-        one.unfit = "watch pods: nothing heard for 2 min"
-        await until(lambda: one.told == [True, False], "it leads no more", within=30)
+async def test_who_sees_no_pods_any_more_releases_the_lease_to_one_who_does() -> None:
+    async with ApiServer() as api, leader_and_other(api, times=RELEASED) as (one, two):
+        one.unfit = SEES_NONE
         await two.leads()
-        two.unfit = one.unfit
-        await until(lambda: two.told == [True, False], "it leads no more", within=30)
+        assert one.told == [True, False]
+        two.unfit, one.unfit = SEES_NONE, ""
+        await one.leads()
+        assert (one.told, two.told) == ([True, False, True], [True, False])
+
+
+@driven
+async def test_who_sees_no_pods_leads_on_while_nobody_else_sees_any() -> None:
+    """Pods that it saw before are still freed, and suspended Jobs resumed."""
+    async with ApiServer() as api, leader_and_other(api, times=QUICK) as (one, two):
+        two.unfit = one.unfit = SEES_NONE
+        for _ in range(2 * round(QUICK["duration"] / QUICK["retry"])):
+            await renewed(api)
+        assert (one.told, two.told) == ([True], [])
+        one.leaves = "last"
+        two.unfit = ""
+        await two.leads()
+        assert two.recalled[-1] == "last"
+
+
+@driven
+async def test_a_lease_that_nobody_holds_is_taken_by_one_who_sees_no_pods_if_nobody_else_does() -> (
+    None
+):
+    async with ApiServer() as api, leader_and_other(api, times=QUICK) as (one, two):
+        two.unfit = SEES_NONE
+        one.task.cancel()
+        await one.lease.release()
+        await two.leads()
+
+
+@driven
+async def test_who_sees_pods_again_before_the_lease_is_released_leads_on() -> None:
+    async with ApiServer() as api, leader_and_other(api) as (one, two):
+        one.unfit = SEES_NONE
+        await until(lambda: one.told == [True, False], "it steps down", within=30)
+        assert spec(api)["holderIdentity"] == "one"
         one.unfit = ""
-        await until(lambda: one.told == [True, False, True], "it leads again", within=30)
+        await one.leads()
+        await renewed(api)
+        assert two.told == []

@@ -46,8 +46,9 @@ from istio_aux.traces import Traces
 _log = logging.getLogger(__name__)
 
 LEADING = 120.0
-"""Seconds of silence after which a watch counts as dead, and a leader without pods gives up the
-Lease. A live watch is silent for 70 s at most; a failed one is tried again after 30 s at most."""
+"""Seconds of silence after which a watch counts as dead, and a leader without pods lets a process
+that has some lead. A live watch is silent for 90 s at most; a failed one is tried again after 30 s
+at most."""
 
 READY = 600.0
 """Seconds of silence after which a watch makes the unit unready. A silent watch makes reviews use
