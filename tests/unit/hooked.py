@@ -16,8 +16,9 @@ from typing import Any, cast
 from istio_aux.admission.certificate import Certificate
 from istio_aux.admission.webhook import AdmissionWebhook
 from istio_aux.core.policy import Start
-from istio_aux.serving import ServingLimits
+from istio_aux.serving import Connection, Listener, ServingLimits
 from istio_aux.telemetry import Telemetry
+from unit.asynchronous import until
 from unit.tls import certificate
 
 JSON = "Content-Type: application/json"
@@ -214,6 +215,22 @@ class Hook:
     def connections(self) -> float:
         return self.metric("istio_aux_admission_connections")
 
+    @property
+    def listener(self) -> Listener:
+        assert self.webhook._listener
+        return self.webhook._listener
+
+    async def server_side(self, **state: object) -> Connection:
+        """Its only connection, once that has these attributes."""
+
+        def found() -> Connection | None:
+            return next(
+                (one for one in self.listener.connections
+                 if all(getattr(one, name) == value for name, value in state.items())), None
+            )  # fmt: skip
+
+        return await until(found, f"its connection has {state}")
+
 
 @asynccontextmanager
 async def serving(
@@ -222,9 +239,9 @@ async def serving(
     """A webhook with the limits of a test, which checks deadlines often."""
     crt, key = certificate(folder)
     metrics = Telemetry()
-    memory = {name: limits.pop(name) for name in ("body", "bodies") if name in limits}
+    body = {"body": limits.pop("body")} if "body" in limits else {}
     bounds = ServingLimits(**{"sweep": 0.01, "linger": 0.3, **limits})
-    webhook = AdmissionWebhook(metrics, how, limits=bounds, **memory)
+    webhook = AdmissionWebhook(metrics, how, limits=bounds, **body)
     _, port = await webhook.listen("127.0.0.1", 0, Certificate(crt, key).context)
     try:
         yield Hook(webhook, metrics, port, ssl.create_default_context(cafile=str(crt)))

@@ -41,7 +41,7 @@ about a second later that this process is no longer an endpoint, and keep using 
 charm's layer has 10 s."""
 
 RESTART = (1.0, 30.0)  # Seconds until a task that ended starts again, at first and at most.
-STATUS = ServingLimits(connections=256, idle=10.0)
+STATUS = ServingLimits(connections=128, memory=16 << 20, idle=10.0)
 """Limits of the status port. Probes, Pebble, Prometheus and the charm make few connections."""
 
 
