@@ -83,7 +83,9 @@ class _Service:
         wiring, stop = self._wiring, self._signals()
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(wiring.client)
-            health = status.application(wiring.status, wiring.telemetry.render, wiring.pods)
+            health = status.application(
+                wiring.readiness, wiring.status, wiring.telemetry.render, wiring.pods
+            )
             where = await _listen(stack, health, self._settings.status_address)
             address = self._settings.webhook_address
             context = self._certificate.context
