@@ -125,6 +125,8 @@ class Connection(web.RequestHandler):
         error = None if task.cancelled() else task.exception()
         if error and not isinstance(error, OSError):
             _log.error("handshake: %s", error, exc_info=error, extra={"event": "internal-error"})
+        if error:  # Its frames would keep TLS and its buffers until the garbage collector runs.
+            error.with_traceback(None)
         if self.transport is None:
             self._socket.close()
             self.connection_lost(error)
@@ -161,6 +163,8 @@ class Connection(web.RequestHandler):
         """aiohttp: the request is no HTTP, the client has left, or the handler has failed."""
         if self.transport and status != 400 and not isinstance(exc, web.RequestPayloadError):
             return super().handle_error(request, status, exc, message)
+        if exc:  # The request keeps it, and its frames would keep the body.
+            exc.with_traceback(None)
         text = " ".join(f"no HTTP/1.1: {message or exc}".split())[:256]
         if self.transport:
             self._listener.refused(400, text)
