@@ -11,9 +11,10 @@ import contextlib
 import itertools
 import re
 import ssl
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from pathlib import Path
 
+import aiohttp
 import lab
 import lightkube
 import pytest
@@ -27,7 +28,8 @@ from lab.workload import Workload
 from lightkube.models.core_v1 import Pod
 
 RATE = 25  # Creations a second.
-BURST = 60  # Creations at once, for each of which the API server opens a connection.
+BURST = 240  # Further creations.
+AT_ONCE = 100  # Of these. For each the API server opens a connection, and it keeps 25.
 HELD = b"holdApplicationUntilProxyStarts"
 MIB = 1 << 20
 CHART_LIMIT = 512 * MIB  # Of the container (chart/values.yaml).
@@ -75,7 +77,8 @@ class Beside:
     def _create(self) -> None:
         with Stream(self._cluster, self._pod, rate=RATE, dry_run=True) as pods:
             pods.await_more(2 * RATE)
-            self._made += creation.create(self._cluster, *[self._pod] * BURST, dry_run=True)
+            burst = [self._pod] * BURST
+            self._made += creation.create(self._cluster, *burst, dry_run=True, at_once=AT_ONCE)
             pods.await_more(2 * RATE)
         self._made += pods.creations
 
@@ -162,7 +165,8 @@ def resident(workload: Workload, what: str = "VmRSS") -> int:
 
 
 @pytest.mark.parametrize(
-    "address", [pytest.param(API_SERVER, id="API server's address"), pytest.param(OTHER, id="other")]
+    "address",
+    [pytest.param(API_SERVER, id="API server's address"), pytest.param(OTHER, id="other")],
 )
 def test_bodies_that_never_end_take_less_than_the_charts_limit_and_are_given_back(
     attacked: Workload, beside: Beside, address: str
@@ -207,3 +211,30 @@ def test_handshakes_that_dribble_from_many_addresses_close_none_of_the_api_serve
             dribble.cancel()
 
     asyncio.run(run())
+
+
+def test_a_flood_of_requests_to_the_status_port_changes_nothing_for_others(
+    attacked: Workload, beside: Beside
+):
+    """From many clients at once, of all that the port shows."""
+    port = f"http://{attacked.cluster.host}:{attacked.status_port}"
+    paths = itertools.cycle(["/readyz", "/status", "/metrics", "/pods", "/pods?state=stuck"])
+
+    async def ask(session: aiohttp.ClientSession) -> None:
+        while True:
+            with contextlib.suppress(aiohttp.ClientError):  # It may be closed at any time.
+                async with session.get(port + next(paths)) as answer:
+                    await answer.read()
+
+    async def run() -> None:
+        connector = aiohttp.TCPConnector(local_addr=(OTHER, 0))
+        async with aiohttp.ClientSession(connector=connector) as session:
+            clients = [asyncio.create_task(ask(session)) for _ in range(32)]
+            await beside.create()
+            for client in clients:
+                client.cancel()
+            await asyncio.wait(clients)
+
+    asyncio.run(run())
+
+    assert attacked.get("/readyz") == (200, "ok\n")

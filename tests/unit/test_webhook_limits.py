@@ -199,7 +199,9 @@ async def test_a_handshake_that_dribbles_is_closed_for_newer_connections(tmp_pat
         with ExitStack() as stack:
             hello = stack.enter_context(raw(hook))
             hello.send(b"\x16")
-            await until(lambda: [one for one in hook.listener.connections if one.started], "it began")
+            await until(
+                lambda: [one for one in hook.listener.connections if one.started], "it began"
+            )
             hello.send(b"\x03")
             for _ in range(2):
                 stack.enter_context(raw(hook))
