@@ -25,7 +25,7 @@ from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
 from lab.served import program, stage
 from lab.workload import Workload
-from lightkube.models.core_v1 import Pod
+from lightkube.resources.core_v1 import Pod
 
 RATE = 25  # Creations a second.
 BURST = 240  # Further creations.

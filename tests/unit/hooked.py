@@ -229,7 +229,9 @@ class Hook:
                  if all(getattr(one, name) == value for name, value in state.items())), None
             )  # fmt: skip
 
-        return await until(found, f"its connection has {state}")
+        connection = await until(found, f"its connection has {state}")
+        assert connection
+        return connection
 
 
 @asynccontextmanager
