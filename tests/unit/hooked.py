@@ -22,6 +22,9 @@ from unit.asynchronous import until
 from unit.tls import certificate
 
 JSON = "Content-Type: application/json"
+"""A header."""
+BEGUN = f"POST /mutate HTTP/1.1\r\nHost: x\r\n{JSON}\r\nContent-Length: 900000\r\n\r\n".encode()
+"""The head of a request whose body never ends."""
 
 
 @dataclass
@@ -232,6 +235,13 @@ class Hook:
         connection = await until(found, f"its connection has {state}")
         assert connection
         return connection
+
+
+def raw(hook: Hook, address: str = "127.0.0.1") -> socket.socket:
+    """TCP without TLS, from an address."""
+    connection = socket.create_connection(("127.0.0.1", hook.port), source_address=(address, 0))
+    connection.setblocking(False)
+    return connection
 
 
 @asynccontextmanager
