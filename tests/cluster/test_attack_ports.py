@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import re
 import ssl
 from collections.abc import AsyncGenerator, Iterable, Iterator
@@ -40,6 +41,20 @@ BEGUN = (
     b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     b"Content-Length: 900000\r\n\r\n"
 )
+_REVIEW = json.dumps(
+    {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "u",
+            "kind": {"group": "", "version": "v1", "kind": "Pod"},
+            "namespace": "training",
+            "operation": "CREATE",
+            "object": {"metadata": {"generateName": "job-"}, "spec": {"containers": []}},
+        },
+    }
+).encode()
+ANSWERED = BEGUN.replace(b"900000", str(len(_REVIEW)).encode()) + _REVIEW
 
 
 @pytest.fixture(scope="module")
@@ -189,12 +204,23 @@ def test_bodies_that_never_end_take_less_than_the_charts_limit_and_are_given_bac
     )
 
 
-def test_idle_connections_from_many_addresses_close_none_of_the_api_server(
-    attacked: Workload, beside: Beside
+@pytest.mark.parametrize(
+    ("number", "sent"),
+    [
+        pytest.param(270, b"", id="many addresses"),
+        pytest.param(270, ANSWERED, id="many addresses, each answered once"),
+        pytest.param(0, b"", id="API server's address"),
+    ],
+)
+def test_idle_connections_close_none_that_the_api_server_uses(
+    attacked: Workload, beside: Beside, number: int, sent: bytes
 ):
+    """There are 2,160 of them."""
+    sources = addresses(number, each=8) if number else [API_SERVER] * 2160
+
     async def run() -> None:
         async with attack(attacked) as attacker:
-            await attacker.connect(addresses(270, each=8), b"")
+            await attacker.connect(sources, sent)
             await beside.create()
 
     asyncio.run(run())
