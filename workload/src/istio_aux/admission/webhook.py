@@ -117,7 +117,7 @@ class AdmissionWebhook:
             traces.add(Span("review", ended - took, ended, facts, parent))
 
     async def _read(self, request: web.BaseRequest) -> bytes:
-        """Read the body. `Listener.charge` counts what it takes."""
+        """Read the body. `Connection.charge` counts what it takes."""
         if (request.content_length or 0) > self._body:
             raise self._too_large()
         expect = request.headers.get("Expect", "").lower()
