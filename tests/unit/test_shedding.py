@@ -55,7 +55,7 @@ def test_the_one_that_has_waited_longest_is_closed(connections: Connections[Peer
     assert closed(connections) == [first, second]
 
 
-def test_one_that_has_got_on_is_closed_later(connections: Connections[Peer]) -> None:
+def test_one_that_has_made_progress_is_closed_later(connections: Connections[Peer]) -> None:
     first, second, *_ = accept(connections, *"abcde")
 
     connections.proceed(first)

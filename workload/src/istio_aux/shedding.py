@@ -110,7 +110,7 @@ class Connections(Generic[P]):
             self._highest = max(self._highest, self.cost)
 
     def proceed(self, one: P) -> None:
-        """It has got on, so that others have waited longer: it is connected, or it asks."""
+        """It has made progress: it is connected, or a request has begun. It goes to the end."""
         if (queue := self._queue(one)) is not None:
             queue.move_to_end(one)
 
