@@ -175,17 +175,22 @@ class Wiring:
             # Only now: the next leader must not meet an exec or an eviction of ours.
             await self._lease.release()
 
-    def status(self) -> status.ProcessStatus:
-        """Return the present status."""
+    def readiness(self) -> tuple[bool, list[str]]:
+        """Return whether this process is ready, and what is missing, in lines for a person."""
         missing = self._watches.missing()
-        known = self._settings.webhook_configuration and "order" not in missing
         if not self.listening:
             missing["webhook"] = "not listening"
+        return self._ready, [f"{name}: {what}" for name, what in missing.items()]
+
+    def status(self) -> status.ProcessStatus:
+        """Return the present status."""
+        ready, missing = self.readiness()
+        known = self._settings.webhook_configuration and "order" not in self._watches.missing()
         mesh, unreadable = self._watcher.mesh, self._watches.unreadable()
         stuck, blocked = self._quit.stuck(), self._quit.blocked()
         return status.ProcessStatus(
-            ready=self._ready,
-            missing=[f"{name}: {what}" for name, what in missing.items()],
+            ready=ready,
+            missing=missing,
             start_mode=self._start.mode,
             capability=self._start.capability,
             capability_why=mesh.native.why,
