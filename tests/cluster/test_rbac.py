@@ -24,8 +24,9 @@ ALWAYS = {
     # Dry runs: `test_repairing_policy.py`.
     ("", "pods", "create"),
     ("", "namespaces", "list watch"),
-    # Versions of kubelets, which below 1.32 are not known otherwise: `injector/probe.py`.
-    ("", "nodes", "list"),
+    # Versions of kubelets, which below 1.32 are not known otherwise: `injector/probe.py`. And of a
+    # single one, where a container has a restart policy of its own: `quit/controller.py`.
+    ("", "nodes", "get list"),
     # By name: see below.
     ("", "configmaps", "get"),
     ("admissionregistration.k8s.io", "mutatingwebhookconfigurations", "list watch"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import selectors
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -26,6 +27,30 @@ def driven(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
         asyncio.run(bounded())
 
     return run
+
+
+class _Jumping(selectors.SelectSelector):
+    """Waits for nothing: the time of the loop jumps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        assert timeout is not None, "everything waits for something that never comes"
+        self.now += max(timeout, 0.0)
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose hours pass in no time; its coroutines may only wait for each other."""
+
+    def __init__(self) -> None:
+        self._selecting = _Jumping()
+        super().__init__(self._selecting)
+
+    def time(self) -> float:
+        return self._selecting.now
 
 
 async def until(check: Callable[[], T], what: str, *, within: float = 60.0) -> T:

@@ -133,9 +133,9 @@ def test_no_two_classes_of_the_workload_share_a_name() -> None:
 
 
 def test_a_module_of_the_workload_is_worth_a_file() -> None:
-    """What has fewer than 40 lines is a part of its neighbour."""
+    """What has fewer than 40 lines is a part of its neighbour, but for what lint rules name."""
     small = {str(path.relative_to(WORKLOAD)) for path in modules() if lines(path) < 40}
-    assert small == set()
+    assert small == {"kube/clock.py"}, "which alone may ask the clocks"
 
 
 def test_every_module_of_the_workload_is_described() -> None:

@@ -117,7 +117,7 @@ READS = {
     *(("pods", verb) for verb in ("get", "list", "watch")),
     *(("namespaces", verb) for verb in ("list", "watch")),
     *(("mutatingwebhookconfigurations", verb) for verb in ("list", "watch")),
-    ("nodes", "list"),
+    *(("nodes", verb) for verb in ("get", "list")),
     *(("endpointslices", verb) for verb in ("list", "watch")),
     ("configmaps", "get"),
     ("events", "create"),

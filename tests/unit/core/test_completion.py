@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from istio_aux.core.completion import finished, should_restart
+from istio_aux.core.completion import depends_on_kubelet, finished, obeys, should_restart
 from unit.core.pods import EMPTY, MISSING, RUNNING, State, exited, job, ruled, waiting
 
 RESTARTS: list[tuple[str, dict[str, Any], str | None, int, bool]] = [
@@ -181,3 +181,55 @@ def test_in_a_completed_pod_every_terminated_container_is_finished() -> None:
     pod = job({"main": exited(0)}, sidecars={"istio-proxy": exited(0)}, phase="Succeeded")
     sidecar = pod.init_containers[0]
     assert finished(sidecar, pod.container_status("istio-proxy"), pod).finished
+
+
+@pytest.mark.parametrize(
+    ("version", "found"),
+    [
+        ("v1.33.13", False),
+        ("v1.9.1", False),
+        ("v1.34.4", None),
+        ("v1.35.0", True),
+        ("v1.36.3+k3s1", True),
+        ("1.36", True),
+        ("v1.350000", None),
+        ("v2.0.0", None),
+        ("", None),
+        ("v1." + "3" * 1_000_000, None),
+    ],
+    ids=lambda value: str(value)[:12],
+)
+def test_which_kubelets_obey_the_restart_policy_of_a_single_container(
+    version: str, found: bool | None
+) -> None:
+    """From 1.35 on; 1.34 has a gate for it that nobody can ask for."""
+    assert obeys(version) is found
+
+
+@pytest.mark.parametrize(
+    ("own", "restart", "code", "obeyed", "why"),
+    [
+        ("Never", "OnFailure", 1, False,
+         ("exited 1, will be restarted (restartPolicy OnFailure; "
+         "the kubelet ignores container restartPolicy Never)")),
+        ("Never", "OnFailure", 1, None,
+         ("exited 1, may be restarted (container restartPolicy Never, "
+         "which kubelets up to 1.34 ignore)")),
+        ("OnFailure", "Never", 1, None,
+         ("exited 1, may be restarted (container restartPolicy OnFailure, "
+         "which kubelets up to 1.34 ignore)")),
+        ("Never", "OnFailure", 1, True, ""),
+        ("OnFailure", "Never", 1, False, ""),
+        ("OnFailure", "Never", 0, None, ""),
+    ],
+)  # fmt: skip
+def test_a_container_is_finished_if_its_kubelet_says_so(
+    own: str, restart: str, code: int, obeyed: bool | None, why: str
+) -> None:
+    """Its own policy counts only for a kubelet that obeys it; unknown is not finished."""
+    pod = job({"main": exited(code)}, restart=restart, details={"main": {"restartPolicy": own}})
+    (main,) = pod.containers
+    found = finished(main, pod.container_status("main"), pod, obeyed=obeyed)
+    assert found.finished is not bool(why)
+    assert why in {"", found.why}
+    assert depends_on_kubelet(pod) is (code != 0)

@@ -207,3 +207,16 @@ def test_a_pod_whose_author_opted_out_is_neither_reported_nor_deleted() -> None:
     """Opting out means all of istio-aux."""
     pod = lost(owner=JOB, annotations={QUIT: "false"})
     assert isinstance(quitting.decide(pod, DELETE, None), quitting.Ignore)
+
+
+@pytest.mark.parametrize("obeyed", [True, None, False])
+def test_a_pod_whose_payload_may_be_finished_is_not_deleted(obeyed: bool | None) -> None:
+    """A kubelet from 1.35 on does not start ``main`` again; which one it is may not be known."""
+    pod = job(
+        {"istio-proxy": exited(0), "main": exited(1)}, restart="OnFailure",
+        owner=("kubeflow.org/v1", "PyTorchJob"), details={"main": {"restartPolicy": "Never"}},
+    )  # fmt: skip
+    decision = quitting.decide(pod, DELETE, None, obeyed=obeyed)
+    assert isinstance(decision, quitting.Ignore) is (obeyed is True)
+    if isinstance(decision, quitting.Report):
+        assert decision.delete is (obeyed is False)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from istio_aux.core import pod as pods
+from istio_aux.core.completion import Kubelet
 from istio_aux.core.moment import Moment
 from istio_aux.core.pod import Key, Pod
 from istio_aux.core.policy import DeadProxy, Policy, QuitMode
@@ -332,6 +333,19 @@ def test_a_process_that_starts_later_believes_a_node_within_bounds(
 def test_a_payload_whose_end_has_no_time_has_a_whole_grace_period() -> None:
     story = Story(pod(main={"terminated": {"exitCode": 0}}), policy=Policy(grace=30))
     assert story.state.until == after(30)
+
+
+def test_a_grace_period_begins_once_the_kubelet_is_known_to_obey() -> None:
+    body = document(
+        {"istio-proxy": RUNNING, "main": exited(1)}, restart="OnFailure",
+        details={"main": {"restartPolicy": "Never"}}, spec={"nodeName": "node-1"},
+    )  # fmt: skip
+    story = Story(pods.convert(body), policy=Policy(grace=30))
+    assert story.awake() == Look(), "and the node is asked"
+    story.scope.kubelets["node-1"] = Kubelet(obeys=True, until=after(300).monotonic)
+    for seconds in (20, 40):
+        story.state.observe(pods.convert(body), story.scope, after(seconds))
+        assert story.state.until == after(50)
 
 
 def test_a_dry_run_ends_before_the_attempt_until_the_decision_changes() -> None:

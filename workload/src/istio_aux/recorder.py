@@ -7,11 +7,11 @@ a pod should see.
 from __future__ import annotations
 
 import logging
-import time
 from typing import Literal
 
 from istio_aux.core.annotations import IGNORE_CONTAINERS
 from istio_aux.core.jobs import KINDS
+from istio_aux.core.moment import Moment
 from istio_aux.core.pod import PROXY, Key
 from istio_aux.core.quit import Rung
 from istio_aux.core.quit_state import STUCK_AFTER, End, PodState, QuitOutcome, Task
@@ -87,7 +87,7 @@ class QuitRecorder(Recorder):
             note = f"failure {task.failures}: {task.failure}"
             self._event(state.key, "Warning", "ProxyQuitFailed", note)
 
-    def ended(self, state: PodState, task: Task, end: End) -> None:
+    def ended(self, state: PodState, task: Task, end: End, now: Moment) -> None:
         """Nothing more is to be done about the pod for now."""
         match end.outcome:
             case QuitOutcome.DRY_RUN:
@@ -112,7 +112,7 @@ class QuitRecorder(Recorder):
                 if self._event_once(state, "Normal", event, note):
                     self._log_pod(logging.INFO, "blocked", state.key, by=by, reason=end.reason)
             case QuitOutcome() as outcome:
-                self._quit(state, task, outcome, end)
+                self._quit(state, task, outcome, end, now)
             case None:
                 pass
 
@@ -125,7 +125,9 @@ class QuitRecorder(Recorder):
         """The deletion of a pod with a dead proxy failed; `failed` says why."""
         self._telemetry.dead_proxies.labels("delete-failed").inc()
 
-    def _quit(self, state: PodState, task: Task, outcome: QuitOutcome, end: End) -> None:
+    def _quit(
+        self, state: PodState, task: Task, outcome: QuitOutcome, end: End, now: Moment
+    ) -> None:
         rung = task.rung or NO_RUNG
         self._telemetry.quits.labels(outcome, rung).inc()
         self._log_pod(
@@ -139,7 +141,8 @@ class QuitRecorder(Recorder):
                 "k8s.pod.uid": state.key.uid, "outcome": outcome, "rung": rung,
                 "attempts": task.attempts, "reason": end.reason,
             }  # fmt: skip
-            self._telemetry.traces.add(Span("quit", task.began.timestamp(), time.time(), facts))
+            began = min(task.began.timestamp(), now.wall)
+            self._telemetry.traces.add(Span("quit", began, now.wall, facts))
         if outcome in {QuitOutcome.EXITED, QuitOutcome.EXITED_NONZERO}:
             self._telemetry.quits_total += task.target == PROXY
             if end.after_payload is not None and task.target == PROXY:

@@ -201,6 +201,7 @@ def needed(settings: Settings) -> Iterator[Right]:
         )
         yield Right(verb, "discovery.k8s.io", "endpointslices", "to see whether istiod is there")
     yield Right("list", "", "nodes", "to know whether sidecars can be native")
+    yield Right("get", "", "nodes", "to know which restart policies a kubelet obeys")
     yield Right("create", "", "pods", "to try injection by dry runs")
     yield Right("create", "events.k8s.io", "events", "to report on pods")
     if settings.quit is QuitMode.ON:

@@ -1,8 +1,8 @@
 """The rules: pure functions over frozen data. No I/O, no log, no clock, no event loop, no client.
 
 What is read: `pod`, `webhooks` (with EndpointSlices and namespaces), `annotations` of ours,
-`applications`, `policy` (what an admin may choose), `selectors`, `documents` (manifests in files);
-`nesting` cuts JSON that is nested too deeply for decoders.
+`applications`, `policy` (what an admin may choose), `selectors`, `documents` (manifests in files),
+`moment` (the present); `nesting` cuts JSON that is nested too deeply for decoders.
 What is decided: `completion` and `quit` for a proxy and for `sidecars`, `quit_state` for attempts;
 `holders`, `resources` and `katib` for pods that do not complete; `start`, `native_sidecars`,
 `peers`, `proxy_config` and `patch` for a new pod, in a `review`; `reachability` for the ports of a

@@ -6,6 +6,11 @@ nothing, except for the two that are the kubelet's own marks, `RESTARTING_ALL` a
 
 from __future__ import annotations
 
+import re
+from typing import NamedTuple
+
+from msgspec import structs
+
 from istio_aux.core.pod import (
     Container,
     ContainerStatus,
@@ -34,11 +39,51 @@ class Finished(Struct, frozen=True):
     why: str
 
 
-def finished(container: Container, status: ContainerStatus | None, pod: Pod) -> Finished:
+_MINOR = re.compile(r"v?1\.([0-9]{1,4})(?![0-9])")
+
+
+def obeys(kubelet: str) -> bool | None:
+    """Whether a kubelet of this version obeys the restart policy and rules of single containers.
+
+    KEP-5307: 1.34 has them behind a gate, which is off by default and which nobody can ask for.
+    None: not known.
+    """
+    match = _MINOR.match(kubelet[:100])
+    minor = int(match[1]) if match else 34
+    return None if minor == 34 else minor > 34
+
+
+class Kubelet(NamedTuple):
+    """What was found out about the kubelet of a node; see `obeys`."""
+
+    obeys: bool | None
+    until: float  # By the monotonic clock. Then it is asked for again.
+
+
+def depends_on_kubelet(pod: Pod) -> bool:
+    """Whether a container is finished only for kubelets that obey its own policy, or do not."""
+    return any(
+        status.terminated is not None and _depends(container, pod, status.terminated.exit_code)
+        for container in pod.containers
+        for status in (pod.container_status(container.name),)
+        if status is not None and container.restart_policy is not None
+    )
+
+
+def _depends(container: Container, pod: Pod, exit_code: int) -> bool:
+    plain = structs.replace(container, restart_policy=None, restart_policy_rules=None)
+    results = {should_restart(each, pod.spec, exit_code)[0] for each in (container, plain)}
+    return len(results) > 1
+
+
+def finished(
+    container: Container, status: ContainerStatus | None, pod: Pod, *, obeyed: bool | None = True
+) -> Finished:
     """Judge one container by its last reported status and its restart rules.
 
-    A container without a status, or with an empty one, has not started: it is not finished. In a
-    Succeeded or Failed pod no container starts again.
+    ``obeyed`` is what `obeys` says of the pod's kubelet. A container without a status, or with an
+    empty one, has not started: it is not finished. In a Succeeded or Failed pod no container starts
+    again.
     """
     state = status.state if status else None
     if state is None:
@@ -53,9 +98,23 @@ def finished(container: Container, status: ContainerStatus | None, pod: Pod) -> 
     if mark := _RESTARTED_ANYWAY.get(state.terminated.reason):
         why = f"{describe_exit(state.terminated)}, will be restarted {mark}"
         return Finished(finished=False, why=why)
-    again, rule = should_restart(container, pod.spec, state.terminated.exit_code)
-    verb = "will be restarted" if again else "not restarted"
-    return Finished(finished=not again, why=f"{describe_exit(state.terminated)}, {verb} ({rule})")
+    code = state.terminated.exit_code
+    again, rule = _restarts(container, pod, code, obeyed)
+    verb = {None: "may be restarted", True: "will be restarted", False: "not restarted"}[again]
+    why = f"{describe_exit(state.terminated)}, {verb} ({rule})"
+    return Finished(finished=again is False, why=why)
+
+
+def _restarts(
+    container: Container, pod: Pod, exit_code: int, obeyed: bool | None
+) -> tuple[bool | None, str]:
+    """Whether the pod's kubelet starts a container again, None if it is not known, and why."""
+    again, rule = should_restart(container, pod.spec, exit_code)
+    if obeyed or container.restart_policy is None or not _depends(container, pod, exit_code):
+        return again, rule
+    if obeyed is None:
+        return None, f"{rule}, which kubelets up to 1.34 ignore"
+    return not again, f"restartPolicy {pod.restart_policy}; the kubelet ignores {rule}"
 
 
 def describe_exit(terminated: Terminated) -> str:
@@ -103,7 +162,7 @@ def matching_rule(container: Container, exit_code: int) -> RestartRule | None:
     return None
 
 
-def restarting_all(pod: Pod) -> str | None:
+def restarting_all(pod: Pod, *, obeyed: bool | None = True) -> str | None:
     """Why the kubelet is about to start every container of the pod again; None: it is not.
 
     As kubelet ShouldAllContainersRestart (KEP-5532): the condition says so, or any container, init
@@ -117,7 +176,7 @@ def restarting_all(pod: Pod) -> str | None:
         if status.terminated is not None and status.terminated.reason == RESTARTING_ALL:
             return "all containers are being restarted"
     for container in (*pod.init_containers, *pod.containers):
-        if not container.restart_policy_rules:
+        if not container.restart_policy_rules or obeyed is False:
             continue
         # Where several statuses contradict each other, any of them may be true.
         for status in pod.statuses():

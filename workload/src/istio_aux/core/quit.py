@@ -9,7 +9,7 @@ not matter. `quit_state` says what follows from one decision after another.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from itertools import pairwise
 from typing import Literal
@@ -25,7 +25,7 @@ from istio_aux.core.annotations import (
     Overrides,
     read_overrides,
 )
-from istio_aux.core.moment import Moment
+from istio_aux.core.moment import Moment, by_other_clock, zoned
 from istio_aux.core.pod import PROXY, Container, ContainerState, Pod, Struct
 from istio_aux.core.policy import DeadProxy, Policy, QuitVia
 from istio_aux.core.sidecars import SidecarRule
@@ -135,9 +135,17 @@ class _Facts(Struct, frozen=True):
     running: frozenset[str]
     proxy_finished: bool
     restarting: str | None  # Why every container is about to start again, if so.
+    unclear: bool  # Whether a container is finished depends on the version of the kubelet.
 
 
-def decide(pod: Pod, policy: Policy, now: Moment | None, *, seen: Moment | None = None) -> Action:
+def decide(
+    pod: Pod,
+    policy: Policy,
+    now: Moment | None,
+    *,
+    seen: Moment | None = None,
+    obeyed: bool | None = True,
+) -> Action:
     """Decide what to do about the proxy of ``pod``: the first rule that applies. Never raises.
 
     Args:
@@ -145,9 +153,11 @@ def decide(pod: Pod, policy: Policy, now: Moment | None, *, seen: Moment | None 
         policy: what the cluster admin set.
         now: the present; None: every grace period counts as over.
         seen: when the caller first saw that every payload container was finished; None: the clock
-            of the pod's node must do, see `by_node`.
+            of the pod's node must do, see `moment.by_other_clock`.
+        obeyed: whether the pod's kubelet obeys restart policies of single containers; None: it is
+            not known, see `completion.obeys`.
     """
-    facts = _observe(pod, policy)
+    facts = _observe(pod, policy, obeyed)
     if reason := next(_nothing_to_do(facts), None):
         if holders := _holders(facts):
             reason = f"{reason}; the pod is held by {_listed(holders)}"
@@ -187,17 +197,6 @@ def since(pod: Pod, decision: Action) -> datetime | None:
         if verdict.finished and (name == PROXY if of_proxy else verdict.role == "payload")
     )
     return max(_ends(pod, names), default=None)
-
-
-def by_node(pod: Pod, ended: datetime, now: Moment) -> Moment:
-    """When something ended in the pod, at ``ended`` by the clock of its node.
-
-    That clock may be wrong: the answer is not before the pod was created, and not after ``now``.
-    """
-    created = pod.metadata.creation_timestamp
-    at = max(_zoned(ended), _zoned(created)) if created else _zoned(ended)
-    wall = min(at.timestamp(), now.wall)
-    return Moment(now.monotonic - (now.wall - wall), wall)
 
 
 def rungs(status_port: int, via: QuitVia = QuitVia.AUTO) -> tuple[Rung, ...]:
@@ -303,7 +302,7 @@ def _keeps_lost_pod(facts: _Facts) -> Iterator[str]:
     for problem in facts.overrides.problems:
         yield problem.why
     states = (facts.pod.container_status(name) for name in facts.unfinished)
-    if all(status is None or status.state in {None, ContainerState()} for status in states):
+    if facts.unclear or all(not s or s.state in {None, ContainerState()} for s in states):
         yield "the state of its payload is not known"
 
 
@@ -345,7 +344,8 @@ def _blockers(facts: _Facts) -> tuple[str, ...]:
         stays = any(_stays(facts)) and facts.sidecars
         return (*problems, *(rule.container for rule in facts.sidecars[:1] if stays))
     payload = [verdict for verdict in facts.verdicts.values() if verdict.role == "payload"]
-    return tuple(facts.unfinished) if any(verdict.finished for verdict in payload) else ()
+    some = facts.unclear or any(verdict.finished for verdict in payload)
+    return tuple(facts.unfinished) if some else ()
 
 
 def _holders(facts: _Facts) -> dict[str, str]:
@@ -387,10 +387,9 @@ def _grace_ends(
         return None
     if seen is None:
         payload = (name for name, found in facts.verdicts.items() if found.role == "payload")
-        ended = max(_ends(facts.pod, payload), default=None)
-        if ended is None:
+        if not (ended := max(_ends(facts.pod, payload), default=None)):
             return None
-        seen = by_node(facts.pod, ended, now)
+        seen = by_other_clock(ended, now, facts.pod.metadata.creation_timestamp)
     until = Moment(seen.monotonic + grace, seen.wall + grace)
     return until if until.monotonic > now.monotonic else None
 
@@ -399,16 +398,12 @@ def _ends(pod: Pod, names: Iterator[str]) -> Iterator[datetime]:
     """When the containers of these names ended, of those that did."""
     for name in names:
         if (ended := pod.ended(name)) and (at := ended.finished_at):
-            yield _zoned(at)
+            yield zoned(at)
 
 
-def _zoned(at: datetime) -> datetime:
-    return at.replace(tzinfo=at.tzinfo or UTC)
-
-
-def _observe(pod: Pod, policy: Policy) -> _Facts:
+def _observe(pod: Pod, policy: Policy, obeyed: bool | None) -> _Facts:
     overrides = read_overrides(pod)
-    verdicts = dict(_verdicts(pod, overrides, policy))
+    verdicts = dict(_verdicts(pod, overrides, policy, obeyed))
     proxy, rules = verdicts.get(PROXY), _rules(overrides, policy)
     return _Facts(
         pod=pod,
@@ -426,23 +421,24 @@ def _observe(pod: Pod, policy: Policy) -> _Facts:
         ),
         running=frozenset(filter(pod.runs, verdicts)),
         proxy_finished=proxy is not None and proxy.finished,
-        restarting=completion.restarting_all(pod),
+        restarting=completion.restarting_all(pod, obeyed=obeyed),
+        unclear=obeyed is None and completion.depends_on_kubelet(pod),
     )
 
 
 def _verdicts(
-    pod: Pod, overrides: Overrides, policy: Policy
+    pod: Pod, overrides: Overrides, policy: Policy, obeyed: bool | None
 ) -> Iterator[tuple[str, ContainerVerdict]]:
     rules = _rules(overrides, policy)
     for sidecar in pod.native_sidecars:
-        yield sidecar.name, _verdict("sidecar", sidecar, pod)
+        yield sidecar.name, _verdict("sidecar", sidecar, pod, obeyed)
     for container in pod.containers:
         if container.name == PROXY or container.name in rules:
-            yield container.name, _verdict("sidecar", container, pod)
+            yield container.name, _verdict("sidecar", container, pod, obeyed)
         elif cause := _ignored(container.name, overrides, policy):
-            yield container.name, _verdict("ignored", container, pod, f"; ignored: {cause}")
+            yield container.name, _verdict("ignored", container, pod, obeyed, f"; ignored: {cause}")
         else:
-            yield container.name, _verdict("payload", container, pod)
+            yield container.name, _verdict("payload", container, pod, obeyed)
 
 
 def _rules(overrides: Overrides, policy: Policy) -> dict[str, SidecarRule]:
@@ -459,8 +455,11 @@ def _ignored(name: str, overrides: Overrides, policy: Policy) -> str | None:
     return "option ignore-containers" if name in policy.ignore_containers else None
 
 
-def _verdict(role: Role, container: Container, pod: Pod, cause: str = "") -> ContainerVerdict:
-    result = completion.finished(container, pod.container_status(container.name), pod)
+def _verdict(
+    role: Role, container: Container, pod: Pod, obeyed: bool | None, cause: str = ""
+) -> ContainerVerdict:
+    status = pod.container_status(container.name)
+    result = completion.finished(container, status, pod, obeyed=obeyed)
     return ContainerVerdict(role=role, finished=result.finished, why=f"{result.why}{cause}")
 
 

@@ -43,12 +43,12 @@ from typing import Literal
 
 import msgspec
 
+from istio_aux.core import completion, moment, resources
 from istio_aux.core import quit as quitting
-from istio_aux.core import resources
 from istio_aux.core.applications import LABEL, Applications
 from istio_aux.core.moment import Moment
 from istio_aux.core.pod import PROXY, Key, Pod, shared
-from istio_aux.core.policy import Policy, QuitMode
+from istio_aux.core.policy import Policy, QuitLimits, QuitMode
 from istio_aux.core.quit import Quit, Report, Rung, Wait
 from istio_aux.core.resources import Requests
 from istio_aux.core.selectors import Selector
@@ -68,25 +68,6 @@ Due = Literal["quit", "report", "blocked"]
 Trouble = Literal["stuck", "blocked", "lost", "would quit"]
 
 
-class QuitLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds in seconds, and in numbers at once."""
-
-    deadline: float = 10.0  # Of an attempt. Twelve at once took 1.6 s each on a busy node.
-    # After an attempt that seems to have worked, until the pod is read: Istio <=1.25 drains for 5 s
-    # first (mesh terminationDrainDuration), and the kubelet reports about 1 s late.
-    confirm: float = 8.0
-    doubt: float = 2.0  # The same after an attempt that seems to have failed.
-    first_retry: float = 1.0
-    last_retry: float = 300.0
-    last_reading: float = 30.0  # The same where the API server failed: it may be back by then.
-    at_once: int = 24  # First attempts.
-    retries_at_once: int = 8  # Apart, with dead proxies: they must not delay first attempts.
-    # Before the second look at a dead proxy: a payload that ends with its proxy is no loss, and the
-    # kubelet reports the two about a second apart.
-    lost_after: float = 2.0
-    blocked_after: float = 60.0  # Before the owner is told: most containers end a little apart.
-
-
 class QuitScope(msgspec.Struct, kw_only=True):
     """What this process may do, and to which pods. The controller changes it in place."""
 
@@ -98,6 +79,7 @@ class QuitScope(msgspec.Struct, kw_only=True):
     namespaces: dict[str, str] = {}  # UIDs of the selected ones, by name.
     pods: Selector = Selector()  # Those of the selected namespaces that count.
     applications: Applications = Applications()  # Selected in whatever namespace.
+    kubelets: dict[str, completion.Kubelet] = {}  # By node, of those that were asked.
 
 
 class TroubledPod(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -209,6 +191,7 @@ class PodState:
     recorded: bool = True  # This decision is recorded.
     target: str = PROXY  # The container that has to exit next.
     until: Moment | None = None  # End of the grace period, while it runs.
+    asks: bool = False  # For the version of the pod's kubelet, on which the decision depends.
     blocked_by: tuple[str, ...] = ()
     fix: str = ""  # The setting that ends what blocks the pod.
     first_seen: Moment | None = None  # When the decision first asked for this.
@@ -225,14 +208,17 @@ class PodState:
 
         resourceVersions compare as integers (KEP-5504); one that is no integer counts as new.
         """
-        before = self.asks_for
+        before = None if self.asks else self.asks_for
         finished = (self.first_seen if before == "quit" else None) or now
-        decision = quitting.decide(pod, scope.policy, now, seen=finished)
+        kubelet = scope.kubelets.get(pod.spec.node_name or "")
+        kubelet = kubelet if kubelet and now.monotonic < kubelet.until else None
+        obeyed = kubelet.obeys if kubelet else None
+        decision = quitting.decide(pod, scope.policy, now, seen=finished, obeyed=obeyed)
         if self.seen is None and isinstance(decision, Wait) and decision.until:
             # The payload ended before this process saw the pod: only the node knows when.
             if ended := quitting.since(pod, decision):
-                finished = quitting.by_node(pod, ended, now)
-            decision = quitting.decide(pod, scope.policy, now, seen=finished)
+                finished = moment.by_other_clock(ended, now, pod.metadata.creation_timestamp)
+            decision = quitting.decide(pod, scope.policy, now, seen=finished, obeyed=obeyed)
         text = pod.metadata.resource_version
         version = int(text) if text.isascii() and text.isdigit() else sys.maxsize
         if self.seen is not None and now.monotonic - self.seen < LAG and version < self.version:
@@ -247,6 +233,7 @@ class PodState:
         self.node = shared(pod.spec.node_name or "")
         wait = decision if isinstance(decision, Wait) else None
         self.until = wait.until if wait else None
+        self.asks = bool(wait) and kubelet is None and completion.depends_on_kubelet(pod)
         if isinstance(decision, Quit | Wait):
             self.target = shared(decision.target)
         self.blocked_by, self.fix = tuple(map(shared, decision.blocked_by)), decision.fix
@@ -265,7 +252,7 @@ class PodState:
     @property
     def asks_for(self) -> Due | None:
         """What the newest decision asks for, now or later."""
-        if self.verdict == "quit" or self.until is not None:
+        if self.verdict == "quit" or self.until is not None or self.asks:
             return "quit"
         if self.verdict == "report":
             return "report"

@@ -20,7 +20,7 @@ import msgspec
 
 from istio_aux.core import injection_probe
 from istio_aux.core.injection_probe import NOT_CHECKED, NativeCheck, Probe, Question, refusal
-from istio_aux.core.pod import Metadata, Struct
+from istio_aux.core.pod import Struct
 from istio_aux.core.webhooks import Address, ClientConfig
 from istio_aux.injector import replica
 from istio_aux.injector.replica import ProbeAnswer, ReplicaConnection
@@ -285,19 +285,6 @@ class _Version(Struct, frozen=True):
     git_version: str = ""
 
 
-class _NodeInfo(Struct, frozen=True):
-    kubelet_version: str = ""
-
-
-class _NodeStatus(Struct, frozen=True):
-    node_info: _NodeInfo = _NodeInfo()
-
-
-class _Node(Struct, frozen=True):
-    metadata: Metadata = Metadata()
-    status: _NodeStatus = _NodeStatus()
-
-
 async def read_version(client: Client) -> str:
     """Read the API server's version; `UnreadableError` if it has none."""
     body = await client.get("/version")
@@ -309,7 +296,7 @@ async def read_version(client: Client) -> str:
 
 async def read_kubelets(client: Client) -> dict[str, str]:
     """Read the version of each node's kubelet; `UnreadableError` if a node cannot be read."""
-    nodes = await actions.list_all(client, actions.NODES, _Node, {}, limit=500)
+    nodes = await actions.list_all(client, actions.NODES, actions.Node, {}, limit=500)
     return {node.metadata.name: node.status.node_info.kubelet_version for node in nodes}
 
 

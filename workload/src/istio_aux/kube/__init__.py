@@ -1,5 +1,6 @@
 """Everything that speaks to the API server; what objects mean is decided in `istio_aux.core`.
 
+The process: `clock`.
 Credentials and connections: `access` (kubeconfig, service account), `exec_plugin` (credential
 plugins), `client` (HTTP), `errors` (and how long to wait after them).
 Reading: `objects` decodes answers, `watch` keeps up with a collection.

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import msgspec
 
 from istio_aux.core.jobs import FoundJob, Job, set_of
-from istio_aux.core.pod import OwnerReference, Pod, Struct
+from istio_aux.core.pod import Metadata, OwnerReference, Pod, Struct
 from istio_aux.core.preflight import Right
 from istio_aux.kube.client import DRY_RUN_ALL, TRIES, Client
 from istio_aux.kube.errors import ApiError, InvalidNameError, OversizedError, UnreadableError
@@ -39,6 +39,21 @@ STRICT = {"fieldManager": "istio-aux", "fieldValidation": "Strict"}
 
 class _ConfigMap(Struct, frozen=True):
     data: dict[str, str] | None = None
+
+
+class _NodeInfo(Struct, frozen=True):
+    kubelet_version: str = ""
+
+
+class _NodeStatus(Struct, frozen=True):
+    node_info: _NodeInfo = _NodeInfo()
+
+
+class Node(Struct, frozen=True):
+    """A node, by its name and the version of its kubelet."""
+
+    metadata: Metadata = Metadata()
+    status: _NodeStatus = _NodeStatus()
 
 
 class _TokenStatus(Struct, frozen=True):
@@ -70,6 +85,7 @@ _review = Reader(_AccessReview, "SelfSubjectAccessReview")
 _served = Reader(_ServedList, "APIResourceList")
 _config_map = Reader(_ConfigMap, "ConfigMap")
 _job = Reader(Job, "Job")
+_node = Reader(Node, "Node")
 _token_request = Reader(_TokenRequest, "TokenRequest")
 _pod = Reader(Pod, "pod")
 
@@ -88,6 +104,12 @@ async def read_pod(client: Client, pod: Key) -> Pod | None:
     """Read a pod as it is now; None if it is gone, or another pod has its name."""
     found = await read(client, pod_path(pod.namespace, pod.name), _pod)
     return found if found and found.metadata.uid == pod.uid else None
+
+
+async def read_kubelet(client: Client, node: str) -> str:
+    """Read the version of a node's kubelet; empty if there is no such node."""
+    found = await read(client, f"{NODES}/{quote(object_name(node), safe='')}", _node)
+    return found.status.node_info.kubelet_version if found else ""
 
 
 async def read_job(client: Client, namespace: str, owner: OwnerReference) -> Job | None:

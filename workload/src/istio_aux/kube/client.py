@@ -11,17 +11,20 @@ import socket
 import ssl
 from collections.abc import AsyncGenerator, Generator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
 from aiohttp.client_ws import ClientWebSocketResponse
+from aiohttp.connector import Connection
 
 from istio_aux.kube.access import Access
 from istio_aux.kube.errors import (
     LONGEST_WAIT,
     AccessError,
     ApiError,
+    LateError,
     NoConnectionError,
     OversizedError,
     SilentError,
@@ -72,6 +75,7 @@ class Client:
             connector=aiohttp.TCPConnector(limit=0, socket_factory=_socket),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": "istio-aux", "Accept": "application/json"},
+            request_class=_Request,
             middlewares=(self._middleware,),
             trust_env=False,
         )
@@ -138,31 +142,43 @@ class Client:
 
     @asynccontextmanager
     async def websocket(
-        self, path: str, params: Params, protocols: Sequence[str]
+        self,
+        path: str,
+        params: Params,
+        protocols: Sequence[str],
+        *,
+        not_after: float | None = None,
     ) -> AsyncGenerator[ClientWebSocketResponse]:
         """Upgrade a GET to a WebSocket; on exit, close the connection without waiting.
+
+        `LateError` if the connection for it is there only after ``not_after``, a time of the loop.
 
         TLS sessions are not resumed: it would save us a sixth of the CPU of a connection, and cost
         the API server of Kubernetes 1.36 a third more.
         """
         access = await self._access.current()
-        with _errors(self._access):
-            async with self._open.ws_connect(
-                access.server + path,
-                # The kubelet refuses every other type with 406.
-                headers={"Accept": "*/*", **_authorization(access)},
-                protocols=protocols,
-                params=params,
-                compress=0,
-                max_msg_size=1 << 20,
-                ssl=access.tls,
-                server_hostname=access.server_hostname,
-            ) as socket:
-                try:
-                    yield socket
-                finally:
-                    # Its `close` reads while the peer sends, without yielding to other tasks.
-                    socket._response.close()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        _not_after.set(not_after)
+        try:
+            with _errors(self._access):
+                async with self._open.ws_connect(
+                    access.server + path,
+                    # The kubelet refuses every other type with 406.
+                    headers={"Accept": "*/*", **_authorization(access)},
+                    protocols=protocols,
+                    params=params,
+                    compress=0,
+                    max_msg_size=1 << 20,
+                    ssl=access.tls,
+                    server_hostname=access.server_hostname,
+                ) as socket:
+                    _not_after.set(None)
+                    try:
+                        yield socket
+                    finally:
+                        # Its `close` reads while the peer sends, without yielding to other tasks.
+                        socket._response.close()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        finally:
+            _not_after.set(None)
 
     @property
     def _open(self) -> aiohttp.ClientSession:
@@ -289,6 +305,20 @@ def _socket(address: tuple[Any, ...]) -> socket.socket:
         if option := getattr(socket, name, None):  # macOS has another name for the first.
             made.setsockopt(socket.IPPROTO_TCP, option, value)
     return made
+
+
+_not_after = ContextVar[float | None]("not_after", default=None)
+"""When the next request of this task has to be sent at the latest, by the clock of the loop."""
+
+
+class _Request(aiohttp.ClientRequest):
+    """A request that looks at the clock when it has its connection."""
+
+    async def send(self, conn: Connection) -> aiohttp.ClientResponse:
+        limit, now = _not_after.get(), asyncio.get_running_loop().time()
+        if limit is not None and now > limit:
+            raise LateError(f"nothing was sent: its connection came {now - limit:.1f} s too late")
+        return await super().send(conn)
 
 
 def _timeout(*, read: float) -> aiohttp.ClientTimeout:

@@ -31,6 +31,10 @@ class NoConnectionError(UnreachableError):
     """No connection to the API server could be made, so it received nothing."""
 
 
+class LateError(NoConnectionError):
+    """What the request is based on is too old now, so it was not sent."""
+
+
 class SilentError(UnreachableError):
     """The connection is open, but a read timed out."""
 

@@ -7,7 +7,7 @@ what arrived, and does not prove that the command had its effect.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import IntEnum
 
 import aiohttp
@@ -134,14 +134,25 @@ def _verdict(body: bytes) -> tuple[int | None, str | None]:
 
 
 async def execute(
-    client: Client, pod: Key, container: str, command: Sequence[str], deadline: float
+    client: Client,
+    pod: Key,
+    container: str,
+    command: Sequence[str],
+    deadline: float,
+    *,
+    not_after: float | None = None,
 ) -> ExecResult:
-    """Run ``command`` in a container of ``pod``, without stdin; see `stream`."""
+    """Run ``command`` in a container of ``pod``, without stdin; see `stream`.
+
+    No UID leads to a pod: the command runs in the one that has its name when the request arrives.
+    """
     params = [("container", container), ("stdout", "true"), ("stderr", "true")]
     params += [("command", word) for word in command]
     channels = ExecChannels()
     path = actions.pod_path(pod.namespace, pod.name, "exec")
-    early = await stream(client, path, channels, deadline, params=params, protocols=PROTOCOLS)
+    early = await stream(
+        client, path, channels, deadline, params=params, protocols=PROTOCOLS, not_after=not_after
+    )
     return channels.result(early)
 
 
@@ -154,18 +165,24 @@ async def stream(
     params: Params,
     protocols: Sequence[str],
     first_frame: bytes = b"",
+    still: Callable[[], Awaitable[bool]] | None = None,
+    not_after: float | None = None,
 ) -> EarlyEnd | None:
     """Upgrade to a WebSocket, send ``first_frame`` if not empty, and read until the end.
 
     Returns None once ``channels`` are finished, or why the connection ended early. ``deadline``
     seconds include the handshake; after them the request may or may not have had its effect.
+    Nothing is sent over the connection unless ``still`` says so then; for ``not_after`` see
+    `Client.websocket`.
 
     Raises:
         KubeError: the API server is busy or cannot be reached; nothing was sent.
     """
     try:
         async with asyncio.timeout(deadline):
-            async with client.websocket(path, params, protocols) as socket:
+            async with client.websocket(path, params, protocols, not_after=not_after) as socket:
+                if still and not await still():
+                    return EarlyEnd("the pod has changed", unsent=True)
                 if first_frame:
                     await socket.send_bytes(first_frame)
                 return await _listen(socket, channels)

@@ -7,6 +7,7 @@ peer is a loopback address, no container runs a process, and every port can be r
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable
 from enum import IntEnum
 
 import msgspec
@@ -103,10 +104,20 @@ class ForwardChannels(Channels):
         )
 
 
-async def request(client: Client, pod: Key, port: int, what: str, deadline: float) -> ForwardResult:
+async def request(
+    client: Client,
+    pod: Key,
+    port: int,
+    what: str,
+    deadline: float,
+    *,
+    still: Callable[[], Awaitable[bool]] | None = None,
+) -> ForwardResult:
     """Send a request without a body to a port of ``pod``; see `exec.stream`.
 
-    ``what`` is method and path, such as ``POST /quitquitquit``.
+    ``what`` is method and path, such as ``POST /quitquitquit``. No UID leads to a pod. But the
+    connection is made to one pod: where the pod was there before, and ``still`` finds it there,
+    the request reaches no other one.
     """
     head = (
         f"{what} HTTP/1.1\r\n"
@@ -122,6 +133,7 @@ async def request(client: Client, pod: Key, port: int, what: str, deadline: floa
         deadline,
         params=[("ports", str(port))],
         protocols=PROTOCOLS,
+        still=still,
         first_frame=bytes([ForwardChannel.DATA]) + head.encode("ascii"),
     )
     return channels.result(early)

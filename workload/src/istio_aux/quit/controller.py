@@ -7,13 +7,11 @@ more. Nothing is stored: a new process finds the same work in the cluster.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import NamedTuple
-from weakref import WeakValueDictionary
 
+from istio_aux.core import completion, quit_state
 from istio_aux.core import quit as quitting
-from istio_aux.core import quit_state
 from istio_aux.core.applications import Applications
 from istio_aux.core.moment import Clock
 from istio_aux.core.pod import PROXY, Key, Pod, shared
@@ -35,13 +33,32 @@ from istio_aux.core.webhooks import Namespace
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
-from istio_aux.kube.errors import ApiError, Backoff, KubeError, UnreachableError, asked
+from istio_aux.kube.errors import (
+    ApiError,
+    Backoff,
+    KubeError,
+    LateError,
+    UnreachableError,
+    asked,
+)
 from istio_aux.kube.events import Events
 from istio_aux.kube.exec import execute
 from istio_aux.kube.objects import key_of
 from istio_aux.kube.port_forward import request as forward
+from istio_aux.quit.slots import Slots
 from istio_aux.recorder import QuitRecorder
 from istio_aux.telemetry import Telemetry
+
+FRESH = 1.0
+"""Seconds from the sending of a read to that of the exec which follows from it. Both name the pod
+by its name: meanwhile another pod may have got it."""
+
+ASK_KUBELET = 300.0
+"""Seconds after which the version of a kubelet is read again."""
+
+READS = 3
+"""How often a pod is read for one attempt. The first answer may wait for a new connection, and the
+command for another one; the next ones find both."""
 
 
 class Selection:
@@ -86,29 +103,6 @@ class Selection:
                 self._changed(namespace)
 
 
-class Slots:
-    """Bounds the attempts at once: a node has at most half of the slots, a namespace a quarter.
-
-    A node may hang, and so may the agents of a tenant. A slot is held until the request has ended,
-    so that a slow API server never sees more of them at once.
-    """
-
-    def __init__(self, number: int) -> None:
-        self._number, self._free = number, asyncio.Semaphore(number)
-        self._shares = WeakValueDictionary[str, asyncio.Semaphore]()
-
-    @asynccontextmanager
-    async def take(self, namespace: str, node: str) -> AsyncGenerator[None]:
-        """Hold a slot for a pod while the body runs; ``node`` is empty if it is unknown."""
-        of_namespace = self._share(f"namespace {namespace}", 4)
-        of_node = self._share(f"node {node}", 2 if node else 1)
-        async with of_namespace, of_node, self._free:
-            yield
-
-    def _share(self, name: str, part: int) -> asyncio.Semaphore:
-        return self._shares.setdefault(name, asyncio.Semaphore(max(1, self._number // part)))
-
-
 class _Work(NamedTuple):
     changed: asyncio.Event  # Set whenever the pod, or what may be done about it, has changed.
     task: asyncio.Task[None]
@@ -142,7 +136,8 @@ class Controller:
         self._recorder.leading = leading
         self._states: dict[Key, PodState] = {}
         self._works: dict[Key, _Work] = {}
-        self._slots, self._retry_slots = Slots(limits.at_once), Slots(limits.retries_at_once)
+        self._slots = Slots(limits.at_once, limits.slot)
+        self._retry_slots = Slots(limits.retries_at_once, limits.slot)
         self.selection = Selection(self._scope, selector or Selector(), self._reselect)
         telemetry.watched_pods.set_function(lambda: self.watched)
         # Only the leader shows the others, so that a sum over all units counts each pod once.
@@ -223,8 +218,10 @@ class Controller:
             work.changed.set()
         if tasks := [work.task for work in self._works.values()]:
             _, late = await asyncio.wait(tasks, timeout=patience)
-            for task in late:
-                task.cancel()
+            # In their order: that of the set is that of addresses in memory.
+            for task in tasks:
+                if task in late:
+                    task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
     def _reselect(self, namespace: str) -> None:
@@ -283,7 +280,7 @@ class Controller:
                 why = "internal error, see the log"
                 action = task.failed(why, self._scope, reading=False)
         if action.outcome:
-            self._recorder.ended(state, task, action)
+            self._recorder.ended(state, task, action, self._clock())
 
     async def _rest(self, task: Task, changed: asyncio.Event, seconds: float) -> None:
         """Wait that long, or until nothing is due any more."""
@@ -300,33 +297,62 @@ class Controller:
     async def _look(self, state: PodState, task: Task) -> quit_state.Action:
         """Read the pod by its UID, and do what follows from that right away."""
         slots = self._retry_slots if task.failures or task.due == "report" else self._slots
-        async with slots.take(state.key.namespace, state.node):
+        async with slots.take(state.key.namespace, state.node) as slot:
             if not task.told and not task.is_due(self._scope):
                 return task.superseded(self._scope)
-            pod = await actions.read_pod(self._client, state.key)
-            # From here to the sending nothing is awaited: what was just read still holds.
-            action = task.looked(pod, self._scope, self._clock())
-            self._record(state)
-            if isinstance(action, quit_state.Send):
-                self._recorder.attempted(state, task.attempts + 1, action.rung)
-                answer = await self._send(state.key, action)
+            for _ in range(READS):
+                not_after = self._clock().monotonic + FRESH
+                pod = await actions.read_pod(self._client, state.key)
+                if pod and completion.depends_on_kubelet(pod):
+                    await self._ask_kubelet(pod.spec.node_name or "")
+                action = task.looked(pod, self._scope, self._clock())
+                self._record(state)
+                if isinstance(action, quit_state.Delete):
+                    self._recorder.lost(state)
+                    return await self._delete(state, task, action.version)
+                if not isinstance(action, quit_state.Send):
+                    return action
+                if self._clock().monotonic > not_after:
+                    continue
+                limits = self._scope.limits
+                slot.give_back_after(limits.slot, limits.deadline)
+                try:
+                    answer = await self._send(state, task, action, not_after)
+                except LateError:
+                    continue
                 return task.answered(action.rung, answer, self._scope)
-            if isinstance(action, quit_state.Delete):
-                self._recorder.lost(state)
-                return await self._delete(state, task, action.version)
-            return action
+        raise LateError(f"nothing was sent: the pod cannot be read and told within {FRESH:g} s")
 
-    async def _send(self, pod: Key, what: quit_state.Send) -> AttemptResult:
+    async def _ask_kubelet(self, node: str) -> None:
+        """Find out which version the kubelet of a node has, unless that is known."""
+        kubelets, now = self._scope.kubelets, self._clock().monotonic
+        if (known := kubelets.get(node)) and now < known.until:
+            return
+        obeys = completion.obeys(await actions.read_kubelet(self._client, node))
+        for name in [name for name, kubelet in kubelets.items() if kubelet.until <= now]:
+            del kubelets[name]
+        kubelets[node] = completion.Kubelet(obeys, now + ASK_KUBELET)
+
+    async def _send(
+        self, state: PodState, task: Task, what: quit_state.Send, not_after: float
+    ) -> AttemptResult:
         """Tell a container to exit. Raises KubeError: nothing was sent."""
+        self._recorder.attempted(state, task.attempts + 1, what.rung)
         client, port, deadline = self._client, what.port, self._scope.limits.deadline
+        pod = state.key
         if what.rung is Rung.PORT_FORWARD:
+
+            async def still() -> bool:
+                found = await actions.read_pod(client, pod)
+                return task.looked(found, self._scope, self._clock()) == what
+
             path = what.rule.path if what.rule else "/quitquitquit"
-            forwarded = await forward(client, pod, port, f"POST {path}", deadline)
+            forwarded = await forward(client, pod, port, f"POST {path}", deadline, still=still)
             well = forwarded.status is not None and 200 <= forwarded.status < 300
             return AttemptResult(well, not forwarded.unsent, str(forwarded))
         container = what.rule.container if what.rule else PROXY
         command = what.rule.command if what.rule else quitting.command(what.rung, port)
-        result = await execute(client, pod, container, command, deadline)
+        result = await execute(client, pod, container, command, deadline, not_after=not_after)
         return AttemptResult(result.exit_code == 0, not result.unsent, str(result))
 
     async def _delete(self, state: PodState, task: Task, version: str) -> quit_state.Action:
