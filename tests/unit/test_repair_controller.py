@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from istio_aux.core.applications import parse
 from istio_aux.core.injectors import State
+from istio_aux.core.moment import Moment
 from istio_aux.kube.clock import system_clock
 from unit.asynchronous import driven, until
 from unit.core.mesh import DEFAULT, INJECT, ORIGINAL
@@ -189,25 +190,28 @@ async def hopeless(world: World) -> None:
 @driven
 async def test_a_failed_restart_is_not_repeated_by_the_next_leader() -> None:
     """It is told once, and forgotten after a day."""
-    now = datetime.now(UTC)
+    passed = 0.0
+
+    def clock() -> Moment:
+        now = system_clock()
+        return Moment(now.monotonic + passed, now.wall + passed)
+
     async with Cluster() as api:
         async with at_work(api) as world:
             await hopeless(world)
             await until(lambda: world.events("RestartStopped"), "the owner is told")
-            left = world.repair.failed
-        async with at_work(
-            api, leading=False, clock=lambda: system_clock()._replace(wall=now.timestamp())
-        ) as world:
-            world.repair.recall(left)
+            failed, replaced = world.repair.failed, world.repair.replaced
+        async with at_work(api, leading=False, clock=clock) as world:
+            world.repair.recall(failed, replaced)
             world.repair.lead(True)
             await until(lambda: "no sidecar either" in world.unmeshed.get("web-0", ""), "so")
             await world.pod("marker", owner_uid="another")
             await until(lambda: "marker" in api.evictions, "other controllers go on")
             assert api.evictions == ["web-0", "marker"]
             assert world.restarts("stopped") == 0
-            assert world.repair.failed == left
+            assert world.repair.failed == failed
 
-            now += timedelta(days=1, minutes=1)
+            passed = 86460.0
             assert world.repair.failed == {}
             world.repair.look(mesh(State.NO_ENDPOINT))
             world.repair.look(mesh())

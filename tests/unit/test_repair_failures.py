@@ -215,7 +215,7 @@ async def test_a_controller_that_is_gone_is_forgotten() -> None:
         await until(lambda: world.repair.watched == 0 and world.api.evictions, "it is gone")
         repair = world.repair
         await until(
-            lambda: not (repair._store._owners or repair._active), "its controller is forgotten"
+            lambda: not (repair._store.owners or repair._active), "its controller is forgotten"
         )
 
 

@@ -17,11 +17,13 @@ from istio_aux.core.rollout import (
     Stop,
     first_in_line,
     next_step,
+    recalled,
     refused,
     replica,
     restored,
     started,
 )
+from msgspec import structs
 from unit.core.pods import RUNNING
 from unit.core.restart_story import LIMITS, Story, bare, going, meshed
 from unit.core.unmeshed import NO, REPORT, RESTART, STATEFUL, UNKNOWN, decide, job, unmeshed
@@ -89,7 +91,8 @@ def test_a_later_pod_with_a_sidecar_shows_that_a_restart_helps_again() -> None:
 def test_what_did_not_help_is_not_tried_by_the_next_leader() -> None:
     """It knows when the pod was made that showed it, and nothing else."""
     story = Story(bare("b"), bare("c", created=10.0), meshed("old", created=5.0), wall=100.0)
-    story.rollout = restored(Rollout(), datetime(1970, 1, 1, 0, 0, 10, tzinfo=UTC))
+    failed = recalled(datetime(1970, 1, 1, 0, 0, 10, tzinfo=UTC), story.now, LIMITS)
+    story.rollout = restored(Rollout(), story.pods, story.now, failed)
     reason = "a pod made at 1970-01-01 00:00:10Z, after another was evicted, has no sidecar either"
     stopped = story.see(*story.pods)
     assert isinstance(stopped, Stop)
@@ -99,10 +102,12 @@ def test_what_did_not_help_is_not_tried_by_the_next_leader() -> None:
 
 def test_who_leads_next_waits_for_a_replacement_that_is_not_ready() -> None:
     """Nothing is known of the restart that it comes from; as long as one waits for any other."""
-    story = Story(bare("b"), meshed("c", ready=False, created=5000.0), wall=5010.0)
-    assert story.next == Defer(reason="c has its sidecar and is not Ready yet", until=1590.0)
+    pods = bare("b"), meshed("c", ready=False, created=5000.0)
+    story = Story(*pods, wall=5010.0)
+    assert story.see(*pods, after=0) == Defer(reason="c has its sidecar and is not Ready yet", until=1590.0)
     assert isinstance(story.see(bare("b"), meshed("c", created=5000.0)), Next)
-    story = Story(bare("b"), meshed("c", ready=False, created=5000.0), wall=5600.0)
+    story = Story(*pods, wall=5600.0)
+    story.see(*pods, after=0)
     assert story.evict() == "b"
 
 
@@ -137,7 +142,8 @@ def test_a_replacement_that_never_comes_stops_the_loop_until_it_does() -> None:
     assert isinstance(story.see(bare("b"), after=599), Defer)
     stopped = story.see(bare("b"), after=1)
     assert stopped == Stop(
-        reason="a was evicted, and no replacement is Ready with a sidecar after 600 s"
+        reason="a was evicted, and no replacement is Ready with a sidecar after 600 s",
+        until=8200.0,
     )
     assert isinstance(story.see(bare("b"), meshed("c")), Next)
 
@@ -262,72 +268,59 @@ def test_a_job_s_pod_with_its_sidecar_proves_as_much_as_a_ready_one(
     assert not replica(job(containers, deleting=True), decide(pod)).ready
 
 
-State = tuple[tuple[Replica, ...], Rollout]
+AGO = dict[str, float]
 
 
-def waiting(*, served: float | None = None) -> State:
-    """A controller with a pod to be restarted."""
-    return (bare("a"), bare("b")), Rollout(served=served)
+def chosen(
+    waiting: AGO, begun: AGO | None = None, served: AGO | None = None
+) -> list[str]:
+    """Which controllers are next, if all this was so many seconds ago."""
+    found = [
+        {key: NOW.monotonic - ago for key, ago in (each or {}).items()}
+        for each in (waiting, begun, served)
+    ]
+    return first_in_line(found[0], found[1], found[2], NOW, FIVE)
 
 
-def restarting(ago: float) -> State:
-    """A controller with a restart under way."""
-    (pod, *rest), rollout = waiting()
-    since = Moment(NOW.monotonic - ago, NOW.wall - ago)
-    return tuple(rest), started(rollout, (pod, *rest), pod, since)
-
-
-def chosen(states: dict[str, State]) -> set[str]:
-    """Which of these controllers are next."""
-    found = {
-        owner: rollout
-        for owner, (pods, rollout) in states.items()
-        if isinstance(next_step(rollout, pods, NOW, LIMITS), Next)
-    }
-    active = [rollout for _, rollout in states.values() if rollout.replacing]
-    return set(first_in_line(found, active, NOW, LIMITS))
-
-
-def test_only_those_that_wait_get_a_turn() -> None:
-    states = {
-        "one": waiting(),
-        "two": restarting(1),
-        "three": ((meshed("a"),), Rollout()),
-        "four": ((bare("a"),), Rollout(failure=Failure("it did not help", 0.0, NOW.wall))),
-    }
-    assert chosen(states) == {"one"}
+FIVE = structs.replace(LIMITS, at_once=5, share=3)
 
 
 def test_no_more_than_so_many_are_under_way_at_once() -> None:
-    assert chosen({name: waiting() for name in "abc"}) == {"a", "b"}
-    assert chosen({"a": restarting(1), "b": waiting(), "c": waiting()}) == {"b"}
-    assert chosen({"a": restarting(1), "b": restarting(2), "c": waiting()}) == set()
-    many = {name: restarting(1) for name in "abc"}
-    assert chosen({**many, "d": waiting(), "e": waiting()}) == set()
+    waiting = {f"{name}/1": 1.0 for name in "abcdefg"}
+    assert chosen(waiting) == ["a/1", "b/1", "c/1", "d/1", "e/1"]
+    begun = {f"{name}/1": 1.0 for name in "xyz"}
+    assert chosen(waiting, begun) == ["a/1", "b/1"]
+    assert chosen(waiting, {**begun, "v/1": 1.0, "w/1": 1.0}) == []
+    assert chosen(waiting, {f"x/{number}": 1.0 for number in range(9)}) == []
 
 
 def test_those_that_were_given_up_do_not_count() -> None:
     """A replacement that never comes must not keep all others waiting."""
-    assert chosen({"a": restarting(600), "b": waiting(), "c": waiting()}) == {"b", "c"}
+    begun = {f"{name}/1": 600.0 for name in "vwxyz"}
+    assert chosen({"a/1": 1.0, "b/1": 1.0}, begun) == ["a/1", "b/1"]
 
 
-def test_those_that_waited_longest_come_first() -> None:
-    """One with a thousand pods keeps nobody waiting; 0 is a time like any other."""
-    states = {
-        "a": waiting(served=NOW.monotonic - 1),
-        "b": waiting(served=0.0),
-        "c": waiting(served=-1.0),
-        "d": waiting(),
-    }
-    assert chosen(states) == {"c", "d"}
+def test_those_that_waited_longest_come_first_and_newcomers_overtake_nobody() -> None:
+    """One with a thousand pods keeps nobody waiting, and is not kept waiting by new ones."""
+    waiting = {f"shop/{number}": float(number) for number in range(9)}
+    assert chosen(waiting) == ["shop/8", "shop/7", "shop/6"]
 
 
-def test_who_was_served_goes_behind_the_others_even_after_a_success() -> None:
-    story = Story(bare("a"), bare("b"))
-    story.evict()
-    story.see(bare("b"), meshed("c"))
-    mine = (story.pods, story.rollout)
-    assert chosen({"mine": mine, "x": waiting(served=NOW.monotonic - 1), "y": waiting()}) == {
-        "x",
-        "y",
-    }
+def test_pods_that_never_get_ready_delay_only_their_own_namespace() -> None:
+    bad = {f"bad/{number}": 9000.0 for number in range(100)}
+    waiting = {**bad, "good/1": 1.0}
+    assert chosen(waiting) == ["bad/0", "good/1", "bad/1", "bad/10"]
+    begun = {f"bad/{number}": 1.0 for number in range(3)}
+    assert chosen(waiting, begun, {"bad": 1.0}) == ["good/1"]
+
+
+def test_namespaces_take_turns_however_many_of_them_are_bad() -> None:
+    """Those that were served since another began to wait come after it."""
+    bad = {f"bad-{name}/{number}": 9000.0 for name in range(9) for number in range(100)}
+    begun = {f"bad-{name}/x": 600.0 for name in range(4)} | {"z/1": 1.0, "z/2": 1.0, "z/3": 1.0}
+    served = {f"bad-{name}": 600.0 - name for name in range(9)}
+    order = chosen({**bad, "good/1": 595.5}, begun, served)
+    assert order == ["bad-0/0", "bad-1/0"]
+    later = {**served, "bad-0": 0.0, "bad-1": 0.0}
+    order = chosen({**bad, "good/1": 598.5}, begun, later)
+    assert order == ["good/1", "bad-2/0"]

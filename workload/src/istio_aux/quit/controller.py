@@ -130,8 +130,14 @@ class Controller:
         leading: bool = True,
         limits: QuitLimits | None = None,
         clock: Clock = system_clock,
+        leads: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Without a ``selector`` all namespaces count, and all of their pods without ``pods``."""
+        """Without a ``selector`` all namespaces count, and all of their pods without ``pods``.
+
+        ``leads`` is called right before each write: whether this process may still act. If it may
+        not, `lead` has been called.
+        """
+        self._leads = leads
         limits = limits or QuitLimits()
         self._scope = QuitScope(
             policy=policy or Policy(), limits=limits, mode=mode, leading=leading,
@@ -307,6 +313,8 @@ class Controller:
             # From here to the sending nothing is awaited: what was just read still holds.
             action = task.looked(pod, self._scope, self._clock().date)
             self._record(state)
+            if isinstance(action, quit_state.Send | quit_state.Delete) and not self._leads():
+                return task.superseded(self._scope)
             if isinstance(action, quit_state.Send):
                 self._recorder.attempted(state, task.attempts + 1, action.rung)
                 answer = await self._send(state.key, action)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -68,11 +68,14 @@ class SuspendedJobs:
         allowed: bool,
         limits: SuspensionLimits | None = None,
         clock: Clock = system_clock,
+        leads: Callable[[], bool] = lambda: True,
     ) -> None:
         """Start as a follower.
 
         Jobs are suspended only if that is ``allowed``; suspended ones are resumed in any case.
+        ``leads`` is called right before each write: whether this process may still act.
         """
+        self._leads = leads
         self._client, self._recorder, self._now = client, recorder, clock
         self._allowed, self._limits = allowed, limits or SuspensionLimits()
         self._jobs: dict[Key, _Suspension] = {}
@@ -183,7 +186,7 @@ class SuspendedJobs:
         await actions.patch_job(self._client, namespace, owner, body)
 
     def _acts(self) -> bool:
-        return self._leading and not self._stopping.is_set()
+        return self._leading and not self._stopping.is_set() and self._leads()
 
     def _adopt(self, namespace: str, owner: OwnerReference) -> Key:
         """Make sure that a suspended Job is looked at."""
@@ -278,6 +281,8 @@ class SuspendedJobs:
             found, left, now=now.date, since=job.since, limits=self._limits,
             waited=now.monotonic - job.began, gone=now.monotonic - (job.gone or now.monotonic),
         )  # fmt: skip
+        if not self._acts():
+            return False
         match decision:
             case AwaitPods(reason=why):
                 job.reason = why
