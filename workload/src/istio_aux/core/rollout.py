@@ -16,6 +16,7 @@ replacing   `observed`: no new pod for ``unreplaced`` seconds    idle
 backing off `started`, not before ``retry_at``                   replacing
 failed      `observed`: a later pod has its sidecar              idle
 failed      `observed`: ``memory`` seconds have passed           idle
+failed      `observed`: as above, and `restored` left a pod      replacing
 idle        `restored`: an earlier leader evicted a pod          replacing
 replacing   `restored`: an earlier leader evicted a pod          replacing
 backing off `restored`: an earlier leader evicted a pod          replacing
@@ -287,10 +288,9 @@ def restored(
 
     The times of a replacement begin again: the clocks of two processes differ.
     """
-    if rollout.failure:
-        return rollout
     if isinstance(left, Failure):
-        return structs.replace(rollout, replacing=None, failure=left)
+        newest = max((rollout.failure or left, left), key=lambda failure: failure.created)
+        return structs.replace(rollout, replacing=None, failure=newest)
     if rollout.replacing and rollout.replacing.old.uid == left.uid:
         return rollout
     known = frozenset(pod.uid for pod in pods if left.knew(pod.uid, pod.created))
@@ -318,7 +318,9 @@ def observed(
             pod.sidecar is Sidecar.PRESENT and not pod.deleting and pod.created > failure.created
             for pod in pods
         )
-        return idle if expired or helped else rollout
+        if not (expired or helped):
+            return rollout
+        rollout = structs.replace(idle, replacing=rollout.replacing)
     if (replacing := rollout.replacing) is None:
         return rollout
     old = replacing.old
