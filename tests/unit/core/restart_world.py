@@ -85,11 +85,16 @@ class World:
                 del self.drained[owner]
         elif self._random.random() < 0.2 and self.pods[owner]:
             pod = self._random.choice(self.pods[owner])
-            self.drained[owner] = Open(pod, self._seconds)
-            self._evict(owner, pod)
+            if not pod.deleting:
+                self.drained[owner] = Open(pod, self._seconds)
+                self._evict(owner, pod)
 
     def look(self) -> None:
         """All pods are seen as they are; what has proved itself is no longer under way."""
+        for owner, own in self._former.items():
+            gone = self._former_gone.setdefault(owner, {})
+            new = observed(own, self.pods[owner], self.now, LIMITS, gone)
+            self._former[owner] = Rollout() if new.idle else new
         for owner, pods in self.pods.items():
             self._enter(
                 owner, "observed",

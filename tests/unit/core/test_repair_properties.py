@@ -169,5 +169,10 @@ def test_the_table_of_a_rollout_s_states_is_true() -> None:
         world = World(Random(seed))
         live(world)
         happened |= world.transitions
-    # A pod in the place of another is no change of state.
-    assert happened == table - {("replacing", "restored", "replacing")}
+    # Both processes have evicted, and neither has seen the end: see `test_rollout`.
+    rare = {
+        ("replacing", "restored", "replacing"),
+        ("replacing", "restored", "failed"),
+        ("failed", "observed", "replacing"),
+    }
+    assert happened == table - rare

@@ -19,10 +19,8 @@ failed      `observed`: ``memory`` seconds have passed           idle
 failed      `observed`: as above, and `restored` left a pod      replacing
 idle        `restored`: an earlier leader evicted a pod          replacing
 replacing   `restored`: an earlier leader evicted a pod          replacing
-backing off `restored`: an earlier leader evicted a pod          replacing
 idle        `restored`: an earlier leader saw it fail            failed
 replacing   `restored`: an earlier leader saw it fail            failed
-backing off `restored`: an earlier leader saw it fail            failed
 =========== ==================================================== ===========
 
 `next_step` says what to do in each state. After an eviction without an answer the pods show whether
@@ -291,9 +289,9 @@ def restored(
     if isinstance(left, Failure):
         newest = max((rollout.failure or left, left), key=lambda failure: failure.created)
         return structs.replace(rollout, replacing=None, failure=newest)
-    if rollout.replacing and rollout.replacing.old.uid == left.uid:
-        return rollout
     known = frozenset(pod.uid for pod in pods if left.knew(pod.uid, pod.created))
+    if rollout.replacing and rollout.replacing.old == left:
+        known = rollout.replacing.known
     return structs.replace(rollout, replacing=Replacement(left, now.monotonic, known))
 
 
