@@ -129,6 +129,135 @@ def test_a_replacement_that_is_to_have_no_sidecar_is_as_good_as_one() -> None:
     assert story.evict() == "b"
 
 
+def test_whose_controller_became_smaller_meanwhile_goes_on_after_a_while() -> None:
+    """Or whose node is lost; each time later, for a quota may forbid new pods."""
+    story = Story(*(bare(f"web-{place}") for place in range(4)))
+    waits: list[float] = []
+    for left in (3, 2, 1, 0):
+        assert story.evict() == f"web-{left}"
+        pods = [bare(f"web-{place}") for place in range(left)]
+        began = story.now.monotonic
+        held = story.see(*pods, after=600)
+        while isinstance(held, Defer | Stop) and held.until:
+            held = story.see(*pods, after=held.until - story.now.monotonic)
+        waits.append(story.now.monotonic - began)
+    assert waits == [7200.0, 14400.0, 28800.0, 1800.0], "the last one is forgotten"
+
+
+def test_a_pod_that_does_not_go_holds_nobody_back_once_there_is_another_in_its_place() -> None:
+    """Its node is lost; a ReplicaSet makes a new pod at once, and never the same one."""
+    story = Story(bare("a"), bare("b"))
+    story.evict()
+    lost, new = going(bare("a")), meshed("c")
+    assert story.see(lost, bare("b"), new) == Defer("a is being deleted", until=1601.0)
+    story.see(lost, bare("b"), new, after=600)
+    assert story.evict() == "b"
+
+
+def test_a_new_pod_without_a_sidecar_counts_while_the_old_one_still_goes() -> None:
+    story = Story(bare("a"), bare("b"))
+    story.evict()
+    assert isinstance(story.see(going(bare("a")), bare("b"), bare("c")), Stop)
+
+
+@pytest.mark.parametrize(
+    ("pods", "gone", "reason"),
+    [
+        ([bare("a"), going(bare("b"))], {}, "b is being deleted"),
+        ([bare("web-0"), going(meshed("web-1"))], {}, "web-1 is being deleted"),
+        ([bare("web-0")], {"web-1": 1000.0}, "web-1 is gone, and not back yet"),
+        ([bare("web-0"), meshed("web-2")], {}, "there is no pod with the ordinal 1"),
+        ([bare("web-1"), bare("web-2")], {}, "there is no pod with the ordinal 0"),
+    ],
+)
+def test_a_pod_that_somebody_else_restarts_is_waited_for_but_not_for_ever(
+    pods: list[Replica], gone: dict[str, float], reason: str
+) -> None:
+    """A drain, or a new revision of the template."""
+    story = Story(*pods)
+    story.gone = gone
+    assert story.see(*pods, after=0) == Defer(reason, until=1600.0)
+    assert isinstance(story.see(*pods, after=599), Defer)
+    assert isinstance(story.see(*pods, after=1), Next)
+
+
+@pytest.mark.parametrize("step", [-1e8, 0.0, 1e8])
+def test_a_clock_that_steps_makes_no_wait_longer_or_shorter(step: float) -> None:
+    """A failed restart is remembered for a day, an unready pod waited for for 10 minutes."""
+    story = Story(bare("a"), bare("b"))
+    story.evict()
+    story.see(bare("b"), bare("c"))
+    story.now = story.now._replace(wall=story.now.wall + step)
+    assert isinstance(story.see(bare("b"), bare("c"), after=LIMITS.memory - 1), Stop)
+    assert isinstance(story.see(bare("b"), bare("c"), after=1), Next)
+    pods = bare("a"), meshed("c", ready=False, created=story.now.wall)
+    story.rollout = Rollout()
+    assert isinstance(story.see(*pods, after=0), Defer)
+    story.now = story.now._replace(wall=story.now.wall + step)
+    assert isinstance(story.see(*pods, after=599), Defer)
+    assert isinstance(story.see(*pods, after=1), Next)
+
+
+@pytest.mark.parametrize(
+    ("ago", "left"),
+    [(-1e8, 86400.0), (0.0, 86400.0), (80_000.0, 6400.0), (86_000.0, 3600.0), (1e8, 3600.0)],
+)
+def test_what_an_earlier_leader_saw_fail_counts_for_an_hour_to_a_day(
+    ago: float, left: float
+) -> None:
+    """Whatever its clock showed, and ours."""
+    failed = recalled(datetime.fromtimestamp(NOW.wall - ago, UTC), NOW, LIMITS)
+    assert failed.until == NOW.monotonic + left
+
+
+def test_the_next_leader_waits_for_the_pod_that_the_last_one_evicted() -> None:
+    """Also if it evicts the same pods later: who leads again has seen older restarts."""
+    story = Story(bare("web-0"), bare("web-1"), bare("web-2"))
+    story.evict()
+    left = story.rollout.replacing
+    assert left
+    pods = bare("web-0"), bare("web-1")
+    for own in (Rollout(), story.rollout, started(Rollout(), pods, pods[1], story.now)):
+        story.rollout = restored(own, pods, story.now, left.old)
+        assert isinstance(story.see(*pods), Defer)
+        assert isinstance(story.see(*pods, going(bare("web-2"))), Defer)
+        assert isinstance(story.see(*pods, meshed("web-2", "another", ready=False)), Defer)
+        assert isinstance(story.see(*pods, meshed("web-2", "another")), Next)
+
+
+def test_the_next_leader_knows_which_pods_were_made_since() -> None:
+    """By the times of the API server; a bare pod that was there before shows nothing."""
+    story = Story(bare("a", created=10.0), bare("b", created=10.0))
+    story.evict()
+    left = story.rollout.replacing
+    assert left
+    for new, expected in ((meshed("c", created=10.0), Next), (bare("c", created=10.0), Stop)):
+        story.rollout = restored(Rollout(), (bare("b", created=10.0), new), story.now, left.old)
+        assert isinstance(story.see(bare("b", created=10.0), new), expected)
+    many = [bare(f"p{number}", created=10.0) for number in range(6)]
+    replacing = started(Rollout(), many, many[0], NOW).replacing
+    assert replacing
+    assert (replacing.old.newest, replacing.old.same) == (10.0, ())
+    assert replacing.old.knew("old-p5", 10.0)
+
+
+def test_of_two_failures_the_later_one_counts_and_a_later_eviction_is_not_forgotten() -> None:
+    """Who led before may know of an older one, and the leader may have gone on since."""
+    old, more = bare("a", created=20.0), (bare("b", created=20.0), meshed("x", created=20.0))
+    story = Story(old, *more)
+    early, late = (recalled(datetime.fromtimestamp(at, UTC), NOW, LIMITS) for at in (10.0, 30.0))
+    replacing = started(Rollout(), story.pods, old, story.now)
+    assert replacing.replacing
+    assert restored(Rollout(failure=early), (), NOW, late) == Rollout(failure=late)
+    assert restored(Rollout(failure=late), (), NOW, early) == Rollout(failure=late)
+    assert restored(replacing, (), NOW, late) == Rollout(failure=late)
+    story.rollout = restored(
+        Rollout(failure=early), story.pods, story.now, replacing.replacing.old
+    )
+    assert isinstance(story.see(*more), Defer)
+    assert isinstance(story.see(*more, meshed("c", created=40.0)), Next)
+
+
 def test_the_pods_that_were_there_already_are_no_replacement() -> None:
     story = Story(bare("a"), bare("b"), meshed("c"))
     story.evict()
