@@ -28,6 +28,7 @@ from lab.kubelet import ScriptedKubelet
 from lab.meshed import has_sidecar, is_ready
 from lab.served import metric, program
 from lab.workload import Workload
+from lightkube.models.core_v1 import ResourceQuotaSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.apps_v1 import StatefulSet
 from lightkube.resources.batch_v1 import Job
@@ -344,11 +345,8 @@ def database(
             timeout=ACT,
             what="all pods to be Ready",
         )
-        client.create(
-            ResourceQuota(
-                metadata=ObjectMeta(name="none", namespace=name), spec={"hard": {"pods": "0"}}
-            )
-        )
+        no_more = ResourceQuotaSpec(hard={"pods": "0"})
+        client.create(ResourceQuota(metadata=ObjectMeta(name="none", namespace=name), spec=no_more))
         client.patch(Namespace, name, {"metadata": {"labels": {"istio-injection": "enabled"}}})
         yield Stage(cluster, keeper, name, stage._folder)
         client.delete(Namespace, name)
@@ -367,8 +365,10 @@ def test_the_next_leader_waits_for_the_pod_that_the_last_one_evicted(
     def left(*names: str) -> None:
         """Wait until only these pods of the StatefulSet are left."""
         lab.until(
-            lambda: [str(pod.metadata and pod.metadata.name) for pod in database.keeper.pods()]
-            == [*names],
+            lambda: (
+                [str(pod.metadata and pod.metadata.name) for pod in database.keeper.pods()]
+                == [*names]
+            ),
             timeout=ACT,
             what=f"only {names} to be left",
         )
@@ -385,12 +385,14 @@ def test_the_next_leader_waits_for_the_pod_that_the_last_one_evicted(
 
     with program(cluster, tmp_path / "next", "succession", settings) as heir:
         lab.until(
-            lambda: {
-                pod["name"]: "db-2 was evicted, and no replacement is Ready" in pod["reason"]
-                for pod in heir.status().get("unmeshed-pods", [])
-                if pod["namespace"] == database.namespace
-            }
-            == {"db-0": True, "db-1": True},
+            lambda: (
+                {
+                    pod["name"]: "db-2 was evicted, and no replacement is Ready" in pod["reason"]
+                    for pod in heir.status().get("unmeshed-pods", [])
+                    if pod["namespace"] == database.namespace
+                }
+                == {"db-0": True, "db-1": True}
+            ),
             timeout=ACT,
             what="the next leader to wait",
         )

@@ -15,7 +15,17 @@ from istio_aux.kube.objects import Key
 from msgspec.structs import replace
 from unit.asynchronous import driven, until
 from unit.core.unmeshed import JOB, REPORT, STATEFUL, WITH_JOBS, raw
-from unit.repairing import BARE, EVICTED_JOB, LIMITS, SIDECAR, Cluster, World, at_work, cluster, mesh
+from unit.repairing import (
+    BARE,
+    EVICTED_JOB,
+    LIMITS,
+    SIDECAR,
+    Cluster,
+    World,
+    at_work,
+    cluster,
+    mesh,
+)
 from unit.store import refusal
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -151,14 +151,19 @@ class World:
         self._processes: list[SuspendedJobs] = []
 
     def process(
-        self, *, allowed: bool = True, leading: bool = True, **limits: Any
+        self,
+        *,
+        allowed: bool = True,
+        leading: bool = True,
+        leads: Callable[[], bool] = lambda: True,
+        **limits: Any,
     ) -> SuspendedJobs:
         """A process with limits that differ from `FAST` like that."""
         recorder = RepairRecorder(self.telemetry, self._events)
         recorder.leading = True
         process = SuspendedJobs(
             self._client, self.telemetry, recorder,
-            allowed=allowed, limits=structs.replace(FAST, **limits),
+            allowed=allowed, limits=structs.replace(FAST, **limits), leads=leads,
         )  # fmt: skip
         self._processes.append(process)
         process.lead(leading)

@@ -9,14 +9,12 @@ import pytest
 from istio_aux.core.moment import Moment
 from istio_aux.core.rollout import (
     Defer,
-    Failure,
     Next,
     Replica,
     Rollout,
     Sidecar,
     Stop,
     first_in_line,
-    next_step,
     recalled,
     refused,
     replica,
@@ -104,7 +102,9 @@ def test_who_leads_next_waits_for_a_replacement_that_is_not_ready() -> None:
     """Nothing is known of the restart that it comes from; as long as one waits for any other."""
     pods = bare("b"), meshed("c", ready=False, created=5000.0)
     story = Story(*pods, wall=5010.0)
-    assert story.see(*pods, after=0) == Defer(reason="c has its sidecar and is not Ready yet", until=1590.0)
+    assert story.see(*pods, after=0) == Defer(
+        reason="c has its sidecar and is not Ready yet", until=1590.0
+    )
     assert isinstance(story.see(bare("b"), meshed("c", created=5000.0)), Next)
     story = Story(*pods, wall=5600.0)
     story.see(*pods, after=0)
@@ -251,9 +251,7 @@ def test_of_two_failures_the_later_one_counts_and_a_later_eviction_is_not_forgot
     assert restored(Rollout(failure=early), (), NOW, late) == Rollout(failure=late)
     assert restored(Rollout(failure=late), (), NOW, early) == Rollout(failure=late)
     assert restored(replacing, (), NOW, late) == Rollout(failure=late)
-    story.rollout = restored(
-        Rollout(failure=early), story.pods, story.now, replacing.replacing.old
-    )
+    story.rollout = restored(Rollout(failure=early), story.pods, story.now, replacing.replacing.old)
     assert isinstance(story.see(*more), Defer)
     assert isinstance(story.see(*more, meshed("c", created=40.0)), Next)
 
@@ -400,9 +398,7 @@ def test_a_job_s_pod_with_its_sidecar_proves_as_much_as_a_ready_one(
 AGO = dict[str, float]
 
 
-def chosen(
-    waiting: AGO, begun: AGO | None = None, served: AGO | None = None
-) -> list[str]:
+def chosen(waiting: AGO, begun: AGO | None = None, served: AGO | None = None) -> list[str]:
     """Which controllers are next, if all this was so many seconds ago."""
     found = [
         {key: NOW.monotonic - ago for key, ago in (each or {}).items()}

@@ -239,11 +239,12 @@ def next_step(
     possible = [pod for pod in pods if pod.restart]
     if not possible:
         return None
-    if now.monotonic < rollout.retry_at:
-        return Defer(f"not restarted: {rollout.refusal}; tried again later", rollout.retry_at)
-    for reason, since in rollout.held.items():
-        if now.monotonic < since + limits.patience:
-            return Defer(reason, since + limits.patience)
+    refusal = f"not restarted: {rollout.refusal}; tried again later"
+    waits = [(refusal, rollout.retry_at)]
+    waits += [(reason, since + limits.patience) for reason, since in rollout.held.items()]
+    for reason, until in waits:
+        if now.monotonic < until:
+            return Defer(reason, until)
     return _choose(pods, possible)
 
 
@@ -309,7 +310,6 @@ def observed(
     empty = None if pods else now.monotonic if rollout.empty is None else rollout.empty
     held = _held(rollout.held, pods, now, gone)
     rollout = structs.replace(rollout, held=held, empty=empty)
-    idle = Rollout(held=held, empty=empty)
     if failure := rollout.failure:
         expired = now.monotonic >= failure.until
         helped = any(
@@ -318,10 +318,19 @@ def observed(
         )
         if not (expired or helped):
             return rollout
-        rollout = structs.replace(idle, replacing=rollout.replacing)
-    if (replacing := rollout.replacing) is None:
-        return rollout
-    old = replacing.old
+        rollout = Rollout(held=held, empty=empty, replacing=rollout.replacing)
+    return _observe(rollout, rollout.replacing, pods, now, limits) if rollout.replacing else rollout
+
+
+def _observe(
+    rollout: Rollout,
+    replacing: Replacement,
+    pods: Sequence[Replica],
+    now: Moment,
+    limits: RolloutLimits,
+) -> Rollout:
+    """Find out whether the pod was replaced, and whether that helped."""
+    idle, old = Rollout(held=rollout.held, empty=rollout.empty), replacing.old
     if any(pod.uid == old.uid and not pod.deleting for pod in pods):
         if now.monotonic < replacing.since + limits.doubt:
             return rollout

@@ -24,7 +24,16 @@ from istio_aux.core.moment import Clock
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import RacePolicy, RepairPolicy
 from istio_aux.core.repair import Restart
-from istio_aux.core.rollout import Defer, Failure, Next, Rollout, RolloutLimits, Sidecar, Stop
+from istio_aux.core.rollout import (
+    Defer,
+    Failure,
+    Next,
+    Replacement,
+    Rollout,
+    RolloutLimits,
+    Sidecar,
+    Stop,
+)
 from istio_aux.core.start import START
 from istio_aux.core.suspension import SuspensionLimits
 from istio_aux.kube import actions
@@ -97,7 +106,9 @@ class RepairController:
         self._client, self._now, self._limits = client, clock, limits or RolloutLimits()
         self._recorder = RepairRecorder(telemetry, events)
         self._woken = asyncio.Event()
-        self._store = PodStore(namespaces, policy, self._recorder, self._woken, options, clock)
+        self._store = PodStore(
+            namespaces, policy, self._recorder, self._woken, options, clock=clock
+        )
         self._suspended_jobs = SuspendedJobs(
             client, telemetry, self._recorder, limits=job_limits, clock=clock,
             allowed=policy.race is RacePolicy.RESTART and policy.restart_jobs, leads=leads,
@@ -383,24 +394,30 @@ class RepairController:
             why = f"the next leader might not know of it: {error}"
             return NotRestarted(why, asked(error), changed=True)
         # Nothing is awaited between this decision and the request.
-        if self._stopping or begun is None or owner.rollout.replacing is not begun:
-            return NotRestarted("this process stops, or it took too long", changed=True)
+        if why := self._superseded(owner, pod, begun):
+            return NotRestarted(why, changed=True)
         bare = pod.bare
-        if bare is None or self._store.pods.get(pod.key) is not pod:
-            return NotRestarted("the pod is gone, or needs no restart any more", changed=True)
-        if not begun.known.issuperset(each.key.uid for each in owner.pods):
-            return NotRestarted("its controller has made another pod", changed=True)
-        action = self._store.decide(pod, bare)
-        if not isinstance(action, Restart):
-            return NotRestarted(action.reason, changed=True)
-        if not (self._leading and self._leads()):
-            return NotRestarted("this process does not lead", changed=True)
+        if bare is None or not isinstance(action := self._store.decide(pod, bare), Restart):
+            return NotRestarted(pod.reason, changed=True)
         owner.rollout = rollout.started(owner.rollout, owner.replicas, pod.replica, self._now())
         if (refused := await self._send(bare, action)) is None:
             self._restarts += 1
             self._recorder.restarted(pod.key, action)
             self._restarted(pod.key, action)
         return refused
+
+    def _superseded(self, owner: PodOwner, pod: StoredPod, begun: Replacement | None) -> str:
+        """Why the pod must not be restarted now as it was chosen; empty if it may be."""
+        if self._stopping or not (self._leading and self._leads()):
+            return "this process stops, or does not lead"
+        if begun is None or owner.rollout.replacing is not begun:
+            return "it took too long"
+        if self._store.pods.get(pod.key) is not pod:
+            return "the pod is gone"
+        if not begun.known.issuperset(each.key.uid for each in owner.pods):
+            # The next leader would take it for the replacement.
+            return "its controller has made another pod"
+        return ""
 
     async def _send(self, pod: Pod, restart: Restart) -> NotRestarted | None:
         """Evict the pod, or suspend its Job."""

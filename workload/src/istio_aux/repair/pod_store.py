@@ -94,6 +94,7 @@ class PodStore:
         recorder: RepairRecorder,
         woken: asyncio.Event,
         options: PodOptions | None = None,
+        *,
         clock: Clock = system_clock,
     ) -> None:
         """Start empty; ``woken`` is set when something is to be decided, or is queued."""
