@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from istio_aux.core.election import read_checkpoint
 from istio_aux.core.moment import Moment
 from istio_aux.core.rollout import (
     Defer,
@@ -161,23 +162,23 @@ def test_a_new_pod_without_a_sidecar_counts_while_the_old_one_still_goes() -> No
 
 
 @pytest.mark.parametrize(
-    ("pods", "gone", "reason"),
+    ("pods", "gone", "reason", "wait"),
     [
-        ([bare("a"), going(bare("b"))], {}, "b is being deleted"),
-        ([bare("web-0"), going(meshed("web-1"))], {}, "web-1 is being deleted"),
-        ([bare("web-0")], {"web-1": 1000.0}, "web-1 is gone, and not back yet"),
-        ([bare("web-0"), meshed("web-2")], {}, "there is no pod with the ordinal 1"),
-        ([bare("web-1"), bare("web-2")], {}, "there is no pod with the ordinal 0"),
+        ([bare("a"), going(bare("b"))], {}, "b is being deleted", 600),
+        ([bare("web-0"), going(meshed("web-1"))], {}, "web-1 is being deleted", 600),
+        ([bare("web-0")], {"web-1": 1000.0}, "web-1 is gone, and not back yet", 600),
+        ([bare("web-0"), meshed("web-2")], {}, "there is no pod with the ordinal 1", 60),
+        ([bare("web-1"), bare("web-2")], {}, "there is no pod with the ordinal 0", 60),
     ],
 )
 def test_a_pod_that_somebody_else_restarts_is_waited_for_but_not_for_ever(
-    pods: list[Replica], gone: dict[str, float], reason: str
+    pods: list[Replica], gone: dict[str, float], reason: str, wait: float
 ) -> None:
     """A drain, or a new revision of the template."""
     story = Story(*pods)
     story.gone = gone
-    assert story.see(*pods, after=0) == Defer(reason, until=1600.0)
-    assert isinstance(story.see(*pods, after=599), Defer)
+    assert story.see(*pods, after=0) == Defer(reason, until=1000.0 + wait)
+    assert isinstance(story.see(*pods, after=wait - 1), Defer)
     assert isinstance(story.see(*pods, after=1), Next)
 
 
@@ -208,6 +209,15 @@ def test_what_an_earlier_leader_saw_fail_counts_for_an_hour_to_a_day(
     """Whatever its clock showed, and ours."""
     failed = recalled(datetime.fromtimestamp(NOW.wall - ago, UTC), NOW, LIMITS)
     assert failed.until == NOW.monotonic + left
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_a_time_that_does_not_exist_in_utc_ends_nothing(time: str) -> None:
+    """Whoever may write the Lease may write such a time."""
+    left = read_checkpoint(f'{{"failed": {{"shop/a": "{time}"}}}}')
+    assert left
+    failed = recalled(left.failed["shop/a"], NOW, LIMITS)
+    assert NOW.monotonic < failed.until <= NOW.monotonic + LIMITS.memory
 
 
 def test_the_next_leader_waits_for_the_pod_that_the_last_one_evicted() -> None:

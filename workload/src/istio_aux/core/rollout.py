@@ -46,6 +46,9 @@ from istio_aux.core.moment import Moment
 from istio_aux.core.pod import Pod, Struct
 
 
+_LAST = 4e9  # Seconds since 1970: the year 2096.
+
+
 class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Times in seconds, and the rate limit of the whole cluster."""
 
@@ -274,7 +277,8 @@ def refused(
 
 def recalled(created: datetime, now: Moment, limits: RolloutLimits) -> Failure:
     """An earlier leader saw a pod without a sidecar, made at that time, after a restart."""
-    at = created.astimezone(UTC)
+    # Anybody may have written it: not all times exist in UTC.
+    at = datetime.fromtimestamp(min(max(created.timestamp(), 0.0), _LAST), UTC)
     why = f"a pod made at {at:%Y-%m-%d %H:%M:%S}Z, after another was evicted, has no sidecar either"
     age = min(max(now.wall - at.timestamp(), 0.0), limits.memory - limits.least_memory)
     return Failure(why, at.timestamp(), now.monotonic + limits.memory - age)
@@ -308,7 +312,7 @@ def observed(
     ``gone`` has the pods of a StatefulSet whose name is not back yet, and since when.
     """
     empty = None if pods else now.monotonic if rollout.empty is None else rollout.empty
-    held = _held(rollout.held, pods, now, gone)
+    held = _held(rollout.held, pods, now, limits, gone)
     rollout = structs.replace(rollout, held=held, empty=empty)
     if failure := rollout.failure:
         expired = now.monotonic >= failure.until
@@ -388,7 +392,11 @@ def _unreplaced(rollout: Rollout, limits: RolloutLimits) -> float:
 
 
 def _held(
-    before: Mapping[str, float], pods: Sequence[Replica], now: Moment, gone: Mapping[str, float]
+    before: Mapping[str, float],
+    pods: Sequence[Replica],
+    now: Moment,
+    limits: RolloutLimits,
+    gone: Mapping[str, float],
 ) -> dict[str, float]:
     """Find the pods that somebody else restarts, and since when.
 
@@ -402,11 +410,13 @@ def _held(
         if pod.sidecar is Sidecar.PRESENT and not (pod.ready or pod.deleting):
             age = max(now.wall - pod.created, 0.0)
             found[f"{pod.name} has its sidecar and is not Ready yet"] = now.monotonic - age
-    # Whoever sees the pods for the first time cannot know which of them went just before.
+    # Whoever sees the pods for the first time cannot know which of them went just before. The set
+    # may also begin with another number (spec.ordinals.start), so the wait is shorter.
     ordinals = sorted(pod.ordinal for pod in pods if pod.ordinal is not None)
     gap = next((one + 1 for one, other in pairwise([-1, *ordinals]) if other > one + 1), None)
     if gap is not None:
-        found[f"there is no pod with the ordinal {gap}"] = now.monotonic
+        since = now.monotonic + limits.doubt - limits.patience
+        found[f"there is no pod with the ordinal {gap}"] = since
     return held | {reason: before.get(reason, since) for reason, since in found.items()}
 
 

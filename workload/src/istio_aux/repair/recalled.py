@@ -31,19 +31,20 @@ class Recalled:
         """
         now = self._now()
         for key, created in failed.items():
-            known = self._failures.get(key)
-            if known is None or known.created < created.timestamp():
-                self._failures[key] = rollout.recalled(created, now, self._limits)
+            failure, known = rollout.recalled(created, now, self._limits), self._failures.get(key)
+            if known is None or known.created < failure.created:
+                self._failures[key] = failure
         newest = sorted(self.failures.items(), key=lambda item: (item[1].created, item[0]))
         self._failures = dict(newest[-FAILED:])
         self._replaced, self._read = dict(replaced), now.monotonic
 
     def take(self, key: str) -> Iterator[Failure | Replaced]:
         """Yield what is known of a controller, and forget it."""
-        found = self.failures.get(key), self.replaced.get(key)
-        self._failures.pop(key, None)
-        self._replaced.pop(key, None)
-        yield from filter(None, found)
+        if key in self:
+            found = self.failures.get(key), self.replaced.get(key)
+            self._failures.pop(key, None)
+            self._replaced.pop(key, None)
+            yield from filter(None, found)
 
     @property
     def failures(self) -> dict[str, Failure]:
