@@ -45,7 +45,6 @@ from istio_aux.core.election import NEWEST, Replaced
 from istio_aux.core.moment import Moment
 from istio_aux.core.pod import Pod, Struct
 
-
 _LAST = 4e9  # Seconds since 1970: the year 2096.
 
 
