@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 from aiohttp import web
 from istio_aux.core.election import ANNOTATION
+from istio_aux.kube.errors import KubeError
 from istio_aux.kube.lease import Lease
 from unit.apiserver import ApiServer
 from unit.asynchronous import driven, until
-from unit.electing import LEASE, QUICK, candidate, leader_and_other, renewed, spec
+from unit.electing import LEASE, QUICK, STEADY, candidate, leader_and_other, renewed, spec
 from unit.store import refusal
 
 
@@ -341,3 +343,58 @@ async def test_who_sees_pods_again_before_the_lease_is_released_leads_on() -> No
         await one.leads()
         await renewed(api)
         assert two.told == []
+
+
+@driven
+async def test_what_is_saved_is_in_the_lease_before_anything_else_happens() -> None:
+    """What is there already is not written again, and several that save at once write once."""
+    async with ApiServer() as api, candidate(api, times={**STEADY, "retry": 30.0}) as one:
+        await one.leads()
+        one.leaves = "now"
+        before = len(api.requests)
+        await asyncio.gather(*(one.lease.save() for _ in range(5)))
+        assert (api.get(*LEASE) or {})["metadata"]["annotations"] == {ANNOTATION: "now"}
+        assert len(api.requests) == before + 1
+
+
+@pytest.mark.parametrize("how", ["another wrote", "answers nothing"])
+@driven
+async def test_what_could_not_be_saved_is_an_error(how: str) -> None:
+    """Whoever wants to act on it does not."""
+    over = asyncio.Event()
+
+    async def hang(_request: web.Request) -> web.StreamResponse:
+        await over.wait()
+        return web.Response(status=503)
+
+    times = {"duration": 60.0, "deadline": 1.0, "retry": 0.9}
+    async with ApiServer() as api, candidate(api, times=times) as one:
+        await one.leads()
+        one.leaves = "now"
+        if how == "another wrote":
+            await api.put("leases", api.get(*LEASE) or {})
+        else:
+            api.faults += [hang] * 9
+        with pytest.raises(KubeError):
+            await one.lease.save()
+        assert (api.get(*LEASE) or {})["metadata"]["annotations"] == {ANNOTATION: ""}
+        over.set()
+
+
+@driven
+async def test_who_was_frozen_notices_at_the_first_question_that_its_time_is_over() -> None:
+    """No task has run since, and another may lead already."""
+    async with ApiServer() as api, candidate(api, times=QUICK) as one:
+        await one.leads()
+        assert one.lease.leads()
+        freeze(QUICK["deadline"] + 0.1)
+        assert not one.lease.leads()
+        assert one.told == [True, False]
+        with pytest.raises(KubeError, match="does not lead"):
+            await one.lease.save()
+        await one.leads()
+
+
+def freeze(seconds: float) -> None:
+    """The whole process stands still, as when its node is suspended."""
+    time.sleep(seconds)

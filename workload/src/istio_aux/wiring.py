@@ -98,6 +98,7 @@ class Wiring:
             mode=settings.quit,
             leading=False,
             clock=clock,
+            leads=self._may_act,
         )  # fmt: skip
         self._watcher = Watcher(
             self.client, self._namespaces, self.telemetry,
@@ -107,6 +108,7 @@ class Wiring:
         self._repair = repairing.RepairController(
             self.client, self._namespaces, self.telemetry, self._events,
             policy=settings.repair_policy, options=settings.pod_options, clock=clock,
+            leads=self._may_act, store=self._save,
         )  # fmt: skip
         self._watches = self._watch()
         lease = settings.lease
@@ -263,12 +265,20 @@ class Wiring:
         self._repair.look(mesh)
 
     def _checkpoint(self) -> str:
-        return Checkpoint(self._repair.failed, self._watcher.since).text()
+        return Checkpoint(self._repair.failed, self._watcher.since, self._repair.replaced).text()
 
     def _recall(self, text: str) -> None:
-        found = read_checkpoint(text)
-        self._repair.recall(found.failed)
-        self._watcher.recall(found.injectors)
+        if found := read_checkpoint(text):
+            self._repair.recall(found.failed, found.replaced)
+            self._watcher.recall(found.injectors)
+
+    async def _save(self) -> None:
+        """Store the checkpoint now; `KubeError` if it is not known whether it is stored."""
+        if self._lease:
+            await self._lease.save()
+
+    def _may_act(self) -> bool:
+        return self._lease is None or self._lease.leads()
 
     def _ask(self, applications: Applications) -> None:
         self._quit.selection.ask(applications)

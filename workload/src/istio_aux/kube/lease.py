@@ -126,11 +126,37 @@ class Lease:
         self._metadata = self._new
         self._renewed = 0.0
         self._trouble = ""
+        self._writing = asyncio.Lock()
 
     @property
     def holder(self) -> str:
         """Identity of the leader, empty if none is known."""
         return self._seen.holder if self._seen.exists else ""
+
+    def leads(self) -> bool:
+        """Whether this process may act now. Call this right before each write that only one makes.
+
+        A process that was frozen for longer than its time has not noticed that yet. It stops
+        leading here. What is on its way to the API server while it is frozen cannot be called back.
+        """
+        if self.held and _now() >= self._renewed + self._deadline:
+            self._lead(held=False, why=f"not renewed for {self._deadline:g} s")
+        return self.held
+
+    async def save(self) -> None:
+        """Write the checkpoint now, unless it is stored already.
+
+        Raises:
+            KubeError: this process does not lead, or it is not known whether it was written.
+        """
+        try:
+            async with asyncio.timeout_at(self._latest(self._deadline / 2)), self._writing:
+                if not self.leads():
+                    raise KubeError("this process does not lead")
+                if _annotations(self._metadata).get(ANNOTATION) != self._checkpoint():
+                    await self._hold(self._renewal(self._seen.record or LeaseRecord()))
+        except TimeoutError as error:
+            raise KubeError("the Lease was not written in time") from error
 
     async def run(self) -> None:
         """Try to lead, and go on leading, until cancelled. Stops leading before it raises."""
@@ -146,7 +172,7 @@ class Lease:
             pause = self._retry * random.uniform(1.0, 1.2)  # noqa: S311  (spreads load)
             try:
                 # A request that hangs leaves time for another one.
-                async with asyncio.timeout_at(self._latest(self._deadline / 2)):
+                async with asyncio.timeout_at(self._latest(self._deadline / 2)), self._writing:
                     lapses = await self._round()
                 self._trouble = ""
                 pause = min(pause, max(0.0, lapses - _now()))
@@ -156,8 +182,7 @@ class Lease:
                 else:
                     pause = max(pause, min(asked(error), self._deadline))
                     self._complain(str(error) or "no answer in time")
-            if self.held and _now() >= self._renewed + self._deadline:
-                self._lead(held=False, why=f"not renewed for {self._deadline:g} s")
+            self.leads()
             await asyncio.sleep(self._latest(pause) - _now())
 
     async def release(self) -> None:
