@@ -45,7 +45,7 @@ UNTIL_READY: Final[ops.pebble.CheckDict] = {
     "startup": "enabled",
     "level": "ready",
     "period": "1s",
-    "timeout": "500ms",
+    "timeout": "900ms",  # A stall of half a second is no failure.
     "threshold": 1,
     "http": {"url": f"{STATUS_URL}/readyz"},
 }

@@ -12,6 +12,7 @@ import resource
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
 
 import lab
 import lightkube
@@ -45,6 +46,9 @@ MANY = 4
 # Connections: many times what either port has room for.
 SILENT = 8300
 DESCRIPTORS = 8192
+# Pods as long as etcd stores them, and what a process that meets all of them may take, in MiB.
+LARGE, MEMORY = 25, 200
+COMMAND = "<" * 1_450_000
 
 Bystanders = Callable[[], AbstractContextManager[Stream]]
 
@@ -195,9 +199,9 @@ def test_silent_connections_keep_no_other_client_out(
 
 @pytest.fixture
 def outside(cluster: lab.Cluster, namespace: str) -> Iterator[str]:
-    """A namespace that is not selected; its pod ``deep`` is deleted in the end."""
+    """A namespace that is not selected; its pods are deleted in the end."""
     yield namespace
-    creation.send(cluster, "DELETE", f"/api/v1/namespaces/{namespace}/pods/deep")
+    creation.send(cluster, "DELETE", f"/api/v1/namespaces/{namespace}/pods")
 
 
 @pytest.mark.parametrize("levels", [1500, 9000])
@@ -232,6 +236,38 @@ def test_a_pod_that_is_nested_deeply_ends_nothing(
 
     assert late.status()["unreadable-objects"] == attacked.status()["unreadable-objects"] == []
     end(late)
+
+
+def test_pods_as_long_as_etcd_stores_them_end_nothing(
+    cluster: lab.Cluster, outside: str, attacked: Workload, victims: Scene, bystanders: Bystanders
+):
+    """The API server sends 8.7 MB for each, to a unit that starts also all of them at once."""
+    pods = f"/api/v1/namespaces/{outside}/pods"
+    body = meshed.pod(outside, "large", sidecar=None).to_dict()
+    body["spec"]["containers"][0]["command"] = [COMMAND]
+
+    with bystanders():
+        for number in range(LARGE):
+            body["metadata"]["name"] = f"large-{number}"
+            status, made = creation.send(cluster, "POST", pods, json.dumps(body).encode())
+            assert (status, len(made) > 8_700_000) == (201, True), made[:1000]
+        honest = victims.start("beside-large")
+        victims.kubelet.finish(honest, "main")
+        victims.await_phase(honest, "Succeeded")
+        late = attacked.replica("attacked-large")
+        late.start()
+        late.await_ready()
+
+    assert late.status()["unreadable-objects"] == attacked.status()["unreadable-objects"] == []
+    assert peak(late) < MEMORY
+    end(late)
+
+
+def peak(workload: Workload) -> float:
+    """The most memory that the process had at once, in MiB."""
+    lines = Path(f"/proc/{workload.process.pid}/status").read_text().splitlines()
+    (kib,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
+    return int(kib) / 1024
 
 
 def test_the_workloads_account_changes_no_pod_and_makes_no_other_lease_even_as_administrator(

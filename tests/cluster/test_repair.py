@@ -18,18 +18,22 @@ import lab
 import lab.istio
 import lightkube
 import pytest
+from istio_aux.core.election import ANNOTATION, read_checkpoint
 from istio_aux.core.suspension import MARK
 from lab import crowd
-from lab.crowd import KINDS, Keeper, kind_of
+from lab.crowd import KINDS, OWNED, Keeper, controlled, kind_of
 from lab.fixtures import await_account
 from lab.hooks import mutating, patching
 from lab.kubelet import ScriptedKubelet
-from lab.meshed import has_sidecar
+from lab.meshed import has_sidecar, is_ready
 from lab.served import metric, program
 from lab.workload import Workload
+from lightkube.models.core_v1 import ResourceQuotaSpec
 from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.apps_v1 import StatefulSet
 from lightkube.resources.batch_v1 import Job
-from lightkube.resources.core_v1 import Event, Namespace, Pod
+from lightkube.resources.coordination_v1 import Lease
+from lightkube.resources.core_v1 import Event, Namespace, Pod, ResourceQuota
 
 # Measured on 2 busy cores: an act is over after 10 s.
 ACT = 100.0
@@ -325,3 +329,81 @@ def test_jobs_are_restarted_when_that_is_allowed(restarted: Scene, stage: Stage)
     reasons = {kind_of(pod["name"]): pod["reason"] for pod in jobs.status["unmeshed-pods"]}
     assert "its TFJob is gone" in reasons["training"]
     assert "after another was evicted, has no sidecar either" in reasons["hopeless"]
+
+
+@pytest.fixture
+def database(
+    cluster: lab.Cluster, client: lightkube.Client, kubelet: ScriptedKubelet, stage: Stage
+) -> Iterator[Stage]:
+    """A StatefulSet of three pods without a sidecar. It can make no other ones."""
+    name = "database"
+    client.create(Namespace(metadata=ObjectMeta(name=name)))
+    await_account(client, name)
+    with Keeper(cluster, kubelet, name) as keeper:
+        for document in controlled(name, "db", OWNED["db"]):
+            client.create(document)
+        lab.until(
+            lambda: [is_ready(pod) for pod in keeper.pods()] == [True] * 3,
+            timeout=ACT,
+            what="all pods to be Ready",
+        )
+        no_more = ResourceQuotaSpec(hard={"pods": "0"})
+        client.create(ResourceQuota(metadata=ObjectMeta(name="none", namespace=name), spec=no_more))
+        client.patch(Namespace, name, {"metadata": {"labels": {"istio-injection": "enabled"}}})
+        yield Stage(cluster, keeper, name, stage._folder)
+        client.delete(Namespace, name)
+
+
+def test_the_next_leader_waits_for_the_pod_that_the_last_one_evicted(
+    cluster: lab.Cluster, client: lightkube.Client, database: Stage, tmp_path: Path
+):
+    """Two of three pods of a StatefulSet must not be down at once, whoever leads.
+
+    The next leader has never seen the pod: it knows of it by the Lease alone.
+    """
+    settings = {"lease": "succession/succession", "race-policy": "restart"}
+    evicted = 'istio_aux_sidecar_restarts_total{outcome="evicted"}'
+
+    def left(*names: str) -> None:
+        """Wait until only these pods of the StatefulSet are left."""
+        lab.until(
+            lambda: (
+                [str(pod.metadata and pod.metadata.name) for pod in database.keeper.pods()]
+                == [*names]
+            ),
+            timeout=ACT,
+            what=f"only {names} to be left",
+        )
+
+    with program(cluster, tmp_path / "first", "succession", settings) as first:
+        left("db-0", "db-1")
+        first.stop()
+    lease = client.get(Lease, "succession", namespace="succession")
+    assert lease.metadata
+    assert lease.metadata.annotations
+    stored = read_checkpoint(lease.metadata.annotations[ANNOTATION])
+    assert stored
+    assert [pod.pod for pod in stored.replaced.values()] == ["db-2"]
+
+    with program(cluster, tmp_path / "next", "succession", settings) as heir:
+        lab.until(
+            lambda: (
+                {
+                    pod["name"]: "db-2 was evicted, and no replacement is Ready" in pod["reason"]
+                    for pod in heir.status().get("unmeshed-pods", [])
+                    if pod["namespace"] == database.namespace
+                }
+                == {"db-0": True, "db-1": True}
+            ),
+            timeout=ACT,
+            what="the next leader to wait",
+        )
+        assert heir.status()["leader"]
+        left("db-0", "db-1")
+        client.delete(ResourceQuota, "none", namespace=database.namespace)
+        changed = {"metadata": {"annotations": {"tried": "again"}}}
+        client.patch(StatefulSet, "db", changed, namespace=database.namespace)
+        lab.until(lambda: metric(heir, evicted) >= 2, timeout=ACT, what="the others to follow")
+        log = [json.loads(line) for line in heir.process.log.read_text().splitlines()]
+    names = [line["pod"] for line in log if line["event"] == "restarted"]
+    assert [name for name in names if name.startswith("db-")] == ["db-2", "db-1", "db-0"]

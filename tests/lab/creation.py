@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any, Self
 
 import aiohttp
@@ -79,9 +80,13 @@ def audited(cluster: Cluster, *, about: str = "") -> Iterator[dict[str, Any]]:
 
 
 def create(
-    cluster: Cluster, *pods: Pod, dry_run: bool = False, in_turn: bool = False
+    cluster: Cluster,
+    *pods: Pod,
+    dry_run: bool = False,
+    in_turn: bool = False,
+    at_once: int = AT_ONCE,
 ) -> list[Creation]:
-    """Create pods as an administrator, `AT_ONCE` at a time, or on one connection in turn.
+    """Create pods as an administrator, ``at_once``, or on one connection in turn.
 
     Returns how each went, in their order.
     """
@@ -90,7 +95,7 @@ def create(
 
     async def run() -> list[Creation]:
         # A creation's time does not include the wait for its turn.
-        turns = asyncio.Semaphore(1 if in_turn else AT_ONCE)
+        turns = asyncio.Semaphore(1 if in_turn else at_once)
 
         async def one(url: str, body: bytes) -> Creation:
             async with turns:
@@ -113,9 +118,10 @@ def send(cluster: Cluster, method: str, path: str, body: bytes = b"{}") -> tuple
         async with (
             _session(cluster) as session,
             session.request(
-                method, f"{cluster.server}{path}", data=body, headers={"Content-Type": kind}
+                method, f"{cluster.server}{path}", data=BytesIO(body),
+                headers={"Content-Type": kind, "Content-Length": str(len(body))},
             ) as answer,
-        ):
+        ):  # fmt: skip
             return answer.status, await answer.read()
 
     return asyncio.run(run())

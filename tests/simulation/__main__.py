@@ -24,7 +24,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="play this one")
     parser.add_argument("--trace", action="store_true", help="tell the story of --seed")
     parser.add_argument("--off", default="", help="faults that are switched off, with commas")
-    parser.add_argument("--breaks", action="store_true", help="break the product, and see that it is found")
+    parser.add_argument(
+        "--breaks", action="store_true", help="break the product, and see that it is found"
+    )
     options = parser.parse_args()
     if options.breaks:
         from simulation import breaks  # noqa: PLC0415  (it changes the product)

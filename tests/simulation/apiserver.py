@@ -277,9 +277,7 @@ class ApiServer:
     def _resources(self, api: str) -> bytes:
         if api not in APIS:
             raise ApiError(404, "the server could not find the requested resource")
-        served = [
-            {"name": name, "kind": kind} for name, (of, kind) in KINDS.items() if of == api
-        ]
+        served = [{"name": name, "kind": kind} for name, (of, kind) in KINDS.items() if of == api]
         return msgspec.json.encode({"resources": served})
 
     def _read(self, to: Path, params: Mapping[str, str]) -> bytes:
@@ -364,9 +362,7 @@ class ApiServer:
 
 
 def _selection(to: Path, params: Mapping[str, str]) -> Selects:
-    return selection(
-        params.get("labelSelector", ""), params.get("fieldSelector", ""), to.namespace
-    )
+    return selection(params.get("labelSelector", ""), params.get("fieldSelector", ""), to.namespace)
 
 
 def _line(change: Change, selects: Selects) -> bytes:

@@ -68,7 +68,10 @@ def _only_begins(lead: Any) -> Any:
 
 @contextmanager
 def _leads_on() -> Generator[None]:
-    with _replace(Controller, "lead", _only_begins), _replace(RepairController, "lead", _only_begins):
+    with (
+        _replace(Controller, "lead", _only_begins),
+        _replace(RepairController, "lead", _only_begins),
+    ):
         yield
 
 

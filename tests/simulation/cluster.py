@@ -198,4 +198,3 @@ class Cluster:
 def has_sidecar(pod: Stored) -> bool:
     """Whether a pod has Istio's proxy."""
     return any(each["name"] == PROXY for each in pod.object["spec"]["containers"])
-

@@ -318,7 +318,9 @@ def grow(cluster: Cluster, window: float) -> None:
     for number in range(dice.randint(2, 5)):
         plans = _plans(cluster, dice)
         policy = dice.choice(("Never", "OnFailure"))
-        world.at(dice.uniform(1, window / 2), lone_pod, cluster, f"task-{number}", next(plans), policy)
+        world.at(
+            dice.uniform(1, window / 2), lone_pod, cluster, f"task-{number}", next(plans), policy
+        )
     for name, kind in (("resnet", TFJob), ("nightly", Job)):
         if dice.random() < 0.5:
             plan = _jobs_plan(cluster, dice)
@@ -358,4 +360,3 @@ def _plans(cluster: Cluster, dice: Random) -> Iterator[Plan]:
         if "dead proxies" in world.faults and world.dice("dead proxies").random() < 0.3:
             dies = world.dice("dead proxies").uniform(1, 20)
         yield Plan(runs, 1.0, _agent(cluster), dies)
-

@@ -353,9 +353,7 @@ class Nodes:
         answer = b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % agent.status
         return (Frame(0.05, b"\0" + answer),)
 
-    def _ask(
-        self, request: Request, pod: Stored, box: Sandbox, command: Sequence[str]
-    ) -> Agent:
+    def _ask(self, request: Request, pod: Stored, box: Sandbox, command: Sequence[str]) -> Agent:
         proxy = box.proxy
         if proxy is None or proxy.state != "running":
             raise ApiError(500, f'container not found ("{PROXY}")', reason="InternalError")

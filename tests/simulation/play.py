@@ -140,4 +140,3 @@ def _watch_crowd(cluster: Cluster, late: dict[str, float]) -> None:
         world.violate("a healthy pod is delayed by others", text)
     if not world.calm:
         world.after(1.0, _watch_crowd, cluster, late)
-

@@ -84,7 +84,9 @@ class Judge:
         since = self._world.now - self.held.get(process.name, -1e9)
         self._world.tell("{} asks for {}", process.unit, _what(request))
         if since > LEASE:
-            text = f"{process.unit}: {_what(request)}, {since:.1f} s after it last renewed its Lease"
+            text = (
+                f"{process.unit}: {_what(request)}, {since:.1f} s after it last renewed its Lease"
+            )
             self._world.violate("acts without the Lease", text)
         if to.part == "eviction":
             self._beside(request)
@@ -123,7 +125,9 @@ class Judge:
         elif request.method in {"PATCH", "PUT"}:
             wanted = body.get("metadata") or {}
         self.writes += 1
-        if to.resource not in {"leases"} and not (wanted.get("uid") and wanted.get("resourceVersion")):
+        if to.resource not in {"leases"} and not (
+            wanted.get("uid") and wanted.get("resourceVersion")
+        ):
             self._world.violate("write without preconditions", _what(request))
         if to.resource == "leases" and not wanted.get("resourceVersion"):
             self._world.violate("write without preconditions", _what(request))

@@ -193,4 +193,3 @@ class Unit:
         """Freezes and partitions end."""
         self._thaw()
         self._join()
-

@@ -16,11 +16,15 @@ from typing import Any, cast
 from istio_aux.admission.certificate import Certificate
 from istio_aux.admission.webhook import AdmissionWebhook
 from istio_aux.core.policy import Start
-from istio_aux.serving import ServingLimits
+from istio_aux.serving import Connection, Listener, ServingLimits
 from istio_aux.telemetry import Telemetry
+from unit.asynchronous import until
 from unit.tls import certificate
 
 JSON = "Content-Type: application/json"
+"""A header."""
+BEGUN = f"POST /mutate HTTP/1.1\r\nHost: x\r\n{JSON}\r\nContent-Length: 900000\r\n\r\n".encode()
+"""The head of a request whose body never ends."""
 
 
 @dataclass
@@ -214,6 +218,31 @@ class Hook:
     def connections(self) -> float:
         return self.metric("istio_aux_admission_connections")
 
+    @property
+    def listener(self) -> Listener:
+        assert self.webhook._listener
+        return self.webhook._listener
+
+    async def server_side(self, **state: object) -> Connection:
+        """Its only connection, once that has these attributes."""
+
+        def found() -> Connection | None:
+            return next(
+                (one for one in self.listener.connections
+                 if all(getattr(one, name) == value for name, value in state.items())), None
+            )  # fmt: skip
+
+        connection = await until(found, f"its connection has {state}")
+        assert connection
+        return connection
+
+
+def raw(hook: Hook, address: str = "127.0.0.1") -> socket.socket:
+    """TCP without TLS, from an address."""
+    connection = socket.create_connection(("127.0.0.1", hook.port), source_address=(address, 0))
+    connection.setblocking(False)
+    return connection
+
 
 @asynccontextmanager
 async def serving(
@@ -222,9 +251,9 @@ async def serving(
     """A webhook with the limits of a test, which checks deadlines often."""
     crt, key = certificate(folder)
     metrics = Telemetry()
-    memory = {name: limits.pop(name) for name in ("body", "bodies") if name in limits}
+    body = {"body": limits.pop("body")} if "body" in limits else {}
     bounds = ServingLimits(**{"sweep": 0.01, "linger": 0.3, **limits})
-    webhook = AdmissionWebhook(metrics, how, limits=bounds, **memory)
+    webhook = AdmissionWebhook(metrics, how, limits=bounds, **body)
     _, port = await webhook.listen("127.0.0.1", 0, Certificate(crt, key).context)
     try:
         yield Hook(webhook, metrics, port, ssl.create_default_context(cafile=str(crt)))

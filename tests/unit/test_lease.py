@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 from aiohttp import web
 from istio_aux.core.election import ANNOTATION
+from istio_aux.kube.errors import KubeError
 from istio_aux.kube.lease import Lease
 from unit.apiserver import ApiServer
 from unit.asynchronous import driven, until
-from unit.electing import LEASE, QUICK, candidate, leader_and_other, renewed, spec
+from unit.electing import LEASE, QUICK, STEADY, candidate, leader_and_other, renewed, spec
 from unit.store import refusal
 
 
@@ -290,13 +292,109 @@ def test_times_that_would_let_two_lead_are_refused() -> None:
         Lease(None, "a", "b", "c", changed=lambda _: None, duration=10, deadline=10, retry=2)  # pyright: ignore[reportArgumentType]
 
 
+SEES_NONE = "watch pods: nothing heard for 2 min"
+RELEASED = {"duration": 60.0, "deadline": 59.5, "retry": 0.05}
+"""Lapses in no test, and lets a holder that steps down release the Lease after half a second."""
+
+
 @driven
-async def test_who_sees_no_pods_any_more_lets_another_lead_and_takes_no_lease() -> None:
-    async with ApiServer() as api, leader_and_other(api, times=QUICK) as (one, two):
-        one.unfit = "watch pods: nothing heard for 2 min"
-        await until(lambda: one.told == [True, False], "it leads no more", within=30)
+async def test_who_sees_no_pods_any_more_releases_the_lease_to_one_who_does() -> None:
+    async with ApiServer() as api, leader_and_other(api, times=RELEASED) as (one, two):
+        one.unfit = SEES_NONE
         await two.leads()
-        two.unfit = one.unfit
-        await until(lambda: two.told == [True, False], "it leads no more", within=30)
+        assert one.told == [True, False]
+        two.unfit, one.unfit = SEES_NONE, ""
+        await one.leads()
+        assert (one.told, two.told) == ([True, False, True], [True, False])
+
+
+@driven
+async def test_who_sees_no_pods_leads_on_while_nobody_else_sees_any() -> None:
+    """Pods that it saw before are still freed, and suspended Jobs resumed."""
+    async with ApiServer() as api, leader_and_other(api, times=QUICK) as (one, two):
+        two.unfit = one.unfit = SEES_NONE
+        for _ in range(2 * round(QUICK["duration"] / QUICK["retry"])):
+            await renewed(api)
+        assert (one.told, two.told) == ([True], [])
+        one.leaves = "last"
+        two.unfit = ""
+        await two.leads()
+        assert two.recalled[-1] == "last"
+
+
+@driven
+async def test_a_lease_that_nobody_holds_is_taken_by_one_who_sees_no_pods_if_nobody_else_does() -> (
+    None
+):
+    async with ApiServer() as api, leader_and_other(api, times=QUICK) as (one, two):
+        two.unfit = SEES_NONE
+        one.task.cancel()
+        await one.lease.release()
+        await two.leads()
+
+
+@driven
+async def test_who_sees_pods_again_before_the_lease_is_released_leads_on() -> None:
+    async with ApiServer() as api, leader_and_other(api) as (one, two):
+        one.unfit = SEES_NONE
+        await until(lambda: one.told == [True, False], "it steps down", within=30)
+        assert spec(api)["holderIdentity"] == "one"
         one.unfit = ""
-        await until(lambda: one.told == [True, False, True], "it leads again", within=30)
+        await one.leads()
+        await renewed(api)
+        assert two.told == []
+
+
+@driven
+async def test_what_is_saved_is_in_the_lease_before_anything_else_happens() -> None:
+    """What is there already is not written again, and several that save at once write once."""
+    async with ApiServer() as api, candidate(api, times={**STEADY, "retry": 30.0}) as one:
+        await one.leads()
+        one.leaves = "now"
+        before = len(api.requests)
+        await asyncio.gather(*(one.lease.save() for _ in range(5)))
+        assert (api.get(*LEASE) or {})["metadata"]["annotations"] == {ANNOTATION: "now"}
+        assert len(api.requests) == before + 1
+
+
+@pytest.mark.parametrize("how", ["another wrote", "answers nothing"])
+@driven
+async def test_what_could_not_be_saved_is_an_error(how: str) -> None:
+    """Whoever wants to act on it does not."""
+    over = asyncio.Event()
+
+    async def hang(_request: web.Request) -> web.StreamResponse:
+        await over.wait()
+        return web.Response(status=503)
+
+    times = {"duration": 60.0, "deadline": 1.0, "retry": 0.9}
+    async with ApiServer() as api, candidate(api, times=times) as one:
+        await one.leads()
+        one.leaves = "now"
+        if how == "another wrote":
+            await api.put("leases", api.get(*LEASE) or {})
+        else:
+            api.faults += [hang] * 9
+        with pytest.raises(KubeError):
+            await one.lease.save()
+        assert (api.get(*LEASE) or {})["metadata"]["annotations"] == {ANNOTATION: ""}
+        over.set()
+
+
+@driven
+async def test_who_was_frozen_notices_at_the_first_question_that_its_time_is_over() -> None:
+    """No task has run since, and another may lead already."""
+    async with ApiServer() as api, candidate(api, times=QUICK) as one:
+        await one.leads()
+        assert one.lease.leads()
+        freeze(QUICK["deadline"] + 0.1)
+        assert not one.lease.leads()
+        assert one.told == [True, False]
+        with pytest.raises(KubeError, match="does not lead"):
+            await one.lease.save()
+        await one.leads()
+
+
+def freeze(seconds: float) -> None:
+    """The whole process stands still, as when its node is suspended."""
+    time.sleep(seconds)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from aiohttp import web
-from istio_aux.core.policy import QuitMode
+from istio_aux.core.policy import DeadProxy, Policy, QuitMode
 from msgspec.structs import replace
 from unit.apiserver import proxy_quits
 from unit.asynchronous import driven, until
@@ -14,6 +14,7 @@ from unit.core.pods import RUNNING, exited
 from unit.podverbs import agent_quits
 from unit.quitting import ENDED, FAST, World, cluster
 
+OWNER = {"apiVersion": "batch/v1", "kind": "Job", "name": "a", "uid": "j-1", "controller": True}
 POD = "GET /api/v1/namespaces/training/pods/job"
 
 
@@ -138,3 +139,32 @@ async def test_what_is_switched_off_does_and_tells_nothing() -> None:
         await settled(world)
         assert (world.told, world.api.events, tasks()) == ([], [], [])
         assert POD not in world.api.requests
+
+
+@pytest.mark.parametrize("what", ["finished", "torn"])
+@driven
+async def test_who_was_frozen_looks_at_the_clock_right_before_it_acts(what: str) -> None:
+    """Its Lease has lapsed, and nobody has told it yet. `Lease.leads` does then."""
+
+    def leads() -> bool:
+        world.controller.lead(lasts)
+        return lasts
+
+    lasts = False
+    limits = replace(FAST, lost_after=0.1)
+    async with cluster(
+        leads=leads, limits=limits, policy=Policy(dead_proxy=DeadProxy.DELETE)
+    ) as world:
+        if what == "finished":
+            await world.pod("job")
+        else:
+            await world.pod("job", main=RUNNING, proxy=ENDED, owners=[OWNER])
+        await until(lambda: not (world.controller._scope.leading or tasks()), "it has asked")
+        assert POD in world.api.requests
+        assert world.told == []
+        assert world.api.get("pods", "training", "job")
+        lasts = True
+        world.controller.lead(True)
+        await until(
+            lambda: world.told or not world.api.get("pods", "training", "job"), "it leads again"
+        )

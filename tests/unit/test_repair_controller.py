@@ -6,13 +6,17 @@ import functools
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from istio_aux.core import pod as pods
 from istio_aux.core.applications import parse
 from istio_aux.core.injectors import State
+from istio_aux.core.moment import Moment
 from istio_aux.kube.clock import system_clock
+from istio_aux.kube.objects import Key
+from msgspec.structs import replace
 from unit.asynchronous import driven, until
 from unit.core.mesh import DEFAULT, INJECT, ORIGINAL
-from unit.core.unmeshed import JOB, REPORT, STATEFUL
-from unit.repairing import SIDECAR, Cluster, World, at_work, cluster, mesh
+from unit.core.unmeshed import JOB, REPLICAS, REPORT, STATEFUL, raw
+from unit.repairing import BARE, LIMITS, SIDECAR, Cluster, World, at_work, cluster, mesh
 
 
 @driven
@@ -189,25 +193,28 @@ async def hopeless(world: World) -> None:
 @driven
 async def test_a_failed_restart_is_not_repeated_by_the_next_leader() -> None:
     """It is told once, and forgotten after a day."""
-    now = datetime.now(UTC)
+    passed = 0.0
+
+    def clock() -> Moment:
+        now = system_clock()
+        return Moment(now.monotonic + passed, now.wall + passed)
+
     async with Cluster() as api:
         async with at_work(api) as world:
             await hopeless(world)
             await until(lambda: world.events("RestartStopped"), "the owner is told")
-            left = world.repair.failed
-        async with at_work(
-            api, leading=False, clock=lambda: system_clock()._replace(wall=now.timestamp())
-        ) as world:
-            world.repair.recall(left)
+            failed, replaced = world.repair.failed, world.repair.replaced
+        async with at_work(api, leading=False, clock=clock) as world:
+            world.repair.recall(failed, replaced)
             world.repair.lead(True)
             await until(lambda: "no sidecar either" in world.unmeshed.get("web-0", ""), "so")
             await world.pod("marker", owner_uid="another")
             await until(lambda: "marker" in api.evictions, "other controllers go on")
             assert api.evictions == ["web-0", "marker"]
             assert world.restarts("stopped") == 0
-            assert world.repair.failed == left
+            assert world.repair.failed == failed
 
-            now += timedelta(days=1, minutes=1)
+            passed = 86460.0
             assert world.repair.failed == {}
             world.repair.look(mesh(State.NO_ENDPOINT))
             world.repair.look(mesh())
@@ -256,3 +263,78 @@ async def test_the_same_owner_uid_in_two_namespaces_means_two_owners() -> None:
         await until(
             lambda: set(world.api.evictions) == {"web", "claims"}, "neither waits for the other"
         )
+
+
+@pytest.mark.parametrize("what", ["is being deleted", "is gone, and not back yet"])
+@driven
+async def test_a_pod_that_somebody_else_restarts_is_waited_for(what: str) -> None:
+    """A drain takes a pod of a StatefulSet that is not ours to restart."""
+    async with cluster(known=mesh(State.NO_ENDPOINT)) as world:
+        await world.pod("web-1", SIDECAR, owner=STATEFUL, deleting=what == "is being deleted")
+        await world.pod("web-0", owner=STATEFUL)
+        await world.known(2)
+        if "gone" in what:
+            await world.api.remove("pods", "shop", "web-1")
+            await until(lambda: world.repair.watched == 1, "it is gone")
+        world.repair.look(mesh())
+        await until(lambda: what in world.unmeshed["web-0"], "the status says why")
+        await world.pod("marker", owner_uid="owner-2")
+        await until(lambda: world.api.evictions == ["marker"], "other controllers go on")
+        if "deleted" in what:
+            await world.api.remove("pods", "shop", "web-1")
+        await world.pod("web-1", SIDECAR, owner=STATEFUL, uid="new")
+        await until(lambda: world.api.evictions == ["marker", "web-0"], "it is back")
+
+
+@driven
+async def test_a_controller_that_became_smaller_meanwhile_is_not_given_up_for_good() -> None:
+    limits = replace(LIMITS, patience=0.2, unreplaced=0.5)
+    async with cluster(limits=limits) as world:
+        world.api.replaces = False
+        for name in ("web-0", "web-1"):
+            await world.pod(name, owner=STATEFUL)
+        await until(lambda: world.api.evictions == ["web-1", "web-0"], "it goes on")
+
+
+@driven
+async def test_those_that_were_seen_first_are_restarted_first() -> None:
+    """Whatever their UIDs are, and however many come later."""
+    async with cluster(known=mesh(State.NO_ENDPOINT), limits=replace(LIMITS, at_once=1)) as world:
+        names = ["a", "b", "c", "d"]
+        for name, uid in zip(names, ["4", "3", "2", "1"], strict=True):
+            await world.pod(name, owner_uid=uid)
+        await world.found(*names)
+        world.repair.look(mesh())
+        await until(lambda: len(world.api.evictions) == 4, "all are restarted")
+        assert world.api.evictions == names
+
+
+@driven
+async def test_pods_that_never_get_ready_delay_no_other_namespace() -> None:
+    limits = replace(LIMITS, at_once=5, share=3)
+    async with cluster(limits=limits) as world:
+        world.api.replaces = False
+        world.namespaces["bank"] = world.namespaces["shop"]
+        for number in range(9):
+            await world.pod(f"bad-{number}", owner_uid=f"owner-{number}")
+        await until(lambda: len(world.api.evictions) == 3, "its share")
+        await world.pod("good", owner_uid="good", namespace="bank")
+        await until(lambda: "good" in world.api.evictions, "the other one")
+        assert len(world.api.evictions) == 4
+
+
+@driven
+async def test_a_controller_whose_only_pod_was_replaced_is_still_one_controller() -> None:
+    """Else each half of its pods would be restarted as if there were no others."""
+    async with cluster(known=mesh(State.NO_ENDPOINT)) as world:
+        for name in ("a", "b", "c"):
+            world.repair.apply(pods.convert(raw(BARE, name=name, uid=name, owner=REPLICAS)))
+            if name == "a":
+                world.repair.look(mesh())
+                await world.repair._store.catch_up()
+                world.repair.delete(Key("shop", "a", "a"), None)
+            if name == "b":
+                await world.repair._observe_changed()
+        owners = {stored.owner for stored in world.repair._store.pods.values()}
+        assert owners == set(world.repair._store.owners.values())
+        assert len(owners) == 1

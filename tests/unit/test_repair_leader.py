@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 
 from aiohttp import web
 from istio_aux.core.applications import parse
+from istio_aux.core.election import Replaced
+from istio_aux.core.moment import Moment
+from istio_aux.kube.clock import system_clock
+from istio_aux.kube.errors import UnreachableError
+from istio_aux.kube.objects import Key
+from msgspec.structs import replace
 from unit.asynchronous import driven, until
-from unit.core.unmeshed import JOB, REPORT, WITH_JOBS
-from unit.repairing import EVICTED_JOB, SIDECAR, cluster, mesh
+from unit.core.unmeshed import JOB, REPORT, STATEFUL, WITH_JOBS, raw
+from unit.repairing import (
+    BARE,
+    EVICTED_JOB,
+    LIMITS,
+    SIDECAR,
+    Cluster,
+    World,
+    at_work,
+    cluster,
+    mesh,
+)
 from unit.store import refusal
 
 
@@ -116,6 +133,165 @@ async def test_a_stopping_process_starts_nothing() -> None:
         await world.pod("marker", SIDECAR, owner=None)
         await world.known(2)
         assert world.api.evictions == []
+
+
+@driven
+async def test_a_leader_again_knows_what_it_evicted_before() -> None:
+    """A pod of a StatefulSet is away while the Lease is lost for a moment."""
+    async with cluster() as world:
+        await evict_without_replacement(world)
+        world.repair.lead(False)
+        world.repair.lead(True)
+        await nothing_more_of_the_set(world)
+
+
+@driven
+async def test_the_next_leader_knows_what_the_last_one_evicted() -> None:
+    """It reads that in the Lease, also before it has listed the pods."""
+    async with Cluster() as api:
+        async with at_work(api) as world:
+            await evict_without_replacement(world)
+            left = world.repair.failed, world.repair.replaced
+        for late in (False, True):
+            async with at_work(api, leading=False) as world:
+                world.repair.recall(*left)
+                if late:
+                    await world.known(1)
+                world.repair.lead(True)
+                await nothing_more_of_the_set(world, f"marker-{late:d}")
+                left = world.repair.failed, world.repair.replaced
+                assert left[1]["shop/owner-1"].pod == "web-1", "it is left to the one after, too"
+        async with at_work(api, leading=False) as world:
+            world.repair.recall(*left)
+            world.repair.lead(True)
+            api.injects = False
+            await world.pod("web-1", owner=STATEFUL, uid="new", created="2026-11-24T08:00:00Z")
+            await until(lambda: world.restarts("stopped") == 1, "it is no better")
+            await until(lambda: not world.repair.replaced, "it is not under way any more")
+            assert api.evictions.count("web-1") == 1
+
+
+@driven
+async def test_what_was_under_way_is_forgotten_once_it_is_over() -> None:
+    """Also where no pod of the controller is to be restarted any more, or there is no such."""
+    limits = replace(LIMITS, unreplaced=1.0)
+    async with Cluster() as api:
+        async with at_work(api) as world:
+            await evict_without_replacement(world)
+            left = dict(world.repair.replaced)
+        await api.put("pods", raw(SIDECAR, name="web-1", uid="new", owner=STATEFUL))
+        await api.remove("pods", "shop", "web-0")
+        async with at_work(api, leading=False, limits=limits) as world:
+            await world.known(1)
+            world.repair.recall({}, {**left, "shop/gone": Replaced("web-0", "old")})
+            world.repair.lead(True)
+            await until(lambda: list(world.repair.replaced) == ["shop/gone"], "it is proven")
+            await until(lambda: not world.repair.replaced, "nobody knows the other one")
+            assert not world.repair._active
+
+
+@driven
+async def test_what_is_about_to_be_done_is_stored_before_it_is_done() -> None:
+    """An eviction of which the next leader may know nothing is not sent."""
+    seen: list[tuple[list[str], list[str]]] = []
+
+    async def store() -> None:
+        seen.append((list(world.repair.replaced), list(world.api.evictions)))
+        if len(seen) == 1:
+            raise UnreachableError("no answer")
+
+    async with cluster(store=store) as world:
+        await world.pod("web")
+        await until(lambda: world.restarts("evicted") == 1, "it is evicted")
+        assert seen == [(["shop/owner-1"], [])] * 2
+        assert world.restarts("refused") == 0
+
+
+@driven
+async def test_a_pod_that_comes_while_that_is_stored_is_no_replacement() -> None:
+    """The next leader would take it for one."""
+
+    async def store() -> None:
+        if not world.repair._store.pods.get(Key("shop", "more", "more")):
+            await world.pod("more", SIDECAR, uid="more")
+            await world.known(2)
+
+    async with cluster(store=store) as world:
+        world.api.replaces = False
+        await world.pod("web")
+        await until(lambda: world.api.evictions, "it is evicted")
+        (pod,) = world.repair.replaced.values()
+        (owner,) = world.repair._active
+        assert owner.rollout.replacing
+        assert owner.rollout.replacing.known == {"old-web", "more"}
+        assert pod.pod == "web"
+
+
+@driven
+async def test_a_process_that_was_frozen_looks_at_the_clock_right_before_it_evicts() -> None:
+    """Its Lease has lapsed, and nobody has told it yet."""
+    leads = False
+    async with cluster(leads=lambda: leads) as world:
+        await world.pod("web")
+        await until(lambda: any(o.rollout.refusals > 1 for o in world.repair._active), "it tries")
+        assert world.api.evictions == []
+        assert world.restarts("refused") == 0
+        leads = True
+        await until(lambda: world.restarts("evicted") == 1, "it leads")
+
+
+@driven
+async def test_a_process_that_does_not_lead_follows_what_it_began() -> None:
+    """Else it would count for its next term, and be kept for ever."""
+    async with cluster() as world:
+        await evict_without_replacement(world)
+        world.repair.lead(False)
+        await world.pod("web-1", SIDECAR, owner=STATEFUL, uid="new")
+        await until(lambda: not world.repair._active, "its end is seen")
+        assert world.repair.replaced == {}
+
+
+@driven
+async def test_what_one_leader_forgot_to_say_is_not_forgotten() -> None:
+    """Failures add up, what is replaced is a state, and an expired failure is dropped."""
+    passed = 0.0
+
+    def clock() -> Moment:
+        now = system_clock()
+        return Moment(now.monotonic + passed, now.wall)
+
+    now = datetime.now(UTC).replace(microsecond=0)
+    one, two = Replaced("web-0", "u-1"), Replaced("web-1", "u-2")
+    async with cluster(leading=False, clock=clock) as world:
+        world.repair.recall({"shop/a": now}, {"shop/x": one})
+        passed = 3600.0
+        world.repair.recall({"shop/b": now, "shop/a": now - timedelta(hours=1)}, {"shop/y": two})
+        assert world.repair.failed == {"shop/a": now, "shop/b": now}
+        assert world.repair.replaced == {"shop/y": two}
+        passed = 86_000.0
+        world.repair.recall({"shop/a": now}, {})
+        passed = 86_500.0
+        world.repair.recall({}, {})
+        assert list(world.repair.failed) == ["shop/b"]
+        world.repair.recall({f"shop/{n}": now + timedelta(seconds=n) for n in range(500)}, {})
+        assert list(world.repair.failed) == [f"shop/{n}" for n in range(400, 500)]
+
+
+async def evict_without_replacement(world: World) -> None:
+    """A StatefulSet of two pods is without the second one."""
+    world.api.replaces = False
+    for name in ("web-0", "web-1"):
+        await world.api.put("pods", raw(BARE, name=name, uid=f"old-{name}", owner=STATEFUL))
+    await until(lambda: world.api.evictions == ["web-1"], "one is evicted")
+    await until(lambda: world.repair.watched == 1, "it is gone")
+    world.api.replaces = True
+
+
+async def nothing_more_of_the_set(world: World, marker: str = "marker") -> None:
+    """Other controllers go on, and this one waits."""
+    await world.pod(marker, owner_uid=f"owner of {marker}")
+    await until(lambda: marker in world.api.evictions, "others go on")
+    assert "web-0" not in world.api.evictions
 
 
 def restarts() -> list[str]:

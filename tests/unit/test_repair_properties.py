@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from istio_aux.core import pod as pods
 from istio_aux.core.applications import PodOptions, parse
 from istio_aux.core.injectors import State
+from istio_aux.core.moment import Moment
 from istio_aux.core.pod import Pod
 from istio_aux.core.selectors import Selector
 from istio_aux.core.selectors import parse as parse_selector
@@ -60,8 +61,9 @@ class World:
         """A controller that knows namespaces and nothing else, and does nothing."""
         telemetry, events = Telemetry(), Events(CLIENT, "host")
         return RepairController(
-            CLIENT, self.namespaces, telemetry, events, policy=self.policy, options=self.options
-        )
+            CLIENT, self.namespaces, telemetry, events, policy=self.policy, options=self.options,
+            clock=lambda: Moment(0.0, 0.0),
+        )  # fmt: skip
 
     def happen(self) -> None:
         """Something is different."""
@@ -125,7 +127,7 @@ def known(repair: RepairController) -> tuple[Any, ...]:
     asyncio.run(repair._store.catch_up())
     owners = {
         uid: (str(owner), sorted((r.key, r.replica) for r in owner.pods))
-        for uid, owner in repair._store._owners.items()
+        for uid, owner in repair._store.owners.items()
     }
     said = {(pod.namespace, pod.name): (pod.owner, pod.reason) for pod in repair.unmeshed()}
     return said, repair.unknown, repair.watched, owners, repair.applications()

@@ -70,6 +70,28 @@ async def test_a_training_job_whose_new_pods_have_no_sidecar_is_not_suspended_ag
 
 
 @driven
+async def test_the_next_leader_does_not_suspend_a_job_again_that_the_last_one_suspended() -> None:
+    """It resumes the Job, and knows that its new pods are what came of the suspension."""
+    async with Injected() as api:
+        api.injects = False
+        await api.put("tfjobs", document("Running"))
+        await api.operate()
+        api.operates = False
+        more: dict[str, Any] = {"policy": WITH_JOBS, "job_limits": FAST, "namespace": "training"}
+        async with at_work(api, **more) as world:
+            await until(lambda: world.restarts("suspended") == 1, "it is suspended")
+            left = world.repair.failed, world.repair.replaced
+        api.operates = True
+        await api.operate()
+        async with at_work(api, leading=False, **more) as world:
+            world.repair.recall(*left)
+            world.repair.lead(True)
+            await until(lambda: world.restarts("stopped") == 1, "it is given up")
+            await until(lambda: not api.suspended, "it goes on")
+            assert world.restarts("suspended") == 0
+
+
+@driven
 async def test_a_suspension_that_ended_in_a_server_error_is_awaited() -> None:
     """It may have happened, and nobody has refused it."""
     async with training(answered=False) as world:

@@ -56,9 +56,7 @@ async def test_many_connections_keep_no_other_client_out(sent: bytes) -> None:
             for _ in range(100):
                 stack.enter_context(socket.create_connection((host, port))).send(sent)
             assert await answered(host, port) == 200
-            waiting = sum(one.waiting for one in listener.connections)
-            assert waiting <= 4
-            assert len(listener.connections) - waiting <= 8
+            assert len(listener.connections) <= 8
 
 
 @driven

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from hypothesis import given
+from hypothesis import strategies as st
+from istio_aux import status
 from istio_aux.core.holders import Holder
 from istio_aux.core.injectors import Injector, State
 from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
@@ -15,9 +20,12 @@ from istio_aux.core.quit_state import TroubledPod
 from istio_aux.core.resources import Requests
 from istio_aux.repair.application_status import ApplicationMesh
 from istio_aux.repair.controller import Unmeshed
-from istio_aux.status import TEXT, ListedPod, ProcessStatus, Shown, page
+from istio_aux.status import TEXT, ListedPod, ProcessStatus, Shown, application, page
 from istio_aux.telemetry import Telemetry
 from msgspec.structs import replace
+from unit.asynchronous import driven
+
+T = TypeVar("T")
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 LATER = datetime(2026, 11, 21, 13, tzinfo=UTC)
@@ -115,7 +123,7 @@ def test_what_was_well_and_is_not_any_more_is_worse(change: dict[str, Any], wors
     assert not before.is_worse_than(before)
 
 
-LISTED = [ListedPod("shop", name, "unmeshed", "so") for name in ("web-2", "web-0", "web-1")]
+LISTED = [ListedPod("shop", name, "unmeshed", "so") for name in ("web-0", "web-1", "web-2")]
 
 
 def test_pages_list_pods_by_name_and_each_of_them_once() -> None:
@@ -134,6 +142,80 @@ def test_a_page_cuts_what_a_tenant_wrote() -> None:
     (pod,) = page([ListedPod("shop", "a", "lost", "ä" * 9999, owner="ä" * 9999)]).pods
 
     assert (len(pod.reason), len(pod.owner)) == (TEXT, TEXT)
+
+
+class Port:
+    """A status port whose clients ask for these paths, and what that computes."""
+
+    def __init__(self) -> None:
+        self.computed = Counter[str]()
+        self.pods = [*LISTED]
+
+    def _count(self, what: str, result: T) -> T:
+        self.computed[what] += 1
+        return result
+
+    async def get(self, *paths: str) -> list[tuple[int, str]]:
+        port = application(
+            lambda: (False, ["pods: no complete list yet"]),
+            lambda: self._count("status", BEFORE),
+            lambda: self._count("metrics", b"istio_aux_ready 1\n"),
+            lambda _states: self._count("pods", ([*self.pods], True)),
+        )
+        async with TestClient(TestServer(port)) as client:
+            answers = [await client.get(path) for path in paths]
+            return [(answer.status, await answer.text()) for answer in answers]
+
+
+@driven
+async def test_readiness_looks_at_no_pod() -> None:
+    port = Port()
+
+    assert await port.get("/readyz") == [(503, "pods: no complete list yet\n")]
+    assert port.computed == {}
+
+
+@driven
+async def test_many_requests_within_a_second_look_at_the_pods_once() -> None:
+    port = Port()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(status, "KEPT", 600.0)  # The machine may be slow.
+        answers = await port.get(
+            *["/status", "/metrics", "/pods", "/pods?state=stuck", "/pods?limit=1"] * 20
+        )
+
+    assert {code for code, _ in answers} == {200}
+    assert port.computed == {"status": 2, "metrics": 1, "pods": 1}
+
+
+@driven
+async def test_a_second_later_an_answer_is_new() -> None:
+    port = Port()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(status, "KEPT", 0.0)
+        await port.get(*["/status", "/metrics"] * 2)
+
+    assert port.computed == {"status": 2, "metrics": 2}
+
+
+@given(st.data())
+def test_no_page_misses_a_pod_that_stays(data: st.DataObject) -> None:
+    """Others come and go between two pages."""
+    names = st.sets(st.text("ab-", min_size=1, max_size=3))
+    stays, found, after = data.draw(names), list[str](), ""
+
+    while True:
+        present = sorted({*stays, *data.draw(names)})
+        pods = [ListedPod("shop", name, "unmeshed", "so") for name in present]
+        shown = page(pods, after=after, limit=2)
+        found += [pod.name for pod in shown.pods]
+        if not (after := shown.next):
+            break
+
+    assert stays <= {*found}
+    assert len(found) == len({*found})
 
 
 README = (Path(__file__).parents[2] / "workload" / "README.md").read_text()

@@ -209,3 +209,28 @@ async def test_a_forbidden_list_of_jobs_is_not_logged_without_restart_jobs(
         await asyncio.sleep(0.1)  # Nothing happens that could be awaited.
         assert lists(world.api) == before + 1
         assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+@driven
+async def test_a_process_that_was_frozen_looks_at_the_clock_right_before_it_patches() -> None:
+    """Its Lease has lapsed, and nobody has told it yet."""
+    asked = 0
+
+    def leads() -> bool:
+        nonlocal asked
+        asked += 1
+        return lasts
+
+    lasts = False
+    async with kubeflow() as world:
+        await world.suspended()
+        await world.api.end()
+        lasts = True
+        process = world.process(leads=leads)
+        await until(process.status, "it is found")
+        lasts = False
+        before = asked
+        await until(lambda: asked > before, "it would resume the Job")
+        assert world.api.suspended
+        other = world.process(leads=leads)
+        assert await world.restart(other) == "this process may not suspend it"

@@ -251,16 +251,6 @@ async def test_a_stream_that_always_ends_at_once_is_not_asked_for_in_a_tight_loo
 
 
 @driven
-async def test_a_line_over_8_mib_costs_a_new_list_and_no_more() -> None:
-    seen = Seen()
-    async with paging() as api, watching(api, seen):
-        await until(lambda: api.watches, "the watch is open")
-        await api.put("pods", pod("huge", annotations={"note": "x" * (9 << 20)}))
-        await until(lambda: seen.names == {"huge"}, "it is there")
-        assert "connection" in seen.restarts
-
-
-@driven
 async def test_an_object_of_a_list_that_had_to_begin_again_does_not_live_on() -> None:
     """Its deletion came after the first page and before the list that replaced it."""
 

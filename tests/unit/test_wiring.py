@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 from istio_aux import wiring
+from istio_aux.core.election import Checkpoint, Replaced, read_checkpoint
 from istio_aux.core.pod import Metadata
 from istio_aux.core.policy import Policy, QuitMode, RacePolicy, RepairPolicy
 from istio_aux.core.quit_state import QuitLimits, QuitScope
 from istio_aux.core.selectors import parse
 from istio_aux.core.webhooks import Namespace
 from istio_aux.kube.client import Client
+from istio_aux.kube.errors import KubeError
 from istio_aux.kube.events import Events
 from istio_aux.kube.lease import identity
 from istio_aux.kube.objects import Key
@@ -23,6 +26,7 @@ from istio_aux.serve import endless_task
 from istio_aux.settings import Settings
 from istio_aux.telemetry import Telemetry
 from istio_aux.wiring import Watches, Wiring
+from msgspec.structs import replace
 from unit.apiserver import ApiServer
 from unit.asynchronous import background, driven, until
 from unit.core.pods import RUNNING, document, exited, job
@@ -177,6 +181,28 @@ async def test_the_quit_controller_keeps_nothing_of_pods_that_never_need_a_quit(
         assert quits.watched == 1
         quits.apply(job(MESHED, phase="Unknown"))
         assert quits.watched == 0
+
+
+@driven
+async def test_whoever_writes_asks_the_lease_first() -> None:
+    """And a checkpoint that cannot be read says nothing."""
+    settings = Settings(
+        tls_certificate=Path("tls.crt"), tls_key=Path("tls.key"), lease=("istio-aux", "istio-aux")
+    )  # fmt: skip
+    async with ApiServer() as api:
+        wired = Wiring(settings, api.access())
+        writers = (wired._quit, wired._repair, wired._repair._suspended_jobs)
+        assert [writer._leads() for writer in writers] == [False] * 3
+        with pytest.raises(KubeError):
+            await wired._repair._save()
+        now = datetime.now(UTC)
+        wired._recall(Checkpoint({"shop/a": now}, {}, {"shop/b": Replaced("web-0", "u-1")}).text())
+        wired._recall("no checkpoint")
+        stored = read_checkpoint(wired._checkpoint())
+        assert stored == Checkpoint({"shop/a": now}, {}, {"shop/b": Replaced("web-0", "u-1")})
+        alone = Wiring(replace(settings, lease=None), api.access())
+        assert alone._repair._leads()
+        await alone._repair._save()
 
 
 def test_a_process_that_restarts_keeps_its_identity() -> None:

@@ -52,6 +52,7 @@ class Story:
     def __init__(self, *pods: Replica, wall: float = 1e9) -> None:
         self.pods, self.rollout = pods, Rollout()
         self.now = Moment(1000.0, wall)
+        self.gone: dict[str, float] = {}
 
     @property
     def next(self) -> Step | None:
@@ -71,5 +72,5 @@ class Story:
         """Some time later the controller has these pods; returns what is next."""
         self.now = Moment(self.now.monotonic + after, self.now.wall + after)
         self.pods = pods
-        self.rollout = observed(self.rollout, pods, self.now, LIMITS)
+        self.rollout = observed(self.rollout, pods, self.now, LIMITS, self.gone)
         return self.next

@@ -9,11 +9,14 @@ from istio_aux.core.election import (
     FAILED,
     INJECTORS,
     LONGEST,
+    NEWEST,
+    REPLACED,
     Acquire,
     Checkpoint,
     LeaseRecord,
     Observation,
     Renew,
+    Replaced,
     Since,
     Standby,
     Step,
@@ -94,7 +97,9 @@ def test_a_lease_that_is_deleted_leaves_its_holder_the_rest_of_its_time() -> Non
 
 
 def test_what_was_written_is_read_back() -> None:
-    left = Checkpoint({"u-1": NOW}, {"istio-revision-tag-default": Since(State.LIVE, NOW)})
+    since = {"istio-revision-tag-default": Since(State.LIVE, NOW)}
+    replaced = Replaced("web-1", "u-2", 1e9, ("u-2", "u-3"))
+    left = Checkpoint({"u-1": NOW}, since, {"shop/u-1": replaced})
     assert read_checkpoint(left.text()) == left
     assert read_checkpoint(Checkpoint().text()) == Checkpoint()
 
@@ -115,7 +120,7 @@ def test_what_was_written_is_read_back() -> None:
     ],
 )
 def test_nothing_is_remembered_of_a_text_that_is_not_ours(text: str) -> None:
-    assert read_checkpoint(text) == Checkpoint()
+    assert read_checkpoint(text) is None
 
 
 def test_what_is_left_is_bounded_and_of_controllers_it_is_the_newest() -> None:
@@ -124,11 +129,34 @@ def test_what_is_left_is_bounded_and_of_controllers_it_is_the_newest() -> None:
     text = Checkpoint(failed, states).text()
     assert len(text) < LONGEST / 4
     left = read_checkpoint(text)
+    assert left
     assert list(left.failed) == list(reversed(failed))[:FAILED]
     assert len(left.injectors) == INJECTORS
+
+
+def test_versions_of_istio_aux_understand_each_other() -> None:
+    """A field that is missing has a default, and an unknown one is skipped."""
+    older = read_checkpoint('{"failed":{"u-1":"2026-11-22T14:00:00Z"},"injectors":{}}')
+    assert older == Checkpoint({"u-1": datetime(2026, 11, 22, 14, tzinfo=UTC)})
+    newer = '{"replaced":{"a/b":{"pod":"web-1","uid":"u-1","more":[1]}},"more":{"so":1}}'
+    assert read_checkpoint(newer) == Checkpoint(replaced={"a/b": Replaced("web-1", "u-1")})
+
+
+def test_of_those_that_are_replaced_the_last_ones_are_left() -> None:
+    """As long as names can be, they fit beside the others."""
+    uids = tuple(f"{number:036}" for number in range(NEWEST))
+    replaced = {f"{n:0128}": Replaced("p" * 253, uids[0], 1e9, uids) for n in range(200)}
+    failed = {f"{number:0128}": NOW for number in range(1000)}
+    states = {f"{number:0253}": Since(State.NO_CA_BUNDLE, NOW) for number in range(1000)}
+    text = Checkpoint(failed, states, replaced).text()
+    assert len(text) < LONGEST
+    left = read_checkpoint(text)
+    assert left
+    assert list(left.replaced) == list(replaced)[-REPLACED:]
 
 
 def test_a_uid_that_no_api_server_gave_is_not_left() -> None:
     """A Lease that is too large could not be renewed."""
     left = read_checkpoint(Checkpoint({"u" * 129: NOW, "u" * 128: NOW}).text())
+    assert left
     assert list(left.failed) == ["u" * 128]

@@ -6,22 +6,23 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from istio_aux.core.election import read_checkpoint
 from istio_aux.core.moment import Moment
 from istio_aux.core.rollout import (
     Defer,
-    Failure,
     Next,
     Replica,
     Rollout,
     Sidecar,
     Stop,
     first_in_line,
-    next_step,
+    recalled,
     refused,
     replica,
     restored,
     started,
 )
+from msgspec import structs
 from unit.core.pods import RUNNING
 from unit.core.restart_story import LIMITS, Story, bare, going, meshed
 from unit.core.unmeshed import NO, REPORT, RESTART, STATEFUL, UNKNOWN, decide, job, unmeshed
@@ -89,7 +90,8 @@ def test_a_later_pod_with_a_sidecar_shows_that_a_restart_helps_again() -> None:
 def test_what_did_not_help_is_not_tried_by_the_next_leader() -> None:
     """It knows when the pod was made that showed it, and nothing else."""
     story = Story(bare("b"), bare("c", created=10.0), meshed("old", created=5.0), wall=100.0)
-    story.rollout = restored(Rollout(), datetime(1970, 1, 1, 0, 0, 10, tzinfo=UTC))
+    failed = recalled(datetime(1970, 1, 1, 0, 0, 10, tzinfo=UTC), story.now, LIMITS)
+    story.rollout = restored(Rollout(), story.pods, story.now, failed)
     reason = "a pod made at 1970-01-01 00:00:10Z, after another was evicted, has no sidecar either"
     stopped = story.see(*story.pods)
     assert isinstance(stopped, Stop)
@@ -99,10 +101,14 @@ def test_what_did_not_help_is_not_tried_by_the_next_leader() -> None:
 
 def test_who_leads_next_waits_for_a_replacement_that_is_not_ready() -> None:
     """Nothing is known of the restart that it comes from; as long as one waits for any other."""
-    story = Story(bare("b"), meshed("c", ready=False, created=5000.0), wall=5010.0)
-    assert story.next == Defer(reason="c has its sidecar and is not Ready yet", until=1590.0)
+    pods = bare("b"), meshed("c", ready=False, created=5000.0)
+    story = Story(*pods, wall=5010.0)
+    assert story.see(*pods, after=0) == Defer(
+        reason="c has its sidecar and is not Ready yet", until=1590.0
+    )
     assert isinstance(story.see(bare("b"), meshed("c", created=5000.0)), Next)
-    story = Story(bare("b"), meshed("c", ready=False, created=5000.0), wall=5600.0)
+    story = Story(*pods, wall=5600.0)
+    story.see(*pods, after=0)
     assert story.evict() == "b"
 
 
@@ -124,6 +130,142 @@ def test_a_replacement_that_is_to_have_no_sidecar_is_as_good_as_one() -> None:
     assert story.evict() == "b"
 
 
+def test_whose_controller_became_smaller_meanwhile_goes_on_after_a_while() -> None:
+    """Or whose node is lost; each time later, for a quota may forbid new pods."""
+    story = Story(*(bare(f"web-{place}") for place in range(4)))
+    waits: list[float] = []
+    for left in (3, 2, 1, 0):
+        assert story.evict() == f"web-{left}"
+        pods = [bare(f"web-{place}") for place in range(left)]
+        began = story.now.monotonic
+        held = story.see(*pods, after=600)
+        while isinstance(held, Defer | Stop) and held.until:
+            held = story.see(*pods, after=held.until - story.now.monotonic)
+        waits.append(story.now.monotonic - began)
+    assert waits == [7200.0, 14400.0, 28800.0, 1800.0], "the last one is forgotten"
+
+
+def test_a_pod_that_does_not_go_holds_nobody_back_once_there_is_another_in_its_place() -> None:
+    """Its node is lost; a ReplicaSet makes a new pod at once, and never the same one."""
+    story = Story(bare("a"), bare("b"))
+    story.evict()
+    lost, new = going(bare("a")), meshed("c")
+    assert story.see(lost, bare("b"), new) == Defer("a is being deleted", until=1601.0)
+    story.see(lost, bare("b"), new, after=600)
+    assert story.evict() == "b"
+
+
+def test_a_new_pod_without_a_sidecar_counts_while_the_old_one_still_goes() -> None:
+    story = Story(bare("a"), bare("b"))
+    story.evict()
+    assert isinstance(story.see(going(bare("a")), bare("b"), bare("c")), Stop)
+
+
+@pytest.mark.parametrize(
+    ("pods", "gone", "reason", "wait"),
+    [
+        ([bare("a"), going(bare("b"))], {}, "b is being deleted", 600),
+        ([bare("web-0"), going(meshed("web-1"))], {}, "web-1 is being deleted", 600),
+        ([bare("web-0")], {"web-1": 1000.0}, "web-1 is gone, and not back yet", 600),
+        ([bare("web-0"), meshed("web-2")], {}, "there is no pod with the ordinal 1", 60),
+        ([bare("web-1"), bare("web-2")], {}, "there is no pod with the ordinal 0", 60),
+    ],
+)
+def test_a_pod_that_somebody_else_restarts_is_waited_for_but_not_for_ever(
+    pods: list[Replica], gone: dict[str, float], reason: str, wait: float
+) -> None:
+    """A drain, or a new revision of the template."""
+    story = Story(*pods)
+    story.gone = gone
+    assert story.see(*pods, after=0) == Defer(reason, until=1000.0 + wait)
+    assert isinstance(story.see(*pods, after=wait - 1), Defer)
+    assert isinstance(story.see(*pods, after=1), Next)
+
+
+@pytest.mark.parametrize("step", [-1e8, 0.0, 1e8])
+def test_a_clock_that_steps_makes_no_wait_longer_or_shorter(step: float) -> None:
+    """A failed restart is remembered for a day, an unready pod waited for for 10 minutes."""
+    story = Story(bare("a"), bare("b"))
+    story.evict()
+    story.see(bare("b"), bare("c"))
+    story.now = story.now._replace(wall=story.now.wall + step)
+    assert isinstance(story.see(bare("b"), bare("c"), after=LIMITS.memory - 1), Stop)
+    assert isinstance(story.see(bare("b"), bare("c"), after=1), Next)
+    pods = bare("a"), meshed("c", ready=False, created=story.now.wall)
+    story.rollout = Rollout()
+    assert isinstance(story.see(*pods, after=0), Defer)
+    story.now = story.now._replace(wall=story.now.wall + step)
+    assert isinstance(story.see(*pods, after=599), Defer)
+    assert isinstance(story.see(*pods, after=1), Next)
+
+
+@pytest.mark.parametrize(
+    ("ago", "left"),
+    [(-1e8, 86400.0), (0.0, 86400.0), (80_000.0, 6400.0), (86_000.0, 3600.0), (1e8, 3600.0)],
+)
+def test_what_an_earlier_leader_saw_fail_counts_for_an_hour_to_a_day(
+    ago: float, left: float
+) -> None:
+    """Whatever its clock showed, and ours."""
+    failed = recalled(datetime.fromtimestamp(NOW.wall - ago, UTC), NOW, LIMITS)
+    assert failed.until == NOW.monotonic + left
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_a_time_that_does_not_exist_in_utc_ends_nothing(time: str) -> None:
+    """Whoever may write the Lease may write such a time."""
+    left = read_checkpoint(f'{{"failed": {{"shop/a": "{time}"}}}}')
+    assert left
+    failed = recalled(left.failed["shop/a"], NOW, LIMITS)
+    assert NOW.monotonic < failed.until <= NOW.monotonic + LIMITS.memory
+
+
+def test_the_next_leader_waits_for_the_pod_that_the_last_one_evicted() -> None:
+    """Also if it evicts the same pods later: who leads again has seen older restarts."""
+    story = Story(bare("web-0"), bare("web-1"), bare("web-2"))
+    story.evict()
+    left = story.rollout.replacing
+    assert left
+    pods = bare("web-0"), bare("web-1")
+    for own in (Rollout(), story.rollout, started(Rollout(), pods, pods[1], story.now)):
+        story.rollout = restored(own, pods, story.now, left.old)
+        assert isinstance(story.see(*pods), Defer)
+        assert isinstance(story.see(*pods, going(bare("web-2"))), Defer)
+        assert isinstance(story.see(*pods, meshed("web-2", "another", ready=False)), Defer)
+        assert isinstance(story.see(*pods, meshed("web-2", "another")), Next)
+
+
+def test_the_next_leader_knows_which_pods_were_made_since() -> None:
+    """By the times of the API server; a bare pod that was there before shows nothing."""
+    story = Story(bare("a", created=10.0), bare("b", created=10.0))
+    story.evict()
+    left = story.rollout.replacing
+    assert left
+    for new, expected in ((meshed("c", created=10.0), Next), (bare("c", created=10.0), Stop)):
+        story.rollout = restored(Rollout(), (bare("b", created=10.0), new), story.now, left.old)
+        assert isinstance(story.see(bare("b", created=10.0), new), expected)
+    many = [bare(f"p{number}", created=10.0) for number in range(6)]
+    replacing = started(Rollout(), many, many[0], NOW).replacing
+    assert replacing
+    assert (replacing.old.newest, replacing.old.same) == (10.0, ())
+    assert replacing.old.knew("old-p5", 10.0)
+
+
+def test_of_two_failures_the_later_one_counts_and_a_later_eviction_is_not_forgotten() -> None:
+    """Who led before may know of an older one, and the leader may have gone on since."""
+    old, more = bare("a", created=20.0), (bare("b", created=20.0), meshed("x", created=20.0))
+    story = Story(old, *more)
+    early, late = (recalled(datetime.fromtimestamp(at, UTC), NOW, LIMITS) for at in (10.0, 30.0))
+    replacing = started(Rollout(), story.pods, old, story.now)
+    assert replacing.replacing
+    assert restored(Rollout(failure=early), (), NOW, late) == Rollout(failure=late)
+    assert restored(Rollout(failure=late), (), NOW, early) == Rollout(failure=late)
+    assert restored(replacing, (), NOW, late) == Rollout(failure=late)
+    story.rollout = restored(Rollout(failure=early), story.pods, story.now, replacing.replacing.old)
+    assert isinstance(story.see(*more), Defer)
+    assert isinstance(story.see(*more, meshed("c", created=40.0)), Next)
+
+
 def test_the_pods_that_were_there_already_are_no_replacement() -> None:
     story = Story(bare("a"), bare("b"), meshed("c"))
     story.evict()
@@ -137,7 +279,8 @@ def test_a_replacement_that_never_comes_stops_the_loop_until_it_does() -> None:
     assert isinstance(story.see(bare("b"), after=599), Defer)
     stopped = story.see(bare("b"), after=1)
     assert stopped == Stop(
-        reason="a was evicted, and no replacement is Ready with a sidecar after 600 s"
+        reason="a was evicted, and no replacement is Ready with a sidecar after 600 s",
+        until=8200.0,
     )
     assert isinstance(story.see(bare("b"), meshed("c")), Next)
 
@@ -262,72 +405,57 @@ def test_a_job_s_pod_with_its_sidecar_proves_as_much_as_a_ready_one(
     assert not replica(job(containers, deleting=True), decide(pod)).ready
 
 
-State = tuple[tuple[Replica, ...], Rollout]
+AGO = dict[str, float]
 
 
-def waiting(*, served: float | None = None) -> State:
-    """A controller with a pod to be restarted."""
-    return (bare("a"), bare("b")), Rollout(served=served)
+def chosen(waiting: AGO, begun: AGO | None = None, served: AGO | None = None) -> list[str]:
+    """Which controllers are next, if all this was so many seconds ago."""
+    found = [
+        {key: NOW.monotonic - ago for key, ago in (each or {}).items()}
+        for each in (waiting, begun, served)
+    ]
+    return first_in_line(found[0], found[1], found[2], NOW, FIVE)
 
 
-def restarting(ago: float) -> State:
-    """A controller with a restart under way."""
-    (pod, *rest), rollout = waiting()
-    since = Moment(NOW.monotonic - ago, NOW.wall - ago)
-    return tuple(rest), started(rollout, (pod, *rest), pod, since)
-
-
-def chosen(states: dict[str, State]) -> set[str]:
-    """Which of these controllers are next."""
-    found = {
-        owner: rollout
-        for owner, (pods, rollout) in states.items()
-        if isinstance(next_step(rollout, pods, NOW, LIMITS), Next)
-    }
-    active = [rollout for _, rollout in states.values() if rollout.replacing]
-    return set(first_in_line(found, active, NOW, LIMITS))
-
-
-def test_only_those_that_wait_get_a_turn() -> None:
-    states = {
-        "one": waiting(),
-        "two": restarting(1),
-        "three": ((meshed("a"),), Rollout()),
-        "four": ((bare("a"),), Rollout(failure=Failure("it did not help", 0.0, NOW.wall))),
-    }
-    assert chosen(states) == {"one"}
+FIVE = structs.replace(LIMITS, at_once=5, share=3)
 
 
 def test_no_more_than_so_many_are_under_way_at_once() -> None:
-    assert chosen({name: waiting() for name in "abc"}) == {"a", "b"}
-    assert chosen({"a": restarting(1), "b": waiting(), "c": waiting()}) == {"b"}
-    assert chosen({"a": restarting(1), "b": restarting(2), "c": waiting()}) == set()
-    many = {name: restarting(1) for name in "abc"}
-    assert chosen({**many, "d": waiting(), "e": waiting()}) == set()
+    waiting = {f"{name}/1": 1.0 for name in "abcdefg"}
+    assert chosen(waiting) == ["a/1", "b/1", "c/1", "d/1", "e/1"]
+    begun = {f"{name}/1": 1.0 for name in "xyz"}
+    assert chosen(waiting, begun) == ["a/1", "b/1"]
+    assert chosen(waiting, {**begun, "v/1": 1.0, "w/1": 1.0}) == []
+    assert chosen(waiting, {f"x/{number}": 1.0 for number in range(9)}) == []
 
 
 def test_those_that_were_given_up_do_not_count() -> None:
     """A replacement that never comes must not keep all others waiting."""
-    assert chosen({"a": restarting(600), "b": waiting(), "c": waiting()}) == {"b", "c"}
+    begun = {f"{name}/1": 600.0 for name in "vwxyz"}
+    assert chosen({"a/1": 1.0, "b/1": 1.0}, begun) == ["a/1", "b/1"]
 
 
-def test_those_that_waited_longest_come_first() -> None:
-    """One with a thousand pods keeps nobody waiting; 0 is a time like any other."""
-    states = {
-        "a": waiting(served=NOW.monotonic - 1),
-        "b": waiting(served=0.0),
-        "c": waiting(served=-1.0),
-        "d": waiting(),
-    }
-    assert chosen(states) == {"c", "d"}
+def test_those_that_waited_longest_come_first_and_newcomers_overtake_nobody() -> None:
+    """One with a thousand pods keeps nobody waiting, and is not kept waiting by new ones."""
+    waiting = {f"shop/{number}": float(number) for number in range(9)}
+    assert chosen(waiting) == ["shop/8", "shop/7", "shop/6"]
 
 
-def test_who_was_served_goes_behind_the_others_even_after_a_success() -> None:
-    story = Story(bare("a"), bare("b"))
-    story.evict()
-    story.see(bare("b"), meshed("c"))
-    mine = (story.pods, story.rollout)
-    assert chosen({"mine": mine, "x": waiting(served=NOW.monotonic - 1), "y": waiting()}) == {
-        "x",
-        "y",
-    }
+def test_pods_that_never_get_ready_delay_only_their_own_namespace() -> None:
+    bad = {f"bad/{number}": 9000.0 for number in range(100)}
+    waiting = {**bad, "good/1": 1.0}
+    assert chosen(waiting) == ["bad/0", "good/1", "bad/1", "bad/10"]
+    begun = {f"bad/{number}": 1.0 for number in range(3)}
+    assert chosen(waiting, begun, {"bad": 1.0}) == ["good/1"]
+
+
+def test_namespaces_take_turns_however_many_of_them_are_bad() -> None:
+    """Those that were served since another began to wait come after it."""
+    bad = {f"bad-{name}/{number}": 9000.0 for name in range(9) for number in range(100)}
+    begun = {f"bad-{name}/x": 600.0 for name in range(4)} | {"z/1": 1.0, "z/2": 1.0, "z/3": 1.0}
+    served = {f"bad-{name}": 600.0 - name for name in range(9)}
+    order = chosen({**bad, "good/1": 595.5}, begun, served)
+    assert order == ["bad-0/0", "bad-1/0"]
+    later = {**served, "bad-0": 0.0, "bad-1": 0.0}
+    order = chosen({**bad, "good/1": 598.5}, begun, later)
+    assert order == ["good/1", "bad-2/0"]

@@ -1,7 +1,7 @@
 """Lets Job-like pods run on Istio: an admission webhook, and controllers for quit and repair.
 
-`serve` runs one process, `wiring` says which watches and controllers it has, and `serving` is the
-server of both ports. `settings` has all options, `status` what the status port answers, `telemetry`
-metrics and log, `traces` spans, `recorder` what the controllers report, `notices` how the charm is
-woken.
+`serve` runs one process, `wiring` says which watches and controllers it has, `serving` is the
+server of both ports, and `shedding` says which connections are too many. `settings` has all
+options, `status` what the status port answers, `telemetry` metrics and log, `traces` spans,
+`recorder` what the controllers report, `notices` how the charm is woken.
 """

@@ -41,7 +41,7 @@ about a second later that this process is no longer an endpoint, and keep using 
 charm's layer has 10 s."""
 
 RESTART = (1.0, 30.0)  # Seconds until a task that ended starts again, at first and at most.
-STATUS = ServingLimits(connections=256, idle=10.0)
+STATUS = ServingLimits(connections=128, memory=16 << 20, idle=10.0)
 """Limits of the status port. Probes, Pebble, Prometheus and the charm make few connections."""
 
 
@@ -83,7 +83,9 @@ class _Service:
         wiring, stop = self._wiring, self._signals()
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(wiring.client)
-            health = status.application(wiring.status, wiring.telemetry.render, wiring.pods)
+            health = status.application(
+                wiring.readiness, wiring.status, wiring.telemetry.render, wiring.pods
+            )
             where = await _listen(stack, health, self._settings.status_address)
             address = self._settings.webhook_address
             context = self._certificate.context

@@ -1,9 +1,9 @@
 """HTTP and HTTPS serving for both ports: aiohttp behind an accept loop with limits.
 
-aiohttp parses HTTP and runs the handler; asyncio does TLS. Neither bounds connections, handshakes
-or slow requests, so this module does. A connection has no TLS object before its first byte comes.
-A new connection is never refused: when there are too many, one of the peer address that has most is
-closed (docs/decisions/0005).
+aiohttp parses HTTP and runs the handler; asyncio does TLS. Neither bounds connections, handshakes,
+slow requests or what all clients send together, so this module does. A connection has no TLS object
+before its first byte comes. A new connection is never refused: when there are too many, or they
+take too much memory, another one is closed (docs/decisions/0005).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import logging
 import resource
 import socket
 import ssl
-import time
 from asyncio import sslproto
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,6 +22,7 @@ from typing import Any, cast
 import msgspec
 from aiohttp import HttpVersion10, web
 
+from istio_aux.shedding import CHUNK, COPIES, SILENT, STARTED, Connections, available_memory
 from istio_aux.telemetry import Closed
 
 _log = logging.getLogger(__name__)
@@ -30,15 +30,21 @@ _log = logging.getLogger(__name__)
 BACKLOG = 4096  # The API server opens a connection for each review above 25 at once, in bursts.
 ACCEPTS = 64  # Connections accepted in one turn of the event loop.
 PAUSE = 0.1  # Seconds without accepting when the process has no descriptor left.
-# asyncio allocates such a buffer for each TLS connection of the process, by default 256 KiB,
-# and has no option for it. With 1,024 handshakes at once this saves 224 MiB.
-cast("Any", sslproto).SSLProtocol.max_size = 32 << 10
+BUFFER = 32 << 10
+"""Bytes that aiohttp, and asyncio's TLS, buffer before they stop to read, or to take answers. Their
+defaults are 256 and 512 KiB for each connection."""
+# asyncio allocates such a buffer for each TLS connection of the process, and has no option for it.
+cast("Any", sslproto).SSLProtocol.max_size = BUFFER
 
 
 class ServingLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers of connections, and seconds, that the clients of one port may use."""
+    """What the clients of one port may use: connections, bytes, and seconds.
 
-    connections: int = 2048  # At most half of all descriptors; half as many may be waiting.
+    ``connections`` and ``memory`` are for those that were answered; as much is for all others.
+    """
+
+    connections: int = 1024  # At most a quarter of all descriptors.
+    memory: int = 128 << 20  # At most an eighth of the memory that this process may use.
     handshake: float = 10.0  # From accept on, as the API server (apimachinery util/net/http.go).
     request: float = 10.0  # From first byte to last; also for a client to read its answer.
     idle: float = 120.0  # More than the API server's 90 s: it does not repeat a POST that was cut.
@@ -57,6 +63,7 @@ class Connection(web.RequestHandler):
     """One connection from accept to close.
 
     Attributes:
+        cost: bytes of memory that it counts for.
         waits_for, since: the field of `ServingLimits` that bounds what happens now, and its start.
         started: the task of its handshake; None until the client has sent something.
         why: why it ends, once that is known.
@@ -68,17 +75,14 @@ class Connection(web.RequestHandler):
             lingering_time=listener.limits.linger,
             auto_decompress=False,  # A few bytes of gzip can be gigabytes.
             max_line_size=4096, max_field_size=4096, max_headers=32,  # aiohttp allows 2 MiB.
+            read_bufsize=BUFFER,
         )  # fmt: skip
         self.address = address
+        self.cost = SILENT
         self.why: Closed | None = None
         self.started: asyncio.Task[Any] | None = None
         self._listener, self._socket = listener, connection
         self.wait("handshake")
-
-    @property
-    def waiting(self) -> bool:
-        """Whether it is silent, or in its handshake."""
-        return self.waits_for == "handshake"
 
     @property
     def busy(self) -> bool:
@@ -87,11 +91,29 @@ class Connection(web.RequestHandler):
 
     def wait(self, waits_for: str) -> None:
         """Start another deadline."""
-        self.waits_for, self.since = waits_for, time.monotonic()
+        self.waits_for, self.since = waits_for, self._loop.time()
+        self._listener.connections.proceed(self)
+
+    def charge(self, cost: int) -> None:
+        """Count what it costs now; others may be closed for it, or it may be closed itself."""
+        self.cost = cost
+        self._listener.connections.charge(self, cost)
+        self._listener.make_room()
+
+    def answered(self, response: web.StreamResponse) -> None:
+        """Give back what its request took; an answer that it may not have read yet counts."""
+        if not self._messages:  # Else another request has come already.
+            self.charge(STARTED + (response.content_length or 0))
+        if response.status < HTTPStatus.BAD_REQUEST:
+            self._listener.connections.answer(self)
+            self._listener.make_room()
 
     def start_handshake(self) -> None:
         """Start TLS and HTTP. The event loop calls this at the first byte."""
         self._loop.remove_reader(self._socket)
+        self.charge(STARTED)
+        if self.why:
+            return
         context, bound = self._listener.context, self._listener.limits.request
         tls: dict[str, Any] = {"ssl": context(), "ssl_shutdown_timeout": bound} if context else {}
         self.started = self._loop.create_task(
@@ -103,6 +125,8 @@ class Connection(web.RequestHandler):
         error = None if task.cancelled() else task.exception()
         if error and not isinstance(error, OSError):
             _log.error("handshake: %s", error, exc_info=error, extra={"event": "internal-error"})
+        if error:  # Its frames would keep TLS and its buffers until the garbage collector runs.
+            error.with_traceback(None)
         if self.transport is None:
             self._socket.close()
             self.connection_lost(error)
@@ -113,15 +137,20 @@ class Connection(web.RequestHandler):
         if self.why:  # It was ended meanwhile.
             transport.close()
         else:
-            self._listener.make_room(waiting=False, spare=1)
+            buffers = cast("Any", transport)
+            buffers.set_write_buffer_limits(BUFFER)
+            if self._listener.context:
+                buffers.set_read_buffer_limits(BUFFER)
             self.wait("idle")
 
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes arrived; aiohttp calls it with none, to parse what it has."""
-        if self.waits_for == "linger":
+        if data and not self.why:  # What comes after the last answer is not kept.
+            if self.waits_for == "idle":
+                self.wait("request")
+            self.charge(self.cost + COPIES * len(data) + CHUNK)
+        if self.waits_for == "linger":  # Perhaps since this turn: it took too much.
             return
-        if data and self.waits_for == "idle":
-            self.wait("request")
         super().data_received(data)
 
     def handle_error(
@@ -134,6 +163,8 @@ class Connection(web.RequestHandler):
         """aiohttp: the request is no HTTP, the client has left, or the handler has failed."""
         if self.transport and status != 400 and not isinstance(exc, web.RequestPayloadError):
             return super().handle_error(request, status, exc, message)
+        if exc:  # The request keeps it, and its frames would keep the body.
+            exc.with_traceback(None)
         text = " ".join(f"no HTTP/1.1: {message or exc}".split())[:256]
         if self.transport:
             self._listener.refused(400, text)
@@ -213,13 +244,14 @@ class Listener:
         """
         self.server, self.limits, self.context = server, limits, context
         self.closed, self.refused = closed, refused
-        self.connections: set[Connection] = set()
         self.draining = False
         self.loop = asyncio.get_running_loop()
         self._handler, server.request_handler = server.request_handler, self._handle
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # Others need some, too.
-        some = descriptors // 2 if descriptors != resource.RLIM_INFINITY else limits.connections
-        self._most = max(1, min(limits.connections, some))
+        some = descriptors // 4 if descriptors != resource.RLIM_INFINITY else limits.connections
+        self.connections = Connections[Connection](
+            max(1, min(limits.connections, some)), min(limits.memory, available_memory() // 8)
+        )
         self._sockets: list[socket.socket] = []
         self._empty = asyncio.Event()
 
@@ -255,7 +287,7 @@ class Listener:
                 while self.connections:
                     self._empty.clear()
                     await self._empty.wait()
-        for connection in [*self.connections]:
+        for connection in self.connections:
             connection.end(Closed.DRAIN)
         self._timer.cancel()
         await asyncio.sleep(0)  # asyncio calls connection_lost in a later turn.
@@ -268,22 +300,13 @@ class Listener:
         if not self.connections:
             self._empty.set()
 
-    def make_room(self, *, waiting: bool, spare: int = 0) -> None:
-        """Close waiting or established connections until there is room for ``spare`` more.
-
-        One of the peer address that has most goes: the oldest that is not busy, or the oldest.
-        """
-        among = [one for one in self.connections if one.waiting is waiting]
-        most = max(1, self._most // 2) if waiting else self._most
-        if len(among) + spare <= most:
-            return
-        by_address: dict[str, list[Connection]] = {}
-        for one in sorted(among, key=lambda one: (one.busy, one.since)):
-            by_address.setdefault(one.address, []).append(one)
-        for _ in range(len(among) + spare - most):
-            oldest = max(by_address.values(), key=len).pop(0)
-            oldest.say_last(Closed.LIMIT)
-            oldest.end(Closed.LIMIT)
+    def make_room(self) -> None:
+        """Close connections until there is room for the others."""
+        while connection := self.connections.surplus():
+            if connection.waits_for == "request":
+                self.refused(503, "closed: too many connections, or too many bytes")
+            connection.say_last(Closed.LIMIT)
+            connection.end(Closed.LIMIT)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = cast("Connection", request.protocol)
@@ -302,6 +325,7 @@ class Listener:
         finally:
             if connection.waits_for == "request":
                 connection.wait("idle")
+        connection.answered(response)
         if self.draining:
             connection.why = Closed.DRAIN
             response.force_close()
@@ -326,12 +350,13 @@ class Listener:
             connection = Connection(self, accepted, address[0])
             self.connections.add(connection)
             self.loop.add_reader(accepted, connection.start_handshake)
-        self.make_room(waiting=True)
+        self.make_room()
 
     def _sweep(self) -> None:
         self._timer = self.loop.call_later(self.limits.sweep, self._sweep)
-        now = time.monotonic()
-        for one in [*self.connections]:
+        now = self.loop.time()
+        for one in self.connections:
             waits_for = "request" if one.writing_paused else one.waits_for
             if one.since + getattr(self.limits, waits_for) <= now:
                 one.expire()
+        self.connections.trim(now)

@@ -1,10 +1,16 @@
-"""The status port, plain HTTP: /livez, /readyz, /metrics, /status and /pods."""
+"""The status port, plain HTTP: /livez, /readyz, /metrics, /status and /pods.
+
+Anyone who reaches it may ask as often as they like. So what looks at all pods is kept for a second.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+import asyncio
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from importlib.metadata import version
+from typing import Generic, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -17,6 +23,9 @@ from istio_aux.repair.application_status import ApplicationMesh
 from istio_aux.repair.controller import Unmeshed
 from istio_aux.repair.suspended_jobs import SuspendedJob
 
+T = TypeVar("T")
+
+KEPT = 1.0  # Seconds for which an answer is given again.
 UNMESHED = 500  # Unmeshed pods that are shown by name: after an outage it may be every pod.
 UNREADABLE = 20  # Unreadable objects that are shown by name.
 
@@ -162,7 +171,7 @@ class PodPage(msgspec.Struct, frozen=True):
 
 
 def page(
-    pods: Iterable[ListedPod],
+    pods: Sequence[ListedPod],
     *,
     after: str = "",
     limit: int = PAGE,
@@ -172,24 +181,24 @@ def page(
     """Return a page of at most ``limit`` pods after the pod ``after`` (NAMESPACE/NAME).
 
     Args:
-        pods: all pods, in any order.
+        pods: all pods, in the order of `place`.
         after: the last pod of the page before; empty for the first page.
         limit: pods in the page, at most.
         leader: whether this process leads.
         holders: of the stuck and blocked pods.
     """
-    found = sorted(pods, key=_place)
     namespace, _, name = after.partition("/")
-    rest = [pod for pod in found if _place(pod) > (namespace, name)]
+    begin = bisect_right(pods, (namespace, name), key=place)
     shown = [
         msgspec.structs.replace(pod, reason=_clipped(pod.reason), owner=_clipped(pod.owner))
-        for pod in rest[:limit]
+        for pod in pods[begin : begin + limit]
     ]
-    more = "/".join(_place(shown[-1])) if rest[limit:] else ""
-    return PodPage(len(found), shown, more, leader, list(holders))
+    more = "/".join(place(shown[-1])) if begin + limit < len(pods) else ""
+    return PodPage(len(pods), shown, more, leader, list(holders))
 
 
-def _place(pod: ListedPod) -> tuple[str, str]:
+def place(pod: ListedPod) -> tuple[str, str]:
+    """Return where a pod stands in the pages: before pods with later namespaces or names."""
     return pod.namespace, pod.name
 
 
@@ -197,49 +206,76 @@ def _clipped(text: str) -> str:
     return text if len(text) <= TEXT else f"{text[: TEXT - 1]}…"
 
 
+class Kept(Generic[T]):
+    """Returns what ``compute`` does, and computes it at most once in `KEPT` seconds."""
+
+    def __init__(self, compute: Callable[[], T]) -> None:
+        self._compute, self._until = compute, 0.0
+        self._result: T | None = None
+
+    def __call__(self) -> T:
+        """Return a result that is less than `KEPT` seconds old."""
+        now = asyncio.get_running_loop().time()
+        if self._result is None or now >= self._until:
+            self._result, self._until = self._compute(), now + KEPT
+        return self._result
+
+
 def application(
+    readiness: Callable[[], tuple[bool, list[str]]],
     status: Callable[[], ProcessStatus],
     metrics: Callable[[], bytes],
     pods: Callable[[Collection[str]], tuple[list[ListedPod], bool]],
 ) -> web.Application:
     """Make the application of the status port.
 
-    ``pods`` returns the pods in these states, and whether this process leads.
+    ``readiness`` returns whether this process is ready, and lines about what is missing; ``pods``
+    the pods in these states, and whether this process leads.
     """
+
+    def list_pods() -> tuple[dict[tuple[str, ...], list[ListedPod]], bool, list[Holder]]:
+        found, leader = pods(STATES)
+        return {STATES: sorted(found, key=place)}, leader, status().holders
+
+    listed, kept_metrics = Kept(list_pods), Kept(metrics)
+    kept_status = Kept(lambda: msgspec.json.encode(status()))
 
     async def livez(_request: web.Request) -> web.Response:
         # An answer shows that the event loop runs.
         return web.Response(text="ok\n")
 
     async def readyz(_request: web.Request) -> web.Response:
-        now = status()
-        text = ("ok\n" if now.ready else "") + "".join(f"{line}\n" for line in now.missing)
-        return web.Response(status=200 if now.ready else 503, text=text)
+        ready, missing = readiness()
+        text = ("ok\n" if ready else "") + "".join(f"{line}\n" for line in missing)
+        return web.Response(status=200 if ready else 503, text=text)
 
     async def show_status(_request: web.Request) -> web.Response:
-        return web.Response(body=msgspec.json.encode(status()), content_type="application/json")
+        return web.Response(body=kept_status(), content_type="application/json")
 
     async def show_pods(request: web.Request) -> web.Response:
         query = request.query
-        states = [state for state in STATES if state in query.getall("state", [])]
+        states = tuple(state for state in STATES if state in query.getall("state", [])) or STATES
         limit = query.get("limit", str(PAGE))
         if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= PAGE):
             raise web.HTTPBadRequest(text=f"limit: expected 1 to {PAGE}\n")
-        found, leader = pods(states or STATES)
+        by_states, leader, holders = listed()
+        if states not in by_states:
+            by_states[states] = [pod for pod in by_states[STATES] if pod.state in states]
         shown = page(
-            found,
+            by_states[states],
             after=query.get("after", ""),
             limit=int(limit),
             leader=leader,
-            holders=status().holders if {"stuck", "blocked"} & {*(states or STATES)} else (),
+            holders=holders if {"stuck", "blocked"} & {*states} else (),
         )
         return web.Response(body=msgspec.json.encode(shown), content_type="application/json")
 
     async def show_metrics(_request: web.Request) -> web.Response:
-        return web.Response(body=metrics(), headers={"Content-Type": METRICS})
+        return web.Response(body=kept_metrics(), headers={"Content-Type": METRICS})
 
     async def last(_request: web.Request, response: web.StreamResponse) -> None:
         response.force_close()  # Probes and scrapes need one request a connection.
+        response.headers["Connection"] = "close"  # aiohttp has made the other headers already.
 
     application = web.Application()
     application.on_response_prepare.append(last)

@@ -47,8 +47,9 @@ from istio_aux.traces import Traces
 _log = logging.getLogger(__name__)
 
 LEADING = 120.0
-"""Seconds of silence after which a watch counts as dead, and a leader without pods gives up the
-Lease. A live watch is silent for 70 s at most; a failed one is tried again after 30 s at most."""
+"""Seconds of silence after which a watch counts as dead, and a leader without pods lets a process
+that has some lead. A live watch is silent for 90 s at most; a failed one is tried again after 30 s
+at most."""
 
 READY = 600.0
 """Seconds of silence after which a watch makes the unit unready. A silent watch makes reviews use
@@ -100,6 +101,7 @@ class Wiring:
             mode=settings.quit,
             leading=False,
             clock=clock,
+            leads=self._may_act,
         )  # fmt: skip
         self._watcher = Watcher(
             self.client, self._namespaces, self.telemetry,
@@ -109,6 +111,7 @@ class Wiring:
         self._repair = repairing.RepairController(
             self.client, self._namespaces, self.telemetry, self._events,
             policy=settings.repair_policy, options=settings.pod_options, clock=clock,
+            leads=self._may_act, store=self._save,
         )  # fmt: skip
         self._watches = self._watch()
         lease = settings.lease
@@ -177,17 +180,22 @@ class Wiring:
             # Only now: the next leader must not meet an exec or an eviction of ours.
             await self._lease.release()
 
-    def status(self) -> status.ProcessStatus:
-        """Return the present status."""
+    def readiness(self) -> tuple[bool, list[str]]:
+        """Return whether this process is ready, and what is missing, in lines for a person."""
         missing = self._watches.missing()
-        known = self._settings.webhook_configuration and "order" not in missing
         if not self.listening:
             missing["webhook"] = "not listening"
+        return self._ready, [f"{name}: {what}" for name, what in missing.items()]
+
+    def status(self) -> status.ProcessStatus:
+        """Return the present status."""
+        ready, missing = self.readiness()
+        known = self._settings.webhook_configuration and "order" not in self._watches.missing()
         mesh, unreadable = self._watcher.mesh, self._watches.unreadable()
         stuck, blocked = self._quit.stuck(), self._quit.blocked()
         return status.ProcessStatus(
-            ready=self._ready,
-            missing=[f"{name}: {what}" for name, what in missing.items()],
+            ready=ready,
+            missing=missing,
             start_mode=self._start.mode,
             capability=self._start.capability,
             capability_why=mesh.native.why,
@@ -260,12 +268,20 @@ class Wiring:
         self._repair.look(mesh)
 
     def _checkpoint(self) -> str:
-        return Checkpoint(self._repair.failed, self._watcher.since).text()
+        return Checkpoint(self._repair.failed, self._watcher.since, self._repair.replaced).text()
 
     def _recall(self, text: str) -> None:
-        found = read_checkpoint(text)
-        self._repair.recall(found.failed)
-        self._watcher.recall(found.injectors)
+        if found := read_checkpoint(text):
+            self._repair.recall(found.failed, found.replaced)
+            self._watcher.recall(found.injectors)
+
+    async def _save(self) -> None:
+        """Store the checkpoint now; `KubeError` if it is not known whether it is stored."""
+        if self._lease:
+            await self._lease.save()
+
+    def _may_act(self) -> bool:
+        return self._lease is None or self._lease.leads()
 
     def _ask(self, applications: Applications) -> None:
         self._quit.selection.ask(applications)

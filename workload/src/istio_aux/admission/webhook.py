@@ -22,10 +22,6 @@ JSON = "application/json"
 
 # Bytes of a body. The API server accepts objects of 3 MiB, and etcd stores 1.5 MB.
 BODY = 4 << 20
-# Bytes of all bodies that are being received; a request for more gets 503. The first bytes of each
-# do not count: nearly all reviews are smaller, so clients that exhaust this stop only large ones.
-BODIES = 128 << 20
-UNCOUNTED = 64 << 10
 
 # How an error answer is counted.
 _OUTCOMES = {
@@ -35,11 +31,7 @@ _OUTCOMES = {
 
 
 class AdmissionWebhook:
-    """The webhook.
-
-    Attributes:
-        free: bytes that more bodies may use.
-    """
+    """The webhook."""
 
     def __init__(
         self,
@@ -48,13 +40,8 @@ class AdmissionWebhook:
         *,
         limits: ServingLimits = ServingLimits(),  # noqa: B008 - frozen
         body: int = BODY,
-        bodies: int = BODIES,
     ) -> None:
-        """Answer reviews; ``how`` returns how pods are started now.
-
-        ``body`` is the largest body in bytes, ``bodies`` what all of them may use at once.
-        """
-        self.free = bodies
+        """Answer reviews of ``body`` bytes at most; ``how`` returns how pods are started now."""
         self._telemetry, self._how, self._limits, self._body = metrics, how, limits, body
         self._listener: Listener | None = None
 
@@ -130,26 +117,17 @@ class AdmissionWebhook:
             traces.add(Span("review", ended - took, ended, facts, parent))
 
     async def _read(self, request: web.BaseRequest) -> bytes:
-        """Read the body; the memory that it takes is counted until then."""
+        """Read the body. `Connection.charge` counts what it takes."""
         if (request.content_length or 0) > self._body:
             raise self._too_large()
         expect = request.headers.get("Expect", "").lower()
         if expect == "100-continue" and request.version > (1, 0):
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        body, counted = bytearray(), 0
-        try:
-            while part := await request.content.readany():
-                body += part
-                if len(body) > self._body:
-                    raise self._too_large()
-                more = max(0, len(body) - counted) if len(body) > UNCOUNTED else 0
-                if more > self.free:
-                    text = "too many bodies are being received\n"
-                    raise web.HTTPServiceUnavailable(text=text, headers={"Retry-After": "1"})
-                counted += more
-                self.free -= more
-        finally:
-            self.free += counted
+        body = bytearray()
+        while part := await request.content.readany():
+            body += part
+            if len(body) > self._body:
+                raise self._too_large()
         return bytes(body)
 
     def _too_large(self) -> web.HTTPException:

@@ -21,12 +21,18 @@ FAILED = 100
 """Controllers in a checkpoint, those that failed last. They take 8 KiB of a Lease that is written
 every 2 s."""
 
+REPLACED = 50
+"""Controllers in a checkpoint of which a pod is being replaced, the last ones begun. Five are at a
+time, and those stay whose new pod does not come or is never Ready. They take 10 KiB."""
+
+NEWEST = 5
+"""UIDs for each of them. More pods than these are made in one second only with their controller."""
+
 INJECTORS = 20
 """Webhook configurations in a checkpoint. A cluster has one for each revision and tag."""
 
 OWNER = 128
-"""Longest namespace/UID of a controller. The API server's UIDs have 36 characters; those in a pod's
-ownerReferences are whatever its author wrote."""
+"""Longest namespace/UID of a controller: 63 characters and `ownership.LONGEST_UID`."""
 
 HONOURED = 60.0
 """Seconds that a holder has at most after it was seen. Units write 15. Otherwise, whoever may write
@@ -130,32 +136,66 @@ class Since(msgspec.Struct, frozen=True, array_like=True):
     since: Annotated[datetime, Meta(tz=True)]
 
 
-class Checkpoint(msgspec.Struct, frozen=True):
-    """What the next leader cannot find in the cluster.
+class Replaced(msgspec.Struct, frozen=True):
+    """A pod that is evicted, or whose Job is suspended, so that its controller makes a new one.
+
+    UIDs do not show which pods of the controller were there before, and all of them would not fit.
+    So the newest pod that was there before stands for them. Its time is the API server's, as that
+    of a new pod will be.
 
     Attributes:
-        failed: controllers by namespace/UID whose new pod had no sidecar either, and when that pod
-            was created.
+        pod, uid: the pod's name and UID.
+        newest: creationTimestamp of the newest pod of the controller, in seconds since 1970.
+        same: UIDs of the pods that were created in that second; empty if they are too many.
+    """
+
+    pod: _Name
+    uid: _Name
+    newest: float = 0.0
+    same: tuple[_Name, ...] = ()
+
+    def knew(self, uid: str, created: float) -> bool:
+        """Whether a pod was there before."""
+        if created == self.newest and self.same:
+            return uid in self.same
+        return created <= self.newest
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """What the next leader cannot find in the cluster. Controllers are named by namespace/UID.
+
+    Versions of istio-aux skip the fields that they do not know, and have a default for each.
+
+    Attributes:
+        failed: controllers whose new pod had no sidecar either, and when that pod was created.
         injectors: by the name of the configuration.
+        replaced: controllers of which a pod is being replaced, those that began last at the end.
     """
 
     failed: Mapping[_Name, Annotated[datetime, Meta(tz=True)]] = {}
     injectors: Mapping[_Name, Since] = {}
+    replaced: Mapping[_Name, Replaced] = {}
 
     def text(self) -> str:
         """As `read_checkpoint` reads it."""
         failed = [(key, at) for key, at in self.failed.items() if len(key) <= OWNER]
-        newest = sorted(failed, key=lambda item: item[1], reverse=True)[:FAILED]
+        newest = sorted(failed, key=lambda item: (item[1], item[0]), reverse=True)[:FAILED]
         known = sorted(self.injectors.items())[:INJECTORS]
-        return msgspec.json.encode(Checkpoint(dict(newest), dict(known))).decode()
+        replaced = [(key, pod) for key, pod in self.replaced.items() if len(key) <= OWNER]
+        left = Checkpoint(dict(newest), dict(known), dict(replaced[-REPLACED:]))
+        return msgspec.json.encode(left).decode()
 
 
 _decoder = msgspec.json.Decoder(Checkpoint)
 
 
-def read_checkpoint(text: str) -> Checkpoint:
-    """Read an annotation that anybody may have changed; empty if it is not a checkpoint."""
+def read_checkpoint(text: str) -> Checkpoint | None:
+    """Read an annotation that anybody may have changed.
+
+    Returns:
+        None if it is no checkpoint. Then it says nothing, not that nothing is under way.
+    """
     try:
-        return _decoder.decode(text) if 0 < len(text) <= LONGEST else Checkpoint()
+        return _decoder.decode(text) if 0 < len(text) <= LONGEST else None
     except (msgspec.DecodeError, RecursionError):
-        return Checkpoint()
+        return None

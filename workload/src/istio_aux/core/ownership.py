@@ -32,6 +32,10 @@ _SERVICES = {
 }
 """The same for kinds whose pods do not finish: kubernetes pkg/controller."""
 
+LONGEST_UID = 64
+"""Characters of a controller's UID. The API server's have 36, but nobody checks those that the
+author of a pod writes into its ownerReferences."""
+
 _ORDINAL = re.compile(r".*-([0-9]+)")  # kubernetes pkg/controller/statefulset: statefulPodRegex.
 
 
@@ -56,6 +60,8 @@ def not_replaced(pod: Pod) -> str | None:
     owner = controller(pod)
     if owner is None:
         return "the pod has no controller that would make a new one"
+    if len(owner.uid) > LONGEST_UID:
+        return f"its controller's UID has more than {LONGEST_UID} characters, so there is none"
     if is_job(owner) or owner.kind in _SERVICES.get(group(owner), frozenset()):
         return None
     return f"its controller {owner.kind} ({owner.api_version}) is not known to make a new pod"

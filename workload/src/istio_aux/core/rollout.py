@@ -12,37 +12,54 @@ replacing   `refused`: the pod was not evicted                   backing off
 replacing   `observed`: after ``doubt`` the pod is still there   backing off
 replacing   `observed`: a new pod is Ready with a sidecar        idle
 replacing   `observed`: a new pod has no sidecar either          failed
+replacing   `observed`: no new pod for ``unreplaced`` seconds    idle
 backing off `started`, not before ``retry_at``                   replacing
 failed      `observed`: a later pod has its sidecar              idle
 failed      `observed`: ``memory`` seconds have passed           idle
-any         `restored`: an earlier leader saw it fail            failed
+failed      `observed`: as above, and `restored` left a pod      replacing
+idle        `restored`: an earlier leader evicted a pod          replacing
+replacing   `restored`: an earlier leader evicted a pod          replacing
+idle        `restored`: an earlier leader saw it fail            failed
+replacing   `restored`: an earlier leader saw it fail            failed
 =========== ==================================================== ===========
 
 `next_step` says what to do in each state. After an eviction without an answer the pods show whether
-it happened.
+it happened. While somebody else restarts a pod of the controller, none is restarted (`_held`).
+
+A controller is named by namespace/UID.
 """
 
 from __future__ import annotations
 
-import heapq
-import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import pairwise
 
 import msgspec
 from msgspec import structs
 
 from istio_aux.core import ownership, repair
+from istio_aux.core.election import NEWEST, Replaced
 from istio_aux.core.moment import Moment
 from istio_aux.core.pod import Pod, Struct
+
+_LAST = 4e9  # Seconds since 1970: the year 2096.
 
 
 class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Times in seconds, and the rate limit of the whole cluster."""
 
     at_once: int = 5  # Controllers of which a pod is being replaced at the same time.
-    patience: float = 600.0  # For a replacement: a Deployment's default progressDeadlineSeconds.
+    share: int = 3  # Of these, in one namespace.
+    # For a replacement, and for pods that somebody else restarts: a Deployment's default
+    # progressDeadlineSeconds.
+    patience: float = 600.0
+    # Without a new pod for that long, the controller wants one pod less. A controller that cannot
+    # make its pod tries again after 1000 s at most (client-go DefaultControllerRateLimiter), and a
+    # Job is suspended for 4200 s at most (`suspension`). Doubled each time it happens in a row.
+    unreplaced: float = 7200.0
     # A pod that is still there after that was not evicted. The API server works on a request for up
     # to 60 s (kube-apiserver --request-timeout), and a watch may lag.
     doubt: float = 90.0
@@ -50,6 +67,8 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
     first_retry: float = 1.0
     last_retry: float = 300.0
     memory: float = 86400.0  # For a restart that did not help. One more is tried afterwards.
+    # The least of it in a new process, whatever the clocks of the two processes show.
+    least_memory: float = 3600.0
     restarts: int | None = None  # How many pods may be restarted at all; None: any number.
 
 
@@ -76,9 +95,9 @@ class Replica(Struct, frozen=True, gc=False):
 
 
 class Replacement(Struct, frozen=True):
-    """``pod`` is being replaced ``since`` a time; its controller had pods of the ``known`` UIDs."""
+    """A pod is being replaced ``since`` a time; its controller had pods of the ``known`` UIDs."""
 
-    pod: Replica
+    old: Replaced
     since: float
     known: frozenset[str]
 
@@ -86,25 +105,31 @@ class Replacement(Struct, frozen=True):
 class Failure(Struct, frozen=True):
     """A pod that was made after a restart, and ``created`` then, has no sidecar either.
 
-    ``noticed`` is not before ``created``: clocks differ. Both are seconds since 1970. ``uid`` is
-    empty if an earlier leader noticed.
+    No pod is restarted ``until`` a time. ``created`` is in seconds since 1970. ``uid`` is empty if
+    an earlier leader noticed.
     """
 
     reason: str
     created: float
-    noticed: float
+    until: float
     uid: str = ""
 
 
 class Rollout(Struct, frozen=True):
-    """What was done about the pods of one controller, and its result. Times are monotonic."""
+    """What was done about the pods of one controller, and its result.
+
+    Times are monotonic. A step of the wall clock makes none of them longer or shorter.
+    """
 
     replacing: Replacement | None = None
     failure: Failure | None = None
     refusals: int = 0  # Refused evictions in a row.
     refusal: str = ""  # Why the last one was refused.
     retry_at: float = 0.0  # No eviction is tried before.
-    served: float | None = None  # When the last eviction was tried.
+    unreplaced: int = 0  # Evicted pods in a row in whose place no new one came.
+    # Since when somebody else restarts a pod, by the reason that is shown for it.
+    held: Mapping[str, float] = {}
+    empty: float | None = None  # Since when it has no pods.
 
     @property
     def idle(self) -> bool:
@@ -156,20 +181,42 @@ def replica(pod: Pod, action: repair.RepairAction) -> Replica:
 
 
 def first_in_line(
-    waiting: Mapping[str, Rollout], active: Iterable[Rollout], now: Moment, limits: RolloutLimits
+    waiting: Mapping[str, float],
+    begun: Mapping[str, float],
+    served: Mapping[str, float],
+    now: Moment,
+    limits: RolloutLimits,
 ) -> list[str]:
-    """Choose from those ``waiting`` to restart a pod now, the longest unserved first.
+    """Choose the controllers of which a pod is restarted now.
 
-    ``active`` are all that are replacing a pod.
+    Namespaces take turns, and have a share: pods that never get Ready delay those of their own
+    namespace. Whoever waits overtakes all that come later, so nobody waits forever.
+
+    Args:
+        waiting: controllers with a pod to restart, and since when they wait.
+        begun: controllers of which a pod is being replaced, and since when.
+        served: when a pod in a namespace was last restarted.
+        now: the present.
+        limits: how many at once.
     """
-    begun = [rollout.replacing.since for rollout in active if rollout.replacing]
-    free = limits.at_once - sum(now.monotonic < since + limits.patience for since in begun)
-
-    def place(key: str) -> tuple[float, str]:
-        served = waiting[key].served
-        return (-math.inf if served is None else served, key)
-
-    return heapq.nsmallest(free, waiting, key=place) if free > 0 else []
+    busy = Counter(
+        _namespace(key) for key, since in begun.items() if now.monotonic < since + limits.patience
+    )
+    lines = dict[str, list[str]]()
+    if busy.total() < limits.at_once:
+        possible = (key for key in waiting if busy[_namespace(key)] < limits.share)
+        for key in sorted(possible, key=lambda key: (waiting[key], key), reverse=True):
+            lines.setdefault(_namespace(key), []).append(key)
+    turns = {name: served.get(name, waiting[line[-1]]) for name, line in lines.items()}
+    chosen = list[str]()
+    while turns and busy.total() < limits.at_once:
+        name = min(turns, key=lambda name: (turns[name], name))
+        chosen.append(lines[name].pop())
+        busy[name] += 1
+        turns[name] = now.monotonic
+        if not lines[name] or busy[name] >= limits.share:
+            del turns[name]
+    return chosen
 
 
 def next_step(
@@ -181,27 +228,35 @@ def next_step(
         None if the controller can be forgotten: no pod of it is to be restarted, or it has had no
         pod for so long that it does not exist any more.
     """
-    gone = None if pods else (rollout.served or 0.0) + 2 * limits.patience
-    if gone is not None and (rollout.idle or now.monotonic >= gone):
-        return None
+    gone = None
+    if not pods:
+        empty = now.monotonic if rollout.empty is None else rollout.empty
+        gone = empty + 2 * limits.patience
+        if rollout.idle or now.monotonic >= gone:
+            return None
     if failure := rollout.failure:
-        forgotten = now.monotonic + limits.memory - (now.wall - failure.noticed)
-        return Stop(failure.reason, gone or forgotten, failure.uid)
+        return Stop(failure.reason, gone or failure.until, failure.uid)
     if replacing := rollout.replacing:
-        return _await(replacing, gone, now, limits)
+        return _await(rollout, replacing, gone, now, limits)
     possible = [pod for pod in pods if pod.restart]
     if not possible:
         return None
-    if now.monotonic < rollout.retry_at:
-        return Defer(f"not restarted: {rollout.refusal}; tried again later", rollout.retry_at)
-    return _unproven(pods, now, limits) or _choose(pods, possible)
+    refusal = f"not restarted: {rollout.refusal}; tried again later"
+    waits = [(refusal, rollout.retry_at)]
+    waits += [(reason, since + limits.patience) for reason, since in rollout.held.items()]
+    for reason, until in waits:
+        if now.monotonic < until:
+            return Defer(reason, until)
+    return _choose(pods, possible)
 
 
-def started(rollout: Rollout, pods: Iterable[Replica], pod: Replica, now: Moment) -> Rollout:
+def started(rollout: Rollout, pods: Sequence[Replica], pod: Replica, now: Moment) -> Rollout:
     """``pod`` is about to be evicted; ``pods`` are all pods of the controller."""
+    newest = max((each.created for each in pods), default=0.0)
+    same = tuple(sorted(each.uid for each in pods if each.created == newest))
+    old = Replaced(pod.name, pod.uid, newest, same if len(same) <= NEWEST else ())
     known = frozenset(each.uid for each in pods)
-    replacing = Replacement(pod=pod, since=now.monotonic, known=known)
-    return structs.replace(rollout, replacing=replacing, served=now.monotonic)
+    return structs.replace(rollout, replacing=Replacement(old, now.monotonic, known))
 
 
 def refused(
@@ -219,47 +274,88 @@ def refused(
     )  # fmt: skip
 
 
-def restored(rollout: Rollout, noticed: datetime) -> Rollout:
-    """An earlier leader noticed at that time that a restart did not help."""
-    at = noticed.astimezone(UTC)
+def recalled(created: datetime, now: Moment, limits: RolloutLimits) -> Failure:
+    """An earlier leader saw a pod without a sidecar, made at that time, after a restart."""
+    # Anybody may have written it: not all times exist in UTC.
+    at = datetime.fromtimestamp(min(max(created.timestamp(), 0.0), _LAST), UTC)
     why = f"a pod made at {at:%Y-%m-%d %H:%M:%S}Z, after another was evicted, has no sidecar either"
-    failure = Failure(reason=why, created=at.timestamp(), noticed=at.timestamp())
-    return Rollout(failure=failure, served=rollout.served)
+    age = min(max(now.wall - at.timestamp(), 0.0), limits.memory - limits.least_memory)
+    return Failure(why, at.timestamp(), now.monotonic + limits.memory - age)
+
+
+def restored(
+    rollout: Rollout, pods: Iterable[Replica], now: Moment, left: Failure | Replaced
+) -> Rollout:
+    """An earlier leader left this. What this process has seen itself is more exact.
+
+    The times of a replacement begin again: the clocks of two processes differ.
+    """
+    if isinstance(left, Failure):
+        newest = max((rollout.failure or left, left), key=lambda failure: failure.created)
+        return structs.replace(rollout, replacing=None, failure=newest)
+    known = frozenset(pod.uid for pod in pods if left.knew(pod.uid, pod.created))
+    if rollout.replacing and rollout.replacing.old == left:
+        known = rollout.replacing.known
+    return structs.replace(rollout, replacing=Replacement(left, now.monotonic, known))
 
 
 def observed(
-    rollout: Rollout, pods: Sequence[Replica], now: Moment, limits: RolloutLimits
+    rollout: Rollout,
+    pods: Sequence[Replica],
+    now: Moment,
+    limits: RolloutLimits,
+    gone: Mapping[str, float] = {},
 ) -> Rollout:
-    """The controller has these pods now, and no others."""
-    idle = Rollout(served=rollout.served)
+    """The controller has these pods now, and no others.
+
+    ``gone`` has the pods of a StatefulSet whose name is not back yet, and since when.
+    """
+    empty = None if pods else now.monotonic if rollout.empty is None else rollout.empty
+    held = _held(rollout.held, pods, now, limits, gone)
+    rollout = structs.replace(rollout, held=held, empty=empty)
     if failure := rollout.failure:
-        expired = now.wall - failure.noticed >= limits.memory
+        expired = now.monotonic >= failure.until
         helped = any(
             pod.sidecar is Sidecar.PRESENT and not pod.deleting and pod.created > failure.created
             for pod in pods
         )
-        return idle if expired or helped else rollout
-    if (replacing := rollout.replacing) is None:
-        return rollout
-    old = replacing.pod
-    for pod in pods:
-        if pod.uid == old.uid:
-            if pod.deleting or now.monotonic < replacing.since + limits.doubt:
-                return rollout
-            return refused(rollout, f"{pod.name} is still there", now, limits)
-    # In a StatefulSet the replacement has the same name.
+        if not (expired or helped):
+            return rollout
+        rollout = Rollout(held=held, empty=empty, replacing=rollout.replacing)
+    return _observe(rollout, rollout.replacing, pods, now, limits) if rollout.replacing else rollout
+
+
+def _observe(
+    rollout: Rollout,
+    replacing: Replacement,
+    pods: Sequence[Replica],
+    now: Moment,
+    limits: RolloutLimits,
+) -> Rollout:
+    """Find out whether the pod was replaced, and whether that helped."""
+    idle, old = Rollout(held=rollout.held, empty=rollout.empty), replacing.old
+    if any(pod.uid == old.uid and not pod.deleting for pod in pods):
+        if now.monotonic < replacing.since + limits.doubt:
+            return rollout
+        return refused(rollout, f"{old.pod} is still there", now, limits)
+    known = replacing.known | {old.uid}
     new = [
         pod
         for pod in pods
-        if pod.uid not in replacing.known and (old.ordinal is None or pod.name == old.name)
+        if pod.uid not in known
+        # In a StatefulSet the replacement has the same name.
+        and (pod.ordinal is None or pod.name == old.pod)
     ]
     for pod in new:
         if pod.sidecar is Sidecar.MISSING:
-            why = f"{pod.name}, made after {old.name} was evicted, has no sidecar either"
-            failure = Failure(why, pod.created, max(pod.created, now.wall), pod.uid)
+            why = f"{pod.name}, made after {old.pod} was evicted, has no sidecar either"
+            failure = Failure(why, pod.created, now.monotonic + limits.memory, pod.uid)
             return structs.replace(idle, failure=failure)
-    proven = any(pod.ready and pod.sidecar in {Sidecar.PRESENT, Sidecar.UNWANTED} for pod in new)
-    return idle if proven else rollout
+    if any(pod.ready and pod.sidecar in {Sidecar.PRESENT, Sidecar.UNWANTED} for pod in new):
+        return idle
+    if not new and now.monotonic >= replacing.since + _unreplaced(rollout, limits):
+        return structs.replace(idle, unreplaced=rollout.unreplaced + 1)
+    return rollout
 
 
 def _sidecar(action: repair.RepairAction) -> Sidecar:
@@ -273,27 +369,54 @@ def _sidecar(action: repair.RepairAction) -> Sidecar:
 
 
 def _await(
-    replacing: Replacement, gone: float | None, now: Moment, limits: RolloutLimits
+    rollout: Rollout,
+    replacing: Replacement,
+    gone: float | None,
+    now: Moment,
+    limits: RolloutLimits,
 ) -> Defer | Stop:
-    awaited = f"{replacing.pod.name} was evicted, and no replacement is Ready with a sidecar"
+    awaited = f"{replacing.old.pod} was evicted, and no replacement is Ready with a sidecar"
     doubtful, late = replacing.since + limits.doubt, replacing.since + limits.patience
     if now.monotonic >= late:
-        return Stop(f"{awaited} after {limits.patience:g} s", gone)
+        again = replacing.since + _unreplaced(rollout, limits)
+        # If a new pod is there then, it is waited for.
+        until = gone or (again if now.monotonic < again else None)
+        return Stop(f"{awaited} after {limits.patience:g} s", until)
     return Defer(f"{awaited} yet", doubtful if now.monotonic < doubtful else late)
 
 
-def _unproven(pods: Iterable[Replica], now: Moment, limits: RolloutLimits) -> Defer | None:
-    """Wait for a pod that may be the replacement of one that another leader restarted.
+def _unreplaced(rollout: Rollout, limits: RolloutLimits) -> float:
+    """After how many seconds a controller without a new pod wants one pod less."""
+    return min(limits.unreplaced * 2 ** min(rollout.unreplaced, 32), limits.memory)
 
-    No longer than for any replacement: its readiness may depend on something else.
+
+def _held(
+    before: Mapping[str, float],
+    pods: Sequence[Replica],
+    now: Moment,
+    limits: RolloutLimits,
+    gone: Mapping[str, float],
+) -> dict[str, float]:
+    """Find the pods that somebody else restarts, and since when.
+
+    A drain, or a new revision of the template; or an earlier leader, where the Lease does not say
+    so. Each is waited for no longer than for any replacement: its readiness may depend on something
+    else, its node may be lost, and a StatefulSet may be smaller now.
     """
-    oldest = now.wall - limits.patience
+    held = {f"{name} is gone, and not back yet": since for name, since in gone.items()}
+    found = {f"{pod.name} is being deleted": now.monotonic for pod in pods if pod.deleting}
     for pod in pods:
-        awaited = pod.sidecar is Sidecar.PRESENT and not (pod.ready or pod.deleting)
-        if awaited and pod.created > oldest:
-            until = now.monotonic + pod.created - oldest
-            return Defer(f"{pod.name} has its sidecar and is not Ready yet", until)
-    return None
+        if pod.sidecar is Sidecar.PRESENT and not (pod.ready or pod.deleting):
+            age = max(now.wall - pod.created, 0.0)
+            found[f"{pod.name} has its sidecar and is not Ready yet"] = now.monotonic - age
+    # Whoever sees the pods for the first time cannot know which of them went just before. The set
+    # may also begin with another number (spec.ordinals.start), so the wait is shorter.
+    ordinals = sorted(pod.ordinal for pod in pods if pod.ordinal is not None)
+    gap = next((one + 1 for one, other in pairwise([-1, *ordinals]) if other > one + 1), None)
+    if gap is not None:
+        since = now.monotonic + limits.doubt - limits.patience
+        found[f"there is no pod with the ordinal {gap}"] = since
+    return held | {reason: before.get(reason, since) for reason, since in found.items()}
 
 
 def _choose(pods: Iterable[Replica], possible: Sequence[Replica]) -> Next | Defer:
@@ -317,3 +440,7 @@ def _choose(pods: Iterable[Replica], possible: Sequence[Replica]) -> Next | Defe
 
 def _ordinal(pod: Replica) -> int:
     return -1 if pod.ordinal is None else pod.ordinal
+
+
+def _namespace(key: str) -> str:
+    return key.partition("/")[0]

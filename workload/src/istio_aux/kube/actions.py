@@ -18,16 +18,20 @@ from istio_aux.core.jobs import FoundJob, Job, set_of
 from istio_aux.core.pod import Metadata, OwnerReference, Pod, Struct
 from istio_aux.core.preflight import Right
 from istio_aux.kube.client import DRY_RUN_ALL, TRIES, Client
-from istio_aux.kube.errors import ApiError, InvalidNameError, UnreadableError
-from istio_aux.kube.objects import Key, Page, PageReader, Reader, S, T
+from istio_aux.kube.errors import ApiError, InvalidNameError, OversizedError, UnreadableError
+from istio_aux.kube.objects import LONGEST, Key, Page, PageReader, Reader, S, T
 
 NOT_TERMINAL = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 RUNNING_JOBS = {"fieldSelector": "status.phase=Running,spec.restartPolicy!=Always"}
 """Pods that repair looks at, and the fewer ones whose proxy may have to quit."""
 
 PAGE = 100
-"""Objects in a page. client-go's pager asks for 500, whose body of 7 MB is in memory twice; smaller
-pages cost no more CPU."""
+"""Objects in a page, unless they are large. client-go's pager asks for 500, whose body of 7 MB is
+in memory twice; smaller pages cost no more CPU."""
+
+LISTS = 3
+"""How often a list is begun at most, each time in pages of five times as many objects. It has to be
+complete before its snapshot expires: etcd is compacted every 5 minutes."""
 
 STRICT = {"fieldManager": "istio-aux", "fieldValidation": "Strict"}
 """An API server that does not know a field refuses the patch, rather than drop the field."""
@@ -158,18 +162,30 @@ async def pages(
     limit: int = PAGE,
     restarted: Callable[[], None] = lambda: None,
 ) -> AsyncGenerator[Page[T]]:
-    """List a collection page by page.
+    """List a collection page by page, in pages of up to ``limit`` objects.
 
-    ``restarted`` is called when the list has to begin again: then the pages before count for
-    nothing, and objects may come twice.
+    Fewer are asked for while a page would be longer than `LONGEST`; an object that is longer alone
+    is unreadable. ``restarted`` is called when the list has to begin again: then the pages before
+    count for nothing, and objects may come twice.
 
     Raises:
         KubeError: a page could not be read; the pages before it are no complete list.
     """
-    reader, params, throttled = PageReader(kind), {**selection, "limit": str(limit)}, 0
+    reader, params, throttled, begun = PageReader(kind), {**selection}, 0, 1
+    most = limit
     while True:
+        params["limit"] = str(limit)
         try:
-            page = await reader.read(await client.get(path, params))
+            body = await client.get(path, params)
+            page = await reader.read(body)
+            if len(body) <= LONGEST // 4:
+                limit = min(limit * 2, most)
+            del body  # Its page may be handled for long.
+        except OversizedError as error:
+            if limit > 1:
+                limit = max(1, limit // 4)
+                continue
+            page = reader.read_beginning(error.beginning)
         except ApiError as error:
             if "continue" not in params:
                 raise
@@ -178,11 +194,13 @@ async def pages(
                 throttled += 1
                 await asyncio.sleep(error.retry_after)
                 continue
-            if error.code != 410:
+            if error.code != 410 or begun == LISTS:
                 raise
-            # The snapshot that the pages come from has expired; one large page cannot expire.
+            begun += 1
+            limit = most = most * 5
+            del params["continue"]
             restarted()
-            page = await reader.read(await client.get(path, selection))
+            continue
         yield page
         if not page.next:
             return
@@ -194,7 +212,8 @@ async def list_all(
 ) -> list[T]:
     """List a whole collection; an object that cannot be decoded is an `UnreadableError`."""
     found = list[T]()
-    async with aclosing(pages(client, path, kind, selection, limit=limit)) as listed:
+    listed = pages(client, path, kind, selection, limit=limit, restarted=found.clear)
+    async with aclosing(listed):
         async for page in listed:
             if page.unreadable:
                 raise UnreadableError(f"cannot read {page.unreadable[0]}")

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import ssl
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import aiohttp
 from aiohttp.client_ws import ClientWebSocketResponse
 from aiohttp.connector import Connection
-from aiohttp.http_exceptions import LineTooLong
 
 from istio_aux.kube.access import Access
 from istio_aux.kube.errors import (
@@ -26,11 +26,12 @@ from istio_aux.kube.errors import (
     ApiError,
     LateError,
     NoConnectionError,
+    OversizedError,
     SilentError,
     UnreachableError,
     UnreadableError,
 )
-from istio_aux.kube.objects import ApiStatus, Reader
+from istio_aux.kube.objects import BEGINNING, LONGEST, ApiStatus, Oversized, Reader
 
 Params = Mapping[str, str] | Sequence[tuple[str, str]]
 
@@ -44,8 +45,10 @@ REQUEST = 90.0
 own limit is 60 s (--request-timeout)."""
 
 TRIES = 10  # Retries of a patient client after a 429; client-go has as many.
-READ_BUFFER = 4 << 20
-"""Bytes. aiohttp refuses a line longer than twice this; etcd stores objects up to 1.5 MiB."""
+
+KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+"""An idle connection whose other end is gone fails within 45 s. client-go pings as often (HTTP/2
+health check, 30 s and 15 s)."""
 
 _CONTEXT = re.compile(r" ssl:(?:\w+|<[^>]*>)")
 """The TLS context in aiohttp's messages, by its address in memory: noise for a reader."""
@@ -69,12 +72,11 @@ class Client:
         self._session = aiohttp.ClientSession(
             # Callers bound their own concurrency. With one limit for all, watches and hung execs
             # would delay a GET.
-            connector=aiohttp.TCPConnector(limit=0),
+            connector=aiohttp.TCPConnector(limit=0, socket_factory=_socket),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": "istio-aux", "Accept": "application/json"},
             request_class=_Request,
             middlewares=(self._middleware,),
-            read_bufsize=READ_BUFFER,
             trust_env=False,
         )
         return self
@@ -90,7 +92,7 @@ class Client:
             await self._session.close()
 
     async def get(self, path: str, params: Params = ()) -> bytes:
-        """Read one object, or one page of a list."""
+        """Read one object, or one page of a list; `OversizedError` if it is over `LONGEST`."""
         return await self._ask("GET", path, params)
 
     async def post(self, path: str, body: bytes, params: Params = ()) -> bytes:
@@ -120,7 +122,9 @@ class Client:
         """
         return await self._ask("DELETE", path, (), body=body)
 
-    async def watch(self, path: str, params: Params, *, silence: float) -> AsyncGenerator[bytes]:
+    async def watch(
+        self, path: str, params: Params, *, silence: float
+    ) -> AsyncGenerator[bytes | Oversized]:
         """Yield an empty line once the watch is accepted, then its lines until the server ends it.
 
         After ``silence`` seconds without a byte the connection counts as dead.
@@ -129,11 +133,12 @@ class Client:
         access = await self._access.current()
         async with self._request(access, "GET", path, params, patience=patience) as response:
             yield b""
-            try:
-                async for line in response.content:
+            lines = _Lines()
+            async for part in response.content.iter_any():
+                for line in lines.split(part):
                     yield line
-            except LineTooLong as error:
-                raise UnreachableError(f"a line over {2 * READ_BUFFER} bytes") from error
+            if lines.rest:  # The stream was cut.
+                yield lines.rest
 
     @asynccontextmanager
     async def websocket(
@@ -197,7 +202,7 @@ class Client:
                 bound,
                 self._request(access, method, path, params, body=body, kind=kind) as response,
             ):
-                return await response.read()
+                return await _whole(response)
         except TimeoutError as error:
             if bound.expired():
                 raise SilentError(f"no complete answer within {REQUEST:g} s") from error
@@ -245,8 +250,61 @@ class Client:
             response = await handler(request)
         if response.status >= 300:  # Also a redirect, which would carry our token elsewhere.
             async with response:
-                raise _error(response, await response.read())
+                try:
+                    body = await _whole(response)
+                except OversizedError as error:
+                    body = error.beginning
+                raise _error(response, body)
         return response
+
+
+async def _whole(response: aiohttp.ClientResponse) -> bytes:
+    parts, size = list[bytes](), 0
+    async for part in response.content.iter_any():
+        parts.append(part)
+        size += len(part)
+        if size > LONGEST:
+            raise OversizedError(LONGEST, b"".join(parts)[:BEGINNING])
+    return b"".join(parts)
+
+
+class _Lines:
+    """Splits a stream at its line breaks, in bounded memory.
+
+    Attributes:
+        rest: the beginning of the next line.
+    """
+
+    def __init__(self) -> None:
+        self._parts, self._size = list[bytes](), 0
+
+    def split(self, part: bytes) -> Iterator[bytes | Oversized]:
+        """Yield the lines that end in ``part``, the next one of the stream."""
+        start = 0
+        while end := part.find(b"\n", start) + 1:
+            self._add(part[start:end])
+            yield self.rest if self._size <= LONGEST else Oversized(self.rest)
+            self._parts, self._size, start = [], 0, end
+        self._add(part[start:])
+
+    def _add(self, part: bytes) -> None:
+        self._parts.append(part)
+        self._size += len(part)
+        if self._size > LONGEST:
+            self._parts = [self.rest[:BEGINNING]]
+
+    @property
+    def rest(self) -> bytes:
+        return b"".join(self._parts)
+
+
+def _socket(address: tuple[Any, ...]) -> socket.socket:
+    made = socket.socket(*address[:3])
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEPALIVE.items():
+        if option := getattr(socket, name, None):  # macOS has another name for the first.
+            made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made
 
 
 _not_after = ContextVar[float | None]("not_after", default=None)

@@ -43,6 +43,18 @@ class UnreadableError(UnreachableError):
     """The answer is complete, but cannot be decoded: it says nothing about the object."""
 
 
+class OversizedError(UnreadableError):
+    """The answer is longer than is read.
+
+    Attributes:
+        beginning: its first bytes.
+    """
+
+    def __init__(self, longest: int, beginning: bytes) -> None:
+        super().__init__(f"the answer is longer than {longest >> 20} MiB")
+        self.beginning = beginning
+
+
 class ApiError(KubeError):
     """The API server answered with an error.
 

@@ -4,6 +4,9 @@
 stops leading, and no other process begins before ``duration`` seconds without a renewal. So two
 never lead at once, whatever their clocks show. A write names the version that it replaces, so the
 API server accepts one of several.
+
+A holder that is unfit to lead says so in the Lease, and leads on until a process that is fit wants
+the Lease: an unfit leader is better than none.
 """
 
 from __future__ import annotations
@@ -43,6 +46,10 @@ _log = logging.getLogger(__name__)
 DURATION, DEADLINE, RETRY = 15.0, 10.0, 2.0
 """Seconds; the defaults of Kubernetes components (component-base ``LeaderElectionConfiguration``).
 """
+
+UNFIT, WANTED = "unfit", "wanted"
+"""Second line of the checkpoint's annotation: the holder is unfit; another process, which is fit,
+wants the Lease."""
 
 RELEASE = 1.0  # Seconds that a release may take. The process is about to end.
 
@@ -101,8 +108,7 @@ class Lease:
         process begins to lead, and with False when it must stop. The holder stores the text that
         ``checkpoint`` returns with each renewal. ``recall`` is called with the stored text, perhaps
         empty, whenever the Lease is read while this process does not lead, and before it begins to
-        lead. ``unfit`` returns why this process must not lead now, or nothing. A leader then stops
-        renewing, so that another process leads once the Lease lapses.
+        lead. ``unfit`` returns why another process should lead, or nothing.
         """
         if not retry < deadline < duration:
             raise ValueError(f"lease: {retry=} {deadline=} {duration=}: expected to increase")
@@ -114,15 +120,44 @@ class Lease:
         self._path = actions.object_path("coordination.k8s.io/v1", "leases", namespace, name)
         self._new: dict[str, Any] = {"namespace": namespace, "name": name}
         self._duration, self._deadline, self._retry = duration, deadline, retry
-        self._seen = Observation()
+        self._seen, self._mark = Observation(), ""
+        self._releases: float | None = None  # When a holder that stepped down releases the Lease.
+        self._free: float | None = None  # Since when an unfit process leaves the Lease to others.
         self._metadata = self._new
         self._renewed = 0.0
         self._trouble = ""
+        self._writing = asyncio.Lock()
 
     @property
     def holder(self) -> str:
         """Identity of the leader, empty if none is known."""
         return self._seen.holder if self._seen.exists else ""
+
+    def leads(self) -> bool:
+        """Whether this process may act now. Call this right before each write that only one makes.
+
+        A process that was frozen for longer than its time has not noticed that yet. It stops
+        leading here. What is on its way to the API server while it is frozen cannot be called back.
+        """
+        if self.held and _now() >= self._renewed + self._deadline:
+            self._lead(held=False, why=f"not renewed for {self._deadline:g} s")
+        return self.held
+
+    async def save(self) -> None:
+        """Write the checkpoint now, unless it is stored already.
+
+        Raises:
+            KubeError: this process does not lead, or it is not known whether it was written.
+        """
+        try:
+            async with asyncio.timeout_at(self._latest(self._deadline / 2)), self._writing:
+                if not self.leads():
+                    raise KubeError("this process does not lead")
+                if _annotations(self._metadata).get(ANNOTATION) != self._checkpoint():
+                    record = self._renewal(self._seen.record or LeaseRecord())
+                    await self._hold(record, self._unfit())
+        except TimeoutError as error:
+            raise KubeError("the Lease was not written in time") from error
 
     async def run(self) -> None:
         """Try to lead, and go on leading, until cancelled. Stops leading before it raises."""
@@ -138,7 +173,7 @@ class Lease:
             pause = self._retry * random.uniform(1.0, 1.2)  # noqa: S311  (spreads load)
             try:
                 # A request that hangs leaves time for another one.
-                async with asyncio.timeout_at(self._latest(self._deadline / 2)):
+                async with asyncio.timeout_at(self._latest(self._deadline / 2)), self._writing:
                     lapses = await self._round()
                 self._trouble = ""
                 pause = min(pause, max(0.0, lapses - _now()))
@@ -148,8 +183,7 @@ class Lease:
                 else:
                     pause = max(pause, min(asked(error), self._deadline))
                     self._complain(str(error) or "no answer in time")
-            if self.held and _now() >= self._renewed + self._deadline:
-                self._lead(held=False, why=f"not renewed for {self._deadline:g} s")
+            self.leads()
             await asyncio.sleep(self._latest(pause) - _now())
 
     async def release(self) -> None:
@@ -158,14 +192,16 @@ class Lease:
             async with asyncio.timeout(RELEASE):
                 await self._read()
                 if self._seen.exists and self._seen.holder == self._identity:
-                    gone = msgspec.structs.replace(
-                        self._seen.record or LeaseRecord(),
-                        holder_identity="",
-                        renew_time=self._time(),
-                    )
-                    await self._write(gone)
+                    await self._give_up()
         if self.held:
             self._lead(held=False, why="released")
+
+    async def _give_up(self) -> None:
+        record = self._seen.record or LeaseRecord()
+        await self._write(
+            msgspec.structs.replace(record, holder_identity="", renew_time=self._time()),
+            self._checkpoint(),
+        )
 
     def _latest(self, seconds: float) -> float:
         """The time in ``seconds``, but not later than leading has to stop."""
@@ -173,33 +209,65 @@ class Lease:
         return min(then, self._renewed + self._deadline) if self.held else then
 
     async def _round(self) -> float:
-        """Read, decide, write; returns when another holder's Lease lapses, or infinity."""
-        if why := self._unfit():
-            if self.held:
-                self._lead(held=False, why=why)
-            await self._read()
-            return math.inf
+        """Read, decide, write; returns when there is something to do at the latest, or infinity."""
+        unfit = self._unfit()
+        if not unfit:
+            self._releases = self._free = None
+        elif self._releases is not None:
+            return await self._release_in_time(self._releases)
         if self.held:
             # Nobody else had a reason to write: try the last version without reading.
             try:
-                await self._hold(self._renewal(self._seen.record or LeaseRecord()))
+                await self._hold(self._renewal(self._seen.record or LeaseRecord()), unfit)
             except ApiError as error:
                 if error.code not in {404, 409}:
                     raise
             else:
                 return math.inf
         await self._read()
-        match step := decide(self._identity, self._seen, _now(), self._duration):
-            case Standby():
-                if self.held:
-                    self._lead(held=False, why=step.reason)
-                return step.until
-            case Acquire():
-                await self._hold(self._claim(step.transitions))
-            case Renew():
-                await self._hold(self._renewal(step.record))
+        step = decide(self._identity, self._seen, _now(), self._duration)
+        if isinstance(step, Standby):
+            return await self._follow(step, unfit)
+        if unfit and (until := self._leave(step, unfit)):
+            return until
+        renews = isinstance(step, Renew)
+        record = self._renewal(step.record) if renews else self._claim(step.transitions)
+        await self._hold(record, unfit)
+        self._free = None
         if not self.held:
             self._lead(held=True, why=step.reason)
+        return math.inf
+
+    async def _follow(self, step: Standby, unfit: str) -> float:
+        """Leave the Lease to its holder; if that is unfit and this process is not, ask for it."""
+        self._free = None
+        if self.held:
+            self._lead(held=False, why=step.reason)
+        if self._mark == UNFIT and not unfit:
+            text = _annotations(self._metadata).get(ANNOTATION, "").partition("\n")[0]
+            await self._write(self._seen.record or LeaseRecord(), f"{text}\n{WANTED}")
+        return step.until
+
+    def _leave(self, step: Acquire | Renew, unfit: str) -> float | None:
+        """Return until when an unfit process leaves the Lease to others; None: it leads itself."""
+        if isinstance(step, Acquire):
+            self._free = self._free or _now()
+            # A process that is fit takes the Lease meanwhile.
+            until = self._free + self._deadline / 2
+            return until if _now() < until else None
+        if not self.held or self._mark != WANTED:
+            return None
+        self._lead(held=False, why=unfit)
+        # What is under way has as long to end as if the Lease had not been renewed.
+        self._releases = _now() + self._duration - self._deadline
+        return self._releases
+
+    async def _release_in_time(self, then: float) -> float:
+        """Release the Lease of a process that has stepped down, once it is time."""
+        if _now() < then:
+            return then
+        self._releases = None
+        await self._give_up()
         return math.inf
 
     def _claim(self, transitions: int) -> LeaseRecord:
@@ -218,16 +286,16 @@ class Lease:
             acquire_time=record.acquire_time or self._time(),
         )
 
-    async def _hold(self, record: LeaseRecord) -> None:
+    async def _hold(self, record: LeaseRecord, unfit: str) -> None:
         # The others count from when they read the record, which is later.
         sent = _now()
-        await self._write(record)
+        await self._write(record, self._checkpoint() + (f"\n{UNFIT}" if unfit else ""))
         self._renewed = sent
 
-    async def _write(self, record: LeaseRecord) -> None:
+    async def _write(self, record: LeaseRecord, text: str) -> None:
         """Replace the record that was read; `ApiError` 409 if it is no longer the last one."""
         metadata = self._metadata if self._seen.exists else self._new
-        annotations = {**_annotations(metadata), ANNOTATION: self._checkpoint()}
+        annotations = {**_annotations(metadata), ANNOTATION: text}
         body = msgspec.json.encode(
             {
                 "apiVersion": "coordination.k8s.io/v1",
@@ -247,7 +315,7 @@ class Lease:
         except ApiError as error:
             if error.code != 404:
                 raise
-            self._seen = self._seen.then(None, _now())
+            self._seen, self._mark = self._seen.then(None, _now()), ""
 
     def _take(self, body: bytes) -> None:
         """Store what the API server returned."""
@@ -255,8 +323,9 @@ class Lease:
         # An update without managedFields leaves those that are there (apiserver fieldmanager.go).
         self._metadata = {k: v for k, v in lease.metadata.items() if k != "managedFields"}
         self._seen = self._seen.then(lease.spec, _now())
+        text, _, self._mark = _annotations(self._metadata).get(ANNOTATION, "").partition("\n")
         if not self.held:
-            self._recall(_annotations(self._metadata).get(ANNOTATION, ""))
+            self._recall(text)
 
     def _lead(self, *, held: bool, why: str) -> None:
         self.held = held

@@ -8,8 +8,9 @@ object by object.
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import suppress
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -19,6 +20,15 @@ from istio_aux.kube.errors import ApiError, UnreachableError, UnreadableError
 
 INITIAL_END = "k8s.io/initial-events-end"
 """Annotation of the bookmark after which a streaming list is complete (KEP-3157)."""
+
+LONGEST = 10 << 20
+"""Bytes that are read of an answer, or of a line of a watch. etcd stores objects up to 1.5 MiB
+(``--max-request-bytes``), and JSON writes each of their bytes as six at most: ``<`` as ``\\u003c``.
+"""
+
+BEGINNING = 16 << 10
+"""Bytes that are kept of what is longer. Kind, name, UID and version come first in an object, and
+``metadata`` first in a list (Go struct order; custom resources are sorted by field instead)."""
 
 _LONGEST_WHY = 200
 """Characters of an error shown to a person; a tenant may have written part of it."""
@@ -51,6 +61,12 @@ class Unreadable(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.key if self.key.name else 'an object without a readable name'}: {self.why}"
+
+
+class Oversized(msgspec.Struct, frozen=True):
+    """The beginning of a line that is longer than `LONGEST`."""
+
+    beginning: bytes
 
 
 class ApiStatus(msgspec.Struct, frozen=True, rename="camel"):
@@ -146,6 +162,9 @@ _error_event = msgspec.json.Decoder(_EventOf[ApiStatus])
 _bookmark = msgspec.json.Decoder(_EventOf[_OnlyMetadata])
 _any_metadata = msgspec.json.Decoder(_AnyMetadata)
 
+_TOO_LONG = f"longer than {LONGEST >> 20} MiB"
+_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{},]', re.DOTALL)
+
 
 # The readers below catch every exception of a decoder. Tenants choose the bytes, for which msgspec
 # also raises errors that are not its own (RecursionError, UnicodeDecodeError).
@@ -201,6 +220,16 @@ class PageReader(Generic[T]):
                 unreadable.append(Unreadable(key, brief(error)))
         return Page(raw.metadata.resource_version, raw.metadata.next, items, tuple(unreadable))
 
+    def read_beginning(self, beginning: bytes) -> Page[T]:
+        """Read a page of one object that is longer than `LONGEST`; `UnreadableError` if unknown."""
+        try:
+            page = _raw_list.decode(_closed(beginning, 4))
+            [item] = page.items or []
+        except Exception as error:
+            raise UnreadableError(f"an object {_TOO_LONG} is not known: {brief(error)}") from error
+        found = Unreadable(key_of(_OnlyMetadata(_identity(item))), _TOO_LONG)
+        return Page(page.metadata.resource_version, page.metadata.next, [], (found,))
+
 
 class EventReader(Generic[T]):
     """Decodes lines of a watch."""
@@ -210,13 +239,15 @@ class EventReader(Generic[T]):
         self._event = msgspec.json.Decoder(_EventOf[kind])
         self._object = msgspec.json.Decoder(kind)
 
-    async def read(self, line: bytes) -> Event[T]:
-        """Decode one line.
+    async def read(self, line: bytes | Oversized) -> Event[T]:
+        """Decode one line; of an oversized one, which object it is about.
 
         Raises:
             ApiError: the server ended the stream with a Status.
             UnreachableError: the line is no event; most likely it was cut.
         """
+        if isinstance(line, Oversized):
+            return _oversized_event(line.beginning)
         with suppress(Exception):  # A bookmark, a Status, or an object that cannot be decoded.
             found = self._event.decode(line)
             if found.type not in {"ERROR", "BOOKMARK"}:
@@ -239,6 +270,16 @@ class EventReader(Generic[T]):
         return Event(kind, resource.metadata, resource)
 
 
+def _oversized_event(beginning: bytes) -> Event[Any]:
+    try:
+        event = _raw_event.decode(_closed(beginning, 3))
+    except ValueError as error:
+        raise UnreachableError(f"the stream brought no event: {brief(error)}") from error
+    if event.type not in {"ADDED", "MODIFIED", "DELETED"}:
+        raise UnreachableError(f"the stream brought no event, but a line {_TOO_LONG}")
+    return Event(event.type, _identity(event.object), why=_TOO_LONG)
+
+
 async def _event_identity(text: bytes) -> Metadata:
     try:
         return _identity(_raw_event.decode(await _cut(text, 3)).object)
@@ -248,8 +289,19 @@ async def _event_identity(text: bytes) -> Metadata:
 
 def _identity(body: bytes | msgspec.Raw) -> Metadata:
     """Read which object this is; what cannot be decoded of that is empty. Never raises."""
+    text = bytes(body)
+    if len(text) > BEGINNING:  # The whole text may have too many values to look for its name.
+        found = _named(_closed(text[:BEGINNING], 2))
+        if found.name:
+            return found
+    with suppress(ValueError):
+        return _named(shallow(text, deepest=2))
+    return Metadata()
+
+
+def _named(text: bytes) -> Metadata:
     try:
-        found = _any_metadata.decode(shallow(bytes(body), deepest=2)).metadata
+        found = _any_metadata.decode(text).metadata
     except Exception:  # The object counts as unreadable already.
         return Metadata()
     name, namespace, uid, version = (
@@ -257,6 +309,22 @@ def _identity(body: bytes | msgspec.Raw) -> Metadata:
         for field in ("name", "namespace", "uid", "resourceVersion")
     )
     return Metadata(name=name, namespace=namespace, uid=uid, resource_version=version)
+
+
+def _closed(beginning: bytes, deepest: int) -> bytes:
+    """Complete a JSON text that was cut off, without its last value up to ``deepest`` levels."""
+    ends, cut, missing = list[bytes](), 0, b""
+    for token in _TOKEN.finditer(beginning):
+        match token[0]:
+            case b"{" | b"[" as begin:
+                ends.append(b"}" if begin == b"{" else b"]")
+            case b"}" | b"]" if ends:
+                ends.pop()
+            case b"," if len(ends) <= deepest:
+                cut, missing = token.start(), b"".join(reversed(ends))
+            case _:
+                pass
+    return beginning[:cut] + missing
 
 
 async def _cut(body: bytes, deepest: int = DEEPEST) -> bytes:

@@ -30,7 +30,10 @@ from istio_aux.kube.objects import Event, EventReader, Key, Resource, T, Unreada
 
 _log = logging.getLogger(__name__)
 
-SILENCE = 70.0  # Watch read timeout in seconds. The API server sends bookmarks about every 60 s.
+SILENCE = 90.0
+"""Watch read timeout in seconds. The API server sends bookmarks about every 60 s, a busy one later.
+A connection whose other end is gone fails earlier: see `client.KEEPALIVE`."""
+
 STREAM = 300.0  # Seconds, give or take a tenth, after which the server is asked to end a stream.
 RELIST = 600.0
 """Seconds, give or take a tenth, between full lists, which repair what a watch may have missed.
@@ -117,13 +120,16 @@ class Watch(Generic[T]):
         self._streams = True  # Whether the next list is a streaming list.
         self._version = ""
         self._known: dict[Key, str] = {}
-        self._missing: set[Key] | None = None
+        self._missing: dict[Key, None] | None = None  # In order, which a set of texts has not.
+        self._listed = self._furthest = 0  # Objects of the present list, and of the longest failed.
 
     @property
     def silent(self) -> float:
-        """Seconds since the last sign of life: a stream began, brought a line, or ended well.
+        """Seconds since the last progress.
 
-        A live watch is silent for `SILENCE` at most, and for as long as a new list takes.
+        Progress is an event, a bookmark, a stream that begins at a known version or ends well, and
+        an object of a list, unless an earlier list failed behind it. Bytes of a line are none until
+        it is complete. A live watch is silent for `SILENCE` at most.
         """
         return 0.0 if self._alive_at is None else _now() - self._alive_at
 
@@ -170,7 +176,8 @@ class Watch(Generic[T]):
         async for page in actions.pages(
             self._client, self.path, self._kind, self._selection, restarted=self._begin
         ):
-            version, self._alive_at = page.version, _now()
+            version = page.version
+            self._progress(len(page.items) + len(page.unreadable))
             for found in page.unreadable:
                 self._keep(found)
             for number, resource in enumerate(page.items):
@@ -181,13 +188,21 @@ class Watch(Generic[T]):
 
     def _begin(self) -> None:
         """A list begins: objects that are known and not in it are gone."""
-        self._missing = {*self._known, *self.unreadable}
+        self._missing = dict.fromkeys((*self._known, *self.unreadable))
+        self._listed = 0
+
+    def _progress(self, objects: int) -> None:
+        """So many more objects of a list have arrived; the same ones may have done so before."""
+        self._listed += objects
+        if self._listed > self._furthest:
+            self._furthest, self._alive_at = self._listed, _now()
 
     def _complete(self, version: str) -> None:
         """A list is complete: delete the objects that it does not have."""
         for key in sorted(self._missing or ()):  # A set has another order in each process.
             self._delete(key)
         self._missing = None
+        self._furthest, self._alive_at = 0, _now()
         before, self._version = self._version, version
         self.trouble = None
         self._listing.reset()
@@ -222,8 +237,9 @@ class Watch(Generic[T]):
             # A server that does not end the stream in time must not delay the next list.
             async with asyncio.timeout(seconds * 1.1):
                 await self._read(params)
+            ended = _now()
         except TimeoutError:
-            pass
+            ended = None
         except KubeError as error:
             if self._missing is not None and _refuses_streams(error):
                 raise _NoStreamError(str(error)) from error
@@ -237,7 +253,7 @@ class Watch(Generic[T]):
             raise _NoStreamError("the stream ended before all objects were delivered")
         if self._version == version and _now() - opened < 1.0:
             raise UnreachableError("the stream ended as soon as it began")
-        self._alive_at = _now()
+        self._alive_at = ended or self._alive_at
         self._restarted("ended")
 
     def _resumable(self, error: KubeError, version: str) -> bool:
@@ -257,8 +273,9 @@ class Watch(Generic[T]):
         number = 0
         async with aclosing(lines):
             async for line in lines:
-                self._alive_at = _now()
                 if not line:
+                    if self._missing is None:  # From here on, nothing is missed any more.
+                        self._alive_at = _now()
                     continue
                 try:
                     event = await self._events.read(line)
@@ -279,6 +296,7 @@ class Watch(Generic[T]):
         elif event.resource is not None and event.type in {"ADDED", "MODIFIED"}:
             self._apply(event.resource)
         if self._missing is None:
+            self._alive_at = _now()
             before = self._version
             self._version = event.metadata.resource_version or before
             self._watching.reset()
@@ -288,11 +306,13 @@ class Watch(Generic[T]):
         elif event.ends_initial:
             # Initial events come in no order: only this version can be resumed from.
             self._complete(event.metadata.resource_version)
+        else:
+            self._progress(1)
 
     def _apply(self, resource: T) -> None:
         key, version = key_of(resource), resource.metadata.resource_version
         if self._missing is not None:
-            self._missing.discard(key)
+            self._missing.pop(key, None)
         if self.unreadable:
             self.unreadable.pop(key, None)
         if self._known.get(key) != version:
@@ -304,9 +324,10 @@ class Watch(Generic[T]):
         key = found.key
         if self._missing is not None:
             if key.uid:
-                self._missing.discard(key)
+                self._missing.pop(key, None)
             else:  # It may be any object that was not delivered yet.
-                self._missing = {k for k in self._missing if key.name and k[:2] != key[:2]}
+                others = (k for k in self._missing if key.name and k[:2] != key[:2])
+                self._missing = dict.fromkeys(others)
         if key not in self.unreadable and len(self.unreadable) < UNREADABLE:
             _log.error(
                 "%s: cannot read %s", self.path, found,

@@ -124,8 +124,14 @@ class Controller:
         leading: bool = True,
         limits: QuitLimits | None = None,
         clock: Clock = system_clock,
+        leads: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Without a ``selector`` all namespaces count, and all of their pods without ``pods``."""
+        """Without a ``selector`` all namespaces count, and all of their pods without ``pods``.
+
+        ``leads`` is called right before each write: whether this process may still act. If it may
+        not, `lead` has been called.
+        """
+        self._leads = leads
         limits = limits or QuitLimits()
         self._scope = QuitScope(
             policy=policy or Policy(), limits=limits, mode=mode, leading=leading,
@@ -307,6 +313,8 @@ class Controller:
                     await self._ask_kubelet(pod.spec.node_name or "")
                 action = task.looked(pod, self._scope, self._clock())
                 self._record(state)
+                if isinstance(action, quit_state.Send | quit_state.Delete) and not self._leads():
+                    return task.superseded(self._scope)
                 if isinstance(action, quit_state.Delete):
                     self._recorder.lost(state)
                     return await self._delete(state, task, action.version)
@@ -344,7 +352,7 @@ class Controller:
 
             async def still() -> bool:
                 found = await actions.read_pod(client, pod)
-                return task.looked(found, self._scope, self._clock()) == what
+                return self._leads() and task.looked(found, self._scope, self._clock()) == what
 
             path = what.rule.path if what.rule else "/quitquitquit"
             forwarded = await forward(client, pod, port, f"POST {path}", deadline, still=still)

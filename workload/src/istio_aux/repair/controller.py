@@ -2,27 +2,38 @@
 
 Every process watches pods and decides. Only the leader restarts pods, sends Events, and counts
 unmeshed pods in metrics. `core.rollout` says which pod of a controller is next; one task performs
-one restart, and the watch shows its result. Nothing is stored but `RepairController.failed`: a new
-process finds the same pods in the cluster.
+one restart, and the watch shows its result. A new process finds the same pods in the cluster. What
+does not show there is stored for it: `RepairController.failed` and `replaced`, before a pod is
+restarted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import UTC, datetime
 
 import msgspec
 
 from istio_aux.core import injection_probe, jobs, rollout
 from istio_aux.core.applications import Applications, PodOptions
+from istio_aux.core.election import Replaced
 from istio_aux.core.injectors import Mesh
 from istio_aux.core.moment import Clock
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import RacePolicy, RepairPolicy
 from istio_aux.core.repair import Restart
-from istio_aux.core.rollout import Defer, Next, Rollout, RolloutLimits, Sidecar, Stop
+from istio_aux.core.rollout import (
+    Defer,
+    Failure,
+    Next,
+    Replacement,
+    Rollout,
+    RolloutLimits,
+    Sidecar,
+    Stop,
+)
 from istio_aux.core.start import START
 from istio_aux.core.suspension import SuspensionLimits
 from istio_aux.kube import actions
@@ -34,6 +45,7 @@ from istio_aux.kube.objects import Key, key_of
 from istio_aux.recorder import RepairRecorder
 from istio_aux.repair.application_status import ApplicationMesh, application_status
 from istio_aux.repair.pod_store import BATCH, PodOwner, PodStore, StoredPod
+from istio_aux.repair.recalled import Recalled
 from istio_aux.repair.suspended_jobs import SuspendedJob, SuspendedJobs, end_tasks
 from istio_aux.telemetry import Telemetry
 
@@ -62,6 +74,10 @@ class NotRestarted(msgspec.Struct, frozen=True):
     changed: bool = False  # Whether the pod has changed since it was chosen.
 
 
+async def _nothing_to_store() -> None:
+    """For a process that nobody follows."""
+
+
 class RepairController:
     """Handler of the watch of pods: decides which ones to restart, and restarts them."""
 
@@ -78,24 +94,32 @@ class RepairController:
         job_limits: SuspensionLimits | None = None,
         clock: Clock = system_clock,
         restarted: Callable[[Key, Restart], None] = lambda _pod, _why: None,
+        leads: Callable[[], bool] = lambda: True,
+        store: Callable[[], Awaitable[None]] = _nothing_to_store,
     ) -> None:
         """Start as a follower. ``namespaces`` has the labels of each namespace, as they change.
 
         Without ``options`` all pods count. ``restarted`` is called for each pod that was restarted.
+        ``leads`` is called right before each write: whether this process may still act. ``store``
+        stores `failed` and `replaced` for the next leader, or raises `KubeError`.
         """
         self._client, self._now, self._limits = client, clock, limits or RolloutLimits()
         self._recorder = RepairRecorder(telemetry, events)
         self._woken = asyncio.Event()
-        self._store = PodStore(namespaces, policy, self._recorder, self._woken, options)
+        self._store = PodStore(
+            namespaces, policy, self._recorder, self._woken, options, clock=clock
+        )
         self._suspended_jobs = SuspendedJobs(
             client, telemetry, self._recorder, limits=job_limits, clock=clock,
-            allowed=policy.race is RacePolicy.RESTART and policy.restart_jobs,
+            allowed=policy.race is RacePolicy.RESTART and policy.restart_jobs, leads=leads,
         )  # fmt: skip
         self._off = policy.race is RacePolicy.OFF
         self._restarted, self._restarts = restarted, 0
+        self._leads, self._save = leads, store
         self._listed: asyncio.Event | None = None
         self._leading = self._stopping = False
-        self._recalled: dict[str, datetime] = {}
+        self._recalled = Recalled(self._limits, clock)
+        self._served: dict[str, float] = {}  # When a pod in a namespace was last restarted.
         self._active: dict[PodOwner, None] = {}
         self._tasks: dict[PodOwner, asyncio.Task[None]] = {}
         telemetry.unmeshed_pods.set_function(lambda: self.unmeshed_total if self._leading else 0)
@@ -127,34 +151,48 @@ class RepairController:
         """Start or stop restarting pods."""
         if leading == self._leading:
             return
-        self._recalled = dict(self.failed)
         self._leading = self._recorder.leading = leading
-        self._store.changed.clear()
+        # What is under way is followed in any case: this process may lead again.
         for owner in list(self._active):
-            self._leave(owner)
-        for pod in self._store.find(Sidecar.MISSING):
-            if pod.owner:
-                self._store.queue(pod.owner, restart=pod.replica.restart)
+            if not leading and owner.rollout.idle and owner not in self._tasks:
+                self._leave(owner)
+        self._queue_all()
         if self._listed:
             self._suspended_jobs.lead(leading)
         self._store.doubt()
 
     @property
     def failed(self) -> Mapping[str, datetime]:
-        """When the new pod of a controller had no sidecar either, by the key of the `PodOwner`.
+        """When the new pod of a controller that has no sidecar either was made.
 
-        The next leader needs it.
+        By the key of the `PodOwner`. The next leader needs it.
         """
-        found = dict(self._recalled)
+        now, found = self._now().monotonic, self._recalled.failures
         for owner in self._active:
-            if failure := owner.rollout.failure:
-                found[owner.key] = datetime.fromtimestamp(failure.noticed, UTC)
-        oldest = self._now().date - timedelta(seconds=self._limits.memory)
-        return {key: at for key, at in found.items() if at > oldest}
+            if (failure := owner.rollout.failure) and now < failure.until:
+                found[owner.key] = failure
+        return {key: datetime.fromtimestamp(at.created, UTC) for key, at in found.items()}
 
-    def recall(self, failed: Mapping[str, datetime]) -> None:
-        """Take what an earlier leader left as its `failed`. Call this before `lead`."""
-        self._recalled = dict(failed)
+    @property
+    def replaced(self) -> Mapping[str, Replaced]:
+        """The pods that are being replaced, those last that are replaced last.
+
+        By the key of the `PodOwner`. The next leader needs it.
+        """
+        own = [
+            (replacing.since, owner.key, replacing.old)
+            for owner in self._active
+            if (replacing := owner.rollout.replacing)
+        ]
+        found = self._recalled.replaced
+        for _, key, old in sorted(own, key=lambda each: each[:2]):
+            found.pop(key, None)
+            found[key] = old
+        return found
+
+    def recall(self, failed: Mapping[str, datetime], replaced: Mapping[str, Replaced]) -> None:
+        """Take what the present or an earlier leader left. Call this before `lead`."""
+        self._recalled.update(failed, replaced)
 
     @property
     def watched(self) -> int:
@@ -209,6 +247,7 @@ class RepairController:
         # Suspended Jobs are resumed even where no pods are watched any more.
         self._suspended_jobs.lead(self._leading)
         await listed.wait()
+        self._queue_all()
         while True:
             self._woken.clear()
             try:
@@ -227,12 +266,19 @@ class RepairController:
         tasks = list(self._tasks.values())
         await asyncio.gather(self._suspended_jobs.stop(patience), end_tasks(tasks, patience))
 
+    def _queue_all(self) -> None:
+        """Look again at all controllers about which something is known, or to be done."""
+        for key, owner in self._store.owners.items():
+            known = owner in self._active or key in self._recalled
+            if known or any(pod.replica.restart for pod in owner.pods):
+                self._store.queue(owner)
+
     async def _observe_changed(self) -> None:
         """Observe all controllers that are queued."""
         pods = 0
         while self._store.changed:
-            owner, _ = self._store.changed.popitem()
-            if self._leading:
+            owner, _ = self._store.changed.popitem(last=False)
+            if self._leading or owner in self._active:
                 self._observe(owner)
             pods += 1 + len(owner.pods)
             if pods >= BATCH:
@@ -241,40 +287,62 @@ class RepairController:
 
     def _observe(self, owner: PodOwner) -> None:
         """Find out the result of the last restart, and what is next."""
-        now, before, replicas = self._now(), owner.step, owner.replicas
-        if recalled := self._recalled.pop(owner.key, None):
-            owner.rollout = rollout.restored(owner.rollout, recalled)
-        owner.rollout = rollout.observed(owner.rollout, replicas, now, self._limits)
+        now, replicas = self._now(), owner.replicas
+        if self._leading:
+            self._restore(owner)
+        owner.rollout = rollout.observed(owner.rollout, replicas, now, self._limits, owner.gone)
         owner.step = step = rollout.next_step(owner.rollout, replicas, now, self._limits)
-        if step is None:
+        if step is None or (owner.rollout.idle and not self._leading):
             self._leave(owner)
             return
         self._active[owner] = None
-        if isinstance(step, Stop) and not isinstance(before, Stop) and not recalled:
+        if isinstance(step, Next) and owner.waiting is None:
+            owner.waiting = now.monotonic
+        if not isinstance(step, Stop):
+            owner.reported = False
+        elif self._leading and not owner.reported:
+            owner.reported = True
             unmeshed = [pod for pod in owner.pods if pod.replica.sidecar is Sidecar.MISSING]
             shows = [pod.key for pod in unmeshed if step.uid in {"", pod.key.uid}]
             self._recorder.stopped(str(owner), shows[0] if shows else None, step.reason)
 
+    def _restore(self, owner: PodOwner) -> None:
+        """Take over what an earlier leader left about the controller."""
+        for left in self._recalled.take(owner.key):
+            owner.rollout = rollout.restored(owner.rollout, owner.replicas, self._now(), left)
+            # The leader that saw the failure has reported it.
+            owner.reported = owner.reported or isinstance(left, Failure)
+
     def _leave(self, owner: PodOwner) -> None:
         """Nothing is to be done about the controller."""
         self._active.pop(owner, None)
-        owner.step, owner.rollout = None, Rollout(served=owner.rollout.served)
+        owner.step, owner.rollout, owner.waiting, owner.reported = None, Rollout(), None, False
         self._store.forget(owner)
 
     def _start_next(self) -> None:
         """Start a task for each controller that may restart a pod now."""
         now = self._now()
         waiting = {
-            owner.key: (owner, owner.step.pod)
+            owner.key: (owner.waiting, owner, owner.step.pod)
             for owner in self._active
-            if isinstance(owner.step, Next) and owner not in self._tasks
+            if isinstance(owner.step, Next)
+            and owner.waiting is not None
+            and owner not in self._tasks
         }
-        active = [owner.rollout for owner in self._active if owner.rollout.replacing]
-        rollouts = {key: owner.rollout for key, (owner, _) in waiting.items()}
-        for key in rollout.first_in_line(rollouts, active, now, self._limits)[: self._left]:
-            owner, replica = waiting[key]
+        begun = {
+            owner.key: owner.rollout.replacing.since
+            for owner in self._active
+            if owner.rollout.replacing
+        }
+        spaces = {owner.namespace for owner in self._active}
+        self._served = {name: at for name, at in self._served.items() if name in spaces}
+        since = {key: each[0] for key, each in waiting.items()}
+        line = rollout.first_in_line(since, begun, self._served, now, self._limits)
+        for key in line[: self._left]:
+            _, owner, replica = waiting[key]
             pod = next(pod for pod in owner.pods if pod.key.uid == replica.uid)
             owner.rollout = rollout.started(owner.rollout, owner.replicas, replica, now)
+            owner.waiting, self._served[owner.namespace] = None, now.monotonic
             restart = self._restart(owner, pod)
             self._tasks[owner] = asyncio.create_task(restart, name=f"restart {owner}")
             self._store.queue(owner)
@@ -316,25 +384,40 @@ class RepairController:
                 self._store.queue(owner)
 
     async def _attempt(self, owner: PodOwner, pod: StoredPod) -> NotRestarted | None:
-        """Read what the decision needs, decide again, and restart the pod."""
+        """Read what the decision needs, store it, decide again, and restart the pod."""
         begun = owner.rollout.replacing
         if refused := await self._read_job(owner) or await self._dry_run(pod):
             return refused
+        try:
+            await self._save()
+        except KubeError as error:
+            why = f"the next leader might not know of it: {error}"
+            return NotRestarted(why, asked(error), changed=True)
         # Nothing is awaited between this decision and the request.
-        if self._stopping or owner.rollout.replacing is not begun:
-            return NotRestarted("this process does not lead, or it took too long", changed=True)
+        if why := self._superseded(owner, pod, begun):
+            return NotRestarted(why, changed=True)
         bare = pod.bare
-        if bare is None or self._store.pods.get(pod.key) is not pod:
-            return NotRestarted("the pod is gone, or needs no restart any more", changed=True)
-        action = self._store.decide(pod, bare)
-        if not isinstance(action, Restart):
-            return NotRestarted(action.reason, changed=True)
+        if bare is None or not isinstance(action := self._store.decide(pod, bare), Restart):
+            return NotRestarted(pod.reason, changed=True)
         owner.rollout = rollout.started(owner.rollout, owner.replicas, pod.replica, self._now())
         if (refused := await self._send(bare, action)) is None:
             self._restarts += 1
             self._recorder.restarted(pod.key, action)
             self._restarted(pod.key, action)
         return refused
+
+    def _superseded(self, owner: PodOwner, pod: StoredPod, begun: Replacement | None) -> str:
+        """Why the pod must not be restarted now as it was chosen; empty if it may be."""
+        if self._stopping or not (self._leading and self._leads()):
+            return "this process stops, or does not lead"
+        if begun is None or owner.rollout.replacing is not begun:
+            return "it took too long"
+        if self._store.pods.get(pod.key) is not pod:
+            return "the pod is gone"
+        if not begun.known.issuperset(each.key.uid for each in owner.pods):
+            # The next leader would take it for the replacement.
+            return "its controller has made another pod"
+        return ""
 
     async def _send(self, pod: Pod, restart: Restart) -> NotRestarted | None:
         """Evict the pod, or suspend its Job."""
@@ -396,10 +479,11 @@ class RepairController:
         if failed.changed:
             self._recorder.superseded(pod.key, why)
         else:
-            found = pod.reason if pod.replica.sidecar is Sidecar.MISSING else ""
-            self._recorder.refused(pod.key, why, found)
+            known = self._store.pods.get(pod.key) is pod
+            unmeshed = known and pod.replica.sidecar is Sidecar.MISSING
+            self._recorder.refused(pod.key, why, pod.reason if unmeshed else "")
         before, asked = owner.rollout, failed.asked
-        if before.replacing and before.replacing.pod.uid == pod.key.uid:
+        if before.replacing and before.replacing.old.uid == pod.key.uid:
             owner.rollout = rollout.refused(before, why, now, self._limits, asked=asked)
 
 

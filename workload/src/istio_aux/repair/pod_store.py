@@ -8,6 +8,7 @@ them in doubt, and they are decided on in batches.
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -18,14 +19,17 @@ from istio_aux.core import jobs, ownership, repair, rollout
 from istio_aux.core.applications import LABEL, Applications, PodOptions, left_out
 from istio_aux.core.injection import Expectation, expected
 from istio_aux.core.injectors import Mesh
+from istio_aux.core.moment import Clock
 from istio_aux.core.pod import Container, OwnerReference, Pod
 from istio_aux.core.policy import RepairPolicy
 from istio_aux.core.repair import RepairAction, ReportUnmeshed
 from istio_aux.core.rollout import Replica, Rollout, Sidecar, Step
 from istio_aux.core.start import INJECT, INJECTED, MIRROR
+from istio_aux.kube.clock import system_clock
 from istio_aux.kube.objects import Key, key_of, shared
 from istio_aux.recorder import RepairRecorder
 
+_GONE = 10  # Pods of a StatefulSet that are remembered: those that went last.
 BATCH = 50  # Pods that are decided on before other tasks, such as reviews, get a turn.
 
 _UNDECIDED = Replica("", "", Sidecar.UNKNOWN)
@@ -61,6 +65,10 @@ class PodOwner:
     job: jobs.Job | None = None  # The batch Job, read before a pod of it is restarted.
     rollout: Rollout = field(default_factory=Rollout)
     step: Step | None = None  # None: none of its pods is to be restarted.
+    waiting: float | None = None  # Since when it waits for its turn (monotonic).
+    reported: bool = False  # Whether it was reported that its restarts have stopped.
+    # A StatefulSet's pods whose name is not back yet, and since when (monotonic).
+    gone: dict[str, float] = field(default_factory=dict[str, float])
 
     def __str__(self) -> str:
         return f"{self.reference.kind}/{self.reference.name}"
@@ -86,17 +94,20 @@ class PodStore:
         recorder: RepairRecorder,
         woken: asyncio.Event,
         options: PodOptions | None = None,
+        *,
+        clock: Clock = system_clock,
     ) -> None:
         """Start empty; ``woken`` is set when something is to be decided, or is queued."""
+        self._now = clock
         self._namespaces, self._policy = namespaces, policy
         self._options = options or PodOptions()
         self._recorder, self._woken = recorder, woken
-        self._owners: dict[str, PodOwner] = {}
+        self.owners: dict[str, PodOwner] = {}
         self._doubted: set[str | None] = set()
         self._deciding = False
         self.mesh, self.applications = Mesh(), Applications()
         self.pods: dict[Key, StoredPod] = {}
-        self.changed: dict[PodOwner, None] = {}
+        self.changed = OrderedDict[PodOwner, None]()
 
     def apply(self, pod: Pod) -> None:
         """The pod exists and looks like this."""
@@ -198,9 +209,9 @@ class PodStore:
         return expected(pod, labels, self.mesh.hooks, self.mesh.policies)
 
     def forget(self, owner: PodOwner) -> None:
-        """Remove a controller that has no pods."""
-        if not owner.pods:
-            self._owners.pop(owner.key, None)
+        """Remove a controller that has no pods, unless it was made again since."""
+        if not owner.pods and self.owners.get(owner.key) is owner:
+            del self.owners[owner.key]
 
     def _update(self, stored: StoredPod, replica: Replica) -> None:
         if replica != stored.replica:
@@ -216,13 +227,20 @@ class PodStore:
         if old:
             stored.owner = None
             old.pods.remove(stored)
+            name, numbered = stored.key.name, stored.replica.ordinal is not None
+            if numbered and all(pod.key.name != name for pod in old.pods):
+                old.gone[name] = self._now().monotonic
+                # A tenant may make pods of any name.
+                while len(old.gone) > _GONE:
+                    del old.gone[next(iter(old.gone))]
             if old.rollout.idle:
                 self.forget(old)
             self.queue(old, restart=stored.replica.restart)
         if reference and uid:
             new = PodOwner(stored.key.namespace, reference)
-            stored.owner = owner = self._owners.setdefault(new.key, new)
+            stored.owner = owner = self.owners.setdefault(new.key, new)
             owner.pods.append(stored)
+            owner.gone.pop(stored.key.name, None)
 
 
 def _reduced(pod: Pod) -> Pod:

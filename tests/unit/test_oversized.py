@@ -1,0 +1,297 @@
+"""Objects and answers that are longer than is read affect no other, and take bounded memory."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from istio_aux.core.pod import Metadata, Pod
+from istio_aux.kube import actions
+from istio_aux.kube.client import KEEPALIVE, Client
+from istio_aux.kube.errors import ApiError, KubeError, OversizedError, UnreadableError
+from istio_aux.kube.objects import LONGEST, EventReader, Key, Oversized, PageReader
+from unit.apiserver import ApiServer, Fault
+from unit.asynchronous import driven, until
+from unit.store import line, refusal, text
+from unit.watching import Seen, follows, on_streamed_list, paging, pod, stream, watching
+
+STORED = "<" * 1_450_000
+"""In a command, about the most that etcd stores. The API server writes six bytes for each."""
+
+
+def large(name: str, phase: str = "Running") -> dict[str, Any]:
+    """A pod of 8.7 MB, as the API server sends it."""
+    return pod(name, phase) | {"spec": {"containers": [{"command": ["x" * len(STORED) * 6]}]}}
+
+
+def oversized(name: str, phase: str = "Running") -> dict[str, Any]:
+    """A pod that is longer than is read; etcd has to be told to store it."""
+    return pod(name, phase) | {"spec": {"containers": [{"command": ["x" * LONGEST]}]}}
+
+
+@pytest.mark.parametrize("streaming", [True, False], ids=["streamed", "in pages"])
+@driven
+async def test_the_longest_pod_that_etcd_stores_is_read_like_any_other(streaming: bool) -> None:
+    seen = Seen()
+    async with ApiServer() as api:
+        api.streaming = streaming
+        await api.put("pods", large("listed"))
+        async with watching(api, seen) as watch:
+            await watch.synced.wait()
+            await until(lambda: api.watches, "the watch is open")
+            await api.put("pods", large("streamed"))
+            await until(lambda: seen.names == {"listed", "streamed"}, "both are there")
+            assert (seen.restarts, watch.unreadable) == ([], {})
+
+
+@pytest.mark.parametrize("streaming", [True, False], ids=["streamed", "in pages"])
+@driven
+async def test_a_longer_one_is_named_once_and_everything_behind_it_goes_on(
+    streaming: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen = Seen()
+    async with ApiServer() as api:
+        api.streaming = streaming
+        await api.put("pods", oversized("a"))
+        await api.put("pods", pod("b"))
+        async with watching(api, seen) as watch:
+            await watch.synced.wait()
+            assert seen.names == {"b"}
+            await until(lambda: api.watches, "the watch is open")
+            await api.put("pods", oversized("a", "Failed"))
+            await api.put("pods", oversized("c"))
+            await api.put("pods", pod("d"))
+            await until(lambda: seen.names == {"b", "d"}, "what is behind them is told")
+            assert {str(key): why for key, why in watch.unreadable.items()} == {
+                "training/a": "longer than 10 MiB", "training/c": "longer than 10 MiB",
+            }  # fmt: skip
+            assert all(key.uid for key in watch.unreadable)
+            assert (seen.restarts, watch.trouble) == ([], None)
+    assert [told for told in caplog.messages if "training/" in told] == [
+        "/api/v1/pods: cannot read training/a: longer than 10 MiB",
+        "/api/v1/pods: cannot read training/c: longer than 10 MiB",
+    ]
+
+
+@driven
+async def test_what_is_too_long_now_is_kept_as_it_was_until_it_can_be_read_or_is_gone() -> None:
+    seen = Seen()
+    async with ApiServer() as api, watching(api, seen) as watch:
+        await watch.synced.wait()
+        for name in ("a", "b"):
+            await api.put("pods", pod(name, "Pending"))
+            await api.put("pods", oversized(name))
+        await until(lambda: len(watch.unreadable) == 2, "neither can be read")
+        assert seen.phases == {"a": "Pending", "b": "Pending"}
+        await api.put("pods", pod("a"))
+        await api.remove("pods", "training", "b")
+        await until(lambda: seen.phases == {"a": "Running"}, "both are known")
+        assert watch.unreadable == {}
+
+
+@driven
+async def test_a_watch_goes_on_behind_the_version_of_what_it_skipped() -> None:
+    seen = Seen()
+    async with paging() as api, watching(api, seen) as watch:
+        await until(lambda: api.watches, "the watch is open")
+        stored = await api.put("pods", oversized("a"))
+        await until(lambda: watch.unreadable, "it is skipped")
+        await api.cut()
+        await until(lambda: len(follows(api)) == 2, "the next watch is open")
+        assert follows(api)[1]["resourceVersion"] == stored["metadata"]["resourceVersion"]
+
+
+@driven
+async def test_pages_become_smaller_for_large_objects_and_larger_behind_them() -> None:
+    async with paging() as api, Client(api.access()) as client:
+        for number in range(4):
+            await api.put("pods", large(f"large-{number}"))
+        await api.put("pods", oversized("oversized"))
+        for number in range(20):
+            await api.put("pods", pod(f"small-{number:02}"))
+        pages = [page async for page in actions.pages(client, "/api/v1/pods", Pod, {}, limit=8)]
+        limits = [int(query["limit"]) for query in api.queries]
+    found = [item.metadata.name for page in pages for item in page.items]
+    assert found == [f"large-{n}" for n in range(4)] + [f"small-{n:02}" for n in range(20)]
+    assert [str(each) for page in pages for each in page.unreadable] == [
+        "training/oversized: longer than 10 MiB"
+    ]
+    assert limits == [8, 2, 1, 1, 1, 1, 1, 1, 2, 4, 8, 8], "each answer has 10 MiB at most"
+
+
+def endless(sent: list[int], *, status: int = 200, begin: bytes = b"{") -> Fault:
+    """An answer without an end; ``sent`` gets the size of each part."""
+
+    async def fault(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=status)
+        await response.prepare(request)
+        with suppress(ConnectionError):
+            await response.write(begin)
+            while True:
+                await response.write(b" " * (1 << 20))
+                sent.append(1 << 20)
+                await asyncio.sleep(0)
+        return response
+
+    return fault
+
+
+@driven
+async def test_no_answer_is_read_to_an_end_that_it_does_not_have() -> None:
+    sent = list[int]()
+    async with ApiServer() as api, Client(api.access()) as client:
+        api.faults += [endless(sent), endless(sent, status=502, begin=b"bad gateway")]
+        with pytest.raises(OversizedError, match="the answer is longer than 10 MiB"):
+            await client.get("/api/v1/pods")
+        with pytest.raises(ApiError, match="502: bad gateway"):
+            await client.get("/api/v1/pods")
+    assert sum(sent) < 6 * LONGEST
+
+
+@driven
+async def test_a_pod_that_is_too_long_is_not_known_by_a_list_or_a_read() -> None:
+    """Neither says that it is gone."""
+    async with ApiServer() as api, Client(api.access()) as client:
+        stored = await api.put("pods", oversized("a"))
+        with pytest.raises(UnreadableError, match="cannot read training/a: longer than 10 MiB"):
+            await actions.list_all(client, "/api/v1/pods", Pod, {})
+        with pytest.raises(OversizedError):
+            await actions.read_pod(client, Key("training", "a", stored["metadata"]["uid"]))
+
+
+@driven
+async def test_a_list_that_expires_again_and_again_is_given_up() -> None:
+    async def expired(request: web.Request) -> web.StreamResponse | None:
+        if "continue" not in request.query:
+            return None
+        api.faults.append(expired)
+        return refusal(410, "Expired", "too old")
+
+    async with ApiServer() as api, Client(api.access()) as client:
+        api.faults.append(expired)
+        for number in range(60):
+            await api.put("pods", pod(f"pod-{number}"))
+        with pytest.raises(ApiError, match="410 Expired"):
+            await actions.list_all(client, "/api/v1/pods", Pod, {}, limit=2)
+        assert [query["limit"] for query in api.queries] == ["2", "2", "10", "10", "50", "50"]
+
+
+@driven
+async def test_objects_before_an_error_that_come_again_and_again_are_no_progress() -> None:
+    """They are no sign that this watch will ever know what is behind the error."""
+
+    async def breaks(request: web.Request) -> web.StreamResponse:
+        api.faults.append(on_streamed_list(breaks))
+        response = await stream(request, line("ADDED", pod("a", resourceVersion="9", uid="a")))
+        assert request.transport
+        request.transport.abort()
+        return response
+
+    async with ApiServer() as api:
+        api.faults.append(on_streamed_list(breaks))
+        async with watching(api, Seen()) as watch:
+            await until(lambda: watch.silent > 2, "nothing new was heard", within=30)
+
+
+@driven
+async def test_pages_before_an_error_that_come_again_and_again_are_no_progress() -> None:
+    async def breaks(request: web.Request) -> web.StreamResponse | None:
+        return refusal(500, "InternalError", "etcd") if "continue" in request.query else None
+
+    async with paging() as api:
+        for number in range(101):
+            await api.put("pods", pod(f"pod-{number}"))
+        api.faults += [breaks] * 1000
+        async with watching(api, Seen()) as watch:
+            await until(lambda: watch.silent > 2, "nothing new was heard", within=30)
+
+
+@driven
+async def test_a_line_without_end_is_no_progress_and_takes_no_memory() -> None:
+    sent = list[int]()
+    async with ApiServer() as api:
+        begin = line("ADDED", pod("a"))[:-2]
+        api.faults.append(on_streamed_list(endless(sent, begin=begin)))
+        async with watching(api, Seen()) as watch:
+            await until(lambda: sum(sent) > 8 * LONGEST, "much of it was dropped")
+            assert watch.silent > 0
+            await until(lambda: watch.silent > 2, "nothing was heard")
+
+
+@driven
+async def test_a_list_tells_what_is_gone_in_the_order_in_which_it_came() -> None:
+    """Not in that of a set, which differs from process to process."""
+    seen, names = Seen(), [f"pod-{number:02}" for number in range(20)]
+    async with paging() as api, watching(api, seen):
+        await until(lambda: api.watches, "the watch is open")
+        for name in names:
+            await api.put("pods", pod(name))
+        await until(lambda: len(seen.there) == 20, "all are there")
+        await api.forget_history()
+        for name in reversed(names):
+            await api.remove("pods", "training", name)
+        await api.forget_history()
+        await api.cut()
+        await until(lambda: not seen.there, "all are gone")
+    assert seen.told[20:] == [f"-{name}" for name in names]
+
+
+def test_the_beginning_of_a_line_names_its_object_wherever_it_ends() -> None:
+    """Tenants choose what comes behind ``metadata``; nothing of it is taken for a name."""
+    body = pod("a", namespace="b", uid="1", resourceVersion="9", labels={"x": '"}],{"name":"z"'})
+    whole, reader = line("MODIFIED", body), EventReader(Pod)
+    named = 0
+    for end in range(len(whole)):
+        try:
+            event = asyncio.run(reader.read(Oversized(whole[:end])))
+        except KubeError:
+            assert named == 0, "once it is an event, it stays one"
+            continue
+        assert event.resource is None
+        assert event.metadata.name in {"", "a"}
+        named += event.metadata == Metadata(name="a", namespace="b", uid="1", resource_version="9")
+    assert named > 20
+
+
+@pytest.mark.parametrize(
+    ("beginning", "why"),
+    [
+        (b'{"apiVersion":"v1","items":[{"metadata":{"name":"a",', "missing required field"),
+        (b'{"metadata":{"resourceVersion":"1"},"items":[{"metadata":{', "not enough values"),
+        (b'{"metadata":{},"items":[{"metadata":{}},{"metadata":{}},', "too many values"),
+        (b"<html>", "truncated"),
+    ],
+)
+def test_a_page_that_does_not_begin_with_its_metadata_and_one_object_is_not_known(
+    beginning: bytes, why: str
+) -> None:
+    with pytest.raises(UnreadableError, match=why):
+        PageReader(Pod).read_beginning(beginning)
+
+
+def test_the_beginning_of_a_page_says_where_the_next_one_begins() -> None:
+    meta = {"resourceVersion": "9", "continue": "c"}
+    page = text({"metadata": meta, "items": [pod("a", uid="1")]})
+    found = PageReader(Pod).read_beginning(page.partition('"status"')[0].encode())
+    assert (found.version, found.next, found.items) == ("9", "c", [])
+    assert [each.key for each in found.unreadable] == [Key("training", "a", "1")]
+
+
+def timers(port: int) -> list[str]:
+    """The kinds of the kernel's timers of the connections to ``port`` (proc_net_tcp)."""
+    rows = map(str.split, Path("/proc/net/tcp").read_text().splitlines())
+    established = [row for row in rows if row[2].endswith(f":{port:04X}") and row[3] == "01"]
+    return [row[5].partition(":")[0] for row in established]
+
+
+@driven
+async def test_the_kernel_watches_over_idle_connections() -> None:
+    """Whoever is at the other end may vanish without a word."""
+    async with ApiServer() as api, watching(api, Seen()) as watch:
+        await watch.synced.wait()
+        assert timers(int(api.url.rpartition(":")[2])) == ["02"], "the keepalive timer runs"
+    assert KEEPALIVE["TCP_KEEPIDLE"] + KEEPALIVE["TCP_KEEPINTVL"] * KEEPALIVE["TCP_KEEPCNT"] == 45

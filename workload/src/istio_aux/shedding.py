@@ -1,0 +1,170 @@
+"""Load shedding: which connections of a port are closed when they are too many, or cost too much.
+
+A connection costs the memory that it takes: a fixed part, and what it sends. Every byte counts from
+when it arrives, in a head, in a body or behind it (docs/decisions/0005).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+SILENT = 4 << 10
+"""Bytes that a connection costs before it has sent anything. The numbers are measured."""
+STARTED = 96 << 10
+"""Bytes that it costs from then on: TLS, HTTP, and their buffers."""
+COPIES = 2
+"""Bytes that a byte costs: on its way to the body it is in several buffers."""
+CHUNK = 128
+"""Bytes that what arrives at once costs beside that: a client may send single bytes."""
+
+ADDRESSES = 1024  # Those that were answered last.
+LOOK = 8  # Connections that have waited longest, of which one is closed.
+TRIM = 16 << 20  # Bytes that have become free before they are given back.
+PAUSE = 10.0  # Seconds between two times. Each took 25 to 90 ms on two busy cores.
+
+
+def available_memory(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return how many bytes this process may use: the limit of its container, or all there are."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):  # Of version 2, and of version 1.
+        with suppress(OSError, ValueError):  # Without a limit it is "max".
+            found.append(int((cgroup / name).read_text()))
+    return min(found)
+
+
+class Peer(Protocol):
+    """What `Connections` reads of a connection."""
+
+    @property
+    def address(self) -> str:
+        """Where it comes from."""
+        ...
+
+
+P = TypeVar("P", bound=Peer)
+
+
+class _Queue(OrderedDict[P, int]):
+    """Connections and what each costs; the one that has waited longest is the first."""
+
+    total = 0
+
+    def put(self, one: P, cost: int) -> None:
+        self.total += cost - self.get(one, 0)
+        self[one] = cost
+
+    def take(self, one: P) -> int:
+        cost = self.pop(one)
+        self.total -= cost
+        return cost
+
+
+class Connections(Generic[P]):
+    """The open connections of a port.
+
+    A connection that was answered is closed only for another one that was. Of the others, strangers
+    go first: connections from addresses that were not answered lately.
+    """
+
+    def __init__(self, most: int, memory: int) -> None:
+        """Allow ``most`` connections and ``memory`` bytes to the answered, and to the others."""
+        self._most, self._memory = most, memory
+        self._strangers, self._known, self._answered = _Queue[P](), _Queue[P](), _Queue[P]()
+        self._by_address = Counter[str]()  # How many strangers come from each.
+        self._lately = OrderedDict[str, None]()
+        self._highest, self._before, self._trimmed = 0, 0, 0.0
+
+    @property
+    def cost(self) -> int:
+        """What all of them cost, in bytes."""
+        return self._strangers.total + self._known.total + self._answered.total
+
+    def __len__(self) -> int:
+        return len(self._strangers) + len(self._known) + len(self._answered)
+
+    def __iter__(self) -> Iterator[P]:
+        return iter([*self._strangers, *self._known, *self._answered])
+
+    def __contains__(self, one: P) -> bool:
+        return self._queue(one) is not None
+
+    def add(self, one: P) -> None:
+        """Add one that was just accepted."""
+        if one.address in self._lately:
+            self._known.put(one, SILENT)
+        else:
+            self._strangers.put(one, SILENT)
+            self._by_address[one.address] += 1
+
+    def charge(self, one: P, cost: int) -> None:
+        """Count what it costs now."""
+        if (queue := self._queue(one)) is not None:
+            queue.put(one, cost)
+            self._highest = max(self._highest, self.cost)
+
+    def proceed(self, one: P) -> None:
+        """It has made progress: it is connected, or a request has begun. It goes to the end."""
+        if (queue := self._queue(one)) is not None:
+            queue.move_to_end(one)
+
+    def answer(self, one: P) -> None:
+        """It was answered, and so was its address."""
+        if one.address not in self._lately:
+            for other in [other for other in self._strangers if other.address == one.address]:
+                self._known.put(other, self.remove(other))
+        self._lately[one.address] = None
+        self._lately.move_to_end(one.address)
+        if len(self._lately) > ADDRESSES:
+            self._lately.popitem(last=False)
+        if one in self:
+            self._answered.put(one, self.remove(one))
+
+    def remove(self, one: P) -> int:
+        """Take one out that is among them; returns what it cost."""
+        queue = self._queue(one)
+        assert queue is not None, one
+        if queue is self._strangers:
+            self._by_address[one.address] -= 1
+            if not self._by_address[one.address]:
+                del self._by_address[one.address]
+        return queue.take(one)
+
+    def surplus(self) -> P | None:
+        """Return one that is to be closed; None: there is room for all."""
+        if self._is_full(self._strangers, self._known):
+            return self._newcomer()
+        return next(iter(self._answered)) if self._is_full(self._answered) else None
+
+    def trim(self, now: float) -> None:
+        """Give memory back to the system when much has become free, and no more becomes free.
+
+        glibc keeps what lies below a block in use. Other C libraries have no such function.
+        """
+        settled, self._before = self.cost >= self._before, self.cost
+        if self._highest - self.cost > TRIM and settled and now - self._trimmed > PAUSE:
+            self._highest, self._trimmed = self.cost, now
+            if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+                trim(0)
+
+    def _queue(self, one: P) -> _Queue[P] | None:
+        queues = (self._strangers, self._known, self._answered)
+        return next((queue for queue in queues if one in queue), None)
+
+    def _is_full(self, *queues: _Queue[P]) -> bool:
+        cost = sum(queue.total for queue in queues)
+        return sum(map(len, queues)) > self._most or cost > self._memory
+
+    def _newcomer(self) -> P:
+        """Return a stranger, or else a known one: of the few that have waited longest the first.
+
+        Of strangers it is the first of the address that has most.
+        """
+        few = islice(self._strangers or self._known, LOOK)
+        return max(few, key=lambda one: self._by_address[one.address])
