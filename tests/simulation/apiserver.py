@@ -255,7 +255,9 @@ class ApiServer:
             raise ApiError(404, "the server could not find the requested resource")
         if method == "GET":
             return self._read(to, params)
-        found = msgspec.json.decode(body) if body else {}
+        return self._write(method, to, msgspec.json.decode(body) if body else {}, dry=dry)
+
+    def _write(self, method: str, to: Path, found: Json, *, dry: bool) -> bytes:
         if method == "POST" and to.part == "eviction":
             return self._evict(to, found, dry=dry)
         if method == "POST" and to.resource == "pods":
@@ -337,8 +339,8 @@ class ApiServer:
         else:
             since = int(params["resourceVersion"])
             if since < self._oldest:
-                error = {"kind": "Status", "status": "Failure", "reason": "Expired", "code": 410,
-                         "message": f"too old resource version: {since} ({self._oldest})"}  # fmt: skip
+                why = f"too old resource version: {since} ({self._oldest})"
+                error = {"status": "Failure", "reason": "Expired", "code": 410, "message": why}
                 stream.put(msgspec.json.encode({"type": "ERROR", "object": error}) + b"\n")
                 stream.cut(None)
                 return

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import aiohttp
 from istio_aux.kube.client import READ_TIMEOUT, Client, Params
@@ -25,7 +25,6 @@ from istio_aux.kube.errors import (
 
 from simulation.apiserver import Path, Stored, Stream, parse
 from simulation.kubelet import Frame, Sandbox
-from simulation.loop import VirtualLoop
 
 if TYPE_CHECKING:
     from simulation.cluster import Cluster
@@ -73,7 +72,7 @@ class ModelClient(Client):
         self._cluster, self._world, self._process = cluster, cluster.world, process
         self._watches: list[_Watch] = []
 
-    async def __aenter__(self) -> ModelClient:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -114,53 +113,9 @@ class ModelClient(Client):
 
     async def _travel(self, request: Request, perform: Callable[[], Any]) -> Any:
         """Let a request arrive and its answer come back, or not."""
-        world, loop = self._world, asyncio.get_running_loop()
-        assert isinstance(loop, VirtualLoop)
-        answer: asyncio.Future[Any] = loop.create_future()
-        network = self._cluster.network
-        if self._process.ended:
-            return await answer  # Nothing leaves a process that has ended.
-
-        def fail(error: KubeError) -> None:
-            if not answer.done():
-                answer.set_exception(error)
-
-        def silence() -> None:
-            world.at(request.sent + READ_TIMEOUT, fail, SilentError("the connection went silent"))
-
-        def arrive() -> None:
-            if network.cut_off(self._process) or lost == "before":
-                silence()
-                return
-            refusal = network.refusal(request)
-            if refusal and not refusal.after:
-                world.after(back, give, None, refusal.error)
-                return
-            try:
-                found = perform()
-            except ApiError as error:
-                world.after(back, give, None, error)
-                return
-            world.after(back, give, found, refusal.error if refusal else None)
-
-        def give(found: Any, error: KubeError | None) -> None:
-            if network.cut_off(self._process) or lost == "after":
-                silence()
-            elif lost == "reset":
-                fail(UnreachableError("connection reset by peer"))
-            elif answer.done():
-                pass
-            elif error:
-                answer.set_exception(error)
-            else:
-                answer.set_result(found)
-
-        out, back = network.latency(), network.latency()
-        lost = network.lost(request)
-        if lost == "unconnected":
-            world.after(out, fail, NoConnectionError("connection refused"))
-        else:
-            world.after(out, arrive)
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if not self._process.ended:  # Nothing leaves a process that has ended.
+            _Journey(self._cluster, request, perform, answer).begin()
         return await answer
 
     async def watch(self, path: str, params: Params, *, silence: float) -> AsyncGenerator[bytes]:
@@ -198,7 +153,7 @@ class ModelClient(Client):
         self,
         path: str,
         params: Params,
-        protocols: Sequence[str],
+        protocols: Sequence[str],  # noqa: ARG002  (the kubelet speaks all of them)
         *,
         not_after: float | None = None,
     ) -> AsyncGenerator[Any]:
@@ -208,16 +163,74 @@ class ModelClient(Client):
         await connected
         if not_after is not None and loop.time() > not_after:
             raise LateError("nothing was sent: its connection came too late")
-        pairs = list(params.items() if isinstance(params, Mapping) else params)
-        request = self._make("POST", path, dict(pairs), b"")
-        command = tuple(value for key, value in pairs if key == "command")
-        socket = _Socket(self._cluster, request, command)
+        request = self._make("POST", path, params, b"")
+        socket = _Socket(self._cluster, request)
         self._cluster.judge.sent(request)
         await self._travel(request, socket.connect)
         try:
             yield socket
         finally:
             socket.closed = True
+
+
+class _Journey:
+    """The way of one request to the API server, and that of its answer."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        request: Request,
+        perform: Callable[[], Any],
+        answer: asyncio.Future[Any],
+    ) -> None:
+        self._world, self._network = cluster.world, cluster.network
+        self._request, self._perform, self._answer = request, perform, answer
+        self._back = self._network.latency()
+        self._lost = self._network.lost(request)
+
+    def begin(self) -> None:
+        """The request leaves the process."""
+        if self._lost == "unconnected":
+            error = NoConnectionError("connection refused")
+            self._world.after(self._network.latency(), self._fail, error)
+        else:
+            self._world.after(self._network.latency(), self._arrive)
+
+    def _arrive(self) -> None:
+        if self._cut_off or self._lost == "before":
+            self._silence()
+            return
+        found: Any = None
+        refusal = self._network.refusal(self._request)
+        error = refusal.error if refusal else None
+        if refusal is None or refusal.after:
+            try:
+                found = self._perform()
+            except ApiError as refused:
+                error = refused
+        self._world.after(self._back, self._give, found, error)
+
+    def _give(self, found: Any, error: KubeError | None) -> None:
+        if self._cut_off or self._lost == "after":
+            self._silence()
+        elif self._lost == "reset":
+            self._fail(UnreachableError("connection reset by peer"))
+        elif error:
+            self._fail(error)
+        elif not self._answer.done():
+            self._answer.set_result(found)
+
+    @property
+    def _cut_off(self) -> bool:
+        return self._network.cut_off(self._request.process)
+
+    def _silence(self) -> None:
+        error = SilentError("the connection went silent")
+        self._world.at(self._request.sent + READ_TIMEOUT, self._fail, error)
+
+    def _fail(self, error: KubeError) -> None:
+        if not self._answer.done():
+            self._answer.set_exception(error)
 
 
 def _finish(future: asyncio.Future[None]) -> None:
@@ -325,10 +338,10 @@ class _Watch:
 class _Socket:
     """An exec or a port-forward: frames come as the kubelet sends them."""
 
-    def __init__(self, cluster: Cluster, request: Request, command: tuple[str, ...]) -> None:
+    def __init__(self, cluster: Cluster, request: Request) -> None:
         self.close_code: int | None = None
         self.closed = False
-        self._cluster, self._request, self._command = cluster, request, command
+        self._cluster, self._request = cluster, request
         self._pod: tuple[Stored, Sandbox] | None = None  # That a port is forwarded of.
         self._messages: deque[Message] = deque()
         self._waiter: asyncio.Future[None] | None = None
@@ -338,9 +351,9 @@ class _Socket:
         nodes, request = self._cluster.nodes, self._request
         self._pod = nodes.find(request)
         if self._pod:
-            self._play(nodes.connect(request, *self._pod, self._command))
+            self._play(nodes.connect(request, *self._pod))
 
-    async def send_bytes(self, data: bytes) -> None:
+    async def send_bytes(self, _data: bytes) -> None:
         """Send a frame; it arrives a little later."""
         request = self._request._replace(sent=self._cluster.world.now)
         self._cluster.world.after(self._cluster.network.latency(), self._arrive, request)

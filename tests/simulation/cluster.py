@@ -70,7 +70,7 @@ class Cluster:
         self.looked: Callable[[Stored], None] = lambda _pod: None  # A unit has read a pod.
         self.injector = "absent"  # Or `live`, or `down`: then no pod is created.
         self._place = world.dice("scheduler")
-        self.server.admit = lambda pod: self._admit(pod)
+        self.server.admit = self._admit
         self.server.watchers.append(self._changed)
         for namespace in (*NAMESPACES, "istio-system", "istio-aux"):
             labels = SELECTED if namespace in NAMESPACES else {}

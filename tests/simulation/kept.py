@@ -52,9 +52,12 @@ def _places(root: object, gone: set[str]) -> Iterator[str]:
                 todo += ((path, key), (path, item))
         elif isinstance(value, _CONTAINERS):
             todo += ((path, item) for item in value)
-        elif type(value).__module__.startswith("istio_aux"):
-            if type(value).__name__ not in _REMEMBERED:
-                todo += ((f"{path}.{name}", item) for name, item in _fields(value))
+        elif _is_ours(type(value)):
+            todo += ((f"{path}.{name}", item) for name, item in _fields(value))
+
+
+def _is_ours(kind: type) -> bool:
+    return kind.__module__.startswith("istio_aux") and kind.__name__ not in _REMEMBERED
 
 
 def _fields(value: object) -> Iterator[tuple[str, Any]]:

@@ -329,12 +329,10 @@ class Nodes:
         box = self.sandboxes.get(pod.uid)
         return None if box is None or box.node.dead or box.node.hung else (pod, box)
 
-    def connect(
-        self, request: Request, pod: Stored, box: Sandbox, command: Sequence[str]
-    ) -> Sequence[Frame]:
+    def connect(self, request: Request, pod: Stored, box: Sandbox) -> Sequence[Frame]:
         """Start a command, or connect with a port; returns what the client receives."""
         if request.to.part == "exec":
-            return self._ask(request, pod, box, command).frames
+            return self._ask(request, pod, box).frames
         port = PORT.to_bytes(2, "little")
         return (Frame(0.01, b"\0" + port), Frame(0.0, b"\1" + port))
 
@@ -345,7 +343,7 @@ class Nodes:
         if box.node.dead or box.node.hung:
             return ()
         try:
-            agent = self._ask(request, pod, box, ())
+            agent = self._ask(request, pod, box)
         except ApiError as error:
             return (Frame(0.05, b"\1" + str(error).encode()),)
         if not agent.status:
@@ -353,7 +351,7 @@ class Nodes:
         answer = b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % agent.status
         return (Frame(0.05, b"\0" + answer),)
 
-    def _ask(self, request: Request, pod: Stored, box: Sandbox, command: Sequence[str]) -> Agent:
+    def _ask(self, request: Request, pod: Stored, box: Sandbox) -> Agent:
         proxy = box.proxy
         if proxy is None or proxy.state != "running":
             raise ApiError(500, f'container not found ("{PROXY}")', reason="InternalError")

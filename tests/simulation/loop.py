@@ -84,7 +84,7 @@ class VirtualLoop(base_events.BaseEventLoop):
             sys.set_asyncgen_hooks(*hooks)
 
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
-        """Start a task; RuntimeError once the process ends, where a task may start its successor."""
+        """Start a task; RuntimeError while the process ends: a task may start its successor."""
         if self._ending:
             coro.close()
             raise RuntimeError("the process has ended")

@@ -13,8 +13,8 @@ from simulation.properties import BOUND, CROWDED, GIVEN_UP, GIVEN_UP_BOUND
 from simulation.world import Violation, World
 
 EMPTY = 200.0
-"""Seconds after the last pod is gone in which everything about it is forgotten: a silent watch counts
-as dead after 70 s."""
+"""Seconds after the last pod is gone in which it is forgotten. A silent watch is dead
+after 70 s."""
 _PRODUCT = logging.getLogger("istio_aux")
 
 
@@ -85,44 +85,44 @@ def play(
 def _play(cluster: Cluster, window: float, *, first: bool) -> None:
     world, judge = cluster.world, cluster.judge
 
-    def stop() -> bool:
-        return first and bool(world.violations)
+    def go_on(seconds: float, until: Callable[[], bool] = lambda: False) -> bool:
+        """Let time pass; whether to go on then."""
+        world.run(world.now + seconds, lambda: (first and bool(world.violations)) or until())
+        return not (first and world.violations)
 
-    def wait(seconds: float, until: Callable[[], bool]) -> None:
-        world.run(world.now + seconds, lambda: stop() or until())
+    def done() -> bool:
+        return not judge.unfinished()
 
-    dice = world.dice("start")
+    _begin(cluster, window)
+    if not go_on(window):
+        return
+    cluster.calm_down()
+    if not go_on(BOUND, done):
+        return
+    if all(kind == GIVEN_UP for kind, _ in judge.unfinished()):
+        go_on(GIVEN_UP_BOUND - BOUND, done)
+    judge.errors()
+    for kind, text in judge.unfinished():
+        world.violate(kind, text)
+    cluster.clear()
+    go_on(120.0, lambda: not cluster.server.objects["pods"])
+    if go_on(EMPTY, lambda: not any(kept.left(unit) for unit in cluster.units)):
+        for unit in cluster.units:
+            for what in kept.left(unit):
+                world.violate("something is kept", f"{unit}: {what}")
+
+
+def _begin(cluster: Cluster, window: float) -> None:
+    """Start everything, and plan what will happen."""
+    world, dice = cluster.world, cluster.world.dice("start")
     faults.populate(cluster)
     for unit in cluster.units:
         world.at(dice.uniform(0.0, 4.0), unit.start)
     world.at(dice.choice((0.1, 0.1, dice.uniform(4, 30))), cluster.install_istio)
     faults.begin(cluster, window)
     faults.grow(cluster, window)
-    crowded: dict[str, float] = {}
     if world.faults <= faults.QUIET:
-        _watch_crowd(cluster, crowded)
-    wait(window, lambda: False)
-    if stop():
-        return
-    cluster.calm_down()
-    wait(BOUND, lambda: not judge.unfinished())
-    if not stop() and all(kind == GIVEN_UP for kind, _ in judge.unfinished()):
-        wait(GIVEN_UP_BOUND - BOUND, lambda: not judge.unfinished())
-    if stop():
-        return
-    judge.errors()
-    for kind, text in judge.unfinished():
-        world.violate(kind, text)
-    if stop():
-        return
-    cluster.clear()
-    wait(120.0, lambda: not cluster.server.objects["pods"])
-    wait(EMPTY, lambda: not any(kept.left(unit) for unit in cluster.units))
-    if stop():
-        return
-    for unit in cluster.units:
-        for what in kept.left(unit):
-            world.violate("something is kept", f"{unit}: {what}")
+        _watch_crowd(cluster, {})
 
 
 def _watch_crowd(cluster: Cluster, late: dict[str, float]) -> None:

@@ -125,11 +125,8 @@ class Judge:
         elif request.method in {"PATCH", "PUT"}:
             wanted = body.get("metadata") or {}
         self.writes += 1
-        if to.resource not in {"leases"} and not (
-            wanted.get("uid") and wanted.get("resourceVersion")
-        ):
-            self._world.violate("write without preconditions", _what(request))
-        if to.resource == "leases" and not wanted.get("resourceVersion"):
+        fields = ("resourceVersion",) if to.resource == "leases" else ("uid", "resourceVersion")
+        if not all(wanted.get(field) for field in fields):
             self._world.violate("write without preconditions", _what(request))
 
     def performed(self, request: Request, body: Json, before: Stored | None) -> None:
@@ -234,11 +231,9 @@ class Judge:
                 self._no_help(owner)
             elif is_ready(after) or phase(after) == "Succeeded" or isinstance(owner, Job):
                 del self.under_way[owner.uid]
-        if before is None and owner.uid in self.suspended and isinstance(owner, Job):
-            if not owner.suspended:
-                del self.suspended[owner.uid]
-                if not sidecar:
-                    self._no_help(owner)
+        resumed = isinstance(owner, Job) and not owner.suspended
+        if before is None and resumed and self.suspended.pop(owner.uid, None) and not sidecar:
+            self._no_help(owner)
 
     def _no_help(self, owner: Owner) -> None:
         self.under_way.pop(owner.uid, None)

@@ -1,4 +1,4 @@
-"""The simulation: its short run, that a seed repeats, and that it finds what is broken on purpose."""
+"""The simulation: its short run; a seed repeats; what is broken on purpose is found."""
 
 from __future__ import annotations
 
