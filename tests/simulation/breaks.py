@@ -16,7 +16,9 @@ from istio_aux.core import completion, rollout, suspension
 from istio_aux.core.quit_state import End, Task
 from istio_aux.core.rollout import Rollout
 from istio_aux.kube import actions, exec, port_forward  # noqa: A004  (a module of the product)
-from istio_aux.quit.controller import Controller, Slots
+from istio_aux.kube.lease import Lease
+from istio_aux.quit.controller import Controller
+from istio_aux.quit.slots import Slots
 from istio_aux.repair.controller import RepairController
 from istio_aux.repair.pod_store import PodStore
 from msgspec import structs
@@ -66,13 +68,23 @@ def _only_begins(lead: Any) -> Any:
     return lambda self, leading: lead(self, leading) if leading else None
 
 
+def _always(leads: Any) -> Any:
+    """The Lease itself notices that it has lapsed; nobody else is told."""
+    return lambda self: leads(self) or True
+
+
 @contextmanager
 def _leads_on() -> Generator[None]:
     with (
+        _replace(Lease, "leads", _always),
         _replace(Controller, "lead", _only_begins),
         _replace(RepairController, "lead", _only_begins),
     ):
         yield
+
+
+def _held_by_nothing(next_step: Any) -> Any:
+    return lambda before, *args: next_step(structs.replace(before, replacing=None, held={}), *args)
 
 
 def _helped(observed: Any) -> Any:
@@ -142,8 +154,8 @@ BREAKS = {
         "write without preconditions",
     ),
     "a leader never stops to lead": _break(_leads_on, "acts without the Lease"),
-    "a restart under way is not remembered": _break(
-        partial(_replace, rollout, "started", lambda _: lambda before, *_args: before), _AT_ONCE
+    "a restart under way holds nothing back": _break(
+        partial(_replace, rollout, "next_step", _held_by_nothing), _AT_ONCE
     ),
     "what an earlier leader left is not recalled": _break(
         partial(_replace, RepairController, "recall", lambda _: lambda *_args: None), _REPEATED

@@ -7,6 +7,7 @@ import heapq
 import sys
 from asyncio import base_events, events
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 
@@ -18,6 +19,14 @@ class _NoSelector:
 
     def close(self) -> None:
         pass
+
+
+SPINS = 20_000
+"""Rounds of a loop at one moment: a process that has so many to do would use a whole core."""
+
+
+class SpinningError(RuntimeError):
+    """A process does one thing after another, and waits for nothing."""
 
 
 class VirtualLoop(base_events.BaseEventLoop):
@@ -72,13 +81,16 @@ class VirtualLoop(base_events.BaseEventLoop):
         return then is not None and then <= self._clock()
 
     def turn(self) -> None:
-        """Run everything that can be done at this moment."""
+        """Run everything that can be done at this moment; `SpinningError` if there is no end."""
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(self._asyncgen_firstiter_hook, self._asyncgen_finalizer_hook)
         events._set_running_loop(self)
         try:
-            while self.busy:
+            for _ in range(SPINS):
+                if not self.busy:
+                    return
                 self._run_once()
+            raise SpinningError(f"{SPINS} rounds at {self.time():.2f} s")
         finally:
             events._set_running_loop(None)
             sys.set_asyncgen_hooks(*hooks)
@@ -100,5 +112,6 @@ class VirtualLoop(base_events.BaseEventLoop):
                 break
             for task in sorted(tasks, key=lambda task: task.get_name()):
                 task.cancel()
-            self.turn()
+            with suppress(SpinningError):
+                self.turn()
         self.close()

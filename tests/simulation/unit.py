@@ -16,7 +16,7 @@ from istio_aux.wiring import Wiring
 from msgspec import structs
 
 from simulation.client import ModelClient
-from simulation.loop import VirtualLoop
+from simulation.loop import SpinningError, VirtualLoop
 
 if TYPE_CHECKING:
     from simulation.cluster import Cluster
@@ -137,8 +137,14 @@ class Unit:
         if process is None or self._frozen:
             return
         self.cluster.acting = self
-        process.loop.turn()
-        self.cluster.acting = None
+        try:
+            process.loop.turn()
+        except SpinningError as error:
+            self.cluster.judge.crashed(process, error)
+            self._replace(process)
+            return
+        finally:
+            self.cluster.acting = None
         if process.done:
             self.cluster.world.tell("{} has ended", self)
             self._replace(process)
