@@ -79,7 +79,7 @@ class Cluster:
                   "data": {"config": "policy: enabled\n"}}  # fmt: skip
         self.server.create("configmaps", policy)
         for node in self.nodes.nodes:
-            info = {"nodeInfo": {"kubeletVersion": "v1.36.3"}}
+            info = {"nodeInfo": {"kubeletVersion": node.version}}
             self.server.create("nodes", {"metadata": {"name": node.name}, "status": info})
         self.settings = self._settings()
         self.units = [Unit(self, number, self.settings) for number in range(1, units + 1)]
@@ -121,6 +121,7 @@ class Cluster:
 
     def create_pod(self, meta: Json, policy: str, plan: Plan, *, bare: bool = False) -> Stored:
         """Create a pod as a client would; raises `ApiError`."""
+        own = {"restartPolicy": plan.policy} if plan.policy else {}
         free = [node.name for node in self.nodes.nodes if not node.dead]
         pod: Json = {
             "metadata": meta,
@@ -128,7 +129,7 @@ class Cluster:
                 "restartPolicy": policy,
                 "terminationGracePeriodSeconds": 30,
                 "nodeName": self._place.choice(free),
-                "containers": [{"name": name} for name in plan.runs],
+                "containers": [{"name": name, **own} for name in plan.runs],
             },
             "status": {"phase": "Pending"},
         }

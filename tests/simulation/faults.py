@@ -14,7 +14,10 @@ OF_REQUESTS = (
     "lost requests", "lost answers", "slow answers", "throttling", "server errors", "late errors",
     "watch lag",
 )  # fmt: skip
-OF_PODS = ("bad agents", "dead proxies", "failing payloads", "late status", "slow controllers")
+OF_PODS = (
+    "bad agents", "dead proxies", "failing payloads", "late status", "slow controllers",
+    "never ready", "old kubelets",
+)  # fmt: skip
 _CROWDED = frozenset({"hung node", "crowd"})
 _OF_RESTARTS = frozenset(
     {
@@ -25,7 +28,7 @@ _OF_RESTARTS = frozenset(
 _OF_QUITS = frozenset(
     {
         "recreated pods", "slow answers", "bad agents", "watch lag", "silent watches",
-        "failing payloads", "late errors",
+        "failing payloads", "late errors", "old kubelets",
     }
 )  # fmt: skip
 
@@ -239,10 +242,6 @@ def _stubborn(cluster: Cluster, dice: Random) -> None:
     owner.stubborn = True
 
 
-def _never_ready(cluster: Cluster, _dice: Random) -> None:
-    """Controllers of one namespace whose new pods never get Ready."""
-
-
 def _service(cluster: Cluster, dice: Random) -> Owner | None:
     found = [
         owner
@@ -273,7 +272,6 @@ SCHEDULED: dict[str, Callable[[Cluster, Random], None]] = {
     "drains": _drain,
     "recreated pods": _recreate,
     "stubborn owners": _stubborn,
-    "never ready": _never_ready,
 }
 ALL = (*OF_REQUESTS, *OF_PODS, *SCHEDULED)
 QUIET = frozenset({"hung node", "crowd", "bad agents", "late status"})
@@ -350,13 +348,14 @@ def _agent(cluster: Cluster) -> list[str]:
 def _plans(cluster: Cluster, dice: Random) -> Iterator[Plan]:
     world = cluster.world
     while True:
-        runs = {"main": [Run(dice.uniform(2, 40))]}
+        runs, own = {"main": [Run(dice.uniform(2, 40))]}, ""
         if dice.random() < 0.3:
             runs["uploader"] = [Run(dice.uniform(2, 50))]
         if "failing payloads" in world.faults:
             odd = world.dice("failing payloads")
             runs["main"] = [Run(odd.uniform(2, 10), odd.choice((0, 1, 137))), *runs["main"]]
+            own = odd.choice(("", "Never", "OnFailure"))
         dies = None
         if "dead proxies" in world.faults and world.dice("dead proxies").random() < 0.3:
             dies = world.dice("dead proxies").uniform(1, 20)
-        yield Plan(runs, 1.0, _agent(cluster), dies)
+        yield Plan(runs, 1.0, _agent(cluster), dies, own)

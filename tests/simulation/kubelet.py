@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 FOREVER = math.inf
 PORT = 15020
+NEW, OLD = "v1.36.3", "v1.33.13"
+"""Versions of kubelets. An old one ignores a container's own restart policy (KEP-5307)."""
 
 
 class Run(NamedTuple):
@@ -78,6 +80,7 @@ class Plan:
     ready: float | None = 1.0  # Seconds after the start; None: never.
     agent: list[str] = field(default_factory=list)  # How the agent answers first.
     proxy_dies: float | None = None  # When the proxy ends by itself.
+    policy: str = ""  # The payload containers' own restart policy, which old kubelets ignore.
 
 
 @dataclass
@@ -149,6 +152,7 @@ class Node:
     """A node: a hung one answers no exec, a dead one does nothing and reports nothing."""
 
     name: str
+    version: str = NEW
     hung: bool = False
     dead: bool = False
     well_since: float = 0.0  # When it last began to answer again.
@@ -164,7 +168,8 @@ class Nodes:
 
     def __init__(self, world: World, server: ApiServer, count: int) -> None:
         self._world, self._server = world, server
-        self.nodes = [Node(f"node-{number}") for number in range(count)]
+        old = OLD if "old kubelets" in world.faults else NEW
+        self.nodes = [Node(f"node-{n}", old if n % 2 else NEW) for n in range(count)]
         self.sandboxes: dict[str, Sandbox] = {}
         self.told: Callable[[Request, Stored, Sandbox], None] = lambda _request, _pod, _box: None
         self._dice = world.dice("kubelets")
@@ -177,21 +182,20 @@ class Nodes:
     def start(self, pod: Stored, plan: Plan) -> None:
         """A new pod is bound to its node; its kubelet starts it a moment later."""
         spec = pod.object["spec"]
-        policy = spec["restartPolicy"]
+        node, policy = self.node(spec["nodeName"]), spec["restartPolicy"]
+        own = plan.policy if node.version == NEW else ""
         native = any(each["name"] == PROXY for each in spec.get("initContainers") or ())
         names = [each["name"] for each in spec["containers"]] + [PROXY] * native
         containers = [
             Container(
                 name, "proxy" if name == PROXY else "payload",
-                "Always" if native and name == PROXY else policy,
+                ("Always" if native else policy) if name == PROXY else own or policy,
                 [Run(FOREVER)] if name == PROXY else list(plan.runs[name]),
             )
             for name in names
         ]  # fmt: skip
         grace = spec.get("terminationGracePeriodSeconds", GRACE)
-        box = Sandbox(
-            pod.uid, pod.name, self.node(spec["nodeName"]), plan, containers, grace, native
-        )
+        box = Sandbox(pod.uid, pod.name, node, plan, containers, grace, native)
         self.sandboxes[pod.uid] = box
         self._world.after(0.3 + self._dice.random(), self._begin, box)
 

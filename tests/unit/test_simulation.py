@@ -18,7 +18,7 @@ PARTS = 8
 _STORY = """
 import hashlib
 from simulation.play import play
-told = "".join("\\n".join(play(seed, trace=True).story) for seed in range(12))
+told = "".join("\\n".join(play(seed, trace=True).story) for seed in range(8))
 print(len(told), hashlib.sha256(told.encode()).hexdigest())
 """
 
@@ -45,7 +45,7 @@ def test_a_seed_tells_the_same_story_in_each_process() -> None:
             capture_output=True,
             text=True,
         ).stdout
-        for seed in ("1", "2", "3")
+        for seed in ("1", "2")
     }
     assert len(stories) == 1
     assert int(stories.pop().split()[0]) > 10_000
