@@ -153,8 +153,9 @@ class Lease:
             async with asyncio.timeout_at(self._latest(self._deadline / 2)), self._writing:
                 if not self.leads():
                     raise KubeError("this process does not lead")
-                if _annotations(self._metadata).get(ANNOTATION) != self._checkpoint():
-                    await self._hold(self._renewal(self._seen.record or LeaseRecord()))
+                if self._stored() != self._checkpoint():
+                    record = self._renewal(self._seen.record or LeaseRecord())
+                    await self._hold(record, self._unfit())
         except TimeoutError as error:
             raise KubeError("the Lease was not written in time") from error
 
@@ -243,8 +244,7 @@ class Lease:
         if self.held:
             self._lead(held=False, why=step.reason)
         if self._mark == UNFIT and not unfit:
-            text = _annotations(self._metadata).get(ANNOTATION, "").partition("\n")[0]
-            await self._write(self._seen.record or LeaseRecord(), f"{text}\n{WANTED}")
+            await self._write(self._seen.record or LeaseRecord(), f"{self._stored()}\n{WANTED}")
         return step.until
 
     def _leave(self, step: Acquire | Renew, unfit: str) -> float | None:
@@ -322,9 +322,13 @@ class Lease:
         # An update without managedFields leaves those that are there (apiserver fieldmanager.go).
         self._metadata = {k: v for k, v in lease.metadata.items() if k != "managedFields"}
         self._seen = self._seen.then(lease.spec, _now())
-        text, _, self._mark = _annotations(self._metadata).get(ANNOTATION, "").partition("\n")
+        self._mark = _annotations(self._metadata).get(ANNOTATION, "").partition("\n")[2]
         if not self.held:
-            self._recall(text)
+            self._recall(self._stored())
+
+    def _stored(self) -> str:
+        """The checkpoint in the Lease as it was read last."""
+        return _annotations(self._metadata).get(ANNOTATION, "").partition("\n")[0]
 
     def _lead(self, *, held: bool, why: str) -> None:
         self.held = held
