@@ -172,9 +172,10 @@ def test_a_grace_period_that_is_not_understood_keeps_the_proxy(value: str) -> No
     """The reason names the annotation, the value and what is allowed; nothing is quit."""
     decision = waiting_for(annotated(DONE, grace=value))
     shown = value if len(value) < 60 else f"{value[:60]}…"
+    long = "" if len(value) <= 32 else f"; it has {len(value)} characters, not at most 32"
     assert decision.reason == (
         f'annotation istio-aux.io/quit-grace: "{shown}": '
-        "expected seconds, at most a day, like 30, 2.5s or 1m"
+        f"expected seconds, at most a day, like 30, 2.5s or 1m{long}"
     )
     assert decision.blocked_by == ("annotation istio-aux.io/quit-grace",)
     assert decision.until is None

@@ -14,6 +14,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from istio_aux.core.keys import Annotation
 from istio_aux.core.pod import Struct
 
 ANNOTATION = "istio-aux.io/checkpoint"  # Annotation of the Lease: a `Checkpoint`.
@@ -30,6 +31,8 @@ ownerReferences are whatever its author wrote."""
 
 LONGEST = 64 * 1024
 """Characters of the longest text that is read. Checkpoints of this process are shorter."""
+
+CHECKPOINT = Annotation(ANNOTATION, str, "a checkpoint", longest=LONGEST)
 
 _Name = Annotated[str, Meta(max_length=253)]
 
@@ -148,6 +151,6 @@ _decoder = msgspec.json.Decoder(Checkpoint)
 def read_checkpoint(text: str) -> Checkpoint:
     """Read an annotation that anybody may have changed; empty if it is not a checkpoint."""
     try:
-        return _decoder.decode(text) if 0 < len(text) <= LONGEST else Checkpoint()
+        return _decoder.decode(text) if text else Checkpoint()
     except (msgspec.DecodeError, RecursionError):
         return Checkpoint()

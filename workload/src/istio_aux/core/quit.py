@@ -25,11 +25,15 @@ from istio_aux.core.annotations import (
     Overrides,
     read_overrides,
 )
+from istio_aux.core.keys import Annotation
 from istio_aux.core.pod import PROXY, Container, ContainerState, Pod, Struct
 from istio_aux.core.policy import DeadProxy, Policy, QuitVia
 from istio_aux.core.sidecars import SidecarRule
+from istio_aux.core.text import listed
 
 STATUS_PORT = "status.sidecar.istio.io/port"
+_MOST_ARGUMENTS = 1000  # The last ones are looked at: the last flag counts.
+_LONGEST_CONFIG = 64 * 1024  # Characters of ``PROXY_CONFIG``; the injector writes about a hundred.
 DEFAULT_STATUS_PORT = 15020  # Istio pkg/config/mesh/mesh.go.
 _STATUS_PORT_FLAG = "--statusPort"
 
@@ -247,7 +251,7 @@ def status_port(pod: Pod) -> int:
     ProxyConfig, which the injector leaves as JSON in the container's variable ``PROXY_CONFIG``.
     A value that is no port is skipped.
     """
-    if (port := _port(pod.annotations.get(STATUS_PORT, ""))) is not None:
+    if (port := _status_port.get(pod.metadata)) is not None:
         return port
     proxy = next((container for container in pod.containers if container.name == PROXY), None)
     found = (_port_argument(proxy.args or ()), _port_configured(proxy)) if proxy else ()
@@ -452,7 +456,7 @@ def _verdict(role: Role, container: Container, pod: Pod, cause: str = "") -> Con
 
 def _listed(containers: Mapping[str, str]) -> str:
     """``main (running), logger (waiting: CrashLoopBackOff)``."""
-    return ", ".join(f"{name} ({why})" for name, why in containers.items())
+    return listed([f"{name} ({why})" for name, why in containers.items()])
 
 
 class _ProxyConfig(Struct, frozen=True):
@@ -463,7 +467,7 @@ def _port_argument(arguments: tuple[str, ...]) -> int | None:
     """The last one counts (Go's flag packages), whether written as one argument or as two."""
     found = [
         _port(value if word == _STATUS_PORT_FLAG else word.removeprefix(f"{_STATUS_PORT_FLAG}="))
-        for word, value in pairwise((*arguments, ""))
+        for word, value in pairwise((*arguments[-_MOST_ARGUMENTS:], ""))
         if word == _STATUS_PORT_FLAG or word.startswith(f"{_STATUS_PORT_FLAG}=")
     ]
     return found[-1] if found else None
@@ -471,9 +475,10 @@ def _port_argument(arguments: tuple[str, ...]) -> int | None:
 
 def _port_configured(proxy: Container) -> int | None:
     for variable in proxy.env or ():
-        if variable.name == "PROXY_CONFIG" and variable.value and "statusPort" in variable.value:
+        text = variable.value if variable.name == "PROXY_CONFIG" else None
+        if text and len(text) <= _LONGEST_CONFIG and "statusPort" in text:
             try:
-                port = msgspec.json.decode(variable.value, type=_ProxyConfig).status_port
+                port = msgspec.json.decode(text, type=_ProxyConfig).status_port
             except (ValueError, RecursionError):  # The proxy cannot have started with it either.
                 return None
             return port if port is not None and 0 <= port < 65536 else None
@@ -481,7 +486,17 @@ def _port_configured(proxy: Container) -> int | None:
 
 
 def _port(text: str) -> int | None:
-    # The length is checked because int() refuses to read very long numbers.
-    if not (text.isascii() and text.isdecimal() and len(text) <= 5):
+    try:
+        return _read_port(text)
+    except ValueError:
         return None
-    return int(text) if int(text) < 65536 else None
+
+
+def _read_port(text: str) -> int:
+    # The length is checked because int() refuses to read very long numbers.
+    if not (len(text) <= 5 and text.isascii() and text.isdecimal() and int(text) < 65536):
+        raise ValueError
+    return int(text)
+
+
+_status_port = Annotation(STATUS_PORT, _read_port, "a TCP port", longest=5)

@@ -45,7 +45,7 @@ import msgspec
 
 from istio_aux.core import quit as quitting
 from istio_aux.core import resources
-from istio_aux.core.applications import LABEL, Applications
+from istio_aux.core.applications import Applications, application_of
 from istio_aux.core.pod import PROXY, Key, Pod, shared
 from istio_aux.core.policy import Policy, QuitMode
 from istio_aux.core.quit import Quit, Report, Rung, Wait
@@ -236,7 +236,7 @@ class PodState:
         self.settled &= same
         # Ten thousand pods share a handful of texts.
         self.verdict, self.reason = decision.action, shared(decision.reason)
-        self.application = shared(pod.labels.get(LABEL, ""))
+        self.application = shared(application_of(pod))
         self.chosen = scope.pods.matches(pod.labels)
         self.node = shared(pod.spec.node_name or "")
         wait = decision if isinstance(decision, Wait) else None

@@ -212,7 +212,7 @@ def _outcome(plan: start.Plan) -> Outcome:
         return Outcome.LABELLED
     if any(isinstance(op, patch.Move) and op.path == start.FIRST for op in plan.ops):
         return Outcome.MOVED
-    return Outcome(plan.started_with or (Outcome.DIRECT if plan.annotations else Outcome.SIDECARS))
+    return Outcome(plan.started_with or (Outcome.DIRECT if plan.writes else Outcome.SIDECARS))
 
 
 def _answer(uid: str, name: str, plan: start.Plan, outcome: Outcome) -> ReviewResult:

@@ -25,7 +25,6 @@ without the mark belongs to somebody else.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -41,14 +40,19 @@ from istio_aux.core.jobs import (
     may_fail_when_suspended,
     queued_by_kueue,
 )
+from istio_aux.core.keys import Annotation, text_label
 from istio_aux.core.pod import Pod
 
 # Label of a Job that we suspended. An annotation of the same name says since when, and what to do
 # if nobody resumes the Job.
 MARK = "istio-aux.io/suspended-for"
 SIDECAR = "sidecar"  # Value of the label.
-# How the annotation begins.
-_SINCE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
+
+_marked = text_label(MARK)
+# The annotation begins with the time.
+_since = Annotation(
+    MARK, lambda text: datetime.strptime(text[:20], "%Y-%m-%dT%H:%M:%S%z"), "a time", longest=512
+)
 
 _NOTE = (
     "{:%Y-%m-%dT%H:%M:%SZ} istio-aux suspended this job until its pods are gone, and resumes it"
@@ -118,7 +122,7 @@ def begin(job: Job, pod: Pod, now: datetime, *, above: Sequence[FoundJob] = ()) 
 
 def is_marked(job: Job) -> bool:
     """Whether we suspended the Job."""
-    return MARK in (job.metadata.labels or {})
+    return _marked.on(job.metadata)
 
 
 def since(job: Job, first_seen: datetime) -> datetime:
@@ -127,11 +131,7 @@ def since(job: Job, first_seen: datetime) -> datetime:
     Anybody may write that annotation. ``first_seen``, when this process first saw the Job
     suspended, counts if it is earlier, or the annotation has no time.
     """
-    found = _SINCE.match((job.metadata.annotations or {}).get(MARK, ""))
-    try:
-        return min(datetime.fromisoformat(found[0]), first_seen) if found else first_seen
-    except ValueError:  # Such as the 31st of February.
-        return first_seen
+    return min(_since.get(job.metadata) or first_seen, first_seen)
 
 
 def own(api: JobApi, job: Job, pods: Iterable[Pod]) -> list[Pod]:
@@ -256,7 +256,7 @@ def _reasons_to_leave(job: Job, pod: Pod, above: Sequence[FoundJob]) -> Iterator
     owner = ownership.controller_of(top.metadata)
     if above and owner:
         yield f"it is part of {owner.kind} {owner.name}, which might not expect that"
-    if pod.labels.get(api.job_name) != top.metadata.name:
+    if text_label(api.job_name).get(pod.metadata) != top.metadata.name:
         # All of its pods are found by that label.
         yield f"its pod has no label {api.job_name}: {top.metadata.name}"
 

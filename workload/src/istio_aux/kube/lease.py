@@ -25,6 +25,7 @@ import msgspec
 
 from istio_aux.core.election import (
     ANNOTATION,
+    CHECKPOINT,
     Acquire,
     LeaseRecord,
     Observation,
@@ -252,7 +253,7 @@ class Lease:
         self._metadata = {k: v for k, v in lease.metadata.items() if k != "managedFields"}
         self._seen = self._seen.then(lease.spec, _now())
         if not self.held:
-            self._recall(_annotations(self._metadata).get(ANNOTATION, ""))
+            self._recall(CHECKPOINT.get(_annotations(self._metadata)) or "")
 
     def _lead(self, *, held: bool, why: str) -> None:
         self.held = held
