@@ -13,6 +13,7 @@ from istio_aux.core.holders import Holder
 from istio_aux.core.injectors import Injector, State
 from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
 from istio_aux.core.quit_state import TroubledPod
+from istio_aux.core.text import printable_json
 from istio_aux.repair.application_status import ApplicationMesh
 from istio_aux.repair.controller import Unmeshed
 from istio_aux.repair.suspended_jobs import SuspendedJob
@@ -217,7 +218,7 @@ def application(
         return web.Response(status=200 if now.ready else 503, text=text)
 
     async def show_status(_request: web.Request) -> web.Response:
-        return web.Response(body=msgspec.json.encode(status()), content_type="application/json")
+        return web.Response(body=printable_json(msgspec.json.encode(status())), content_type="application/json")
 
     async def show_pods(request: web.Request) -> web.Response:
         query = request.query
@@ -233,7 +234,7 @@ def application(
             leader=leader,
             holders=status().holders if {"stuck", "blocked"} & {*(states or STATES)} else (),
         )
-        return web.Response(body=msgspec.json.encode(shown), content_type="application/json")
+        return web.Response(body=printable_json(msgspec.json.encode(shown)), content_type="application/json")
 
     async def show_metrics(_request: web.Request) -> web.Response:
         return web.Response(body=metrics(), headers={"Content-Type": METRICS})

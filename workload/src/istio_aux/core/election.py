@@ -151,6 +151,6 @@ _decoder = msgspec.json.Decoder(Checkpoint)
 def read_checkpoint(text: str) -> Checkpoint:
     """Read an annotation that anybody may have changed; empty if it is not a checkpoint."""
     try:
-        return _decoder.decode(text) if text else Checkpoint()
+        return _decoder.decode(text) if 0 < len(text) <= LONGEST else Checkpoint()
     except (msgspec.DecodeError, RecursionError):
         return Checkpoint()

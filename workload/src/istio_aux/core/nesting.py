@@ -8,7 +8,10 @@ The API server accepts 10,000 (Go encoding/json), and anybody who may create a p
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from typing import TypeVar
+
+T = TypeVar("T")
 
 DEEPEST = 64  # Levels that stay. We read 13 of a list of pods.
 
@@ -37,6 +40,18 @@ def shallow(body: bytes, *, deepest: int = DEEPEST, most: int = MOST) -> bytes:
         except StopIteration as done:
             return done.value
     raise ValueError(f"it has more than {most} values")
+
+
+def decoded(decode: Callable[[bytes], T], body: bytes, *, most: int = MOST) -> T:
+    """Decode a text; if it is nested too deeply for that, cut it first.
+
+    Raises:
+        ValueError: see `shallow`; and what ``decode`` raises.
+    """
+    try:
+        return decode(body)
+    except RecursionError:
+        return decode(shallow(body, most=most))
 
 
 def cutting(body: bytes, deepest: int = DEEPEST) -> Generator[None, None, bytes]:
