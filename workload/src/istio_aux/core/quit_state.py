@@ -59,6 +59,8 @@ LAG = timedelta(seconds=30)
 """How long a watch may lag behind a GET; usually that is milliseconds. An older version that comes
 after this time is not late: etcd was restored, and counts on from an old version."""
 
+MOST_BLOCKERS = 100  # Containers that are kept of those that block a pod: it may have thousands.
+
 SHORTEST = 0.25  # Seconds of a sleep: a node with a wrong clock may put the end off repeatedly.
 
 _OLDER = "the API server answered with an older state of the pod"
@@ -228,7 +230,8 @@ class PodState:
         finished = self.first_seen if before == "quit" else now
         decision = quitting.decide(pod, scope.policy, now, seen=finished)
         text = pod.metadata.resource_version
-        version = int(text) if text.isascii() and text.isdigit() else sys.maxsize
+        number = len(text) < 20 and text.isascii() and text.isdigit()
+        version = int(text) if number else sys.maxsize
         if self.seen is not None and now - self.seen < LAG and version < self.version:
             return decision
         same = self._is_newest(decision)
@@ -243,7 +246,7 @@ class PodState:
         self.until = wait.until if wait else None
         if isinstance(decision, Quit | Wait):
             self.target = shared(decision.target)
-        self.blocked_by, self.fix = tuple(map(shared, decision.blocked_by)), decision.fix
+        self.blocked_by, self.fix = tuple(map(shared, decision.blocked_by[:MOST_BLOCKERS])), decision.fix
         if self.asks_for != before:
             self.first_seen = now
         held = self.asks_for in {"quit", "blocked"}

@@ -15,6 +15,9 @@ from istio_aux.core.pod import PROXY, OwnerReference, Pod, Struct
 from istio_aux.core.policy import RacePolicy, RepairPolicy
 from istio_aux.core.start import INJECTED, injected, mirrors
 
+MOST_LABELS = 1000
+"""Labels of a pod that is decided about, and kept for that. A pod may have 1.4 MB of them."""
+
 _JUJU = (
     (text_label("model.juju.is/disable-webhook"), None),
     (text_label("operator.juju.is/name"), "modeloperator"),
@@ -102,6 +105,8 @@ def _reasons_to_skip(pod: Pod, policy: RepairPolicy) -> Iterator[str]:
     """Why the pod is left alone whether it should have a sidecar or not."""
     if policy.race is RacePolicy.OFF:
         yield "race-policy: off"
+    if (labels := len(pod.labels)) > MOST_LABELS:
+        yield f"the pod has {labels} labels, and {MOST_LABELS} are looked at"
     if pod.metadata.deletion_timestamp is not None:
         yield "the pod is being deleted"
     if pod.status.phase in {"Succeeded", "Failed"}:

@@ -44,7 +44,7 @@ TRIES = 10  # Retries of a patient client after a 429; client-go has as many.
 READ_BUFFER = 4 << 20
 """Bytes. aiohttp refuses a line longer than twice this; etcd stores objects up to 1.5 MiB."""
 
-_CONTEXT = re.compile(r" ssl:(?:\w+|<[^>]*>)")
+_CONTEXT = re.compile(r" ssl:(?:\w+|<[^<>]*>)")
 """The TLS context in aiohttp's messages, by its address in memory: noise for a reader."""
 
 _status = Reader(ApiStatus, "Status")

@@ -35,6 +35,7 @@ _NONE = msgspec.Raw()  # Any other keeps the whole text in memory that it was de
 
 # Annotations that decide; others may be as long as the whole pod.
 _ANNOTATIONS = (INJECT, INJECTED, MIRROR)
+_MOST_OWNERS = 2  # Controllers that are kept: a pod with two has none (`ownership.controller`).
 _LONGEST = 16  # Characters of one that are kept: a longer value is no value.
 
 
@@ -231,7 +232,10 @@ def _reduced(pod: Pod) -> Pod:
     every = pod.metadata.annotations or {}
     notes = {name: every[name][:_LONGEST] for name in _ANNOTATIONS if name in every}
     labels = {shared(name): shared(value) for name, value in pod.labels.items()}
-    metadata = structs.replace(pod.metadata, labels=labels, annotations=notes)
+    owners = tuple(owner for owner in pod.metadata.owner_references or () if owner.controller)
+    metadata = structs.replace(
+        pod.metadata, labels=labels, annotations=notes, owner_references=owners[:_MOST_OWNERS]
+    )
     containers, init = _names(pod.containers), _names(pod.init_containers)
     spec = structs.replace(
         pod.spec, containers=containers, init_containers=init, resources=_NONE, overhead=_NONE
