@@ -30,6 +30,9 @@ UNITS = ["0", "9", "1.", "a,", ",", "main,", " ", "-", "\n", "{", '{"a":', "<", 
          "a0-", "0s", "*,", "15020,", "a: b\n", "[", "💥"]  # fmt: skip
 """What a text repeats to be slow to read."""
 
+MANY = ",".join(f"c{number:x}" for number in range(42_000))
+"""As many different names as an annotation has place for."""
+
 _LABELS = {
     "job-name": ["mnist", ""],
     "sidecar.istio.io/inject": ["true", "false", "yes"],
@@ -70,6 +73,7 @@ def slow() -> Iterator[tuple[str, bytes]]:
     for key in KEYS:
         for unit in UNITS:
             yield f"{key}: {unit!r}", event(_annotated({key: unit * (LARGEST // len(unit))}))
+        yield f"{key}: {len(MANY)} characters of names", event(_annotated({key: MANY}))
     every = {key: "0" * (LARGEST // len(KEYS)) + "s" for key in KEYS}
     yield "each annotation at once", event(_annotated(every))
     yield "annotations", event(_annotated({f"a{n}": "" for n in range(40_000)}))

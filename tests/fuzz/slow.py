@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from fuzz import pods
 from fuzz.requests import INJECT, MUTATE, Ask
 
 CONFIG = "proxy.istio.io/config"
@@ -90,6 +91,10 @@ def _bodies() -> Iterator[tuple[str, bytes]]:
         yield f"{size} bytes: a name", _review({"name": "\x01" * (room // 6)})
         mode = {"istio-aux.io/start": "\x02" * (room // 6)}
         yield f"{size} bytes: a mode", _review({"annotations": mode})
+    for key in pods.KEYS:
+        for unit in ("0", "a,", pods.MANY + ","):
+            text = unit * (2_000_000 // len(unit))
+            yield f"2 MB of {key}: {unit:.9}", _review({"annotations": {key: text}})
 
 
 def _review(metadata: dict[str, Any], spec: dict[str, Any] | None = None, **more: Any) -> bytes:
