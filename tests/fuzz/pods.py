@@ -26,8 +26,10 @@ KEYS = [
 ]  # fmt: skip
 """Annotations that decide something."""
 
-UNITS = ["0", "9", "1.", "a,", ",", "main,", " ", "-", "\n", "{", '{"a":', "<", "é", "\x9b", "\u202e",
-         "a0-", "0s", "*,", "15020,", "a: b\n", "[", "💥"]  # fmt: skip
+UNITS = [
+    "0", "9", "1.", "a,", ",", "main,", " ", "-", "\n", "{", '{"a":', "<", "é", "\x9b", "\u202e",
+    "a0-", "0s", "*,", "15020,", "a: b\n", "[", "💥",
+]  # fmt: skip
 """What a text repeats to be slow to read."""
 
 MANY = ",".join(f"c{number:x}" for number in range(42_000))
@@ -43,8 +45,8 @@ _LABELS = {
     "model.juju.is/disable-webhook": ["true"],
     "kueue.x-k8s.io/podset": ["main"],
 }
-_VALUES = ["true", "false", "native", "hold", "direct", "off", "30", "2.5s", "main", "main,log", "*",
-           "15021", "65536", "", "fales", "{}", "vault-agent"]  # fmt: skip
+_VALUES = ["true", "false", "native", "hold", "direct", "off", "30", "2.5s", "main", "main,log",
+           "*", "15021", "65536", "", "fales", "{}", "vault-agent"]  # fmt: skip
 _NAMES = ["main", "log", "istio-proxy", "vault-agent", "metrics-logger-and-collector", "istio-init"]
 _STATES: list[dict[str, Any]] = [
     {"running": {"startedAt": "2026-11-20T07:00:00Z"}},
@@ -55,16 +57,22 @@ _STATES: list[dict[str, Any]] = [
     {},
 ]
 _RULES = [{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [1, 7]}}]
-_ARGS = [["--statusPort", "15020"], ["--statusPort=0"], ["sh", "-c", "train && echo completed > /x"],
+_ARGS = [["--statusPort", "15020"], ["--statusPort=0"], ["sh", "train && echo completed > /x"],
          ["-w", "false"], []]  # fmt: skip
 _CONFIGS = ['{"statusPort":15020}', '{"statusPort":"a"}', '{"a":1}', "{", ""]
 _OWNERS: list[dict[str, Any]] = [
     {"apiVersion": "batch/v1", "kind": "Job", "name": "mnist", "uid": "o-1", "controller": True},
     {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "a", "uid": "o-2", "controller": True},
-    {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "name": "a", "uid": "o-3", "controller": True},
+    {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "TFJob",
+        "name": "a",
+        "uid": "o-3",
+        "controller": True,
+    },
 ]
-_ODD = [None, True, 0, -1, 1e300, 10**400, "", "\x00", "\u2028", "\ud800", "x" * 5000, [], {}, [None],
-        {"a": None}, [[[[]]]], "1e999999999", "9" * 5000]  # fmt: skip
+_ODD = [None, True, 0, -1, 1e300, 10**400, "", "\x00", "\u2028", "\ud800", "x" * 5000, [], {},
+        [None], {"a": None}, [[[[]]]], "1e999999999", "9" * 5000]  # fmt: skip
 _BYTES = [b"\x00", b"\xff\xfe", b'"', b"\\", b"{", b"]", b"NaN", b"1e999", b"null", b"\n", b"\xc3"]
 
 
@@ -88,8 +96,9 @@ def slow() -> Iterator[tuple[str, bytes]]:
         yield f"480,000 siblings, one deep: {name}", event(pod, deep=1_500)
     escaped = event(_container(command=["<" * ETCD])).replace(b"<", b"\\u003c")
     yield "8.7 MB", escaped
-    yield "8.7 MB of arguments", event(_container(args=["<" * 9] * 120_000)).replace(
-        b"<", b"\\u003c"
+    yield (
+        "8.7 MB of arguments",
+        event(_container(args=["<" * 9] * 120_000)).replace(b"<", b"\\u003c"),
     )
     for depth in (60, 990, 1_500, 9_990):
         yield f"{depth} levels of managedFields", event(_annotated({}), deep=depth)
@@ -171,15 +180,26 @@ def _many(count: int) -> Iterator[tuple[str, list[dict[str, Any]], list[dict[str
     yield "with rules", rules, [*half, proxy]
     twice = [{"name": n, "state": _STATES[1]} for n in names for _ in range(2)]
     yield "with two statuses each", plain, twice
-    ports = [{**e, "ports": [{"containerPort": 1 + at, "name": f"p{at}"}]} for at, e in enumerate(plain)]
+    ports = [
+        {**e, "ports": [{"containerPort": 1 + at, "name": f"p{at}"}]} for at, e in enumerate(plain)
+    ]
     yield "with ports", ports, [*half, proxy]
     long = "n" * 63
-    wide = [{"name": f"{long[len(str(at)):]}{at}"} for at in range(count)]
-    yield "with long names", wide, [{"name": e["name"], "state": _STATES[at % 2]} for at, e in enumerate(wide)]
+    wide = [{"name": f"{long[len(str(at)) :]}{at}"} for at in range(count)]
+    yield (
+        "with long names",
+        wide,
+        [{"name": e["name"], "state": _STATES[at % 2]} for at, e in enumerate(wide)],
+    )
 
 
 def _siblings(count: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    fields = {"lists": [[]] * count, "objects": [{}] * count, "texts": [""] * count, "numbers": [0] * count}
+    fields = {
+        "lists": [[]] * count,
+        "objects": [{}] * count,
+        "texts": [""] * count,
+        "numbers": [0] * count,
+    }
     for name, values in fields.items():
         pod = _annotated({})
         pod["spec"]["nodeSelector"] = values
@@ -219,7 +239,9 @@ def _random(dice: Random) -> dict[str, Any]:
         pod["spec"]["initContainers"] = [_some_container(dice, dice.choice(_NAMES))]
     if dice.random() < 0.1:
         pod["spec"]["shareProcessNamespace"] = True
-    pod["status"]["phase"] = dice.choice(["Running"] * 7 + ["Pending", "Unknown", "Succeeded", None])
+    pod["status"]["phase"] = dice.choice(
+        ["Running"] * 7 + ["Pending", "Unknown", "Succeeded", None]
+    )
     if dice.random() < 0.1:
         pod["metadata"]["deletionTimestamp"] = "2026-11-20T08:00:00Z"
     return pod
@@ -238,7 +260,9 @@ def _some_container(dice: Random, name: str) -> dict[str, Any]:
     if dice.random() < 0.2:
         found["ports"] = [{"containerPort": dice.choice([80, 15020, -1]), "name": "http"}]
     if dice.random() < 0.3:
-        found["resources"] = {"requests": {"cpu": dice.choice(["1", "x", 2, "9" * 60]), "a/gpu": "1"}}
+        found["resources"] = {
+            "requests": {"cpu": dice.choice(["1", "x", 2, "9" * 60]), "a/gpu": "1"}
+        }
     return found
 
 
@@ -287,7 +311,7 @@ def _damaged(dice: Random, body: bytes) -> bytes:
     found = bytearray(body)
     at = dice.randrange(len(found))
     until = at + dice.choice([0, 1, 5, 100])
-    found[at:until] = dice.choice([b"", dice.choice(_BYTES), dice.randbytes(3), found[at:until] * 2])
+    found[at:until] = dice.choice(
+        [b"", dice.choice(_BYTES), dice.randbytes(3), found[at:until] * 2]
+    )
     return bytes(found)
-
-

@@ -21,8 +21,9 @@ from random import Random
 from typing import Any
 
 from istio_aux.cli import render, report
-from istio_aux.core import documents, quit, reachability
-from istio_aux.core import pod as pods_
+from istio_aux.core import documents, reachability
+from istio_aux.core import pod as stored_pods
+from istio_aux.core import quit as quitting
 from istio_aux.core.injection import expected, hooks_of
 from istio_aux.core.nesting import decoded
 from istio_aux.core.pod import Pod
@@ -44,8 +45,8 @@ BUDGET = 0.02
 DEEP = 500
 """Levels beyond which a text may be too deep for a decoder. It is read again then, in slices of a
 millisecond between which other tasks run, so that it costs more, and delays nobody."""
-SLICES = 6
-"""Times the budget for that."""
+SLICES = 8
+"""Times the budget for that: `explain -f` reads such a text three times."""
 MEMORY = 64.0
 """MiB while a pod is handled: what 480,000 texts take as objects of Python, twice."""
 KEPT = 2.0
@@ -136,7 +137,7 @@ def read_file(body: bytes) -> None:
     for document in documents.read(body):
         if isinstance(document, documents.Document):
             try:
-                pod = decoded(pods_.decode, document.body, most=sys.maxsize)
+                pod = decoded(stored_pods.decode, document.body, most=sys.maxsize)
             except (ValueError, RecursionError):
                 continue
             report.explain(pod, Policy(), None)
@@ -186,7 +187,7 @@ async def judge(name: str, line: bytes, followers: Followers) -> list[str]:
     await judge.step("file", lambda: read_file(pods.pod_of(line)))
     if not isinstance(pod, Pod):
         return judge.findings
-    await judge.step("decide", lambda: quit.decide(pod, Policy(), NOW))
+    await judge.step("decide", lambda: quitting.decide(pod, Policy(), NOW))
     await judge.step("observe", lambda: observe(pod))
     await judge.step("store", lambda: followers.follow(pod))
     answers = [

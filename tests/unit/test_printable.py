@@ -46,7 +46,8 @@ def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> R
     def run(*argv: str, stdin: str) -> tuple[str, str]:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
         main(argv)
-        return tuple(capfd.readouterr())
+        captured = capfd.readouterr()
+        return captured.out, captured.err
 
     return run
 

@@ -218,7 +218,9 @@ def application(
         return web.Response(status=200 if now.ready else 503, text=text)
 
     async def show_status(_request: web.Request) -> web.Response:
-        return web.Response(body=printable_json(msgspec.json.encode(status())), content_type="application/json")
+        return web.Response(
+            body=printable_json(msgspec.json.encode(status())), content_type="application/json"
+        )
 
     async def show_pods(request: web.Request) -> web.Response:
         query = request.query
@@ -234,7 +236,9 @@ def application(
             leader=leader,
             holders=status().holders if {"stuck", "blocked"} & {*(states or STATES)} else (),
         )
-        return web.Response(body=printable_json(msgspec.json.encode(shown)), content_type="application/json")
+        return web.Response(
+            body=printable_json(msgspec.json.encode(shown)), content_type="application/json"
+        )
 
     async def show_metrics(_request: web.Request) -> web.Response:
         return web.Response(body=metrics(), headers={"Content-Type": METRICS})

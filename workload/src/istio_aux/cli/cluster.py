@@ -113,7 +113,9 @@ def audit(
         render.show(sys.stdout, found.holders() if holders else found, output)
         if not found.unknown:
             return 0
-        render.complain(f"pods that may lack their sidecar: {found.unknown}: {'; '.join(found.gaps)}")
+        render.complain(
+            f"pods that may lack their sidecar: {found.unknown}: {'; '.join(found.gaps)}"
+        )
         return NO_ANSWER
 
     return run(credentials, work)
@@ -250,4 +252,3 @@ def run(credentials: Credentials, work: Callable[[Access], Coroutine[None, None,
     except KubeError as error:
         render.complain(f"API server {server}: {error}")
         return NO_ANSWER
-

@@ -91,6 +91,4 @@ _containers = f"container names separated by commas, at most {MOST_NAMES}"
 _quit = Annotation(QUIT, {"true": True, "false": False}.__getitem__, "true or false", longest=5)
 _ignored = Annotation(IGNORE_CONTAINERS, names, _containers, longest=NAMES)
 _after = Annotation(QUIT_AFTER, names, _containers, longest=NAMES)
-_grace = Annotation(
-    QUIT_GRACE, _seconds, "seconds, at most a day, like 30, 2.5s or 1m", longest=32
-)
+_grace = Annotation(QUIT_GRACE, _seconds, "seconds, at most a day, like 30, 2.5s or 1m", longest=32)

@@ -31,9 +31,7 @@ class BadValueError(ValueError):
 class _Key(Generic[T]):
     _where = ""
 
-    def __init__(
-        self, name: str, read: Callable[[str], T], expected: str, *, longest: int
-    ) -> None:
+    def __init__(self, name: str, read: Callable[[str], T], expected: str, *, longest: int) -> None:
         """Declare a key.
 
         Args:

@@ -24,7 +24,7 @@ from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Capability, Policy, RepairPolicy, Start
 from istio_aux.core.proxy_config import ANNOTATION
 from istio_aux.core.quit import Quit
-from istio_aux.core.start import DATAPLANE, START
+from istio_aux.core.start import START
 from istio_aux.core.webhooks import Configuration, sorted_before
 
 NAMED = 5  # Objects that a result names; the others are counted.

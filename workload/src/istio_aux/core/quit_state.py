@@ -246,7 +246,8 @@ class PodState:
         self.until = wait.until if wait else None
         if isinstance(decision, Quit | Wait):
             self.target = shared(decision.target)
-        self.blocked_by, self.fix = tuple(map(shared, decision.blocked_by[:MOST_BLOCKERS])), decision.fix
+        self.blocked_by = tuple(map(shared, decision.blocked_by[:MOST_BLOCKERS]))
+        self.fix = decision.fix
         if self.asks_for != before:
             self.first_seen = now
         held = self.asks_for in {"quit", "blocked"}

@@ -190,11 +190,8 @@ def _refusals(pod: Pod, found: PeerFacts, services: tuple[PodService, ...]) -> I
     by_port = _services(services, pod)
     for port in ports[:_SHOWN]:
         service = by_port.get(port)
-        if included == {"*"}:
-            captured = str(port) not in excluded
-        else:
-            captured = str(port) in included
-        if not captured:
+        listed = included if included != {"*"} else excluded
+        if (str(port) in listed) is (listed is excluded):  # The proxy does not receive it.
             if service:
                 yield (
                     f"port {port} of Service {service} is not in {peers.INCLUDED}: clients in the"
@@ -242,7 +239,7 @@ def _allows(policy: AuthorizationPolicy, pod: Pod, root: str | None) -> bool:
 
 
 def _services(services: tuple[PodService, ...], pod: Pod) -> dict[int, str]:
-    """The first Service that has a port of this pod, by port (kubernetes endpointslice FindPort)."""
+    """The first Service of each port of this pod (kubernetes endpointslice FindPort)."""
     names = {
         declared.name: declared.container_port
         for container in (*pod.containers, *pod.native_sidecars)

@@ -37,7 +37,7 @@ def printable(text: str) -> str:
 
 
 def printable_json(body: bytes) -> bytes:
-    r"""Escape what is not printable in JSON without blanks, as ``\uXXXX``: its value is the same."""
+    r"""Escape what is not printable in JSON, as ``\uXXXX``: it means the same."""
     text = body.decode()
     return body if text.isprintable() else "".join(map(_escaped, text)).encode()
 
