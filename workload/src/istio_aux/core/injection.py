@@ -19,7 +19,7 @@ from istio_aux.core import documents
 from istio_aux.core.keys import text_label
 from istio_aux.core.pod import Pod, Struct
 from istio_aux.core.selectors import LabelSelector, Selector, convert
-from istio_aux.core.start import DATAPLANE, is_ambient, wish
+from istio_aux.core.start import DATAPLANE, is_ambient, key_of_wish
 from istio_aux.core.webhooks import ClientConfig, Configuration, ControlPlane, Webhook
 
 IGNORED = frozenset({"kube-system", "kube-public", "kube-node-lease", "local-path-storage"})
@@ -153,9 +153,9 @@ def reasons_against(pod: Pod, namespace_labels: Mapping[str, str]) -> Iterator[s
         yield "hostNetwork: Istio gives it no sidecar"
     if namespace in IGNORED:
         yield f"namespace {namespace}: Istio gives its pods no sidecar"
-    said, wanted = wish(pod)
-    if wanted is False:
-        yield said
+    asked = key_of_wish(pod)
+    if asked.get(pod.metadata) is False:
+        yield asked.shown(pod.metadata)
     # In ambient mode pods need no sidecar.
     for whose, labels in (("namespace label", namespace_labels), ("label", pod.metadata)):
         if is_ambient(labels):
@@ -180,9 +180,9 @@ def _injects(pod: Pod, hook: Hook, policy: InjectionPolicy | None) -> tuple[bool
         return None, hook.unclear
     if policy and policy.policy not in {"enabled", "disabled"}:
         return False, f'injection policy "{policy.policy}": Istio injects nothing'
-    said, wanted = wish(pod)
-    if wanted:
-        return True, said
+    asked = key_of_wish(pod)
+    if asked.get(pod.metadata):
+        return True, asked.shown(pod.metadata)
     # Any other value counts as none.
     if policy is None:
         return None, "istiod's injection policy is not known"

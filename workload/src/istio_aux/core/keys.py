@@ -11,6 +11,7 @@ Selectors match labels as the API server does, by whole values, and need no key.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 from istio_aux.core.pod import Metadata
@@ -56,13 +57,13 @@ class _Key(Generic[T]):
         text = self._texts(source).get(self.name)
         if text is None:
             return None
-        why = f"{self._where} {self.name}: {quoted(text)}: expected {self._expected}"
-        if len(text) > self.longest:
-            raise BadValueError(f"{why}; it has {len(text)} characters, not at most {self.longest}")
-        try:
-            return self._read(text)
-        except (ValueError, LookupError):
-            raise BadValueError(why) from None
+        long = ""
+        if len(text) <= self.longest:
+            with suppress(ValueError, LookupError):
+                return self._read(text)
+        else:
+            long = f"; it has {len(text)} characters, not at most {self.longest}"
+        raise BadValueError(f"{self.shown(source)}: expected {self._expected}{long}")
 
     def get(self, source: Source) -> T | None:
         """Read the value; None if it is absent or cannot be used."""

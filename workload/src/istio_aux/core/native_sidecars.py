@@ -98,18 +98,17 @@ def _too_many(pod: Pod, chosen: frozenset[str], named: Sequence[Container]) -> s
 
 def _convert(pod: Pod, named: Sequence[Container]) -> Conversion:
     kept = [each for each in named if _has_rules(each)]
-    moved = [each for each in named if not _has_rules(each)]
-    why = _left(kept, "it has a restartPolicy or a resizePolicy of its own") if kept else ""
-    warnings = (why,) if why else ()
-    if not moved:
-        return Conversion(pod=pod, reason=why, warnings=warnings)
-    names = {each.name for each in moved}
+    names = {each.name for each in named}
     places = [
         place
         for place, each in enumerate(pod.containers)
         if each.name in names and not _has_rules(each)
     ]
-    gone = set(places)
+    moved, gone = [pod.containers[place] for place in places], set(places)
+    why = _left(kept, "it has a restartPolicy or a resizePolicy of its own") if kept else ""
+    warnings = (why,) if why else ()
+    if not moved:
+        return Conversion(pod=pod, reason=why, warnings=warnings)
     sidecars = tuple(msgspec.structs.replace(each, restart_policy="Always") for each in moved)
     spec = msgspec.structs.replace(
         pod.spec,

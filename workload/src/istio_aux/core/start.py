@@ -274,23 +274,17 @@ def _reasons_to_leave_alone(pod: Pod, own: StartMode | None, mode: StartMode) ->
     if own is None and mode is StartMode.OFF:
         yield "start-mode: off"
     if _refuses(pod):
-        yield _key_of_wish(pod).shown(pod.metadata)
+        yield key_of_wish(pod).shown(pod.metadata)
     yield from _reasons_for_no_sidecar(pod)
 
 
 def _refuses(pod: Pod) -> bool:
     """Whether the author wants no sidecar."""
-    return wish(pod)[1] is False
+    return key_of_wish(pod).get(pod.metadata) is False
 
 
-def wish(pod: Pod) -> tuple[str, bool | None]:
-    """Whether the pod asks for a sidecar (None: it does not say), and where, for people."""
-    key = _key_of_wish(pod)
-    return key.shown(pod.metadata), key.get(pod.metadata)
-
-
-def _key_of_wish(pod: Pod) -> Label[bool] | Annotation[bool]:
-    """The label, if there is one, overrides the annotation."""
+def key_of_wish(pod: Pod) -> Label[bool] | Annotation[bool]:
+    """Where the pod may ask for a sidecar: the label, if it has it, overrides the annotation."""
     return _inject_label if _inject_label.on(pod.metadata) else _inject
 
 
