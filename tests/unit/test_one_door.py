@@ -149,7 +149,7 @@ def test_each_key_is_declared_once_for_each_type() -> None:
     assert len(found) == len(set(found)) > 20
 
 
-@pytest.mark.parametrize("text", ["x" * 6, "true " * 10_000, "fales"])
+@pytest.mark.parametrize("text", ["x" * 6, "true " * 10_000, "maybe"])
 def test_a_bad_value_names_the_key_the_value_and_what_is_allowed(text: str) -> None:
     key = Annotation("a/b", {"true": True}.__getitem__, "true", longest=5)
     with pytest.raises(BadValueError) as caught:
