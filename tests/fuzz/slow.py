@@ -91,10 +91,10 @@ def _bodies() -> Iterator[tuple[str, bytes]]:
         yield f"{size} bytes: a name", _review({"name": "\x01" * (room // 6)})
         mode = {"istio-aux.io/start": "\x02" * (room // 6)}
         yield f"{size} bytes: a mode", _review({"annotations": mode})
+    names = ",".join(f"c{number:x}" for number in range(300_000))
     for key in pods.KEYS:
-        for unit in ("0", "a,", pods.MANY + ","):
-            text = unit * (2_000_000 // len(unit))
-            yield f"2 MB of {key}: {unit:.9}", _review({"annotations": {key: text}})
+        for text in ("0" * 2_000_000, "a," * 1_000_000, names):
+            yield f"2 MB of {key}: {text:.9}", _review({"annotations": {key: text}})
 
 
 def _review(metadata: dict[str, Any], spec: dict[str, Any] | None = None, **more: Any) -> bytes:
