@@ -8,7 +8,8 @@ import pytest
 from istio_aux.core import quit as quitting
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Policy, QuitVia
-from istio_aux.core.quit import Rung, status_port
+from istio_aux.core.quit import Rung
+from istio_aux.core.status_port import status_port
 from unit.core.pods import RUNNING, exited, job
 
 

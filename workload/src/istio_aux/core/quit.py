@@ -11,10 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from itertools import pairwise
 from typing import Literal
 
-import msgspec
 from msgspec import structs
 
 from istio_aux.core import completion, katib, ownership
@@ -25,17 +23,11 @@ from istio_aux.core.annotations import (
     Overrides,
     read_overrides,
 )
-from istio_aux.core.keys import Annotation
 from istio_aux.core.pod import PROXY, Container, ContainerState, Pod, Struct
 from istio_aux.core.policy import DeadProxy, Policy, QuitVia
 from istio_aux.core.sidecars import SidecarRule
+from istio_aux.core.status_port import status_port
 from istio_aux.core.text import listed
-
-STATUS_PORT = "status.sidecar.istio.io/port"
-_MOST_ARGUMENTS = 1000  # The last ones are looked at: the last flag counts.
-_LONGEST_CONFIG = 64 * 1024  # Characters of ``PROXY_CONFIG``; the injector writes about a hundred.
-DEFAULT_STATUS_PORT = 15020  # Istio pkg/config/mesh/mesh.go.
-_STATUS_PORT_FLAG = "--statusPort"
 
 # ``pilot-agent request --debug-port`` takes these (istio pilot/pkg/request/command.go).
 _REQUEST_PORTS = frozenset({15000, 15004, 15020, 15021})
@@ -243,21 +235,6 @@ def command(rung: Rung, status_port: int) -> tuple[str, ...]:
     return ("pilot-agent", "request", *port, "POST", "quitquitquit")
 
 
-def status_port(pod: Pod) -> int:
-    """Find the TCP port of the status server of the pod's agent; 0: it is off.
-
-    The annotation wins (istio pkg/bootstrap applyAnnotations), then the flag ``--statusPort`` among
-    the container's arguments, which old and vendors' injectors write, then ``statusPort`` of the
-    ProxyConfig, which the injector leaves as JSON in the container's variable ``PROXY_CONFIG``.
-    A value that is no port is skipped.
-    """
-    if (port := _status_port.get(pod.metadata)) is not None:
-        return port
-    proxy = next((container for container in pod.containers if container.name == PROXY), None)
-    found = (_port_argument(proxy.args or ()), _port_configured(proxy)) if proxy else ()
-    return next((port for port in found if port is not None), DEFAULT_STATUS_PORT)
-
-
 def _nothing_to_do(facts: _Facts) -> Iterator[str]:
     """Reasons to leave the pod alone whatever its payload does."""
     pod = facts.pod
@@ -457,46 +434,3 @@ def _verdict(role: Role, container: Container, pod: Pod, cause: str = "") -> Con
 def _listed(containers: Mapping[str, str]) -> str:
     """``main (running), logger (waiting: CrashLoopBackOff)``."""
     return listed([f"{name} ({why})" for name, why in containers.items()])
-
-
-class _ProxyConfig(Struct, frozen=True):
-    status_port: int | None = None
-
-
-def _port_argument(arguments: tuple[str, ...]) -> int | None:
-    """The last one counts (Go's flag packages), whether written as one argument or as two."""
-    found = [
-        _port(value if word == _STATUS_PORT_FLAG else word.removeprefix(f"{_STATUS_PORT_FLAG}="))
-        for word, value in pairwise((*arguments[-_MOST_ARGUMENTS:], ""))
-        if word == _STATUS_PORT_FLAG or word.startswith(f"{_STATUS_PORT_FLAG}=")
-    ]
-    return found[-1] if found else None
-
-
-def _port_configured(proxy: Container) -> int | None:
-    for variable in proxy.env or ():
-        text = variable.value if variable.name == "PROXY_CONFIG" else None
-        if text and len(text) <= _LONGEST_CONFIG and "statusPort" in text:
-            try:
-                port = msgspec.json.decode(text, type=_ProxyConfig).status_port
-            except (ValueError, RecursionError):  # The proxy cannot have started with it either.
-                return None
-            return port if port is not None and 0 <= port < 65536 else None
-    return None
-
-
-def _port(text: str) -> int | None:
-    try:
-        return _read_port(text)
-    except ValueError:
-        return None
-
-
-def _read_port(text: str) -> int:
-    # The length is checked because int() refuses to read very long numbers.
-    if not (len(text) <= 5 and text.isascii() and text.isdecimal() and int(text) < 65536):
-        raise ValueError
-    return int(text)
-
-
-_status_port = Annotation(STATUS_PORT, _read_port, "a TCP port", longest=5)
