@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import io
+import json
 import math
 import sys
 import time
@@ -25,7 +26,7 @@ from istio_aux.core import documents, reachability
 from istio_aux.core import pod as stored_pods
 from istio_aux.core import quit as quitting
 from istio_aux.core.injection import expected, hooks_of
-from istio_aux.core.nesting import decoded
+from istio_aux.core.nesting import decoded, shallow
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Policy, RacePolicy, RepairPolicy
 from istio_aux.core.quit_state import PodState, QuitScope
@@ -63,6 +64,8 @@ NOW = datetime(2026, 11, 20, 9, tzinfo=UTC)
 """Any time after those in the pods."""
 NAMESPACES = {"training": mesh.ENABLED}
 HOOKS = hooks_of([mesh.recorded(mesh.DEFAULT)])
+NEIGHBOUR = pods.event({"kind": "Pod", "metadata": {"name": "neighbour"}})
+_READING = {"watch", "list", "file"}
 FACTS = reachability.PeerFacts(
     services=(
         reachability.PodService(
@@ -102,22 +105,18 @@ class Followers:
         except KubeError:
             return None
 
-    async def list(self, lines: list[bytes]) -> None:
-        """Read a page of pods."""
+    async def list(self, line: bytes) -> bool:
+        """Whether a pod is read from the page that the other one is in, if that is JSON."""
         try:
-            await self.pages.read(pods.page(lines))
+            page = await self.pages.read(pods.page([line, NEIGHBOUR]))
         except KubeError:
-            return
+            return not _is_json(line)
+        return page.items[-1].metadata.name == "neighbour"
 
     def follow(self, pod: Pod) -> None:
         """The watch shows a pod."""
         self.quit.apply(pod)
         self.repair.apply(pod)
-
-    def forget(self, pod: Pod) -> None:
-        """The watch shows that it is gone."""
-        self.quit.delete(key_of(pod))
-        self.repair.delete(key_of(pod), None)
 
 
 def explained(pod: Pod) -> report.Explanation:
@@ -159,7 +158,7 @@ class Judge:
     async def step(self, what: str, work: Callable[[], Any]) -> Any:
         """Return what ``work``, a function or a coroutine function, returns; None if it raises."""
         least, found = math.inf, None
-        allowed = self._allowed * (SLICES if self._slices and what in {"watch", "file"} else 1)
+        allowed = self._allowed * (SLICES if self._slices and what in _READING else 1)
         for _ in range(TRIES):
             began = time.thread_time()
             try:
@@ -184,6 +183,8 @@ async def judge(name: str, line: bytes, followers: Followers) -> list[str]:
     """Findings about one pod."""
     judge = Judge(name, line)
     pod = await judge.step("watch", lambda: followers.read(line))
+    if await judge.step("list", lambda: followers.list(line)) is False:
+        judge.add("its neighbour is lost")
     await judge.step("file", lambda: read_file(pods.pod_of(line)))
     if not isinstance(pod, Pod):
         return judge.findings
@@ -221,6 +222,15 @@ async def weighed(name: str, line: bytes) -> list[str]:
         for when, bytes_, most in found
         if bytes_ - before > most * MIB
     ]
+
+
+def _is_json(line: bytes) -> bool:
+    """Whether the API server could have written it, as deep as it is."""
+    try:
+        json.loads(shallow(line))
+    except ValueError:
+        return False
+    return True
 
 
 def deepest(line: bytes) -> int:
