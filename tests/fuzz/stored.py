@@ -110,7 +110,7 @@ class Followers:
         try:
             page = await self.pages.read(pods.page([line, NEIGHBOUR]))
         except KubeError:
-            return not _is_json(line)
+            return not _is_json(pods.pod_of(line))
         return page.items[-1].metadata.name == "neighbour"
 
     def follow(self, pod: Pod) -> None:
@@ -224,10 +224,10 @@ async def weighed(name: str, line: bytes) -> list[str]:
     ]
 
 
-def _is_json(line: bytes) -> bool:
+def _is_json(body: bytes) -> bool:
     """Whether the API server could have written it, as deep as it is."""
     try:
-        json.loads(shallow(line))
+        json.loads(shallow(body))
     except ValueError:
         return False
     return True
