@@ -1,0 +1,13 @@
+"""The workload's controllers on a virtual clock, against a small model of a cluster with faults.
+
+What is real is everything below `serve`: `istio_aux.wiring.Wiring` with its watches, Lease, Events
+and both controllers, one event loop for each unit. The model is the API server, nodes, agents and
+the controllers of workloads. A seed decides everything, so a seed reproduces a run:
+`python -m simulation --seed 7 --trace`.
+
+`loop` is the clock of one unit, `world` that of all; `apiserver`, `kubelet` and `workloads` are the
+model, `client` is what the product meets of it. `faults` says what goes wrong, `properties` what
+must hold all the same, `shrink` which faults a violation needs, `breaks` that the properties bite.
+
+Beside it, `exhaustive` visits every state of one pod's quit, which is the world of `onepod`.
+"""

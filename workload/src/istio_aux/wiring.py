@@ -31,7 +31,8 @@ from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.events import Events
-from istio_aux.kube.lease import Lease, identity
+from istio_aux.kube.lease import Lease
+from istio_aux.kube.lease import identity as lease_identity
 from istio_aux.kube.objects import Key, T, key_of
 from istio_aux.kube.token_renewal import TokenRenewal
 from istio_aux.kube.watch import Handler, Watch
@@ -70,11 +71,13 @@ class Wiring:
         *,
         client: Client | None = None,
         clock: Clock = system_clock,
+        identity: str = "",
     ) -> None:
         """Create and connect them; `work` starts them.
 
         ``certificate`` returns the fingerprint of the certificate that the webhook serves. Without
-        a ``client`` one is made from ``credentials``.
+        a ``client`` one is made from ``credentials``. ``identity`` names this process among the
+        candidates for the Lease; empty: see `lease.identity`.
         """
         self._settings, self._certificate = settings, certificate
         self.listening = False
@@ -114,7 +117,7 @@ class Wiring:
         lease = settings.lease
         self._lease = (
             Lease(
-                self.client, *lease, identity(settings.webhook_address.port),
+                self.client, *lease, identity or lease_identity(settings.webhook_address.port),
                 changed=self._lead, checkpoint=self._checkpoint, recall=self._recall,
                 unfit=self._unfit, clock=clock,
             )

@@ -70,7 +70,7 @@ _SETS = {
 }
 KINDS: Mapping[str, JobApi] = {
     "Job": _BATCH,
-    **dict.fromkeys(ownership.TRAINING_KINDS, _TRAINING),
+    **dict.fromkeys(sorted(ownership.TRAINING_KINDS), _TRAINING),
     **_SETS,
 }
 """All kinds that can be suspended."""

@@ -199,7 +199,7 @@ class Watch(Generic[T]):
 
     def _complete(self, version: str) -> None:
         """A list is complete: delete the objects that it does not have."""
-        for key in self._missing or ():
+        for key in sorted(self._missing or ()):  # A set has another order in each process.
             self._delete(key)
         self._missing = None
         self._furthest, self._alive_at = 0, _now()

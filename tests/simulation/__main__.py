@@ -1,0 +1,77 @@
+"""Play seeds, and say which properties did not hold; exit 1 if there was one.
+
+`--seed K --trace` tells the story of one; `--breaks` shows that faults of the product are found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import time
+from collections import Counter
+
+from simulation.play import Result, play
+from simulation.shrink import shrink
+
+
+def main() -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser("python -m simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1000, help="how many seeds to play")
+    parser.add_argument("--from", type=int, default=0, dest="begin", help="the first one")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--seed", type=int, help="play this one")
+    parser.add_argument("--trace", action="store_true", help="tell the story of --seed")
+    parser.add_argument("--off", default="", help="faults that are switched off, with commas")
+    parser.add_argument(
+        "--breaks", action="store_true", help="break the product, and see that it is found"
+    )
+    options = parser.parse_args()
+    if options.breaks:
+        from simulation import breaks  # noqa: PLC0415  (it changes the product)
+
+        return breaks.main()
+    if options.seed is not None:
+        return _one(options.seed, options.off, trace=options.trace)
+    return _many(range(options.begin, options.begin + options.seeds), options.jobs)
+
+
+def _one(seed: int, off: str, *, trace: bool) -> int:
+    result = play(seed, off=frozenset(filter(None, off.split(","))), trace=trace)
+    print("\n".join(result.story))
+    print(f"seed {seed}: {result.seconds:.0f} s; faults: {', '.join(sorted(result.faults))}")
+    for violation in result.violations:
+        print(violation)
+    return 1 if result.violations else 0
+
+
+def _many(seeds: range, jobs: int) -> int:
+    began, kinds, bad = time.monotonic(), Counter[str](), list[Result]()
+    simulated, counts = 0.0, Counter[int]()
+    with multiprocessing.Pool(jobs) as pool:
+        results = pool.imap_unordered(play, seeds, chunksize=5) if jobs > 1 else map(play, seeds)
+        for number, result in enumerate(results, 1):
+            simulated += result.seconds
+            counts.update(dict(enumerate(result.counts)))
+            if result.violations:
+                kinds.update(result.kinds)
+                bad.append(result)
+                print(f"seed {result.seed}: {str(result.violations[0])[:400]}", flush=True)
+            if number % 1000 == 0:
+                print(f"{number} seeds, {time.monotonic() - began:.0f} s", flush=True)
+    took = time.monotonic() - began
+    print(f"{len(seeds)} seeds, {simulated / 3600:.1f} simulated hours, {took:.0f} s")
+    print(f"{counts[0]} writes, {counts[1]} requests to exit ({counts[2]} in the last second)")
+    for kind, number in kinds.most_common():
+        examples = sorted(result.seed for result in bad if kind in result.kinds)[:8]
+        print(f"{number:6} {kind}: seeds {', '.join(map(str, examples))}")
+    for result in sorted(bad, key=lambda result: result.seed)[:3]:
+        needed = shrink(result.seed, result.violations[0].kind)
+        print(f"seed {result.seed} needs only: {', '.join(sorted(needed)) or 'no fault'}")
+    print("good" if not bad else f"NOT GOOD: {len(bad)} seeds")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

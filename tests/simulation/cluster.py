@@ -1,0 +1,200 @@
+"""One cluster: the model's parts together, Istio's injector, the workloads and the units."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from istio_aux.core.pod import PROXY
+from istio_aux.core.policy import DeadProxy, Policy, RacePolicy, RepairPolicy
+from istio_aux.core.quit_state import QuitLimits
+from istio_aux.core.webhooks import Address
+from istio_aux.kube.errors import ApiError
+from istio_aux.settings import DEFAULTS, Settings
+from msgspec import structs
+
+from simulation.apiserver import ApiServer, Change, Json, Stored
+from simulation.client import Request
+from simulation.kubelet import Nodes, Plan
+from simulation.network import Network
+from simulation.properties import Judge
+from simulation.unit import Unit
+from simulation.workloads import Owner, TFJob, owner_of
+from simulation.world import World
+
+NAMESPACES = ("apps", "batch", "greedy")
+SELECTED = {"io.datastrophic/istio-aux": "enabled", "istio-injection": "enabled"}
+LEASE = ("istio-aux", "istio-aux")
+_BUNDLE = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tQUFBQS0tLS0tRU5EIENFUlRJRklDQVRFLS0tLS0="
+_RULE = {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}
+CONFIGURATION: Json = {
+    "metadata": {"name": "istio-sidecar-injector", "labels": {"istio.io/rev": "default"}},
+    "webhooks": [
+        {
+            "name": "namespace.sidecar-injector.istio.io",
+            "clientConfig": {
+                "service": {"namespace": "istio-system", "name": "istiod", "path": "/inject"},
+                "caBundle": _BUNDLE,
+            },
+            "namespaceSelector": {"matchLabels": {"istio-injection": "enabled"}},
+            "rules": [_RULE],
+            "failurePolicy": "Fail",
+        }
+    ],
+}
+# Two ports, none of which has the webhook's name: the injector is asked by a dry run alone.
+SLICE: Json = {
+    "metadata": {
+        "name": "istiod-1",
+        "namespace": "istio-system",
+        "labels": {"kubernetes.io/service-name": "istiod"},
+    },
+    "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": True}}],
+    "ports": [{"name": "http-monitoring", "port": 15014}, {"name": "grpc-xds", "port": 15010}],
+}
+
+
+class Cluster:
+    """Everything that there is, and who acts at the moment."""
+
+    def __init__(self, world: World, *, units: int, nodes: int = 3) -> None:
+        self.world = world
+        self.server = ApiServer(world)
+        self.network = Network(world)
+        self.nodes = Nodes(world, self.server, nodes)
+        self.judge = Judge(self)
+        self.nodes.told = self.judge.told
+        self.owners: dict[str, Owner] = {}
+        self.acting: Unit | None = None
+        self.logged: list[str] = []  # Of unhandled exceptions.
+        self.looked: Callable[[Stored], None] = lambda _pod: None  # A unit has read a pod.
+        self.injector = "absent"  # Or `live`, or `down`: then no pod is created.
+        self._place = world.dice("scheduler")
+        self.server.admit = self._admit
+        self.server.watchers.append(self._changed)
+        for namespace in (*NAMESPACES, "istio-system", "istio-aux"):
+            labels = SELECTED if namespace in NAMESPACES else {}
+            self.server.create("namespaces", {"metadata": {"name": namespace, "labels": labels}})
+        policy = {"metadata": {"namespace": "istio-system", "name": "istio-sidecar-injector"},
+                  "data": {"config": "policy: enabled\n"}}  # fmt: skip
+        self.server.create("configmaps", policy)
+        for node in self.nodes.nodes:
+            info = {"nodeInfo": {"kubeletVersion": "v1.36.3"}}
+            self.server.create("nodes", {"metadata": {"name": node.name}, "status": info})
+        self.settings = self._settings()
+        self.units = [Unit(self, number, self.settings) for number in range(1, units + 1)]
+        world.runners += self.units
+
+    def _settings(self) -> Settings:
+        dice = self.world.dice("settings")
+        delete = DeadProxy.DELETE if dice.random() < 0.5 else DeadProxy.REPORT
+        return structs.replace(
+            DEFAULTS,
+            webhook_address=Address("", 0),
+            lease=LEASE,
+            quit_policy=Policy(grace=dice.choice((0.0, 0.0, 10.0)), dead_proxy=delete),
+            # With fewer slots a few pods suffice to fill them.
+            quit_limits=QuitLimits(at_once=8, retries_at_once=4),
+            repair_policy=RepairPolicy(race=RacePolicy.RESTART, restart_jobs=dice.random() < 0.9),
+        )
+
+    # Istio.
+
+    def install_istio(self) -> None:
+        """From now on new pods get sidecars."""
+        self.world.tell("Istio is installed")
+        self.injector = "live"
+        self.server.create("endpointslices", SLICE)
+        self.server.create("mutatingwebhookconfigurations", CONFIGURATION)
+
+    def _admit(self, pod: Json) -> Json:
+        """What Istio's webhook makes of a new pod."""
+        if self.injector == "down":
+            raise ApiError(500, "failed calling webhook: no endpoints", reason="InternalError")
+        if self.injector == "absent":
+            return pod
+        proxy = {"name": PROXY, "image": "proxyv2"}
+        spec = {**pod["spec"], "containers": [*pod["spec"]["containers"], proxy]}
+        return {**pod, "spec": spec}
+
+    # Pods.
+
+    def create_pod(self, meta: Json, policy: str, plan: Plan, *, bare: bool = False) -> Stored:
+        """Create a pod as a client would; raises `ApiError`."""
+        free = [node.name for node in self.nodes.nodes if not node.dead]
+        pod: Json = {
+            "metadata": meta,
+            "spec": {
+                "restartPolicy": policy,
+                "terminationGracePeriodSeconds": 30,
+                "nodeName": self._place.choice(free),
+                "containers": [{"name": name} for name in plan.runs],
+            },
+            "status": {"phase": "Pending"},
+        }
+        if not bare:
+            pod = self._admit(pod)
+        found = self.server.create("pods", pod)
+        sidecar = "a sidecar" if has_sidecar(found) else "no sidecar"
+        self.world.tell("{} is created with {} ({})", meta["name"], sidecar, found.uid)
+        self.nodes.start(found, plan)
+        return found
+
+    def add(self, owner: Owner) -> Owner:
+        """A workload of the cluster."""
+        self.owners[owner.uid] = owner
+        return owner
+
+    def owner(self, pod: Stored) -> Owner | None:
+        """The controller of a pod."""
+        return self.owners.get(owner_of(pod))
+
+    def _changed(self, resource: str, change: Change) -> None:
+        found = change.after or change.before
+        if found is None:
+            return
+        if resource == "pods":
+            self.judge.pod_changed(change)
+            owner = self.owner(found)
+            if isinstance(owner, TFJob):
+                owner.see(change)
+            elif owner:
+                owner.poke()
+        elif owner := self.owners.get(found.uid):
+            owner.poke()
+
+    def perform(self, request: Request, do: Callable[[], bytes]) -> bytes:
+        """Let the API server do what is asked for; raises `ApiError`."""
+        to = request.to
+        body = msgspec.json.decode(request.body) if request.body else {}
+        before = self.server.get(to.resource, to.namespace, to.name) if to.name else None
+        self.judge.arrived(request, body)
+        answer = do()
+        self.judge.performed(request, body, before)
+        if before and request.method == "GET" and to.resource == "pods":
+            self.looked(before)
+        return answer
+
+    def calm_down(self) -> None:
+        """From now on nothing goes wrong any more."""
+        self.world.tell("from here on nothing goes wrong any more")
+        self.world.calm = True
+        self.server.budget = lambda _pod: ""
+        for node in self.nodes.nodes:
+            node.recover(self.world.now)
+        for unit in self.units:
+            unit.calm_down()
+        if self.injector == "down":
+            self.injector = "live"
+
+    def clear(self) -> None:
+        """Delete all workloads and all pods."""
+        for owner in self.owners.values():
+            owner.delete()
+        for pod in list(self.server.list("pods")):
+            self.server.delete_pod(pod.name)
+
+
+def has_sidecar(pod: Stored) -> bool:
+    """Whether a pod has Istio's proxy."""
+    return any(each["name"] == PROXY for each in pod.object["spec"]["containers"])

@@ -1,0 +1,378 @@
+"""Nodes: what really runs in pods, what kubelets report of it, and how agents answer.
+
+The truth about a pod is its `Sandbox`. The status of the pod follows it, late. An exec or a request
+to a port has no UID: it reaches the pod that has the name at that moment.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from istio_aux.core.pod import PROXY
+from istio_aux.kube.errors import ApiError
+
+from simulation.apiserver import GRACE, ApiServer, Change, Json, Name, Stored
+from simulation.world import World
+
+if TYPE_CHECKING:
+    from simulation.client import Request
+
+FOREVER = math.inf
+PORT = 15020
+
+
+class Run(NamedTuple):
+    """One start of a container: how long it runs, and its exit code."""
+
+    seconds: float
+    code: int = 0
+
+
+class Frame(NamedTuple):
+    """A frame that a kubelet sends ``after`` the one before; without data the connection ends."""
+
+    after: float
+    data: bytes = b""
+
+
+class Agent(NamedTuple):
+    """How an agent answers one request to exit, and after how long its proxy does; None: never."""
+
+    frames: tuple[Frame, ...]
+    exits: float | None
+    status: int = 200
+
+
+def _verdict(code: int) -> bytes:
+    if code == 0:
+        return b'\x03{"status":"Success"}'
+    return (
+        b'\x03{"status":"Failure","reason":"NonZeroExitCode","message":"exit code %d",'
+        b'"details":{"causes":[{"reason":"ExitCode","message":"%d"}]}}' % (code, code)
+    )
+
+
+_NOT_FOUND = Frame(0.02, b"\x01404 page not found")
+AGENTS = {
+    "answers": Agent((Frame(0.05, _verdict(0)),), 0.3),
+    "drains first": Agent((Frame(0.05, _verdict(0)),), 5.0),
+    "resets": Agent((Frame(0.05),), 0.3),
+    "exits with 137": Agent((Frame(0.3, _verdict(137)),), 0.3),
+    "answers 404": Agent((_NOT_FOUND, Frame(0.02, _verdict(0))), None, 404),
+    "hangs": Agent((), None, 0),
+    "hangs and exits": Agent((), 2.0, 0),
+    "ignores it": Agent((Frame(0.05, _verdict(0)),), None),
+    "refuses": Agent((Frame(0.05, _verdict(1)),), None, 503),
+}
+MISBEHAVING = tuple(name for name in AGENTS if name != "answers")
+
+
+@dataclass
+class Plan:
+    """What a new pod will do: runs of each payload container, and when it is Ready."""
+
+    runs: dict[str, list[Run]]
+    ready: float | None = 1.0  # Seconds after the start; None: never.
+    agent: list[str] = field(default_factory=list)  # How the agent answers first.
+    proxy_dies: float | None = None  # When the proxy ends by itself.
+
+
+@dataclass
+class Container:
+    """One container as it is."""
+
+    name: str
+    role: Literal["payload", "proxy"]
+    policy: str
+    runs: list[Run]
+    state: Literal["waiting", "running", "terminated"] = "waiting"
+    code: int = 0
+    ended: str = ""
+    starts: int = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended, and its kubelet does not start it again."""
+        return self.state == "terminated" and not self.again
+
+    @property
+    def again(self) -> bool:
+        return self.policy == "Always" or (self.policy == "OnFailure" and self.code != 0)
+
+
+@dataclass
+class Sandbox:
+    """What really runs of a pod."""
+
+    uid: str
+    name: Name
+    node: Node
+    plan: Plan
+    containers: list[Container]
+    grace: float
+    native: bool = False
+    ready: bool = False
+    stopping: bool = False
+    reporting: bool = False
+    asked: int = 0  # How often the agent was told to exit.
+    gone: bool = False
+    finished: float | None = None  # Since when the payload is.
+
+    @property
+    def payload(self) -> list[Container]:
+        return [each for each in self.containers if each.role == "payload"]
+
+    @property
+    def proxy(self) -> Container | None:
+        return next((each for each in self.containers if each.role == "proxy"), None)
+
+    @property
+    def payload_done(self) -> bool:
+        """Whether no payload container runs, or will run again."""
+        return all(container.done for container in self.payload)
+
+    @property
+    def phase(self) -> str:
+        if any(container.starts == 0 for container in self.containers):
+            return "Pending"
+        judged = [each for each in self.containers if not (self.native and each.role == "proxy")]
+        if not all(container.done for container in judged):
+            return "Running"
+        return "Failed" if any(container.code for container in judged) else "Succeeded"
+
+
+@dataclass
+class Node:
+    """A node: a hung one answers no exec, a dead one does nothing and reports nothing."""
+
+    name: str
+    hung: bool = False
+    dead: bool = False
+    well_since: float = 0.0  # When it last began to answer again.
+
+    def recover(self, now: float) -> None:
+        """It works again."""
+        if self.hung or self.dead:
+            self.hung, self.dead, self.well_since = False, False, now
+
+
+class Nodes:
+    """All nodes and their kubelets."""
+
+    def __init__(self, world: World, server: ApiServer, count: int) -> None:
+        self._world, self._server = world, server
+        self.nodes = [Node(f"node-{number}") for number in range(count)]
+        self.sandboxes: dict[str, Sandbox] = {}
+        self.told: Callable[[Request, Stored, Sandbox], None] = lambda _request, _pod, _box: None
+        self._dice = world.dice("kubelets")
+        server.watchers.append(self._changed)
+
+    def node(self, name: str) -> Node:
+        """The node of this name."""
+        return next(node for node in self.nodes if node.name == name)
+
+    def start(self, pod: Stored, plan: Plan) -> None:
+        """A new pod is bound to its node; its kubelet starts it a moment later."""
+        spec = pod.object["spec"]
+        policy = spec["restartPolicy"]
+        native = any(each["name"] == PROXY for each in spec.get("initContainers") or ())
+        names = [each["name"] for each in spec["containers"]] + [PROXY] * native
+        containers = [
+            Container(
+                name, "proxy" if name == PROXY else "payload",
+                "Always" if native and name == PROXY else policy,
+                [Run(FOREVER)] if name == PROXY else list(plan.runs[name]),
+            )
+            for name in names
+        ]  # fmt: skip
+        grace = spec.get("terminationGracePeriodSeconds", GRACE)
+        box = Sandbox(
+            pod.uid, pod.name, self.node(spec["nodeName"]), plan, containers, grace, native
+        )
+        self.sandboxes[pod.uid] = box
+        self._world.after(0.3 + self._dice.random(), self._begin, box)
+
+    def _begin(self, box: Sandbox) -> None:
+        if box.gone or box.stopping:
+            return
+        if box.node.dead:
+            self._world.after(2.0, self._begin, box)
+            return
+        for container in box.containers:
+            self._start(box, container)
+        if box.plan.ready is not None:
+            self._world.after(box.plan.ready, self._get_ready, box)
+        if box.plan.proxy_dies is not None and box.proxy and not box.native:
+            self._world.after(box.plan.proxy_dies, self._exit, box, box.proxy, 0)
+
+    def _start(self, box: Sandbox, container: Container) -> None:
+        if box.gone or box.stopping:
+            return
+        run = container.runs[min(container.starts, len(container.runs) - 1)]
+        container.starts += 1
+        container.state = "running"
+        if run.seconds != FOREVER:
+            self._world.after(run.seconds, self._exit, box, container, run.code)
+        self._report(box)
+
+    def _get_ready(self, box: Sandbox) -> None:
+        if not (box.gone or box.stopping):
+            box.ready = True
+            self._report(box)
+
+    def _exit(self, box: Sandbox, container: Container, code: int) -> None:
+        if container.state != "running" or box.gone:
+            return
+        container.state, container.code, container.ended = "terminated", code, self._world.time()
+        text = "{} of {} exits with {}"
+        self._world.tell(text, container.name, box.name[1], code)
+        if container.again and not (box.stopping or (container.role == "proxy" and box.native)):
+            self._world.after(min(10.0 * 2 ** (container.starts - 1), 60.0), self._again,
+                              box, container)  # fmt: skip
+        if box.finished is None and box.payload_done:
+            box.finished = self._world.now
+            if box.native and box.proxy:
+                self._world.after(0.2, self._exit, box, box.proxy, 0)
+        self._report(box)
+
+    def _again(self, box: Sandbox, container: Container) -> None:
+        if container.state == "terminated":
+            self._start(box, container)
+
+    # What is reported.
+
+    def _report(self, box: Sandbox) -> None:
+        if not box.reporting:
+            box.reporting = True
+            lag = 0.1 + 0.9 * self._dice.random()
+            if self._world.happens("late status", 0.2):
+                lag += self._world.dice("late status").uniform(1, 10)
+            self._world.after(lag, self._write, box)
+
+    def _write(self, box: Sandbox) -> None:
+        if box.gone:
+            return
+        if box.node.dead:
+            self._world.after(2.0, self._write, box)
+            return
+        box.reporting = False
+
+        def status(found: Json) -> None:
+            condition = {"type": "Ready", "status": "True" if _is_ready(box) else "False"}
+            found["status"] = {"phase": box.phase, "conditions": [condition]}
+            for container in box.containers:
+                native = box.native and container.role == "proxy"
+                where = "initContainerStatuses" if native else "containerStatuses"
+                state = {"name": container.name, "state": _state(container)}
+                found["status"].setdefault(where, []).append(state)
+
+        pod = self._server.get("pods", *box.name)
+        if pod and pod.uid == box.uid:
+            self._server.update("pods", box.name, status)
+
+    # How pods end.
+
+    def _changed(self, resource: str, change: Change) -> None:
+        if resource != "pods":
+            return
+        if change.after is None and change.before:
+            if box := self.sandboxes.pop(change.before.uid, None):
+                box.gone = True
+        elif change.after and "deletionTimestamp" in change.after.meta:
+            box = self.sandboxes.get(change.after.uid)
+            if box and not box.stopping:
+                box.stopping = True
+                self._world.after(0.2 + self._dice.random(), self._stop, box)
+
+    def _stop(self, box: Sandbox) -> None:
+        """Send SIGTERM to all containers; each takes its time, at most the grace period."""
+        if box.node.dead:
+            self._world.after(2.0, self._stop, box)
+            return
+        box.ready = False
+        longest = 0.0
+        for container in box.containers:
+            if container.state == "running":
+                quick = self._dice.random() < 0.7
+                seconds = self._dice.uniform(0.1, 2.0) if quick else box.grace
+                longest = max(longest, seconds)
+                code = self._dice.choice((0, 143)) if quick else 137
+                self._world.after(seconds, self._exit, box, container, code)
+        self._report(box)
+        self._world.after(longest + 0.5 + self._dice.random(), self._remove, box)
+
+    def _remove(self, box: Sandbox) -> None:
+        if box.gone:
+            return
+        if box.node.dead:
+            self._world.after(2.0, self._remove, box)
+            return
+        for container in box.containers:
+            if container.state != "terminated":
+                container.state, container.code = "terminated", 137
+                container.ended = self._world.time()
+        self._write(box)
+        self._world.tell("{} is gone", box.name[1])
+        self._server.remove("pods", box.name)
+
+    # How agents answer.
+
+    def find(self, request: Request) -> tuple[Stored, Sandbox] | None:
+        """The pod that has a name now; None if its node answers nothing, `ApiError` if none has."""
+        to = request.to
+        pod = self._server.get("pods", to.namespace, to.name)
+        if pod is None:
+            raise ApiError(404, f'pods "{to.name}" not found', reason="NotFound")
+        box = self.sandboxes.get(pod.uid)
+        return None if box is None or box.node.dead or box.node.hung else (pod, box)
+
+    def connect(self, request: Request, pod: Stored, box: Sandbox) -> Sequence[Frame]:
+        """Start a command, or connect with a port; returns what the client receives."""
+        if request.to.part == "exec":
+            return self._ask(request, pod, box).frames
+        port = PORT.to_bytes(2, "little")
+        return (Frame(0.01, b"\0" + port), Frame(0.0, b"\1" + port))
+
+    def forward(self, request: Request, pod: Stored, box: Sandbox) -> Sequence[Frame]:
+        """A request for a port of the pod that was connected has arrived."""
+        if box.gone:
+            return (Frame(0.01),)
+        if box.node.dead or box.node.hung:
+            return ()
+        try:
+            agent = self._ask(request, pod, box)
+        except ApiError as error:
+            return (Frame(0.05, b"\1" + str(error).encode()),)
+        if not agent.status:
+            return ()
+        answer = b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % agent.status
+        return (Frame(0.05, b"\0" + answer),)
+
+    def _ask(self, request: Request, pod: Stored, box: Sandbox) -> Agent:
+        proxy = box.proxy
+        if proxy is None or proxy.state != "running":
+            raise ApiError(500, f'container not found ("{PROXY}")', reason="InternalError")
+        self.told(request, pod, box)
+        modes = () if self._world.calm else box.plan.agent
+        mode = modes[box.asked] if box.asked < len(modes) else "answers"
+        box.asked += 1
+        agent = AGENTS[mode]
+        self._world.tell("the agent of {} is told to exit, and {}", box.name[1], mode)
+        if agent.exits is not None:
+            self._world.after(agent.exits, self._exit, box, proxy, 0)
+        return agent
+
+
+def _is_ready(box: Sandbox) -> bool:
+    return box.ready and all(container.state == "running" for container in box.containers)
+
+
+def _state(container: Container) -> dict[str, Any]:
+    if container.state == "running":
+        return {"running": {}}
+    if container.state == "terminated":
+        return {"terminated": {"exitCode": container.code, "finishedAt": container.ended}}
+    return {"waiting": {"reason": "ContainerCreating"}}

@@ -1,0 +1,142 @@
+"""Plays one seed: some minutes with faults, some without, and then nothing must be left."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from simulation import faults, kept
+from simulation.cluster import Cluster
+from simulation.properties import BOUND, CROWDED, GIVEN_UP, GIVEN_UP_BOUND
+from simulation.world import Violation, World
+
+EMPTY = 200.0
+"""Seconds after the last pod is gone in which it is forgotten. A silent watch is dead
+after 70 s."""
+_PRODUCT = logging.getLogger("istio_aux")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a seed."""
+
+    seed: int
+    faults: frozenset[str]
+    violations: tuple[Violation, ...]
+    story: tuple[str, ...]
+    seconds: float  # Simulated.
+    counts: tuple[int, ...]  # Of writes, of requests to exit, of tolerated ones.
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The properties that did not hold."""
+        return frozenset(violation.kind for violation in self.violations)
+
+
+class _Listener(logging.Handler):
+    """Puts what the product logs into the story."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__()
+        self._cluster = cluster
+
+    def emit(self, record: logging.LogRecord) -> None:
+        event, cluster = getattr(record, "event", ""), self._cluster
+        if event == "internal-error":
+            error = record.exc_info[1] if record.exc_info else None
+            cluster.logged.append(f"{record.getMessage()}: {error!r}")
+        if cluster.world.story is not None and (unit := cluster.acting):
+            reason = getattr(record, "reason", "")
+            text = f"{record.getMessage()} {event} {reason}".replace("{", "{{").replace("}", "}}")
+            cluster.world.tell(f"    {unit} says: {text}")
+
+
+def play(
+    seed: int, *, off: frozenset[str] = frozenset(), trace: bool = False, first: bool = True
+) -> Result:
+    """Play a seed, with some of its faults ``off``; by default only to the ``first`` violation."""
+    random.seed(seed)
+    world = World(seed, faults.choose(seed) - off, trace=trace)
+    dice = world.dice("scenario")
+    cluster = Cluster(world, units=dice.choice((1, 2, 2, 2, 3)))
+    listener = _Listener(cluster)
+    level = _PRODUCT.level
+    _PRODUCT.addHandler(listener)
+    _PRODUCT.setLevel(logging.INFO if trace else logging.ERROR)
+    _PRODUCT.propagate = False
+    try:
+        _play(cluster, dice.uniform(60, 150), first=first)
+    finally:
+        for unit in cluster.units:
+            if unit.process:
+                unit.process.end()
+        _PRODUCT.removeHandler(listener)
+        _PRODUCT.setLevel(level)
+        _PRODUCT.propagate = True
+    judge = cluster.judge
+    return Result(
+        seed, world.faults, tuple(world.violations), tuple(world.story or ()), world.now,
+        (judge.writes, judge.tells, judge.tolerated),
+    )  # fmt: skip
+
+
+def _play(cluster: Cluster, window: float, *, first: bool) -> None:
+    world, judge = cluster.world, cluster.judge
+
+    def go_on(seconds: float, until: Callable[[], bool] = lambda: False) -> bool:
+        """Let time pass; whether to go on then."""
+        world.run(world.now + seconds, lambda: (first and bool(world.violations)) or until())
+        return not (first and world.violations)
+
+    def done() -> bool:
+        return not judge.unfinished()
+
+    _begin(cluster, window)
+    if not go_on(window):
+        return
+    cluster.calm_down()
+    if not go_on(BOUND, done):
+        return
+    if all(kind == GIVEN_UP for kind, _ in judge.unfinished()):
+        go_on(GIVEN_UP_BOUND - BOUND, done)
+    judge.errors()
+    for kind, text in judge.unfinished():
+        world.violate(kind, text)
+    cluster.clear()
+    go_on(120.0, lambda: not cluster.server.objects["pods"])
+    if go_on(EMPTY, lambda: not any(kept.left(unit) for unit in cluster.units)):
+        for unit in cluster.units:
+            for what in kept.left(unit):
+                world.violate("something is kept", f"{unit}: {what}")
+
+
+def _begin(cluster: Cluster, window: float) -> None:
+    """Start everything, and plan what will happen."""
+    world, dice = cluster.world, cluster.world.dice("start")
+    faults.populate(cluster)
+    for unit in cluster.units:
+        world.at(dice.uniform(0.0, 4.0), unit.start)
+    world.at(dice.choice((0.1, 0.1, dice.uniform(4, 30))), cluster.install_istio)
+    faults.begin(cluster, window)
+    faults.grow(cluster, window)
+    if world.faults <= faults.QUIET:
+        _watch_crowd(cluster, {})
+
+
+def _watch_crowd(cluster: Cluster, late: dict[str, float]) -> None:
+    """While only nodes and agents are out of order, no pod waits for others for long."""
+    world = cluster.world
+    for box in cluster.nodes.sandboxes.values():
+        proxy = box.proxy
+        if box.finished is None or not proxy or proxy.state != "running" or box.plan.agent:
+            continue
+        well = not box.node.hung and box.node.well_since < box.finished
+        if not well or world.now < box.finished + CROWDED or box.uid in late:
+            continue
+        late[box.uid] = world.now
+        text = f"{box.name[1]} on {box.node.name} waits for {world.now - box.finished:.0f} s"
+        world.violate("a healthy pod is delayed by others", text)
+    if not world.calm:
+        world.after(1.0, _watch_crowd, cluster, late)

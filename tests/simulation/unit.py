@@ -1,0 +1,201 @@
+"""One unit of istio-aux: its processes, one after another, and what is done to them."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import ssl
+from typing import TYPE_CHECKING, Any
+
+from istio_aux.core.moment import Moment
+from istio_aux.kube.access import Access
+from istio_aux.serve import IN_FLIGHT, LINGER, endless_task
+from istio_aux.settings import Settings
+from istio_aux.wiring import Wiring
+from msgspec import structs
+
+from simulation.client import ModelClient
+from simulation.loop import SpinningError, VirtualLoop
+
+if TYPE_CHECKING:
+    from simulation.cluster import Cluster
+
+KILL = 10.0  # Seconds from SIGTERM to SIGKILL, as in the charm's layer.
+_ACCESS = Access("", ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), lambda: None)
+
+
+class Process:
+    """One process of a unit, from its start to its end."""
+
+    def __init__(self, unit: Unit, settings: Settings, name: str) -> None:
+        cluster = unit.cluster
+        self.unit, self.name, self.ended, self.stopping = unit, name, False, False
+        self._world, self._began = cluster.world, cluster.world.now
+        self.loop = VirtualLoop(lambda: self._world.now - self._began)
+        self.loop.set_exception_handler(self._failed)
+        self.client = ModelClient(cluster, self)
+        self.wiring: Wiring = None  # type: ignore[assignment]  (made in its loop)
+        self._settings = settings
+        self.read: dict[tuple[str, str], tuple[float, str]] = {}  # When pods were read, and UIDs.
+        self.seen = 0  # The newest version that its watch of pods has brought.
+        self.leads_since: float | None = None
+        self._stop = asyncio.Event()
+        self._main = self.loop.create_task(self._run(), name="main")
+
+    def clock(self) -> Moment:
+        """The present as this process sees it."""
+        return Moment(self.loop.time(), self._world.wall + self.unit.wall_offset)
+
+    def world_time(self, when: float) -> float:
+        """The world's time at which the loop's is ``when``, or just past it: floats are rounded."""
+        then = when + self._began
+        while then - self._began < when:
+            then = math.nextafter(then, math.inf)
+        return then
+
+    async def _run(self) -> None:
+        """Do what `istio_aux.serve` does, without its ports."""
+        wiring = self.wiring = Wiring(
+            self._settings, _ACCESS, client=self.client, clock=self.clock, identity=self.name
+        )
+        async with self.client:
+            wiring.listening = True
+            endless = [
+                asyncio.create_task(endless_task(name, work, self._ended), name=name)
+                for name, work in wiring.work().items()
+            ]
+            await self._stop.wait()
+            for task in endless:
+                task.cancel()
+            await asyncio.gather(*endless, return_exceptions=True)
+            wiring.listening = False
+            await asyncio.gather(wiring.hand_over(IN_FLIGHT), asyncio.sleep(LINGER))
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self.stopping = True
+        self._stop.set()
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended by itself."""
+        return self._main.done()
+
+    def end(self) -> None:
+        """Nothing of it runs any more."""
+        self.ended = True
+        if self._main.done() and (error := self._main.exception()):
+            self.unit.cluster.judge.crashed(self, error)
+        self.loop.end()
+
+    def _ended(self, what: str, error: BaseException | None) -> None:
+        self.unit.cluster.judge.crashed(self, error or RuntimeError(f"{what} has ended"))
+
+    def _failed(self, _loop: object, context: dict[str, Any]) -> None:
+        error = context.get("exception") or RuntimeError(str(context.get("message")))
+        self.unit.cluster.judge.crashed(self, error)
+
+
+class Unit:
+    """A unit: it always has a process, or starts one soon."""
+
+    def __init__(self, cluster: Cluster, number: int, settings: Settings) -> None:
+        self.cluster, self.number = cluster, number
+        self.wall_offset = 0.0
+        self.partitioned = False
+        self.process: Process | None = None
+        self._settings = structs.replace(settings)
+        self._frozen = False
+        self._pod = 0
+
+    def __str__(self) -> str:
+        return f"unit-{self.number}"
+
+    @property
+    def name(self) -> str:
+        """The name of its pod, which is the identity of its process."""
+        return f"unit-{self.number}" + (f"-{self._pod}" if self._pod else "")
+
+    def start(self) -> None:
+        """Start a process."""
+        if self.process is None:
+            self.cluster.world.tell("{} starts as {}", self, self.name)
+            self.process = Process(self, self._settings, self.name)
+
+    def next(self) -> float | None:
+        """When its process has something to do, in the world's seconds."""
+        process = self.process
+        if process is None or self._frozen:
+            return None
+        when = process.loop.next
+        return None if when is None else process.world_time(when)
+
+    def turn(self) -> None:
+        """Let its process do what it can do now."""
+        process = self.process
+        if process is None or self._frozen:
+            return
+        self.cluster.acting = self
+        try:
+            process.loop.turn()
+        except SpinningError as error:
+            self.cluster.judge.crashed(process, error)
+            self._replace(process)
+            return
+        finally:
+            self.cluster.acting = None
+        if process.done:
+            self.cluster.world.tell("{} has ended", self)
+            self._replace(process)
+
+    def terminate(self, *, renamed: bool) -> None:
+        """Stop it as a rolling upgrade does; its next pod may have another name."""
+        if (process := self.process) and not process.stopping:
+            self.cluster.world.tell("{} gets SIGTERM", self)
+            self._pod += renamed
+            process.terminate()
+            self.cluster.world.after(KILL, self._kill, process)
+
+    def crash(self, *, renamed: bool) -> None:
+        """Kill it."""
+        if process := self.process:
+            self.cluster.world.tell("{} is killed", self)
+            self._pod += renamed
+            self._replace(process)
+
+    def _kill(self, process: Process) -> None:
+        if self.process is process:
+            self.crash(renamed=False)
+
+    def _replace(self, process: Process) -> None:
+        self.process = None
+        process.end()
+        self.cluster.world.after(random.Random(self._pod).uniform(0.5, 3.0), self.start)
+
+    def freeze(self, seconds: float) -> None:
+        """Stop it as SIGSTOP does, and let it go on later."""
+        self.cluster.world.tell("{} is frozen for {:.0f} s", self, seconds)
+        self._frozen = True
+        self.cluster.world.after(seconds, self._thaw)
+
+    def _thaw(self) -> None:
+        if self._frozen:
+            self._frozen = False
+            self.cluster.world.tell("{} goes on", self)
+
+    def partition(self, seconds: float) -> None:
+        """Cut it off from the API server for a time."""
+        self.cluster.world.tell("{} is cut off for {:.0f} s", self, seconds)
+        self.partitioned = True
+        self.cluster.world.after(seconds, self._join)
+
+    def _join(self) -> None:
+        if self.partitioned:
+            self.partitioned = False
+            self.cluster.world.tell("{} reaches the API server again", self)
+
+    def calm_down(self) -> None:
+        """Freezes and partitions end."""
+        self._thaw()
+        self._join()
