@@ -170,8 +170,11 @@ def resume(
 
 
 def _marked(client: Client) -> Iterator[_Job]:
-    """Yield the Jobs with the label, of each kind that is served and may be listed."""
-    labels: dict[str, Any] = {SUSPENDED: operators.exists()}
+    """Yield the Jobs with the label, of each kind that is served and may be listed.
+
+    Anybody may set the label; with another value it is not the workload's.
+    """
+    labels: dict[str, Any] = {SUSPENDED: "sidecar"}
     for kind in _KINDS:
         try:
             for metadata in _listed(client, kind.resource, "*", labels):

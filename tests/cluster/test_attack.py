@@ -9,10 +9,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import resource
+import secrets
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import lab
 import lightkube
@@ -31,7 +33,7 @@ from lightkube.models.core_v1 import PodTemplateSpec
 from lightkube.models.meta_v1 import ObjectMeta, OwnerReference
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.coordination_v1 import Lease
-from lightkube.resources.core_v1 import Namespace
+from lightkube.resources.core_v1 import Namespace, Pod
 from lightkube.resources.rbac_authorization_v1 import ClusterRoleBinding
 
 import manifests
@@ -41,6 +43,8 @@ RATE = 25
 HELD = b"holdApplicationUntilProxyStarts"
 CONFIG = "proxy.istio.io/config"
 STATUS_PORT = "status.sidecar.istio.io/port"
+NATIVE_SIDECARS = "istio-aux.io/native-sidecars"
+QUIT_GRACE, QUIT_AFTER = "istio-aux.io/quit-grace", "istio-aux.io/quit-after"
 # Proxies that babble at once.
 MANY = 4
 # Connections: many times what either port has room for.
@@ -139,6 +143,52 @@ def test_a_text_that_is_slow_to_read_delays_no_other_pod(
 
     with bystanders():
         creation.create(cluster, *[pod] * 30, dry_run=True)
+
+
+def test_an_annotation_as_long_as_a_request_delays_no_other_pod(
+    cluster: lab.Cluster, attackers: Scene, bystanders: Bystanders
+):
+    """The API server looks at the length of annotations only after its webhooks."""
+    long = {NATIVE_SIDECARS: ",".join(f"container-{n}" for n in range(130_000))}
+    pod = meshed.nameless(attackers.namespace, sidecar=None, annotations=long)
+
+    with bystanders():
+        made = creation.create(cluster, *[pod] * 30, dry_run=True, at_once=10)
+
+    assert {one.status for one in made} == {422}, "they are refused for their length"
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param({"annotations": {QUIT_GRACE: "9" * 250_000}}, id="a grace period of digits"),
+        pytest.param({"annotations": {QUIT_AFTER: "main," * 50_000}}, id="many names"),
+        pytest.param({"payload": ["main", *(f"c{n}" for n in range(3000))]}, id="containers"),
+    ],
+)
+def test_a_stored_pod_that_is_slow_to_judge_delays_no_other(
+    attackers: Scene, victims: Scene, bystanders: Bystanders, what: dict[str, Any]
+):
+    """Each change of it is judged, and its author changes it as often as he likes."""
+    slow = [attackers.start(f"slow-{secrets.token_hex(4)}", **what) for _ in range(3)]
+    honest = victims.start(f"beside-{secrets.token_hex(4)}")
+
+    with bystanders():
+        for pod in slow:
+            attackers.kubelet.finish(pod, "main")
+        for number in range(10):
+            for pod in slow:
+                labels = {"metadata": {"labels": {"changed": f"{number}"}}}
+                assert pod.metadata
+                attackers.client.patch(
+                    Pod, str(pod.metadata.name), labels, namespace=attackers.namespace
+                )
+        victims.kubelet.finish(honest, "main")
+        victims.await_phase(honest, "Succeeded")
+
+    for pod in slow:
+        assert pod.metadata
+        attackers.client.delete(Pod, str(pod.metadata.name), namespace=attackers.namespace)
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ from lab import creation, meshed, ports
 
 
 def test_the_time_of_a_creation_is_without_its_wait_for_a_turn(
-    cluster: lab.Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch
+    cluster: lab.Cluster, namespace: str
 ):
-    monkeypatch.setattr(creation, "AT_ONCE", 1)
+    pods = [meshed.nameless(namespace)] * 5
 
-    made = creation.create(cluster, *(meshed.nameless(namespace) for _ in range(5)))
+    made = creation.create(cluster, *pods, at_once=1)
 
     for one, other in itertools.pairwise(sorted(made, key=lambda each: each.began)):
         assert other.began >= one.began + one.seconds

@@ -1,4 +1,4 @@
-"""Send the webhook valid and invalid reviews and judge its answers; exit 1 on a finding."""
+"""Feed the program what tenants write, in reviews and stored pods; exit 1 on a finding."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import asyncio
 import secrets
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
+from fuzz import stored
 from fuzz.play import PARTS, Part, Verdict, play
 from fuzz.server import serving
 
@@ -21,23 +23,42 @@ ENOUGH = 100_000
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser("python -m fuzz", description=__doc__)
-    parser.add_argument("--bodies", type=int, default=200_000)
+    parser.add_argument("--bodies", type=int, default=200_000, help="of each target")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6))
+    parser.add_argument("--target", choices=[*_TARGETS], action="append")
     options = parser.parse_args()
-    print(f"again: --bodies {options.bodies} --seed {options.seed}")
+    good = True
+    for target in options.target or _TARGETS:
+        print(f"again: --target {target} --bodies {options.bodies} --seed {options.seed}")
+        good &= _TARGETS[target](options.bodies, options.seed)
+    print("good" if good else "NOT GOOD")
+    return 0 if good else 1
+
+
+def _reviews(count: int, seed: int) -> bool:
+    """Send the webhook valid and invalid reviews, and judge its answers."""
     print("seconds memory/MiB  answers, by status", flush=True)
-    verdict = asyncio.run(_fuzz(options.bodies, options.seed))
+    verdict = asyncio.run(_fuzz(count, seed))
     for finding in verdict.findings:
         print(f"{finding.case}: {finding.what} (kept as {finding.keep()})")
     seconds, name = verdict.slowest
     print(f"the slowest answer took {seconds * 1000:.1f} ms of CPU: {name}")
-    whole = len(verdict.parts) == PARTS and options.bodies >= ENOUGH
+    whole = len(verdict.parts) == PARTS and count >= ENOUGH
     grown = whole and verdict.growth > GROWTH
     if grown:
         print(f"memory grew by {verdict.growth:.1f} MiB, at most {GROWTH:.0f} are allowed")
-    good = not (grown or verdict.findings)
-    print("good" if good else "NOT GOOD")
-    return 0 if good else 1
+    return not (grown or verdict.findings)
+
+
+def _pods(count: int, seed: int) -> bool:
+    """Read stored pods, decide about them and show them."""
+    findings = asyncio.run(stored.play(count, seed, partial(print, flush=True)))
+    for finding in findings:
+        print(finding)
+    return not findings
+
+
+_TARGETS = {"reviews": _reviews, "pods": _pods}
 
 
 async def _fuzz(count: int, seed: int) -> Verdict:

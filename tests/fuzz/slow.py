@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from fuzz import pods
 from fuzz.requests import INJECT, MUTATE, Ask
 
 CONFIG = "proxy.istio.io/config"
@@ -90,6 +91,10 @@ def _bodies() -> Iterator[tuple[str, bytes]]:
         yield f"{size} bytes: a name", _review({"name": "\x01" * (room // 6)})
         mode = {"istio-aux.io/start": "\x02" * (room // 6)}
         yield f"{size} bytes: a mode", _review({"annotations": mode})
+    names = ",".join(f"c{number:x}" for number in range(300_000))
+    for key in pods.KEYS:
+        for text in ("0" * 2_000_000, "a," * 1_000_000, names):
+            yield f"2 MB of {key}: {text:.9}", _review({"annotations": {key: text}})
 
 
 def _review(metadata: dict[str, Any], spec: dict[str, Any] | None = None, **more: Any) -> bytes:

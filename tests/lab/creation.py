@@ -204,7 +204,7 @@ def _request(cluster: Cluster, pod: Pod) -> tuple[str, bytes]:
 
 async def _post(session: aiohttp.ClientSession, url: str, body: bytes) -> Creation:
     began = time.monotonic()
-    async with session.post(url, data=body, headers=_JSON) as answer:
+    async with session.post(url, data=BytesIO(body), headers=_JSON) as answer:
         made = await answer.read()
     return Creation(
         status=answer.status,

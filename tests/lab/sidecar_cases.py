@@ -119,7 +119,7 @@ CASES = [
          regular=["vault-agent"], warns="the pod would have no payload"),
     Case(name="istio-proxy is named",
          annotations={NATIVE_SIDECARS: "istio-proxy,vault-agent"},
-         warns="expected other containers than istio-proxy"),
+         warns="and not istio-proxy"),
     Case(name="a name that is none", annotations={NATIVE_SIDECARS: "Vault Agent"},
          warns="expected container names separated by commas"),
     Case(name="a long value that is none", annotations={NATIVE_SIDECARS: "A" * 1000},

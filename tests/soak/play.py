@@ -26,6 +26,7 @@ from istio_aux.quit.controller import Controller
 from istio_aux.repair.controller import RepairController
 from istio_aux.telemetry import Telemetry
 
+MIB = 1 << 20
 AT_ONCE = 200
 """Pods that are there at a time."""
 
@@ -138,13 +139,14 @@ async def play(
             assert simulated.known, f"{type(controller).__name__} knew no pod"
         assert (quit_.watched, repair.watched) == (0, 0), "pods that are gone are still known"
         gc.collect()
-        weighed.append(Part((part + 1) * share, _memory(), sys.getallocatedblocks()))
+        weighed.append(Part((part + 1) * share, memory(), sys.getallocatedblocks()))
         show(weighed[-1])
     await quit_.stop(0)
     await repair.stop(0)
     return weighed
 
 
-def _memory() -> float:
+def memory() -> float:
+    """Resident memory of this process in MiB."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096 / (1 << 20)
+    return pages * 4096 / MIB

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 from istio_aux.cli import main
+from istio_aux.core import review
+from istio_aux.core.policy import Start
 from unit.core.pods import RECORDS, RUNNING, document, exited
 from unit.test_cli_usage import COMMANDS
 
@@ -229,6 +231,46 @@ def test_mutate_answers_a_malformed_review_and_names_it(run: Callable[..., Outco
     assert outcome.lines[0]["response"]["allowed"] is True
     assert len(outcome.errors) == 1
     assert outcome.errors[0].startswith("stdin: document 1: left alone: malformed AdmissionReview:")
+
+
+@pytest.mark.parametrize("levels", [60, 990, 1_500, 9_990])
+@pytest.mark.parametrize("innermost", ["{}", "[[[[]]]]," * 30_000 + '""'], ids=["one", "many"])
+@pytest.mark.parametrize("where", ["metadata", "spec"])
+def test_mutate_answers_a_review_that_is_nested_deeply_as_the_webhook_does(
+    levels: int, innermost: str, where: str, run: Callable[..., Outcome]
+) -> None:
+    """Byte for byte: whether it is cut, changed, or left alone because it has too much."""
+    pod = document({"main": None}, phase=None, annotations={"istio-aux.io/start": "hold"})
+    pod[where]["managedFields"] = ["@"]
+    request = {"uid": "705ab4f5-6393-11e8-b7cc-42010a800002", "object": pod}
+    found = {"kind": "AdmissionReview", "apiVersion": review.API_VERSION, "request": request}
+    text = json.dumps(found, separators=(",", ":"))
+    deep = '{"f:a":' * levels + f"[{innermost}]" + "}" * levels
+    text = text.replace('"@"', deep)
+    outcome = run("mutate", "-f", "-", stdin=text)
+    assert outcome.lines == [json.loads(review.answer(text.encode(), Start()).body)]
+
+
+def test_a_pod_that_is_nested_deeply_costs_no_other_pod_of_its_list(
+    run: Callable[..., Outcome],
+) -> None:
+    """`kubectl get pods -o json | istio-aux explain -f -`: anybody can put it there."""
+    items = json.dumps([HANGING, {**HANGING, "deep": "@"}, HANGING])
+    deep = items.replace('"@"', "[" * 2_000 + "]" * 2_000)
+    outcome = run("explain", "-f", "-", stdin=f'{{"kind":"PodList","items":{deep}}}')
+    assert (outcome.status, [line["action"] for line in outcome.lines]) == (0, ["quit"] * 3)
+    outcome = run("mutate", "-f", "-", stdin=f'{{"kind":"PodList","items":{deep}}}')
+    assert (outcome.status, outcome.lines) == (2, [])
+    assert "nested too deeply: give it alone" in outcome.errors[0]
+
+
+def test_mutate_does_not_print_a_pod_without_what_is_nested_deeply(
+    run: Callable[..., Outcome],
+) -> None:
+    text = json.dumps({**NEW, "deep": "@"}).replace('"@"', "[" * 2_000 + "]" * 2_000)
+    outcome = run("mutate", "-f", "-", stdin=text)
+    assert (outcome.status, outcome.lines) == (2, [])
+    assert outcome.errors == ["stdin: document 1: it is nested too deeply"]
 
 
 def test_mutate_tells_what_it_left_alone(run: Callable[..., Outcome]) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-from fuzz import bodies, judge
+from fuzz import bodies, judge, pods, stored
 from fuzz.judge import Answer
 from fuzz.play import CORPUS, play
 from fuzz.requests import INJECT, Ask
@@ -118,11 +119,45 @@ def test_a_pod_that_is_changed_twice_is_found() -> None:
 @driven
 async def test_two_thousand_cases_find_nothing(tmp_path: Path) -> None:
     """Nor do those of the corpus. The seed is fixed, so a finding is a regression."""
-    assert {file.suffix for file in CORPUS.iterdir()} == {".body", ".talk"}
+    assert {file.suffix for file in CORPUS.iterdir()} == {".body", ".talk", ".pod"}
     async with serving(tmp_path) as server:
         verdict = await play(server, 2000, 42)
     assert verdict.findings == []
     assert sum(part.answers.total() for part in verdict.parts) > 2000
+
+
+@driven
+async def test_stored_pods_are_read_and_judged_within_their_budget() -> None:
+    """Random ones, those of the corpus, and some of those that were made to be slow."""
+    assert await stored.play(1_000, 42, nth=29) == []
+
+
+@pytest.mark.parametrize(
+    ("step", "finding"),
+    [
+        (lambda: sum(range(3_000_000)), "ms of CPU, 20 allowed"),
+        (lambda: int("x"), "ValueError"),
+    ],
+)
+@driven
+async def test_a_step_that_is_slow_or_raises_is_found(
+    step: Callable[[], object], finding: str
+) -> None:
+    judge = stored.Judge("a pod", b"{}")
+    await judge.step("step", step)
+    assert finding in judge.findings[0]
+
+
+@driven
+async def test_a_pod_that_takes_much_memory_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored, "MEMORY", 0.01)
+    line = pods.event({"metadata": {"uid": "u"}, "spec": {"containers": [{"name": "a"}] * 1000}})
+    assert "MiB while it is handled" in (await stored.weighed("a pod", line))[0]
+
+
+def test_a_seed_repeats_its_pods() -> None:
+    first = [pods.make(Random(f"7:{number}")) for number in range(300)]
+    assert first == [pods.make(Random(f"7:{number}")) for number in range(300)]
 
 
 PODS = 1_500

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +66,10 @@ async def test_a_running_pod_that_gets_the_labels_is_freed_then() -> None:
 @driven
 async def test_a_pod_that_loses_the_labels_during_its_grace_period_is_left_alone() -> None:
     async with quitting.cluster(pods=TEAMS, policy=Policy(grace=3600)) as world:
-        await world.pod("waits", labels=MATCHED)
+        done = exited(0, at=datetime.now(UTC).isoformat())
+        await world.pod("waits", done, labels=MATCHED)
         await until(working, "its grace period runs")
-        await world.pod("waits", labels=OTHER)
+        await world.pod("waits", done, labels=OTHER)
         await until(lambda: not working(), "nothing is due any more")
         assert world.told == []
 

@@ -74,7 +74,10 @@ async def test_a_pod_is_not_evicted_while_the_dry_run_of_a_new_one_fails() -> No
         ask(world)
 
         async def refuse(request: web.Request) -> web.StreamResponse | None:
-            return refusal(403, "Forbidden", "no right") if "dryRun" in request.query else None
+            if "dryRun" not in request.query:
+                return None
+            world.api.faults.append(refuse)  # The next one is refused, too.
+            return refusal(403, "Forbidden", "no right")
 
         world.api.faults.append(refuse)
         await world.pod("web-0", namespace="bank", labels=WEB, owner=STATEFUL)

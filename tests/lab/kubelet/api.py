@@ -11,6 +11,7 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
+from io import BytesIO
 from typing import Any, Self
 
 import aiohttp
@@ -74,7 +75,9 @@ class Api:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": content_type}
         while True:
-            call = self._session.request(method, path, data=data, headers=headers, params=params)
+            call = self._session.request(
+                method, path, data=data and BytesIO(data), headers=headers, params=params
+            )
             attempt = asyncio.ensure_future(_answer(call))
             self._in_flight.add(attempt)
             attempt.add_done_callback(self._in_flight.discard)

@@ -21,6 +21,7 @@ from istio_aux.core.pod import PROXY
 from istio_aux.core.policy import Policy
 from istio_aux.core.quit import Quit, Rung, Wait
 from istio_aux.core.sidecars import SHIPPED
+from istio_aux.core.status_port import STATUS_PORT
 from unit.core.pods import RUNNING, exited, job
 
 import config
@@ -47,7 +48,7 @@ def sent(policy: Policy, ports: Iterable[int]) -> set[Execution]:
     """All that is executed in pods with these status ports, and with each sidecar."""
     done, proxy = exited(0), {PROXY: RUNNING}
     pods = [
-        *(job({"main": done, **proxy}, annotations={quitting.STATUS_PORT: f"{p}"}) for p in ports),
+        *(job({"main": done, **proxy}, annotations={STATUS_PORT: f"{p}"}) for p in ports),
         *(job({"main": done, rule.container: RUNNING, **proxy}) for rule in policy.sidecars),
     ]
     return {each for pod in pods for each in executions(quitting.decide(pod, policy, None))}

@@ -102,6 +102,15 @@ def test_a_job_that_is_found_suspended_brings_the_permission_back(unit: Unit) ->
     assert rights(unit.api) == SUSPENDED
 
 
+def test_the_label_of_a_tenant_brings_no_permission(unit: Unit) -> None:
+    suspend(unit.api)
+    unit.api.objects[TFJOB]["metadata"]["labels"] = {manifests.SUSPENDED: "a-tenant"}
+
+    unit.run()
+
+    assert rights(unit.api) == set()
+
+
 def test_jobs_are_not_listed_while_the_option_allows_to_suspend_them(restarting: Unit) -> None:
     restarting.api.calls.clear()
 

@@ -70,4 +70,4 @@ def test_a_mebibyte_that_was_made_to_be_slow_takes_linear_time(body: bytes) -> N
 
 def test_a_text_with_too_many_values_is_refused() -> None:
     with pytest.raises(ValueError, match="more than 5000 values"):
-        shallow(b"[" + b"[]," * 10_000 + b"1]", most=5000)
+        shallow(b"[" + b"[[[]]]," * 10_000 + b"1]", most=5000)

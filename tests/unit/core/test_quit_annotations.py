@@ -74,6 +74,25 @@ def test_a_name_that_is_no_payload_container_keeps_the_proxy(name: str) -> None:
     assert decision.blocked_by == ("annotation istio-aux.io/quit-after",)
 
 
+@pytest.mark.parametrize("key", ["quit_after", "ignore"])
+@pytest.mark.parametrize(
+    "value", ["dind," * 100, "dind," * 50_000, ",".join(f"c{n}" for n in range(101))]
+)
+def test_more_names_than_are_read_keep_the_proxy(key: str, value: str) -> None:
+    """Nothing of the list counts: not even the names that are read."""
+    decision = waiting_for(annotated(DONE, **{key: value}))
+    assert "expected container names separated by commas, at most 100" in decision.reason
+    assert len(decision.reason) < 300
+
+
+def test_a_reason_does_not_name_thousands_of_containers() -> None:
+    """It stands in log lines, Events and answers; each container has a verdict of its own."""
+    running = {f"c{number}": RUNNING for number in range(3_000)}
+    decision = waiting_for(job({"main": exited(0), "istio-proxy": RUNNING, **running}))
+    assert decision.reason.endswith("c19 (running) and 2980 more")
+    assert len(decision.blocked_by) == 3_000
+
+
 def test_while_the_wish_is_not_understood_every_container_counts() -> None:
     """A verdict must not say that somebody ignores it."""
     decision = waiting_for(annotated(quit_after="mian"))
@@ -172,9 +191,10 @@ def test_a_grace_period_that_is_not_understood_keeps_the_proxy(value: str) -> No
     """The reason names the annotation, the value and what is allowed; nothing is quit."""
     decision = waiting_for(annotated(DONE, grace=value))
     shown = value if len(value) < 60 else f"{value[:60]}…"
+    long = "" if len(value) <= 32 else f"; it has {len(value)} characters, not at most 32"
     assert decision.reason == (
         f'annotation istio-aux.io/quit-grace: "{shown}": '
-        "expected seconds, at most a day, like 30, 2.5s or 1m"
+        f"expected seconds, at most a day, like 30, 2.5s or 1m{long}"
     )
     assert decision.blocked_by == ("annotation istio-aux.io/quit-grace",)
     assert decision.until is None

@@ -62,7 +62,7 @@ from unit.core.table import Row, decide, table
     Row(
         "a pod whose author misspelt the opt-out",
         job({"main": exited(0), "istio-proxy": RUNNING}, annotations={QUIT: "False"}),
-        'istio-aux.io/quit: "False" (neither "true" nor "false")',
+        'istio-aux.io/quit: "False": expected true or false',
     ),
     Row(
         "a pod whose proxy just quit, before the phase follows",

@@ -13,6 +13,7 @@ from istio_aux.core import quit as quitting
 from istio_aux.core.annotations import IGNORE_CONTAINERS, QUIT, QUIT_AFTER, QUIT_GRACE
 from istio_aux.core.moment import Moment
 from istio_aux.core.policy import DeadProxy, Policy
+from istio_aux.core.status_port import STATUS_PORT
 from unit.core.pods import document, exited, moment
 
 CODES = st.sampled_from([0, 1, 42, 137])
@@ -51,7 +52,7 @@ DETAILS = st.fixed_dictionaries(
     {"restartPolicy": POLICIES, "restartPolicyRules": st.lists(RULES, max_size=2)}
 )
 ANNOTATIONS = st.just({}) | st.dictionaries(
-    st.sampled_from([QUIT, IGNORE_CONTAINERS, QUIT_AFTER, QUIT_GRACE, quitting.STATUS_PORT]),
+    st.sampled_from([QUIT, IGNORE_CONTAINERS, QUIT_AFTER, QUIT_GRACE, STATUS_PORT]),
     st.sampled_from(["true", "false", "dind", "main,wait", "30", "1m", "0"]) | st.text(max_size=8),
     max_size=3,
 )

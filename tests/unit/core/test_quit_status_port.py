@@ -8,7 +8,8 @@ import pytest
 from istio_aux.core import quit as quitting
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Policy, QuitVia
-from istio_aux.core.quit import Rung, status_port
+from istio_aux.core.quit import Rung
+from istio_aux.core.status_port import status_port
 from unit.core.pods import RUNNING, exited, job
 
 
@@ -53,6 +54,10 @@ ROWS: list[tuple[str, str | None, dict[str, Any], int]] = [
     ("an argument beats the ProxyConfig", None,
      given("--statusPort=15522", config='{"statusPort":15521}'), 15522),
     ("the annotation beats an argument", "15520", given("--statusPort=15522"), 15520),
+    ("an argument before a thousand others", None,
+     given("--statusPort=15522", *["x"] * 1_000), 15020),
+    ("a very long ProxyConfig", None,
+     configured('{"statusPort":15521,"x":"' + "x" * 70_000 + '"}'), 15020),
     ("an argument without its value", None, given("--statusPort"), 15020),
     ("an argument that is no port", None, given("--statusPort={{ .Port }}"), 15020),
     ("an argument of a similar name", None, given("--statusPorts=1", "--statusPortX", "2"), 15020),

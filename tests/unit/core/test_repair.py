@@ -115,6 +115,11 @@ def test_restarted(row: Row) -> None:
     Row("a pod of kube-node-lease", unmeshed(namespace="kube-node-lease"), "kube-node-lease"),
     Row("a node's provisioner", unmeshed(namespace="local-path-storage"), "local-path-storage"),
     Row(
+        "a pod with more labels than are looked at",
+        unmeshed(labels={f"a{number}": "" for number in range(1_001)}),
+        "labels, and 1000 are looked at",
+    ),
+    Row(
         "the operator of a Juju model",
         unmeshed(labels={"operator.juju.is/name": "modeloperator"}),
         "Juju needs the pod: label operator.juju.is/name",

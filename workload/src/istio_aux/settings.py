@@ -134,7 +134,7 @@ def containers(value: object) -> frozenset[str]:
         names = [part.strip() for part in names.split(",")] if names.strip() else []
     if isinstance(names, list):
         found = cast("list[object]", names)
-        if all(isinstance(name, str) and re.fullmatch(LABEL, name) for name in found):
+        if all(isinstance(name, str) and _LABEL.fullmatch(name) for name in found):
             return frozenset(cast("list[str]", found))
     raise _unusable(value, "a list of container names, such as [cloud-sql-proxy]")
 
@@ -147,8 +147,10 @@ def _other_sidecars(value: object) -> frozenset[str]:
 
 
 def _text(pattern: str, expected: str, made: Callable[[re.Match[str]], T]) -> Callable[[object], T]:
+    compiled = re.compile(pattern, re.DOTALL)
+
     def read(value: object) -> T:
-        match = re.fullmatch(pattern, value, re.DOTALL) if isinstance(value, str) else None
+        match = compiled.fullmatch(value) if isinstance(value, str) else None
         if match is None:
             raise _unusable(value, expected)
         return made(match)
@@ -161,6 +163,7 @@ def _text(pattern: str, expected: str, made: Callable[[re.Match[str]], T]) -> Ca
 _PART = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 LABEL = rf"(?![^/]{{64}}){_PART}"
 SUBDOMAIN = rf"(?!.{{254}}){_PART}(?:\.{_PART})*"
+_LABEL = re.compile(LABEL)
 _PORT = r"0*(?:[1-5]?[0-9]{1,4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 
 _path = _text(r".+", "the path of a file", lambda found: Path(found[0]))

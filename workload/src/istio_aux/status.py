@@ -19,6 +19,7 @@ from istio_aux.core.holders import Holder
 from istio_aux.core.injectors import Injector, State
 from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
 from istio_aux.core.quit_state import TroubledPod
+from istio_aux.core.text import printable_json
 from istio_aux.repair.application_status import ApplicationMesh
 from istio_aux.repair.controller import Unmeshed
 from istio_aux.repair.suspended_jobs import SuspendedJob
@@ -238,7 +239,7 @@ def application(
         return {STATES: sorted(found, key=place)}, leader, status().holders
 
     listed, kept_metrics = Kept(list_pods), Kept(metrics)
-    kept_status = Kept(lambda: msgspec.json.encode(status()))
+    kept_status = Kept(lambda: printable_json(msgspec.json.encode(status())))
 
     async def livez(_request: web.Request) -> web.Response:
         # An answer shows that the event loop runs.
@@ -268,7 +269,9 @@ def application(
             leader=leader,
             holders=holders if {"stuck", "blocked"} & {*states} else (),
         )
-        return web.Response(body=msgspec.json.encode(shown), content_type="application/json")
+        return web.Response(
+            body=printable_json(msgspec.json.encode(shown)), content_type="application/json"
+        )
 
     async def show_metrics(_request: web.Request) -> web.Response:
         return web.Response(body=kept_metrics(), headers={"Content-Type": METRICS})

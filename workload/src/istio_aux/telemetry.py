@@ -20,6 +20,7 @@ from prometheus_client.process_collector import ProcessCollector
 from istio_aux.core.injectors import State
 from istio_aux.core.quit import Rung
 from istio_aux.core.review import Outcome
+from istio_aux.core.text import printable_json
 from istio_aux.traces import Traces
 
 # Exit 0, another exit code, the pod was gone first, or no quit was needed any more.
@@ -197,7 +198,7 @@ class JsonLines(logging.Handler):
                 "message": message,
                 **facts,
             }
-            self._stream.write(self._encoder.encode(line) + b"\n")
+            self._stream.write(printable_json(self._encoder.encode(line)) + b"\n")
             self._stream.flush()
         except Exception:  # Logging must not fail its caller.
             self.handleError(record)

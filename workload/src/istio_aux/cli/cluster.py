@@ -87,7 +87,7 @@ def explain(
                 try:
                     pod = _pod.read(await client.get(actions.pod_path(where, name)))
                 except (ApiError, InvalidNameError, UnreadableError) as error:
-                    _complain(f"{where}/{name}: {error}")
+                    render.complain(f"{where}/{name}: {error}")
                     status = NO_ANSWER
                     continue
                 peers: tuple[str, ...] = ()
@@ -114,7 +114,9 @@ def audit(
         render.show(sys.stdout, found.holders() if holders else found, output)
         if not found.unknown:
             return 0
-        _complain(f"pods that may lack their sidecar: {found.unknown}: {'; '.join(found.gaps)}")
+        render.complain(
+            f"pods that may lack their sidecar: {found.unknown}: {'; '.join(found.gaps)}"
+        )
         return NO_ANSWER
 
     return run(credentials, work)
@@ -246,12 +248,8 @@ def run(credentials: Credentials, work: Callable[[Access], Coroutine[None, None,
         server = access.server
         return asyncio.run(work(access))
     except AccessError as error:
-        _complain(str(error))
+        render.complain(str(error))
         return BAD_CREDENTIALS
     except KubeError as error:
-        _complain(f"API server {server}: {error}")
+        render.complain(f"API server {server}: {error}")
         return NO_ANSWER
-
-
-def _complain(text: str) -> None:
-    sys.stderr.write(f"{render.printable(' '.join(text.split()))}\n")

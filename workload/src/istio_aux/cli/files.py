@@ -12,6 +12,7 @@ import msgspec
 from istio_aux.cli import render
 from istio_aux.core import documents, patch, review, start
 from istio_aux.core import pod as pods
+from istio_aux.core.nesting import decoded
 from istio_aux.core.policy import Start
 
 BAD_INPUT = 2  # Exit status when a document or file is bad; all others are answered.
@@ -24,6 +25,9 @@ Answer = Callable[[documents.Document], Sequence[str]]
 class _Kind(msgspec.Struct, frozen=True, rename="camel"):
     api_version: str = ""
     kind: str = ""
+
+
+_kind = msgspec.json.Decoder(_Kind)
 
 
 def explain(files: Iterable[str], show: Callable[[pods.Pod], None]) -> int:
@@ -44,15 +48,17 @@ def mutate(files: Iterable[str], how: Start) -> int:
         kinds = {"Pod": "v1", review.KIND: review.API_VERSION}
         if _expect_kind(document, kinds) == review.KIND:
             found = review.answer(document.body, how)
-            render.write_bytes(sys.stdout, found.body)
+            render.write_json(sys.stdout, found.body)
             if found.outcome is review.Outcome.MALFORMED:
                 raise ValueError("; ".join(found.warnings))
             return found.warnings
+        if document.cut:
+            raise ValueError("something in its list is nested too deeply: give it alone")
         pod = _pod(document.body)
         plan = start.plan(pod, how)
         mutated = cast("dict[str, Any]", msgspec.json.decode(document.body))
         patch.apply(plan.ops, mutated)
-        render.write_bytes(sys.stdout, msgspec.json.encode(mutated))
+        render.write_json(sys.stdout, msgspec.json.encode(mutated))
         if not how.pods.matches(pod.labels):
             return [f"left alone: {plan.reason}"]
         return plan.warnings
@@ -62,7 +68,7 @@ def mutate(files: Iterable[str], how: Start) -> int:
 
 def _expect_kind(document: documents.Document, kinds: dict[str, str]) -> str:
     """Return the document's kind, which must be one of ``kinds`` (kind to apiVersion)."""
-    found = msgspec.json.decode(document.body, type=_Kind)
+    found = decoded(_kind.decode, document.body, most=sys.maxsize)
     kind = found.kind or ("Pod" if document.listed else "")
     if kind not in kinds:
         raise ValueError(f'kind is "{found.kind}", expected {" or ".join(kinds)}')
@@ -75,7 +81,7 @@ def _expect_kind(document: documents.Document, kinds: dict[str, str]) -> str:
 
 def _pod(body: bytes) -> pods.Pod:
     try:
-        return pods.decode(body)
+        return decoded(pods.decode, body, most=sys.maxsize)
     except msgspec.ValidationError:
         # People write `annotations:` with nothing after it, which is null.
         return pods.convert(msgspec.json.decode(body))
@@ -89,7 +95,7 @@ def _answer_each(files: Iterable[str], answer: Answer) -> int:
         try:
             body = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
         except OSError as error:
-            sys.stderr.write(f"{name}: {error.strerror}\n")
+            render.complain(f"{name}: {error.strerror}")
             status = BAD_INPUT
             continue
         for document in documents.read(body):
@@ -98,8 +104,10 @@ def _answer_each(files: Iterable[str], answer: Answer) -> int:
             else:
                 try:
                     notes = answer(document)
-                except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+                except RecursionError:
+                    notes, status = ["it is nested too deeply"], BAD_INPUT
+                except (msgspec.MsgspecError, ValueError) as error:
                     notes, status = [str(error)], BAD_INPUT
             for note in notes:
-                sys.stderr.write(f"{name}: {document.place}: {' '.join(note.split())}\n")
+                render.complain(f"{name}: {document.place}: {note}")
     return status

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -20,6 +21,7 @@ from istio_aux.cli import usage
 from istio_aux.cli.report import Audit, Explanation, Holders, Restarts
 from istio_aux.core.holders import MOST
 from istio_aux.core.preflight import CheckResult, Verdict, works
+from istio_aux.core.text import printable, printable_json
 
 _GAP = "  "
 _NARROWEST = 40  # Columns: text that has fewer beside what is before it goes below that.
@@ -137,7 +139,7 @@ def show(
             items, text = answer, check_text(answer, terminal)
     if output == "json":
         for item in items:
-            write_bytes(stream, msgspec.json.encode(item))
+            write_json(stream, msgspec.json.encode(item))
     else:
         write(stream, "\n".join(text))
 
@@ -267,19 +269,17 @@ def age(since: datetime | None, now: datetime) -> str:
 
 def write(stream: TextIO, text: str) -> None:
     """Write a line; a character that the stream's encoding lacks becomes ``?``."""
-    write_bytes(stream, text.encode(stream.encoding, "replace"))
+    stream.buffer.write(text.encode(stream.encoding, "replace") + b"\n")
 
 
-def write_bytes(stream: TextIO, line: bytes) -> None:
-    """Write a line of bytes: JSON is UTF-8 whatever the locale."""
-    stream.buffer.write(line + b"\n")
+def write_json(stream: TextIO, line: bytes) -> None:
+    """Write a line of JSON, which is UTF-8 whatever the locale; a terminal obeys none of it."""
+    stream.buffer.write(printable_json(line) + b"\n")
 
 
-def printable(text: str) -> str:
-    """Escape control characters: our reasons quote annotations, which anybody may write."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+def complain(text: str) -> None:
+    """Write one line to stderr."""
+    sys.stderr.write(f"{printable(' '.join(text.split()))}\n")
 
 
 class Progress:

@@ -160,5 +160,5 @@ class _Run:
 
 
 def _failed(why: str) -> int:
-    sys.stderr.write(f"{render.printable(' '.join(why.split()))}\n")
+    render.complain(why)
     return NOT_DONE

@@ -2,8 +2,11 @@
 
 What is read: `pod`, `webhooks` (with EndpointSlices and namespaces), `annotations` of ours,
 `applications`, `policy` (what an admin may choose), `selectors`, `documents` (manifests in files),
-`moment` (the present); `nesting` cuts JSON that is nested too deeply for decoders.
-What is decided: `completion` and `quit` for a proxy and for `sidecars`, `quit_state` for attempts;
+`moment` (the present); `nesting` cuts JSON that is nested too deeply for decoders; `keys` is the
+only way from an annotation or a label to a decision; `text` makes what tenants write harmless for
+terminals.
+What is decided: `completion` and `quit` for a proxy (at its `status_port`) and for `sidecars`,
+`quit_state` for attempts;
 `holders`, `resources` and `katib` for pods that do not complete; `start`, `native_sidecars`,
 `peers`, `proxy_config` and `patch` for a new pod, in a `review`; `reachability` for the ports of a
 pod; `injection`, `injection_probe` and `injectors` for Istio's injectors; `repair`, `rollout`,

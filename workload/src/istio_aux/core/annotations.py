@@ -7,11 +7,11 @@ left alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from typing import TypeVar
 
-import msgspec
-
+from istio_aux.core.keys import MOST_NAMES, NAMES, Annotation, BadValueError, names
 from istio_aux.core.pod import PROXY, Pod, Struct
+from istio_aux.core.text import listed, quoted
 
 QUIT = "istio-aux.io/quit"  # "false" opts the pod out.
 IGNORE_CONTAINERS = "istio-aux.io/ignore-containers"  # They do not keep the proxy running.
@@ -20,9 +20,10 @@ QUIT_GRACE = "istio-aux.io/quit-grace"  # Seconds after the payload: `30`, `2.5s
 
 LONGEST_GRACE = 86400.0  # Seconds: a longer one is a mistake, or cannot be added to a date.
 
-_GRACE = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(s|m)?")
+_GRACE = re.compile(r"([0-9]++\.?+[0-9]*+|\.[0-9]++)(s|m)?")
 _SECONDS = {None: 1, "s": 1, "m": 60}
-_SHOWN = 60  # Characters of a bad value; an annotation may have 256 KiB.
+
+T = TypeVar("T")
 
 
 class Problem(Struct, frozen=True):
@@ -44,51 +45,50 @@ class Overrides(Struct, frozen=True):
 
 def read_overrides(pod: Pod) -> Overrides:
     """Read the annotations of a pod; an empty value counts as absent."""
+    problems = list[Problem]()
+
+    def value(key: Annotation[T]) -> T | None:
+        try:
+            return key.of(pod.metadata)
+        except BadValueError as error:
+            problems.append(Problem(annotation=key.name, why=str(error)))
+            return None
+
+    after = value(_after) or frozenset()
+    possible = {container.name for container in pod.containers} - {PROXY}
+    if unknown := after - possible:
+        why = f"annotation {QUIT_AFTER}: {quoted(', '.join(sorted(unknown)))}: expected"
+        why = f"{why} containers of the pod: {listed(sorted(possible))}"
+        problems.append(Problem(annotation=QUIT_AFTER, why=why))
     return Overrides(
         opt_out=_opt_out(pod),
-        ignored=_names(pod, IGNORE_CONTAINERS),
-        after=_names(pod, QUIT_AFTER),
-        grace=_seconds(pod.annotations.get(QUIT_GRACE, "")),
-        problems=tuple(_problems(pod)),
+        ignored=value(_ignored) or frozenset(),
+        after=after,
+        grace=value(_grace),
+        problems=tuple(problems),
     )
 
 
-def quoted(value: str) -> str:
-    """Quote, escape and shorten a value for a line of text."""
-    shown = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…"
-    return msgspec.json.encode(shown).decode()
-
-
 def _opt_out(pod: Pod) -> str | None:
-    value = pod.annotations.get(QUIT, "true")
-    if value == "true":
+    try:
+        return _quit.shown(pod.metadata) if _quit.of(pod.metadata) is False else None
+    except BadValueError as error:
+        # Any other value means "keep away": a misspelt "false" must not cost a proxy.
+        return str(error)
+
+
+def _seconds(text: str) -> float | None:
+    if not text:
         return None
-    # Any other value means "keep away": a misspelt "false" must not cost a proxy.
-    allowed = "" if value == "false" else ' (neither "true" nor "false")'
-    return f"annotation {QUIT}: {quoted(value)}{allowed}"
+    match = _GRACE.fullmatch(text.strip())
+    seconds = float(match[1]) * _SECONDS[match[2]] if match else LONGEST_GRACE + 1
+    if seconds > LONGEST_GRACE:
+        raise ValueError
+    return seconds
 
 
-def _problems(pod: Pod) -> Iterator[Problem]:
-    possible = [container.name for container in pod.containers if container.name != PROXY]
-    unknown = _names(pod, QUIT_AFTER).difference(possible)
-    if unknown:
-        named = quoted(", ".join(sorted(unknown)))
-        why = f"annotation {QUIT_AFTER}: {named}: expected containers of the pod: "
-        yield Problem(annotation=QUIT_AFTER, why=why + ", ".join(sorted(possible)))
-    grace = pod.annotations.get(QUIT_GRACE, "")
-    if grace and _seconds(grace) is None:
-        why = f"annotation {QUIT_GRACE}: {quoted(grace)}: expected seconds, at most a day, like "
-        yield Problem(annotation=QUIT_GRACE, why=f"{why}30, 2.5s or 1m")
-
-
-def _names(pod: Pod, annotation: str) -> frozenset[str]:
-    named = pod.annotations.get(annotation, "").split(",")
-    return frozenset(name.strip() for name in named if name.strip())
-
-
-def _seconds(value: str) -> float | None:
-    match = _GRACE.fullmatch(value.strip())
-    if match is None:
-        return None
-    seconds = float(match[1]) * _SECONDS[match[2]]
-    return seconds if seconds <= LONGEST_GRACE else None
+_containers = f"container names separated by commas, at most {MOST_NAMES}"
+_quit = Annotation(QUIT, {"true": True, "false": False}.__getitem__, "true or false", longest=5)
+_ignored = Annotation(IGNORE_CONTAINERS, names, _containers, longest=NAMES)
+_after = Annotation(QUIT_AFTER, names, _containers, longest=NAMES)
+_grace = Annotation(QUIT_GRACE, _seconds, "seconds, at most a day, like 30, 2.5s or 1m", longest=32)

@@ -12,12 +12,14 @@ from collections.abc import Mapping
 import msgspec
 
 from istio_aux.core.injection import IGNORED
+from istio_aux.core.keys import text_label
 from istio_aux.core.pod import Metadata, Pod
 from istio_aux.core.policy import Application
 from istio_aux.core.selectors import DNS_LABEL, Selector
 from istio_aux.core.start import plan_label, with_label
 
 LABEL = "app.kubernetes.io/name"  # Label that Juju gives all pods of an application.
+_application = text_label(LABEL)
 EVERY = "*"  # Stands for all applications of a model.
 ALL_PODS = "**"  # Stands for all pods of a namespace.
 
@@ -46,7 +48,7 @@ class Applications(msgspec.Struct, frozen=True):
 
     def has(self, pod: Pod) -> bool:
         """Whether the pod has its sidecar because of the file; see `covers`."""
-        return self.covers(pod.metadata.namespace, pod.labels.get(LABEL, ""))
+        return self.covers(pod.metadata.namespace, application_of(pod))
 
     def places(self) -> frozenset[str]:
         """The namespaces that the file names, of all pods that it may cover."""
@@ -59,7 +61,7 @@ class Applications(msgspec.Struct, frozen=True):
         object if admission would not change it.
         """
         chosen = inject is not None and inject.matches(pod.labels)
-        asks = chosen or self.asks(pod.metadata.namespace, pod.labels.get(LABEL, ""))
+        asks = chosen or self.asks(pod.metadata.namespace, application_of(pod))
         if not asks or not plan_label(pod, despite_annotation=chosen).ops:
             return pod
         return with_label(pod)
@@ -76,6 +78,11 @@ class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
         """See `Applications.judged`; ``namespace`` has the labels of the pod's namespace."""
         looked_after = self.namespaces.matches(namespace) or applications.has(pod)
         return applications.judged(pod, self.inject if looked_after else None)
+
+
+def application_of(pod: Pod) -> str:
+    """The application of a pod; empty if it names none."""
+    return _application.get(pod.metadata) or ""
 
 
 def left_out(pod: Pod, selector: Selector, applications: Applications) -> str | None:

@@ -175,15 +175,15 @@ def restarting_all(pod: Pod, *, obeyed: bool | None = True) -> str | None:
     for status in pod.statuses():
         if status.terminated is not None and status.terminated.reason == RESTARTING_ALL:
             return "all containers are being restarted"
-    for container in (*pod.init_containers, *pod.containers):
-        if not container.restart_policy_rules or obeyed is False:
+    if obeyed is False:
+        return None
+    ruled = {c.name: c for c in (*pod.init_containers, *pod.containers) if c.restart_policy_rules}
+    # Where several statuses contradict each other, any of them may be true.
+    for status in pod.statuses() if ruled else ():
+        if (container := ruled.get(status.name)) is None or status.terminated is None:
             continue
-        # Where several statuses contradict each other, any of them may be true.
-        for status in pod.statuses():
-            if status.name != container.name or status.terminated is None:
-                continue
-            rule = matching_rule(container, status.terminated.exit_code)
-            if rule is not None and rule.action == "RestartAllContainers":
-                how = describe_exit(status.terminated)
-                return f"all containers will be restarted: {container.name} {how}"
+        rule = matching_rule(container, status.terminated.exit_code)
+        if rule is not None and rule.action == "RestartAllContainers":
+            how = describe_exit(status.terminated)
+            return f"all containers will be restarted: {container.name} {how}"
     return None

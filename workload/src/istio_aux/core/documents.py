@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from typing import cast
 
 import msgspec
 import yaml
+
+from istio_aux.core.nesting import decoded, shallow
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -17,6 +20,7 @@ class Document(msgspec.Struct, frozen=True):
     place: str
     body: bytes
     listed: bool = False  # It came in a list, whose items may lack ``kind`` and ``apiVersion``.
+    cut: bool = False  # Something in its list is nested too deeply: such parts are ``null``.
 
 
 class BadDocument(msgspec.Struct, frozen=True):
@@ -51,8 +55,12 @@ def read(body: bytes) -> Iterator[Document | BadDocument]:
 
 def _expand(place: str, body: bytes) -> Iterator[Document | BadDocument]:
     """Replace a List, such as a PodList, by its items."""
+    cut = False
     try:
-        found = _list_decoder.decode(body)
+        try:
+            found = _list_decoder.decode(body)
+        except RecursionError:
+            found, cut = _list_decoder.decode(shallow(body, most=sys.maxsize)), True
     except _UNREADABLE as error:
         yield BadDocument(place, _one_line(error))
         return
@@ -60,7 +68,7 @@ def _expand(place: str, body: bytes) -> Iterator[Document | BadDocument]:
         yield Document(place, body)
         return
     for number, item in enumerate(found.items, start=1):
-        yield Document(f"{place} item {number}", bytes(item), listed=True)
+        yield Document(f"{place} item {number}", bytes(item), listed=True, cut=cut)
 
 
 def _split(body: bytes) -> Iterator[bytes | Exception]:
@@ -78,7 +86,7 @@ def _split(body: bytes) -> Iterator[bytes | Exception]:
 
 def _is_json(body: bytes) -> bool:
     try:
-        msgspec.json.decode(body, type=msgspec.Raw)
+        decoded(msgspec.json.Decoder(msgspec.Raw).decode, body, most=sys.maxsize)
     except _UNREADABLE:
         return False
     return True

@@ -14,6 +14,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from istio_aux.core.keys import Annotation
 from istio_aux.core.pod import Struct
 
 ANNOTATION = "istio-aux.io/checkpoint"  # Annotation of the Lease: a `Checkpoint`.
@@ -43,6 +44,8 @@ TRANSITIONS = 2**31 - 1
 
 LONGEST = 64 * 1024
 """Characters of the longest text that is read. Checkpoints of this process are shorter."""
+
+CHECKPOINT = Annotation(ANNOTATION, str, "a checkpoint", longest=LONGEST)
 
 _Name = Annotated[str, Meta(max_length=253)]
 

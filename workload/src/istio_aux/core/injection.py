@@ -16,9 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from istio_aux.core import documents
+from istio_aux.core.keys import text_label
 from istio_aux.core.pod import Pod, Struct
 from istio_aux.core.selectors import LabelSelector, Selector, convert
-from istio_aux.core.start import DATAPLANE, INJECT
+from istio_aux.core.start import DATAPLANE, is_ambient, key_of_wish
 from istio_aux.core.webhooks import (
     TIMEOUT,
     ClientConfig,
@@ -32,6 +33,8 @@ IGNORED = frozenset({"kube-system", "kube-public", "kube-node-lease", "local-pat
 
 _NAMESPACE_LABEL = "istio-injection"
 """Label of a namespace; with any value but ``enabled`` none of Istio's own webhooks selects it."""
+
+_of_namespace = text_label(_NAMESPACE_LABEL)
 
 POLICY_KEY = "config"  # Key of the injection policy in its ConfigMap.
 
@@ -157,20 +160,13 @@ def reasons_against(pod: Pod, namespace_labels: Mapping[str, str]) -> Iterator[s
         yield "hostNetwork: Istio gives it no sidecar"
     if namespace in IGNORED:
         yield f"namespace {namespace}: Istio gives its pods no sidecar"
-    source, wish = _wish(pod)
-    if wish == "false":
-        yield f'{source} {INJECT}: "false"'
+    asked = key_of_wish(pod)
+    if asked.get(pod.metadata) is False:
+        yield asked.shown(pod.metadata)
     # In ambient mode pods need no sidecar.
-    for whose, labels in (("namespace label", namespace_labels), ("label", pod.labels)):
-        if labels.get(DATAPLANE) == "ambient":
+    for whose, labels in (("namespace label", namespace_labels), ("label", pod.metadata)):
+        if is_ambient(labels):
             yield f'{whose} {DATAPLANE}: "ambient"'
-
-
-def _wish(pod: Pod) -> tuple[str, str]:
-    """Return where the pod asks for a sidecar, and how: a label beats the annotation."""
-    if INJECT in pod.labels:
-        return "label", pod.labels[INJECT]
-    return "annotation", pod.annotations.get(INJECT, "")
 
 
 def _answer(pod: Pod, hook: Hook, policy: InjectionPolicy | None) -> Expectation:
@@ -191,9 +187,9 @@ def _injects(pod: Pod, hook: Hook, policy: InjectionPolicy | None) -> tuple[bool
         return None, hook.unclear
     if policy and policy.policy not in {"enabled", "disabled"}:
         return False, f'injection policy "{policy.policy}": Istio injects nothing'
-    source, wish = _wish(pod)
-    if wish == "true":
-        return True, f'{source} {INJECT}: "true"'
+    asked = key_of_wish(pod)
+    if asked.get(pod.metadata):
+        return True, asked.shown(pod.metadata)
     # Any other value counts as none.
     if policy is None:
         return None, "istiod's injection policy is not known"
@@ -212,9 +208,8 @@ def _unselected(namespace_labels: Mapping[str, str], hooks: Sequence[Hook]) -> E
     if not hooks:
         return Expectation(expected=False, reason="there is no webhook of Istio's injector")
     reason = "no webhook of Istio's injector selects it"
-    label = namespace_labels.get(_NAMESPACE_LABEL, "enabled")
-    if label != "enabled":
-        reason += f'; namespace label {_NAMESPACE_LABEL}: "{label}"'
+    if _of_namespace.on(namespace_labels) and _of_namespace.get(namespace_labels) != "enabled":
+        reason += f"; namespace {_of_namespace.shown(namespace_labels)}"
     return Expectation(expected=False, reason=reason)
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from istio_aux.core import ownership
+from istio_aux.core.keys import label_with
 from istio_aux.core.pod import Condition, Metadata, OwnerReference, Pod, Struct
 
 # Condition that an eviction sets on a pod (k8s@1.36 eviction.go); a suspension does not.
@@ -215,8 +216,7 @@ def set_of(job: Job) -> OwnerReference | None:
 
 def queued_by_kueue(job: Job, pod: Pod) -> str:
     """The label by which Kueue decides when the Job is suspended; empty if there is none."""
-    labels = (*(job.metadata.labels or {}), *pod.labels)
-    return next((label for label in labels if label.startswith(ownership.KUEUE)), "")
+    return label_with(ownership.KUEUE, job.metadata, pod.metadata)
 
 
 def replace_pod(job: Job, pod: Pod, *, meshed: bool) -> Way:

@@ -9,7 +9,7 @@ network for its report. So nothing may be done about the pod: the collector must
 
 from __future__ import annotations
 
-from collections.abc import Container as Collection
+from collections.abc import Iterable
 from itertools import pairwise
 
 from istio_aux.core.pod import PROXY, Container, Pod
@@ -26,7 +26,7 @@ FIX = (
 _MARK = "echo completed > "  # The end of the training container's command (katib pod/utils.go).
 
 
-def fix(pod: Pod, unfinished: Collection[str]) -> str:
+def fix(pod: Pod, unfinished: Iterable[str]) -> str:
     """Return `FIX` if the pod's collector waits for its proxy although the training has ended.
 
     ``unfinished`` are the containers that may still run. Only what Katib's webhook writes counts:
@@ -35,11 +35,12 @@ def fix(pod: Pod, unfinished: Collection[str]) -> str:
     if pod.spec.share_process_namespace is not True or not pod.runs(PROXY):
         return ""
     trained = [container.name for container in pod.containers if _is_training(container)]
-    if not trained or any(name in unfinished for name in trained):
+    running = frozenset(unfinished)
+    if not trained or not running.isdisjoint(trained):
         return ""
     waiting = (
         container.name in COLLECTORS
-        and container.name in unfinished
+        and container.name in running
         and pod.runs(container.name)
         and _waits_for_all(container)
         for container in pod.containers

@@ -16,10 +16,11 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from istio_aux.core import patch
-from istio_aux.core.annotations import quoted
+from istio_aux.core.keys import MOST_NAMES, NAMES, Annotation, BadValueError, names
 from istio_aux.core.pod import PROXY, Container, Pod, Struct
 from istio_aux.core.policy import Capability, Start
 from istio_aux.core.selectors import DNS_LABEL
+from istio_aux.core.text import listed
 
 NATIVE_SIDECARS = "istio-aux.io/native-sidecars"  # Names of containers of this pod; empty: none.
 MOST = 50  # Containers that are changed: the API server moves one after the other.
@@ -42,33 +43,37 @@ def convert(pod: Pod, how: Start, *, proxy_first: bool) -> Conversion:
     They come after the init containers, in their order. A pod's own annotation overrides the
     option; one that cannot be used converts nothing.
     """
-    own = pod.annotations.get(NATIVE_SIDECARS)
-    names = how.native_sidecars if own is None else frozenset(_entries(own))
-    if own is not None and (expected := _expected(names)):
-        bad = f"annotation {NATIVE_SIDECARS}: {quoted(own)}: expected {expected}"
+    try:
+        own = _own.of(pod.metadata)
+    except BadValueError as error:
+        bad = str(error)
         return Conversion(pod=pod, reason=bad, warnings=(f"{bad}; no container is changed",))
-    named = [container for container in pod.containers if container.name in names]
+    chosen = how.native_sidecars if own is None else own
+    named = [container for container in pod.containers if container.name in chosen]
     if not named:
         return Conversion(pod=pod)
     if why := _impossible(pod, how.capability, proxy_first=proxy_first):
         text = _left(named, why)
         return Conversion(pod=pod, reason=text, warnings=(text,) if own is not None else ())
-    if why := _too_many(pod, names, named):
+    if why := _too_many(pod, chosen, named):
         text = _left(named, why)
         return Conversion(pod=pod, reason=text, warnings=(text,))
     return _convert(pod, named)
 
 
-def _entries(text: str) -> Iterator[str]:
-    return (name.strip() for name in text.split(",") if name.strip())
+def _read(text: str) -> frozenset[str]:
+    found = names(text)
+    if PROXY in found or not all(map(DNS_LABEL.fullmatch, found)):
+        raise ValueError
+    return found
 
 
-def _expected(names: frozenset[str]) -> str:
-    if PROXY in names:
-        return f"other containers than {PROXY}, which Istio decides about"
-    if not all(map(DNS_LABEL.fullmatch, names)):
-        return "container names separated by commas"
-    return ""
+_own = Annotation(
+    NATIVE_SIDECARS,
+    _read,
+    f"container names separated by commas, at most {MOST_NAMES}, and not {PROXY}",
+    longest=NAMES,
+)
 
 
 def _impossible(pod: Pod, capability: Capability, *, proxy_first: bool) -> str:
@@ -83,17 +88,23 @@ def _impossible(pod: Pod, capability: Capability, *, proxy_first: bool) -> str:
             return "it is not known whether sidecars can be native here"
 
 
-def _too_many(pod: Pod, names: frozenset[str], named: Sequence[Container]) -> str:
+def _too_many(pod: Pod, chosen: frozenset[str], named: Sequence[Container]) -> str:
     if len(named) > MOST:
         return f"they are {len(named)}, and {MOST} are changed"
-    if all(container.name in names for container in pod.containers):
+    if all(container.name in chosen for container in pod.containers):
         return "the pod would have no payload"
     return ""
 
 
 def _convert(pod: Pod, named: Sequence[Container]) -> Conversion:
     kept = [each for each in named if _has_rules(each)]
-    moved = [each for each in named if not _has_rules(each)]
+    names = {each.name for each in named}
+    places = [
+        place
+        for place, each in enumerate(pod.containers)
+        if each.name in names and not _has_rules(each)
+    ]
+    moved, gone = [pod.containers[place] for place in places], set(places)
     why = _left(kept, "it has a restartPolicy or a resizePolicy of its own") if kept else ""
     warnings = (why,) if why else ()
     if not moved:
@@ -101,21 +112,20 @@ def _convert(pod: Pod, named: Sequence[Container]) -> Conversion:
     sidecars = tuple(msgspec.structs.replace(each, restart_policy="Always") for each in moved)
     spec = msgspec.structs.replace(
         pod.spec,
-        containers=tuple(each for each in pod.containers if each not in moved),
+        containers=tuple(each for at, each in enumerate(pod.containers) if at not in gone),
         init_containers=pod.init_containers + sidecars,
     )
     return Conversion(
         pod=msgspec.structs.replace(pod, spec=spec),
-        ops=tuple(_operations(pod, moved)),
+        ops=tuple(_operations(pod, places)),
         reason="; ".join((f"made native: {_listed(moved)}", *warnings)),
         warnings=warnings,
     )
 
 
-def _operations(pod: Pod, moved: Sequence[Container]) -> Iterator[patch.Op]:
+def _operations(pod: Pod, places: Sequence[int]) -> Iterator[patch.Op]:
     if pod.spec.init_containers is None:  # Absent or null.
         yield patch.Add("/spec/initContainers", [])
-    places = [place for place, each in enumerate(pod.containers) if each in moved]
     for done, place in enumerate(places):
         to = patch.pointer("spec", "initContainers", len(pod.init_containers) + done)
         yield patch.Move(to, patch.pointer("spec", "containers", place - done))
@@ -135,4 +145,4 @@ def _left(containers: Sequence[Container], why: str) -> str:
 
 
 def _listed(containers: Sequence[Container]) -> str:
-    return ", ".join(container.name for container in containers)
+    return listed([container.name for container in containers])

@@ -12,7 +12,7 @@ clients of a whole headless Service to plaintext.
 
 from __future__ import annotations
 
-from istio_aux.core.annotations import quoted
+from istio_aux.core.keys import Annotation, BadValueError, mark, text_label
 from istio_aux.core.pod import PROXY, Pod, Struct
 from istio_aux.core.policy import Peers
 
@@ -25,6 +25,10 @@ EXCLUDED = "traffic.sidecar.istio.io/excludeInboundPorts"  # Istio's; not looked
 # jobset_controller.go createHeadlessSvcIfNecessary, mpi-operator mpi_job_controller.go newService).
 JOBSET = "jobset.sigs.k8s.io/jobset-name"
 OPERATOR, MPI_OPERATOR = "training.kubeflow.org/operator-name", "mpi-operator"
+
+own_peers = Annotation(PEERS, Peers, "off or direct", longest=16)
+_authors = (mark(INCLUDED), mark(EXCLUDED))
+of_jobset, _operator = text_label(JOBSET), text_label(OPERATOR)
 
 
 class InboundPorts(Struct, frozen=True):
@@ -41,18 +45,19 @@ def inbound_ports(pod: Pod, option: Peers) -> InboundPorts:
     The option is for pods that end; a pod's own annotation counts whether it ends or not. A bad
     value opens no port.
     """
-    own = pod.annotations.get(PEERS)
-    if own is not None and own not in tuple(Peers):
-        bad = f"annotation {PEERS}: {quoted(own)}: expected off or direct"
-        return InboundPorts(ports=None, reason=bad, warning=f"{bad}; no port is opened")
-    if own == Peers.OFF or (own is None and option is Peers.OFF):
+    try:
+        own = own_peers.of(pod.metadata)
+    except BadValueError as error:
+        warning = f"{error}; no port is opened"
+        return InboundPorts(ports=None, reason=str(error), warning=warning)
+    if own is Peers.OFF or (own is None and option is Peers.OFF):
         return InboundPorts(ports=None, reason="peers: off")
     if own is None and pod.restart_policy == "Always":
         return InboundPorts(ports=None, reason="peers: direct is for pods that end")
     # A list would also undo what the author excludes: istio-iptables excludes ports only from `*`.
-    for author in (INCLUDED, EXCLUDED):
-        if author in pod.annotations:
-            return InboundPorts(ports=None, reason=f"annotation {author} is there already")
+    for author in _authors:
+        if author.on(pod.metadata):
+            return InboundPorts(ports=None, reason=f"annotation {author.name} is there already")
     ports = ",".join(map(str, declared_ports(pod) if _has_service_ports(pod) else ()))
     return InboundPorts(ports=ports, reason=f"inbound ports of the proxy: {ports or 'none'}")
 
@@ -74,4 +79,4 @@ def declared_ports(pod: Pod) -> list[int]:
 
 
 def _has_service_ports(pod: Pod) -> bool:
-    return JOBSET not in pod.labels and pod.labels.get(OPERATOR) != MPI_OPERATOR
+    return not of_jobset.on(pod.metadata) and _operator.get(pod.metadata) != MPI_OPERATOR

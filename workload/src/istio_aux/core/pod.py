@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -207,7 +207,7 @@ class PodStatus(Struct, frozen=True):
     init_container_statuses: tuple[ContainerStatus, ...] | None = None
 
 
-class Pod(Struct, frozen=True):
+class Pod(Struct, frozen=True, dict=True, gc=True):
     """A pod; `decode` and `convert` make one. Only admission sees pods without a uid."""
 
     api_version: str = ""
@@ -222,11 +222,6 @@ class Pod(Struct, frozen=True):
         meta = self.metadata
         name = meta.name or (f"{meta.generate_name}*" if meta.generate_name else "(unnamed)")
         return f"{meta.namespace}/{name}" if meta.namespace else name
-
-    @property
-    def annotations(self) -> Mapping[str, str]:
-        """``metadata.annotations``, empty when absent or null."""
-        return self.metadata.annotations or {}
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -273,18 +268,21 @@ class Pod(Struct, frozen=True):
         yield from self.status.container_statuses or ()
         yield from self.status.init_container_statuses or ()
 
+    @cached_property
+    def _statuses_by_name(self) -> dict[str, ContainerStatus | None]:
+        """Built once: a pod may have thousands of containers, and each is looked up."""
+        found: dict[str, ContainerStatus | None] = {}
+        for status in self.statuses():
+            same = found.setdefault(status.name, status) == status
+            found[status.name] = status if same else None
+        return found
+
     def container_status(self, name: str) -> ContainerStatus | None:
         """Status of the container called ``name``, or None when the kubelet reported none.
 
         None also when there are several that contradict each other: then nothing is known.
         """
-        found = None
-        for status in self.statuses():
-            if status.name == name:
-                if found is not None and found != status:
-                    return None
-                found = status
-        return found
+        return self._statuses_by_name.get(name)
 
     def ended(self, name: str) -> Terminated | None:
         """How the container called ``name`` exited; None if it runs, waits, or is unknown."""

@@ -19,18 +19,20 @@ from istio_aux.core.election import LeaseRecord
 from istio_aux.core.injection import Expectation, expected
 from istio_aux.core.injection_probe import CONTAINER, NAME, of_kubelets
 from istio_aux.core.injectors import Mesh, State
+from istio_aux.core.keys import text_label
 from istio_aux.core.moment import Moment
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Capability, Policy, RepairPolicy, Start
 from istio_aux.core.proxy_config import ANNOTATION
 from istio_aux.core.quit import Quit
-from istio_aux.core.start import DATAPLANE, START, STARTED_WITH
+from istio_aux.core.start import START
 from istio_aux.core.webhooks import Configuration, sorted_before
 
 NAMED = 5  # Objects that a result names; the others are counted.
 LONGEST = 400  # Characters of a text; other programs' messages may be long.
 START_WEBHOOK = "start.istio-aux.io"  # Name of our webhook for selected namespaces.
 STARTED_BY = "istio-aux.io/started-by"  # Label of pods that our MutatingAdmissionPolicy changed.
+_started_by = text_label(STARTED_BY)
 LATE = timedelta(seconds=60)  # The Lease is renewed every 2 s; clocks differ.
 _DEFAULT_DURATION = 15
 
@@ -208,7 +210,7 @@ def namespaces(
     yield CheckResult(check, Verdict.OK, f"{len(selected)} selected: {_some(sorted(selected))}")
     if not mesh.known:
         return
-    ambient = [name for name, labels in selected.items() if labels.get(DATAPLANE) == "ambient"]
+    ambient = [name for name, labels in selected.items() if start.is_ambient(labels)]
     without = [
         name
         for name, labels in selected.items()
@@ -310,8 +312,7 @@ def policy(namespace: str, answer: bytes) -> CheckResult:
     Raises:
         msgspec.DecodeError: the answer is no pod.
     """
-    labels = pods.decode(answer).labels
-    if labels.get(STARTED_BY) == "policy":
+    if _started_by.get(pods.decode(answer).metadata) == "policy":
         what = f"the API server changed a pod in namespace {namespace} by the policy"
         return CheckResult("admission", Verdict.OK, what)
     if _changed(answer):
@@ -358,7 +359,7 @@ def _plain(namespace: str) -> Pod:
 
 
 def _changed(answer: bytes) -> bool:
-    return STARTED_WITH in pods.decode(answer).annotations
+    return start.start_order.on(pods.decode(answer).metadata)
 
 
 def _installed(configurations: Mapping[str, Configuration]) -> str | None:

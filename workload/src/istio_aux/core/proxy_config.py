@@ -13,7 +13,8 @@ from typing import cast
 
 import yaml
 
-from istio_aux.core.pod import Struct
+from istio_aux.core.keys import Annotation, BadValueError
+from istio_aux.core.pod import Pod, Struct
 
 ANNOTATION = "proxy.istio.io/config"
 HOLD = "holdApplicationUntilProxyStarts"
@@ -23,6 +24,8 @@ HOLD_PROTO = "hold_application_until_proxy_starts"  # jsonpb accepts the proto n
 _MAX_LENGTH = 16 * 1024
 _MAX_DEPTH = 100  # libyaml's scanner takes time quadratic in the depth.
 _MAX_EVENTS = 1000  # Each takes 10 us, and 16 KiB may have 16,000. A real text has a hundred.
+
+_config = Annotation(ANNOTATION, str, "YAML", longest=_MAX_LENGTH)
 
 _LINE = f"{HOLD}: true"
 _FLOW_ENTRY = f'"{HOLD}": true'  # With quotes, so that JSON stays JSON.
@@ -69,6 +72,14 @@ class _TooLongError(yaml.YAMLError):
     """The text may be good YAML, but parsing it would take too long."""
 
 
+def read(pod: Pod) -> Merge:
+    """Do what `hold` does with the annotation of a pod; one that is too long is left alone."""
+    try:
+        return hold(_config.of(pod.metadata))
+    except BadValueError:
+        return _left_alone(f"it is longer than {_MAX_LENGTH // 1024} KiB")
+
+
 def hold(text: str | None) -> Merge:
     """Merge ``holdApplicationUntilProxyStarts: true`` into the annotation's text (None: absent).
 
@@ -77,8 +88,6 @@ def hold(text: str | None) -> Merge:
     """
     if not text:
         return _added(_LINE)
-    if len(text) > _MAX_LENGTH:
-        return _left_alone(f"it is longer than {_MAX_LENGTH // 1024} KiB")
     return _merge(text)
 
 

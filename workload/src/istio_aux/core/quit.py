@@ -11,10 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from enum import StrEnum
-from itertools import pairwise
 from typing import Literal
 
-import msgspec
 from msgspec import structs
 
 from istio_aux.core import completion, katib, ownership
@@ -29,10 +27,8 @@ from istio_aux.core.moment import Moment, by_other_clock, zoned
 from istio_aux.core.pod import PROXY, Container, ContainerState, Pod, Struct
 from istio_aux.core.policy import DeadProxy, Policy, QuitVia
 from istio_aux.core.sidecars import SidecarRule
-
-STATUS_PORT = "status.sidecar.istio.io/port"
-DEFAULT_STATUS_PORT = 15020  # Istio pkg/config/mesh/mesh.go.
-_STATUS_PORT_FLAG = "--statusPort"
+from istio_aux.core.status_port import status_port
+from istio_aux.core.text import listed
 
 # ``pilot-agent request --debug-port`` takes these (istio pilot/pkg/request/command.go).
 _REQUEST_PORTS = frozenset({15000, 15004, 15020, 15021})
@@ -248,21 +244,6 @@ def command(rung: Rung, status_port: int) -> tuple[str, ...]:
     return ("pilot-agent", "request", *port, "POST", "quitquitquit")
 
 
-def status_port(pod: Pod) -> int:
-    """Find the TCP port of the status server of the pod's agent; 0: it is off.
-
-    The annotation wins (istio pkg/bootstrap applyAnnotations), then the flag ``--statusPort`` among
-    the container's arguments, which old and vendors' injectors write, then ``statusPort`` of the
-    ProxyConfig, which the injector leaves as JSON in the container's variable ``PROXY_CONFIG``.
-    A value that is no port is skipped.
-    """
-    if (port := _port(pod.annotations.get(STATUS_PORT, ""))) is not None:
-        return port
-    proxy = next((container for container in pod.containers if container.name == PROXY), None)
-    found = (_port_argument(proxy.args or ()), _port_configured(proxy)) if proxy else ()
-    return next((port for port in found if port is not None), DEFAULT_STATUS_PORT)
-
-
 def _nothing_to_do(facts: _Facts) -> Iterator[str]:
     """Reasons to leave the pod alone whatever its payload does."""
     pod = facts.pod
@@ -465,36 +446,4 @@ def _verdict(
 
 def _listed(containers: Mapping[str, str]) -> str:
     """``main (running), logger (waiting: CrashLoopBackOff)``."""
-    return ", ".join(f"{name} ({why})" for name, why in containers.items())
-
-
-class _ProxyConfig(Struct, frozen=True):
-    status_port: int | None = None
-
-
-def _port_argument(arguments: tuple[str, ...]) -> int | None:
-    """The last one counts (Go's flag packages), whether written as one argument or as two."""
-    found = [
-        _port(value if word == _STATUS_PORT_FLAG else word.removeprefix(f"{_STATUS_PORT_FLAG}="))
-        for word, value in pairwise((*arguments, ""))
-        if word == _STATUS_PORT_FLAG or word.startswith(f"{_STATUS_PORT_FLAG}=")
-    ]
-    return found[-1] if found else None
-
-
-def _port_configured(proxy: Container) -> int | None:
-    for variable in proxy.env or ():
-        if variable.name == "PROXY_CONFIG" and variable.value and "statusPort" in variable.value:
-            try:
-                port = msgspec.json.decode(variable.value, type=_ProxyConfig).status_port
-            except (ValueError, RecursionError):  # The proxy cannot have started with it either.
-                return None
-            return port if port is not None and 0 <= port < 65536 else None
-    return None
-
-
-def _port(text: str) -> int | None:
-    # The length is checked because int() refuses to read very long numbers.
-    if not (text.isascii() and text.isdecimal() and len(text) <= 5):
-        return None
-    return int(text) if int(text) < 65536 else None
+    return listed([f"{name} ({why})" for name, why in containers.items()])

@@ -45,7 +45,7 @@ import msgspec
 
 from istio_aux.core import completion, moment, resources
 from istio_aux.core import quit as quitting
-from istio_aux.core.applications import LABEL, Applications
+from istio_aux.core.applications import Applications, application_of
 from istio_aux.core.moment import Moment
 from istio_aux.core.pod import PROXY, Key, Pod, shared
 from istio_aux.core.policy import Policy, QuitLimits, QuitMode
@@ -59,6 +59,8 @@ STUCK_AFTER = 3  # Failures. The first attempt may come too early for the agent.
 LAG = 30.0
 """Seconds by which a watch may lag behind a GET; usually that is milliseconds. An older version
 that comes after this time is not late: etcd was restored, and counts on from an old version."""
+
+MOST_BLOCKERS = 100  # Containers that are kept of those that block a pod: it may have thousands.
 
 SHORTEST = 0.25  # Seconds of a sleep.
 
@@ -220,7 +222,8 @@ class PodState:
                 finished = moment.by_other_clock(ended, now, pod.metadata.creation_timestamp)
             decision = quitting.decide(pod, scope.policy, now, seen=finished, obeyed=obeyed)
         text = pod.metadata.resource_version
-        version = int(text) if text.isascii() and text.isdigit() else sys.maxsize
+        number = len(text) < 20 and text.isascii() and text.isdigit()
+        version = int(text) if number else sys.maxsize
         if self.seen is not None and now.monotonic - self.seen < LAG and version < self.version:
             return decision
         same = self._is_newest(decision)
@@ -228,7 +231,7 @@ class PodState:
         self.settled &= same
         # Ten thousand pods share a handful of texts.
         self.verdict, self.reason = decision.action, shared(decision.reason)
-        self.application = shared(pod.labels.get(LABEL, ""))
+        self.application = shared(application_of(pod))
         self.chosen = scope.pods.matches(pod.labels)
         self.node = shared(pod.spec.node_name or "")
         wait = decision if isinstance(decision, Wait) else None
@@ -236,7 +239,8 @@ class PodState:
         self.asks = bool(wait) and kubelet is None and completion.depends_on_kubelet(pod)
         if isinstance(decision, Quit | Wait):
             self.target = shared(decision.target)
-        self.blocked_by, self.fix = tuple(map(shared, decision.blocked_by)), decision.fix
+        self.blocked_by = tuple(map(shared, decision.blocked_by[:MOST_BLOCKERS]))
+        self.fix = decision.fix
         if self.asks_for != before:
             self.first_seen = finished
         held = self.asks_for in {"quit", "blocked"}

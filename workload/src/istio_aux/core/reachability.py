@@ -11,11 +11,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from istio_aux.core import peers
+from istio_aux.core.keys import Annotation, BadValueError, text_label
 from istio_aux.core.pod import Metadata, Pod, Struct
 
 STRICT, UNSET = "STRICT", "UNSET"
+_SHOWN = 100  # Ports of a pod that are looked at; it may declare all 65,535.
+_MOST = 1000  # Entries of a list of ports.
+
+
+def _ports(text: str) -> set[str]:
+    found = text.split(",", _MOST)
+    if len(found) > _MOST:
+        raise ValueError
+    return set(map(str.strip, found))
+
+
+_included, _excluded = (
+    Annotation(name, _ports, f"ports separated by commas, at most {_MOST}", longest=8 * _MOST)
+    for name in (peers.INCLUDED, peers.EXCLUDED)
+)
 # Labels that training-operator, MPI operator and JobSet give their pods.
-_WORKERS = ("training.kubeflow.org/job-name", peers.JOBSET)
+_WORKERS = (text_label("training.kubeflow.org/job-name"), peers.of_jobset)
 
 
 class WorkloadSelector(Struct, frozen=True):
@@ -117,7 +133,7 @@ class Mtls(Struct, frozen=True):
 
 def concerns(pod: Pod) -> bool:
     """Whether `refusals` says anything: the pod ends or has the annotation, a proxy, and ports."""
-    asked = pod.restart_policy != "Always" or peers.PEERS in pod.annotations
+    asked = pod.restart_policy != "Always" or peers.own_peers.on(pod.metadata)
     ports = peers.declared_ports(pod) or _is_worker(pod)
     return asked and (pod.has_proxy or pod.has_native_proxy) and bool(ports)
 
@@ -164,25 +180,34 @@ def mutual_tls(
 
 
 def _refusals(pod: Pod, found: PeerFacts, services: tuple[PodService, ...]) -> Iterator[str]:
-    included = pod.annotations.get(peers.INCLUDED, "*")
-    for port in peers.declared_ports(pod):
-        service = next((each for each in services if _leads_to(each, pod, port)), None)
-        if not _captured(port, included, pod.annotations.get(peers.EXCLUDED, "")):
+    try:
+        included = _included.of(pod.metadata) or {"*"}
+        excluded = _excluded.of(pod.metadata) or set[str]()
+    except BadValueError as error:
+        yield str(error)
+        return
+    ports = peers.declared_ports(pod)
+    by_port = _services(services, pod)
+    for port in ports[:_SHOWN]:
+        service = by_port.get(port)
+        listed = included if included != {"*"} else excluded
+        if (str(port) in listed) is (listed is excluded):  # The proxy does not receive it.
             if service:
-                name = service.metadata.name
                 yield (
-                    f"port {port} of Service {name} is not in {peers.INCLUDED}: clients in the"
+                    f"port {port} of Service {service} is not in {peers.INCLUDED}: clients in the"
                     " mesh may send mTLS, which the container cannot read"
                 )
         elif service is None and (why := _plaintext(pod, port, found)):
             yield f"port {port} is in no Service: plaintext, {why}"
-    if _is_worker(pod) and included.strip() == "*" and (why := _plaintext(pod, 0, found)):
+    if len(ports) > _SHOWN:
+        yield f"and {len(ports) - _SHOWN} more ports"
+    if _is_worker(pod) and included == {"*"} and (why := _plaintext(pod, 0, found)):
         yield f"ports that no Service has, as of gloo and NCCL: plaintext, {why}"
 
 
 def _is_worker(pod: Pod) -> bool:
     """Whether it belongs to a Job of a training controller, whose pods talk to each other."""
-    return not pod.labels.keys().isdisjoint(_WORKERS)
+    return any(label.on(pod.metadata) for label in _WORKERS)
 
 
 def _plaintext(pod: Pod, port: int, found: PeerFacts) -> str:
@@ -213,32 +238,24 @@ def _allows(policy: AuthorizationPolicy, pod: Pod, root: str | None) -> bool:
     )
 
 
-def _captured(port: int, included: str, excluded: str) -> bool:
-    if included.strip() == "*":
-        return str(port) not in _listed(excluded)
-    return str(port) in _listed(included)
-
-
-def _listed(ports: str) -> set[str]:
-    return {each.strip() for each in ports.split(",")}
-
-
-def _leads_to(service: PodService, pod: Pod, port: int) -> bool:
-    """Whether a Service has this port of this pod (kubernetes endpointslice FindPort)."""
-    selector = service.spec.selector
-    if not selector or not selector.items() <= pod.labels.items():
-        return False
+def _services(services: tuple[PodService, ...], pod: Pod) -> dict[int, str]:
+    """The first Service of each port of this pod (kubernetes endpointslice FindPort)."""
     names = {
         declared.name: declared.container_port
         for container in (*pod.containers, *pod.native_sidecars)
         for declared in container.ports or ()
     }
-    for each in service.spec.ports or ():
-        target = each.target_port or each.port
-        number = names.get(target) if isinstance(target, str) else target
-        if number == port and each.protocol in {None, "TCP"}:
-            return True
-    return False
+    found = dict[int, str]()
+    for service in services:
+        selector = service.spec.selector
+        if not selector or not selector.items() <= pod.labels.items():
+            continue
+        for each in service.spec.ports or ():
+            target = each.target_port or each.port
+            number = names.get(target) if isinstance(target, str) else target
+            if number is not None and each.protocol in {None, "TCP"}:
+                found.setdefault(number, service.metadata.name)
+    return found
 
 
 def _oldest(policies: Iterable[PeerAuthentication]) -> PeerAuthentication | None:

@@ -9,15 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from istio_aux.core import completion, injection, jobs, ownership
-from istio_aux.core.applications import LABEL
+from istio_aux.core.applications import application_of
+from istio_aux.core.keys import text_label
 from istio_aux.core.pod import PROXY, OwnerReference, Pod, Struct
 from istio_aux.core.policy import RacePolicy, RepairPolicy
-from istio_aux.core.start import INJECTED, MIRROR
+from istio_aux.core.start import INJECTED, injected, mirrors
+
+MOST_LABELS = 1000
+"""Labels of a pod that is decided about, and kept for that. A pod may have 1.4 MB of them."""
 
 _JUJU = (
-    ("model.juju.is/disable-webhook", None),
-    ("operator.juju.is/name", "modeloperator"),
-    ("juju-modeloperator", None),
+    (text_label("model.juju.is/disable-webhook"), None),
+    (text_label("operator.juju.is/name"), "modeloperator"),
+    (text_label("juju-modeloperator"), None),
 )
 """Labels, with their value where that matters, of the pods that Juju needs to repair a model: its
 operator and the controller (juju internal/provider/kubernetes modeloperator.go, bootstrap.go)."""
@@ -101,23 +105,25 @@ def _reasons_to_skip(pod: Pod, policy: RepairPolicy) -> Iterator[str]:
     """Why the pod is left alone whether it should have a sidecar or not."""
     if policy.race is RacePolicy.OFF:
         yield "race-policy: off"
+    if (labels := len(pod.labels)) > MOST_LABELS:
+        yield f"the pod has {labels} labels, and {MOST_LABELS} are looked at"
     if pod.metadata.deletion_timestamp is not None:
         yield "the pod is being deleted"
     if pod.status.phase in {"Succeeded", "Failed"}:
         yield f"the pod is finished: phase {pod.status.phase}"
     if pod.names_proxy:
         yield f"the pod has a container {PROXY}"
-    if INJECTED in pod.annotations:
+    if injected.on(pod.metadata):
         yield f"annotation {INJECTED}: Istio has processed the pod"
-    if MIRROR in pod.annotations:
+    if mirrors.on(pod.metadata):
         yield "the pod mirrors a static pod"
     # A new pod would get no sidecar either; the expectation may be out of date.
     yield from injection.reasons_against(pod, {})
     # Without these pods nothing could be repaired.
     for label, value in _JUJU:
-        if label in pod.labels and value in {None, pod.labels[label]}:
-            yield f"Juju needs the pod: label {label}"
-    ours, name = policy.ours, pod.labels.get(LABEL)
+        if label.on(pod.metadata) and value in {None, label.get(pod.metadata)}:
+            yield f"Juju needs the pod: label {label.name}"
+    ours, name = policy.ours, application_of(pod)
     if ours is not None and (ours.namespace, ours.name) == (pod.metadata.namespace, name):
         yield "the pod is one of istio-aux itself"
 

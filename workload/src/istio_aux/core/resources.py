@@ -24,7 +24,9 @@ _GPUS = re.compile(
 )
 
 # apimachinery resource.Quantity; a request has no sign.
-_QUANTITY = re.compile(r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,2}|[KMGTPE]i|[numkMGTPE]?)")
+_QUANTITY = re.compile(
+    r"\+?([0-9]++\.?+[0-9]*+|\.[0-9]++)([eE][+-]?[0-9]{1,2}|[KMGTPE]i|[numkMGTPE]?)"
+)
 _LONGEST = 40  # Characters of a quantity: 2^63 has 19 digits.
 _MOST = 2**63 - 1
 _POWERS = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}

@@ -12,7 +12,7 @@ from enum import StrEnum
 import msgspec
 
 from istio_aux.core import patch, start
-from istio_aux.core.nesting import shallow
+from istio_aux.core.nesting import decoded
 from istio_aux.core.pod import Pod, Struct
 from istio_aux.core.policy import Start
 
@@ -161,10 +161,7 @@ def decode(body: bytes) -> Request:
     if why := _too_much(body):
         raise Malformed(f"the AdmissionReview {why} are looked at", _uid(body))
     try:
-        try:
-            review = _review_decoder.decode(body)
-        except RecursionError:
-            review = _review_decoder.decode(shallow(body, most=_MAX_VALUES))
+        review = decoded(_review_decoder.decode, body, most=_MAX_VALUES)
     except _UNREADABLE as error:
         raise Malformed(f"malformed AdmissionReview: {error}", _uid(body)) from error
     request = review.request
@@ -212,7 +209,7 @@ def _outcome(plan: start.Plan) -> Outcome:
         return Outcome.LABELLED
     if any(isinstance(op, patch.Move) and op.path == start.FIRST for op in plan.ops):
         return Outcome.MOVED
-    return Outcome(plan.started_with or (Outcome.DIRECT if plan.annotations else Outcome.SIDECARS))
+    return Outcome(plan.started_with or (Outcome.DIRECT if plan.writes else Outcome.SIDECARS))
 
 
 def _answer(uid: str, name: str, plan: start.Plan, outcome: Outcome) -> ReviewResult:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import msgspec
 
 from istio_aux.core import native_sidecars, patch, peers, proxy_config
+from istio_aux.core.keys import Annotation, BadValueError, Label, Source, mark
 from istio_aux.core.pod import NO_METADATA, PROXY, Container, Pod, Struct
 from istio_aux.core.policy import Capability, Peers, Start, StartMode
 
@@ -52,7 +53,19 @@ _PATHS = {
         peers.INCLUDED,
     )
 }
-_MODES = {mode.value: mode for mode in StartMode}
+
+# What is read of them. Istio takes any other value of `INJECT` for none.
+_flag = {"true": True, "false": False}.__getitem__
+_mode = Annotation(START, StartMode, "auto, native, hold or off", longest=16)
+start_order = Annotation(
+    STARTED_WITH, {"native": "native", "hold": "hold"}.__getitem__, "native or hold", longest=16
+)
+_inject_label = Label(INJECT, _flag, "true or false", longest=5)
+_inject = Annotation(INJECT, _flag, "true or false", longest=5)
+_asks_for_native = Annotation(NATIVE_SIDECAR, _flag, "true or false", longest=5)
+_dataplane = Label(DATAPLANE, str, "ambient or none", longest=16)
+_workflow, _signalled = mark(WORKFLOW_NODE), mark(SIGNALLED_WITH)
+injected, mirrors = mark(INJECTED), mark(MIRROR)
 
 
 class Plan(Struct, frozen=True):
@@ -62,8 +75,8 @@ class Plan(Struct, frozen=True):
     reason: str
     warnings: tuple[str, ...] = ()
     started_with: str | None = None  # ``native`` or ``hold``; None: no start order is asked for.
-    # What is written there; `plan` adds the operations.
-    annotations: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    # Annotations that are written; `plan` adds the operations.
+    writes: dict[str, str] = msgspec.field(default_factory=dict[str, str])
 
 
 class Holding(Struct, frozen=True):
@@ -114,9 +127,9 @@ def _plan_sidecars(pod: Pod, how: Start) -> Plan:
 
 def _proxy_first(pod: Pod, how: Start) -> bool:
     """Whether the proxy is native where it can be, so that it starts before other sidecars."""
-    if INJECTED in pod.annotations:
+    if injected.on(pod.metadata):
         return pod.has_native_proxy
-    asked = pod.annotations.get(NATIVE_SIDECAR) == "true"
+    asked = _asks_for_native.get(pod.metadata) is True
     return asked or _start(pod, how).started_with == "native"
 
 
@@ -144,7 +157,8 @@ def with_label(pod: Pod) -> Pod:
 def before_injection(pod: Pod) -> Pod:
     """The pod without its sidecar, as its controller creates the next one."""
     added = {PROXY, *_ISTIOS_INIT}
-    kept = {key: value for key, value in pod.annotations.items() if key != INJECTED}
+    kept = {**(pod.metadata.annotations or {})}
+    kept.pop(INJECTED, None)
     return msgspec.structs.replace(
         pod,
         metadata=msgspec.structs.replace(pod.metadata, annotations=kept),
@@ -162,7 +176,7 @@ def effective_start(pod: Pod) -> str | None:
     Returns:
         ``native`` or ``hold``, and why it has no effect if that is so.
     """
-    match pod.annotations.get(STARTED_WITH):
+    match start_order.get(pod.metadata):
         case "native" as asked if pod.has_native_proxy:
             return asked
         case "native" as asked if pod.has_proxy:
@@ -218,12 +232,12 @@ def _hook(proxy: Container) -> tuple[patch.Op, ...] | None:
 
 
 def _start(pod: Pod, how: Start) -> Plan:
-    mode = pod.annotations.get(START)
-    if mode is None or mode in _MODES:
-        return _plan(pod, how, _MODES[mode] if mode else None)
-    chosen = _plan(pod, how, None)
-    warning = f'annotation {START}: "{mode}": expected auto, native, hold or off; ignored'
-    return msgspec.structs.replace(chosen, warnings=(warning, *chosen.warnings))
+    try:
+        return _plan(pod, how, _mode.of(pod.metadata))
+    except BadValueError as error:
+        chosen = _plan(pod, how, None)
+        warnings = (f"{error}; ignored", *chosen.warnings)
+        return msgspec.structs.replace(chosen, warnings=warnings)
 
 
 def _with_ports(pod: Pod, option: Peers, started: Plan) -> Plan:
@@ -231,26 +245,25 @@ def _with_ports(pod: Pod, option: Peers, started: Plan) -> Plan:
     found = peers.inbound_ports(pod, option)
     warnings = (*started.warnings, found.warning) if found.warning else started.warnings
     no_sidecar = next(_reasons_for_no_sidecar(pod), None)
-    if found.ports is None or no_sidecar or _refuses(pod) or INJECTED in pod.annotations:
+    if found.ports is None or no_sidecar or _refuses(pod) or injected.on(pod.metadata):
         return msgspec.structs.replace(started, warnings=warnings)
     return msgspec.structs.replace(
         started,
         reason=f"{started.reason}; {found.reason}",
-        annotations={**started.annotations, peers.INCLUDED: found.ports},
+        writes={**started.writes, peers.INCLUDED: found.ports},
     )
 
 
 def _plan(pod: Pod, how: Start, mode: StartMode | None) -> Plan:
     if reason := next(_reasons_to_leave_alone(pod, mode, how.mode), None):
         return Plan(ops=(), reason=reason)
-    merge = proxy_config.hold(pod.annotations.get(proxy_config.ANNOTATION))
-    if INJECTED in pod.annotations:
+    merge = proxy_config.read(pod)
+    if injected.on(pod.metadata):
         return _after_istio(pod, merge)
     due = _native_is_due(pod, how, mode)
-    asked = pod.annotations.get(NATIVE_SIDECAR)
-    if due and asked is None:
+    if due and not _asks_for_native.on(pod.metadata):
         return _native(mode, merge)
-    if asked == "true" and (due or how.capability is Capability.NATIVE):
+    if _asks_for_native.get(pod.metadata) is True and (due or how.capability is Capability.NATIVE):
         return Plan(ops=(), reason=f'annotation {NATIVE_SIDECAR}: "true" is already there')
     return _hold(merge)
 
@@ -261,21 +274,30 @@ def _reasons_to_leave_alone(pod: Pod, own: StartMode | None, mode: StartMode) ->
     if own is None and mode is StartMode.OFF:
         yield "start-mode: off"
     if _refuses(pod):
-        source = "label" if INJECT in pod.labels else "annotation"
-        yield f'{source} {INJECT}: "false"'
+        yield key_of_wish(pod).shown(pod.metadata)
     yield from _reasons_for_no_sidecar(pod)
 
 
 def _refuses(pod: Pod) -> bool:
-    """Whether the author wants no sidecar; the label, if there is one, overrides the annotation."""
-    return pod.labels.get(INJECT, pod.annotations.get(INJECT)) == "false"
+    """Whether the author wants no sidecar."""
+    return key_of_wish(pod).get(pod.metadata) is False
+
+
+def key_of_wish(pod: Pod) -> Label[bool] | Annotation[bool]:
+    """Where the pod may ask for a sidecar: the label, if it has it, overrides the annotation."""
+    return _inject_label if _inject_label.on(pod.metadata) else _inject
+
+
+def is_ambient(source: Source) -> bool:
+    """Whether the label of a pod or a namespace chooses Istio's ambient mode."""
+    return _dataplane.get(source) == "ambient"
 
 
 def _reasons_for_no_label(pod: Pod, despite_annotation: bool) -> Iterator[str]:
-    for source, keys in (("label", pod.labels), ("annotation", pod.annotations)):
-        if INJECT in keys and not (source == "annotation" and despite_annotation):
-            yield f'{source} {INJECT}: "{keys[INJECT]}"'
-    if INJECTED in pod.annotations:
+    for key in (_inject_label,) if despite_annotation else (_inject_label, _inject):
+        if key.on(pod.metadata):
+            yield key.shown(pod.metadata)
+    if injected.on(pod.metadata):
         yield "the sidecar is already injected"
     yield from _reasons_for_no_sidecar(pod)
 
@@ -283,9 +305,9 @@ def _reasons_for_no_label(pod: Pod, despite_annotation: bool) -> Iterator[str]:
 def _reasons_for_no_sidecar(pod: Pod) -> Iterator[str]:
     if pod.spec.host_network:
         yield "hostNetwork: Istio gives it no sidecar"
-    if MIRROR in pod.annotations:
+    if mirrors.on(pod.metadata):
         yield "the pod mirrors a static pod"
-    if pod.labels.get(DATAPLANE) == "ambient":
+    if is_ambient(pod.metadata):
         yield f'label {DATAPLANE}: "ambient"'
     if pod.metadata is NO_METADATA:
         yield "the object has no metadata"
@@ -327,7 +349,7 @@ def _after_istio(pod: Pod, merge: proxy_config.Merge) -> Plan:
     reason = "the sidecar is already injected"
     if pod.has_native_proxy:
         reason += ", as a native one"
-        if pod.annotations.get(STARTED_WITH) == "hold":
+        if start_order.get(pod.metadata) == "hold":
             # Ours, from before Istio was called: hold has no effect in a native sidecar.
             return _changed("native", reason, {})
         return Plan(ops=(), reason=reason)
@@ -344,35 +366,34 @@ def _after_istio(pod: Pod, merge: proxy_config.Merge) -> Plan:
 def _changed(
     started_with: str,
     reason: str,
-    annotations: dict[str, str],
+    writes: dict[str, str],
     ops: tuple[patch.Op, ...] = (),
 ) -> Plan:
     """Plan ``ops``, the annotations, and the one that says what was done."""
-    annotations[STARTED_WITH] = started_with
-    return Plan(ops=ops, reason=reason, started_with=started_with, annotations=annotations)
+    writes[STARTED_WITH] = started_with
+    return Plan(ops=ops, reason=reason, started_with=started_with, writes=writes)
 
 
 def _left_by_argo(pod: Pod, chosen: Plan) -> Plan:
     """Have Argo Workflows leave a classic proxy to us; a native one it does not signal."""
-    if chosen.started_with != "hold" or WORKFLOW_NODE not in pod.annotations:
+    if chosen.started_with != "hold" or not _workflow.on(pod.metadata):
         return chosen
-    if SIGNALLED_WITH in pod.annotations or INJECTED in pod.annotations:
+    if _signalled.on(pod.metadata) or injected.on(pod.metadata):
         return chosen
-    annotations = {**chosen.annotations, SIGNALLED_WITH: NO_SIGNAL}
-    return msgspec.structs.replace(chosen, annotations=annotations)
+    return msgspec.structs.replace(chosen, writes={**chosen.writes, SIGNALLED_WITH: NO_SIGNAL})
 
 
 def _annotated(pod: Pod, chosen: Plan) -> Plan:
     """Add the operations that write the annotations, if they fit."""
-    if not chosen.annotations:
+    if not chosen.writes:
         return chosen
-    every = {**pod.annotations, **chosen.annotations}
+    every = {**(pod.metadata.annotations or {}), **chosen.writes}
     size = len("".join([*every, *every.values()]).encode())
     if size > MAX_ANNOTATIONS:
         why = f"the annotations would have {size} bytes, and {MAX_ANNOTATIONS} are allowed"
         return Plan(ops=(), reason=why, warnings=(f"left alone: {why}", *chosen.warnings))
     if pod.metadata.annotations is None:  # Absent or null: add the map itself.
-        ops: tuple[patch.Op, ...] = (patch.Add("/metadata/annotations", chosen.annotations),)
+        ops: tuple[patch.Op, ...] = (patch.Add("/metadata/annotations", chosen.writes),)
     else:
-        ops = tuple(patch.Add(_PATHS[key], value) for key, value in chosen.annotations.items())
+        ops = tuple(patch.Add(_PATHS[key], value) for key, value in chosen.writes.items())
     return msgspec.structs.replace(chosen, ops=chosen.ops + ops)

@@ -29,7 +29,6 @@ suspended, because the Jobs that a JobSet or a TrainJob makes anew have other UI
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -45,6 +44,7 @@ from istio_aux.core.jobs import (
     may_fail_when_suspended,
     queued_by_kueue,
 )
+from istio_aux.core.keys import Annotation, text_label
 from istio_aux.core.pod import Pod
 
 # Label of a Job that we suspended. An annotation of the same name says since when, and what to do
@@ -54,8 +54,12 @@ SIDECAR = "sidecar"  # Value of the label.
 AGAIN = timedelta(days=1)
 """A Job is not suspended again within this time; `rollout.RolloutLimits.memory` is as long."""
 
-# How the annotation begins.
-_SINCE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
+
+_marked = text_label(MARK)
+# The annotation begins with the time.
+_since = Annotation(
+    MARK, lambda text: datetime.strptime(text[:20], "%Y-%m-%dT%H:%M:%S%z"), "a time", longest=512
+)
 
 _SUSPENDED = (
     "{:%Y-%m-%dT%H:%M:%SZ} istio-aux suspended this job until its pods are gone, and resumes it"
@@ -147,7 +151,7 @@ def begin(job: Job, pod: Pod, now: datetime, *, above: Sequence[FoundJob] = ()) 
 
 def is_marked(job: Job) -> bool:
     """Whether we suspended the Job, and have not resumed it."""
-    return (job.metadata.labels or {}).get(MARK) == SIDECAR
+    return _marked.get(job.metadata) == SIDECAR
 
 
 def since(job: Job, first_seen: datetime) -> datetime:
@@ -156,7 +160,7 @@ def since(job: Job, first_seen: datetime) -> datetime:
     Anybody may write that annotation. ``first_seen``, when this process first saw the Job
     suspended, counts if it is earlier, or the annotation has no time.
     """
-    return min(_noted(job) or first_seen, first_seen)
+    return min(_since.get(job.metadata) or first_seen, first_seen)
 
 
 def allowed(pods: Iterable[Pod], since: datetime, limits: SuspensionLimits) -> float:
@@ -223,15 +227,6 @@ def patch(
     return body
 
 
-def _noted(job: Job) -> datetime | None:
-    """The time in the annotation: when the Job was suspended, or resumed after that."""
-    found = _SINCE.match((job.metadata.annotations or {}).get(MARK, ""))
-    try:
-        return datetime.fromisoformat(found[0]) if found else None
-    except ValueError:  # Such as the 31st of February.
-        return None
-
-
 def _actions(
     job: Job,
     left: PodsLeft,
@@ -293,7 +288,7 @@ def _reasons_to_leave(
         if above and may_fail_when_suspended(each):
             yield "a podFailurePolicy may fail it for the way in which a pod ends"
         # Clocks differ, and anybody may write the annotation: a later time counts for as long.
-        if (before := _noted(each)) and abs(now - before) < AGAIN:
+        if (before := _since.get(each.metadata)) and abs(now - before) < AGAIN:
             yield (
                 f"it was suspended for its sidecars on {before:%Y-%m-%d %H:%M:%S}Z, and is not"
                 " suspended again within a day"
@@ -302,7 +297,7 @@ def _reasons_to_leave(
     owner = ownership.controller_of(top.metadata)
     if above and owner:
         yield f"it is part of {owner.kind} {owner.name}, which might not expect that"
-    if pod.labels.get(api.job_name) != top.metadata.name:
+    if text_label(api.job_name).get(pod.metadata) != top.metadata.name:
         # All of its pods are found by that label.
         yield f"its pod has no label {api.job_name}: {top.metadata.name}"
 

@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
 
+from istio_aux.core.keys import text_label
 from istio_aux.core.pod import Metadata, Struct
 from istio_aux.core.selectors import LabelSelector
 
@@ -29,8 +30,10 @@ pkg/util/common.go)."""
 REVISION = "istio.io/rev"  # Label of a configuration: the revision, or the tag, of its istiod.
 SERVICE = "kubernetes.io/service-name"  # Label of an EndpointSlice.
 TIMEOUT = 10.0  # Seconds that a webhook has by default.
+
+_revision, _service = text_label(REVISION), text_label(SERVICE)
 _DEFAULT = "default"
-_PEM = re.compile(rb"-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICATE-----", re.DOTALL)
+_PEM = re.compile(rb"-----BEGIN CERTIFICATE-----([^-]++)-----END CERTIFICATE-----")
 
 
 class Namespace(Struct, frozen=True):
@@ -171,7 +174,7 @@ class Configuration(Struct, frozen=True):
     @property
     def revision(self) -> str:
         """The Istio revision that it belongs to; ``default`` without a label."""
-        return (self.metadata.labels or {}).get(REVISION) or _DEFAULT
+        return _revision.get(self.metadata) or _DEFAULT
 
     def control_plane(self, webhook: Webhook) -> ControlPlane:
         """Return the istiod behind a webhook of this configuration."""
@@ -230,7 +233,7 @@ class EndpointSlice(Struct, frozen=True):
     @property
     def service(self) -> Service | None:
         """The Service that it belongs to, or None without a label."""
-        name = (self.metadata.labels or {}).get(SERVICE)
+        name = _service.get(self.metadata)
         return Service(self.metadata.namespace, name) if name else None
 
     @property

@@ -50,7 +50,7 @@ KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """An idle connection whose other end is gone fails within 45 s. client-go pings as often (HTTP/2
 health check, 30 s and 15 s)."""
 
-_CONTEXT = re.compile(r" ssl:(?:\w+|<[^>]*>)")
+_CONTEXT = re.compile(r" ssl:(?:\w+|<[^<>]*>)")
 """The TLS context in aiohttp's messages, by its address in memory: noise for a reader."""
 
 _status = Reader(ApiStatus, "Status")

@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from istio_aux.core.moment import Clock
+from istio_aux.core.text import printable
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
@@ -90,7 +91,7 @@ class Events:
             "type": kind,
             "reason": reason,
             "action": action,
-            "note": note.encode()[:NOTE].decode(errors="ignore"),
+            "note": printable(note[:NOTE]).encode()[:NOTE].decode(errors="ignore"),
             "regarding": {
                 "apiVersion": regarding[0],
                 "kind": regarding[1],

@@ -27,6 +27,7 @@ import msgspec
 
 from istio_aux.core.election import (
     ANNOTATION,
+    CHECKPOINT,
     Acquire,
     LeaseRecord,
     Observation,
@@ -153,7 +154,7 @@ class Lease:
             async with asyncio.timeout_at(self._latest(self._deadline / 2)), self._writing:
                 if not self.leads():
                     raise KubeError("this process does not lead")
-                if _annotations(self._metadata).get(ANNOTATION) != self._checkpoint():
+                if self._note[0] != self._checkpoint():
                     record = self._renewal(self._seen.record or LeaseRecord())
                     await self._hold(record, self._unfit())
         except TimeoutError as error:
@@ -244,8 +245,7 @@ class Lease:
         if self.held:
             self._lead(held=False, why=step.reason)
         if self._mark == UNFIT and not unfit:
-            text = _annotations(self._metadata).get(ANNOTATION, "").partition("\n")[0]
-            await self._write(self._seen.record or LeaseRecord(), f"{text}\n{WANTED}")
+            await self._write(self._seen.record or LeaseRecord(), f"{self._note[0]}\n{WANTED}")
         return step.until
 
     def _leave(self, step: Acquire | Renew, unfit: str) -> float | None:
@@ -323,9 +323,15 @@ class Lease:
         # An update without managedFields leaves those that are there (apiserver fieldmanager.go).
         self._metadata = {k: v for k, v in lease.metadata.items() if k != "managedFields"}
         self._seen = self._seen.then(lease.spec, _now())
-        text, _, self._mark = _annotations(self._metadata).get(ANNOTATION, "").partition("\n")
+        self._mark = self._note[1]
         if not self.held:
-            self._recall(text)
+            self._recall(self._note[0])
+
+    @property
+    def _note(self) -> tuple[str, str]:
+        """The checkpoint and the mark in the Lease as it was read last."""
+        text, _, mark = (CHECKPOINT.get(_annotations(self._metadata)) or "").partition("\n")
+        return text, mark
 
     def _lead(self, *, held: bool, why: str) -> None:
         self.held = held

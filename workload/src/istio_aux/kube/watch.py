@@ -355,7 +355,8 @@ def _refuses_streams(error: KubeError) -> bool:
 
 def _older(version: str, before: str) -> bool:
     """Whether a resourceVersion came before another one; they are integers (KEP-5504)."""
-    return version.isdecimal() and before.isdecimal() and int(version) < int(before)
+    numbers = all(text.isdecimal() and len(text) < 20 for text in (version, before))
+    return numbers and int(version) < int(before)
 
 
 def _reason(error: KubeError) -> str:

@@ -51,7 +51,7 @@ class _Share:
 
 
 @dataclass(slots=True)
-class _Queue(_Share):
+class _NodeQueue(_Share):
     """Those who wait for an attempt on one node."""
 
     turns: deque[asyncio.Future[None]] = field(default_factory=deque[asyncio.Future[None]])
@@ -59,7 +59,7 @@ class _Queue(_Share):
 
 @dataclass(slots=True)
 class _Namespace(_Share):
-    queues: dict[str, _Queue] = field(default_factory=dict[str, _Queue])
+    queues: dict[str, _NodeQueue] = field(default_factory=dict[str, _NodeQueue])
 
 
 S = TypeVar("S", bound=_Share)
@@ -104,7 +104,7 @@ class Slots:
         """Hold a slot for a pod while the body runs; ``node`` is empty if it is unknown."""
         turn = asyncio.get_running_loop().create_future()
         queues = self._join(self._namespaces, namespace, _Namespace()).queues
-        queue = self._join(queues, node, _Queue())
+        queue = self._join(queues, node, _NodeQueue())
         queue.turns.append(turn)
         self._count(namespace, node, waiting=1)
         self._give()

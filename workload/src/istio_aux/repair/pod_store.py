@@ -16,7 +16,7 @@ import msgspec
 from msgspec import structs
 
 from istio_aux.core import jobs, ownership, repair, rollout
-from istio_aux.core.applications import LABEL, Applications, PodOptions, left_out
+from istio_aux.core.applications import Applications, PodOptions, application_of, left_out
 from istio_aux.core.injection import Expectation, expected
 from istio_aux.core.injectors import Mesh
 from istio_aux.core.moment import Clock
@@ -39,6 +39,8 @@ _NONE = msgspec.Raw()  # Any other keeps the whole text in memory that it was de
 
 # Annotations that decide; others may be as long as the whole pod.
 _ANNOTATIONS = (INJECT, INJECTED, MIRROR)
+_MOST_OWNERS = 2  # Controllers that are kept: a pod with two has none (`ownership.controller`).
+_LONGEST = 16  # Characters of one that are kept: a longer value is no value.
 
 
 @dataclass(slots=True, eq=False)
@@ -49,7 +51,7 @@ class StoredPod:
     replica: Replica = _UNDECIDED
     reason: str = ""
     owner: PodOwner | None = None
-    application: str = ""  # The value of its label `LABEL`.
+    application: str = ""
     running: bool = False
     # The pod itself, reduced. None if only a change of the pod can make it unmeshed.
     bare: Pod | None = None
@@ -114,7 +116,7 @@ class PodStore:
         key = key_of(pod)
         stored = self.pods.setdefault(key, StoredPod(key))
         self._join(stored, ownership.controller(pod))
-        stored.application = shared(pod.labels.get(LABEL, ""))
+        stored.application = shared(application_of(pod))
         stored.running = pod.status.phase == "Running"
         # A pod that is skipped whatever the injectors do matters again only if it changes itself.
         # `inject-selector` may need one that opted out once its namespace is selected.
@@ -245,9 +247,13 @@ class PodStore:
 
 def _reduced(pod: Pod) -> Pod:
     """The pod without what decides nothing."""
-    notes = {name: pod.annotations[name] for name in _ANNOTATIONS if name in pod.annotations}
+    every = pod.metadata.annotations or {}
+    notes = {name: every[name][:_LONGEST] for name in _ANNOTATIONS if name in every}
     labels = {shared(name): shared(value) for name, value in pod.labels.items()}
-    metadata = structs.replace(pod.metadata, labels=labels, annotations=notes)
+    owners = tuple(owner for owner in pod.metadata.owner_references or () if owner.controller)
+    metadata = structs.replace(
+        pod.metadata, labels=labels, annotations=notes, owner_references=owners[:_MOST_OWNERS]
+    )
     containers, init = _names(pod.containers), _names(pod.init_containers)
     spec = structs.replace(
         pod.spec, containers=containers, init_containers=init, resources=_NONE, overhead=_NONE

@@ -1,0 +1,284 @@
+"""Read stored pods, decide about them and show them, as `serve`, `explain` and `audit` do.
+
+Nothing may raise, take long, need much memory, or show what a terminal would obey. What cannot be
+read costs that object alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import io
+import json
+import math
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from istio_aux.cli import render, report
+from istio_aux.core import documents, reachability
+from istio_aux.core import pod as stored_pods
+from istio_aux.core import quit as quitting
+from istio_aux.core.injection import expected, hooks_of
+from istio_aux.core.moment import Moment
+from istio_aux.core.nesting import decoded, shallow
+from istio_aux.core.pod import Pod
+from istio_aux.core.policy import Policy, RacePolicy, RepairPolicy
+from istio_aux.core.quit_state import PodState, QuitScope
+from istio_aux.kube.errors import KubeError
+from istio_aux.kube.events import Events
+from istio_aux.kube.objects import EventReader, PageReader, key_of
+from istio_aux.quit.controller import Controller
+from istio_aux.repair.controller import RepairController
+from istio_aux.telemetry import Telemetry
+from soak.play import MIB, Simulated, memory
+from unit.core import mesh
+
+from fuzz import pods
+
+BUDGET = 0.02
+"""Seconds of CPU for a step, for a pod or for each MiB of it."""
+DEEP = 500
+"""Levels beyond which a text may be too deep for a decoder. It is read again then, in slices of a
+millisecond between which other tasks run, so that it costs more, and delays nobody."""
+SLICES = 8
+"""Times the budget for that: `explain -f` reads such a text three times."""
+MEMORY = 64.0
+"""MiB while a pod is handled: what 480,000 texts take as objects of Python, twice."""
+KEPT = 2.0
+"""MiB that stay for a pod which is followed, as for 3,000 containers without a sidecar."""
+GROWTH = 10.0
+"""MiB that 200,000 pods may leave behind after the first fifth of them."""
+ENOUGH = 100_000
+"""Pods. With fewer, the first large ones may come late, and with them their buffers."""
+CORPUS = Path(__file__).parent / "corpus"
+TRIES = 8
+"""The smallest of so many measurements counts, because other load only adds to it."""
+
+NOW = Moment(1000.0, 1_795_000_000.0)
+"""Any time after those in the pods."""
+NAMESPACES = {"training": mesh.ENABLED}
+HOOKS = hooks_of([mesh.recorded(mesh.DEFAULT)])
+NEIGHBOUR = pods.event({"kind": "Pod", "metadata": {"name": "neighbour"}})
+_READING = {"watch", "list", "file"}
+FACTS = reachability.PeerFacts(
+    services=(
+        reachability.PodService(
+            spec=reachability.ServiceSpec(
+                selector={"job-name": "mnist"},
+                ports=(reachability.ServicePort(port=80, target_port="http"),),
+            )
+        ),
+    ),
+    authentications=(
+        reachability.PeerAuthentication(
+            spec=reachability.PeerAuthenticationSpec(mtls=reachability.MutualTls(mode="STRICT"))
+        ),
+    ),
+    root="istio-system",
+)
+
+
+class Followers:
+    """What `serve` keeps about pods."""
+
+    def __init__(self) -> None:
+        telemetry = Telemetry()
+        client = Simulated()
+        events = Events(client, "fuzz")
+        self.quit = Controller(client, telemetry, events, leading=False)
+        self.repair = RepairController(
+            client, NAMESPACES, telemetry, events, policy=RepairPolicy(race=RacePolicy.RESTART)
+        )
+        self.events = EventReader(Pod)
+        self.pages = PageReader(Pod)
+
+    async def read(self, line: bytes) -> Pod | None:
+        """The pod in a line of a watch; None if the watch cannot read it."""
+        try:
+            return (await self.events.read(line)).resource
+        except KubeError:
+            return None
+
+    async def list(self, line: bytes) -> bool:
+        """Whether a pod is read from the page that the other one is in, if that is JSON."""
+        try:
+            page = await self.pages.read(pods.page([line, NEIGHBOUR]))
+        except KubeError:
+            return not _is_json(pods.pod_of(line))
+        return page.items[-1].metadata.name == "neighbour"
+
+    def follow(self, pod: Pod) -> None:
+        """The watch shows a pod."""
+        self.quit.apply(pod)
+        self.repair.apply(pod)
+
+
+def explained(pod: Pod) -> report.Explanation:
+    """What `explain` says about a pod of a cluster."""
+    peers = reachability.refusals(pod, FACTS) if reachability.concerns(pod) else ()
+    return report.explain(pod, Policy(), NOW, peers=peers)
+
+
+def audited(pod: Pod) -> report.Finding | str | None:
+    """What `audit` says about it."""
+    expectation = expected(pod, mesh.ENABLED, HOOKS, mesh.POLICIES)
+    return report.audit(pod, expectation, Policy(grace=30), NOW)
+
+
+def read_file(body: bytes) -> None:
+    """What `explain -f` does."""
+    for document in documents.read(body):
+        if isinstance(document, documents.Document):
+            try:
+                pod = decoded(stored_pods.decode, document.body, most=sys.maxsize)
+            except (ValueError, RecursionError):
+                continue
+            report.explain(pod, Policy(), None)
+
+
+def observe(pod: Pod) -> None:
+    """What the quit controller does with each event."""
+    PodState(key_of(pod)).observe(pod, QuitScope(), NOW)
+
+
+class Judge:
+    """Runs the steps of one pod, and collects findings."""
+
+    def __init__(self, name: str, line: bytes) -> None:
+        self.name, self.findings = name, list[str]()
+        self._allowed = BUDGET * max(1.0, len(line) / MIB)
+        self._slices = deepest(line) > DEEP
+
+    async def step(self, what: str, work: Callable[[], Any]) -> Any:
+        """Return what ``work``, a function or a coroutine function, returns; None if it raises."""
+        least, found = math.inf, None
+        allowed = self._allowed * (SLICES if self._slices and what in _READING else 1)
+        for _ in range(TRIES):
+            began = time.thread_time()
+            try:
+                found = work()
+                if asyncio.iscoroutine(found):
+                    found = await found
+            except Exception as error:  # Anything is a finding.
+                self.add(f"{what}: {error!r:.300}")
+                return None
+            least = min(least, time.thread_time() - began)
+            if least <= allowed:
+                return found
+        self.add(f"{what}: {least * 1000:.0f} ms of CPU, {allowed * 1000:.0f} allowed")
+        return found
+
+    def add(self, what: str) -> None:
+        """Note a finding."""
+        self.findings.append(f"{self.name}: {what}")
+
+
+async def judge(name: str, line: bytes, followers: Followers) -> list[str]:
+    """Findings about one pod."""
+    judge = Judge(name, line)
+    pod = await judge.step("watch", lambda: followers.read(line))
+    if await judge.step("list", lambda: followers.list(line)) is False:
+        judge.add("its neighbour is lost")
+    await judge.step("file", lambda: read_file(pods.pod_of(line)))
+    if not isinstance(pod, Pod):
+        return judge.findings
+    await judge.step("decide", lambda: quitting.decide(pod, Policy(), NOW))
+    await judge.step("observe", lambda: observe(pod))
+    await judge.step("store", lambda: followers.follow(pod))
+    answers = [
+        await judge.step("explain", lambda: explained(pod)),
+        await judge.step("audit", lambda: audited(pod)),
+    ]
+    if not line.isascii() or b"\\u" in line:
+        for line_ in _shown(answers):
+            if not line_.isprintable():
+                judge.add(f"shown: {line_!r:.300}")
+    return judge.findings
+
+
+async def weighed(name: str, line: bytes) -> list[str]:
+    """Findings about the memory that one pod takes, while it is handled and afterwards."""
+    followers = Followers()
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    if pod := await followers.read(line):
+        followers.follow(pod)
+        explained(pod)
+        audited(pod)
+    _, peak = tracemalloc.get_traced_memory()
+    del pod
+    gc.collect()
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    found = (("while it is handled", peak, MEMORY), ("afterwards", kept, KEPT))
+    return [
+        f"{name}: {(bytes_ - before) / MIB:.1f} MiB {when}, {most:g} allowed"
+        for when, bytes_, most in found
+        if bytes_ - before > most * MIB
+    ]
+
+
+def _is_json(body: bytes) -> bool:
+    """Whether the API server could have written it, as deep as it is."""
+    try:
+        json.loads(shallow(body))
+    except ValueError:
+        return False
+    return True
+
+
+def deepest(line: bytes) -> int:
+    """Levels of nesting, or more if texts have brackets."""
+    brackets = line.translate(None, _OTHERS)
+    return 0 if len(brackets) < DEEP else max(accumulate(map(_LEVELS.__getitem__, brackets)))
+
+
+_LEVELS = {ord(char): step for char, step in (("[", 1), ("{", 1), ("]", -1), ("}", -1))}
+_OTHERS = bytes(code for code in range(256) if code not in _LEVELS)
+
+
+def _shown(answers: list[Any]) -> Iterator[str]:
+    """Lines that `explain` and `audit` print."""
+    explanation, finding = answers
+    shown: list[Any] = [explanation] if explanation else []
+    if isinstance(finding, report.Finding):
+        shown.append(report.Audit([finding], 1))
+    for output in ("json", "text"):
+        stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+        for each in shown:
+            render.show(stream, each, output)
+        yield from stream.buffer.getvalue().decode().split("\n")
+
+
+async def play(
+    count: int, seed: int, tell: Callable[[str], object] = lambda _: None, *, nth: int = 1
+) -> list[str]:
+    """Judge what was kept, every ``nth`` of the slow pods, and ``count`` random ones of a seed."""
+    followers, findings = Followers(), list[str]()
+    for file in sorted(CORPUS.glob("*.pod")):
+        findings += await judge(file.name, file.read_bytes(), followers)
+    for number, (name, line) in enumerate(pods.slow()):
+        if number % nth == 0:
+            findings += await judge(name, line, followers)
+            findings += await weighed(name, line)
+    tell(f"slow pods: {len(findings)} findings")
+    before = 0
+    for number in range(count):
+        name, line = f"{seed}-{number}", pods.make(Random(f"{seed}:{number}"))
+        if found := await judge(name, line, followers):
+            (CORPUS / f"{name}.pod").write_bytes(line)
+            findings += found
+            break
+        if number in {count // 5, count - 1}:
+            gc.collect()
+            grown, before = memory() - before, memory()
+            tell(f"{number + 1} pods: {before:.1f} MiB")
+            if number == count - 1 and count >= ENOUGH and grown > GROWTH:
+                findings.append(f"memory grew by {grown:.1f} MiB, at most {GROWTH:.0f} are allowed")
+    return findings

@@ -1,0 +1,318 @@
+"""What tenants write leads to a decision through `core.keys`, and no pattern reads it slowly."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import re
+import time
+from collections.abc import Iterable, Iterator
+from itertools import product
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import istio_aux
+import pytest
+from istio_aux.core.keys import (
+    MOST_NAMES,
+    NAMES,
+    Annotation,
+    BadValueError,
+    Label,
+    mark,
+    names,
+    text_label,
+)
+from istio_aux.core.pod import Metadata
+
+SOURCES = Path(istio_aux.__file__).parent
+FILES = sorted(SOURCES.rglob("*.py"))
+MODULES = [
+    importlib.import_module(found.name)
+    for found in pkgutil.walk_packages([str(SOURCES)], "istio_aux.")
+    if not found.name.endswith("__main__")
+]
+
+ELSEWHERE = {
+    # They copy or measure annotations, and write them: no value decides.
+    ("core/start.py", "before_injection"),
+    ("core/start.py", "_annotated"),
+    ("repair/pod_store.py", "_reduced"),
+    # The bookmark that ends a list, which the API server itself writes.
+    ("kube/objects.py", "ends_initial"),
+    # The Lease as it was read: it is written again, and `election.CHECKPOINT` reads it.
+    ("kube/lease.py", "_annotations"),
+}
+"""The only functions that touch annotations beside the keys."""
+
+METADATA = {"annotations", "labels"}
+
+
+class Reads(ast.NodeVisitor):
+    """Finds what reads annotations, or a value of a label."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[str, str]] = []
+        self._function = ""
+        self._parents: list[ast.AST] = []
+
+    def generic_visit(self, node: ast.AST) -> None:
+        self._parents.append(node)
+        super().generic_visit(node)
+        self._parents.pop()
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        outer, self._function = self._function, node.name
+        self.generic_visit(node)
+        self._function = outer
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        if node.attr == "annotations" or (node.attr == "labels" and self._reads_a_value()):
+            self.found.append((self._function, ast.unparse(node)))
+        self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        # `metadata["annotations"]` and `metadata.get("annotations")` of a decoded document.
+        parent = self._parents[-1]
+        read = isinstance(parent, ast.Subscript) and isinstance(parent.ctx, ast.Load)
+        got = isinstance(parent, ast.Call) and ast.unparse(parent.func).endswith(".get")
+        if node.value in METADATA and (read or got):
+            self.found.append((self._function, ast.unparse(parent)))
+
+    def _reads_a_value(self) -> bool:
+        """Whether it is ``x.labels[...]``, ``x.labels.get(...)``, or the like of ``or {}``."""
+        above = [each for each in reversed(self._parents) if not isinstance(each, ast.BoolOp)]
+        if isinstance(above[0], ast.Subscript):
+            return True
+        return isinstance(above[0], ast.Attribute) and above[0].attr in {"get", "values", "pop"}
+
+
+def reads(source: str) -> list[tuple[str, str]]:
+    visitor = Reads()
+    visitor.visit(ast.parse(source))
+    return visitor.found
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "pod.annotations[KEY]",
+        "KEY in (pod.metadata.annotations or {})",
+        "found = metadata.annotations",
+        "pod.labels.get(KEY)",
+        "(job.metadata.labels or {}).get(KEY)",
+        "pod.labels[KEY]",
+        "metadata.get('annotations')",
+        "metadata['annotations'][KEY]",
+    ],
+)
+def test_another_way_to_a_value_is_found(source: str) -> None:
+    assert reads(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["key.of(pod.metadata)", "selector.matches(pod.labels)", "gauge.labels(state).inc()",
+     "selector.items() <= pod.labels.items()", "from __future__ import annotations",
+     "{'metadata': {'labels': labels}}"],
+)  # fmt: skip
+def test_a_key_and_a_selector_are_no_other_way(source: str) -> None:
+    assert not reads(source)
+
+
+def test_only_the_keys_read_annotations_and_values_of_labels() -> None:
+    """Whoever needs a value declares it: its type, its longest text and its most entries."""
+    found = {
+        (str(file.relative_to(SOURCES)), function): what
+        for file in FILES
+        if file.name != "keys.py"
+        for function, what in reads(file.read_text())
+    }
+    assert found.keys() == ELSEWHERE, found
+
+
+def keys_of(module: ModuleType) -> Iterator[Annotation[Any] | Label[Any]]:
+    for value in vars(module).values():
+        for each in value if isinstance(value, tuple) else (value,):
+            if isinstance(each, Annotation | Label):
+                yield each
+
+
+def test_each_key_is_declared_once_for_each_type() -> None:
+    """Two declarations would be two bounds."""
+    declared = {
+        id(key): (type(key).__name__, key.name, key.longest) for m in MODULES for key in keys_of(m)
+    }
+    found = sorted(declared.values())
+    assert len(found) == len(set(found)) > 20
+
+
+@pytest.mark.parametrize("text", ["x" * 6, "true " * 10_000, "maybe"])
+def test_a_bad_value_names_the_key_the_value_and_what_is_allowed(text: str) -> None:
+    key = Annotation("a/b", {"true": True}.__getitem__, "true", longest=5)
+    with pytest.raises(BadValueError) as caught:
+        key.of({"a/b": text})
+    shown = text if len(text) <= 60 else f"{text[:60]}…"
+    assert str(caught.value).startswith(f'annotation a/b: "{shown}": expected true')
+    assert (f"it has {len(text)} characters, not at most 5" in str(caught.value)) is (len(text) > 5)
+    assert key.get({"a/b": text}) is None
+
+
+def test_a_text_that_is_too_long_is_never_given_to_its_type() -> None:
+    def never(_text: str) -> bool:
+        raise AssertionError
+
+    assert Label("a", never, "nothing", longest=3).get({"a": "long"}) is None
+
+
+def test_a_mark_is_there_whatever_its_text_is() -> None:
+    metadata = Metadata(annotations={"a/b": "x" * 300_000})
+    assert mark("a/b").on(metadata)
+    assert not text_label("a/b").on(metadata)
+
+
+def test_a_list_has_a_number_of_names() -> None:
+    allowed = ",".join(f"c{number}" for number in range(MOST_NAMES))
+    assert len(names(allowed)) == MOST_NAMES
+    assert len(allowed) < NAMES
+    key = Annotation("a/b", names, "names", longest=NAMES)
+    for more in (f"{allowed},another", "," * NAMES):
+        with pytest.raises(BadValueError, match="expected names"):
+            key.of({"a/b": more})
+
+
+# Patterns.
+
+Pattern = re.Pattern[Any]
+USES = ("match", "fullmatch", "search", "finditer", "findall", "split", "sub")
+LENGTH = 32 * 1024
+"""Characters of the texts that patterns are tried on. A quadratic pattern takes seconds."""
+PATIENCE = 0.1
+"""Seconds of CPU for one text: linear patterns take a hundredth of that."""
+
+BOUNDED = {
+    # Texts of an admin: an option, or a ``--selector``; trailing blanks are stripped before.
+    "istio_aux.core.selectors._TOKEN": "blanks",
+}
+
+
+def patterns_of(module: ModuleType) -> Iterator[tuple[str, Pattern]]:
+    """The patterns of a module, in its constants, its classes and the closures of its functions."""
+
+    def within(value: object) -> Iterator[Pattern]:
+        inner: Iterable[object] = ()
+        match value:
+            case re.Pattern():
+                yield value
+            case list() | tuple() | set() | frozenset():
+                inner = value
+            case dict():
+                inner = value.values()
+            case FunctionType():
+                inner = [cell.cell_contents for cell in value.__closure__ or ()]
+            case type() if value.__module__ == module.__name__:
+                inner = [each for each in vars(value).values() if isinstance(each, re.Pattern)]
+            case _:
+                pass
+        for each in inner:
+            yield from within(each)
+
+    for name, value in vars(module).items():
+        for pattern in within(value):
+            yield f"{module.__name__}.{name}", pattern
+
+
+PATTERNS = {
+    f"{name} {pattern.pattern!r:.40}": pattern
+    for module in MODULES
+    for name, pattern in patterns_of(module)
+}
+
+
+def how(name: str) -> set[str]:
+    """How the module uses a pattern: by which methods, `match` if another library does."""
+    module, _, short = name.rpartition(".")
+    source = Path(importlib.import_module(module).__file__ or "").read_text()
+    return set(re.findall(rf"\b{short}\.({'|'.join(USES)})\(", source)) or {"match"}
+
+
+def hostile(pattern: Pattern) -> Iterator[Any]:
+    """Long texts of what a pattern consists of, which it does not match at their end."""
+    text = pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode()
+    letters = sorted({*re.sub(r"[\\^$*+?(){}|]", "", text), *'0a.- "\n\\[{,:'})
+    words = [w for w in re.findall(r"[A-Za-z -]{4,}", text) if len(w) < 40]
+    units = [*letters, *(a + b for a, b in product('0a.- "\n\\[{', repeat=2)), *words]
+    for unit, end in product(units, ("", "\x00", "x")):
+        found = unit * (LENGTH // len(unit)) + end
+        yield found if isinstance(pattern.pattern, str) else found.encode()
+
+
+def seconds(pattern: Pattern, use: str, text: Any) -> float:
+    """CPU that one use takes; texts that are shorter come first, so that nothing takes minutes."""
+    took = 0.0
+    for share in (16, 4, 1):
+        part = text[len(text) - len(text) // share :]
+        began = time.thread_time()
+        if use == "finditer":
+            for _ in pattern.finditer(part):
+                pass
+        elif use == "sub":
+            pattern.sub(part[:0], part)
+        else:
+            getattr(pattern, use)(part)
+        if (took := time.thread_time() - began) > PATIENCE:
+            break
+    return took
+
+
+@pytest.mark.parametrize("found", PATTERNS)
+def test_no_pattern_takes_more_than_linear_time(found: str) -> None:
+    """Tenants choose the text, and one loop serves everybody."""
+    name, pattern = found.partition(" ")[0], PATTERNS[found]
+    texts = [*hostile(pattern)]
+    if BOUNDED.get(name) == "blanks":
+        texts = [text for text in texts if text.strip("\x00x").strip()]
+    slow = [
+        (use, text[:40], took)
+        for use in sorted(how(name))
+        for text in texts
+        if (took := seconds(pattern, use, text)) > PATIENCE
+    ]
+    assert not slow
+
+
+@pytest.mark.parametrize(
+    ("pattern", "length"),
+    [
+        (r"([0-9]+\.?[0-9]*|\.[0-9]+)(s|m)?", 4_000),
+        (r"[^:]*\s*[^:]*:", 4_000),
+        (r"(?:[a-z]+)+-", 24),
+        (r"(a|a)*b", 22),
+    ],
+)
+def test_a_slow_pattern_is_found(pattern: str, length: int) -> None:
+    """The first one read `quit-grace` once: 32,000 digits took 24 s."""
+    found = re.compile(pattern)
+    assert any(seconds(found, "fullmatch", text[-length:]) > PATIENCE for text in hostile(found))
+
+
+def test_every_pattern_is_compiled_where_the_tests_find_it() -> None:
+    """`re.match` and its like, and patterns within functions, would escape the test above.
+
+    `settings._text` keeps its pattern in a closure, where it is found.
+    """
+    found = {
+        f"{file.name} {function.name}"
+        for file in FILES
+        for tree in [ast.parse(file.read_text())]
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "re"
+        and node.attr not in {"Match", "Pattern"}
+    }
+    assert found == {"settings.py _text"}

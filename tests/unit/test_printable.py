@@ -1,0 +1,131 @@
+"""What tenants write is text for people, whatever reads it: a terminal obeys none of it."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from istio_aux.cli import main
+from istio_aux.core.text import listed, printable, printable_json, quoted
+from unit.apiserver import ApiServer
+from unit.asynchronous import driven, until
+from unit.core.pods import RUNNING, document, exited
+from unit.logged import logging_to
+from unit.test_events import recording, tell
+
+HOSTILE = {
+    "escape": "\x1b[2J",
+    "delete": "\x7f",
+    "control sequence of C1": "\x9b2J",
+    "next line of C1": "\x85",
+    "override": "\u202e",
+    "isolate": "\u2066",
+    "zero width": "\u200b",
+    "byte order mark": "\ufeff",
+    "line separator": "\u2028",
+    "paragraph separator": "\u2029",
+    "tag beyond U+FFFF": "\U000e0041",
+    "private": "\ue000",
+}
+hostile = pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+
+Run = Callable[..., tuple[str, str]]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run the command line; returns what it wrote to stdout and stderr."""
+
+    def run(*argv: str, stdin: str) -> tuple[str, str]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        main(argv)
+        captured = capfd.readouterr()
+        return captured.out, captured.err
+
+    return run
+
+
+def is_text(lines: str) -> bool:
+    return bool(lines) and all(line.isprintable() for line in lines.split("\n"))
+
+
+@hostile
+@pytest.mark.parametrize("output", ["json", "text"])
+def test_explain_shows_text(text: str, output: str, run: Run) -> None:
+    pod = document(
+        {f"main{text}": exited(0), "istio-proxy": RUNNING},
+        annotations={"istio-aux.io/quit-grace": text},
+    )
+    pod["metadata"]["name"] = f"job{text}"
+    out, _ = run("explain", "-o", output, "-f", "-", stdin=json.dumps(pod))
+    assert is_text(out)
+    if output == "json":
+        assert json.loads(out)["name"] == f"job{text}"
+
+
+@hostile
+def test_mutate_shows_text_and_its_warnings_are_text(text: str, run: Run) -> None:
+    """Who reads the JSON gets what was written."""
+    pod = document({"main": None}, annotations={"istio-aux.io/start": text, "note": text})
+    out, err = run("mutate", "-f", "-", stdin=json.dumps(pod))
+    assert is_text(out)
+    assert is_text(err)
+    assert json.loads(out)["metadata"]["annotations"]["note"] == text
+
+
+@hostile
+def test_what_is_said_about_a_bad_document_is_text(text: str, run: Run) -> None:
+    _, err = run("explain", "-f", "-", stdin=json.dumps({"kind": text}))
+    assert is_text(err)
+
+
+@hostile
+def test_a_log_line_is_text(text: str) -> None:
+    with logging_to(io.BytesIO()) as log:
+        logging.getLogger("any").warning("%s", text, extra={"reason": text})
+        written = log.getvalue().decode()
+    assert is_text(written)
+    assert json.loads(written)["reason"] == text
+
+
+@hostile
+@driven
+async def test_the_note_of_an_event_is_text(text: str) -> None:
+    """`kubectl describe` shows it."""
+    async with ApiServer() as api, recording(api) as recorder:
+        tell(recorder, f"main{text}")
+        await until(lambda: api.events, "the Event is there")
+    assert is_text(api.events[0]["note"])
+
+
+@hostile
+def test_a_quoted_value_is_text(text: str) -> None:
+    assert is_text(quoted(text))
+    assert json.loads(quoted(text)) == text
+
+
+@given(st.recursive(st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+def test_json_means_the_same_and_is_text(value: Any) -> None:
+    body = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(
+        errors="surrogatepass"
+    )
+    assert is_text(printable_json(body).decode())
+    assert json.loads(printable_json(body)) == value
+
+
+@given(st.text())
+def test_printable_text_stays_as_it_is(text: str) -> None:
+    assert printable(text).isprintable()
+    assert (printable(text) == text) is text.isprintable()
+
+
+def test_a_list_of_thousands_is_short() -> None:
+    assert listed(["a", "b"]) == "a, b"
+    assert listed([f"c{n}" for n in range(3_000)]).endswith("c18, c19 and 2980 more")
