@@ -46,11 +46,18 @@ def _one(seed: int, off: str, *, trace: bool) -> int:
     return 1 if result.violations else 0
 
 
+def _play(seed: int) -> Result:
+    try:
+        return play(seed)
+    except Exception as error:  # Not all errors pass from one process to another.
+        raise RuntimeError(f"seed {seed}: {error!r}") from None
+
+
 def _many(seeds: range, jobs: int) -> int:
     began, kinds, bad = time.monotonic(), Counter[str](), list[Result]()
     simulated, counts = 0.0, Counter[int]()
     with multiprocessing.Pool(jobs) as pool:
-        results = pool.imap_unordered(play, seeds, chunksize=5) if jobs > 1 else map(play, seeds)
+        results = pool.imap_unordered(_play, seeds, chunksize=5) if jobs > 1 else map(_play, seeds)
         for number, result in enumerate(results, 1):
             simulated += result.seconds
             counts.update(dict(enumerate(result.counts)))

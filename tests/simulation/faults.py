@@ -176,9 +176,9 @@ def _die(cluster: Cluster, dice: Random) -> None:
 
 def _crowd(cluster: Cluster, dice: Random) -> None:
     """Many pods finish at once on a node."""
-    for number in range(12):
+    for _ in range(12):
         run = Run(dice.uniform(3, 5))
-        lone_pod(cluster, f"crowd-{dice.randrange(10**6)}-{number}", Plan({"main": [run]}))
+        lone_pod(cluster, f"crowd-{cluster.server.version}", Plan({"main": [run]}))
 
 
 # Istio and workloads.
