@@ -138,6 +138,8 @@ class Charm:
         self._process = process = self._cluster.spawn(self._label, command)
         status = process.wait(TIMEOUT)
         state = json.loads((hook / "state.json").read_text())
+        if unit not in state["units"]:
+            raise DispatchError(f"{unit}: {event.name}: the unit was removed before its hook began")
         refused = store.close_hook(hook, unit, succeeded=status == 0)
         outcome = _outcome(event, (began, time.time()), status, hook, state["units"][unit])
         self._check(unit, outcome, process.log)

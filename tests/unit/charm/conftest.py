@@ -15,7 +15,7 @@ import yaml
 from cryptography import x509
 from istio_aux.core.holders import group
 from istio_aux.core.quit_state import TroubledPod
-from istio_aux.status import ListedPod, page
+from istio_aux.status import ListedPod, page, place
 from ops import pebble, testing
 
 import certificates
@@ -125,7 +125,8 @@ class Workload:
             raise httpx2.ConnectError("no route to host")
         query = url.params
         states = query.get_list("state")
-        pods = [pod for pod in self.pods if pod.state in states and (leads or pod.attempts is None)]
+        seen = [pod for pod in self.pods if pod.state in states and (leads or pod.attempts is None)]
+        pods = sorted(seen, key=place)
         limit, holders = int(query["limit"]), group(self.held if leads else [])
         found = page(pods, after=query["after"], limit=limit, leader=leads, holders=holders)
         return httpx2.Response(200, content=msgspec.json.encode(found))
