@@ -135,7 +135,7 @@ def selection(labels: str, fields: str, namespace: str) -> Selects:
 
 
 class Stream:
-    """An open watch: `put` is called with each line, and `cut` with the error that ends it, or None.
+    """An open watch: `put` is called with each line, `cut` with the error that ends it, or None.
 
     The version of a line is that up to which the watch has told everything; 0 within a list.
     """
