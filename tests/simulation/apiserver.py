@@ -135,12 +135,15 @@ def selection(labels: str, fields: str, namespace: str) -> Selects:
 
 
 class Stream:
-    """An open watch: `put` is called with each line, `cut` with the error that ends it, or None."""
+    """An open watch: `put` is called with each line, `cut` with the error that ends it, or None.
+
+    The version of a line is that up to which the watch has told everything; 0 within a list.
+    """
 
     def __init__(
         self,
         selects: Selects,
-        put: Callable[[bytes], None],
+        put: Callable[[bytes, int], None],
         cut: Callable[[ApiError | None], None],
     ) -> None:
         self.selects, self.put, self.cut = selects, put, cut
@@ -238,7 +241,7 @@ class ApiServer:
         self._history[resource].append(change)
         for stream in self._streams[resource]:
             if line := _line(change, stream.selects):
-                stream.put(line)
+                stream.put(line, change.version)
         for watcher in self.watchers:
             watcher(resource, change)
 
@@ -334,19 +337,19 @@ class ApiServer:
                 raise ApiError(422, "sendInitialEvents is forbidden", reason="Invalid")
             for found in self.list(to.resource):
                 if stream.selects(found):
-                    stream.put(b'{"type":"ADDED","object":%b}\n' % found.body)
-            stream.put(self._bookmark(initial=True))
+                    stream.put(b'{"type":"ADDED","object":%b}\n' % found.body, 0)
+            stream.put(self._bookmark(initial=True), self.version)
         else:
             since = int(params["resourceVersion"])
             if since < self._oldest:
                 why = f"too old resource version: {since} ({self._oldest})"
                 error = {"status": "Failure", "reason": "Expired", "code": 410, "message": why}
-                stream.put(msgspec.json.encode({"type": "ERROR", "object": error}) + b"\n")
+                stream.put(msgspec.json.encode({"type": "ERROR", "object": error}) + b"\n", 0)
                 stream.cut(None)
                 return
             for change in self._history[to.resource]:
                 if change.version > since and (line := _line(change, stream.selects)):
-                    stream.put(line)
+                    stream.put(line, change.version)
         streams = self._streams[to.resource] = [
             each for each in self._streams[to.resource] if not each.closed
         ]
@@ -354,7 +357,7 @@ class ApiServer:
 
     def bookmark(self, stream: Stream) -> None:
         """Send the present version to a stream."""
-        stream.put(self._bookmark())
+        stream.put(self._bookmark(), self.version)
 
     def _bookmark(self, *, initial: bool = False) -> bytes:
         meta: Json = {"resourceVersion": str(self.version)}

@@ -284,11 +284,11 @@ class _Watch:
             self.stream.closed = True
             self._wake()
 
-    def _put(self, line: bytes) -> None:
+    def _put(self, line: bytes, version: int) -> None:
         if self.stream.closed or self._lost():
             return
         self._arrives = max(self._arrives, self._world.now + self._cluster.network.lag())
-        self._world.at(self._arrives, self._receive, self._cluster.server.version, line)
+        self._world.at(self._arrives, self._receive, version, line)
 
     def _receive(self, version: int, line: bytes) -> None:
         if self.stream.closed or self._lost():

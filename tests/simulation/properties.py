@@ -98,6 +98,8 @@ class Judge:
         owner = self._cluster.owner(pod) if pod else None
         if pod is None or not isinstance(owner, ReplicaSet | StatefulSet) or owner.deleted:
             return
+        if not is_ready(pod):  # It serves nobody, and may be why another one is not back.
+            return
         # A pod that ends and is replaced already is missed by nobody.
         left = sum(is_ready(other) for other in owner.pods if other.uid != pod.uid)
         for other in owner.pods if left < owner.replicas - 1 else ():
