@@ -214,11 +214,12 @@ async def test_a_failed_restart_is_not_repeated_by_the_next_leader() -> None:
             assert world.restarts("stopped") == 0
             assert world.repair.failed == failed
 
+            await world.pod("web-1", owner=STATEFUL)
+            await until(lambda: "web-1" in world.unmeshed, "it is seen")
             passed = 86460.0
             assert world.repair.failed == {}
             world.repair.look(mesh(State.NO_ENDPOINT))
             world.repair.look(mesh())
-            await world.pod("web-1", owner=STATEFUL)
             await until(lambda: "web-1" in api.evictions, "it is tried again")
         assert len(world.events("RestartStopped")) == 1
 

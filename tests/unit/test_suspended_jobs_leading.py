@@ -13,6 +13,8 @@ from unit.asynchronous import driven, until
 from unit.store import refusal
 from unit.training import Kubeflow, World, kubeflow
 
+LONGEST = 2.0  # Seconds that a Job may be suspended.
+
 
 def lists(api: Kubeflow) -> int:
     return api.requests.count("GET /apis/kubeflow.org/v1/tfjobs")
@@ -136,12 +138,15 @@ async def test_a_process_that_stops_leaves_its_jobs_to_the_next_leader() -> None
 
 @driven
 async def test_the_deadline_of_a_suspension_survives_a_change_of_leader() -> None:
-    """Its pods do not go; the Job is resumed, and its owner is told."""
+    """Its pods do not go; the Job is resumed, and its owner is told.
+
+    The next leader follows it for `SuspensionLimits.longest` before it trusts another's clock.
+    """
     async with kubeflow() as world:
         await world.suspended()
-        begun = datetime.now(UTC) - timedelta(seconds=700)
+        begun = datetime.now(UTC) - timedelta(seconds=3 * LONGEST)
         await world.api.change({}, annotations={MARK: f"{begun:%Y-%m-%dT%H:%M:%SZ} so"})
-        process = world.process()
+        process = world.process(longest=LONGEST)
         await world.resumed()
         await world.counted("failed")
         (event,) = await until(lambda: world.api.events, "an Event")

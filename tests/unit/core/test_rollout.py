@@ -16,6 +16,7 @@ from istio_aux.core.rollout import (
     Sidecar,
     Stop,
     first_in_line,
+    observed,
     recalled,
     refused,
     replica,
@@ -28,6 +29,7 @@ from unit.core.restart_story import LIMITS, Story, bare, going, meshed
 from unit.core.unmeshed import NO, REPORT, RESTART, STATEFUL, UNKNOWN, decide, job, unmeshed
 
 NOW = Moment(1000.0, 1e9)
+DELETED = datetime(2026, 11, 21, 8, 17, tzinfo=UTC).timestamp()
 
 
 def test_a_stateful_set_is_restarted_from_its_highest_ordinal() -> None:
@@ -380,7 +382,10 @@ PROXY = {"istio-proxy": RUNNING}
         ({}, (RESTART, UNKNOWN), {"sidecar": Sidecar.UNKNOWN, "ready": True}),
         ({}, (RESTART, NO), {"sidecar": Sidecar.UNWANTED, "ready": True}),
         ({"containers": PROXY}, (RESTART,), {"sidecar": Sidecar.PRESENT, "ready": True}),
-        ({"deleting": True}, (RESTART,), {"sidecar": Sidecar.UNWANTED, "deleting": True}),
+        (
+            {"deleting": True}, (RESTART,),
+            {"sidecar": Sidecar.UNWANTED, "deleting": True, "deleted": DELETED},
+        ),
     ],
 )  # fmt: skip
 def test_a_pod_as_its_rollout_sees_it(
@@ -459,3 +464,34 @@ def test_namespaces_take_turns_however_many_of_them_are_bad() -> None:
     later = {**served, "bad-0": 0.0, "bad-1": 0.0}
     order = chosen({**bad, "good/1": 598.5}, begun, later)
     assert order == ["good/1", "bad-2/0"]
+
+
+def test_a_pod_that_was_made_before_the_eviction_does_not_show_its_result() -> None:
+    """A watch shows it late: it stands in the place of a pod that somebody else drained."""
+    rollout = started(Rollout(), [OLD], OLD, NOW)
+    evicted = structs.replace(OLD, deleting=True, restart=False, deleted=NOW.wall + 60)
+    before, after = made("before", NOW.wall + 59), made("after", NOW.wall + 61)
+
+    rollout = observed(rollout, [evicted, before], NOW, LIMITS)
+    assert (rollout.failure, rollout.replacing is None) == (None, False)
+    rollout = observed(rollout, [before], NOW, LIMITS)
+    assert rollout.failure is None
+    rollout = observed(rollout, [before, after], NOW, LIMITS)
+    assert rollout.failure
+    assert rollout.failure.uid == "after"
+
+
+def test_a_pod_that_somebody_else_deletes_before_us_is_no_restart_of_ours() -> None:
+    rollout = started(Rollout(), [OLD], OLD, NOW, sent=False)
+    new = made("new", NOW.wall + 1)
+
+    rollout = observed(rollout, [OLD, new], NOW, LIMITS)
+    assert (rollout.failure, rollout.replacing is None) == (None, False)
+    assert observed(rollout, [new], NOW, LIMITS).replacing is None
+
+
+def made(uid: str, created: float) -> Replica:
+    return Replica(uid, uid, Sidecar.MISSING, ready=True, restart=True, created=created)
+
+
+OLD = made("old", NOW.wall - 1000)

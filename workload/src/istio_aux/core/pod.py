@@ -74,7 +74,8 @@ class Metadata(Struct, frozen=True):
     uid: str = ""
     resource_version: str = ""
     creation_timestamp: datetime | None = None
-    deletion_timestamp: datetime | None = None
+    deletion_timestamp: datetime | None = None  # The end of the grace period.
+    deletion_grace_period_seconds: int | None = None
     owner_references: tuple[OwnerReference, ...] | None = None
 
 

@@ -92,14 +92,21 @@ class Replica(Struct, frozen=True, gc=False):
     restart: bool = False  # Whether `repair.decide` wants it restarted.
     ordinal: int | None = None  # Its number in a StatefulSet.
     created: float = 0.0  # Seconds since 1970.
+    deleted: float = 0.0  # When its deletion began, by the same clock, if it is being deleted.
 
 
 class Replacement(Struct, frozen=True):
-    """A pod is being replaced ``since`` a time; its controller had pods of the ``known`` UIDs."""
+    """A pod is being replaced ``since`` a time; its controller had pods of the ``known`` UIDs.
+
+    ``deleted``: when its deletion began, by the API server's clock; 0 until that is seen. ``sent``:
+    whether the eviction may have been sent; until then new pods show nothing about it.
+    """
 
     old: Replaced
     since: float
     known: frozenset[str]
+    deleted: float = 0.0
+    sent: bool = True
 
 
 class Failure(Struct, frozen=True):
@@ -164,7 +171,7 @@ Step = Next | Defer | Stop
 def replica(pod: Pod, action: repair.RepairAction) -> Replica:
     """Reduce a pod and the decision about it."""
     meta, owner, present = pod.metadata, ownership.controller(pod), pod.names_proxy
-    deleting, created = meta.deletion_timestamp is not None, meta.creation_timestamp
+    ends, created = meta.deletion_timestamp, meta.creation_timestamp
     ready = any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions or ())
     # A Job's pod with a sidecar may finish before anybody sees it Ready.
     ready = ready or (present and owner is not None and ownership.is_job(owner))
@@ -172,11 +179,12 @@ def replica(pod: Pod, action: repair.RepairAction) -> Replica:
         name=meta.name,
         uid=meta.uid,
         sidecar=Sidecar.PRESENT if present else _sidecar(action),
-        ready=ready and not deleting,
-        deleting=deleting,
+        ready=ready and ends is None,
+        deleting=ends is not None,
         restart=isinstance(action, repair.Restart),
         ordinal=ownership.ordinal(pod),
         created=created.timestamp() if created else 0.0,
+        deleted=ends.timestamp() - (meta.deletion_grace_period_seconds or 0) if ends else 0.0,
     )
 
 
@@ -250,13 +258,15 @@ def next_step(
     return _choose(pods, possible)
 
 
-def started(rollout: Rollout, pods: Sequence[Replica], pod: Replica, now: Moment) -> Rollout:
-    """``pod`` is about to be evicted; ``pods`` are all pods of the controller."""
+def started(
+    rollout: Rollout, pods: Sequence[Replica], pod: Replica, now: Moment, *, sent: bool = True
+) -> Rollout:
+    """``pod`` is chosen to be evicted, or is evicted now; ``pods`` are all of the controller."""
     newest = max((each.created for each in pods), default=0.0)
     same = tuple(sorted(each.uid for each in pods if each.created == newest))
     old = Replaced(pod.name, pod.uid, newest, same if len(same) <= NEWEST else ())
     known = frozenset(each.uid for each in pods)
-    return structs.replace(rollout, replacing=Replacement(old, now.monotonic, known))
+    return structs.replace(rollout, replacing=Replacement(old, now.monotonic, known, sent=sent))
 
 
 def refused(
@@ -322,7 +332,11 @@ def observed(
         if not (expired or helped):
             return rollout
         rollout = Rollout(held=held, empty=empty, replacing=rollout.replacing)
-    return _observe(rollout, rollout.replacing, pods, now, limits) if rollout.replacing else rollout
+    replacing = rollout.replacing
+    if replacing and not replacing.sent and all(pod.uid != replacing.old.uid for pod in pods):
+        replacing = None  # Somebody else has deleted it before us.
+        rollout = structs.replace(rollout, replacing=None)
+    return _observe(rollout, replacing, pods, now, limits) if replacing else rollout
 
 
 def _observe(
@@ -338,11 +352,15 @@ def _observe(
         if now.monotonic < replacing.since + limits.doubt:
             return rollout
         return refused(rollout, f"{old.pod} is still there", now, limits)
+    deleted = max((pod.deleted for pod in pods if pod.uid == old.uid), default=replacing.deleted)
+    rollout = structs.replace(rollout, replacing=structs.replace(replacing, deleted=deleted))
     known = replacing.known | {old.uid}
     new = [
         pod
-        for pod in pods
+        for pod in (pods if replacing.sent else ())
+        # A pod that a watch shows late may have been made before, in the place of another one.
         if pod.uid not in known
+        and pod.created >= int(deleted)
         # In a StatefulSet the replacement has the same name.
         and (pod.ordinal is None or pod.name == old.pod)
     ]

@@ -43,6 +43,7 @@ from istio_aux.kube.errors import ApiError, KubeError, asked
 from istio_aux.kube.events import Events
 from istio_aux.kube.objects import Key, key_of
 from istio_aux.recorder import RepairRecorder
+from istio_aux.repair import siblings
 from istio_aux.repair.application_status import ApplicationMesh, application_status
 from istio_aux.repair.pod_store import BATCH, PodOwner, PodStore, StoredPod
 from istio_aux.repair.recalled import Recalled
@@ -341,7 +342,7 @@ class RepairController:
         for key in line[: self._left]:
             _, owner, replica = waiting[key]
             pod = next(pod for pod in owner.pods if pod.key.uid == replica.uid)
-            owner.rollout = rollout.started(owner.rollout, owner.replicas, replica, now)
+            owner.rollout = rollout.started(owner.rollout, owner.replicas, replica, now, sent=False)
             owner.waiting, self._served[owner.namespace] = None, now.monotonic
             restart = self._restart(owner, pod)
             self._tasks[owner] = asyncio.create_task(restart, name=f"restart {owner}")
@@ -390,11 +391,12 @@ class RepairController:
             return refused
         try:
             await self._save()
+            why = await siblings.changed(self._client, owner, pod.bare) if pod.bare else ""
         except KubeError as error:
-            why = f"the next leader might not know of it: {error}"
+            why = f"not stored for the next leader, or its pods are not known: {error}"
             return NotRestarted(why, asked(error), changed=True)
         # Nothing is awaited between this decision and the request.
-        if why := self._superseded(owner, pod, begun):
+        if why or (why := self._superseded(owner, pod, begun)):
             return NotRestarted(why, changed=True)
         bare = pod.bare
         if bare is None or not isinstance(action := self._store.decide(pod, bare), Restart):
@@ -412,11 +414,9 @@ class RepairController:
             return "this process stops, or does not lead"
         if begun is None or owner.rollout.replacing is not begun:
             return "it took too long"
-        if self._store.pods.get(pod.key) is not pod:
-            return "the pod is gone"
-        if not begun.known.issuperset(each.key.uid for each in owner.pods):
-            # The next leader would take it for the replacement.
-            return "its controller has made another pod"
+        now = frozenset(each.key.uid for each in owner.pods)
+        if self._store.pods.get(pod.key) is not pod or begun.known != now:
+            return "its controller has other pods now"
         return ""
 
     async def _send(self, pod: Pod, restart: Restart) -> NotRestarted | None:

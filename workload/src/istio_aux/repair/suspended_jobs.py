@@ -61,6 +61,7 @@ class _Suspension:
     backoff: Backoff
     began: Moment  # When this process first saw it.
     allowed: float  # Seconds that it may be suspended, by what is known of its pods.
+    least: float
     since: datetime | None = None  # When it was suspended; None until the Job is read.
     gone: float | None = None  # Since when it has no pods; monotonic.
     reason: str = "it was just suspended"
@@ -69,9 +70,13 @@ class _Suspension:
 
     @property
     def deadline(self) -> float:
-        """When it is resumed whatever its pods do, by the monotonic clock."""
+        """When it is resumed whatever its pods do, by the monotonic clock.
+
+        Others' clocks decide that only once this process has followed it for ``least`` seconds: by
+        a clock that is an hour ahead, a Job that was just suspended would be overdue.
+        """
         before = self.began.date - (self.since or self.began.date)
-        return self.began.monotonic - before.total_seconds() + self.allowed
+        return self.began.monotonic + max(self.allowed - before.total_seconds(), self.least)
 
 
 class SuspendedJobs:
@@ -238,7 +243,8 @@ class SuspendedJobs:
         """Make sure that a suspended Job is followed; ``since`` is known if we suspended it."""
         key = Key(namespace, owner.name, owner.uid)
         if key not in self._jobs and self._leading and not self._stopping.is_set():
-            job = _Suspension(key, owner, self._backoff(), self._now(), self._limits.longest, since)
+            longest = self._limits.longest
+            job = _Suspension(key, owner, self._backoff(), self._now(), longest, longest, since)
             self._jobs[key] = job
             job.task = asyncio.create_task(self._follow(job), name=f"suspended {owner.kind} {key}")
         return key

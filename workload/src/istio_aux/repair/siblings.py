@@ -1,0 +1,54 @@
+"""Whether the pods of a controller are still those that the watch has shown.
+
+A watch may be silent for a minute before anybody notices. A restart must not begin beside one of
+somebody else, and a pod that was made before it must not count as its result. So the pods are
+listed right before a restart.
+"""
+
+from __future__ import annotations
+
+from istio_aux.core import ownership
+from istio_aux.core.pod import Pod
+from istio_aux.kube import actions
+from istio_aux.kube.client import Client
+from istio_aux.repair.pod_store import PodOwner
+
+_EACH_ITS_OWN = frozenset(
+    {
+        "apps.kubernetes.io/pod-index",
+        "batch.kubernetes.io/job-completion-index",
+        "controller-revision-hash",
+        "statefulset.kubernetes.io/pod-name",
+        "training.kubeflow.org/job-role",
+        "training.kubeflow.org/replica-index",
+        "training.kubeflow.org/replica-type",
+    }
+)
+"""Labels by which pods of one controller differ (k8s@1.36 pkg/controller/statefulset
+stateful_set_utils.go, pkg/controller/job; training-operator 1.9 common_types.go)."""
+
+
+async def changed(client: Client, owner: PodOwner, pod: Pod) -> str:
+    """Return why the pods of ``owner`` are not those that are stored; empty if they are.
+
+    ``pod`` is one of them; the others have its labels. Raises KubeError: that is not known.
+    """
+    labels = (each for each in pod.labels.items() if each[0] not in _EACH_ITS_OWN)
+    selection = {**actions.NOT_TERMINAL, "labelSelector": ",".join(map("=".join, labels))}
+    path = actions.collection("v1", "pods", owner.namespace)
+    known = {each.key.uid: each for each in owner.pods}
+    found = set[str]()
+    for each in await actions.list_all(client, path, Pod, selection):
+        reference, uid = ownership.controller(each), each.metadata.uid
+        if reference is None or reference.uid != owner.reference.uid:
+            continue
+        if (stored := known.get(uid)) is None:
+            return f"its controller has made {each.metadata.name}"
+        if each.metadata.deletion_timestamp and not stored.replica.deleting:
+            return f"{each.metadata.name} of its controller is being deleted"
+        found.add(uid)
+    # A pod that has other labels is not listed.
+    for stored in [stored for uid, stored in known.items() if uid not in found]:
+        if await actions.read_pod(client, stored.key) is None:
+            return f"{stored.key.name} of its controller is gone"
+    return ""
