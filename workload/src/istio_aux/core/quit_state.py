@@ -352,7 +352,7 @@ class Task:
     _well: bool = False
 
     def __post_init__(self) -> None:
-        """Remember for what it began: the state forgets that with its next decision."""
+        """Remember the container, which the state forgets with its next decision."""
         self.target = self.state.target
 
     @property
