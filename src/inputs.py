@@ -16,7 +16,7 @@ from certificates import Authority, Leaf, Unreadable
 from config import Applications, Config, union
 from issuers import Choice, Issuers, Offer
 from manifests import Values
-from relations import cos, istio, sidecar
+from relations import istio, sidecar
 from relations.tls import Requirer
 
 CONTAINER: Final = "istio-aux"
@@ -39,7 +39,6 @@ class Inputs:
     control_planes: tuple[istio.ControlPlane, ...] = ()
     asked: tuple[sidecar.Asked, ...] = ()
     ambient: bool = False  # An ambient mesh is related.
-    traces_url: str = ""  # Where the workload sends its traces.
     admission: Literal["webhook", "policy"] = "webhook"
     capability: Literal["native", "classic", "unknown"] = "unknown"
     revisions: tuple[str, ...] = ()
@@ -119,7 +118,6 @@ def observe(charm: ops.CharmBase, provider: Requirer | None = None) -> Inputs:
         control_planes=istio.control_planes(charm.model),
         asked=sidecar.asked(charm, namespace),
         ambient=istio.beside_ambient_mesh(charm.model),
-        traces_url=cos.traces_url(charm.model),
     )
 
 

@@ -82,7 +82,6 @@ class Names:
     webhook_configuration: str
     application: str
     root_namespace: str | None = None
-    traces_url: str = ""
 
 
 def names(inputs: Inputs) -> Names:
@@ -92,7 +91,6 @@ def names(inputs: Inputs) -> Names:
         webhook_configuration=manifests.webhook_configuration(inputs.app, inputs.model),
         application=f"{inputs.model}/{inputs.app}",
         root_namespace=istio.root_namespace(inputs.control_planes),
-        traces_url=inputs.traces_url,
     )
 
 
@@ -104,7 +102,6 @@ def settings(config: Config, names: Names) -> dict[str, Any]:
         if (name := field.replace("_", "-")) not in _FOR_THE_CHARM
     }
     root = {"root-namespace": names.root_namespace} if names.root_namespace else {}
-    traces = {"traces-url": names.traces_url} if names.traces_url else {}
     return {
         **options_of_both,
         **config.seconds,
@@ -113,7 +110,6 @@ def settings(config: Config, names: Names) -> dict[str, Any]:
         "quit-sidecars": list(config.quit_sidecars),
         "native-sidecars": list(config.native_sidecars),
         **root,
-        **traces,
         "applications": APPLICATIONS,
         "application": names.application,
         "webhook-configuration": names.webhook_configuration,

@@ -14,7 +14,7 @@
 {{- if eq $name "namespace-selector" }}
 {{- $value = ternary $never.text (printf "%s,%s" $value $never.text) (empty (trim $value)) }}
 {{- end }}
-{{- if not (and (has $name (list "root-namespace" "traces-url")) (empty $value)) }}
+{{- if not (and (eq $name "root-namespace") (empty $value)) }}
 {{- $_ := set $settings $name $value }}
 {{- end }}
 {{- end }}

@@ -12,7 +12,6 @@ import hashlib
 import json
 import logging
 import lzma
-import re
 import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -32,17 +31,12 @@ LOGGING: Final = "logging"
 # ops itself serves these two.
 TRACING: Final = "charm-tracing"
 CA: Final = "receive-ca-cert"
-WORKLOAD_TRACING: Final = "workload-tracing"
-ENDPOINTS: Final = (METRICS, DASHBOARD, LOGGING, WORKLOAD_TRACING)
+ENDPOINTS: Final = (METRICS, DASHBOARD, LOGGING)
 
 _ROOT: Final = Path(__file__).parents[1]
 # In the rules' expressions; the charm replaces it by matchers of its own application.
 _TOPOLOGY: Final = "%%juju_topology%%"
 _LAYER: Final = "log-forwarding"
-_PROTOCOL: Final = "otlp_http"
-_LONGEST: Final = 65_536
-# What the workload accepts as `traces-url`.
-_RECEIVER: Final = re.compile(r"https?://[^\s/?#@]{1,300}(?:/[!-~]{0,300})?")
 
 logger = logging.getLogger(__name__)
 
@@ -95,8 +89,6 @@ def publish(charm: ops.CharmBase) -> None:
         },
         DASHBOARD: lambda: {"dashboards": _dashboards(topology)},
         LOGGING: lambda: {"metadata": metadata, "alert_rules": "{}"},
-        # The interface tracing v2.
-        WORKLOAD_TRACING: lambda: {"receivers": json.dumps([_PROTOCOL])},
     }
     for endpoint, values in shared.items():
         for relation in _active(charm, endpoint):
@@ -133,19 +125,6 @@ def forward_logs(charm: ops.CharmBase, container: ops.Container) -> None:
             logger.info("logs: forwarded to %s", ", ".join(sorted(wanted)) or "nobody")
     except ops.pebble.Error as error:
         logger.warning("logs: not forwarded: %s", error)
-
-
-def traces_url(model: ops.Model) -> str:
-    """Return where the workload sends its traces, empty without a usable receiver."""
-    relation = model.get_relation(WORKLOAD_TRACING)
-    text = relation.data[relation.app].get("receivers", "") if relation and relation.active else ""
-    try:
-        for receiver in cast("list[Any]", json.loads(text[:_LONGEST] or "[]")):
-            if receiver["protocol"]["name"] == _PROTOCOL and _RECEIVER.fullmatch(receiver["url"]):
-                return str(receiver["url"])
-    except (ValueError, TypeError, KeyError, RecursionError):
-        logger.warning("%s: %s: no list of receivers", WORKLOAD_TRACING, shown(text))
-    return ""
 
 
 def alert_rules(topology: Topology) -> dict[str, Any]:

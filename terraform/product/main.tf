@@ -23,7 +23,6 @@ locals {
     logging           = var.cos.logging
     metrics_endpoint  = var.cos.metrics_endpoint
     receive_ca_cert   = var.cos.receive_ca_cert
-    workload_tracing  = var.cos.workload_tracing
   }
   endpoints = merge(module.istio_aux.provides, module.istio_aux.requires)
 }

@@ -44,7 +44,6 @@ variable "cos" {
     logging           = optional(string)
     metrics_endpoint  = optional(string)
     receive_ca_cert   = optional(string)
-    workload_tracing  = optional(string)
   })
   default = {}
 }

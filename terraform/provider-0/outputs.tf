@@ -15,13 +15,12 @@ output "provides" {
 output "requires" {
   description = "Endpoints that require something of others"
   value = {
-    certificates     = "certificates"
-    charm_tracing    = "charm-tracing"
-    istio_metadata   = "istio-metadata"
-    istio_pilot      = "istio-pilot"
-    logging          = "logging"
-    receive_ca_cert  = "receive-ca-cert"
-    service_mesh     = "service-mesh"
-    workload_tracing = "workload-tracing"
+    certificates    = "certificates"
+    charm_tracing   = "charm-tracing"
+    istio_metadata  = "istio-metadata"
+    istio_pilot     = "istio-pilot"
+    logging         = "logging"
+    receive_ca_cert = "receive-ca-cert"
+    service_mesh    = "service-mesh"
   }
 }

@@ -21,7 +21,7 @@ from random import Random
 from typing import Any
 
 from istio_aux.cli import render, report
-from istio_aux.core import documents, reachability
+from istio_aux.core import documents
 from istio_aux.core import pod as stored_pods
 from istio_aux.core import quit as quitting
 from istio_aux.core.injection import expected, hooks_of
@@ -66,22 +66,6 @@ NAMESPACES = {"training": mesh.ENABLED}
 HOOKS = hooks_of([mesh.recorded(mesh.DEFAULT)])
 NEIGHBOUR = pods.event({"kind": "Pod", "metadata": {"name": "neighbour"}})
 _READING = {"watch", "list", "file"}
-FACTS = reachability.PeerFacts(
-    services=(
-        reachability.PodService(
-            spec=reachability.ServiceSpec(
-                selector={"job-name": "mnist"},
-                ports=(reachability.ServicePort(port=80, target_port="http"),),
-            )
-        ),
-    ),
-    authentications=(
-        reachability.PeerAuthentication(
-            spec=reachability.PeerAuthenticationSpec(mtls=reachability.MutualTls(mode="STRICT"))
-        ),
-    ),
-    root="istio-system",
-)
 
 
 class Followers:
@@ -121,8 +105,7 @@ class Followers:
 
 def explained(pod: Pod) -> report.Explanation:
     """What `explain` says about a pod of a cluster."""
-    peers = reachability.refusals(pod, FACTS) if reachability.concerns(pod) else ()
-    return report.explain(pod, Policy(), NOW, peers=peers)
+    return report.explain(pod, Policy(), NOW)
 
 
 def audited(pod: Pod) -> report.Finding | str | None:

@@ -236,7 +236,6 @@ _ITEMS: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 _TEXTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "root-namespace": {"pattern": f"^({config.DNS_LABEL})?$"},
-    "traces-url": {"pattern": r"^(https?://[^\s/?#@]{1,300}(/[!-~]{0,300})?)?$"},
 }
 
 

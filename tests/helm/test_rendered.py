@@ -205,7 +205,6 @@ def test_every_setting_reaches_the_workload_and_is_one_that_it_takes(
         "settings.race-policy": "restart",
         "settings.restart-jobs": True,
         "settings.root-namespace": "mesh",
-        "settings.traces-url": "http://tempo:4318",
         "settings.log-level": "debug",
     }
     assert {name.partition(".")[2] for name in given} == {*generate.SETTINGS}

@@ -166,21 +166,6 @@ async def test_explain_of_a_pod_that_is_not_there(run: Run, tmp_path: Path) -> N
 
 
 @driven
-async def test_explain_says_what_it_cannot_read_of_the_mesh(run: Run, tmp_path: Path) -> None:
-    """The pod declares a port, and the server serves no Services."""
-    async with ApiServer() as api:
-        await put(api, "one", "default", main=RUNNING, istio_proxy=RUNNING)
-        body: Any = api.get("pods", "default", "one")
-        body["spec"]["containers"][0]["ports"] = [{"containerPort": 29500}]
-        shown = await ask(run, api, tmp_path, "explain", "one")
-        piped = await ask(run, api, tmp_path, "explain", "one", columns=None)
-    unread = "cannot read services: not served"
-    assert f"\n  peers: {unread}\n" in shown.out
-    assert [item["peers"] for item in objects(piped)] == [[unread]]
-    assert (piped.status, piped.err) == (0, "")
-
-
-@driven
 async def test_a_pod_of_the_cluster_is_judged_as_of_now(run: Run, tmp_path: Path) -> None:
     """Its grace period counts, unlike that of a pod in a file."""
     just_now = datetime.now(UTC).isoformat()

@@ -10,7 +10,6 @@ import socket
 from typing import Any
 
 import pytest
-from istio_aux.settings import OPTIONS
 from ops import pebble, testing
 
 from .conftest import Unit, active
@@ -222,11 +221,11 @@ def test_a_pebble_that_refuses_the_target_stops_nothing(
     assert unit.relate(loki({0: URL})) == active()
 
 
-def tempo(url: str = "", endpoint: str = "charm-tracing") -> testing.Relation:
+def tempo(url: str = "") -> testing.Relation:
     """As the interface tracing v2 has it."""
     receivers = [{"protocol": {"name": "otlp_http", "type": "http"}, "url": url}]
     data = {"receivers": json.dumps(receivers)} if url else {}
-    return testing.Relation(endpoint, remote_app_name="tempo", remote_app_data=data)
+    return testing.Relation("charm-tracing", remote_app_name="tempo", remote_app_data=data)
 
 
 def test_ops_asks_tempo_for_an_endpoint_once_related(unit: Unit) -> None:
@@ -253,62 +252,3 @@ def test_an_authority_of_tempo_that_cannot_be_read_stops_nothing(text: str, unit
     )
 
     assert unit.relate(authority, tempo("https://tempo:4318")) == active()
-
-
-def test_the_workload_sends_its_traces_to_tempo_until_it_leaves(unit: Unit) -> None:
-    relation = tempo("http://tempo:4318", "workload-tracing")
-
-    assert unit.relate(relation) == active()
-    assert app_data(unit, relation) == {"receivers": ["otlp_http"]}
-    assert unit.settings["traces-url"] == "http://tempo:4318"
-
-    assert unit.leave(relation) == active()
-    assert "traces-url" not in unit.settings
-
-
-RECEIVER = {"protocol": {"name": "otlp_http", "type": "http"}, "url": "http://tempo:4318"}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{",
-        "{}",
-        "[7]",
-        "[" * 100_000,
-        json.dumps([{**RECEIVER, "url": 7}]),
-        json.dumps([{**RECEIVER, "url": "http://tempo:4318\nquit: off"}]),
-        json.dumps([{**RECEIVER, "url": "file:///etc/passwd"}]),
-        json.dumps([{**RECEIVER, "url": "http://user:secret@tempo"}]),
-        json.dumps([{**RECEIVER, "protocol": {"name": "zipkin", "type": "http"}}]),
-        json.dumps([{**RECEIVER, "url": "http://" + "x" * 1000}]),
-    ],
-)
-def test_a_receiver_of_traces_that_cannot_be_used_changes_nothing(text: str, unit: Unit) -> None:
-    before = unit.settings
-    broken = dataclasses.replace(
-        tempo(endpoint="workload-tracing"), remote_app_data={"receivers": text}
-    )
-
-    assert unit.relate(broken) == active()
-    assert unit.settings == before
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://tempo:4318",
-        "https://10.1.0.7:4318/otlp/",
-        "ftp://tempo",
-        "http://a@tempo",
-        "http://",
-    ],
-)
-def test_charm_and_workload_accept_the_same_receivers_of_traces(url: str, unit: Unit) -> None:
-    unit.relate(tempo(url, "workload-tracing"))
-
-    try:
-        accepted = OPTIONS["traces-url"].read(url)
-    except ValueError:
-        accepted = None
-    assert unit.settings.get("traces-url") == accepted

@@ -58,7 +58,6 @@ def test_every_endpoint_says_whether_it_is_needed_and_how_often() -> None:
         **dict.fromkeys((istio.PILOT, istio.METADATA, istio.SERVICE_MESH, tls.ENDPOINT), 1),
         cos.LOGGING: None,
         cos.TRACING: 1,
-        cos.WORKLOAD_TRACING: 1,
         cos.CA: 1,
     }
     provides = {sidecar.ENDPOINT: None, cos.METRICS: None, cos.DASHBOARD: None}

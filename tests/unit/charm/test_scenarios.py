@@ -13,7 +13,7 @@ from ops import pebble, testing
 
 from .conftest import Unit, active
 from .test_authority import DOWN, fail
-from .test_cos import DASHBOARD, METRICS, URL, logs_to, loki, tempo
+from .test_cos import DASHBOARD, METRICS, URL, logs_to, loki
 from .test_istio_relations import METADATA, PILOT
 from .test_readiness import woken
 from .test_reconcile import STANDING
@@ -22,11 +22,10 @@ from .test_sidecar_relation import TENSORBOARD, named
 
 CERTIFICATES = testing.Relation("certificates", remote_app_name="pki")
 LOGGING = loki({0: URL})
-TRACING = tempo("http://tempo:4318", "workload-tracing")
 RELATIONS: dict[str, testing.Relation] = {
     relation.endpoint: relation
     for relation in (
-        PILOT, METADATA, TENSORBOARD, MESH, CERTIFICATES, METRICS, DASHBOARD, LOGGING, TRACING,
+        PILOT, METADATA, TENSORBOARD, MESH, CERTIFICATES, METRICS, DASHBOARD, LOGGING,
     )
 }  # fmt: skip
 
@@ -212,7 +211,6 @@ def brought(unit: Unit) -> dict[str, Any]:
         "applications": named(unit),
         "policies for a mesh": len(policies(unit)),
         "logs": logs_to(unit),
-        "traces": unit.settings.get("traces-url"),
         "written": {
             one.endpoint: {*one.local_app_data, *one.local_unit_data} - OF_JUJU
             for one in unit.state.relations
@@ -236,7 +234,6 @@ WRITTEN = {
         "prometheus_scrape_unit_name",
     },
     "grafana-dashboard": {"dashboards"},
-    "workload-tracing": {"receivers"},
 }
 DISAGREEMENT = testing.BlockedStatus(
     "istio-pilot: root namespace kubeflow, istio-metadata: root namespace istio-system:"
@@ -257,7 +254,6 @@ def wanted(present: set[str]) -> dict[str, Any]:
         "applications": ["kubeflow/tensorboard"] if "sidecar" in present else [],
         "policies for a mesh": len({"service-mesh"} & present),
         "logs": {"loki/0": URL} if "logging" in present else {},
-        "traces": "http://tempo:4318" if "workload-tracing" in present else None,
         "written": {name: keys for name, keys in WRITTEN.items() if name in present},
         "status": DISAGREEMENT
         if len(roots) == 2

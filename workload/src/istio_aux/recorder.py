@@ -11,14 +11,12 @@ from typing import Literal
 
 from istio_aux.core.annotations import IGNORE_CONTAINERS
 from istio_aux.core.jobs import KINDS
-from istio_aux.core.moment import Moment
 from istio_aux.core.pod import PROXY, Key
 from istio_aux.core.quit import Rung
 from istio_aux.core.quit_state import STUCK_AFTER, End, PodState, QuitOutcome, Task
 from istio_aux.core.repair import Restart
 from istio_aux.kube.events import Events
 from istio_aux.telemetry import NO_RUNG, Telemetry
-from istio_aux.traces import Span
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +24,7 @@ _LOGGED = 8  # Reasons of a pod that are not logged again; refusals may have man
 
 
 class Recorder:
-    """Sends to log, metrics, traces and Events.
+    """Sends to log, metrics and Events.
 
     Attributes:
         leading: whether this process leads; others send no Events.
@@ -87,7 +85,7 @@ class QuitRecorder(Recorder):
             note = f"failure {task.failures}: {task.failure}"
             self._event(state.key, "Warning", "ProxyQuitFailed", note)
 
-    def ended(self, state: PodState, task: Task, end: End, now: Moment) -> None:
+    def ended(self, state: PodState, task: Task, end: End) -> None:
         """Nothing more is to be done about the pod for now."""
         match end.outcome:
             case QuitOutcome.DRY_RUN:
@@ -112,7 +110,7 @@ class QuitRecorder(Recorder):
                 if self._event_once(state, "Normal", event, note):
                     self._log_pod(logging.INFO, "blocked", state.key, by=by, reason=end.reason)
             case QuitOutcome() as outcome:
-                self._quit(state, task, outcome, end, now)
+                self._quit(state, task, outcome, end)
             case None:
                 pass
 
@@ -125,9 +123,7 @@ class QuitRecorder(Recorder):
         """The deletion of a pod with a dead proxy failed; `failed` says why."""
         self._telemetry.dead_proxies.labels("delete-failed").inc()
 
-    def _quit(
-        self, state: PodState, task: Task, outcome: QuitOutcome, end: End, now: Moment
-    ) -> None:
+    def _quit(self, state: PodState, task: Task, outcome: QuitOutcome, end: End) -> None:
         rung = task.rung or NO_RUNG
         self._telemetry.quits.labels(outcome, rung).inc()
         self._log_pod(
@@ -135,14 +131,6 @@ class QuitRecorder(Recorder):
             container=task.target, outcome=outcome, rung=rung, attempts=task.attempts,
             reason=end.reason,
         )  # fmt: skip
-        if self._telemetry.traces.on and task.began:
-            facts = {
-                "k8s.namespace.name": state.key.namespace, "k8s.pod.name": state.key.name,
-                "k8s.pod.uid": state.key.uid, "outcome": outcome, "rung": rung,
-                "attempts": task.attempts, "reason": end.reason,
-            }  # fmt: skip
-            began = min(task.began.timestamp(), now.wall)
-            self._telemetry.traces.add(Span("quit", began, now.wall, facts))
         if outcome in {QuitOutcome.EXITED, QuitOutcome.EXITED_NONZERO}:
             self._telemetry.quits_total += task.target == PROXY
             if end.after_payload is not None and task.target == PROXY:

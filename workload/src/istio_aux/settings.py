@@ -78,7 +78,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     root_namespace: str | None = None
     applications: Path | None = None
     pebble_socket: Path | None = None
-    traces_url: str | None = None
     log_level: LogLevel = LogLevel.INFO
 
     def start(self, capability: Capability) -> Start:
@@ -185,11 +184,6 @@ _address = _text(
     rf"\[?(.*?)\]?:({_PORT})",
     "HOST:PORT, such as 0.0.0.0:8443",
     lambda found: Address(found[1], int(found[2])),
-)
-_receiver = _text(
-    r"https?://[^\s/?#@]{1,300}(?:/[!-~]{0,300})?",
-    "a URL, such as http://tempo:4318",
-    lambda found: found[0],
 )
 
 
@@ -345,11 +339,6 @@ OPTIONS = {
     ),
     "pebble-socket": Option(
         _path, "Pebble's socket, which gets a custom notice of each change (default: no notices)"
-    ),
-    "traces-url": Option(
-        _receiver,
-        "base URL of an OTLP receiver, such as http://tempo:4318, which gets a span for each quit, "
-        "and for each review that the API server traces (default: no traces)",
     ),
     "log-level": Option(_one_of(LogLevel), "`debug`, `info`, `warning` or `error`"),
 }

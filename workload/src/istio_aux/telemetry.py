@@ -21,7 +21,6 @@ from istio_aux.core.injectors import State
 from istio_aux.core.quit import Rung
 from istio_aux.core.review import Outcome
 from istio_aux.core.text import printable_json
-from istio_aux.traces import Traces
 
 # Exit 0, another exit code, the pod was gone first, or no quit was needed any more.
 QUIT_OUTCOMES = ("exited", "exited-nonzero", "gone", "superseded")
@@ -63,10 +62,9 @@ class Closed(StrEnum):
 
 
 class Telemetry:
-    """All metrics of one process, in a registry of their own, and its traces."""
+    """All metrics of one process, in a registry of their own."""
 
-    def __init__(self, traces: Traces | None = None) -> None:
-        self.traces = traces or Traces(None, {})
+    def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         GCCollector(registry=registry)

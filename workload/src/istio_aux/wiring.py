@@ -42,7 +42,6 @@ from istio_aux.repair import controller as repairing
 from istio_aux.repair.application_status import follow_applications
 from istio_aux.settings import Settings
 from istio_aux.telemetry import Telemetry
-from istio_aux.traces import Traces
 
 _log = logging.getLogger(__name__)
 
@@ -81,10 +80,7 @@ class Wiring:
         """
         self._settings, self._certificate = settings, certificate
         self.listening = False
-        served = settings.lease or ("", "istio-aux")
-        about = {"service.namespace": served[0], "service.name": served[1]}
-        about["service.instance.id"] = socket.gethostname()
-        self.telemetry = Telemetry(Traces(settings.traces_url, about))
+        self.telemetry = Telemetry()
         self.client = client or Client(credentials)
         # The capability is unknown until the injector is probed.
         self._start = settings.start(Capability.UNKNOWN)
@@ -165,8 +161,6 @@ class Wiring:
             works["lease"] = self._lease.run
         if self._settings.renew_token:
             works["token"] = self._token.run
-        if self.telemetry.traces.on:
-            works["traces"] = self.telemetry.traces.run
         if file := self._settings.applications:
             works["applications"] = functools.partial(follow_applications, file, self._ask)
         if self._settings.pebble_socket:

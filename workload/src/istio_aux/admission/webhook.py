@@ -13,7 +13,6 @@ from istio_aux.core import review
 from istio_aux.core.policy import Start
 from istio_aux.serving import Listener, ServingLimits
 from istio_aux.telemetry import Closed, Telemetry
-from istio_aux.traces import Span, sampled
 
 _log = logging.getLogger(__name__)
 
@@ -95,10 +94,8 @@ class AdmissionWebhook:
             text = " ".join(str(error).split())[:500]
             self._refused(400, text)
             return web.Response(status=400, text=f"{text}\n")
-        took = time.perf_counter() - began
-        self._telemetry.review_seconds.observe(took)
+        self._telemetry.review_seconds.observe(time.perf_counter() - began)
         self._telemetry.reviews.labels(answer.outcome).inc()
-        self._trace(request, answer, took)
         facts: dict[str, object] = {
             "event": "review", "uid": answer.uid[:36], "outcome": answer.outcome,
             "reason": answer.reason,
@@ -107,14 +104,6 @@ class AdmissionWebhook:
             facts["warnings"] = answer.warnings
         _log.info("%s", answer.pod, extra=facts)
         return web.Response(body=answer.body, content_type=JSON)
-
-    def _trace(self, request: web.BaseRequest, answer: review.ReviewResult, took: float) -> None:
-        """Add a span if the API server traces the request of this review."""
-        traces = self._telemetry.traces
-        if traces.on and (parent := sampled(request.headers.get("traceparent", ""))):
-            ended = time.time()
-            facts = {"k8s.pod.name": answer.pod, "outcome": answer.outcome, "reason": answer.reason}
-            traces.add(Span("review", ended - took, ended, facts, parent))
 
     async def _read(self, request: web.BaseRequest) -> bytes:
         """Read the body. `Connection.charge` counts what it takes."""

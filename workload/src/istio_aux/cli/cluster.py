@@ -11,14 +11,12 @@ from pathlib import Path
 import msgspec
 
 from istio_aux.cli import render, report
-from istio_aux.core import reachability
 from istio_aux.core.applications import Applications, left_out
-from istio_aux.core.injection import hooks_of
 from istio_aux.core.moment import Moment
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import Policy
 from istio_aux.core.selectors import Selector
-from istio_aux.core.webhooks import Configuration, Namespace
+from istio_aux.core.webhooks import Namespace
 from istio_aux.injector.policies import survey
 from istio_aux.kube import access as accesses
 from istio_aux.kube import actions
@@ -32,7 +30,7 @@ from istio_aux.kube.errors import (
     KubeError,
     UnreadableError,
 )
-from istio_aux.kube.objects import Key, Reader, T
+from istio_aux.kube.objects import Key, Reader
 
 NO_ANSWER = 1  # Exit status when the API server refuses or does not answer.
 BAD_CREDENTIALS = 2  # Exit status when the credentials cannot be used.
@@ -70,13 +68,13 @@ def explain(
     credentials: Credentials,
     namespace: str | None,
     names: Iterable[tuple[str | None, str]],
-    show: Callable[[Pod, Moment, tuple[str, ...]], None],
+    show: Callable[[Pod, Moment], None],
 ) -> int:
     """Explain pods of a cluster as they are now; return the exit status.
 
-    ``show`` gets each pod, the present time, and why its peers may not reach it. ``names`` are
-    pairs of namespace and name. Without a namespace of its own a pod is in ``namespace``, or else
-    in the kubeconfig's. A pod that cannot be read is one line on stderr.
+    ``show`` gets each pod, and the present time. ``names`` are pairs of namespace and name. Without
+    a namespace of its own a pod is in ``namespace``, or else in the kubeconfig's. A pod that cannot
+    be read is one line on stderr.
     """
 
     async def work(access: Access) -> int:
@@ -90,10 +88,7 @@ def explain(
                     render.complain(f"{where}/{name}: {error}")
                     status = NO_ANSWER
                     continue
-                peers: tuple[str, ...] = ()
-                if reachability.concerns(pod):
-                    peers = reachability.refusals(pod, await _peer_facts(client, pod))
-                show(pod, system_clock(), peers)
+                show(pod, system_clock())
         return status
 
     return run(credentials, work)
@@ -192,47 +187,6 @@ async def _namespaces(
         return {scope.namespace: _namespace.read(body).labels}, ()
     except ApiError as error:
         return {}, (f"{_NAMESPACES}: {error}",)
-
-
-async def _peer_facts(client: Client, pod: Pod) -> reachability.PeerFacts:
-    """Read what decides about plaintext to a pod: Services and Istio's policies."""
-    configurations = await _every(client, actions.CONFIGURATIONS, Configuration)
-    roots = set[str]()
-    if not isinstance(configurations, str):
-        # Istio's root namespace is istiod's, unless the mesh's configuration names another one.
-        roots = {hook.control_plane.namespace for hook in hooks_of(configurations)}
-    root = roots.pop() if len(roots) == 1 else None
-    namespace = pod.metadata.namespace
-
-    async def policies(resource: str, kind: type[T]) -> tuple[T, ...] | str:
-        found = tuple[T, ...]()
-        for where in sorted({namespace, root or namespace}):
-            path = actions.collection("security.istio.io/v1", resource, where)
-            more = await _every(client, path, kind)
-            if isinstance(more, str):
-                return more
-            found += more
-        return found
-
-    services = actions.collection("v1", "services", namespace)
-    return reachability.PeerFacts(
-        services=await _every(client, services, reachability.PodService),
-        authentications=await policies("peerauthentications", reachability.PeerAuthentication),
-        authorizations=await policies("authorizationpolicies", reachability.AuthorizationPolicy),
-        root=root or None,
-    )
-
-
-async def _every(client: Client, path: str, kind: type[T]) -> tuple[T, ...] | str:
-    """List a collection; a text says why it cannot be read."""
-    resource = path.rpartition("/")[2]
-    try:
-        return tuple(await actions.list_all(client, path, kind, {}))
-    except ApiError as error:
-        why = {403: "forbidden", 404: "not served"}.get(error.code, str(error))
-        return f"cannot read {resource}: {why}"
-    except UnreadableError as error:
-        return str(error)
 
 
 async def _labels(client: Client, params: Mapping[str, str]) -> dict[str, Mapping[str, str]]:

@@ -58,12 +58,12 @@ def _explain(args: argparse.Namespace) -> int:
         ignore_containers=args.ignore_containers, via=args.quit_via, sidecars=args.quit_sidecars
     )
 
-    def show(pod: Pod, now: Moment | None = None, peers: tuple[str, ...] = ()) -> None:
+    def show(pod: Pod, now: Moment | None = None) -> None:
         nonlocal shown
         if shown and output == "text":
             render.write(sys.stdout, "")
         left_out = applications.left_out(pod, args.pod_selector, args.applications)
-        explanation = report.explain(pod, policy, now, left_out=left_out, peers=peers)
+        explanation = report.explain(pod, policy, now, left_out=left_out)
         render.show(sys.stdout, explanation, output)
         shown += 1
 
@@ -160,7 +160,7 @@ def _add_explain(add: AddParser) -> None:
         Pods are read from the cluster by name and judged as of now; in files, grace periods count
         as over. A terminal shows text: a headline, and a table of the containers. A pipe gets one
         JSON object a line: namespace, name, uid, action (quit, wait, ignore, report), reason,
-        containers; start, peers (of pods in the cluster: ports that other pods may not reach).
+        containers; start.
         {_COLOUR}
 
         The exit status is 2 if a document is bad, 1 if a pod cannot be read; all others are

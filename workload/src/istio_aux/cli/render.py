@@ -151,8 +151,6 @@ def explanation_text(explanation: Explanation, terminal: Terminal) -> Iterator[s
     yield from terminal.table([[Cell(key, Style.HEADING), action, Cell(explanation.reason)]])
     if explanation.start:
         yield from terminal.beside("  start: ", 9, Cell(explanation.start))
-    for refusal in explanation.peers:
-        yield from terminal.beside("  peers: ", 9, Cell(refusal))
     rows = [
         [
             Cell(name),

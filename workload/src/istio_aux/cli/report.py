@@ -30,7 +30,6 @@ class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str
     containers: dict[str, quitting.ContainerVerdict]
     start: str | None = None
-    peers: tuple[str, ...] = ()  # Why its peers may not reach it.
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,23 +88,17 @@ class Restarts(msgspec.Struct, frozen=True):
 
 
 def explain(
-    pod: Pod,
-    policy: Policy,
-    now: Moment | None,
-    *,
-    left_out: str | None = None,
-    peers: tuple[str, ...] = (),
+    pod: Pod, policy: Policy, now: Moment | None, *, left_out: str | None = None
 ) -> Explanation:
     """Explain one pod; with ``now`` None every grace period counts as over.
 
-    ``left_out`` says why the pod is left alone whatever its containers do, if so. ``peers`` says
-    why others may not reach its ports.
+    ``left_out`` says why the pod is left alone whatever its containers do, if so.
     """
     decision = quitting.decide(pod, policy, now)
     if left_out:
         decision = quitting.Ignore(reason=left_out, containers=decision.containers)
     start = effective_start(pod)
-    return Explanation(**_facts(pod), **_verdict(decision), start=start, peers=peers)
+    return Explanation(**_facts(pod), **_verdict(decision), start=start)
 
 
 def audit(

@@ -8,8 +8,8 @@ terminals.
 What is decided: `completion` and `quit` for a proxy (at its `status_port`) and for `sidecars`,
 `quit_state` for attempts;
 `holders`, `resources` and `katib` for pods that do not complete; `start`, `native_sidecars`,
-`peers`, `proxy_config` and `patch` for a new pod, in a `review`; `reachability` for the ports of a
-pod; `injection`, `injection_probe` and `injectors` for Istio's injectors; `repair`, `rollout`,
-`suspension`, `ownership` and `jobs` for pods without their sidecar; `election` for the leader;
-`preflight` for what `check` reads of a cluster.
+`peers`, `proxy_config` and `patch` for a new pod, in a `review`; `injection`, `injection_probe` and
+`injectors` for Istio's injectors; `repair`, `rollout`, `suspension`, `ownership` and `jobs` for
+pods without their sidecar; `election` for the leader; `preflight` for what `check` reads of a
+cluster.
 """

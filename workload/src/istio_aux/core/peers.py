@@ -26,9 +26,9 @@ EXCLUDED = "traffic.sidecar.istio.io/excludeInboundPorts"  # Istio's; not looked
 JOBSET = "jobset.sigs.k8s.io/jobset-name"
 OPERATOR, MPI_OPERATOR = "training.kubeflow.org/operator-name", "mpi-operator"
 
-own_peers = Annotation(PEERS, Peers, "off or direct", longest=16)
+_own = Annotation(PEERS, Peers, "off or direct", longest=16)
 _authors = (mark(INCLUDED), mark(EXCLUDED))
-of_jobset, _operator = text_label(JOBSET), text_label(OPERATOR)
+_of_jobset, _operator = text_label(JOBSET), text_label(OPERATOR)
 
 
 class InboundPorts(Struct, frozen=True):
@@ -46,7 +46,7 @@ def inbound_ports(pod: Pod, option: Peers) -> InboundPorts:
     value opens no port.
     """
     try:
-        own = own_peers.of(pod.metadata)
+        own = _own.of(pod.metadata)
     except BadValueError as error:
         warning = f"{error}; no port is opened"
         return InboundPorts(ports=None, reason=str(error), warning=warning)
@@ -58,11 +58,11 @@ def inbound_ports(pod: Pod, option: Peers) -> InboundPorts:
     for author in _authors:
         if author.on(pod.metadata):
             return InboundPorts(ports=None, reason=f"annotation {author.name} is there already")
-    ports = ",".join(map(str, declared_ports(pod) if _has_service_ports(pod) else ()))
+    ports = ",".join(map(str, _declared_ports(pod) if _has_service_ports(pod) else ()))
     return InboundPorts(ports=ports, reason=f"inbound ports of the proxy: {ports or 'none'}")
 
 
-def declared_ports(pod: Pod) -> list[int]:
+def _declared_ports(pod: Pod) -> list[int]:
     """Return the TCP ports that a pod declares, without those of Istio's proxy, sorted.
 
     Istio redirects no other protocol. Native sidecars count, other init containers do not: they
@@ -79,4 +79,4 @@ def declared_ports(pod: Pod) -> list[int]:
 
 
 def _has_service_ports(pod: Pod) -> bool:
-    return not of_jobset.on(pod.metadata) and _operator.get(pod.metadata) != MPI_OPERATOR
+    return not _of_jobset.on(pod.metadata) and _operator.get(pod.metadata) != MPI_OPERATOR

@@ -118,7 +118,6 @@ class Lifecycle(Struct, frozen=True):
 class ContainerPort(Struct, frozen=True):
     """A port that a container declares; an absent ``protocol`` means TCP."""
 
-    name: str = ""
     container_port: int = 0
     protocol: str | None = None
 

@@ -348,14 +348,12 @@ class Task:
     failure: str = ""
     exit: End | None = None  # By the newest state of the pod.
     target: str = field(init=False)  # The container that is told to exit.
-    began: datetime | None = field(init=False)  # When that was due: the payload was finished.
     _answers: dict[Rung, str] = field(default_factory=dict[Rung, str])  # The last one comes last.
     _well: bool = False
 
     def __post_init__(self) -> None:
-        """Remember when it began, and for what: the state forgets that with its next decision."""
+        """Remember the container, which the state forgets with its next decision."""
         self.target = self.state.target
-        self.began = self.state.since or (self.state.first_seen and self.state.first_seen.date)
 
     @property
     def rung(self) -> Rung | None:

@@ -286,7 +286,7 @@ class Controller:
                 why = "internal error, see the log"
                 action = task.failed(why, self._scope, reading=False)
         if action.outcome:
-            self._recorder.ended(state, task, action, self._clock())
+            self._recorder.ended(state, task, action)
 
     async def _rest(self, task: Task, changed: asyncio.Event, seconds: float) -> None:
         """Wait that long, or until nothing is due any more."""
