@@ -90,14 +90,14 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {metric("leader", juju_unit="istio-aux/0"): ON, metric("leader", juju_unit="x/1"): ON},
         {metric("leader", juju_unit="istio-aux/0"): ON, metric("leader", juju_unit="x/1"): OFF},
     ),
-    # promtool's clock begins at 0, and ends at 5400.
+    # promtool's clock begins at 0, and it is asked at 5100.
     "IstioAuxTokenExpires": (
-        token("istio-aux/0", "1+0x90", "6000+0x90"),
+        token("istio-aux/0", "1+0x90", "5700+0x90"),
         {
             **token("istio-aux/0", OFF, OFF),  # Not known.
             **token("istio-aux/1", "1+0x90", "8100+0x90"),  # A third is left: the charm's turn.
-            # Three tenths were left at 4200, and it is renewed at 4560: a hook was late.
-            **token("istio-aux/2", "1+0x75 4560+0x14", "6000+0x75 10560+0x14"),
+            # Less than three tenths are left since 4200: a hook may be a little late.
+            **token("istio-aux/2", "1+0x90", "6000+0x90"),
         },
     ),
     "IstioAuxWatchesRestart": (
