@@ -282,10 +282,7 @@ def _refusal(certificate: str, issuer: str, names: tuple[str, ...], now: datetim
 
 
 def token_is_late(token: str, now: datetime) -> bool:
-    """Tell whether three quarters of a token's life are over.
-
-    The workload renews its token after half its life; here, it has failed for long.
-    """
+    """Tell whether less than a third is left of the life that the API server granted a token."""
     try:
         payload = token.split(".")[1]
         claims: dict[str, Any] = json.loads(
@@ -294,7 +291,7 @@ def token_is_late(token: str, now: datetime) -> bool:
         issued, expires = float(claims["iat"]), float(claims["exp"])
     except (IndexError, KeyError, TypeError, ValueError):
         return True
-    return now.timestamp() > issued + (expires - issued) * 3 / 4
+    return expires - now.timestamp() < (expires - issued) / 3
 
 
 def _chain(certificate: str, issuer: str) -> str:

@@ -78,9 +78,8 @@ NOT_EVERYWHERE: Final[dict[type[Any], str]] = {
     AuthorizationPolicy: "Istio",
 }
 
-# As long as the workload's `kube/token_renewal.py` asks for, and `policy.yaml.j2` allows. The API
-# server may grant less.
-TOKEN_LIFE_SECONDS: Final = 24 * 60 * 60
+# Without the charm, the workload works on for as long. The API server may grant less.
+TOKEN_LIFE_SECONDS: Final = 7 * 24 * 60 * 60
 
 # Answers that pass: the object does not exist yet, its kind is being removed (405), a conflict,
 # throttling or starting storage (429), and errors of the server.

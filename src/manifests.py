@@ -17,7 +17,8 @@ import yaml
 from lightkube import codecs
 from lightkube.codecs import AnyResource
 
-import cluster  # It also tells `codecs` of Istio's kind.
+# It tells `codecs` of Istio's kinds.
+import cluster  # noqa: F401  # pyright: ignore[reportUnusedImport]
 import rules
 from config import NAME_LABEL, NEVER_INJECTED, NEVER_SELECTED, Applications
 from probe import STATUS_PORT
@@ -185,8 +186,6 @@ def render_access(values: Values) -> list[AnyResource]:
             rules.PROXY: QUIT_COMMANDS,
             **{name: [command] for name, command in values.sidecar_commands.items()},
         },
-        token_life=cluster.TOKEN_LIFE_SECONDS,
-        token_hours=cluster.TOKEN_LIFE_SECONDS // 3600,
     )
     policy += _render("records.yaml.j2", values, user=user, **_records())
     if values.repairs_jobs:
@@ -212,7 +211,6 @@ def render_access(values: Values) -> list[AnyResource]:
         repairs=values.repairs,
         repairs_jobs=values.repairs_jobs,
         suspended_kinds=_SUSPENDED_KINDS,
-        renews_token=True,  # The chart's pods have a projected one.
     )
     return _render("account.yaml.j2", values) + policy + roles
 

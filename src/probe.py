@@ -90,8 +90,6 @@ class Probe:
     suspended_jobs: tuple[str, ...] = ()
     applications: tuple[Application, ...] = ()
     lease_holder: str = ""  # A name for people; empty if nobody leads.
-    token_trouble: str = ""  # Why the workload does not renew its token although it should.
-    token_expires: str = ""
     certificate: str = ""  # SHA-256 of the certificate that it serves.
     version: str = ""
 
@@ -192,8 +190,6 @@ def _decode(body: bytes) -> Probe:
         ),
         applications=tuple(map(_application, status.get("applications", ()))),
         lease_holder=status.get("lease-holder", ""),
-        token_trouble=status.get("token-trouble", ""),
-        token_expires=status.get("token-expires") or "",
         certificate=status.get("certificate", ""),
         version=status["version"],
     )

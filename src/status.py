@@ -120,8 +120,6 @@ def _working(inputs: Inputs, probe: Probe | None, notes: Notes) -> ops.StatusBas
         facts.append(f"called after {_some(probe.called_before_us)}, so pods are held, not native")
     if inputs.config.quit != "on":
         facts.append(f"quit: {inputs.config.quit}")
-    if probe.token_trouble:
-        facts.append(f"token expires {probe.token_expires}, not renewed: {probe.token_trouble}")
     if probe.stuck_pods:
         facts.append(f"stuck: {_some(probe.stuck_pods)}")
     counts = {

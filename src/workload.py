@@ -117,7 +117,6 @@ def settings(config: Config, names: Names) -> dict[str, Any]:
         "tls-certificate": TLS_CERTIFICATE,
         "tls-key": TLS_KEY,
         "kubeconfig": KUBECONFIG,
-        "renew-token": True,
         "pebble-socket": wake.SOCKET,
     }
 
@@ -145,7 +144,7 @@ def files(
                 },
             }
         ],
-        # The workload renews this token itself, and reads the file again when it changes.
+        # The workload reads the token's file for each request.
         "users": [{"name": "workload", "user": {"tokenFile": TOKEN}}],
         "contexts": [{"name": "default", "context": {"cluster": "cluster", "user": "workload"}}],
         "current-context": "default",

@@ -51,6 +51,14 @@ def latency(seconds: str) -> dict[str, str]:
     }
 
 
+def token(unit: str, issued: str, expires: str) -> dict[str, str]:
+    """The life of a unit's token."""
+    return {
+        metric("token_issue_timestamp_seconds", juju_unit=unit): issued,
+        metric("token_expiration_timestamp_seconds", juju_unit=unit): expires,
+    }
+
+
 HANDSHAKES = {metric("admission_connections_closed_total", reason="handshake"): GROWS}
 REVIEWS = {metric("admission_reviews_total", outcome="hold"): GROWS}
 CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
@@ -82,12 +90,14 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {metric("leader", juju_unit="istio-aux/0"): ON, metric("leader", juju_unit="x/1"): ON},
         {metric("leader", juju_unit="istio-aux/0"): ON, metric("leader", juju_unit="x/1"): OFF},
     ),
-    # promtool's clock begins at 0; 0 is a token that is not known.
+    # promtool's clock begins at 0, and it is asked at 5100.
     "IstioAuxTokenExpires": (
-        {metric("token_expiration_timestamp_seconds"): "9000+0x90"},
+        token("istio-aux/0", "1+0x90", "5700+0x90"),
         {
-            metric("token_expiration_timestamp_seconds", juju_unit="istio-aux/0"): OFF,
-            metric("token_expiration_timestamp_seconds", juju_unit="istio-aux/1"): "90000+0x90",
+            **token("istio-aux/0", OFF, OFF),  # Not known.
+            **token("istio-aux/1", "1+0x90", "8100+0x90"),  # A third is left: the charm's turn.
+            # Less than three tenths are left since 4200: a hook may be a little late.
+            **token("istio-aux/2", "1+0x90", "6000+0x90"),
         },
     ),
     "IstioAuxWatchesRestart": (

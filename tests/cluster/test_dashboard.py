@@ -30,7 +30,7 @@ TOPOLOGY = cos.Topology(
     "kubeflow", "00000000-0000-4000-8000-000000000000", "istio-aux", "istio-aux/0", "istio-aux"
 )
 # Series that exist only after something went wrong, which it does not here.
-QUIET = {"Restarts, by outcome", "The token", "Watches that started again, and exceptions"}
+QUIET = {"Restarts, by outcome", "Watches that started again, and exceptions"}
 # Seconds; each pod is freed within 1 s on 2 idle cores.
 SOON = 60.0
 JOBS = 30

@@ -8,7 +8,6 @@ upgrade to a stream, which they do not ask for, and deletions are dry runs.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import lab
 import lightkube
@@ -285,33 +284,3 @@ def test_no_other_account_is_affected(somebody: Account):
     assert somebody.connect("attach", f"{OTHER}/meshed", container="main") == ""
     assert somebody.connect("portforward", f"{OTHER}/meshed") == ""
     assert somebody.delete(f"{OTHER}/plain") == ""
-
-
-OWN = f"{MODEL}/istio-aux-workload"
-BOUND = {"kind": "Pod", "apiVersion": "v1", "name": "meshed"}
-
-
-@pytest.mark.parametrize("seconds", [600, 24 * 3600])
-def test_a_token_for_itself_may_last_a_day(account: Account, seconds: int):
-    assert account.request_token(OWN, expirationSeconds=seconds) == ""
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        {"expirationSeconds": 24 * 3600 + 1},
-        {"expirationSeconds": 3600, "boundObjectRef": BOUND},
-    ],
-    ids=["longer", "bound"],
-)
-def test_a_token_that_lasts_longer_or_is_bound_is_refused(account: Account, spec: dict[str, Any]):
-    """A token bound to a pod would pass for that pod's own."""
-    owner = f"{CHOSEN}/default" if "boundObjectRef" in spec else OWN
-    refusal = account.request_token(owner, **spec)
-
-    assert refusal.startswith("403: ")
-    assert "requests tokens for 24 hours at most, and bound to nothing, only" in refusal
-
-
-def test_somebody_else_may_request_any_token(somebody: Account):
-    assert somebody.request_token(OWN, expirationSeconds=48 * 3600) == ""

@@ -34,8 +34,6 @@ ALWAYS = {
     ("events.k8s.io", "events", "create"),
     ("coordination.k8s.io", "leases", "create"),
     ("coordination.k8s.io", "leases", "get update"),
-    # By name: see below.
-    ("", "serviceaccounts/token", "create"),
 }
 EXECUTING = {("", "pods/exec", "create get")}
 FORWARDING = {("", "pods/portforward", "create get")}
@@ -54,7 +52,6 @@ SUSPENDING = {
 OWN = {
     ("coordination.k8s.io", "leases", "create"),
     ("coordination.k8s.io", "leases", "get update"),
-    ("", "serviceaccounts/token", "create"),
 }
 OPTIONS = ("quit", "quit-via", "dead-proxy", "race-policy", "restart-jobs")
 GRANTED = {
@@ -127,24 +124,6 @@ def test_the_workload_may_hold_the_lease_of_its_own_application_only(
     group = "coordination.k8s.io"
 
     assert allowed(client, workload, verb, "leases", group, where=(namespace, name)) is may
-
-
-@pytest.mark.parametrize(
-    ("account", "may"),
-    [
-        ("istio-aux/istio-aux-workload", True),
-        ("istio-aux/default", False),
-        ("kube-system/istio-aux-workload", False),
-        ("kube-system/namespace-controller", False),
-    ],
-)
-def test_the_workload_may_request_tokens_for_its_own_account_only(
-    client: lightkube.Client, workload: Workload, account: str, may: bool
-):
-    where = tuple(account.split("/"))
-    assert len(where) == 2
-
-    assert allowed(client, workload, "create", "serviceaccounts/token", "", where=where) is may
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,6 @@ import manifests
 NAME = "using"
 EVERYTHING = {
     "lease": f"{NAME}/{NAME}",
-    "renew-token": True,
     "dead-proxy": "delete",
     "race-policy": "restart",
     "restart-jobs": True,
@@ -141,11 +140,10 @@ def unmeshed(
 def workload(
     cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory, unmeshed: None
 ) -> Iterator[Workload]:
-    """One that may do everything, with a token that is to be renewed."""
+    """One that may do everything."""
     folder = tmp_path_factory.mktemp(NAME)
     workload = served.declared(cluster, folder, NAME, EVERYTHING)
     workload.deploy()
-    workload.keep_token(age=3600, rest=3600)
     workload.start()
     workload.await_ready()
     yield workload

@@ -18,7 +18,6 @@ import yaml
 from istio_aux import settings
 from lab.release import CHART
 
-import cluster
 import config
 import manifests
 import rules
@@ -44,7 +43,6 @@ DECIDED: Final = frozenset(
         "kubeconfig",
         "lease",
         "pebble-socket",
-        "renew-token",
         "status-address",
         "tls-certificate",
         "tls-key",
@@ -96,12 +94,9 @@ def _rules() -> str:
             "job_variables": _pairs(manifests._job_variables()),
             "never_injected": config.NEVER_INJECTED,
             "proxy": config.PROXY,
-            "renews_token": False,
             "rule": manifests._CREATED_PODS,
             "suspended": manifests.SUSPENDED,
             "suspended_kinds": _pairs(manifests._SUSPENDED_KINDS),
-            "token_hours": cluster.TOKEN_LIFE_SECONDS // 3600,
-            "token_life": cluster.TOKEN_LIFE_SECONDS,
             "variables": rules.policy_variables(),
             "webhook_port": manifests.WEBHOOK_PORT,
             **manifests._records(),

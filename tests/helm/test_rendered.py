@@ -99,9 +99,6 @@ def test_the_chart_has_the_objects_of_the_charm(home: Path, case: str, admission
             if each.kind != "PeerAuthentication"
         ]
     )
-    # The kubelet renews the token of the chart's pods.
-    role = wanted["Role", f"{APP}-workload"]
-    role["rules"] = [r for r in role["rules"] if r["resources"] != ["serviceaccounts/token"]]
 
     assert {name: spaced(rendered.get(name)) for name in wanted} == spaced(wanted)
     assert {kind for kind, _ in rendered.keys() - wanted.keys()} == {
@@ -218,7 +215,6 @@ def test_every_setting_reaches_the_workload_and_is_one_that_it_takes(
     assert written.keys() == settings.OPTIONS.keys() - {
         "kubeconfig",
         "pebble-socket",
-        "renew-token",
         "status-address",
         "webhook-address",
     }

@@ -50,7 +50,6 @@ class ApiServer(Store):
         forwards: ``(namespace, pod, port, head)`` of all HTTP requests that were forwarded.
         on_forward: answers a forwarded request.
         tokens: the bearer tokens that came, in order.
-        grants: makes the token that a ServiceAccount is granted, of its name and the spec.
     """
 
     def __init__(self) -> None:
@@ -65,7 +64,6 @@ class ApiServer(Store):
         self.forwards: list[tuple[str, str, int, str]] = []
         self.on_forward: podverbs.Forward = podverbs.agent_quits
         self.tokens: list[str] = []
-        self.grants: Callable[[str, Object], str] = lambda account, _spec: f"token of {account}"
         self._stack = AsyncExitStack()
         self._port = 0
         self._clients: Path | None = None
@@ -190,10 +188,6 @@ class ApiServer(Store):
                 return await self._pod(request, namespace, name, *subresource)
             case "pods", _:
                 return await self.collection(request, kind, namespace)
-            case "serviceaccounts", ("token",):
-                spec = (await request.json())["spec"]
-                granted = {"status": {"token": self.grants(f"{namespace}/{name}", spec)}}
-                return web.json_response(granted, status=201)
         return refusal(404, "NotFound", "the server could not find the requested resource")
 
     async def _lease(

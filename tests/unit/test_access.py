@@ -109,6 +109,35 @@ def test_a_token_file_is_read_again_when_it_changes_unless_it_is_missing_or_empt
     assert token() == "second"
 
 
+def jwt(claims: str) -> str:
+    """A JSON Web Token with these claims, as the API server signs it, but for the signature."""
+    return f"e30.{base64.urlsafe_b64encode(claims.encode()).decode().rstrip('=')}.sig"
+
+
+@driven
+async def test_a_token_comes_from_the_file_that_the_kubeconfig_names_now(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).write_text(name)
+    found = access.load(kubeconfig(tmp_path, user={"tokenFile": "first"}))
+    assert found.token() == "first"
+    kubeconfig(tmp_path, user={"tokenFile": "second"})
+    await found.current()
+    assert found.token() == "second"
+
+
+def test_a_token_says_when_it_expires() -> None:
+    token = jwt('{"iat": 1700000000, "exp": 1700604800, "sub": "system:serviceaccount:a:b"}')
+    assert access.token_life(token) == access.TokenLife(1_700_000_000, 1_700_604_800)
+
+
+@pytest.mark.parametrize(
+    "token",
+    [None, "", "opaque", "e30.e30.sig", "a.é.b", jwt("no JSON"), jwt('{"iat": 0, "exp": 1e12}')],
+)
+def test_the_life_of_another_token_is_not_known(token: str | None) -> None:
+    assert access.token_life(token) is None
+
+
 def test_a_pod_uses_its_service_account(tmp_path: Path) -> None:
     crt, _ = certificate(tmp_path)
     crt.rename(tmp_path / "ca.crt")

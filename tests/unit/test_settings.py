@@ -56,7 +56,7 @@ def test_every_key_is_taken(file: Path) -> None:
         "race-policy: restart\nrestart-jobs: true\nroot-namespace: istio-system\n"
         "pod-selector: team in (a,b)\ninject-selector: step\n"
         "applications: /etc/istio-aux/applications\napplication: kubeflow/istio-aux\n"
-        "pebble-socket: /charm/container/pebble.socket\nrenew-token: true\n",
+        "pebble-socket: /charm/container/pebble.socket\n",
     )
     assert settings == Settings(
         tls_certificate=Path("/tls/tls.crt"),
@@ -64,7 +64,6 @@ def test_every_key_is_taken(file: Path) -> None:
         webhook_address=Address("::1", 9443),
         status_address=Address("", 0),
         kubeconfig=Path("/etc/kubeconfig"),
-        renew_token=True,
         namespace_selector=selectors.parse("!off,team in (a,b)"),
         pod_selector=selectors.parse("team in (a,b)"),
         inject_selector=selectors.parse("step"),

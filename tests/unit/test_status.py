@@ -66,7 +66,6 @@ BEFORE = ProcessStatus(
         {"capability": Capability.CLASSIC},
         {"capability_why": "a webhook drops restartPolicy"},
         {"called_before_us": ("aaa",)},
-        {"token_trouble": "403 Forbidden"},
         {"selected_namespaces": []},
         {"stuck_pods": []},
         {"lost_pods": [LOST]},

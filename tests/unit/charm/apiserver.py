@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import copy
 import json
+import math
 import time
 from datetime import datetime
 from typing import Any
@@ -51,6 +52,7 @@ class ApiServer:
         leaving: after how many lists an object is gone, by path.
         conflicts: how many merge patches find an object that has changed.
         model: the namespace of the model.
+        longest_token: how many seconds a token lasts at most.
         labelled_by_juju: whether Juju's webhook overwrites a label, as before 3.6.13 (juju#21312).
     """
 
@@ -73,6 +75,7 @@ class ApiServer:
         self.leaving: dict[str, int] = {}
         self.conflicts = 0
         self.model = "kubeflow"
+        self.longest_token = math.inf
         self.labelled_by_juju = False
         self._count = 0
         self._managed: dict[tuple[str, str], set[tuple[str, str]]] = {}
@@ -161,7 +164,7 @@ class ApiServer:
                 del self.objects[path]
                 return self._status(200, "", "")
             case "POST":
-                life = body["spec"]["expirationSeconds"]
+                life = min(body["spec"]["expirationSeconds"], self.longest_token)
                 token = jwt(present["metadata"]["uid"], time.time(), time.time() + life)
                 granted = {"token": token, "expirationTimestamp": "2026-01-01T00:00:00Z"}
                 return httpx2.Response(201, json=body | {"status": granted})

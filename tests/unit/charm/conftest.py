@@ -71,7 +71,6 @@ class Workload:
         self.unmeshed_unknown = 0
         self.suspended: list[dict[str, str]] = []
         self.applications: list[dict[str, Any]] = []
-        self.token_trouble = ""
         self.unsaid: set[str] = set()
         self.pods: list[ListedPod] = []
         self.leads = True  # Whether it is this unit's process that holds the Lease.
@@ -108,7 +107,6 @@ class Workload:
             "applications": self.applications,
             "lease-holder": "istio-aux-1_5e6f",
             "token-expires": SINCE,
-            "token-trouble": self.token_trouble,
             "certificate": self._fingerprint(),
             "version": "1.2.3",
         }

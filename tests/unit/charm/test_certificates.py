@@ -14,7 +14,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
-from istio_aux.kube import token_renewal
+from istio_aux.kube.access import token_life
 from ops import testing
 
 import certificates
@@ -26,6 +26,7 @@ from .conftest import ROOT, Unit
 
 NAMES = certificates.service_names("istio-aux", "kubeflow")
 NOW = datetime.now(UTC)
+DAY = 24 * 60 * 60.0  # Seconds.
 
 
 @pytest.fixture
@@ -121,8 +122,8 @@ def test_private_keys_are_not_in_representations(authority: Authority) -> None:
         pytest.param("", True, id="there is none"),
         pytest.param("no.token", True, id="it is not a token"),
         pytest.param("e30.e30.sig", True, id="it says nothing about itself"),
-        pytest.param(jwt("uid", 800, 1100), False, id="two thirds are used up"),
-        pytest.param(jwt("uid", 800, 1050), True, id="four fifths are used up"),
+        pytest.param(jwt("uid", 800, 1100), False, id="a third is left"),
+        pytest.param(jwt("uid", 800, 1099), True, id="less than a third is left"),
     ],
 )
 def test_a_token_is_late_when(token: str, late: bool) -> None:
@@ -130,35 +131,43 @@ def test_a_token_is_late_when(token: str, late: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("issued", "expires", "replaced"),
+    ("age", "left", "replaced"),
     [
-        # The workload renews it after half its life; until then both leave it alone.
-        pytest.param(-50_000, 30_000, False, id="it is the workload's turn"),
-        pytest.param(-70_000, 16_000, True, id="the workload has failed for long"),
-        pytest.param(-90_000, -3_600, True, id="it expired"),
+        pytest.param(4 * DAY, 3 * DAY, False, id="it is good for three of seven days"),
+        pytest.param(5 * DAY, 2 * DAY, True, id="it is good for two of seven days"),
+        pytest.param(8 * DAY, -DAY, True, id="it expired"),
+        # `--service-account-max-token-expiration`: an hour at least.
+        pytest.param(1800, 1800, False, id="the API server granted an hour, and half is left"),
+        pytest.param(2700, 900, True, id="the API server granted an hour, and a quarter is left"),
     ],
 )
-def test_the_charm_replaces_a_token_only_where_the_workload_does_not(
-    issued: float, expires: float, replaced: bool, unit: Unit
+def test_the_workload_gets_a_token_for_a_week_when_a_third_is_left_of_its_present_one(
+    age: float, left: float, replaced: bool, unit: Unit
 ) -> None:
     uid = unit.api.one("ServiceAccount")["metadata"]["uid"]
-    old = jwt(uid, time.time() + issued, time.time() + expires)
+    old = jwt(uid, time.time() - age, time.time() + left)
     (unit.etc / "token").write_text(old)
+    plan = unit.container.plan
 
     unit.run()
 
     assert (unit.files["token"] != old) is replaced
+    life = token_life(unit.files["token"])
+    assert life
+    assert not replaced or life.exp - life.iat == pytest.approx(7 * DAY, abs=2)
+    assert unit.container.plan == plan, "the workload is not restarted"
 
 
-def test_a_token_that_the_workload_renewed_is_not_written_over(unit: Unit) -> None:
-    uid = unit.api.one("ServiceAccount")["metadata"]["uid"]
-    renewed = jwt(uid, time.time() + 1, time.time() + 86_401)
-    (unit.etc / "token").write_text(renewed)
+def test_a_token_is_not_renewed_again_because_the_api_server_grants_less(unit: Unit) -> None:
+    unit.api.longest_token = 3600
+    (unit.etc / "token").unlink()
+    unit.run()
+    granted = unit.files["token"]
     unit.api.calls.clear()
 
-    unit.configure(quit_grace=5)
+    unit.run()
 
-    assert unit.files["token"] == renewed
+    assert unit.files["token"] == granted
     assert not [call for call in unit.api.calls if call.endswith("/token")]
 
 
@@ -194,19 +203,22 @@ def test_a_container_that_was_emptied_gets_a_new_token(unit: Unit) -> None:
     assert not certificates.token_is_late(unit.files["token"], datetime.now(UTC))
 
 
-def test_what_the_units_hold_outlasts_a_week_without_a_controller(authority: Authority) -> None:
-    """And SECURITY.md says by how much: a leaf is renewed, at the latest, after half its life."""
+def test_what_the_units_hold_outlasts_two_days_without_a_controller(authority: Authority) -> None:
+    """And SECURITY.md says by how much: a leaf is renewed, at the latest, after half its life.
+
+    A token is renewed when a third of its life is left.
+    """
     half = certificates.LEAF_VALIDITY / 2
     leaf = certificates.issue(authority, NAMES)
 
     assert certificates.usable(leaf, authority, NAMES, NOW + half - timedelta(hours=1))
-    assert half > timedelta(days=7)
+    assert min(half, timedelta(seconds=cluster.TOKEN_LIFE_SECONDS / 3)) > timedelta(days=2)
     text = (ROOT / "SECURITY.md").read_text()
     assert f"valid for {certificates.LEAF_VALIDITY.days} days" in text
     assert f"lasts for at least {half.days} days" in text
-    hours = cluster.TOKEN_LIFE_SECONDS // 3600
-    assert cluster.TOKEN_LIFE_SECONDS == token_renewal.LIFE
-    assert f"valid for {hours} hours" in text
+    days = cluster.TOKEN_LIFE_SECONDS / DAY
+    assert f"token is valid for {days:g} days" in text
+    assert f"{days * 24 / 3:g} hours when a hook has just left it alone" in text
 
 
 def test_a_follower_waits_for_the_account(unit: Unit) -> None:

@@ -65,7 +65,6 @@ def test_every_word_of_the_workload_is_understood() -> None:
         quit=QuitMode.ON,
         capability_why="one: on request",
         token_expires=NOW,
-        token_trouble="403",
         certificate="5e1f",
         version="1.2.3",
     )
@@ -97,8 +96,6 @@ def test_every_word_of_the_workload_is_understood() -> None:
         suspended_jobs=("a/mnist",),
         applications=(Application("a", "app", **mesh),),  # pyright: ignore[reportArgumentType]  likewise
         lease_holder="istio-aux-0_1",
-        token_trouble="403",
-        token_expires="2026-11-21T19:40:12Z",
         certificate="5e1f",
         version="1.2.3",
     )

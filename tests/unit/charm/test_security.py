@@ -34,7 +34,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 } | {"restart-jobs": (False, True)}
 
 # `check` cannot ask whether these are there: names that depend on what Istio and the charm chose.
-UNASKED = {("Role", "serviceaccounts/token", "create"), ("ClusterRole", "configmaps", "get")}
+UNASKED = {("ClusterRole", "configmaps", "get")}
 
 Right = tuple[str, str, str]
 """Kind of role, resource and verb."""

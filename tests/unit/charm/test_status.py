@@ -196,10 +196,6 @@ held = partial(pods.held, since=datetime.fromisoformat(SINCE), requests=Requests
             "; suspended for their sidecar: a/mnist, a/resnet, b/bert and 1 more",
         ),
         (
-            {"token_trouble": "403 Forbidden: serviceaccounts is forbidden"},
-            f"; token expires {SINCE}, not renewed: 403 Forbidden: serviceaccounts is forbidden",
-        ),
-        (
             {"blocked": PODS[:2], "held": [held("vault-agent"), held("vault-agent")]},
             "; 2 pods are held by vault-agent since 2026-11-21 19:40Z: 16 GPUs",
         ),
@@ -220,7 +216,6 @@ held = partial(pods.held, since=datetime.fromisoformat(SINCE), requests=Requests
         "a pod for a moment",
         "unmeshed pods",
         "jobs",
-        "token",
         "a holder",
         "holders",
         "an older image",

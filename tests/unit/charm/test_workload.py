@@ -66,7 +66,6 @@ def test_the_workload_reads_the_settings(unit: Unit) -> None:
     assert understood.root_namespace is None
     assert str(understood.applications) == workload.APPLICATIONS
     assert understood.repair_policy.ours == Application("kubeflow", "istio-aux")
-    assert understood.renew_token
     # Juju mounts it there.
     assert str(understood.pebble_socket) == "/charm/container/pebble.socket"
 

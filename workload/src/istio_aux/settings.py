@@ -62,7 +62,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     webhook_address: Address = Address("0.0.0.0", 8443)  # noqa: S104  (it serves the cluster)
     status_address: Address = Address("0.0.0.0", 8080)  # noqa: S104  (kubelet probes it)
     kubeconfig: Path | None = None
-    renew_token: bool = False
     namespace_selector: selectors.Selector = selectors.parse("io.datastrophic/istio-aux=enabled")
     pod_selector: selectors.Selector = selectors.Selector()
     inject_selector: selectors.Selector | None = None
@@ -231,11 +230,6 @@ OPTIONS = {
         _path,
         "how to reach the API server (default: the pod's own account); `--kubeconfig` wins; "
         "it and the files that it names are read again when they change",
-    ),
-    "renew-token": Option(
-        _flag,
-        "whether the ServiceAccount's token in the kubeconfig's `tokenFile` is renewed after half "
-        "its life, and written there",
     ),
     "namespace-selector": Option(
         selector,

@@ -78,8 +78,7 @@ class ProcessStatus(msgspec.Struct, frozen=True, rename="kebab"):
     lease_holder: str  # Empty if unknown or without a Lease.
     quit: QuitMode
     capability_why: str = ""
-    token_expires: datetime | None = None  # None: unknown, or this process does not renew it.
-    token_trouble: str = ""  # Why it is not renewed although it is due.
+    token_expires: datetime | None = None  # None: unknown.
     certificate: str = ""  # SHA-256 of the certificate that the webhook serves.
     version: str = version("istio-aux")
 
@@ -97,7 +96,6 @@ class Shown(msgspec.Struct, frozen=True):
 
     called_before_us: tuple[str, ...] | None
     capability: tuple[Capability, str]
-    token_trouble: str
     certificate: str
     injectors: list[tuple[str, ...]]
     injector_live: bool | None
@@ -118,7 +116,6 @@ class Shown(msgspec.Struct, frozen=True):
         return cls(
             called_before_us=status.called_before_us,
             capability=(status.capability, status.capability_why),
-            token_trouble=status.token_trouble,
             certificate=status.certificate,
             injectors=[(one.configuration, one.revision, one.state, one.why) for one in found],
             injector_live=status.injector_live,
@@ -139,8 +136,7 @@ class Shown(msgspec.Struct, frozen=True):
         )
         native = Capability.NATIVE
         return (
-            bool(self.token_trouble and not before.token_trouble)
-            or bool(before.live - self.live)
+            bool(before.live - self.live)
             or any(now and not then for now, then in new)
             or (before.capability[0] is native and self.capability[0] is not native)
         )

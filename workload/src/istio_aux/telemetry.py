@@ -36,8 +36,6 @@ PROBE_WAYS = ("direct", "dry-run")
 # An answer with a sidecar, an answer without one, no answer.
 PROBE_OUTCOMES = ("injected", "refused", "unreachable")
 
-TOKEN_RENEWALS = ("renewed", "failed")
-
 # Reviews are answered with 200, "malformed" ones with 200 or 400, the last four with an error.
 REVIEW_OUTCOMES = (*Outcome, "too-large", "timeout", "not-allowed", "busy")
 
@@ -145,12 +143,11 @@ class Telemetry:
         )  # fmt: skip
 
         self.ready = gauge("ready", "Whether /readyz answers 200.")
-        self.token_renewals = counter(
-            "token_renewals", "Renewals of the process's own token.", outcome=TOKEN_RENEWALS
+        self.token_issued = gauge(
+            "token_issue_timestamp_seconds", "When the present token was issued; 0: not known."
         )
         self.token_expires = gauge(
-            "token_expiration_timestamp_seconds",
-            "When the token expires that the process renews; 0: not known.",
+            "token_expiration_timestamp_seconds", "When the present token expires; 0: not known."
         )
         self.leader = gauge("leader", "Whether this process is the one that acts.")
         self.watch_restarts = counter(

@@ -10,6 +10,7 @@ import functools
 import logging
 import socket
 from collections.abc import Callable, Collection, Coroutine, Mapping
+from datetime import UTC, datetime
 from enum import Enum, auto
 from typing import Any, Generic
 
@@ -27,14 +28,13 @@ from istio_aux.core.policy import Capability, QuitMode, RacePolicy
 from istio_aux.core.webhooks import Configuration, Namespace
 from istio_aux.injector.watcher import Namespaces, Watcher
 from istio_aux.kube import actions
-from istio_aux.kube.access import Access
+from istio_aux.kube.access import Access, TokenLife, token_life
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.events import Events
 from istio_aux.kube.lease import Lease
 from istio_aux.kube.lease import identity as lease_identity
 from istio_aux.kube.objects import Key, T, key_of
-from istio_aux.kube.token_renewal import TokenRenewal
 from istio_aux.kube.watch import Handler, Watch
 from istio_aux.notices import Notices
 from istio_aux.quit import controller as quitting
@@ -120,8 +120,9 @@ class Wiring:
             if lease
             else None
         )  # fmt: skip
-        self._token = TokenRenewal(self.client, credentials, counted=self._renewed)
-        self.telemetry.token_expires.set_function(self._token_expires)
+        self._credentials = credentials
+        self.telemetry.token_issued.set_function(lambda: self._token_life().iat)
+        self.telemetry.token_expires.set_function(lambda: self._token_life().exp)
         self._lead(False)
         self.telemetry.ready.set_function(lambda: self._ready)
 
@@ -159,8 +160,6 @@ class Wiring:
         }
         if self._lease:
             works["lease"] = self._lease.run
-        if self._settings.renew_token:
-            works["token"] = self._token.run
         if file := self._settings.applications:
             works["applications"] = functools.partial(follow_applications, file, self._ask)
         if self._settings.pebble_socket:
@@ -187,6 +186,7 @@ class Wiring:
         known = self._settings.webhook_configuration and "order" not in self._watches.missing()
         mesh, unreadable = self._watcher.mesh, self._watches.unreadable()
         stuck, blocked = self._quit.stuck(), self._quit.blocked()
+        expires = self._token_life().exp
         return status.ProcessStatus(
             ready=ready,
             missing=missing,
@@ -214,8 +214,7 @@ class Wiring:
             leader=self._leads,
             lease_holder=self._lease.holder if self._lease else "",
             quit=self._settings.quit,
-            token_expires=self._token.expires,
-            token_trouble=self._token.trouble,
+            token_expires=datetime.fromtimestamp(expires, UTC) if expires else None,
             certificate=self._certificate(),
         )
 
@@ -247,12 +246,8 @@ class Wiring:
     def _shown(self) -> status.Shown:
         return status.Shown.of(self.status())
 
-    def _renewed(self, succeeded: bool) -> None:
-        outcome = "renewed" if succeeded else "failed"
-        self.telemetry.token_renewals.labels(outcome).inc()
-
-    def _token_expires(self) -> float:
-        return self._token.expires.timestamp() if self._token.expires else 0.0
+    def _token_life(self) -> TokenLife:
+        return token_life(self._credentials.token()) or TokenLife(0, 0)
 
     def _relabelled(self, namespace: str) -> None:
         self._repair.relabelled(namespace)

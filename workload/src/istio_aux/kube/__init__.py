@@ -5,5 +5,5 @@ Credentials and connections: `access` (kubeconfig, service account), `exec_plugi
 plugins), `client` (HTTP), `errors` (and how long to wait after them).
 Reading: `objects` decodes answers, `watch` keeps up with a collection.
 Requests: `actions` has every path and verb, `exec` and `port_forward` reach into pods, `events` and
-`lease` write objects of their own, `token_renewal` keeps the process's own token good.
+`lease` write objects of their own.
 """

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import yaml
@@ -40,7 +40,6 @@ class Access:
         tls: context with the cluster's CA and our client certificate, if any. All connections
             share it: to build one costs more than a handshake.
         token: returns the bearer token that is valid now, or None.
-        token_file: the file of a kubeconfig that the token is read from, if any.
         server_hostname: name in the server's certificate, if it is not the URL's.
         namespace: of the context.
         renewed: returns the access that replaces this one; None if this one stays valid.
@@ -50,7 +49,6 @@ class Access:
     server: str
     tls: ssl.SSLContext
     token: Callable[[], str | None]
-    token_file: Path | None = None
     server_hostname: str | None = None
     namespace: str = "default"
     renewed: Callable[[], Awaitable[Access]] | None = None
@@ -59,6 +57,27 @@ class Access:
     async def current(self) -> Access:
         """The access that is valid now; `AccessError` if a credential plugin fails."""
         return self if self.renewed is None else await self.renewed()
+
+
+# To the end of the year 9999: Python's `datetime` has no later time.
+_Seconds = Annotated[float, msgspec.Meta(ge=0, lt=253_402_300_800)]
+
+
+class TokenLife(msgspec.Struct, frozen=True):
+    """When a bearer token was issued, and when it expires, in seconds since 1970 (RFC 7519)."""
+
+    iat: _Seconds
+    exp: _Seconds
+
+
+def token_life(token: str | None) -> TokenLife | None:
+    """Read the life of a JSON Web Token, without verifying it; None if the token does not say."""
+    try:
+        claims = (token or "").split(".")[1]
+        text = base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4))
+        return msgspec.json.decode(text, type=TokenLife)
+    except (IndexError, ValueError):
+        return None
 
 
 class _Cluster(msgspec.Struct, frozen=True, rename="kebab"):
@@ -204,8 +223,13 @@ class _Source:
 
     @property
     def first(self) -> Access:
-        """The present access; its ``renewed`` and ``refused`` lead here."""
-        return replace(self._access, renewed=self._current, refused=self._refused)
+        """The present access; its ``token``, ``renewed`` and ``refused`` lead here."""
+        return replace(
+            self._access, token=self._token, renewed=self._current, refused=self._refused
+        )
+
+    def _token(self) -> str | None:
+        return self._access.token()
 
     def _refused(self) -> None:
         self._access.refused()
@@ -306,7 +330,6 @@ def _access(of_cluster: _Entry, of_user: _Entry, namespace: str) -> _Made:
         server=cluster.server.rstrip("/"),
         tls=context_with(*pair),
         token=token or (lambda: None),
-        token_file=of_user.beside(user.token_file) if user.token_file else None,
         server_hostname=cluster.tls_server_name,
         namespace=namespace,
     )

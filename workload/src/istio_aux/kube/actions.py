@@ -56,14 +56,6 @@ class Node(Struct, frozen=True):
     status: _NodeStatus = _NodeStatus()
 
 
-class _TokenStatus(Struct, frozen=True):
-    token: str
-
-
-class _TokenRequest(Struct, frozen=True):
-    status: _TokenStatus
-
-
 class _Served(Struct, frozen=True):
     kind: str = ""
     name: str = ""
@@ -86,7 +78,6 @@ _served = Reader(_ServedList, "APIResourceList")
 _config_map = Reader(_ConfigMap, "ConfigMap")
 _job = Reader(Job, "Job")
 _node = Reader(Node, "Node")
-_token_request = Reader(_TokenRequest, "TokenRequest")
 _pod = Reader(Pod, "pod")
 
 
@@ -263,17 +254,6 @@ async def allowed(client: Client, right: Right) -> bool:
     review = {"apiVersion": api, "kind": kind, "spec": {"resourceAttributes": attributes}}
     path = collection(api, "selfsubjectaccessreviews")
     return _review.read(await client.post(path, msgspec.json.encode(review))).status.allowed
-
-
-async def request_token(client: Client, namespace: str, account: str, *, seconds: int) -> str:
-    """Return a new token of a ServiceAccount for the API server; it may grant fewer seconds."""
-    body = {
-        "apiVersion": "authentication.k8s.io/v1",
-        "kind": "TokenRequest",
-        "spec": {"expirationSeconds": seconds},
-    }
-    path = object_path("v1", "serviceaccounts", namespace, account, "token")
-    return _token_request.read(await client.post(path, msgspec.json.encode(body))).status.token
 
 
 def _job_path(namespace: str, owner: OwnerReference) -> str:
