@@ -15,6 +15,7 @@ from istio_aux.core.rollout import (
     Rollout,
     Sidecar,
     Stop,
+    accepted,
     first_in_line,
     observed,
     recalled,
@@ -488,6 +489,19 @@ def test_a_pod_that_somebody_else_deletes_before_us_is_no_restart_of_ours() -> N
     rollout = observed(rollout, [OLD, new], NOW, LIMITS)
     assert (rollout.failure, rollout.replacing is None) == (None, False)
     assert observed(rollout, [new], NOW, LIMITS).replacing is None
+
+
+def test_an_eviction_that_was_accepted_is_not_doubted() -> None:
+    """A watch that has fallen silent shows the old pod, and then the new one without a sidecar."""
+    rollout = accepted(started(Rollout(), [OLD], OLD, NOW), evicted=True)
+    later = Moment(NOW.monotonic + LIMITS.doubt, NOW.wall + LIMITS.doubt)
+    new = made("new", later.wall)
+
+    rollout = observed(rollout, [OLD], later, LIMITS)
+    assert rollout.replacing
+    rollout = observed(rollout, [new], later, LIMITS)
+    assert rollout.failure
+    assert rollout.failure.uid == "new"
 
 
 def made(uid: str, created: float) -> Replica:

@@ -98,8 +98,9 @@ class Replica(Struct, frozen=True, gc=False):
 class Replacement(Struct, frozen=True):
     """A pod is being replaced ``since`` a time; its controller had pods of the ``known`` UIDs.
 
-    ``deleted``: when its deletion began, by the API server's clock; 0 until that is seen. ``sent``:
-    whether the eviction may have been sent; until then new pods show nothing about it.
+    ``deleted``: when its deletion began, by the API server's clock; 0 until that is seen.
+    ``sent``: whether the eviction may have been sent; until then new pods show nothing about it.
+    ``accepted``: whether the API server has said that it deletes the pod: a watch may be late.
     """
 
     old: Replaced
@@ -107,6 +108,7 @@ class Replacement(Struct, frozen=True):
     known: frozenset[str]
     deleted: float = 0.0
     sent: bool = True
+    accepted: bool = False
 
 
 class Failure(Struct, frozen=True):
@@ -269,6 +271,13 @@ def started(
     return structs.replace(rollout, replacing=Replacement(old, now.monotonic, known, sent=sent))
 
 
+def accepted(rollout: Rollout, *, evicted: bool) -> Rollout:
+    """The API server has accepted the eviction, or the suspension of the Job."""
+    if rollout.replacing is None:
+        return rollout
+    return structs.replace(rollout, replacing=structs.replace(rollout.replacing, accepted=evicted))
+
+
 def refused(
     rollout: Rollout, why: str, now: Moment, limits: RolloutLimits, *, asked: float = 0.0
 ) -> Rollout:
@@ -349,7 +358,7 @@ def _observe(
     """Find out whether the pod was replaced, and whether that helped."""
     idle, old = Rollout(held=rollout.held, empty=rollout.empty), replacing.old
     if any(pod.uid == old.uid and not pod.deleting for pod in pods):
-        if now.monotonic < replacing.since + limits.doubt:
+        if replacing.accepted or now.monotonic < replacing.since + limits.doubt:
             return rollout
         return refused(rollout, f"{old.pod} is still there", now, limits)
     deleted = max((pod.deleted for pod in pods if pod.uid == old.uid), default=replacing.deleted)

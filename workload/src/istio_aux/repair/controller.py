@@ -2,9 +2,8 @@
 
 Every process watches pods and decides. Only the leader restarts pods, sends Events, and counts
 unmeshed pods in metrics. `core.rollout` says which pod of a controller is next; one task performs
-one restart, and the watch shows its result. A new process finds the same pods in the cluster. What
-does not show there is stored for it: `RepairController.failed` and `replaced`, before a pod is
-restarted.
+one restart, and the watch shows its result. What a new process cannot find in the cluster is stored
+before a restart: `RepairController.failed` and `replaced`.
 """
 
 from __future__ import annotations
@@ -403,6 +402,7 @@ class RepairController:
             return NotRestarted(pod.reason, changed=True)
         owner.rollout = rollout.started(owner.rollout, owner.replicas, pod.replica, self._now())
         if (refused := await self._send(bare, action)) is None:
+            owner.rollout = rollout.accepted(owner.rollout, evicted=not action.suspend)
             self._restarts += 1
             self._recorder.restarted(pod.key, action)
             self._restarted(pod.key, action)

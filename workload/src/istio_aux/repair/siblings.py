@@ -7,11 +7,17 @@ listed right before a restart.
 
 from __future__ import annotations
 
+import asyncio
+
 from istio_aux.core import ownership
 from istio_aux.core.pod import Pod
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
+from istio_aux.kube.errors import LateError
 from istio_aux.repair.pod_store import PodOwner
+
+FRESH = 1.0  # Seconds from a request to the restart that rests on its answer.
+READS = 3
 
 _EACH_ITS_OWN = frozenset(
     {
@@ -31,8 +37,19 @@ stateful_set_utils.go, pkg/controller/job; training-operator 1.9 common_types.go
 async def changed(client: Client, owner: PodOwner, pod: Pod) -> str:
     """Return why the pods of ``owner`` are not those that are stored; empty if they are.
 
-    ``pod`` is one of them; the others have its labels. Raises KubeError: that is not known.
+    ``pod`` is one of them; the others have its labels. Raises KubeError: that is not known, or the
+    answer came so late that it may be out of date.
     """
+    clock = asyncio.get_running_loop().time
+    for _ in range(READS):
+        begun = clock()
+        why = await _compared(client, owner, pod)
+        if clock() <= begun + FRESH:
+            return why
+    raise LateError(f"the pods of its controller cannot be read within {FRESH:g} s")
+
+
+async def _compared(client: Client, owner: PodOwner, pod: Pod) -> str:
     labels = (each for each in pod.labels.items() if each[0] not in _EACH_ITS_OWN)
     selection = {**actions.NOT_TERMINAL, "labelSelector": ",".join(map("=".join, labels))}
     path = actions.collection("v1", "pods", owner.namespace)
