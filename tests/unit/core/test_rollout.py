@@ -15,9 +15,7 @@ from istio_aux.core.rollout import (
     Rollout,
     Sidecar,
     Stop,
-    accepted,
     first_in_line,
-    observed,
     recalled,
     refused,
     replica,
@@ -465,47 +463,3 @@ def test_namespaces_take_turns_however_many_of_them_are_bad() -> None:
     later = {**served, "bad-0": 0.0, "bad-1": 0.0}
     order = chosen({**bad, "good/1": 598.5}, begun, later)
     assert order == ["good/1", "bad-2/0"]
-
-
-def test_a_pod_that_was_made_before_the_eviction_does_not_show_its_result() -> None:
-    """A watch shows it late: it stands in the place of a pod that somebody else drained."""
-    rollout = started(Rollout(), [OLD], OLD, NOW)
-    evicted = structs.replace(OLD, deleting=True, restart=False, deleted=NOW.wall + 60)
-    before, after = made("before", NOW.wall + 59), made("after", NOW.wall + 61)
-
-    rollout = observed(rollout, [evicted, before], NOW, LIMITS)
-    assert (rollout.failure, rollout.replacing is None) == (None, False)
-    rollout = observed(rollout, [before], NOW, LIMITS)
-    assert rollout.failure is None
-    rollout = observed(rollout, [before, after], NOW, LIMITS)
-    assert rollout.failure
-    assert rollout.failure.uid == "after"
-
-
-def test_a_pod_that_somebody_else_deletes_before_us_is_no_restart_of_ours() -> None:
-    rollout = started(Rollout(), [OLD], OLD, NOW, sent=False)
-    new = made("new", NOW.wall + 1)
-
-    rollout = observed(rollout, [OLD, new], NOW, LIMITS)
-    assert (rollout.failure, rollout.replacing is None) == (None, False)
-    assert observed(rollout, [new], NOW, LIMITS).replacing is None
-
-
-def test_an_eviction_that_was_accepted_is_not_doubted() -> None:
-    """A watch that has fallen silent shows the old pod, and then the new one without a sidecar."""
-    rollout = accepted(started(Rollout(), [OLD], OLD, NOW), evicted=True)
-    later = Moment(NOW.monotonic + LIMITS.doubt, NOW.wall + LIMITS.doubt)
-    new = made("new", later.wall)
-
-    rollout = observed(rollout, [OLD], later, LIMITS)
-    assert rollout.replacing
-    rollout = observed(rollout, [new], later, LIMITS)
-    assert rollout.failure
-    assert rollout.failure.uid == "new"
-
-
-def made(uid: str, created: float) -> Replica:
-    return Replica(uid, uid, Sidecar.MISSING, ready=True, restart=True, created=created)
-
-
-OLD = made("old", NOW.wall - 1000)
