@@ -35,7 +35,7 @@ BOOKMARKS = 58.0  # Seconds between two bookmarks of a watch.
 
 
 class Request(NamedTuple):
-    """A request on its way; ``sent`` is the world's time."""
+    """A request on its way; ``sent`` is the world's time, ``seen`` what was seen until then."""
 
     process: Process
     method: str
@@ -43,6 +43,7 @@ class Request(NamedTuple):
     params: Mapping[str, str]
     body: bytes
     sent: float
+    seen: int
 
     def __str__(self) -> str:
         return f"{self.process.unit}: {self.method} {self.path}"
@@ -109,7 +110,8 @@ class ModelClient(Client):
         return await self._travel(request, perform)
 
     def _make(self, method: str, path: str, params: Params, body: bytes) -> Request:
-        return Request(self._process, method, path, dict(params), body, self._world.now)
+        now, seen = self._world.now, self._process.seen
+        return Request(self._process, method, path, dict(params), body, now, seen)
 
     async def _travel(self, request: Request, perform: Callable[[], Any]) -> Any:
         """Let a request arrive and its answer come back, or not."""
@@ -271,6 +273,7 @@ class _Watch:
         version, line = self._lines.popleft()
         if self.path == PODS:
             self._process.seen = max(self._process.seen, version)
+            self._process.first = self._process.first or version
         return line
 
     def close(self) -> None:

@@ -93,7 +93,8 @@ class Judge:
 
     def _beside(self, request: Request) -> None:
         """A pod is about to be evicted: does another one end, as far as the process knows?"""
-        to, seen = request.to, request.process.seen
+        # What is on its way cannot be called back.
+        to, seen = request.to, request.seen
         pod = self._cluster.server.get("pods", to.namespace, to.name)
         owner = self._cluster.owner(pod) if pod else None
         if pod is None or not isinstance(owner, ReplicaSet | StatefulSet) or owner.deleted:
@@ -107,10 +108,11 @@ class Judge:
                 text = f"{to.name} is evicted while {other.name[1]} ends"
                 self._world.violate("restart beside a pod that ends", text)
                 return
-        found = {each.name for each in owner.pods}
+        # A process that never saw the last pod of a StatefulSet does not miss it.
+        found, first = {each.name for each in owner.pods}, request.process.first or 0
         for number in range(owner.replicas) if isinstance(owner, StatefulSet) else ():
             name = owner.namespace, f"{owner.name}-{number}"
-            if name not in found and self._removed.get(name, 1 << 60) <= seen:
+            if name not in found and first < self._removed.get(name, 1 << 60) <= seen:
                 text = f"{to.name} is evicted while {name[1]} is not back"
                 self._world.violate("restart beside a gap", text)
                 return

@@ -39,6 +39,7 @@ class Process:
         self._settings = settings
         self.read: dict[tuple[str, str], tuple[float, str]] = {}  # When pods were read, and UIDs.
         self.seen = 0  # The newest version that its watch of pods has brought.
+        self.first: int | None = None  # The first one.
         self.leads_since: float | None = None
         self._stop = asyncio.Event()
         self._main = self.loop.create_task(self._run(), name="main")

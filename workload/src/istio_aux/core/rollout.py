@@ -98,6 +98,7 @@ class Replica(Struct, frozen=True, gc=False):
 class Replacement(Struct, frozen=True):
     """A pod is being replaced ``since`` a time; its controller had pods of the ``known`` UIDs.
 
+    ``ending``: the UIDs of those that somebody else was deleting then.
     ``deleted``: when its deletion began, by the API server's clock; 0 until that is seen.
     ``sent``: whether the eviction may have been sent; until then new pods show nothing about it.
     ``accepted``: whether the API server has said that it deletes the pod: a watch may be late.
@@ -106,6 +107,7 @@ class Replacement(Struct, frozen=True):
     old: Replaced
     since: float
     known: frozenset[str]
+    ending: frozenset[str] = frozenset()
     deleted: float = 0.0
     sent: bool = True
     accepted: bool = False
@@ -268,7 +270,9 @@ def started(
     same = tuple(sorted(each.uid for each in pods if each.created == newest))
     old = Replaced(pod.name, pod.uid, newest, same if len(same) <= NEWEST else ())
     known = frozenset(each.uid for each in pods)
-    return structs.replace(rollout, replacing=Replacement(old, now.monotonic, known, sent=sent))
+    ending = frozenset(each.uid for each in pods if each.deleting)
+    replacing = Replacement(old, now.monotonic, known, ending, sent=sent)
+    return structs.replace(rollout, replacing=replacing)
 
 
 def accepted(rollout: Rollout, *, evicted: bool) -> Rollout:

@@ -54,14 +54,16 @@ async def _compared(client: Client, owner: PodOwner, pod: Pod) -> str:
     selection = {**actions.NOT_TERMINAL, "labelSelector": ",".join(map("=".join, labels))}
     path = actions.collection("v1", "pods", owner.namespace)
     known = {each.key.uid: each for each in owner.pods}
+    replacing = owner.rollout.replacing
+    ending = replacing.ending if replacing else frozenset[str]()
     found = set[str]()
     for each in await actions.list_all(client, path, Pod, selection):
         reference, uid = ownership.controller(each), each.metadata.uid
         if reference is None or reference.uid != owner.reference.uid:
             continue
-        if (stored := known.get(uid)) is None:
+        if uid not in known:
             return f"its controller has made {each.metadata.name}"
-        if each.metadata.deletion_timestamp and not stored.replica.deleting:
+        if each.metadata.deletion_timestamp and uid not in ending:
             return f"{each.metadata.name} of its controller is being deleted"
         found.add(uid)
     # A pod that has other labels is not listed.
