@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from urllib.parse import urlencode
 
 import lab
@@ -107,21 +107,26 @@ def test_a_pod_that_is_replaced_at_once_takes_the_node_no_further(
 ):
     """Its successor, of the same name, has no node yet: the API server forbids to write to it."""
 
+    def is_there(change: Callable[[], None]) -> bool:
+        """Change the pod. A status that is written while the last one goes may take the new one
+        along: that deletion names no UID (k8s@1.36 registry store.go deleteWithoutFinalizers).
+        """
+        try:
+            change()
+        except lightkube.ApiError as error:
+            if error.status.code != 404:
+                raise
+            return False
+        return True
+
     def run() -> Pod:
         while True:
             pod = client.create(meshed.pod(namespace, "worker"))
-            try:
-                kubelet.run(pod)
-            except lightkube.ApiError as error:
-                # A status that is written while the last one goes may take the new one along: that
-                # deletion names no UID (k8s@1.36 registry store.go deleteWithoutFinalizers).
-                if error.status.code != 404:
-                    raise
-            else:
+            if is_there(lambda: kubelet.run(pod)):
                 return pod
 
     for _ in range(10):
         run()
-        client.delete(Pod, "worker", namespace=namespace, grace_period=0)
+        is_there(lambda: client.delete(Pod, "worker", namespace=namespace, grace_period=0))
 
     assert kubelet.address(run())
