@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from urllib.parse import urlencode
 
 import lab
@@ -122,7 +123,7 @@ def test_a_pod_that_is_replaced_at_once_takes_the_node_no_further(
     def run() -> Pod:
         while True:
             pod = client.create(meshed.pod(namespace, "worker"))
-            if is_there(lambda: kubelet.run(pod)):
+            if is_there(partial(kubelet.run, pod)):
                 return pod
 
     for _ in range(10):
