@@ -29,6 +29,7 @@ class World(NamedTuple):
     client: Client
     owner: PodOwner
     pod: Pod
+    saved: list[str]
 
     async def put(self, name: str, **fields: Any) -> None:
         body = raw(name=name, **{"uid": f"old-{name}", "owner": STATEFUL, **fields})
@@ -36,7 +37,10 @@ class World(NamedTuple):
         await self.api.put("pods", body)
 
     async def changed(self) -> str:
-        return await siblings.changed(self.client, self.owner, self.pod)
+        async def save() -> None:
+            self.saved.append(self.pod.metadata.name)
+
+        return await siblings.changed(self.client, self.owner, self.pod, save)
 
 
 @asynccontextmanager
@@ -50,7 +54,7 @@ async def two_pods() -> AsyncGenerator[World]:
         for pod in pods:
             replica = Replica(pod.metadata.name, pod.metadata.uid, Sidecar.MISSING)
             owner.pods.append(StoredPod(key_of(pod), replica))
-        world = World(api, client, owner, pods[0])
+        world = World(api, client, owner, pods[0], [])
         for pod in pods:
             await world.put(pod.metadata.name)
         yield world
@@ -61,6 +65,7 @@ async def test_pods_that_are_as_they_are_stored_hold_no_restart() -> None:
     async with two_pods() as world:
         await world.put("another", owner_uid="another")
         assert await world.changed() == ""
+        assert world.saved == ["web-0"]
 
 
 @pytest.mark.parametrize(
@@ -86,6 +91,7 @@ async def test_a_pod_that_is_gone_holds_a_restart() -> None:
     async with two_pods() as world:
         await world.api.remove("pods", "shop", "web-1")
         assert await world.changed() == "web-1 of its controller is gone"
+        assert world.saved == [], "the next leader would take a new pod for its replacement"
 
 
 @driven

@@ -389,8 +389,8 @@ class RepairController:
         if refused := await self._read_job(owner) or await self._dry_run(pod):
             return refused
         try:
-            await self._save()
-            why = await siblings.changed(self._client, owner, pod.bare) if pod.bare else ""
+            bare, save = pod.bare, self._save
+            why = await siblings.changed(self._client, owner, bare, save) if bare else ""
         except KubeError as error:
             why = f"not stored for the next leader, or its pods are not known: {error}"
             return NotRestarted(why, asked(error), changed=True)

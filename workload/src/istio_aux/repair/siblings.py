@@ -8,6 +8,7 @@ listed right before a restart.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from istio_aux.core import ownership
 from istio_aux.core.pod import Pod
@@ -34,12 +35,18 @@ _EACH_ITS_OWN = frozenset(
 stateful_set_utils.go, pkg/controller/job; training-operator 1.9 common_types.go)."""
 
 
-async def changed(client: Client, owner: PodOwner, pod: Pod) -> str:
+async def changed(
+    client: Client, owner: PodOwner, pod: Pod, save: Callable[[], Awaitable[None]]
+) -> str:
     """Return why the pods of ``owner`` are not those that are stored; empty if they are.
 
-    ``pod`` is one of them; the others have its labels. Raises KubeError: that is not known, or the
-    answer came so late that it may be out of date.
+    ``pod`` is one of them; the others have its labels. ``save`` tells the next leader that it is
+    being replaced. That is done only if nothing has changed, and then the pods are listed again.
+    Raises KubeError: the pods are not known, or the answer came so late that it may be out of date.
     """
+    if why := await _compared(client, owner, pod):
+        return why
+    await save()
     clock = asyncio.get_running_loop().time
     for _ in range(READS):
         begun = clock()
