@@ -90,7 +90,8 @@ class Relay:
         connection = _Connection((reader, writer), there)
         self._connections.add(connection)
         try:
-            self.torn += await connection.live()
+            torn = await connection.live()
+            self.torn += torn
         finally:
             self._connections.discard(connection)
 

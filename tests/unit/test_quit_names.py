@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 
 import pytest
 from aiohttp import web
 from istio_aux.core.moment import Moment
 from istio_aux.core.policy import Policy, QuitVia
+from istio_aux.kube import port_forward
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import LateError
 from istio_aux.kube.exec import execute
@@ -95,16 +97,28 @@ async def test_a_request_reaches_no_pod_that_was_made_while_it_was_connected() -
         assert world.api.forwards == []
 
 
+async def run_in(client: Client, pod: Key, not_after: float) -> None:
+    result = await execute(client, pod, "istio-proxy", ["true"], 5, not_after=not_after)
+    assert result.exit_code == 0
+
+
+async def post_to(client: Client, pod: Key, not_after: float) -> None:
+    answer = await port_forward.request(client, pod, 15020, "POST /", 5, not_after=not_after)
+    assert answer.status == 200
+
+
+@pytest.mark.parametrize("verb", [run_in, post_to], ids=["exec", "port-forward"])
 @driven
-async def test_an_exec_is_not_sent_once_its_time_is_over() -> None:
+async def test_nothing_is_sent_once_its_time_is_over(
+    verb: Callable[[Client, Key, float], Awaitable[None]],
+) -> None:
     """It may have waited for its connection."""
     async with ApiServer() as api, Client(api.access()) as client:
         await api.put("pods", {"metadata": {"name": "job", "namespace": "training"}})
         now = asyncio.get_running_loop().time()
         pod = Key("training", "job", "u-1")
+        before = len(api.requests)
         with pytest.raises(LateError, match="nothing was sent: its connection came"):
-            await execute(client, pod, "istio-proxy", ["true"], 5, not_after=now)
-        assert api.execs == []
-        later = asyncio.get_running_loop().time() + 100
-        result = await execute(client, pod, "istio-proxy", ["true"], 5, not_after=later)
-        assert result.exit_code == 0
+            await verb(client, pod, now)
+        assert len(api.requests) == before
+        await verb(client, pod, now + 100)

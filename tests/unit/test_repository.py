@@ -26,6 +26,11 @@ def tracked(*patterns: str) -> list[Path]:
     return found
 
 
+def walk(path: Path) -> Iterable[ast.AST]:
+    """All parts of a Python file."""
+    return ast.walk(ast.parse(path.read_text()))
+
+
 def lines(path: Path) -> int:
     """How many lines a text file has."""
     return len(path.read_text().splitlines())
@@ -100,6 +105,21 @@ def test_nothing_speaks_of_the_machine_it_was_written_on() -> None:
     assert [path for path in texts if trace.search(path.read_text())] == []
 
 
+def loses_updates(node: ast.AST) -> bool:
+    """Whether a field is read, another task may change it, and what was read is written back."""
+    return (
+        isinstance(node, ast.AugAssign)
+        and isinstance(node.target, ast.Attribute | ast.Subscript)
+        and any(isinstance(part, ast.Await) for part in ast.walk(node.value))
+    )
+
+
+def test_no_field_is_added_to_across_an_await() -> None:
+    """`self.torn += await ended()` loses what was added meanwhile; a local name does not."""
+    files = [path for path in tracked("*.py") if any(map(loses_updates, walk(path)))]
+    assert files == []
+
+
 WORKLOAD = ROOT / "workload/src/istio_aux"
 
 
@@ -124,10 +144,7 @@ def test_no_two_modules_of_the_workload_share_a_name() -> None:
 def test_no_two_classes_of_the_workload_share_a_name() -> None:
     """A name in a log, a traceback or a review says which class it is."""
     names = twice(
-        node.name
-        for path in modules()
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ClassDef)
+        node.name for path in modules() for node in walk(path) if isinstance(node, ast.ClassDef)
     )
     assert names == set()
 

@@ -112,6 +112,7 @@ async def request(
     deadline: float,
     *,
     still: Callable[[], Awaitable[bool]] | None = None,
+    not_after: float | None = None,
 ) -> ForwardResult:
     """Send a request without a body to a port of ``pod``; see `exec.stream`.
 
@@ -134,6 +135,7 @@ async def request(
         params=[("ports", str(port))],
         protocols=PROTOCOLS,
         still=still,
+        not_after=not_after,
         first_frame=bytes([ForwardChannel.DATA]) + head.encode("ascii"),
     )
     return channels.result(early)

@@ -355,7 +355,10 @@ class Controller:
                 return self._leads() and task.looked(found, self._scope, self._clock()) == what
 
             path = what.rule.path if what.rule else "/quitquitquit"
-            forwarded = await forward(client, pod, port, f"POST {path}", deadline, still=still)
+            request = f"POST {path}"
+            forwarded = await forward(
+                client, pod, port, request, deadline, still=still, not_after=not_after
+            )
             well = forwarded.status is not None and 200 <= forwarded.status < 300
             return AttemptResult(well, not forwarded.unsent, str(forwarded))
         container = what.rule.container if what.rule else PROXY
