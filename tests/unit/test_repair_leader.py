@@ -208,6 +208,26 @@ async def test_what_is_about_to_be_done_is_stored_before_it_is_done() -> None:
 
 
 @driven
+async def test_nothing_is_stored_about_pods_that_were_not_read_again() -> None:
+    """A new pod that a silent watch hides would be the result of a restart that never was.
+
+    The Lease is also written every two seconds, whatever is under way.
+    """
+    stored: list[list[str]] = []
+
+    async def pods_are_listed(request: web.Request) -> web.StreamResponse | None:
+        if request.path.endswith("/shop/pods") and not world.api.evictions:
+            stored.append(list(world.repair.replaced))
+        return None
+
+    async with cluster() as world:
+        world.api.faults.append(pods_are_listed)
+        await world.pod("web")
+        await until(lambda: world.restarts("evicted") == 1, "it is evicted")
+        assert stored == [[], ["shop/owner-1"]]
+
+
+@driven
 async def test_a_pod_that_comes_while_that_is_stored_is_no_replacement() -> None:
     """The next leader would take it for one."""
 

@@ -194,7 +194,7 @@ async def test_whoever_writes_asks_the_lease_first() -> None:
         writers = (wired._quit, wired._repair, wired._repair._suspended_jobs)
         assert [writer._leads() for writer in writers] == [False] * 3
         with pytest.raises(KubeError):
-            await wired._repair._save()
+            await wired._save()
         now = datetime.now(UTC)
         wired._recall(Checkpoint({"shop/a": now}, {}, {"shop/b": Replaced("web-0", "u-1")}).text())
         wired._recall("no checkpoint")
@@ -202,7 +202,7 @@ async def test_whoever_writes_asks_the_lease_first() -> None:
         assert stored == Checkpoint({"shop/a": now}, {}, {"shop/b": Replaced("web-0", "u-1")})
         alone = Wiring(replace(settings, lease=None), api.access())
         assert alone._repair._leads()
-        await alone._repair._save()
+        await alone._save()
 
 
 def test_a_process_that_restarts_keeps_its_identity() -> None:

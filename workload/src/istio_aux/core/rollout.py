@@ -102,6 +102,8 @@ class Replacement(Struct, frozen=True):
     ``deleted``: when its deletion began, by the API server's clock; 0 until that is seen.
     ``sent``: whether the eviction may have been sent; until then new pods show nothing about it.
     ``accepted``: whether the API server has said that it deletes the pod: a watch may be late.
+    ``announced``: whether the next leader hears of it. It must not before the pods were read: a new
+    pod that this process has not seen would count as the result of a restart that never was.
     """
 
     old: Replaced
@@ -111,6 +113,7 @@ class Replacement(Struct, frozen=True):
     deleted: float = 0.0
     sent: bool = True
     accepted: bool = False
+    announced: bool = True
 
 
 class Failure(Struct, frozen=True):
@@ -271,8 +274,15 @@ def started(
     old = Replaced(pod.name, pod.uid, newest, same if len(same) <= NEWEST else ())
     known = frozenset(each.uid for each in pods)
     ending = frozenset(each.uid for each in pods if each.deleting)
-    replacing = Replacement(old, now.monotonic, known, ending, sent=sent)
+    replacing = Replacement(old, now.monotonic, known, ending, sent=sent, announced=sent)
     return structs.replace(rollout, replacing=replacing)
+
+
+def announced(rollout: Rollout) -> Rollout:
+    """The pods were read, and are those that are known: the next leader hears of the restart."""
+    if rollout.replacing is None:
+        return rollout
+    return structs.replace(rollout, replacing=structs.replace(rollout.replacing, announced=True))
 
 
 def accepted(rollout: Rollout, *, evicted: bool) -> Rollout:

@@ -23,16 +23,7 @@ from istio_aux.core.moment import Clock
 from istio_aux.core.pod import Pod
 from istio_aux.core.policy import RacePolicy, RepairPolicy
 from istio_aux.core.repair import Restart
-from istio_aux.core.rollout import (
-    Defer,
-    Failure,
-    Next,
-    Replacement,
-    Rollout,
-    RolloutLimits,
-    Sidecar,
-    Stop,
-)
+from istio_aux.core.rollout import Defer, Failure, Next, Rollout, RolloutLimits, Sidecar, Stop
 from istio_aux.core.start import START
 from istio_aux.core.suspension import SuspensionLimits
 from istio_aux.kube import actions
@@ -74,10 +65,6 @@ class NotRestarted(msgspec.Struct, frozen=True):
     changed: bool = False  # Whether the pod has changed since it was chosen.
 
 
-async def _nothing_to_store() -> None:
-    """For a process that nobody follows."""
-
-
 class RepairController:
     """Handler of the watch of pods: decides which ones to restart, and restarts them."""
 
@@ -95,13 +82,13 @@ class RepairController:
         clock: Clock = system_clock,
         restarted: Callable[[Key, Restart], None] = lambda _pod, _why: None,
         leads: Callable[[], bool] = lambda: True,
-        store: Callable[[], Awaitable[None]] = _nothing_to_store,
+        store: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Start as a follower. ``namespaces`` has the labels of each namespace, as they change.
 
         Without ``options`` all pods count. ``restarted`` is called for each pod that was restarted.
         ``leads`` is called right before each write: whether this process may still act. ``store``
-        stores `failed` and `replaced` for the next leader, or raises `KubeError`.
+        stores `failed` and `replaced` for the next leader, if any, or raises `KubeError`.
         """
         self._client, self._now, self._limits = client, clock, limits or RolloutLimits()
         self._recorder = RepairRecorder(telemetry, events)
@@ -182,7 +169,7 @@ class RepairController:
         own = [
             (replacing.since, owner.key, replacing.old)
             for owner in self._active
-            if (replacing := owner.rollout.replacing)
+            if (replacing := owner.rollout.replacing) and replacing.announced
         ]
         found = self._recalled.replaced
         for _, key, old in sorted(own, key=lambda each: each[:2]):
@@ -386,10 +373,19 @@ class RepairController:
     async def _attempt(self, owner: PodOwner, pod: StoredPod) -> NotRestarted | None:
         """Read what the decision needs, store it, decide again, and restart the pod."""
         begun = owner.rollout.replacing
+
+        async def save() -> None:
+            nonlocal begun
+            if owner.rollout.replacing is begun:
+                owner.rollout = rollout.announced(owner.rollout)
+                begun = owner.rollout.replacing
+            if self._save:
+                await self._save()
+
         if refused := await self._read_job(owner) or await self._dry_run(pod):
             return refused
         try:
-            bare, save = pod.bare, self._save
+            bare = pod.bare
             why = await siblings.changed(self._client, owner, bare, save) if bare else ""
         except KubeError as error:
             why = f"not stored for the next leader, or its pods are not known: {error}"
@@ -408,7 +404,9 @@ class RepairController:
             self._restarted(pod.key, action)
         return refused
 
-    def _superseded(self, owner: PodOwner, pod: StoredPod, begun: Replacement | None) -> str:
+    def _superseded(
+        self, owner: PodOwner, pod: StoredPod, begun: rollout.Replacement | None
+    ) -> str:
         """Why the pod must not be restarted now as it was chosen; empty if it may be."""
         if self._stopping or not (self._leading and self._leads()):
             return "this process stops, or does not lead"
