@@ -191,6 +191,7 @@ async def test_whoever_writes_asks_the_lease_first() -> None:
     )  # fmt: skip
     async with ApiServer() as api:
         wired = Wiring(settings, api.access())
+        assert wired._repair._save == wired._save
         writers = (wired._quit, wired._repair, wired._repair._suspended_jobs)
         assert [writer._leads() for writer in writers] == [False] * 3
         with pytest.raises(KubeError):
