@@ -72,7 +72,7 @@ _REQUIREMENT: Final = re.compile(
     )\s*""",
     re.ASCII | re.VERBOSE,
 )
-# A sidecar that the workload knows how to tell to exit (its `core/sidecars.py`), or how.
+# A sidecar that the workload knows how to tell to exit (its `model/sidecars.py`), or how.
 SIDECARS: Final = ("cloud-sql-proxy", "vault-agent", "linkerd-proxy", "daprd", "kuma-sidecar")
 _RULE: Final = re.compile(
     rf"{'|'.join(SIDECARS)}|(?P<name>{DNS_LABEL})=(?:(?P<port>[1-9][0-9]{{0,4}})/[!-+\--~]{{0,200}}"

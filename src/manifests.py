@@ -25,7 +25,7 @@ from probe import STATUS_PORT
 
 WEBHOOK_PORT: Final = 8443
 
-# All commands by which the workload quits a proxy (its `core/quit.py`): over the status ports
+# All commands by which the workload quits a proxy (its `quit/rules.py`): over the status ports
 # that pilot-agent's request accepts (istio pilot-agent request.go), and over Envoy's admin port.
 _QUIT: Final = ("POST", "quitquitquit")
 QUIT_COMMANDS: Final = (
@@ -54,7 +54,7 @@ _SUSPENDED_KINDS: Final = {"batch": ("jobs",), "kubeflow.org": TRAINING_JOBS, **
 SUSPENDED: Final = "istio-aux.io/suspended-for"
 
 # Seconds of the longest Lease, of which the workload writes a quarter, and its annotation for the
-# next leader (its `core/election.py`).
+# next leader (its `model/election.py`).
 LEASE_LIFE: Final = 60
 CHECKPOINT: Final = "istio-aux.io/checkpoint"
 CHECKPOINT_SIZE: Final = 64 * 1024

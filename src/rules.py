@@ -1,6 +1,6 @@
 """Which pods admission changes: selectors and CEL for the webhooks and the start policy. Pure.
 
-The workload has the start rules in `core/start.py`; one table of cases runs through both forms
+The workload has the start rules in `start/plan.py`; one table of cases runs through both forms
 (`tests/lab/start_cases.py`). The MutatingAdmissionPolicy changes pods that have no annotation
 `proxy.istio.io/config` and that Istio has not injected yet. All others are the webhook's, because
 CEL cannot parse YAML and moves no containers. Other sidecars are the webhook's, too: the policy
@@ -18,7 +18,7 @@ from config import EVERY, NAME_LABEL, NEVER_INJECTED, PROXY, Applications
 
 # Juju labels all pods of an application with it (juju internal/provider/kubernetes/constants).
 APPLICATION: Final = "app.kubernetes.io/name"
-# Spelled as in `core/start.py`, which explains each.
+# Spelled as in `start/plan.py`, which explains each.
 START: Final = "istio-aux.io/start"
 STARTED_WITH: Final = "istio-aux.io/started-with"
 # Label: the policy gave the pod its start, so the API server need not look at the webhook.
@@ -34,16 +34,16 @@ INJECTED: Final = "sidecar.istio.io/status"
 MIRROR: Final = "kubernetes.io/config.mirror"
 DATAPLANE: Final = "istio.io/dataplane-mode"
 MODES: Final = ("auto", "native", "hold", "off")
-# Spelled as in `core/peers.py`, which explains each.
+# Spelled as in `start/peers.py`, which explains each.
 PEERS: Final = "istio-aux.io/peers"
 INCLUDED: Final = "traffic.sidecar.istio.io/includeInboundPorts"
 EXCLUDED: Final = "traffic.sidecar.istio.io/excludeInboundPorts"
 JOBSET: Final = "jobset.sigs.k8s.io/jobset-name"
 OPERATOR: Final = "training.kubeflow.org/operator-name"
 MPI_OPERATOR: Final = "mpi-operator"
-# Spelled as in `core/native_sidecars.py`.
+# Spelled as in `start/native_sidecars.py`.
 NATIVE_SIDECARS: Final = "istio-aux.io/native-sidecars"
-# What cluster and Istio can do, as in the workload's `core/policy.py`.
+# What cluster and Istio can do, as in the workload's `model/policy.py`.
 NATIVE: Final = "native"
 UNKNOWN: Final = "unknown"
 
@@ -354,7 +354,7 @@ def inject_webhooks(
 
     It shows the workload every pod that the namespace or the pod itself has injected, too, because
     those start after their proxy whatever `namespace-selector` says. The workload's
-    `core/start.py` decides which of them get the label. Our own pods (`app` in `model`) are not
+    `start/plan.py` decides which of them get the label. Our own pods (`app` in `model`) are not
     chosen. `asked` has one entry for each model.
     """
     for applications in asked:

@@ -1,6 +1,6 @@
 """What the real Job controller makes of a pod that is evicted, and of a Job that is suspended.
 
-`core.jobs` follows this, and the table in the workload's README. The pods exit with 143, as
+`repair.rules` follows this, and the table in the workload's README. The pods exit with 143, as
 most programs do when they are told to stop.
 """
 

@@ -14,7 +14,7 @@ import lab
 import lab.istio
 import lightkube
 import pytest
-from istio_aux.core.start import INJECT, STARTED_WITH
+from istio_aux.model.annotations import INJECT, STARTED_WITH
 from lab import creation, meshed, ports
 from lab.creation import Creation
 from lab.fixtures import await_account

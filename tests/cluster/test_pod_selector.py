@@ -12,7 +12,7 @@ import lab
 import lab.istio
 import lightkube
 import pytest
-from istio_aux.core.start import INJECT, STARTED_WITH
+from istio_aux.model.annotations import INJECT, STARTED_WITH
 from lab import meshed, served
 from lab.kubelet import ScriptedKubelet
 from lab.meshed import has_sidecar

@@ -9,7 +9,7 @@ import httpx2
 import lab
 import lightkube
 import pytest
-from istio_aux.core import selectors
+from istio_aux.model import selectors
 from lightkube import codecs
 from lightkube.resources.admissionregistration_v1 import (
     ValidatingAdmissionPolicy,

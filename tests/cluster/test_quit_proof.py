@@ -9,10 +9,10 @@ from typing import Any
 import lab
 import lightkube
 import pytest
-from istio_aux.core.pod import PROXY, Key, Pod
 from istio_aux.kube import access, actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.watch import Watch
+from istio_aux.model.pod import PROXY, Key, Pod
 from lab import meshed
 from lab.scene import Scene
 from lightkube.resources.core_v1 import Pod as ServerPod

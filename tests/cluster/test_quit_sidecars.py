@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import lab
 import lightkube
 import pytest
-from istio_aux.core.sidecars import SHIPPED
+from istio_aux.model.sidecars import SHIPPED
 from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
 from lab.served import program, stage

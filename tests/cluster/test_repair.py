@@ -18,8 +18,8 @@ import lab
 import lab.istio
 import lightkube
 import pytest
-from istio_aux.core.election import ANNOTATION, read_checkpoint
-from istio_aux.core.suspension import MARK
+from istio_aux.model.election import ANNOTATION, read_checkpoint
+from istio_aux.repair.suspension import MARK
 from lab import crowd
 from lab.crowd import KINDS, OWNED, Keeper, controlled, kind_of
 from lab.fixtures import await_account

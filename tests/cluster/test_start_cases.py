@@ -13,8 +13,8 @@ import lab
 import lab.istio
 import lightkube
 import pytest
-from istio_aux.core.policy import Capability, Start
-from istio_aux.core.start import START, STARTED_WITH
+from istio_aux.model.annotations import START, STARTED_WITH
+from istio_aux.model.policy import Capability, Start
 from lab import creation, start_cases
 from lab.creation import Creation
 from lab.fixtures import await_account

@@ -9,8 +9,8 @@ import lab
 import lab.istio
 import lightkube
 import pytest
-from istio_aux.core.pod import decode
-from istio_aux.core.start import effective_start
+from istio_aux.model.pod import decode
+from istio_aux.start.plan import effective_start
 from lab import creation, meshed
 from lab.creation import Creation
 from lab.fixtures import await_account

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from istio_aux.core import review
-from istio_aux.core.policy import Start
+from istio_aux.model.policy import Start
+from istio_aux.start import review
 
 from fuzz import bodies, judge, requests, slow
 from fuzz.client import Connection, Garbled

@@ -21,23 +21,23 @@ from random import Random
 from typing import Any
 
 from istio_aux.cli import render, report
-from istio_aux.core import documents
-from istio_aux.core import pod as stored_pods
-from istio_aux.core import quit as quitting
-from istio_aux.core.injection import expected, hooks_of
-from istio_aux.core.moment import Moment
-from istio_aux.core.nesting import decoded, shallow
-from istio_aux.core.pod import Pod
-from istio_aux.core.policy import Policy, RacePolicy, RepairPolicy
-from istio_aux.core.quit_state import PodState, QuitScope
+from istio_aux.injector.injection import expected, hooks_of
 from istio_aux.kube.errors import KubeError
 from istio_aux.kube.events import Events
 from istio_aux.kube.objects import EventReader, PageReader, key_of
+from istio_aux.model import documents
+from istio_aux.model import pod as stored_pods
+from istio_aux.model.documents import decoded, shallow
+from istio_aux.model.moment import Moment
+from istio_aux.model.pod import Pod
+from istio_aux.model.policy import Policy, RacePolicy, RepairPolicy
+from istio_aux.quit import rules as quitting
 from istio_aux.quit.controller import Controller
+from istio_aux.quit.state import PodState, QuitScope
 from istio_aux.repair.controller import RepairController
 from istio_aux.telemetry import Telemetry
 from soak.play import MIB, Simulated, memory
-from unit.core import mesh
+from unit.rules import mesh
 
 from fuzz import pods
 

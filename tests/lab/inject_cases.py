@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from istio_aux.core.start import INJECT
+from istio_aux.model.annotations import INJECT
 
 # Namespaces of each mode, with their labels, and whose pods are asked for there.
 MODELS: Mapping[str, tuple[dict[str, str], tuple[str, ...] | None]] = {

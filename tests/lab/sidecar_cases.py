@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from istio_aux.core.native_sidecars import MOST, NATIVE_SIDECARS
-from istio_aux.core.policy import Capability, Start
-from istio_aux.core.start import INJECT, NATIVE_SIDECAR, START
+from istio_aux.model.annotations import INJECT, NATIVE_SIDECAR, START
+from istio_aux.model.policy import Capability, Start
+from istio_aux.start.native_sidecars import MOST, NATIVE_SIDECARS
 
 from lab.images import BUSYBOX
 

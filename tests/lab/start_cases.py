@@ -10,19 +10,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from istio_aux.core import start
-from istio_aux.core.peers import EXCLUDED, INCLUDED, JOBSET, MPI_OPERATOR, OPERATOR, PEERS
-from istio_aux.core.policy import Capability, Peers, Start, StartMode
-from istio_aux.core.proxy_config import ANNOTATION as CONFIG
-from istio_aux.core.proxy_config import HOLD
-from istio_aux.core.selectors import parse
-from istio_aux.core.start import DATAPLANE, INJECT, MIRROR, NATIVE_SIDECAR, START, STARTED_WITH
+from istio_aux.model.annotations import (
+    DATAPLANE,
+    INJECT,
+    INJECTED,
+    MIRROR,
+    NATIVE_SIDECAR,
+    START,
+    STARTED_WITH,
+)
+from istio_aux.model.policy import Capability, Peers, Start, StartMode
+from istio_aux.model.selectors import parse
+from istio_aux.start import plan as start
+from istio_aux.start.peers import EXCLUDED, INCLUDED, JOBSET, MPI_OPERATOR, OPERATOR, PEERS
+from istio_aux.start.proxy_config import ANNOTATION as CONFIG
+from istio_aux.start.proxy_config import HOLD
 
 from lab import start_texts
 from lab.images import BUSYBOX
 from lab.start_texts import LINE, Texts
 
-INJECTED = "sidecar.istio.io/status"
 BY_HAND = {INJECTED: "{}"}
 NATIVE = {NATIVE_SIDECAR: "true", STARTED_WITH: "native"}
 HELD = {CONFIG: LINE, STARTED_WITH: "hold"}
@@ -483,14 +490,6 @@ OPT_INS = [
 ]  # fmt: skip
 
 CASES = [
-    *OPT_OUTS,
-    *CHOSEN,
-    *OPT_INS,
-    *MODES,
-    *CAPABILITIES,
-    *TEXTS,
-    *INJECTED_PODS,
-    *ARGO,
-    *COPIES,
+    *OPT_OUTS, *CHOSEN, *OPT_INS, *MODES, *CAPABILITIES, *TEXTS, *INJECTED_PODS, *ARGO, *COPIES,
     *PEER_TRAFFIC,
-]
+]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from istio_aux.core.proxy_config import HOLD, HOLD_PROTO
+from istio_aux.start.proxy_config import HOLD, HOLD_PROTO
 
 LINE = f"{HOLD}: true"
 

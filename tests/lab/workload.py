@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 
 import httpx2
 import yaml
-from istio_aux.core.start import STARTED_WITH
+from istio_aux.model.annotations import STARTED_WITH
 from lightkube.codecs import AnyResource
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace

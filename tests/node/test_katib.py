@@ -15,7 +15,7 @@ import lab.fixtures
 import lab.istio
 import lab.juju
 import pytest
-from istio_aux.core.katib import FIX
+from istio_aux.quit.rules import KATIB_FIX
 from lab import katib, outcome, workloads
 from lab.deployed import REQUESTED, SELECTED, await_selected
 from lightkube import ApiError, Client
@@ -172,7 +172,7 @@ def test_a_trial_whose_collector_waits_for_the_proxy_hangs_and_is_named_with_the
     [reason] = lab.until(named, timeout=SOON, what=f"{trial} to be listed")
     explained = istio_aux.action("explain", pod=f"{namespace}/{name}").results["results"]
 
-    assert FIX in reason
-    assert FIX in explained["explanation"]
+    assert KATIB_FIX in reason
+    assert KATIB_FIX in explained["explanation"]
     assert ended(client, places, trial) == {katib.TRAINING: 0}
     assert f"{trial} " not in stored["log"]

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 import lab
 import lightkube
 import pytest
-from istio_aux.core import ownership
-from istio_aux.core import pod as pods
+from istio_aux.model import owners
+from istio_aux.model import pod as pods
 from lab.trainer import PyTorchJob, TFJob
 from lab.workloads import container, template, training_job
 from lightkube import ApiError
@@ -99,4 +99,4 @@ def test_no_job_fails_that_was_said_to_survive(
     """T41: Jobs by policy, never by surprise. Of what a pod does not show the worst is said."""
     pod, ending = endings[job]
 
-    assert ending == "Running" or ownership.fails_with(pod)
+    assert ending == "Running" or owners.fails_with(pod)

@@ -16,9 +16,9 @@ from typing import Any
 import lab
 import lab.istio
 import pytest
-from istio_aux.core.suspension import MARK
 from istio_aux.kube import access, errors
 from istio_aux.kube import client as kube
+from istio_aux.repair.suspension import MARK
 from lab import served
 from lab.fixtures import await_account
 from lab.istio import PROXY
@@ -258,5 +258,5 @@ def test_a_job_is_changed_only_as_it_was_read(
 
 
 def test_a_tfjob_that_is_resumed_before_its_pods_are_gone_fails(impatient: set[str]) -> None:
-    """Which is why `core.suspension` waits for them."""
+    """Which is why `repair.suspension` waits for them."""
     assert impatient == {"Failed"}

@@ -12,15 +12,16 @@ from functools import partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from istio_aux.core import completion, rollout, suspension
-from istio_aux.core.quit_state import End, Task
-from istio_aux.core.rollout import Rollout
 from istio_aux.kube import actions, exec, port_forward  # noqa: A004  (a module of the product)
 from istio_aux.kube.lease import Lease
+from istio_aux.model import completion
 from istio_aux.quit.controller import Controller
 from istio_aux.quit.slots import Slots
+from istio_aux.quit.state import End, Task
+from istio_aux.repair import rollout, suspension
 from istio_aux.repair.controller import RepairController
-from istio_aux.repair.pod_store import PodStore
+from istio_aux.repair.rollout import Rollout
+from istio_aux.repair.store import PodStore
 from msgspec import structs
 
 from simulation.play import play

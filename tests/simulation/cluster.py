@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
-from istio_aux.core.pod import PROXY
-from istio_aux.core.policy import DeadProxy, Policy, RacePolicy, RepairPolicy
-from istio_aux.core.quit_state import QuitLimits
-from istio_aux.core.webhooks import Address
 from istio_aux.kube.errors import ApiError
+from istio_aux.model.pod import PROXY
+from istio_aux.model.policy import DeadProxy, Policy, RacePolicy, RepairPolicy
+from istio_aux.model.webhooks import Address
+from istio_aux.quit.state import QuitLimits
 from istio_aux.settings import DEFAULTS, Settings
 from msgspec import structs
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from istio_aux.core.moment import Moment
-from istio_aux.core.pod import PROXY
-from istio_aux.core.policy import DeadProxy, Policy, QuitMode
-from istio_aux.core.sidecars import SidecarRule
+from istio_aux.model.moment import Moment
+from istio_aux.model.pod import PROXY
+from istio_aux.model.policy import DeadProxy, Policy, QuitMode
+from istio_aux.model.sidecars import SidecarRule
 
 from simulation.onepod import RUNGS, Life, Violation, World, begin, settled, steps
 

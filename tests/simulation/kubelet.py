@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from istio_aux.core.pod import PROXY
 from istio_aux.kube.errors import ApiError
+from istio_aux.model.pod import PROXY
 
 from simulation.apiserver import GRACE, ApiServer, Change, Json, Name, Stored
 from simulation.world import World

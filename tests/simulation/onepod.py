@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
-from istio_aux.core.moment import Moment
-from istio_aux.core.pod import PROXY, Key, Pod
-from istio_aux.core.policy import DeadProxy, Policy, QuitMode
-from istio_aux.core.quit_state import (
+from istio_aux.model.moment import Moment
+from istio_aux.model.pod import PROXY, Key, Pod
+from istio_aux.model.policy import DeadProxy, Policy, QuitMode
+from istio_aux.quit.state import (
     Action,
     AttemptResult,
     Delete,
@@ -35,7 +35,7 @@ from istio_aux.core.quit_state import (
     Task,
 )
 from msgspec import structs
-from unit.core.pods import RUNNING, exited, job, waiting
+from unit.rules.pods import RUNNING, exited, job, waiting
 
 KEY = Key("training", "job-x7k2p", "u-1")
 EPOCH = 1_800_000_000.0  # Seconds since 1970: after the end that every container reports.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from istio_aux.core.pod import PROXY
+from istio_aux.model.pod import PROXY
 
 from simulation.apiserver import Change, Json, Name, Stored
 from simulation.kubelet import Sandbox

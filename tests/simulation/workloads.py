@@ -1,7 +1,7 @@
 """The controllers of workloads, as far as restarts and resumptions depend on what they do.
 
 Each looks at its pods a little after they changed, and makes or deletes some. What is written about
-them stands in the docstrings of `istio_aux.core.rollout` and `istio_aux.core.suspension`.
+them stands in the docstrings of `istio_aux.repair.rollout` and `istio_aux.repair.suspension`.
 """
 
 from __future__ import annotations

@@ -15,13 +15,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from istio_aux.core.pod import Pod
-from istio_aux.core.policy import RepairPolicy
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client, Params
 from istio_aux.kube.events import Events
 from istio_aux.kube.watch import Watch
+from istio_aux.model.pod import Pod
+from istio_aux.model.policy import RepairPolicy
 from istio_aux.quit.controller import Controller
 from istio_aux.repair.controller import RepairController
 from istio_aux.telemetry import Telemetry

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from istio_aux.admission.certificate import Certificate
-from istio_aux.admission.webhook import AdmissionWebhook
-from istio_aux.core.policy import Start
+from istio_aux.model.policy import Start
 from istio_aux.serving import Connection, Listener, ServingLimits
+from istio_aux.start.webhook import AdmissionWebhook, Certificate
 from istio_aux.telemetry import Telemetry
 from unit.asynchronous import until
 from unit.tls import certificate

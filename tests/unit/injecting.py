@@ -18,13 +18,13 @@ from typing import Any, Self
 
 import jsonpatch
 from aiohttp import web
-from istio_aux.core.webhooks import ClientConfig, Configuration, Namespace, ServiceReference
 from istio_aux.injector.probe import Rhythm
 from istio_aux.injector.watcher import Namespaces, Watcher
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import Backoff
 from istio_aux.kube.watch import Watch
+from istio_aux.model.webhooks import ClientConfig, Configuration, Namespace, ServiceReference
 from istio_aux.serve import endless_task
 from istio_aux.telemetry import Telemetry
 from lab.certificates import Authority

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from istio_aux.core.injection_probe import Question
-from istio_aux.core.webhooks import Address, ClientConfig
+from istio_aux.injector.injection_probe import Question
 from istio_aux.injector.probe import Prober
 from istio_aux.injector.replica import ProbeAnswer
 from istio_aux.kube.client import Client
+from istio_aux.model.webhooks import Address, ClientConfig
 from istio_aux.telemetry import PROBE_OUTCOMES, PROBE_WAYS, Telemetry
 from unit.injecting import Cluster
 

@@ -8,21 +8,21 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import web
-from istio_aux.core.pod import Pod
-from istio_aux.core.quit_state import QuitLimits
-from istio_aux.core.selectors import parse
-from istio_aux.core.webhooks import Namespace
 from istio_aux.kube.actions import RUNNING_JOBS
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import Backoff
 from istio_aux.kube.events import Events
 from istio_aux.kube.watch import Watch
+from istio_aux.model.pod import Pod
+from istio_aux.model.selectors import parse
+from istio_aux.model.webhooks import Namespace
 from istio_aux.quit.controller import Controller, Selection
+from istio_aux.quit.state import QuitLimits
 from istio_aux.telemetry import Telemetry
 from unit.apiserver import ApiServer, Exec, proxy_quits, refusal
 from unit.asynchronous import background, until
-from unit.core.pods import RUNNING, State, document, exited
 from unit.podverbs import agent_quits
+from unit.rules.pods import RUNNING, State, document, exited
 
 FAST = QuitLimits(
     deadline=1, confirm=0.2, doubt=0.05, first_retry=0.02, last_retry=0.1, last_reading=0.1

@@ -8,24 +8,24 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from aiohttp import web
-from istio_aux.core.injection import hooks_of
-from istio_aux.core.injectors import Injector, Mesh, State
-from istio_aux.core.pod import Pod
-from istio_aux.core.policy import RepairPolicy
-from istio_aux.core.rollout import RolloutLimits
+from istio_aux.injector.injection import hooks_of
+from istio_aux.injector.rules import Injector, Mesh
 from istio_aux.kube.actions import NOT_TERMINAL
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import Backoff
 from istio_aux.kube.events import Events
 from istio_aux.kube.watch import Watch
+from istio_aux.model.pod import Pod
+from istio_aux.model.policy import RepairPolicy, State
 from istio_aux.repair.controller import RepairController
+from istio_aux.repair.rollout import RolloutLimits
 from istio_aux.telemetry import Telemetry
 from unit import podverbs
 from unit.apiserver import ApiServer
 from unit.asynchronous import background, until
-from unit.core.mesh import DEFAULT, ENABLED, HOOKS, POLICIES, renamed
-from unit.core.pods import RUNNING
-from unit.core.unmeshed import REPLICAS, RESTART, raw
+from unit.rules.mesh import DEFAULT, ENABLED, HOOKS, POLICIES, renamed
+from unit.rules.pods import RUNNING
+from unit.rules.unmeshed import REPLICAS, RESTART, raw
 from unit.store import refusal
 
 # The doubt is long: on a busy machine an eviction shows late, and would count as one that failed.
@@ -142,7 +142,7 @@ class World:
         self.namespaces = namespaces
 
     async def pod(self, name: str, containers: Any = None, **fields: Any) -> None:
-        """Create or change a pod; see `unit.core.unmeshed.raw`."""
+        """Create or change a pod; see `unit.rules.unmeshed.raw`."""
         fields = {"uid": f"old-{name}", "owner": REPLICAS, **fields}
         body = raw(containers, name=name, **fields)
         del body["metadata"]["resourceVersion"]

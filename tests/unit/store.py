@@ -12,7 +12,7 @@ from copy import deepcopy
 from typing import Any
 
 from aiohttp import web
-from istio_aux.core import selectors
+from istio_aux.model import selectors
 
 HISTORY = 1000
 """Events that a watch may still begin at; the real one keeps at least 75 s of them."""

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from istio_aux.core.pod import OwnerReference, Pod
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import InvalidNameError
+from istio_aux.model.pod import OwnerReference, Pod
 from unit.apiserver import ApiServer, refusal
 from unit.asynchronous import driven
 

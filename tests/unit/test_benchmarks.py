@@ -7,8 +7,8 @@ import json
 from xml.etree import ElementTree
 
 import pytest
-from istio_aux.core import review
-from istio_aux.core.policy import Start
+from istio_aux.model.policy import Start
+from istio_aux.start import review
 
 from benchmarks import pods, reviews, svg
 from benchmarks.admission_numbers import (

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from istio_aux.admission.certificate import Certificate, CertificateError
+from istio_aux.start.webhook import Certificate, CertificateError
 from unit.asynchronous import background, driven
 from unit.tls import certificate
 

@@ -12,12 +12,12 @@ from istio_aux.cli import cluster, render, report
 from istio_aux.cli.cluster import Scope
 from istio_aux.cli.render import Terminal
 from istio_aux.cli.report import Audit, Finding
-from istio_aux.core import selectors
-from istio_aux.core.pod import Pod
-from istio_aux.core.policy import Policy
+from istio_aux.model import selectors
+from istio_aux.model.pod import Pod
+from istio_aux.model.policy import Policy
 from unit.apiserver import ApiServer, refusal
 from unit.asynchronous import driven
-from unit.core.pods import RUNNING, State, document, exited
+from unit.rules.pods import RUNNING, State, document, exited
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 from unit.apiserver import ApiServer, refusal
 from unit.asynchronous import driven, until
-from unit.core.pods import RUNNING, State, exited
+from unit.rules.pods import RUNNING, State, exited
 from unit.screens import Run, Shown, run
 from unit.test_cli_audit import fill, put
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import pytest
 from istio_aux.cli import main
-from istio_aux.core import review
-from istio_aux.core.policy import Start
-from unit.core.pods import RECORDS, RUNNING, document, exited
+from istio_aux.model.policy import Start
+from istio_aux.start import review
+from unit.rules.pods import RECORDS, RUNNING, document, exited
 from unit.test_cli_usage import COMMANDS
 
 HANGING = document({"main": exited(0, "Completed"), "istio-proxy": RUNNING})

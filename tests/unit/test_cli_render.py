@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from istio_aux.cli import render
 from istio_aux.cli.render import Cell, Style, Terminal
-from unit.core.pods import RUNNING, document, exited, waiting
+from unit.rules.pods import RUNNING, document, exited, waiting
 from unit.screens import Run, Screen, run
 
 __all__ = ["run"]

@@ -11,11 +11,11 @@ from aiohttp import web
 from istio_aux.cli import cluster, main
 from istio_aux.cli.cluster import Scope
 from istio_aux.cli.report import Audit
-from istio_aux.core.policy import Policy
 from istio_aux.kube.actions import CONFIGURATIONS
+from istio_aux.model.policy import Policy
 from unit.apiserver import ApiServer, refusal
 from unit.asynchronous import driven
-from unit.core.pods import RUNNING, document, exited
+from unit.rules.pods import RUNNING, document, exited
 from unit.screens import Run, run
 from unit.test_cli_cluster import ask, objects
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 from istio_aux.cli.commands import main, parser
-from istio_aux.core import jobs
 from istio_aux.kube import events
+from istio_aux.model import owners
 
 import manifests
 import status
@@ -235,7 +235,8 @@ def constants(file: Path) -> Iterator[str]:
 
 def test_the_reference_and_the_policy_have_every_event() -> None:
     """The policy refuses others, which somebody with a stolen token would write."""
-    words = set(constants(ROOT / "workload/src/istio_aux/recorder.py"))
+    recorders = (ROOT / "workload/src/istio_aux").glob("*/recorder.py")
+    words = {word for file in recorders for word in constants(file)} | {"Quit"}
     sent = {text for text in words if re.fullmatch(r"(?:[A-Z][a-z]+){2,}", text)}
     actions = {text for text in words if re.fullmatch(r"[A-Z][a-z]+", text)}
     policy = manifests.EVENTS
@@ -243,7 +244,7 @@ def test_the_reference_and_the_policy_have_every_event() -> None:
     assert sent == {*policy["event_reasons"]}
     assert actions - {"Normal", "Warning"} == {*policy["event_actions"]}
     assert policy["controller"] == events.CONTROLLER
-    assert {*policy["event_kinds"]} == {"Pod", *jobs.KINDS}
+    assert {*policy["event_kinds"]} == {"Pod", *owners.KINDS}
 
 
 def test_the_reference_has_every_key_that_we_read_or_write() -> None:

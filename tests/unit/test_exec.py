@@ -9,10 +9,10 @@ import pytest
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as some
-from istio_aux.core.pod import Key
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import NoConnectionError
 from istio_aux.kube.exec import OUTPUT, EarlyEnd, ExecChannels, ExecResult, execute
+from istio_aux.model.pod import Key
 from unit.apiserver import ApiServer, Exec, refusal
 from unit.asynchronous import descriptors, driven, until
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from istio_aux.core import quit_state
-from istio_aux.core.moment import Moment
-from istio_aux.core.quit import Quit
-from istio_aux.core.quit_state import End, PodState, QuitOutcome, QuitScope, Task
+from istio_aux.model.moment import Moment
+from istio_aux.quit import state as quit_state
+from istio_aux.quit.rules import Quit
+from istio_aux.quit.state import End, PodState, QuitOutcome, QuitScope, Task
 from simulation.exhaustive import LIVES, search
 
 BY_NAME = {life.name: life for life in LIVES}
@@ -59,23 +59,23 @@ DEFECTS = [
         "it tells the proxy to exit, and the payload needs it", id="restart policies are ignored",
     ),
     pytest.param(
-        ENDS, "quit_state.PodState.concerns", concerns_everybody,
+        ENDS, "PodState.concerns", concerns_everybody,
         "it acts although this process must not", id="a follower acts",
     ),
     pytest.param(
-        ENDS, "quit_state.Task.awake", believes_answers,
+        ENDS, "Task.awake", believes_answers,
         "it says that istio-proxy has exited, which it has not", id="an answer counts as proof",
     ),
     pytest.param(
-        ENDS, "quit_state.Task.awake", never_looks_again,
+        ENDS, "Task.awake", never_looks_again,
         "it never ends although nothing goes wrong", id="nobody looks whether the proxy has exited",
     ),
     pytest.param(
-        DELETED, "quit_state.Delete", deletes_any_version,
+        DELETED, "Delete", deletes_any_version,
         "it deletes another version than it has read", id="a deletion has no precondition",
     ),
     pytest.param(
-        "a dry run", "quit_state.Task._attempt", ignores_dry_runs,
+        "a dry run", "Task._attempt", ignores_dry_runs,
         "it acts although this process must not", id="a dry run acts",
     ),
 ]  # fmt: skip
@@ -85,7 +85,7 @@ DEFECTS = [
 def test_a_defect_is_found_and_told_as_a_story(
     life: str, place: str, defect: object, broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"istio_aux.core.{place}", defect)
+    monkeypatch.setattr(f"istio_aux.quit.state.{place}", defect)
 
     found = search(BY_NAME[life])
 

@@ -12,16 +12,16 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from istio_aux.core.quit_state import QuitLimits
-from istio_aux.core.selectors import parse
+from istio_aux.model.selectors import parse
 from istio_aux.notices import Notices, Pace
+from istio_aux.quit.state import QuitLimits
 from istio_aux.settings import Settings
 from istio_aux.status import Shown
 from istio_aux.wiring import Wiring
 from unit.apiserver import ApiServer
 from unit.asynchronous import background, driven, until
-from unit.core.pods import RUNNING, State, document, exited
 from unit.noticing import Pebble
+from unit.rules.pods import RUNNING, State, document, exited
 
 PACE = Pace(gap=2 / 60, minute=1.0)
 

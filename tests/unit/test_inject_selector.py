@@ -9,15 +9,15 @@ import pytest
 from istio_aux.cli import cluster as reading
 from istio_aux.cli import main
 from istio_aux.cli.cluster import Scope
-from istio_aux.core.applications import PodOptions
-from istio_aux.core.applications import parse as applications
-from istio_aux.core.policy import Policy
-from istio_aux.core.selectors import parse
+from istio_aux.model.applications import PodOptions
+from istio_aux.model.applications import parse as applications
+from istio_aux.model.policy import Policy
+from istio_aux.model.selectors import parse
 from unit.asynchronous import driven, until
-from unit.core.mesh import ENABLED, INJECT
-from unit.core.pods import document
-from unit.core.unmeshed import REPORT
 from unit.repairing import cluster
+from unit.rules.mesh import ENABLED, INJECT
+from unit.rules.pods import document
+from unit.rules.unmeshed import REPORT
 from unit.test_cli_unmeshed import Istio, states
 
 STEP = {"step": "train"}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from istio_aux.core.injection_probe import NOT_CHECKED
-from istio_aux.core.webhooks import ClientConfig
+from istio_aux.injector.injection_probe import NOT_CHECKED
+from istio_aux.model.webhooks import ClientConfig
 from lab import ports
 from unit.asynchronous import driven
 from unit.injecting import Istiod

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from istio_aux.core.pod import Metadata
-from istio_aux.core.webhooks import Namespace
 from istio_aux.injector.watcher import Namespaces
 from istio_aux.kube.objects import Key
+from istio_aux.model.pod import Metadata
+from istio_aux.model.webhooks import Namespace
 
 
 def namespace(name: str, uid: str = "1", **labels: str) -> Namespace:

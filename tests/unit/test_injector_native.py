@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from istio_aux.core.injection_probe import Question
-from istio_aux.core.injectors import Mesh
-from istio_aux.core.policy import Capability
-from istio_aux.core.selectors import parse
 from istio_aux.injector import probe
+from istio_aux.injector.injection_probe import Question
 from istio_aux.injector.probe import check_native
+from istio_aux.injector.rules import Mesh
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError
+from istio_aux.model.policy import Capability
+from istio_aux.model.selectors import parse
 from lab.istio import World
 from unit.asynchronous import driven, until
 from unit.injecting import ENABLED, QUICK, Cluster, Istiod, chain, watching

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from istio_aux.core.policy import Capability
-from istio_aux.core.webhooks import Address, ClientConfig
 from istio_aux.injector.replica import tls_context
+from istio_aux.model.policy import Capability
+from istio_aux.model.webhooks import Address, ClientConfig
 from lab import ports
 from lab.certificates import Authority
 from lab.istio import World

@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from istio_aux.core import pod as pods
-from istio_aux.core.injection import InjectionPolicy
-from istio_aux.core.injectors import Mesh, State
-from istio_aux.core.policy import RacePolicy, RepairPolicy
-from istio_aux.core.webhooks import ControlPlane
+from istio_aux.injector.injection import InjectionPolicy
 from istio_aux.injector.probe import Rhythm
+from istio_aux.injector.rules import Mesh
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
+from istio_aux.model import pod as pods
+from istio_aux.model.policy import RacePolicy, RepairPolicy, State
+from istio_aux.model.webhooks import ControlPlane
 from istio_aux.repair.controller import RepairController
 from istio_aux.telemetry import Telemetry
 from unit.asynchronous import background, driven, until
-from unit.core.pods import RUNNING
-from unit.core.unmeshed import REPLICAS, raw
 from unit.injecting import ENABLED, Cluster, Istiod, http, sidecar_for, silence, watching
+from unit.rules.pods import RUNNING
+from unit.rules.unmeshed import REPLICAS, raw
 from unit.store import refusal
 from unit.test_injector_watcher import NAME, injector, told
 

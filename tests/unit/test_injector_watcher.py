@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from istio_aux.core.election import Since
-from istio_aux.core.injectors import Injector, Mesh, State
-from istio_aux.core.policy import Capability
 from istio_aux.injector.probe import Rhythm
+from istio_aux.injector.rules import Injector, Mesh
 from istio_aux.injector.watcher import Watcher
+from istio_aux.model.election import Since
+from istio_aux.model.policy import Capability, State
 from istio_aux.telemetry import Telemetry
 from unit.asynchronous import driven, until
 from unit.injecting import (

@@ -7,9 +7,9 @@ import time
 
 import pytest
 from aiohttp import web
-from istio_aux.core.election import ANNOTATION
 from istio_aux.kube.errors import KubeError
 from istio_aux.kube.lease import Lease
+from istio_aux.model.election import ANNOTATION
 from unit.apiserver import ApiServer
 from unit.asynchronous import driven, until
 from unit.electing import LEASE, QUICK, STEADY, candidate, leader_and_other, renewed, spec

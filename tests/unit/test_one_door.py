@@ -1,4 +1,4 @@
-"""What tenants write leads to a decision through `core.keys`, and no pattern reads it slowly."""
+"""What tenants write leads to a decision by `model.annotations`, and no pattern is slow on it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import istio_aux
 import pytest
-from istio_aux.core.keys import (
+from istio_aux.model.annotations import (
     MOST_NAMES,
     NAMES,
     Annotation,
@@ -25,7 +25,7 @@ from istio_aux.core.keys import (
     names,
     text_label,
 )
-from istio_aux.core.pod import Metadata
+from istio_aux.model.pod import Metadata
 
 SOURCES = Path(istio_aux.__file__).parent
 FILES = sorted(SOURCES.rglob("*.py"))
@@ -37,9 +37,9 @@ MODULES = [
 
 ELSEWHERE = {
     # They copy or measure annotations, and write them: no value decides.
-    ("core/start.py", "before_injection"),
-    ("core/start.py", "_annotated"),
-    ("repair/pod_store.py", "_reduced"),
+    ("start/plan.py", "before_injection"),
+    ("start/plan.py", "_annotated"),
+    ("repair/store.py", "_reduced"),
     # The bookmark that ends a list, which the API server itself writes.
     ("kube/objects.py", "ends_initial"),
     # The Lease as it was read: it is written again, and `election.CHECKPOINT` reads it.
@@ -127,7 +127,7 @@ def test_only_the_keys_read_annotations_and_values_of_labels() -> None:
     found = {
         (str(file.relative_to(SOURCES)), function): what
         for file in FILES
-        if file.name != "keys.py"
+        if file.name != "annotations.py"
         for function, what in reads(file.read_text())
     }
     assert found.keys() == ELSEWHERE, found
@@ -194,7 +194,7 @@ PATIENCE = 0.1
 
 BOUNDED = {
     # Texts of an admin: an option, or a ``--selector``; trailing blanks are stripped before.
-    "istio_aux.core.selectors._TOKEN": "blanks",
+    "istio_aux.model.selectors._TOKEN": "blanks",
 }
 
 

@@ -11,7 +11,7 @@ from oracle.comparison import compare
 from oracle.kubelets import KUBELETS, Explained, Judged, Verdict
 from oracle.play import play
 from oracle.pods import pod
-from unit.core.pods import RUNNING, State, document, exited, waiting
+from unit.rules.pods import RUNNING, State, document, exited, waiting
 
 NEWEST = KUBELETS[-1]
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from istio_aux.core.pod import Metadata, Pod
 from istio_aux.kube import actions
 from istio_aux.kube.client import KEEPALIVE, Client
 from istio_aux.kube.errors import ApiError, KubeError, OversizedError, UnreadableError
 from istio_aux.kube.objects import LONGEST, EventReader, Key, Oversized, PageReader
+from istio_aux.model.pod import Metadata, Pod
 from unit.apiserver import ApiServer, Fault
 from unit.asynchronous import driven, until
 from unit.store import line, refusal, text

@@ -13,14 +13,14 @@ import pytest
 from istio_aux.cli import cluster as reading
 from istio_aux.cli import main
 from istio_aux.cli.cluster import Scope
-from istio_aux.core.applications import PodOptions
-from istio_aux.core.applications import parse as applications
-from istio_aux.core.policy import Policy
-from istio_aux.core.selectors import parse
+from istio_aux.model.applications import PodOptions
+from istio_aux.model.applications import parse as applications
+from istio_aux.model.policy import Policy
+from istio_aux.model.selectors import parse
 from unit import quitting, repairing
 from unit.asynchronous import driven, until
-from unit.core.pods import RUNNING, document, exited
-from unit.core.unmeshed import REPORT
+from unit.rules.pods import RUNNING, document, exited
+from unit.rules.unmeshed import REPORT
 from unit.test_cli_unmeshed import Istio, states
 
 TEAMS = parse("team in (a,b),!hands-off")

@@ -13,10 +13,10 @@ import pytest
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as some
-from istio_aux.core.pod import Key
 from istio_aux.kube.client import Client
 from istio_aux.kube.exec import FRAMES, OUTPUT, EarlyEnd
 from istio_aux.kube.port_forward import ForwardChannels, ForwardResult, request
+from istio_aux.model.pod import Key
 from unit.apiserver import ApiServer, refusal
 from unit.asynchronous import driven
 from unit.podverbs import OK, Forward

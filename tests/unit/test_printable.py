@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from istio_aux.cli import main
-from istio_aux.core.text import listed, printable, printable_json, quoted
+from istio_aux.model.text import listed, printable, printable_json, quoted
 from unit.apiserver import ApiServer
 from unit.asynchronous import driven, until
-from unit.core.pods import RUNNING, document, exited
 from unit.logged import logging_to
+from unit.rules.pods import RUNNING, document, exited
 from unit.test_events import recording, tell
 
 HOSTILE = {

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from istio_aux.core.holders import group
-from istio_aux.core.katib import FIX
-from istio_aux.core.policy import Policy
-from istio_aux.core.resources import Requests
+from istio_aux.model.policy import Policy
+from istio_aux.model.resources import Requests, group
+from istio_aux.quit.rules import KATIB_FIX
 from msgspec.structs import replace
 from unit.asynchronous import driven, until
-from unit.core.pods import RUNNING
 from unit.quitting import ENDED, FAST, World, cluster
+from unit.rules.pods import RUNNING
 
 SOON = replace(FAST, blocked_after=0.2)
 
@@ -122,10 +121,10 @@ async def test_a_trial_whose_collector_waits_for_the_proxy_tells_its_owner_what_
         notes = {event["reason"]: event["note"] for event in world.api.events}
         assert notes.keys() == {"ProxyQuitBlocked", "PodHeld"}
         for note in notes.values():
-            assert note.endswith(FIX)
+            assert note.endswith(KATIB_FIX)
             assert "ignore-containers" not in note
         (holder,) = group(world.controller.blocked())
-        assert (holder.by, holder.pods, holder.fix) == ((collector,), 2, FIX)
+        assert (holder.by, holder.pods, holder.fix) == ((collector,), 2, KATIB_FIX)
         assert world.told == []
 
 

@@ -6,18 +6,18 @@ import asyncio
 
 import pytest
 from aiohttp import web
-from istio_aux.core.pod import Metadata
-from istio_aux.core.policy import Policy
-from istio_aux.core.quit_state import QuitLimits, QuitScope
-from istio_aux.core.selectors import Selector
-from istio_aux.core.webhooks import Namespace
 from istio_aux.kube.objects import Key
+from istio_aux.model.pod import Metadata
+from istio_aux.model.policy import Policy
+from istio_aux.model.selectors import Selector
+from istio_aux.model.webhooks import Namespace
 from istio_aux.quit.controller import Selection
+from istio_aux.quit.state import QuitLimits, QuitScope
 from unit.apiserver import ApiServer, proxy_quits
 from unit.asynchronous import driven, until
-from unit.core.pods import RUNNING, document, exited
 from unit.podverbs import agent_quits
 from unit.quitting import at_work, cluster, freeing
+from unit.rules.pods import RUNNING, document, exited
 
 
 @driven

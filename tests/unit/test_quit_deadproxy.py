@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from istio_aux.core.policy import DeadProxy, Policy, QuitMode
+from istio_aux.model.policy import DeadProxy, Policy, QuitMode
 from msgspec.structs import replace
 from unit.apiserver import ApiServer
 from unit.asynchronous import driven, until
-from unit.core.pods import RUNNING, exited, waiting
 from unit.quitting import ENDED, FAST, World, at_work, cluster
+from unit.rules.pods import RUNNING, exited, waiting
 
 DELETE = Policy(dead_proxy=DeadProxy.DELETE)
 JOB = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "j-1", "controller": True}

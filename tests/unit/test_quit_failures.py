@@ -7,16 +7,16 @@ import json
 
 import pytest
 from aiohttp import web
-from istio_aux.core import pod as pods
-from istio_aux.core.moment import Moment
-from istio_aux.core.quit_state import QuitLimits
-from istio_aux.core.resources import Requests
 from istio_aux.kube.clock import system_clock
+from istio_aux.model import pod as pods
+from istio_aux.model.moment import Moment
+from istio_aux.model.resources import Requests
+from istio_aux.quit.state import QuitLimits
 from unit.apiserver import proxy_quits
 from unit.asynchronous import driven, until
-from unit.core.pods import RUNNING, document
 from unit.podverbs import agent_quits
 from unit.quitting import cluster, freeing, nobody_listens
+from unit.rules.pods import RUNNING, document
 
 
 @driven

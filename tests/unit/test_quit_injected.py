@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from istio_aux.core.applications import Applications, parse
+from istio_aux.model.applications import Applications, parse
 from unit.asynchronous import driven, until
-from unit.core.pods import RUNNING
 from unit.quitting import cluster
+from unit.rules.pods import RUNNING
 
 WEB = {"app.kubernetes.io/name": "web"}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from aiohttp import web
 from unit.asynchronous import driven, until
-from unit.core.pods import RUNNING, exited
 from unit.quitting import World, cluster
+from unit.rules.pods import RUNNING, exited
 from unit.store import refusal
 
 NODE = "/api/v1/nodes/node-1"

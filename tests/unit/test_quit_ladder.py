@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from aiohttp import web
-from istio_aux.core.policy import Policy, QuitVia
+from istio_aux.model.policy import Policy, QuitVia
 from msgspec.structs import replace
 from unit.apiserver import proxy_quits
 from unit.asynchronous import driven, until

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 from aiohttp import web
-from istio_aux.core.policy import DeadProxy, Policy, QuitMode
+from istio_aux.model.policy import DeadProxy, Policy, QuitMode
 from msgspec.structs import replace
 from unit.apiserver import proxy_quits
 from unit.asynchronous import driven, until
-from unit.core.pods import RUNNING, exited
 from unit.podverbs import agent_quits
 from unit.quitting import ENDED, FAST, World, cluster
+from unit.rules.pods import RUNNING, exited
 
 OWNER = {"apiVersion": "batch/v1", "kind": "Job", "name": "a", "uid": "j-1", "controller": True}
 POD = "GET /api/v1/namespaces/training/pods/job"

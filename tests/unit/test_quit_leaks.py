@@ -7,13 +7,13 @@ import gc
 
 from aiohttp import web
 from aiohttp.client_ws import ClientWebSocketResponse
-from istio_aux.core.policy import DeadProxy, Policy
-from istio_aux.core.quit_state import PodState, Task
 from istio_aux.kube.exec import Channels
+from istio_aux.model.policy import DeadProxy, Policy
+from istio_aux.quit.state import PodState, Task
 from msgspec.structs import replace
 from unit.asynchronous import descriptors, driven, until
-from unit.core.pods import RUNNING
 from unit.quitting import ENDED, FAST, World, cluster, freeing
+from unit.rules.pods import RUNNING
 
 AT_ONCE = 20
 

@@ -8,17 +8,17 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from aiohttp import web
-from istio_aux.core.moment import Moment
-from istio_aux.core.policy import Policy, QuitVia
 from istio_aux.kube import port_forward
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import LateError
 from istio_aux.kube.exec import execute
 from istio_aux.kube.objects import Key
+from istio_aux.model.moment import Moment
+from istio_aux.model.policy import Policy, QuitVia
 from unit.apiserver import ApiServer
 from unit.asynchronous import driven, until
-from unit.core.pods import RUNNING
 from unit.quitting import World, cluster
+from unit.rules.pods import RUNNING
 from unit.store import text
 
 POD = "/api/v1/namespaces/training/pods/job"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from istio_aux.core.quit_state import QuitLimits
 from istio_aux.quit.slots import Slots
+from istio_aux.quit.state import QuitLimits
 from unit.asynchronous import VirtualLoop
 
 LIMITS = QuitLimits()

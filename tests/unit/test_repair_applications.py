@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from istio_aux.core.applications import Applications, parse
-from istio_aux.core.injectors import State
-from istio_aux.core.policy import RacePolicy, RepairPolicy
-from istio_aux.repair.application_status import ApplicationMesh, follow_applications
+from istio_aux.model.applications import Applications, parse
+from istio_aux.model.policy import RacePolicy, RepairPolicy, State
+from istio_aux.repair.store import ApplicationMesh, follow_applications
 from unit.asynchronous import background, driven, until
-from unit.core.mesh import DEFAULT, ENABLED, INJECT
-from unit.core.unmeshed import REPORT, STATEFUL
 from unit.repairing import SIDECAR, World, cluster, mesh
+from unit.rules.mesh import DEFAULT, ENABLED, INJECT
+from unit.rules.unmeshed import REPORT, STATEFUL
 from unit.store import refusal
 
 NAME = "app.kubernetes.io/name"

@@ -6,17 +6,17 @@ import functools
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from istio_aux.core import pod as pods
-from istio_aux.core.applications import parse
-from istio_aux.core.injectors import State
-from istio_aux.core.moment import Moment
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.objects import Key
+from istio_aux.model import pod as pods
+from istio_aux.model.applications import parse
+from istio_aux.model.moment import Moment
+from istio_aux.model.policy import State
 from msgspec.structs import replace
 from unit.asynchronous import driven, until
-from unit.core.mesh import DEFAULT, INJECT, ORIGINAL
-from unit.core.unmeshed import JOB, REPLICAS, REPORT, STATEFUL, raw
 from unit.repairing import BARE, LIMITS, SIDECAR, Cluster, World, at_work, cluster, mesh
+from unit.rules.mesh import DEFAULT, INJECT, ORIGINAL
+from unit.rules.unmeshed import JOB, REPLICAS, REPORT, STATEFUL, raw
 
 
 @driven

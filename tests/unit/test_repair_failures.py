@@ -7,12 +7,12 @@ from typing import cast
 
 import pytest
 from aiohttp import web
-from istio_aux.core.policy import RepairPolicy
-from istio_aux.core.rollout import RolloutLimits
+from istio_aux.model.policy import RepairPolicy
+from istio_aux.repair.rollout import RolloutLimits
 from msgspec.structs import replace
 from unit.asynchronous import driven, until
-from unit.core.unmeshed import JOB, WITH_JOBS
 from unit.repairing import EVICTED_JOB, LIMITS, SIDECAR, World, cluster
+from unit.rules.unmeshed import JOB, WITH_JOBS
 from unit.store import refusal
 
 BUDGET = "Cannot evict pod as it would violate the pod's disruption budget."

@@ -6,15 +6,14 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 from aiohttp import web
-from istio_aux.core.applications import parse
-from istio_aux.core.election import Replaced
-from istio_aux.core.moment import Moment
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import UnreachableError
 from istio_aux.kube.objects import Key
+from istio_aux.model.applications import parse
+from istio_aux.model.election import Replaced
+from istio_aux.model.moment import Moment
 from msgspec.structs import replace
 from unit.asynchronous import driven, until
-from unit.core.unmeshed import JOB, REPORT, STATEFUL, WITH_JOBS, raw
 from unit.repairing import (
     BARE,
     EVICTED_JOB,
@@ -26,6 +25,7 @@ from unit.repairing import (
     cluster,
     mesh,
 )
+from unit.rules.unmeshed import JOB, REPORT, STATEFUL, WITH_JOBS, raw
 from unit.store import refusal
 
 
@@ -185,7 +185,7 @@ async def test_what_was_under_way_is_forgotten_once_it_is_over() -> None:
             await world.known(1)
             world.repair.recall({}, {**left, "shop/gone": Replaced("web-0", "old")})
             world.repair.lead(True)
-            await until(lambda: list(world.repair.replaced) == ["shop/gone"], "it is proven")
+            await until(lambda: "shop/owner-1" not in world.repair.replaced, "it is proven")
             await until(lambda: not world.repair.replaced, "nobody knows the other one")
             assert not world.repair._active
 
@@ -295,6 +295,20 @@ async def test_what_one_leader_forgot_to_say_is_not_forgotten() -> None:
         assert list(world.repair.failed) == ["shop/b"]
         world.repair.recall({f"shop/{n}": now + timedelta(seconds=n) for n in range(500)}, {})
         assert list(world.repair.failed) == [f"shop/{n}" for n in range(400, 500)]
+
+
+@driven
+async def test_what_another_leader_began_since_is_not_overwritten() -> None:
+    """A process that led before stores the Lease as it was left when it leads again."""
+    now = datetime.now(UTC).replace(microsecond=0)
+    async with cluster() as world:
+        await evict_without_replacement(world)
+        own = dict(world.repair.replaced)
+        world.repair.lead(False)
+        newer = {key: Replaced("web-0", "old-web-0") for key in own}
+        world.repair.recall(dict.fromkeys(own, now), newer)
+        assert (world.repair.replaced, own == newer) == (newer, False)
+        assert list(world.repair.failed.values()) == [now]
 
 
 async def evict_without_replacement(world: World) -> None:

@@ -11,25 +11,25 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from istio_aux.core import pod as pods
-from istio_aux.core.applications import PodOptions, parse
-from istio_aux.core.injectors import State
-from istio_aux.core.moment import Moment
-from istio_aux.core.pod import Pod
-from istio_aux.core.selectors import Selector
-from istio_aux.core.selectors import parse as parse_selector
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
 from istio_aux.kube.objects import key_of
-from istio_aux.recorder import RepairRecorder
+from istio_aux.model import pod as pods
+from istio_aux.model.applications import PodOptions, parse
+from istio_aux.model.moment import Moment
+from istio_aux.model.pod import Pod
+from istio_aux.model.policy import State
+from istio_aux.model.selectors import Selector
+from istio_aux.model.selectors import parse as parse_selector
 from istio_aux.repair.controller import RepairController
-from istio_aux.repair.pod_store import PodStore
+from istio_aux.repair.recorder import RepairRecorder
+from istio_aux.repair.store import PodStore
 from istio_aux.telemetry import Telemetry
-from unit.core.mesh import INJECT
-from unit.core.pods import RUNNING, exited, job
-from unit.core.unmeshed import JOB, REPLICAS, REPORT, RESTART, STATEFUL, WITH_JOBS, raw
 from unit.repairing import BARE, SIDECAR, mesh
+from unit.rules.mesh import INJECT
+from unit.rules.pods import RUNNING, exited, job
+from unit.rules.unmeshed import JOB, REPLICAS, REPORT, RESTART, STATEFUL, WITH_JOBS, raw
 
 SPACES = ("shop", "bank")
 INJECTS = "istio-injection=enabled"

@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import web
-from istio_aux.core.policy import RepairPolicy
+from istio_aux.model.policy import RepairPolicy
 from unit.asynchronous import driven, until
-from unit.core.training import document
-from unit.core.unmeshed import RESTART, WITH_JOBS
 from unit.repairing import World, at_work
+from unit.rules.training import document
+from unit.rules.unmeshed import RESTART, WITH_JOBS
 from unit.store import refusal
 from unit.training import FAST, Kubeflow
 

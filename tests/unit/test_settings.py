@@ -6,8 +6,8 @@ from operator import attrgetter
 from pathlib import Path
 
 import pytest
-from istio_aux.core import selectors
-from istio_aux.core.policy import (
+from istio_aux.model import selectors
+from istio_aux.model.policy import (
     Application,
     DeadProxy,
     Peers,
@@ -18,8 +18,8 @@ from istio_aux.core.policy import (
     RepairPolicy,
     StartMode,
 )
-from istio_aux.core.sidecars import SHIPPED
-from istio_aux.core.webhooks import Address
+from istio_aux.model.sidecars import SHIPPED
+from istio_aux.model.webhooks import Address
 from istio_aux.settings import LogLevel, Settings, SettingsError, load
 
 LEAST = "tls-certificate: /tls/tls.crt\ntls-key: /tls/tls.key\n"

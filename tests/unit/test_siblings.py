@@ -9,17 +9,17 @@ from typing import Any, NamedTuple
 
 import pytest
 from aiohttp import web
-from istio_aux.core.ownership import controller
-from istio_aux.core.pod import Pod
-from istio_aux.core.rollout import Replica, Sidecar
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import LateError
 from istio_aux.kube.objects import key_of
+from istio_aux.model.owners import controller
+from istio_aux.model.pod import Pod
 from istio_aux.repair import siblings
-from istio_aux.repair.pod_store import PodOwner, StoredPod
+from istio_aux.repair.rollout import Replica, Sidecar
+from istio_aux.repair.store import PodOwner, StoredPod
 from unit.apiserver import ApiServer
 from unit.asynchronous import driven
-from unit.core.unmeshed import STATEFUL, raw, unmeshed
+from unit.rules.unmeshed import STATEFUL, raw, unmeshed
 
 
 class World(NamedTuple):

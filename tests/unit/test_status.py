@@ -13,13 +13,11 @@ from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 from istio_aux import status
-from istio_aux.core.holders import Holder
-from istio_aux.core.injectors import Injector, State
-from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
-from istio_aux.core.quit_state import TroubledPod
-from istio_aux.core.resources import Requests
-from istio_aux.repair.application_status import ApplicationMesh
-from istio_aux.repair.controller import Unmeshed
+from istio_aux.injector.rules import Injector
+from istio_aux.model.policy import Capability, QuitMode, RacePolicy, StartMode, State
+from istio_aux.model.resources import Holder, Requests
+from istio_aux.quit.state import TroubledPod
+from istio_aux.repair.store import ApplicationMesh, Unmeshed
 from istio_aux.status import TEXT, ListedPod, ProcessStatus, Shown, application, page
 from istio_aux.telemetry import Telemetry
 from msgspec.structs import replace

@@ -9,12 +9,12 @@ from itertools import pairwise
 
 import pytest
 from aiohttp import web
-from istio_aux.core.moment import Moment
-from istio_aux.core.suspension import MARK
 from istio_aux.kube.clock import system_clock
+from istio_aux.model.moment import Moment
 from istio_aux.repair.suspended_jobs import SuspendedJobs
+from istio_aux.repair.suspension import MARK
 from unit.asynchronous import driven, until
-from unit.core.training import pod_document
+from unit.rules.training import pod_document
 from unit.store import merged, refusal
 from unit.training import Kubeflow, kubeflow
 

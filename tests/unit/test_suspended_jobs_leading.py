@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from aiohttp import web
-from istio_aux.core.suspension import MARK
+from istio_aux.repair.suspension import MARK
 from unit.asynchronous import driven, until
 from unit.store import refusal
 from unit.training import Kubeflow, World, kubeflow

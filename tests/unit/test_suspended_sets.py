@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from istio_aux.core import pod as pods
-from istio_aux.core.suspension import MARK
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
-from istio_aux.recorder import RepairRecorder
+from istio_aux.model import pod as pods
+from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.suspended_jobs import SuspendedJobs
+from istio_aux.repair.suspension import MARK
 from istio_aux.telemetry import Telemetry
 from unit.apiserver import ApiServer
 from unit.asynchronous import driven, until
-from unit.core.pods import RUNNING
-from unit.core.unmeshed import raw
+from unit.rules.pods import RUNNING
+from unit.rules.unmeshed import raw
 from unit.store import merged, refusal
 from unit.training import FAST
 

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, cast
 
 import pytest
 from istio_aux import telemetry
-from istio_aux.core import review
+from istio_aux.start import review
 from unit.logged import logging_to
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from istio_aux.cli import cluster
-from istio_aux.core.policy import Policy
 from istio_aux.kube.client import Client
 from istio_aux.kube.lease import Lease
+from istio_aux.model.policy import Policy
 from unit.apiserver import ApiServer
 from unit.asynchronous import driven, until
 from unit.electing import LEASE, candidate, renewed

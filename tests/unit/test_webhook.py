@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from istio_aux.core import start
 from istio_aux.serving import ServingLimits
+from istio_aux.start import plan as start
 from unit.asynchronous import driven
 from unit.hooked import JSON, Client, post, review, serving
 from unit.logged import logging_to

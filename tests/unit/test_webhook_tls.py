@@ -8,9 +8,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from istio_aux.admission.certificate import Certificate
-from istio_aux.admission.webhook import AdmissionWebhook
-from istio_aux.core.policy import Start
+from istio_aux.model.policy import Start
+from istio_aux.start.webhook import AdmissionWebhook, Certificate
 from istio_aux.telemetry import Telemetry
 from unit.asynchronous import driven, until
 from unit.hooked import Bare, Client, Hook, post, review, serving

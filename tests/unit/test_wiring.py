@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from istio_aux import wiring
-from istio_aux.core.election import Checkpoint, Replaced, read_checkpoint
-from istio_aux.core.pod import Metadata
-from istio_aux.core.policy import Policy, QuitMode, RacePolicy, RepairPolicy
-from istio_aux.core.quit_state import QuitLimits, QuitScope
-from istio_aux.core.selectors import parse
-from istio_aux.core.webhooks import Namespace
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import KubeError
 from istio_aux.kube.events import Events
 from istio_aux.kube.lease import identity
 from istio_aux.kube.objects import Key
+from istio_aux.model.election import Checkpoint, Replaced, read_checkpoint
+from istio_aux.model.pod import Metadata
+from istio_aux.model.policy import Policy, QuitMode, RacePolicy, RepairPolicy
+from istio_aux.model.selectors import parse
+from istio_aux.model.webhooks import Namespace
 from istio_aux.quit.controller import Controller, Selection
+from istio_aux.quit.state import QuitLimits, QuitScope
 from istio_aux.serve import endless_task
 from istio_aux.settings import Settings
 from istio_aux.telemetry import Telemetry
@@ -29,7 +29,7 @@ from istio_aux.wiring import Watches, Wiring
 from msgspec.structs import replace
 from unit.apiserver import ApiServer
 from unit.asynchronous import background, driven, until
-from unit.core.pods import RUNNING, document, exited, job
+from unit.rules.pods import RUNNING, document, exited, job
 from unit.store import refusal
 
 MESHED = {"main": RUNNING, "istio-proxy": RUNNING}

@@ -7,20 +7,20 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import web
-from istio_aux.core import pod as pods
-from istio_aux.core.moment import Clock
-from istio_aux.core.suspension import MARK, SuspensionLimits
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.events import Events
-from istio_aux.recorder import RepairRecorder
+from istio_aux.model import pod as pods
+from istio_aux.model.moment import Clock
+from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.suspended_jobs import SuspendedJobs
+from istio_aux.repair.suspension import MARK, SuspensionLimits
 from istio_aux.telemetry import Telemetry
 from msgspec import structs
 from unit import podverbs
 from unit.apiserver import ApiServer, Fault
 from unit.asynchronous import background, until
-from unit.core.training import document, pod_document
+from unit.rules.training import document, pod_document
 from unit.store import merged, refusal
 
 FAST = SuspensionLimits(

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import web
-from istio_aux.core.pod import Pod
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import Backoff
 from istio_aux.kube.objects import Key, key_of
 from istio_aux.kube.watch import Watch
+from istio_aux.model.pod import Pod
 from unit.apiserver import ApiServer, Fault
 from unit.asynchronous import background
 

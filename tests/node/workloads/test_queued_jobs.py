@@ -14,7 +14,7 @@ import lab
 import lab.istio
 import lab.juju
 import pytest
-from istio_aux.core.suspension import MARK
+from istio_aux.repair.suspension import MARK
 from lab import kueue, outcome, served
 from lab.deployed import SELECTED
 from lab.fixtures import await_account

@@ -15,7 +15,7 @@ import lab.fixtures
 import lab.istio
 import lab.juju
 import pytest
-from istio_aux.core.start import INJECT, SIGNALLED_WITH
+from istio_aux.model.annotations import INJECT, SIGNALLED_WITH
 from lab import argo, outcome, workloads
 from lab.deployed import SELECTED, await_selected
 from lab.istio import PROXY

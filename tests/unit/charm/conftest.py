@@ -13,8 +13,8 @@ import msgspec
 import pytest
 import yaml
 from cryptography import x509
-from istio_aux.core.holders import group
-from istio_aux.core.quit_state import TroubledPod
+from istio_aux.model.resources import group
+from istio_aux.quit.state import TroubledPod
 from istio_aux.status import ListedPod, page, place
 from ops import pebble, testing
 

@@ -12,12 +12,12 @@ from typing import Any
 import httpx2
 import pytest
 from istio_aux.cli import commands
-from istio_aux.core.policy import QuitVia
-from istio_aux.core.resources import Requests
+from istio_aux.model.policy import QuitVia
+from istio_aux.model.resources import Requests
 from istio_aux.status import ListedPod
 from msgspec.structs import replace
 from ops import testing
-from unit.core.pods import held
+from unit.rules.pods import held
 
 import actions
 import workload

@@ -16,13 +16,13 @@ import yaml
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from istio_aux import settings
-from istio_aux.core import quit as quitting
-from istio_aux.core.pod import PROXY
-from istio_aux.core.policy import Policy
-from istio_aux.core.quit import Quit, Rung, Wait
-from istio_aux.core.sidecars import SHIPPED
-from istio_aux.core.status_port import STATUS_PORT
-from unit.core.pods import RUNNING, exited, job
+from istio_aux.model.annotations import STATUS_PORT
+from istio_aux.model.pod import PROXY
+from istio_aux.model.policy import Policy, Rung
+from istio_aux.model.sidecars import SHIPPED
+from istio_aux.quit import rules as quitting
+from istio_aux.quit.rules import Quit, Wait
+from unit.rules.pods import RUNNING, exited, job
 
 import config
 import workload

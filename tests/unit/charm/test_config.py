@@ -13,7 +13,7 @@ import pytest
 from charms.istio_aux.v0.sidecar import SidecarRequest
 from hypothesis import given
 from hypothesis import strategies as st
-from istio_aux.core import selectors
+from istio_aux.model import selectors
 from lab.selector_cases import INVALID, VALID
 
 import config

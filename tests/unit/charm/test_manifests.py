@@ -7,7 +7,7 @@ import json
 from typing import Any, Literal
 
 import pytest
-from istio_aux.core import election
+from istio_aux.model import election
 
 import manifests
 from config import NEVER_INJECTED, Applications

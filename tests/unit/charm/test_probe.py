@@ -7,16 +7,13 @@ from datetime import UTC, datetime
 import httpx2
 import msgspec
 from istio_aux import status
-from istio_aux.core import injectors
-from istio_aux.core.holders import group
-from istio_aux.core.injectors import State
-from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
-from istio_aux.core.resources import Requests
-from istio_aux.repair.application_status import ApplicationMesh
-from istio_aux.repair.controller import Unmeshed
+from istio_aux.injector import rules as injectors
+from istio_aux.model.policy import Capability, QuitMode, RacePolicy, StartMode, State
+from istio_aux.model.resources import Requests, group
+from istio_aux.repair.store import ApplicationMesh, Unmeshed
 from istio_aux.repair.suspended_jobs import SuspendedJob
 from istio_aux.status import ProcessStatus
-from unit.core.pods import held
+from unit.rules.pods import held
 
 import probe
 from probe import Application, Injector, Probe

@@ -8,9 +8,9 @@ from typing import Any
 
 import httpx2
 import pytest
-from istio_aux.core.resources import Requests
+from istio_aux.model.resources import Requests
 from ops import testing
-from unit.core import pods
+from unit.rules import pods
 
 import config
 

@@ -13,8 +13,9 @@ import pytest
 import yaml
 from istio_aux import settings
 from istio_aux.cli import commands
-from istio_aux.core import sidecars
-from istio_aux.core.policy import (
+from istio_aux.kube import access
+from istio_aux.model import sidecars
+from istio_aux.model.policy import (
     Application,
     DeadProxy,
     Peers,
@@ -23,7 +24,6 @@ from istio_aux.core.policy import (
     RacePolicy,
     StartMode,
 )
-from istio_aux.kube import access
 from ops import pebble, testing
 from scenario import mocking
 

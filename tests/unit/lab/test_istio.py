@@ -16,8 +16,8 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from istio_aux.core.injection import InjectionPolicy, read_policy
-from istio_aux.core.webhooks import ControlPlane
+from istio_aux.injector.injection import InjectionPolicy, read_policy
+from istio_aux.model.webhooks import ControlPlane
 from lab.istio import decision, jsondiff, proxyconfig, sidecar, webhooks
 
 DATA = Path(__file__).parents[2] / "data" / "istio"

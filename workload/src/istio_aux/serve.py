@@ -21,12 +21,12 @@ from aiohttp import web
 
 from istio_aux import settings as configuration
 from istio_aux import status, telemetry
-from istio_aux.admission.certificate import Certificate, CertificateError
-from istio_aux.core.webhooks import Address
 from istio_aux.kube import access
 from istio_aux.kube.errors import AccessError, Backoff
+from istio_aux.model.webhooks import Address
 from istio_aux.serving import Listener, ServingLimits, raise_descriptors
 from istio_aux.settings import Settings
+from istio_aux.start.webhook import Certificate, CertificateError
 from istio_aux.wiring import Wiring
 
 _log = logging.getLogger(__name__)

@@ -18,15 +18,16 @@ from typing import Any, NamedTuple, TypeVar, cast
 import msgspec
 import yaml
 
-from istio_aux.core import quit_state, selectors, sidecars
-from istio_aux.core.applications import PodOptions
-from istio_aux.core.pod import PROXY
-from istio_aux.core.policy import (
+from istio_aux.model import selectors, sidecars
+from istio_aux.model.applications import PodOptions
+from istio_aux.model.pod import PROXY
+from istio_aux.model.policy import (
     Application,
     Capability,
     DeadProxy,
     Peers,
     Policy,
+    QuitLimits,
     QuitMode,
     QuitVia,
     RacePolicy,
@@ -34,7 +35,7 @@ from istio_aux.core.policy import (
     Start,
     StartMode,
 )
-from istio_aux.core.webhooks import Address
+from istio_aux.model.webhooks import Address
 
 Choice = TypeVar("Choice", bound=StrEnum)
 T = TypeVar("T")
@@ -71,7 +72,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     webhook_configuration: str | None = None
     quit: QuitMode = QuitMode.ON
     quit_policy: Policy = Policy()
-    quit_limits: quit_state.QuitLimits = quit_state.QuitLimits()
+    quit_limits: QuitLimits = QuitLimits()
     lease: tuple[str, str] | None = None
     repair_policy: RepairPolicy = RepairPolicy()
     root_namespace: str | None = None

@@ -15,13 +15,12 @@ from typing import Generic, TypeVar
 import msgspec
 from aiohttp import web
 
-from istio_aux.core.holders import Holder
-from istio_aux.core.injectors import Injector, State
-from istio_aux.core.policy import Capability, QuitMode, RacePolicy, StartMode
-from istio_aux.core.quit_state import TroubledPod
-from istio_aux.core.text import printable_json
-from istio_aux.repair.application_status import ApplicationMesh
-from istio_aux.repair.controller import Unmeshed
+from istio_aux.injector.rules import Injector
+from istio_aux.model.policy import Capability, QuitMode, RacePolicy, StartMode, State
+from istio_aux.model.resources import Holder
+from istio_aux.model.text import printable_json
+from istio_aux.quit.state import TroubledPod
+from istio_aux.repair.store import ApplicationMesh, Unmeshed
 from istio_aux.repair.suspended_jobs import SuspendedJob
 
 T = TypeVar("T")

@@ -17,10 +17,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
 
-from istio_aux.core.injectors import State
-from istio_aux.core.quit import Rung
-from istio_aux.core.review import Outcome
-from istio_aux.core.text import printable_json
+from istio_aux.model.policy import Outcome, Rung, State
+from istio_aux.model.text import printable_json
 
 # Exit 0, another exit code, the pod was gone first, or no quit was needed any more.
 QUIT_OUTCOMES = ("exited", "exited-nonzero", "gone", "superseded")

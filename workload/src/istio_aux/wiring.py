@@ -17,15 +17,7 @@ from typing import Any, Generic
 from msgspec import structs
 
 from istio_aux import status
-from istio_aux.admission.webhook import AdmissionWebhook
-from istio_aux.core.applications import Applications
-from istio_aux.core.election import Checkpoint, read_checkpoint
-from istio_aux.core.holders import MOST, group
-from istio_aux.core.injectors import Mesh
-from istio_aux.core.moment import Clock
-from istio_aux.core.pod import Pod
-from istio_aux.core.policy import Capability, QuitMode, RacePolicy
-from istio_aux.core.webhooks import Configuration, Namespace
+from istio_aux.injector.rules import Mesh
 from istio_aux.injector.watcher import Namespaces, Watcher
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access, TokenLife, token_life
@@ -36,11 +28,19 @@ from istio_aux.kube.lease import Lease
 from istio_aux.kube.lease import identity as lease_identity
 from istio_aux.kube.objects import Key, T, key_of
 from istio_aux.kube.watch import Handler, Watch
+from istio_aux.model.applications import Applications
+from istio_aux.model.election import Checkpoint, read_checkpoint
+from istio_aux.model.moment import Clock
+from istio_aux.model.pod import Pod
+from istio_aux.model.policy import Capability, QuitMode, RacePolicy
+from istio_aux.model.resources import MOST, group
+from istio_aux.model.webhooks import Configuration, Namespace
 from istio_aux.notices import Notices
 from istio_aux.quit import controller as quitting
 from istio_aux.repair import controller as repairing
-from istio_aux.repair.application_status import follow_applications
+from istio_aux.repair.store import follow_applications
 from istio_aux.settings import Settings
+from istio_aux.start.webhook import AdmissionWebhook
 from istio_aux.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
 """`check` of a cluster: what would keep istio-aux from working there. It changes nothing.
 
-`core.preflight` judges. The injectors are watched for a moment, with the watcher of `serve`.
+`cli.preflight` judges. The injectors are watched for a moment, with the watcher of `serve`.
 """
 
 from __future__ import annotations
@@ -14,17 +14,11 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from istio_aux.cli import cluster, render
-from istio_aux.core import preflight
-from istio_aux.core.election import LeaseRecord
-from istio_aux.core.injection import expected
-from istio_aux.core.injectors import Mesh
-from istio_aux.core.jobs import KINDS
-from istio_aux.core.pod import Pod, Struct
-from istio_aux.core.policy import DeadProxy, QuitMode, QuitVia, RacePolicy
-from istio_aux.core.preflight import CheckResult, Right
-from istio_aux.core.webhooks import Configuration, Namespace
+from istio_aux.cli import cluster, preflight, render
+from istio_aux.cli.preflight import CheckResult
+from istio_aux.injector.injection import expected
 from istio_aux.injector.probe import DRY_RUN, read_kubelets, read_version
+from istio_aux.injector.rules import Mesh
 from istio_aux.injector.watcher import Namespaces, Watcher
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access
@@ -32,6 +26,11 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import KubeError
 from istio_aux.kube.objects import Key, Reader
+from istio_aux.model.election import LeaseRecord
+from istio_aux.model.owners import KINDS
+from istio_aux.model.pod import Pod, Struct
+from istio_aux.model.policy import DeadProxy, QuitMode, QuitVia, RacePolicy, Right
+from istio_aux.model.webhooks import Configuration, Namespace
 from istio_aux.settings import Settings
 from istio_aux.telemetry import Telemetry
 from istio_aux.wiring import Watches

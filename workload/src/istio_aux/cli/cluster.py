@@ -11,12 +11,6 @@ from pathlib import Path
 import msgspec
 
 from istio_aux.cli import render, report
-from istio_aux.core.applications import Applications, left_out
-from istio_aux.core.moment import Moment
-from istio_aux.core.pod import Pod
-from istio_aux.core.policy import Policy
-from istio_aux.core.selectors import Selector
-from istio_aux.core.webhooks import Namespace
 from istio_aux.injector.policies import survey
 from istio_aux.kube import access as accesses
 from istio_aux.kube import actions
@@ -31,6 +25,13 @@ from istio_aux.kube.errors import (
     UnreadableError,
 )
 from istio_aux.kube.objects import Key, Reader
+from istio_aux.model.applications import Applications, left_out
+from istio_aux.model.moment import Moment
+from istio_aux.model.pod import Pod
+from istio_aux.model.policy import Policy
+from istio_aux.model.selectors import Selector
+from istio_aux.model.webhooks import Namespace
+from istio_aux.start.plan import admitted
 
 NO_ANSWER = 1  # Exit status when the API server refuses or does not answer.
 BAD_CREDENTIALS = 2  # Exit status when the credentials cannot be used.
@@ -147,7 +148,7 @@ async def look(
                 if not scope.has(pod, labels) or pod.metadata.uid in seen:
                     continue
                 seen.add(pod.metadata.uid)
-                judged = scope.applications.judged(pod, scope.inject)
+                judged = admitted(pod, scope.applications, scope.inject)
                 expectation = mesh.expected(judged, labels.get(namespace))
                 match report.audit(judged, expectation, policy, now):
                     case report.Finding() as finding:

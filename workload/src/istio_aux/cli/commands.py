@@ -15,11 +15,11 @@ from typing import Any, cast
 from istio_aux import settings
 from istio_aux.cli import files, render, report
 from istio_aux.cli.usage import HelpText, program
-from istio_aux.core import applications
-from istio_aux.core.applications import Applications
-from istio_aux.core.moment import Moment
-from istio_aux.core.pod import Pod
-from istio_aux.core.policy import Capability, Policy, Start
+from istio_aux.model import applications
+from istio_aux.model.applications import Applications
+from istio_aux.model.moment import Moment
+from istio_aux.model.pod import Pod
+from istio_aux.model.policy import Capability, Policy, Start
 
 AddParser = Callable[..., argparse.ArgumentParser]
 

@@ -10,10 +10,12 @@ from typing import Any, cast
 import msgspec
 
 from istio_aux.cli import render
-from istio_aux.core import documents, patch, review, start
-from istio_aux.core import pod as pods
-from istio_aux.core.nesting import decoded
-from istio_aux.core.policy import Start
+from istio_aux.model import documents
+from istio_aux.model import pod as pods
+from istio_aux.model.documents import decoded
+from istio_aux.model.policy import Start
+from istio_aux.start import patch, review
+from istio_aux.start import plan as start
 
 BAD_INPUT = 2  # Exit status when a document or file is bad; all others are answered.
 

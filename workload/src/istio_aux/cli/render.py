@@ -18,10 +18,10 @@ from typing import NamedTuple, Self, TextIO
 import msgspec
 
 from istio_aux.cli import usage
+from istio_aux.cli.preflight import CheckResult, Verdict, works
 from istio_aux.cli.report import Audit, Explanation, Holders, Restarts
-from istio_aux.core.holders import MOST
-from istio_aux.core.preflight import CheckResult, Verdict, works
-from istio_aux.core.text import printable, printable_json
+from istio_aux.model.resources import MOST
+from istio_aux.model.text import printable, printable_json
 
 _GAP = "  "
 _NARROWEST = 40  # Columns: text that has fewer beside what is before it goes below that.

@@ -7,15 +7,15 @@ from typing import Any, Literal
 
 import msgspec
 
-from istio_aux.core import quit as quitting
-from istio_aux.core import repair, resources
-from istio_aux.core.holders import Holder, group
-from istio_aux.core.injection import Expectation
-from istio_aux.core.moment import Moment
-from istio_aux.core.pod import Pod
-from istio_aux.core.policy import Policy, RepairPolicy
-from istio_aux.core.resources import Requests
-from istio_aux.core.start import effective_start
+from istio_aux.injector.injection import Expectation
+from istio_aux.model import resources
+from istio_aux.model.moment import Moment
+from istio_aux.model.pod import Pod
+from istio_aux.model.policy import Policy, RepairPolicy
+from istio_aux.model.resources import Holder, Requests, group
+from istio_aux.quit import rules as quitting
+from istio_aux.repair import rules as repair
+from istio_aux.start.plan import effective_start
 
 State = Literal["stuck", "blocked", "lost", "unmeshed"]  # `audit --help` says what they mean.
 

@@ -1,8 +1,8 @@
 """`restart-unmeshed`: the repair controller of `serve`, once, for so many pods of a namespace.
 
-All its rules hold: `core.repair` says which pods may be restarted, `core.rollout` restarts them one
-at a time for each controller, and pods are evicted, within their PodDisruptionBudgets. Pods of Jobs
-are left alone: a Job that is suspended has to be resumed, which is the work of `serve`.
+All its rules hold: `repair.rules` says which pods may be restarted, `repair.rollout` restarts them
+one at a time for each controller, and pods are evicted, within their PodDisruptionBudgets. Pods of
+Jobs are left alone: a Job that is suspended has to be resumed, which is the work of `serve`.
 """
 
 from __future__ import annotations
@@ -20,19 +20,18 @@ import msgspec
 from istio_aux.cli import cluster, render
 from istio_aux.cli.check import PATIENCE, Surroundings, quiet
 from istio_aux.cli.report import Restarts, RestartVerdict
-from istio_aux.core.injectors import Mesh
-from istio_aux.core.pod import Pod
-from istio_aux.core.policy import RacePolicy, RepairPolicy
-from istio_aux.core.preflight import Right
-from istio_aux.core.repair import Restart
-from istio_aux.core.rollout import RolloutLimits
+from istio_aux.injector.rules import Mesh
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
 from istio_aux.kube.objects import Key
-from istio_aux.repair.application_status import follow_applications
+from istio_aux.model.pod import Pod
+from istio_aux.model.policy import RacePolicy, RepairPolicy, Right
 from istio_aux.repair.controller import RepairController
+from istio_aux.repair.rollout import RolloutLimits
+from istio_aux.repair.rules import Restart
+from istio_aux.repair.store import follow_applications
 from istio_aux.settings import Settings
 
 NOT_DONE = 1  # Exit status when nothing may be restarted, or not all of it was in time.

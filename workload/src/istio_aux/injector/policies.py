@@ -1,6 +1,6 @@
 """Reads what the cluster says about injection: Istio's webhooks and istiods' injection policies.
 
-`core.injection` decides with it. Permissions may be missing: then it is unknown, not an error.
+`injector.rules` decides with it. Permissions may be missing: then it is unknown, not an error.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Mapping
 
 import msgspec
 
-from istio_aux.core import injection
-from istio_aux.core.injection import Expectation, Hook, InjectionPolicy, expected, hooks_of
-from istio_aux.core.pod import Pod
-from istio_aux.core.webhooks import Configuration, ControlPlane
+from istio_aux.injector import injection
+from istio_aux.injector.injection import Expectation, Hook, InjectionPolicy, expected, hooks_of
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, KubeError
+from istio_aux.model.pod import Pod
+from istio_aux.model.webhooks import Configuration, ControlPlane
 
 _log = logging.getLogger(__name__)
 

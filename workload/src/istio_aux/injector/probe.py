@@ -18,15 +18,14 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from istio_aux.core import injection_probe
-from istio_aux.core.injection_probe import NOT_CHECKED, NativeCheck, Probe, Question, refusal
-from istio_aux.core.pod import Struct
-from istio_aux.core.webhooks import Address, ClientConfig
-from istio_aux.injector import replica
+from istio_aux.injector import injection_probe, replica
+from istio_aux.injector.injection_probe import NOT_CHECKED, NativeCheck, Probe, Question, refusal
 from istio_aux.injector.replica import ProbeAnswer, ReplicaConnection
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import ApiError, Backoff, KubeError, UnreadableError, asked, jittered
+from istio_aux.model.pod import Struct
+from istio_aux.model.webhooks import Address, ClientConfig
 from istio_aux.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)

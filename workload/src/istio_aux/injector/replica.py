@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
-from istio_aux.core.injection_probe import Probe, Question, answered, refusal
-from istio_aux.core.webhooks import Address, ClientConfig
+from istio_aux.injector.injection_probe import Probe, Question, answered, refusal
+from istio_aux.model.webhooks import Address, ClientConfig
 
 CONNECT = 1.0  # Seconds for a TCP connection.
 LARGEST = 4 << 20  # Bytes of an answer; istiod sends about 20,000.

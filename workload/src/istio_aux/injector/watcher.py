@@ -1,6 +1,6 @@
 """Watches everything that is behind Istio's webhooks, and publishes which injectors are live.
 
-`core.injectors` decides. One loop looks at all facts and publishes what follows from them,
+`injector.rules` decides. One loop looks at all facts and publishes what follows from them,
 whichever event woke it.
 """
 
@@ -15,15 +15,23 @@ from typing import Any
 
 import msgspec
 
-from istio_aux.core import injectors
-from istio_aux.core.election import Since
-from istio_aux.core.injection import Hook, InjectionPolicy, hooks_of
-from istio_aux.core.injection_probe import questions
-from istio_aux.core.injectors import Facts, Injector, Mesh, State
-from istio_aux.core.moment import Clock
-from istio_aux.core.policy import Capability
-from istio_aux.core.selectors import Selector
-from istio_aux.core.webhooks import (
+from istio_aux.injector import policies
+from istio_aux.injector import rules as injectors
+from istio_aux.injector.injection import Hook, InjectionPolicy, hooks_of
+from istio_aux.injector.injection_probe import questions
+from istio_aux.injector.probe import InjectorProbe, Prober, Rhythm
+from istio_aux.injector.rules import Facts, Injector, Mesh
+from istio_aux.kube import actions
+from istio_aux.kube.client import Client
+from istio_aux.kube.clock import system_clock
+from istio_aux.kube.errors import Backoff, InvalidNameError, jittered
+from istio_aux.kube.objects import Key, key_of
+from istio_aux.kube.watch import Watch
+from istio_aux.model.election import Since
+from istio_aux.model.moment import Clock
+from istio_aux.model.policy import Capability, State
+from istio_aux.model.selectors import Selector
+from istio_aux.model.webhooks import (
     SERVICE,
     Address,
     ClientConfig,
@@ -34,14 +42,6 @@ from istio_aux.core.webhooks import (
     Service,
     sorted_before,
 )
-from istio_aux.injector import policies
-from istio_aux.injector.probe import InjectorProbe, Prober, Rhythm
-from istio_aux.kube import actions
-from istio_aux.kube.client import Client
-from istio_aux.kube.clock import system_clock
-from istio_aux.kube.errors import Backoff, InvalidNameError, jittered
-from istio_aux.kube.objects import Key, key_of
-from istio_aux.kube.watch import Watch
 from istio_aux.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Everything that speaks to the API server; what objects mean is decided in `istio_aux.core`.
+"""Everything that speaks to the API server; what objects mean is decided in `istio_aux.model`.
 
 The process: `clock`.
 Credentials and connections: `access` (kubeconfig, service account), `exec_plugin` (credential

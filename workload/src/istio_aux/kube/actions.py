@@ -14,12 +14,12 @@ from urllib.parse import quote
 
 import msgspec
 
-from istio_aux.core.jobs import FoundJob, Job, set_of
-from istio_aux.core.pod import Metadata, OwnerReference, Pod, Struct
-from istio_aux.core.preflight import Right
 from istio_aux.kube.client import DRY_RUN_ALL, TRIES, Client
 from istio_aux.kube.errors import ApiError, InvalidNameError, OversizedError, UnreadableError
 from istio_aux.kube.objects import LONGEST, Key, Page, PageReader, Reader, S, T
+from istio_aux.model.owners import FoundJob, Job, set_of
+from istio_aux.model.pod import Metadata, OwnerReference, Pod, Struct
+from istio_aux.model.policy import Right
 
 NOT_TERMINAL = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 RUNNING_JOBS = {"fieldSelector": "status.phase=Running,spec.restartPolicy!=Always"}

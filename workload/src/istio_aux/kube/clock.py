@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from istio_aux.core.moment import Moment
+from istio_aux.model.moment import Moment
 
 
 def system_clock() -> Moment:

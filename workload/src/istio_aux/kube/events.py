@@ -13,13 +13,13 @@ from typing import Literal
 
 import msgspec
 
-from istio_aux.core.moment import Clock
-from istio_aux.core.text import printable
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import ApiError, KubeError, asked
 from istio_aux.kube.objects import Key
+from istio_aux.model.moment import Clock
+from istio_aux.model.text import printable
 
 _log = logging.getLogger(__name__)
 

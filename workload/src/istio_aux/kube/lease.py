@@ -1,6 +1,6 @@
 """Leader election among the units: reads and writes a Lease (coordination.k8s.io/v1).
 
-`core.election` decides. As in client-go, a holder that could not renew for ``deadline`` seconds
+`model.election` decides. As in client-go, a holder that could not renew for ``deadline`` seconds
 stops leading, and no other process begins before ``duration`` seconds without a renewal. So two
 never lead at once, whatever their clocks show. A write names the version that it replaces, so the
 API server accepts one of several.
@@ -25,7 +25,12 @@ from typing import Any
 
 import msgspec
 
-from istio_aux.core.election import (
+from istio_aux.kube import actions
+from istio_aux.kube.client import Client
+from istio_aux.kube.clock import system_clock
+from istio_aux.kube.errors import ApiError, KubeError, asked
+from istio_aux.kube.objects import Reader
+from istio_aux.model.election import (
     ANNOTATION,
     CHECKPOINT,
     Acquire,
@@ -35,12 +40,7 @@ from istio_aux.core.election import (
     Standby,
     decide,
 )
-from istio_aux.core.moment import Clock
-from istio_aux.kube import actions
-from istio_aux.kube.client import Client
-from istio_aux.kube.clock import system_clock
-from istio_aux.kube.errors import ApiError, KubeError, asked
-from istio_aux.kube.objects import Reader
+from istio_aux.model.moment import Clock
 
 _log = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
 """Objects of the API: how to name one, and how to decode answers, pages of lists and watch events.
 
 Tenants write most of an object, so an object that cannot be decoded must not cost its neighbours.
-The plain decoder comes first. A text that it cannot read is cut (`core.nesting`) and decoded again,
-object by object.
+The plain decoder comes first. A text that it cannot read is cut (`model.documents`) and decoded
+again, object by object.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from istio_aux.core.nesting import DEEPEST, cutting, shallow
-from istio_aux.core.pod import Key, Metadata, shared
 from istio_aux.kube.errors import ApiError, UnreachableError, UnreadableError
+from istio_aux.model.documents import DEEPEST, cutting, shallow
+from istio_aux.model.pod import Key, Metadata, shared
 
 INITIAL_END = "k8s.io/initial-events-end"
 """Annotation of the bookmark after which a streaming list is complete (KEP-3157)."""

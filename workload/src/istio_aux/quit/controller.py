@@ -10,14 +10,26 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
-from istio_aux.core import completion, quit_state
-from istio_aux.core import quit as quitting
-from istio_aux.core.applications import Applications
-from istio_aux.core.moment import Clock
-from istio_aux.core.pod import PROXY, Key, Pod, shared
-from istio_aux.core.policy import Policy, QuitMode
-from istio_aux.core.quit import Rung
-from istio_aux.core.quit_state import (
+from istio_aux.kube import actions
+from istio_aux.kube.client import Client
+from istio_aux.kube.clock import system_clock
+from istio_aux.kube.errors import ApiError, Backoff, KubeError, LateError, UnreachableError, asked
+from istio_aux.kube.events import Events
+from istio_aux.kube.exec import execute
+from istio_aux.kube.objects import key_of
+from istio_aux.kube.port_forward import request as forward
+from istio_aux.model import completion
+from istio_aux.model.applications import Applications
+from istio_aux.model.moment import Clock
+from istio_aux.model.pod import PROXY, Key, Pod, shared
+from istio_aux.model.policy import Policy, QuitMode, Rung
+from istio_aux.model.selectors import Selector
+from istio_aux.model.webhooks import Namespace
+from istio_aux.quit import rules as quitting
+from istio_aux.quit import state as quit_state
+from istio_aux.quit.recorder import QuitRecorder
+from istio_aux.quit.slots import Slots
+from istio_aux.quit.state import (
     AttemptResult,
     PodState,
     QuitLimits,
@@ -28,25 +40,6 @@ from istio_aux.core.quit_state import (
     Trouble,
     TroubledPod,
 )
-from istio_aux.core.selectors import Selector
-from istio_aux.core.webhooks import Namespace
-from istio_aux.kube import actions
-from istio_aux.kube.client import Client
-from istio_aux.kube.clock import system_clock
-from istio_aux.kube.errors import (
-    ApiError,
-    Backoff,
-    KubeError,
-    LateError,
-    UnreachableError,
-    asked,
-)
-from istio_aux.kube.events import Events
-from istio_aux.kube.exec import execute
-from istio_aux.kube.objects import key_of
-from istio_aux.kube.port_forward import request as forward
-from istio_aux.quit.slots import Slots
-from istio_aux.recorder import QuitRecorder
 from istio_aux.telemetry import Telemetry
 
 FRESH = 1.0

@@ -1,7 +1,7 @@
 """The repair controller: it finds pods that should have a sidecar and have none, and restarts them.
 
 Every process watches pods and decides. Only the leader restarts pods, sends Events, and counts
-unmeshed pods in metrics. `core.rollout` says which pod of a controller is next; one task performs
+unmeshed pods in metrics. `repair.rollout` says which pod of a controller is next; one task performs
 one restart, and the watch shows its result. What a new process cannot find in the cluster is stored
 before a restart: `RepairController.failed` and `replaced`.
 """
@@ -10,34 +10,43 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 
 import msgspec
 
-from istio_aux.core import injection_probe, jobs, rollout
-from istio_aux.core.applications import Applications, PodOptions
-from istio_aux.core.election import Replaced
-from istio_aux.core.injectors import Mesh
-from istio_aux.core.moment import Clock
-from istio_aux.core.pod import Pod
-from istio_aux.core.policy import RacePolicy, RepairPolicy
-from istio_aux.core.repair import Restart
-from istio_aux.core.rollout import Defer, Failure, Next, Rollout, RolloutLimits, Sidecar, Stop
-from istio_aux.core.start import START
-from istio_aux.core.suspension import SuspensionLimits
+from istio_aux.injector import injection_probe
+from istio_aux.injector.rules import Mesh
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import ApiError, KubeError, asked
 from istio_aux.kube.events import Events
 from istio_aux.kube.objects import Key, key_of
-from istio_aux.recorder import RepairRecorder
-from istio_aux.repair import siblings
-from istio_aux.repair.application_status import ApplicationMesh, application_status
-from istio_aux.repair.pod_store import BATCH, PodOwner, PodStore, StoredPod
-from istio_aux.repair.recalled import Recalled
+from istio_aux.model import owners
+from istio_aux.model.annotations import START
+from istio_aux.model.applications import Applications, PodOptions
+from istio_aux.model.election import Replaced
+from istio_aux.model.moment import Clock
+from istio_aux.model.pod import Pod
+from istio_aux.model.policy import RacePolicy, RepairPolicy
+from istio_aux.repair import rollout, siblings
+from istio_aux.repair.recorder import RepairRecorder
+from istio_aux.repair.rollout import Defer, Failure, Next, Rollout, RolloutLimits, Sidecar, Stop
+from istio_aux.repair.rules import Restart
+from istio_aux.repair.store import (
+    BATCH,
+    ApplicationMesh,
+    PodOwner,
+    PodStore,
+    Recalled,
+    StoredPod,
+    Unmeshed,
+    application_status,
+    oldest,
+)
 from istio_aux.repair.suspended_jobs import SuspendedJob, SuspendedJobs, end_tasks
+from istio_aux.repair.suspension import SuspensionLimits
 from istio_aux.telemetry import Telemetry
 
 _PAUSE = 1.0  # Seconds between an unhandled exception and the next attempt.
@@ -45,16 +54,6 @@ _PAUSE = 1.0  # Seconds between an unhandled exception and the next attempt.
 # The only 500 that means that the pod was not evicted has this message, and no reason (k8s@1.36
 # eviction.go).
 _SEVERAL_BUDGETS = "more than one PodDisruptionBudget"
-
-
-class Unmeshed(msgspec.Struct, frozen=True):
-    """A pod that should have a sidecar and has none, as ``/status`` shows it."""
-
-    namespace: str
-    name: str
-    owner: str  # Its controller, such as StatefulSet/web.
-    reason: str
-    since: datetime  # When the pod was created.
 
 
 class NotRestarted(msgspec.Struct, frozen=True):
@@ -157,7 +156,8 @@ class RepairController:
         now, found = self._now().monotonic, self._recalled.failures
         for owner in self._active:
             if (failure := owner.rollout.failure) and now < failure.until:
-                found[owner.key] = failure
+                known = found.setdefault(owner.key, failure)
+                found[owner.key] = max(known, failure, key=lambda each: each.created)
         return {key: datetime.fromtimestamp(at.created, UTC) for key, at in found.items()}
 
     @property
@@ -171,10 +171,10 @@ class RepairController:
             for owner in self._active
             if (replacing := owner.rollout.replacing) and replacing.announced
         ]
+        # What another leader left since is newer. `_restore` takes it over.
         found = self._recalled.replaced
         for _, key, old in sorted(own, key=lambda each: each[:2]):
-            found.pop(key, None)
-            found[key] = old
+            found.setdefault(key, old)
         return found
 
     def recall(self, failed: Mapping[str, datetime], replaced: Mapping[str, Replaced]) -> None:
@@ -204,7 +204,7 @@ class RepairController:
 
     def candidates(self) -> list[Unmeshed]:
         """The unmeshed pods that may be restarted, the oldest first."""
-        return _oldest(pod for pod in self._store.find(Sidecar.MISSING) if pod.replica.restart)
+        return oldest(pod for pod in self._store.find(Sidecar.MISSING) if pod.replica.restart)
 
     @property
     def unknown(self) -> int:
@@ -213,7 +213,7 @@ class RepairController:
 
     def unmeshed(self, limit: int | None = None) -> list[Unmeshed]:
         """The pods that should have a sidecar and have none, the oldest first."""
-        return _oldest(self._store.find(Sidecar.MISSING), limit)
+        return oldest(self._store.find(Sidecar.MISSING), limit)
 
     def applications(self) -> list[ApplicationMesh]:
         """The status of each application that asks for sidecars by name."""
@@ -432,14 +432,14 @@ class RepairController:
         return None
 
     async def _read_job(self, owner: PodOwner) -> NotRestarted | None:
-        if not jobs.is_batch(owner.reference):
+        if not owners.is_batch(owner.reference):
             return None
         try:
             job = await actions.read_job(self._client, owner.namespace, owner.reference)
         except KubeError as error:
             why = f"not known whether its Job is finished: {error}"
             return NotRestarted(why, asked(error))
-        owner.job = job or jobs.GONE
+        owner.job = job or owners.GONE
         return None
 
     async def _dry_run(self, pod: StoredPod) -> NotRestarted | None:
@@ -483,16 +483,3 @@ class RepairController:
         before, asked = owner.rollout, failed.asked
         if before.replacing and before.replacing.old.uid == pod.key.uid:
             owner.rollout = rollout.refused(before, why, now, self._limits, asked=asked)
-
-
-def _oldest(pods: Iterable[StoredPod], limit: int | None = None) -> list[Unmeshed]:
-    found = sorted(pods, key=lambda pod: (pod.replica.created, pod.key))
-    return [_unmeshed(pod) for pod in found[:limit]]
-
-
-def _unmeshed(pod: StoredPod) -> Unmeshed:
-    key, owner, reason = pod.key, pod.owner, pod.reason
-    if owner and isinstance(owner.step, Defer | Stop) and pod.replica.restart:
-        reason = f"{reason}; {owner.step.reason}"
-    since = datetime.fromtimestamp(pod.replica.created, UTC)
-    return Unmeshed(key.namespace, key.name, str(owner or ""), reason, since)

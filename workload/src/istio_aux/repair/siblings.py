@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from istio_aux.core import ownership
-from istio_aux.core.pod import Pod
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.errors import LateError
-from istio_aux.repair.pod_store import PodOwner
+from istio_aux.model import owners
+from istio_aux.model.pod import Pod
+from istio_aux.repair.store import PodOwner
 
 FRESH = 1.0  # Seconds from a request to the restart that rests on its answer.
 READS = 3
@@ -65,7 +65,7 @@ async def _compared(client: Client, owner: PodOwner, pod: Pod) -> str:
     ending = replacing.ending if replacing else frozenset[str]()
     found = set[str]()
     for each in await actions.list_all(client, path, Pod, selection):
-        reference, uid = ownership.controller(each), each.metadata.uid
+        reference, uid = owners.controller(each), each.metadata.uid
         if reference is None or reference.uid != owner.reference.uid:
             continue
         if uid not in known:

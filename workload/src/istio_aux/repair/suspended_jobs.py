@@ -1,6 +1,6 @@
 """Suspends Jobs, and resumes each of them when its pods are gone, at the latest at its deadline.
 
-`core.suspension` decides. Nothing is stored but the mark on the Job itself, where the next leader
+`repair.suspension` decides. Nothing is stored but the mark on the Job itself, where the next leader
 finds it. One task follows each suspended Job, and one task for each kind searches for others: none
 waits for an answer about another. `Turns` bounds how many of them ask at the same time.
 """
@@ -17,11 +17,18 @@ from datetime import datetime
 
 import msgspec
 
-from istio_aux.core import ownership, suspension
-from istio_aux.core.jobs import KINDS, FoundJob, Job, JobApi, api_of
-from istio_aux.core.moment import Clock, Moment
-from istio_aux.core.pod import OwnerReference, Pod
-from istio_aux.core.suspension import (
+from istio_aux.kube import actions
+from istio_aux.kube.client import Client
+from istio_aux.kube.clock import system_clock
+from istio_aux.kube.errors import ApiError, Backoff, KubeError, asked
+from istio_aux.kube.objects import Key, key_of
+from istio_aux.model import owners
+from istio_aux.model.moment import Clock, Moment
+from istio_aux.model.owners import KINDS, FoundJob, Job, JobApi, api_of
+from istio_aux.model.pod import OwnerReference, Pod
+from istio_aux.repair import suspension
+from istio_aux.repair.recorder import RepairRecorder
+from istio_aux.repair.suspension import (
     AwaitPods,
     Leave,
     PodsLeft,
@@ -30,12 +37,6 @@ from istio_aux.core.suspension import (
     SuspensionLimits,
     Unmark,
 )
-from istio_aux.kube import actions
-from istio_aux.kube.client import Client
-from istio_aux.kube.clock import system_clock
-from istio_aux.kube.errors import ApiError, Backoff, KubeError, asked
-from istio_aux.kube.objects import Key, key_of
-from istio_aux.recorder import RepairRecorder
 from istio_aux.repair.turns import Turns
 from istio_aux.telemetry import Telemetry
 
@@ -153,7 +154,7 @@ class SuspendedJobs:
         Raises:
             KubeError: it is not known whether it is suspended. If it is, it will be resumed.
         """
-        owner = ownership.controller(pod)
+        owner = owners.controller(pod)
         if owner is None or api_of(owner) is None:
             return "its controller cannot be suspended"
         if not self._allowed or not self._acts():

@@ -1,0 +1,27 @@
+"""Decision tables: rows with an English name, and what they are about."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+from istio_aux.model.pod import Pod
+from istio_aux.model.policy import Policy
+from istio_aux.quit import rules as quitting
+
+
+class Row(NamedTuple):
+    """A sentence, the pod it is about, and words that the reason must have."""
+
+    sentence: str
+    pod: Pod
+    because: str = ""
+
+
+def table(*rows: Row) -> Any:
+    """Parametrise a test with rows; their sentences are the ids."""
+    return pytest.mark.parametrize("row", [pytest.param(row, id=row.sentence) for row in rows])
+
+
+def decide(pod: Pod) -> quitting.Action:
+    return quitting.decide(pod, Policy(), None)

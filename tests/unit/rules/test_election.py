@@ -1,0 +1,162 @@
+"""What to do about a Lease, and the checkpoint in it, which anybody may have changed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from istio_aux.model.election import (
+    FAILED,
+    INJECTORS,
+    LONGEST,
+    NEWEST,
+    REPLACED,
+    Acquire,
+    Checkpoint,
+    LeaseRecord,
+    Observation,
+    Renew,
+    Replaced,
+    Since,
+    Standby,
+    Step,
+    decide,
+    read_checkpoint,
+)
+from istio_aux.model.policy import State
+
+ME, OTHER = "me", "other"
+NOW = datetime(2026, 11, 22, 14, 0, 0, 250_000, tzinfo=UTC)
+
+
+def held_by(holder: str | None, transitions: int | None = 4, **more: str) -> LeaseRecord:
+    return LeaseRecord(
+        holder_identity=holder, lease_duration_seconds=15, lease_transitions=transitions, **more
+    )
+
+
+def seen(record: LeaseRecord | None, since: float = 100.0, *, exists: bool = True) -> Observation:
+    return Observation(record, since, exists=exists and record is not None)
+
+
+MINE = held_by(ME)
+
+
+@pytest.mark.parametrize(
+    ("what", "observation", "now", "step"),
+    [
+        ("none was ever there", seen(None), 100, Acquire(0, "there was no lease")),
+        ("it is mine", seen(MINE), 101, Renew(MINE, "the lease is held by this process")),
+        ("it is mine though I was late", seen(MINE), 500,
+         Renew(MINE, "the lease is held by this process")),
+        ("it was mine and is deleted", seen(MINE, exists=False), 101,
+         Renew(MINE, "the lease is held by this process")),
+        ("it is another's", seen(held_by(OTHER)), 114.9,
+         Standby(115, "the lease is held by other")),
+        ("it was another's", seen(held_by(OTHER)), 115,
+         Acquire(5, "the lease of other has lapsed")),
+        ("another's is deleted", seen(held_by(OTHER), exists=False), 101,
+         Standby(115, "the lease is held by other")),
+        ("another's was deleted long ago", seen(held_by(OTHER), exists=False), 116,
+         Acquire(5, "the lease of other has lapsed")),
+        ("it was released", seen(held_by("")), 100, Acquire(5, "the lease was released")),
+        ("somebody made an empty one", seen(LeaseRecord()), 100,
+         Acquire(1, "the lease was released")),
+        ("it names no duration", seen(LeaseRecord(holder_identity=OTHER)), 109,
+         Standby(110, "the lease is held by other")),
+        ("it names 68 years", seen(LeaseRecord(OTHER, 2**31 - 1)), 159.9,
+         Standby(160, "the lease is held by other")),
+        ("it named 68 years", seen(LeaseRecord(OTHER, 2**31 - 1)), 160,
+         Acquire(1, "the lease of other has lapsed")),
+        ("its count of transitions is full", seen(held_by("", 2**31 - 1)), 100,
+         Acquire(0, "the lease was released")),
+        ("its times are those of a wrong clock",
+         seen(held_by(OTHER, renew_time="1999-01-01T00:00:00.000000Z")), 101,
+         Standby(115, "the lease is held by other")),
+    ],
+)  # fmt: skip
+def test_what_to_do(what: str, observation: Observation, now: float, step: Step) -> None:
+    """The duration of ten seconds counts only for a record that names none."""
+    assert decide(ME, observation, now, 10) == step, what
+
+
+def test_a_renewal_gives_the_holder_new_time() -> None:
+    first = Observation().then(held_by(OTHER, renew_time="08:00"), 100)
+    again = first.then(held_by(OTHER, renew_time="08:02"), 102)
+    assert (first.since, again.since) == (100, 102)
+
+
+def test_the_same_record_seen_again_gives_the_holder_no_new_time() -> None:
+    record = held_by(OTHER, renew_time="08:00")
+    assert Observation().then(record, 100).then(record, 102).since == 100
+
+
+def test_a_lease_that_is_deleted_leaves_its_holder_the_rest_of_its_time() -> None:
+    deleted = Observation().then(held_by(OTHER), 100).then(None, 110)
+    assert (deleted.since, deleted.holder, deleted.exists) == (100, OTHER, False)
+
+
+def test_what_was_written_is_read_back() -> None:
+    since = {"istio-revision-tag-default": Since(State.LIVE, NOW)}
+    replaced = Replaced("web-1", "u-2", 1e9, ("u-2", "u-3"))
+    left = Checkpoint({"u-1": NOW}, since, {"shop/u-1": replaced})
+    assert read_checkpoint(left.text()) == left
+    assert read_checkpoint(Checkpoint().text()) == Checkpoint()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "so",
+        "[]",
+        '{"failed": {"u-1": 3}}',
+        '{"failed": {"u-1": "2026-11-22T14:00:00"}}',
+        '{"injectors": {"default": ["%s", "2026-11-22T14:00:00Z"]' % ("s" * 41) + "}}",
+        '{"injectors": {"default": ["live"]}}',
+        '{"failed": {"%s": "2026-11-22T14:00:00Z"}}' % ("u" * 254),
+        '{"more": ' + "[" * 30_000 + "]" * 30_000 + "}",
+        '{"failed": {"u-1": "2026-11-22T14:00:00Z"}}' + " " * LONGEST,
+    ],
+)
+def test_nothing_is_remembered_of_a_text_that_is_not_ours(text: str) -> None:
+    assert read_checkpoint(text) is None
+
+
+def test_what_is_left_is_bounded_and_of_controllers_it_is_the_newest() -> None:
+    failed = {f"{number:036}": NOW + timedelta(seconds=number) for number in range(1000)}
+    states = {f"{number:0253}": Since(State.NO_CA_BUNDLE, NOW) for number in range(1000)}
+    text = Checkpoint(failed, states).text()
+    assert len(text) < LONGEST / 4
+    left = read_checkpoint(text)
+    assert left
+    assert list(left.failed) == list(reversed(failed))[:FAILED]
+    assert len(left.injectors) == INJECTORS
+
+
+def test_versions_of_istio_aux_understand_each_other() -> None:
+    """A field that is missing has a default, and an unknown one is skipped."""
+    older = read_checkpoint('{"failed":{"u-1":"2026-11-22T14:00:00Z"},"injectors":{}}')
+    assert older == Checkpoint({"u-1": datetime(2026, 11, 22, 14, tzinfo=UTC)})
+    newer = '{"replaced":{"a/b":{"pod":"web-1","uid":"u-1","more":[1]}},"more":{"so":1}}'
+    assert read_checkpoint(newer) == Checkpoint(replaced={"a/b": Replaced("web-1", "u-1")})
+
+
+def test_of_those_that_are_replaced_the_last_ones_are_left() -> None:
+    """As long as names can be, they fit beside the others."""
+    uids = tuple(f"{number:036}" for number in range(NEWEST))
+    replaced = {f"{n:0128}": Replaced("p" * 253, uids[0], 1e9, uids) for n in range(200)}
+    failed = {f"{number:0128}": NOW for number in range(1000)}
+    states = {f"{number:0253}": Since(State.NO_CA_BUNDLE, NOW) for number in range(1000)}
+    text = Checkpoint(failed, states, replaced).text()
+    assert len(text) < LONGEST
+    left = read_checkpoint(text)
+    assert left
+    assert list(left.replaced) == list(replaced)[-REPLACED:]
+
+
+def test_a_uid_that_no_api_server_gave_is_not_left() -> None:
+    """A Lease that is too large could not be renewed."""
+    left = read_checkpoint(Checkpoint({"u" * 129: NOW, "u" * 128: NOW}).text())
+    assert left
+    assert list(left.failed) == ["u" * 128]

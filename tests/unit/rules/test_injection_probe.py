@@ -1,0 +1,298 @@
+"""Which pod an injector is asked about, and what its answers show."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import jsonpatch
+import pytest
+from istio_aux.injector.injection import InjectionPolicy, expected, hooks_of
+from istio_aux.injector.injection_probe import (
+    NOT_CHECKED,
+    NativeCheck,
+    Probe,
+    Question,
+    answered,
+    created,
+    of_dry_run,
+    questions,
+)
+from istio_aux.injector.rules import targets
+from istio_aux.model import pod as pods
+from istio_aux.model.policy import Capability, Start
+from istio_aux.model.selectors import parse
+from istio_aux.model.webhooks import ClientConfig, Configuration
+from istio_aux.start.plan import plan
+from lab.istio import World, decision
+from unit.injecting import TEMPLATE
+from unit.rules.mesh import (
+    DEFAULT,
+    ENABLED,
+    ORIGINAL,
+    RECORDS,
+    REVISED,
+    REVISION,
+    TRUE,
+    each_webhook,
+    edited,
+    recorded,
+)
+
+ALL = [recorded(DEFAULT), recorded(ORIGINAL), recorded(REVISED)]
+Namespaces = Mapping[str, Mapping[str, str]]
+PLAIN = {"kubernetes.io/metadata.name": "plain"}
+NEVER = "Istio makes no native sidecars, not even on request"
+CLASSIC = Probe(injected=True, native=NativeCheck(Capability.CLASSIC, NEVER))
+OF_REVISION = {"istio.io/rev": REVISION}
+
+
+def target(name: str) -> ClientConfig:
+    webhooks = recorded(name).webhooks
+    assert webhooks
+    return webhooks[0].client_config
+
+
+def asked(
+    whom: ClientConfig, namespaces: Namespaces, configurations: list[Configuration] = ALL
+) -> Question:
+    return next(questions(whom, hooks_of(configurations), namespaces))
+
+
+@pytest.mark.parametrize(
+    "namespaces",
+    [
+        {"meshed": ENABLED},
+        {"plain": PLAIN},
+        {"meshed": ENABLED, "plain": PLAIN, "revised": OF_REVISION},
+    ],
+)
+@pytest.mark.parametrize("whom", [DEFAULT, REVISED])
+def test_the_pod_is_one_that_the_api_server_would_ask_the_injector_about(
+    whom: str, namespaces: Namespaces
+) -> None:
+    found = asked(target(whom), namespaces)
+
+    if whom == REVISED and "plain" not in namespaces:
+        assert not found.selected
+        return
+    document = json.loads(found.body())
+    pod = pods.convert(document)
+    hooks = hooks_of(ALL)
+    policies = {hook.control_plane: InjectionPolicy(policy="disabled") for hook in hooks}
+    verdict = expected(pod, namespaces[found.namespace], hooks, policies)
+    assert found.selected
+    assert (verdict.expected, verdict.configuration) == (True, whom)
+
+
+def test_a_pod_that_asks_for_a_sidecar_by_label_is_made_where_the_selector_wants_it() -> None:
+    """The label decides in namespaces that say nothing; everywhere else the annotation does."""
+
+    def only_by_object(body: dict[str, Any]) -> None:
+        body["webhooks"] = [w for w in body["webhooks"] if w["name"].startswith("object.")]
+
+    found = asked(target(DEFAULT), {"plain": PLAIN}, [edited(DEFAULT, only_by_object)])
+
+    assert (found.labels, found.selected) == (TRUE, True)
+
+
+@pytest.mark.parametrize(
+    "namespaces", [{}, {"kube-system": ENABLED}, {"off": {"istio-injection": "disabled"}}]
+)
+def test_where_no_pod_would_be_it_is_asked_all_the_same_but_not_by_a_dry_run(
+    namespaces: Namespaces,
+) -> None:
+    found = asked(target(DEFAULT), namespaces)
+
+    assert (found.namespace, found.selected) == ("istio-system", False)
+
+
+def test_a_namespace_that_another_injector_is_called_for_as_well_shows_nothing() -> None:
+    """Were that one dead, its error would be taken for this one's."""
+    both = each_webhook(
+        DEFAULT, namespaceSelector={}, objectSelector={}, name="x.sidecar-injector.istio.io"
+    )
+    other = {"service": {"namespace": "kubeflow", "name": "istiod"}, "caBundle": "b3RoZXI="}
+    rival = each_webhook(
+        REVISED,
+        clientConfig=other,
+        namespaceSelector={"matchLabels": {"rival": "yes"}},
+        objectSelector={},
+    )
+    rivals = {"a": {"rival": "yes"}}
+
+    assert not asked(target(DEFAULT), rivals, [both, rival]).selected
+    assert asked(target(DEFAULT), {**rivals, "b": {}}, [both, rival]).namespace == "b"
+
+
+def test_namespaces_that_may_refuse_the_sidecar_itself_come_last() -> None:
+    restricted = {**ENABLED, "pod-security.kubernetes.io/enforce": "restricted"}
+
+    assert asked(target(DEFAULT), {"a": restricted, "b": ENABLED}).namespace == "b"
+    assert asked(target(DEFAULT), {"a": restricted}).namespace == "a"
+
+
+def test_native_sidecars_are_tried_first_where_they_will_be_asked_for() -> None:
+    """A webhook after Istio's may be called in some namespaces only."""
+    namespaces = {"a": ENABLED, "b": {**ENABLED, "team": "x"}, "c": {}}
+    found = questions(target(DEFAULT), hooks_of(ALL), namespaces, parse("team=x"))
+    order = [question.namespace for question in found]
+
+    assert order[0] == "b"
+    assert set(order) == {"a", "b", "c"}
+    assert asked(target(DEFAULT), namespaces).namespace != "b"
+
+
+@pytest.mark.parametrize("name", ["kube-system", ""])
+def test_an_istiod_in_a_namespace_that_it_ignores_is_asked_about_another(name: str) -> None:
+    service = {"namespace": name, "name": "istiod"} if name else None
+    where = {"service": service, "url": None if name else "https://istiod", "caBundle": "eA=="}
+    configuration = each_webhook(DEFAULT, clientConfig=where)
+    [whom] = targets([configuration])
+
+    assert asked(whom, {}, [configuration]).namespace == "default"
+
+
+def test_our_own_admission_leaves_the_pod_alone() -> None:
+    """Else a dry run would show what we asked for, not what the injector does by itself."""
+    pod = pods.convert(json.loads(Question("plain", {}).body()))
+
+    assert plan(pod, Start(capability=Capability.NATIVE)).ops == ()
+    assert pod.spec.restart_policy == "Never"
+    assert pod.metadata.name == ""
+
+
+@pytest.mark.parametrize(
+    ("case", "expected_probe"),
+    [
+        ("classic", CLASSIC),
+        ("hold", CLASSIC),
+        ("native", Probe(injected=True)),
+        ("annoff", Probe(injected=False, why="it gives no sidecar to a pod that asks for one")),
+        (
+            "kube-system",
+            Probe(injected=False, why="it gives no sidecar to a pod that asks for one"),
+        ),
+    ],
+)
+def test_the_answers_of_a_real_istiod_are_understood(case: str, expected_probe: Probe) -> None:
+    recording = json.loads((RECORDS / f"inject-{case}.json").read_text())
+    uid = recording["request"]["request"]["uid"]
+
+    assert answered(json.dumps(recording["response"]).encode(), uid) == expected_probe
+
+
+def test_a_refusal_of_a_real_istiod_is_reported_in_one_line() -> None:
+    recording = json.loads((RECORDS / "inject-badcfg.json").read_text())
+    uid = recording["request"]["request"]["uid"]
+
+    probe = answered(json.dumps(recording["response"]).encode(), uid)
+
+    assert (probe.injected, probe.asked) == (False, True)
+    assert probe.why.startswith("it refuses a pod: failed to run injection template: 1 error")
+    assert "\n" not in probe.why
+
+
+@pytest.mark.parametrize(
+    ("world", "wanted"),
+    [
+        ("default", Capability.NATIVE),
+        ("on request", Capability.NATIVE),
+        ("never", Capability.CLASSIC),
+    ],
+)
+def test_the_stand_in_answers_the_question_as_it_would_the_api_server(
+    world: World, wanted: Capability
+) -> None:
+    asks = Question("plain", {"istio.io/rev": "default"})
+    review = json.loads(asks.review("7"))
+    template = dataclasses.replace(TEMPLATE, native=world)
+
+    response, _ = decision.answer(review, template, native=world == "default")
+
+    possible = Probe(injected=True) if wanted is Capability.NATIVE else CLASSIC
+    assert answered(json.dumps(response).encode(), "7") == possible
+    patch = base64.b64decode(response["response"]["patch"])
+    pod = jsonpatch.apply_patch(json.loads(asks.body(native=True)), json.loads(patch))
+    assert created(json.dumps(pod).encode()) == Probe(injected=True)
+    assert of_dry_run(json.dumps(pod).encode()).capability is wanted
+
+
+@pytest.mark.parametrize(("native", "asked"), [(None, None), (True, "true"), (False, "false")])
+def test_a_dry_run_asks_for_a_native_sidecar_only_where_that_is_the_question(
+    native: bool | None, asked: str | None
+) -> None:
+    pod = json.loads(Question("plain", {}).body(native=native))
+
+    assert pod["metadata"]["annotations"].get("sidecar.istio.io/nativeSidecar") == asked
+
+
+def response(**fields: Any) -> bytes:
+    return json.dumps({"response": {"uid": "7", "allowed": True, **fields}}).encode()
+
+
+def patch(operations: object) -> bytes:
+    return response(patch=base64.b64encode(json.dumps(operations).encode()).decode())
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"", "its answer is not an AdmissionReview: Input data was truncated"),
+        (b"<html>", "its answer is not an AdmissionReview"),
+        (b"\xff\xfe", "its answer is not an AdmissionReview"),
+        (b"{}", "its answer is not an AdmissionReview"),
+        (b'{"response": 3}', "its answer is not an AdmissionReview"),
+        (b"[" * 100_000, "its answer is not an AdmissionReview"),
+        (response(uid="8"), "its answer has another uid"),
+        (response(allowed=False), "it refuses a pod: no message"),
+        (response(patch="no base64"), "its answer is not an AdmissionReview"),
+        (response(patch="e30="), "its patch is not a JSON Patch"),
+        (response(patch=base64.b64encode(b'[{"op":').decode()), "its patch is not a JSON Patch"),
+        (
+            response(patch=base64.b64encode(b"[" * 100_000).decode()),
+            "its patch is not a JSON Patch",
+        ),
+        (response(), "no sidecar"),
+        (patch([]), "no sidecar"),
+        (patch([{"op": "remove", "path": "/spec/containers/0"}]), "no sidecar"),
+        (patch([{"op": "add", "path": "/a" * 100_000, "value": 1}]), "no sidecar"),
+        (patch([{"op": "add", "path": "/spec/containers", "value": "istio-proxy"}]), "no sidecar"),
+        (patch([{"op": "add", "path": "/spec/containers/-", "value": {"name": "x"}}]), "no side"),
+        (patch([{"op": "add", "path": "/metadata/name", "value": "istio-proxy"}]), "no sidecar"),
+    ],
+)
+def test_what_is_no_sidecar_is_not_taken_for_one(body: bytes, why: str) -> None:
+    probe = answered(body, "7")
+
+    assert (probe.injected, probe.asked) == (False, True)
+    assert why in probe.why
+    assert len(probe.why) <= 300
+
+
+PROXY = {"name": "istio-proxy"}
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        {"path": "/spec/initContainers/0", "value": PROXY},
+        {"path": "/spec/initContainers/-", "value": PROXY},
+        {"path": "/spec/initContainers", "value": [{"name": "istio-init"}, PROXY]},
+        {"path": "/spec/initContainers/0/name", "value": "istio-proxy", "op": "replace"},
+        {"path": "/spec", "value": {"initContainers": [PROXY]}, "op": "replace"},
+        {"path": "", "value": {"spec": {"initContainers": [PROXY]}}, "op": "replace"},
+    ],
+)
+def test_a_sidecar_is_found_however_the_patch_puts_it_there(operation: dict[str, Any]) -> None:
+    found = answered(patch([{"op": "add", **operation}]), "7")
+
+    assert (found.injected, found.native) == (True, NOT_CHECKED)
+
+
+def test_a_dry_run_that_answers_no_pod_or_none_with_a_sidecar_shows_none() -> None:
+    assert "a dry run is not a pod" in created(b"{").why
+    assert "no sidecar" in created(b'{"spec": {"containers": [{"name": "main"}]}}').why

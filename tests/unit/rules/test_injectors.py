@@ -1,0 +1,339 @@
+"""Whether an injector is live, which ones are probed, and what several control planes come to."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from istio_aux.injector.injection_probe import NativeCheck, Probe
+from istio_aux.injector.rules import Facts, Injector, Mesh, can_be_probed, evaluate, targets
+from istio_aux.model.policy import Capability, State
+from istio_aux.model.webhooks import ClientConfig, Configuration, EndpointSlice, Service
+from unit.rules.mesh import DEFAULT, ORIGINAL, REVISED, REVISION, each_webhook, edited, recorded
+
+READY: dict[str, Any] = {"addresses": ["10.1.0.7"], "conditions": {"ready": True}}
+GONE: dict[str, Any] = {"addresses": ["10.1.0.7"], "conditions": {"ready": False}}
+WORKS = NativeCheck(Capability.NATIVE, "sidecars are native on request")
+INJECTS = Probe(injected=True, native=WORKS)
+
+
+def endpoints(service: str = "istiod", *found: dict[str, Any], **fields: Any) -> EndpointSlice:
+    """A slice as it comes over the wire."""
+    body = {
+        "metadata": {
+            "name": f"{service}-x7k2p",
+            "namespace": "istio-system",
+            "labels": {"kubernetes.io/service-name": service},
+        },
+        "endpoints": list(found),
+        "ports": [{"name": "https-webhook", "port": 15017, "protocol": "TCP"}],
+        **fields,
+    }
+    return msgspec.json.decode(json.dumps(body), type=EndpointSlice)
+
+
+def target(configuration: Configuration) -> ClientConfig:
+    assert configuration.webhooks
+    return configuration.webhooks[0].client_config
+
+
+ACTIVE = recorded(DEFAULT)
+OTHER = recorded(REVISED)
+BUNDLE = target(ACTIVE).ca_bundle or ""
+LIVE = Facts(
+    slices=(endpoints("istiod", READY), endpoints("istiod-1-30-3", READY)),
+    probes={target(ACTIVE): INJECTS, target(OTHER): INJECTS},
+)
+
+
+def but(**facts: Any) -> Facts:
+    """What makes an injector live, with something else."""
+    return msgspec.structs.replace(LIVE, **facts)
+
+
+def one(configuration: Configuration, facts: Facts = LIVE) -> Injector:
+    [found] = evaluate([configuration], facts)
+    return found
+
+
+def without_bundle(value: str | None) -> Configuration:
+    def edit(body: dict[str, Any]) -> None:
+        for webhook in body["webhooks"]:
+            webhook["clientConfig"]["caBundle"] = value
+
+    return edited(DEFAULT, edit)
+
+
+@pytest.mark.parametrize(
+    ("state", "configuration", "facts", "why"),
+    [
+        (State.LIVE, ACTIVE, LIVE, "it injects"),
+        (
+            State.DEACTIVATED,
+            recorded(ORIGINAL),
+            LIVE,
+            "none of its webhooks is called for new pods",
+        ),
+        (State.DEACTIVATED, each_webhook(DEFAULT, rules=None), LIVE, "none of its webhooks"),
+        (State.NO_CA_BUNDLE, without_bundle(None), LIVE, "no caBundle: its istiod has never been"),
+        (State.NO_CA_BUNDLE, without_bundle(""), LIVE, "no caBundle"),
+        (State.UNREADABLE, without_bundle("Z2FyYmFnZQ=="), LIVE, "no certificate that can be read"),
+        (State.NO_SERVICE, ACTIVE, but(slices=()), "Service istio-system/istiod has no EndpointS"),
+        (State.NO_SERVICE, ACTIVE, but(slices=LIVE.slices[1:]), "istio-system/istiod has no"),
+        (State.NO_ENDPOINT, ACTIVE, but(slices=[endpoints("istiod", GONE)]), "no ready endpoint"),
+        (State.NOT_PROBED, ACTIVE, but(probes={}), "it has not been asked yet"),
+        (
+            State.REFUSED,
+            ACTIVE,
+            but(probes={target(ACTIVE): Probe(injected=False, why="connection refused")}),
+            "connection refused",
+        ),
+    ],
+)
+def test_the_first_check_that_fails_is_the_state(
+    state: State, configuration: Configuration, facts: Facts, why: str
+) -> None:
+    """T40: a ready istiod alone is not live."""
+    found = one(configuration, facts)
+
+    assert (found.state, found.live) == (state, state is State.LIVE)
+    assert why in found.why
+    assert found.native is (Capability.NATIVE if found.live else Capability.UNKNOWN)
+    assert found.configuration == configuration.metadata.name
+    assert found.revision == "default"
+
+
+def test_without_any_configuration_the_injector_is_absent() -> None:
+    """T40: also where there are configurations of others, and none that is Istio's."""
+    others = each_webhook(DEFAULT, name="webhook.cert-manager.io")
+
+    for found in ([], [others]):
+        [injector] = evaluate(found, LIVE)
+        assert (injector.state, injector.live) == (State.ABSENT, False)
+        assert injector.why == "no webhook configuration of Istio's injector"
+        assert (injector.configuration, injector.revision) == ("", "")
+
+
+def test_one_ready_slice_of_several_is_enough() -> None:
+    slices = [endpoints("istiod", GONE), endpoints("istiod", READY), endpoints("istiod")]
+
+    assert one(ACTIVE, but(slices=slices)).live
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"namespace": "kubeflow", "labels": {"kubernetes.io/service-name": "istiod"}},
+        {"namespace": "istio-system", "labels": None},
+    ],
+)
+def test_a_slice_of_another_service_does_not_count(metadata: dict[str, Any]) -> None:
+    slices = [endpoints("istiod", READY, metadata=metadata)]
+
+    assert one(ACTIVE, but(slices=slices)).state is State.NO_SERVICE
+
+
+def test_a_new_ca_bundle_is_not_what_was_probed() -> None:
+    """A foreign caBundle looks like any other until somebody asks."""
+    foreign = without_bundle(base64.b64encode(base64.b64decode(BUNDLE) + b"\n").decode())
+
+    assert one(foreign).state is State.NOT_PROBED
+
+
+def test_an_injector_behind_a_url_is_live_by_its_probe_alone() -> None:
+    """There is no Service to look at."""
+    body = {"url": "https://istiod.example.com:15017/inject", "caBundle": BUNDLE}
+    configuration = each_webhook(DEFAULT, clientConfig=body)
+    probed = {target(configuration): INJECTS}
+
+    assert one(configuration, but(slices=())).state is State.NOT_PROBED
+    assert one(configuration, but(slices=(), probes=probed)).live
+
+
+def test_a_webhook_that_leads_nowhere_is_not_live() -> None:
+    configuration = each_webhook(DEFAULT, clientConfig={"caBundle": BUNDLE})
+
+    assert one(configuration).why == "it names neither Service nor URL"
+
+
+def test_the_one_that_istioctl_deactivated_is_passed_over_beside_its_successor() -> None:
+    [found] = evaluate([recorded(ORIGINAL), ACTIVE], LIVE)
+
+    assert (found.configuration, found.live) == (DEFAULT, True)
+
+
+def test_control_planes_are_judged_one_by_one() -> None:
+    """Sorted by the names of their configurations, whatever order they were found in."""
+    facts = but(slices=[endpoints("istiod", READY), endpoints("istiod-1-30-3", GONE)])
+
+    found = evaluate([OTHER, recorded(ORIGINAL), ACTIVE], facts)
+
+    assert [(each.configuration, each.revision, each.state) for each in found] == [
+        (DEFAULT, "default", State.LIVE),
+        (REVISED, REVISION, State.NO_ENDPOINT),
+    ]
+
+
+def test_only_the_control_plane_in_the_root_namespace_counts_where_one_is_given() -> None:
+    [elsewhere] = evaluate([ACTIVE, OTHER], LIVE, root="kubeflow")
+
+    by_url = each_webhook(REVISED, clientConfig={"url": "https://istiod", "caBundle": BUNDLE})
+
+    assert len(evaluate([ACTIVE, OTHER], LIVE, root="istio-system")) == 2
+    assert len(evaluate([ACTIVE, by_url], LIVE, root="istio-system")) == 1
+    assert elsewhere.state is State.ABSENT
+    assert elsewhere.why.endswith("injector for a control plane in namespace kubeflow")
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_of_the_webhooks_of_one_configuration_the_worst_counts(reverse: bool) -> None:
+    """A vendor's may lead to different Services, one of which is not there."""
+
+    def edit(body: dict[str, Any]) -> None:
+        body["webhooks"][1]["clientConfig"]["service"]["name"] = "gone"
+        if reverse:
+            body["webhooks"].reverse()
+
+    found = one(edited(DEFAULT, edit))
+
+    assert (found.state, found.native) == (State.NO_SERVICE, Capability.UNKNOWN)
+    assert "istio-system/gone" in found.why
+
+
+def test_one_behind_a_url_may_be_trusted_as_the_system_does() -> None:
+    """A vendor's that runs istiod for its users has no caBundle."""
+    configuration = each_webhook(DEFAULT, clientConfig={"url": "https://mesh.example.com/inject"})
+    probed = {target(configuration): INJECTS}
+
+    assert one(configuration, but(probes={})).state is State.NOT_PROBED
+    assert one(configuration, but(probes=probed)).live
+
+
+def test_where_endpoints_cannot_be_seen_the_probe_alone_decides() -> None:
+    unseen = frozenset({Service("istio-system", "istiod")})
+
+    assert one(ACTIVE, but(slices=(), unseen=unseen)).live
+    assert one(ACTIVE, but(slices=(), unseen=unseen, probes={})).state is State.NOT_PROBED
+
+
+def test_a_probe_that_reached_no_injector_shows_nothing() -> None:
+    """T40: neither that it is live nor that it is not."""
+    unheard = Probe(injected=False, why="no connection within 1 s", asked=False)
+    found = one(ACTIVE, but(probes={target(ACTIVE): unheard}))
+
+    assert (found.state, found.why) == (State.NOT_PROBED, "no connection within 1 s")
+
+
+def test_webhooks_with_one_endpoint_are_one_to_ask() -> None:
+    assert targets([ACTIVE, recorded(ORIGINAL), OTHER]) == (target(ACTIVE), target(OTHER))
+    assert targets([ACTIVE, OTHER], root="kubeflow") == ()
+
+
+@pytest.mark.parametrize(
+    ("facts", "worth"),
+    [
+        (LIVE, True),
+        (but(probes={}), True),
+        (but(slices=[endpoints("istiod", GONE)]), False),
+    ],
+)
+def test_only_one_that_could_be_live_is_worth_asking(facts: Facts, worth: bool) -> None:
+    assert can_be_probed(target(ACTIVE), facts) is worth
+
+
+N, C, U = Capability.NATIVE, Capability.CLASSIC, Capability.UNKNOWN
+PENDING = (U, "")
+"""It has not been found out yet, which is why there is no reason."""
+
+
+@pytest.mark.parametrize(
+    ("sentence", "natives", "live", "answer"),
+    [
+        ("nobody injects", (), (), PENDING),
+        ("one that does", ((N, "so"),), (True,), (N, "0: so")),
+        ("all of them do", ((N, "so"), (N, "so")), (True, True), (N, "0: so")),
+        ("one of them does not", ((N, "so"), (C, "no")), (True, True), (C, "1: no")),
+        ("one of them cannot say", ((N, "so"), (U, "403")), (True, True), (U, "1: 403")),
+        ("one of them does not say yet", ((N, "so"), PENDING), (True, True), PENDING),
+        ("who may say yet is waited for", ((U, "403"), PENDING), (True, True), PENDING),
+        ("a no is surer than silence", (PENDING, (C, "no")), (True, True), (C, "1: no")),
+        ("what is not live makes no sidecars", ((N, "so"), (C, "no")), (True, False), (N, "0: so")),
+        ("nor native ones", ((N, "so"),), (False,), PENDING),
+    ],
+)
+def test_a_new_pods_sidecar_is_native_when_every_live_injector_makes_native_ones(
+    sentence: str,
+    natives: tuple[tuple[Capability, str], ...],
+    live: tuple[bool, ...],
+    answer: tuple[Capability, str],
+) -> None:
+    found = tuple(
+        Injector(
+            state=State.LIVE if up else State.REFUSED,
+            why="",
+            configuration=str(number),
+            native=native,
+            native_why=why,
+        )
+        for number, ((native, why), up) in enumerate(zip(natives, live, strict=True))
+    )
+
+    check = Mesh(injectors=found).native
+    assert (check.capability, check.why) == answer, sentence
+    assert Mesh(injectors=found[::-1]).native.capability is answer[0], sentence
+
+
+UP = Injector(state=State.LIVE, why="it injects", configuration="new", native=Capability.NATIVE)
+FAR = Injector(state=State.NOT_PROBED, why="no connection", configuration="far")
+DOWN = Injector(state=State.REFUSED, why="it is no istiod", configuration="old")
+
+
+@pytest.mark.parametrize(
+    ("configuration", "known", "live"),
+    [
+        ("new", True, True),
+        ("new", False, True),
+        ("old", True, False),
+        ("old", False, None),
+        ("far", True, None),
+        ("gone", True, False),
+        ("gone", False, None),
+    ],
+)
+def test_an_injector_is_live_not_live_or_not_known(
+    configuration: str, known: bool, live: bool | None
+) -> None:
+    mesh = Mesh(injectors=(UP, DOWN, FAR), known=known)
+
+    assert mesh.live(configuration) is live
+
+
+@pytest.mark.parametrize(
+    ("injectors", "known", "live"),
+    [
+        ((DOWN, FAR, UP), False, True),
+        ((DOWN, FAR), True, None),
+        ((DOWN,), True, False),
+        ((DOWN,), False, None),
+        ((), False, None),
+    ],
+)
+def test_one_live_injector_is_enough_for_a_mesh(
+    injectors: tuple[Injector, ...], known: bool, live: bool | None
+) -> None:
+    assert Mesh(injectors=injectors, known=known).any_live is live
+
+
+def test_what_sidecars_are_is_what_live_injectors_make() -> None:
+    assert Mesh(injectors=(UP, DOWN)).native.capability is Capability.NATIVE
+    assert Mesh(injectors=(DOWN,)).native.capability is Capability.UNKNOWN
+
+
+def test_nothing_is_known_at_first() -> None:
+    mesh = Mesh()
+
+    assert not mesh.known
+    assert mesh.live("") is None

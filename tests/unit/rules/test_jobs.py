@@ -1,0 +1,184 @@
+"""How a pod of a batch Job is replaced: never where the Job fails with it, for nothing if possible.
+
+What the real Job controller does is in `tests/cluster/test_batch_jobs.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from istio_aux.model.owners import KINDS, Job
+from istio_aux.repair import rules as repair
+from istio_aux.repair.rules import EvictPod, KeepPod, SuspendJob
+from unit.rules.unmeshed import WITH_JOBS, YES
+from unit.rules.unmeshed import job as pod
+
+DISRUPTED = {"onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+STOPPED = {"onExitCodes": {"operator": "In", "values": [143]}}
+JOBSET = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "train"}
+TRAINJOB = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "name": "train"}
+CRONJOB = {"apiVersion": "batch/v1", "kind": "CronJob", "name": "nightly"}
+SPARKJOB = {"apiVersion": "sparks.test/v1", "kind": "SparkJob", "name": "spark"}
+
+
+def job(
+    owner: dict[str, str] | None = None,
+    status: dict[str, Any] | None = None,
+    labels: dict[str, str] | None = None,
+    **spec: Any,
+) -> Job:
+    """A Job that runs; a row says only what differs."""
+    owners = [{**owner, "uid": "owner", "controller": True}] if owner else []
+    metadata = {"uid": "owner-1", "ownerReferences": owners, "labels": labels or {}}
+    document = {"metadata": metadata, "spec": {"backoffLimit": 6, **spec}, "status": status or {}}
+    return msgspec.convert(document, Job)
+
+
+def rules(*found: tuple[str, dict[str, Any]]) -> dict[str, Any]:
+    return {"rules": [{"action": action, **on} for action, on in found]}
+
+
+def row(sentence: str, *values: Any) -> Any:
+    return pytest.param(*values, id=sentence)
+
+
+def ended(condition: str) -> dict[str, Any]:
+    return {"conditions": [{"type": condition, "status": "True"}]}
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        row("of its own", job()),
+        row("of a CronJob", job(CRONJOB)),
+        row("that has failed as often as it may", job(status={"failed": 6})),
+        row("that may not fail at all", job(backoffLimit=0)),
+        row("whose rules fail one index", job(podFailurePolicy=rules(("FailIndex", STOPPED)))),
+        row("that names its controller", job(managedBy="kubernetes.io/job-controller")),
+    ],
+)
+def test_a_job_is_suspended_for_that_costs_it_no_failure(found: Job) -> None:
+    assert isinstance(repair.replace_pod(found, pod(), meshed=False), SuspendJob)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        row("ignores disruptions", [("Ignore", DISRUPTED)]),
+        row(
+            "ignores them before it looks at exit codes",
+            [("Ignore", DISRUPTED), ("FailJob", STOPPED)],
+        ),
+    ],
+)
+def test_a_pod_is_evicted_where_that_counts_for_nothing(rule: Any) -> None:
+    """The others of its Job go on."""
+    found = job(backoffLimit=0, podFailurePolicy=rules(*rule))
+    decision = repair.replace_pod(found, pod(), meshed=False)
+    assert isinstance(decision, EvictPod)
+    assert decision.reason == "its end does not count: podFailurePolicy ignores DisruptionTarget"
+
+
+@pytest.mark.parametrize(
+    ("found", "meshed"),
+    [
+        row("with a pod that has its sidecar", job(), True),
+        row("of a controller that is not known", job(SPARKJOB), False),
+        row("of Kueue's", job(labels={"kueue.x-k8s.io/queue-name": "gpu"}), False),
+        row(
+            "that counts exit codes",
+            job(SPARKJOB, podFailurePolicy=rules(("Count", STOPPED))), False,
+        ),
+    ],
+)  # fmt: skip
+def test_a_pod_of_a_job_that_is_not_suspended_is_evicted_below_its_limit(
+    found: Job, meshed: bool
+) -> None:
+    decision = repair.replace_pod(found, pod(), meshed=meshed)
+    assert isinstance(decision, EvictPod)
+    assert decision.reason.startswith("its end counts as failure 1 of backoffLimit 6, and as")
+
+
+@pytest.mark.parametrize(
+    ("found", "because"),
+    [
+        row("at its limit", job(SPARKJOB, status={"failed": 6}),
+            "its Job would fail: 6 failures of backoffLimit 6"),
+        row("with failures that are not counted yet",
+            job(SPARKJOB, status={"failed": 4, "terminating": 1,
+                                  "uncountedTerminatedPods": {"failed": ["a"]}}),
+            "its Job would fail: 6 failures of backoffLimit 6"),
+        row("with a limit for each index", job(SPARKJOB, backoffLimitPerIndex=2),
+            "its index might fail: it has a backoffLimitPerIndex"),
+        row("that may not fail at all", job(SPARKJOB, backoffLimit=0),
+            "its Job would fail: 0 failures of backoffLimit 0"),
+        row("whose limit is not known", job(SPARKJOB, backoffLimit=None),
+            "its Job would fail: 0 failures of backoffLimit 0"),
+        row("of a JobSet that is not known", job({**JOBSET, "apiVersion": "jobset.x-k8s.io/v2"}),
+            "its Job is part of JobSet train, which might fail or start again"),
+        row("of a TrainJob that is not known",
+            job({**TRAINJOB, "apiVersion": "trainer.kubeflow.org/v2"}),
+            "its Job is part of TrainJob train, which might fail or start again"),
+        *(
+            row(f"with the condition {condition}", job(status=ended(condition)),
+                "its Job is finished")
+            for condition in ("Complete", "Failed", "SuccessCriteriaMet", "FailureTarget")
+        ),
+        row("that somebody suspended", job(suspend=True), "its Job is suspended"),
+        row("of another cluster", job(managedBy="kueue.x-k8s.io/multikueue"),
+            "its Job is managed by kueue.x-k8s.io/multikueue"),
+        row("that fails by exit code", job(podFailurePolicy=rules(("FailJob", STOPPED))),
+            "its Job might fail: podFailurePolicy says FailJob"),
+        row("that fails with a disruption", job(podFailurePolicy=rules(("FailJob", DISRUPTED))),
+            "its Job might fail: podFailurePolicy says FailJob"),
+        row("that fails by exit code before it ignores disruptions",
+            job(podFailurePolicy=rules(("FailJob", STOPPED), ("Ignore", DISRUPTED))),
+            "its Job might fail: podFailurePolicy says FailJob"),
+    ],
+)  # fmt: skip
+def test_no_pod_of_a_job_that_would_suffer_is_touched(found: Job, because: str) -> None:
+    assert repair.replace_pod(found, pod(), meshed=False) == KeepPod(because)
+
+
+@pytest.mark.parametrize(
+    ("found", "suspend"),
+    [(job(), True), (job(SPARKJOB), False), (None, False)],
+    ids=["alone", "of somebody's", "not read yet"],
+)
+def test_the_decision_on_the_job_is_that_on_its_pod(found: Job | None, suspend: bool) -> None:
+    action = repair.decide(pod(), YES, WITH_JOBS, live=True, job=found)
+    assert isinstance(action, repair.Restart)
+    assert action.suspend is suspend
+
+
+def test_a_pod_whose_job_would_suffer_is_reported() -> None:
+    action = repair.decide(pod(), YES, WITH_JOBS, live=True, job=job(suspend=True))
+    assert isinstance(action, repair.ReportUnmeshed)
+    assert action.unmeshed
+    assert "; not restarted: its Job is suspended" in action.reason
+
+
+@pytest.mark.parametrize("owner", [JOBSET, TRAINJOB], ids=lambda owner: owner["kind"])
+@pytest.mark.parametrize(
+    "found",
+    [
+        row("alone", {}),
+        row("at its limit", {"backoffLimit": 0}),
+        row("that ignores evictions", {"podFailurePolicy": rules(("Ignore", DISRUPTED))}),
+    ],
+)
+def test_a_set_is_suspended_and_no_pod_of_its_jobs_is_ever_evicted(
+    owner: dict[str, str], found: dict[str, Any]
+) -> None:
+    """The workers of a set belong together: one that begins again is of no use to the others."""
+    decision = repair.replace_pod(job(owner, **found), pod(), meshed=True)
+    kind = owner["kind"]
+    assert decision == SuspendJob(f"{kind} train is suspended until all its pods are gone")
+
+
+def test_kinds_have_the_same_order_in_each_process() -> None:
+    """That of a set depends on the seed of the hashes."""
+    training = ["JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob"]
+    assert list(KINDS) == ["Job", *training, "JobSet", "TrainJob"]

@@ -1,0 +1,237 @@
+"""What `check` makes of what it reads: when istio-aux works, what does not, and what to do."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from istio_aux.cli import preflight
+from istio_aux.cli.preflight import CheckResult, Verdict
+from istio_aux.injector.injection import Expectation
+from istio_aux.injector.rules import Injector, Mesh
+from istio_aux.model.election import LeaseRecord
+from istio_aux.model.pod import Pod, decode
+from istio_aux.model.policy import Capability, Policy, Right, Start, State
+from istio_aux.model.selectors import parse
+from istio_aux.model.webhooks import Configuration
+from msgspec.structs import replace
+from unit.rules.mesh import DEFAULT, ENABLED, HOOKS, POLICIES, recorded
+from unit.rules.pods import RUNNING, exited, job, moment
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+KINDS = ("MutatingAdmissionPolicy", "ValidatingAdmissionPolicy")
+ISTIO = {DEFAULT: recorded(DEFAULT)}
+OURS = "istio-aux-kubeflow-istio-aux"
+YES = Expectation(expected=True, reason="a webhook selects it")
+NO = Expectation(expected=False, reason="no webhook selects it")
+
+
+def ours(name: str = OURS) -> dict[str, Configuration]:
+    """Our configuration, as the charm makes it."""
+    webhook = {"name": "start.istio-aux.io", "failurePolicy": "Ignore"}
+    body = {"metadata": {"name": name}, "webhooks": [webhook]}
+    return {name: msgspec.convert(body, Configuration)}
+
+
+def mesh(state: State, native: Capability = Capability.NATIVE) -> Mesh:
+    injector = Injector(
+        state=state, why="so", configuration=DEFAULT, native=native, native_why="because"
+    )
+    return Mesh(injectors=(injector,), hooks=HOOKS, policies=POLICIES, known=True)
+
+
+def verdicts(results: Any) -> list[tuple[str, str]]:
+    return [(found.check, found.result) for found in results]
+
+
+@pytest.mark.parametrize(
+    ("kubelets", "kinds", "found"),
+    [
+        ({"a": "v1.33.1"}, KINDS, ["ok", "ok"]),
+        ({"a": "v1.33.1"}, KINDS[1:], ["ok", "ok"]),
+        ({"a": "v1.33.1"}, (), ["note", "ok", "ok"]),
+        ({"a": "v1.33.1", "b": "v1.28.9"}, KINDS, ["ok", "note"]),
+        ({}, KINDS, ["ok", "unknown"]),
+    ],
+)
+def test_versions_say_what_the_cluster_lacks(
+    kubelets: dict[str, str], kinds: tuple[str, ...], found: list[str]
+) -> None:
+    results = [*preflight.versions("v1.33.1", kubelets, kinds)]
+
+    assert [each.result for each in results] == found
+    assert all(each.do for each in results if each.result == "note")
+
+
+def test_an_account_without_a_right_is_told_which_and_why_and_how_to_get_it() -> None:
+    assert preflight.rights("it", []).result is Verdict.OK
+
+    found = preflight.rights("it", [Right("create", "", "pods/exec", "to quit proxies")])
+
+    assert found.result is Verdict.PROBLEM
+    assert found.what == "it may not create pods/exec (to quit proxies)"
+    assert "juju trust" in found.do
+
+
+@pytest.mark.parametrize(
+    ("name", "configurations", "found"),
+    [
+        (OURS, ours() | ISTIO, ["ok", "ok"]),
+        (None, ours() | ISTIO, ["ok", "ok"]),
+        (None, ISTIO, ["note", "ok"]),
+        (OURS, ISTIO, ["problem", "ok"]),
+        ("zz-istio-aux", ours("zz-istio-aux") | ISTIO, ["ok", "note"]),
+    ],
+    ids=["named", "found", "not installed", "missing", "after Istio's"],
+)
+def test_our_webhook_exists_and_is_called_first(
+    name: str | None, configurations: dict[str, Configuration], found: list[str]
+) -> None:
+    results = [*preflight.webhook(name, configurations)]
+
+    assert [each.result for each in results] == found
+    assert preflight.is_installed(name, configurations) is (results[0].result is Verdict.OK)
+
+
+@pytest.mark.parametrize("state", State)
+def test_only_a_live_injector_is_fine_and_all_others_name_what_to_do(state: State) -> None:
+    first, *more = preflight.injectors(mesh(state), ISTIO)
+
+    if state is State.LIVE:
+        assert (first.result, verdicts(more)) == ("ok", [("native sidecars", "ok")])
+    else:
+        assert first.result in {"problem", "unknown"}
+        assert first.do
+
+
+@pytest.mark.parametrize("state", [state for state in State if state is not State.LIVE])
+def test_pods_are_refused_where_the_api_server_calls_an_injector_that_is_not_there(
+    state: State,
+) -> None:
+    """Istio's recorded webhooks have failurePolicy Fail."""
+    first, *_ = preflight.injectors(mesh(state), ISTIO)
+
+    away = {State.NO_CA_BUNDLE, State.UNREADABLE, State.NO_SERVICE, State.NO_ENDPOINT}
+    assert ("New pods that it selects are refused" in first.what) is (state in away)
+
+
+def test_one_webhook_of_istio_with_fail_is_enough_to_refuse_pods() -> None:
+    hooks = list(ISTIO[DEFAULT].webhooks or ())
+    hooks[0] = replace(hooks[0], failure_policy="Ignore")
+    mixed = {DEFAULT: replace(ISTIO[DEFAULT], webhooks=tuple(hooks))}
+
+    first, *_ = preflight.injectors(mesh(State.NO_SERVICE), mixed)
+
+    assert "failurePolicy Fail and Ignore. New pods that it selects are refused" in first.what
+
+
+def test_classic_sidecars_are_a_note_with_the_reason() -> None:
+    _, native = preflight.injectors(mesh(State.LIVE, Capability.CLASSIC), ISTIO)
+
+    assert (native.result, native.what) == ("note", f"{DEFAULT}: because")
+
+
+@pytest.mark.parametrize(
+    ("selected", "found"),
+    [
+        ({}, [("namespaces", "problem")]),
+        ({"team": ENABLED}, [("namespaces", "ok")]),
+        ({"team": {}}, [("namespaces", "ok"), ("namespaces", "note")]),
+        (
+            {"team": {"istio.io/dataplane-mode": "ambient"}},
+            [("namespaces", "ok"), ("namespaces", "note")],
+        ),
+    ],
+    ids=["none", "injected", "not injected", "ambient"],
+)
+def test_selected_namespaces_are_injected(
+    selected: dict[str, dict[str, str]], found: list[tuple[str, str]]
+) -> None:
+    assert verdicts(preflight.namespaces("a=b", selected, mesh(State.LIVE))) == found
+
+
+@pytest.mark.parametrize(
+    ("holder", "ago", "found"),
+    [("me", 2, "ok"), ("me", 600, "problem"), ("", 2, "problem"), (None, 2, "problem")],
+)
+def test_a_lease_that_nobody_renews_is_a_problem(holder: str | None, ago: int, found: str) -> None:
+    renewed = (NOW - timedelta(seconds=ago)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    record = LeaseRecord(holder_identity=holder, renew_time=renewed, lease_duration_seconds=15)
+
+    assert preflight.lease("a/b", record, NOW).result == found
+
+
+@pytest.mark.parametrize("for_policy", [True, False])
+def test_the_pod_of_a_dry_run_has_labels_that_the_pod_selector_matches(*, for_policy: bool) -> None:
+    """Otherwise admission leaves it alone, and the check finds a fault that is none."""
+    selector = parse("team in (a,b),!hands-off,job")
+    labels = selector.sample()
+    assert labels is not None
+
+    pod = decode(preflight.probe_pod(labels, for_policy=for_policy))
+
+    assert selector.matches(pod.labels)
+
+
+def test_a_lease_that_does_not_exist_or_has_no_time_is_not_fine() -> None:
+    assert preflight.lease("a/b", None, NOW).result is Verdict.PROBLEM
+    record = LeaseRecord(holder_identity="me", renew_time="soon")
+    assert preflight.lease("a/b", record, NOW).result is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("results", "works"),
+    [
+        ([Verdict.OK, Verdict.NOTE], True),
+        ([Verdict.OK, Verdict.PROBLEM], False),
+        ([Verdict.OK, Verdict.UNKNOWN], False),
+    ],
+)
+def test_what_is_unknown_does_not_work(results: list[Verdict], *, works: bool) -> None:
+    found = [CheckResult("a", result, "b") for result in results]
+
+    assert preflight.works(found) is works
+
+
+def test_a_result_is_one_line_of_bounded_length_whatever_others_wrote() -> None:
+    long = preflight.bounded(CheckResult("a", Verdict.NOTE, "b\nc" * 9999, "ä" * 9999))
+
+    assert "\n" not in long.what
+    assert (len(long.what), len(long.do)) == (preflight.LONGEST, preflight.LONGEST)
+
+
+@pytest.mark.parametrize(
+    ("pod", "expectation", "capability", "says"),
+    [
+        (job({"main": exited(0), "istio-proxy": RUNNING}), YES, Capability.NATIVE, "told to exit"),
+        (job({"main": RUNNING}), YES, Capability.NATIVE, "lack the sidecar"),
+        (job({"main": RUNNING, "istio-proxy": RUNNING}), YES, Capability.NATIVE, "native sidecar"),
+        (job({"main": RUNNING, "istio-proxy": RUNNING}), YES, Capability.CLASSIC, "would be held"),
+        (job({"main": RUNNING}, sidecars={"istio-proxy": RUNNING},
+             annotations={"sidecar.istio.io/nativeSidecar": "true"}),
+         YES, Capability.NATIVE, None),
+        (job({"main": RUNNING}), NO, Capability.NATIVE, None),
+    ],
+    ids=["finished", "unmeshed", "native", "held", "native already", "outside of the mesh"],
+)  # fmt: skip
+def test_each_pod_that_is_there_is_told_what_would_change(
+    pod: Pod, expectation: Expectation, capability: Capability, says: str | None
+) -> None:
+    how = Start(capability=capability)
+
+    found = preflight.change(pod, expectation, how, Policy(), moment(NOW))
+
+    assert found is None if says is None else says in (found or "")
+
+
+def test_pods_are_counted_by_what_would_change_and_some_are_named() -> None:
+    names = [f"team/web-{number}" for number in range(7)]
+
+    changed, rest = preflight.pod_changes(9, {"would be held": names})
+
+    assert changed.what.startswith("7 would be held: team/web-0, ")
+    assert changed.what.endswith(" and 2 more")
+    assert rest.what == "2 of 9 would not be changed"
+    assert [found.what for found in preflight.pod_changes(0, {})] == ["there are none"]

@@ -1,0 +1,196 @@
+"""How hold gets into the user's own text, and how that text survives (T32)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from istio_aux.model.pod import Metadata, Pod
+from istio_aux.start.proxy_config import ANNOTATION, HOLD, HOLD_PROTO, Merge, hold, read
+
+GOLDEN = Path(__file__).parents[2] / "data" / "hold"
+MEANING = json.loads((GOLDEN / "meaning.json").read_text())
+
+KEYS = st.one_of(
+    st.text("abcXYZ-_.", min_size=1, max_size=8), st.sampled_from(["proxyMetadata", "concurrency"])
+)
+SCALARS = st.one_of(
+    st.text(st.characters(categories=["L", "N", "P", "S", "Zs"]), max_size=12),
+    st.integers(),
+    st.booleans(),
+    st.none(),
+    st.sampled_from(["12:30:45", "2024-01-01", "yes", "1e3", "- x", "# no comment", "a: b\nc\n\n"]),
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=6,
+)
+MAPPINGS = st.dictionaries(KEYS, VALUES, min_size=1, max_size=4)
+STYLES: list[Callable[[Any], str]] = [
+    lambda value: yaml.safe_dump(value, default_flow_style=False, allow_unicode=True),
+    lambda value: yaml.safe_dump(value, default_flow_style=True, width=40),
+    lambda value: yaml.safe_dump(value, explicit_start=True, explicit_end=True),
+    lambda value: yaml.safe_dump(value).rstrip("\n"),
+    lambda value: "# a comment\n" + yaml.safe_dump(value) + "# the end",
+    lambda value: yaml.safe_dump(value, default_style='"', indent=6),
+    lambda value: json.dumps(value, ensure_ascii=False),
+    lambda value: json.dumps(value, ensure_ascii=False, indent=2) + "\n",
+]
+
+
+def strings(text: str) -> Any:
+    """What a text means, with every scalar as it is spelt: an oracle without a schema."""
+    return yaml.load(text, Loader=yaml.BaseLoader)
+
+
+def golden(folder: str) -> Any:
+    """The texts of a folder of tests/data/hold, each a row of a table."""
+    files = sorted((GOLDEN / folder).glob("*.in"))
+    return pytest.mark.parametrize("file", files, ids=[file.stem for file in files])
+
+
+def text_of(file: Path) -> str:
+    return file.read_bytes().decode()
+
+
+def meaning(file: Path) -> Any:
+    """What Istio's own reader makes of a text; a string that it refuses it."""
+    found = MEANING[str(file.relative_to(GOLDEN))]
+    return found["json"] if "json" in found else f"refused: {found['error']}"
+
+
+@golden("merged")
+def test_hold_is_added_and_all_else_is_kept(file: Path) -> None:
+    """T32: comments, order, indent, quotes and line ends stay; one key comes in."""
+    assert hold(text_of(file)) == Merge(
+        text=text_of(file.with_suffix(".out")), reason=f"added {HOLD}", holds=True
+    )
+
+
+@golden("merged")
+def test_istio_reads_the_old_mapping_and_our_key(file: Path) -> None:
+    """T32: as its own library reads both texts, not as ours does."""
+    assert meaning(file.with_suffix(".out")) == {**(meaning(file) or {}), HOLD: True}
+
+
+@golden("kept")
+def test_an_explicit_value_is_left_alone(file: Path) -> None:
+    """T32: the author has decided, in whichever spelling; ``false`` is an opt-out."""
+    merge = hold(text_of(file))
+    assert (merge.text, merge.warning) == (None, None)
+    found = meaning(file)
+    assert merge.holds == bool(found.get(HOLD, found.get(HOLD_PROTO)))
+
+
+@golden("refused")
+def test_what_istio_refuses_stays_byte_for_byte_and_is_reported(file: Path) -> None:
+    """T32: Istio refuses such a pod with its own message; we say that we kept away."""
+    merge = hold(text_of(file))
+    assert not isinstance(meaning(file), dict)
+    assert merge.text is None
+    assert merge.warning is not None
+    assert merge.warning.isprintable()
+
+
+@pytest.mark.parametrize("text", [None, ""])
+def test_without_a_text_ours_is_all(text: str | None) -> None:
+    """Most pods."""
+    assert hold(text).text == f"{HOLD}: true"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        pytest.param(f'{HOLD}: "true"', "expected true or false", id="a quoted boolean"),
+        pytest.param(f"{HOLD}: [true]", "expected true or false", id="a list of booleans"),
+        pytest.param(f"<<: {{{HOLD}: false}}", "merge key", id="a decision in a merge key"),
+        pytest.param(f"a: &x {HOLD}\n*x : false", "alias", id="a decision behind an alias"),
+        pytest.param("a: \ufeff", "byte order mark", id="a byte order mark inside"),
+        pytest.param("[" * 16_000, "nested more than 100", id="a deep list"),
+        pytest.param("{a: " * 4_000, "nested more than 100", id="a deep mapping"),
+        pytest.param("? " * 8_000, "nested more than 100", id="a deep key"),
+        pytest.param("a: [" + "1, " * 1000 + "]", "more than 1000 keys", id="many values"),
+    ],
+)
+def test_what_may_be_misread_stays_and_is_reported(text: str, why: str) -> None:
+    """T32: where it is not certain what Istio would make of it, and where to read it takes long."""
+    merge = hold(text)
+    assert merge.text is None
+    assert why in (merge.warning or "")
+
+
+def test_a_very_long_text_stays_and_is_reported() -> None:
+    """What the author wrote is not even looked at; Istio may well take it."""
+    long = Pod(metadata=Metadata(annotations={ANNOTATION: "a: " + "b" * 17_000}))
+    assert read(long).text is None
+    assert "longer than 16 KiB" in (read(long).warning or "")
+    short = Pod(metadata=Metadata(annotations={ANNOTATION: "a: b"}))
+    assert read(short).text == f"a: b\n{HOLD}: true"
+
+
+def test_a_question_in_a_comment_is_no_mark_of_a_key() -> None:
+    text = "# why?\na: b\n"
+    assert hold(text).text == f"{text}{HOLD}: true\n"
+
+
+def test_a_long_text_is_merged_as_well() -> None:
+    text = "".join(f"a{number}: {'b' * 50}\n" for number in range(250))
+    assert hold(text).text == f"{text}{HOLD}: true\n"
+
+
+def is_inserted(text: str, result: str) -> bool:
+    """Whether the result is the text with something put in at one place."""
+    more = len(result) - len(text)
+    return any(text == result[:place] + result[place + more :] for place in range(len(text) + 1))
+
+
+@given(MAPPINGS, st.sampled_from(STYLES))
+def test_the_result_is_the_old_mapping_plus_the_key(
+    mapping: dict[str, Any], style: Callable[[Any], str]
+) -> None:
+    """For every mapping in every style; and asking twice is asking once."""
+    text = style(mapping)
+    merge = hold(text)
+    assert merge.text is not None, merge.reason
+    assert is_inserted(text, merge.text)
+    assert strings(merge.text) == {**strings(text), HOLD: "true"}
+    assert hold(merge.text).text is None
+
+
+def nodes(node: yaml.Node | None, above: tuple[int, ...] = ()) -> Any:
+    """A node as nested tuples of tags and values; a node within itself is named by its depth."""
+    if node is None or id(node) in above:
+        return above.index(id(node)) if node else None
+    path = (*above, id(node))
+    if isinstance(node, yaml.MappingNode):
+        return [(nodes(key, path), nodes(value, path)) for key, value in node.value]
+    if isinstance(node, yaml.SequenceNode):
+        return (node.tag, [nodes(item, path) for item in node.value])
+    return (node.tag, node.value)
+
+
+def first_document(text: str) -> Any:
+    """The meaning of what Istio reads: the first document, by the scanner of Istio's kind."""
+    return nodes(next(iter(yaml.compose_all(text, Loader=yaml.CSafeLoader)), None))
+
+
+@given(st.text(st.sampled_from("ab:-{}[],#'\"|>&*!?% \n\t.é"), max_size=30))
+def test_no_text_breaks_it(text: str) -> None:
+    """A text is kept, or it is a mapping or nothing and gets the key."""
+    merge = hold(text)
+    if merge.text is None:
+        return
+    [added] = first_document(f"{HOLD}: true")
+    before = first_document(text) if text.strip() else None
+    if not isinstance(before, list):
+        assert before in {None, ("tag:yaml.org,2002:null", ""), ("tag:yaml.org,2002:null", "~")}
+        before = []
+    assert first_document(merge.text) in ([*before, added], [added, *before])
+    assert hold(merge.text).text is None

@@ -1,0 +1,260 @@
+"""What authors of pods say in annotations, and admins in options, about the end of a proxy."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from istio_aux.model.annotations import IGNORE_CONTAINERS, QUIT_AFTER, QUIT_GRACE
+from istio_aux.model.pod import Pod
+from istio_aux.model.policy import Policy
+from istio_aux.quit import rules as quitting
+from unit.rules.pods import RUNNING, State, exited, job, moment
+from unit.rules.table import decide
+
+FINISHED_AT = datetime(2026, 11, 21, 8, 16, 29, tzinfo=UTC)
+THREE: dict[str, State] = {"main": exited(0), "wait": exited(0), "dind": RUNNING}
+
+
+def annotated(containers: dict[str, State] | None = None, **annotations: str) -> Pod:
+    """A pod with a running proxy; ``quit_after`` stands for `istio-aux.io/quit-after`."""
+    keys = {"quit_after": QUIT_AFTER, "ignore": IGNORE_CONTAINERS, "grace": QUIT_GRACE}
+    return job(
+        {**(THREE if containers is None else containers), "istio-proxy": RUNNING},
+        annotations={keys[name]: value for name, value in annotations.items()},
+    )
+
+
+def waiting_for(pod: Pod, policy: Policy | None = None) -> quitting.Wait:
+    decision = quitting.decide(pod, policy or Policy(), None)
+    assert isinstance(decision, quitting.Wait), decision
+    return decision
+
+
+@pytest.mark.parametrize("value", ["main", "main,wait", " main , wait ,", "main,,main"])
+def test_only_the_containers_that_are_named_are_waited_for(value: str) -> None:
+    """All others are ignored, and their verdict says why."""
+    decision = decide(annotated(quit_after=value))
+    assert isinstance(decision, quitting.Quit), decision
+    dind = decision.containers["dind"]
+    assert (dind.role, dind.why) == (
+        "ignored",
+        "running; ignored: not named by annotation istio-aux.io/quit-after",
+    )
+    assert decision.containers["main"].role == "payload"
+
+
+@pytest.mark.parametrize("value", ["dind", "main,dind"])
+def test_a_container_that_is_named_and_runs_is_waited_for(value: str) -> None:
+    """Naming means waiting."""
+    assert waiting_for(annotated(quit_after=value)).reason == "not finished: dind (running)"
+
+
+@pytest.mark.parametrize("value", ["", " ", ",", " , "])
+def test_an_annotation_that_names_nothing_says_nothing(value: str) -> None:
+    """A template may leave it empty; then every container counts."""
+    pod = annotated(quit_after=value, ignore=value, grace=value.strip(" ,"))
+    assert waiting_for(pod).reason == "not finished: dind (running)"
+
+
+@pytest.mark.parametrize("name", ["mian", "istio-proxy", "Main", "setup", "vault-agent"])
+def test_a_name_that_is_no_payload_container_keeps_the_proxy(name: str) -> None:
+    """The reason names the annotation, the value and what is allowed; nothing is quit."""
+    pod = job(
+        {"main": exited(0), "istio-proxy": RUNNING, "log": exited(0)},
+        sidecars={"vault-agent": RUNNING},
+        annotations={QUIT_AFTER: f"main,{name}"},
+        spec={"initContainers": [{"name": "setup"}]},
+    )
+    decision = waiting_for(pod)
+    assert decision.reason == (
+        f'annotation istio-aux.io/quit-after: "{name}": expected containers of the pod: log, main'
+    )
+    assert decision.blocked_by == ("annotation istio-aux.io/quit-after",)
+
+
+@pytest.mark.parametrize("key", ["quit_after", "ignore"])
+@pytest.mark.parametrize(
+    "value", ["dind," * 100, "dind," * 50_000, ",".join(f"c{n}" for n in range(101))]
+)
+def test_more_names_than_are_read_keep_the_proxy(key: str, value: str) -> None:
+    """Nothing of the list counts: not even the names that are read."""
+    decision = waiting_for(annotated(DONE, **{key: value}))
+    assert "expected container names separated by commas, at most 100" in decision.reason
+    assert len(decision.reason) < 300
+
+
+def test_a_reason_does_not_name_thousands_of_containers() -> None:
+    """It stands in log lines, Events and answers; each container has a verdict of its own."""
+    running = {f"c{number}": RUNNING for number in range(3_000)}
+    decision = waiting_for(job({"main": exited(0), "istio-proxy": RUNNING, **running}))
+    assert decision.reason.endswith("c19 (running) and 2980 more")
+    assert len(decision.blocked_by) == 3_000
+
+
+def test_while_the_wish_is_not_understood_every_container_counts() -> None:
+    """A verdict must not say that somebody ignores it."""
+    decision = waiting_for(annotated(quit_after="mian"))
+    assert decision.containers["dind"].role == "payload"
+    assert decision.blocked_by == ("dind",)
+
+
+def test_a_container_that_is_named_is_not_ignored() -> None:
+    """What the author waits for counts more than what anybody ignores."""
+    pod = annotated(quit_after="dind", ignore="dind")
+    policy = Policy(ignore_containers=frozenset({"dind"}))
+    assert waiting_for(pod, policy).reason == "not finished: dind (running)"
+
+
+@pytest.mark.parametrize("value", ["dind", "dind,istio-proxy", "nobody , dind"])
+def test_a_container_that_the_author_ignores_holds_nothing_up(value: str) -> None:
+    """Names of no container are ignored there (T13)."""
+    decision = decide(annotated(ignore=value))
+    assert isinstance(decision, quitting.Quit), decision
+    assert decision.containers["dind"].why == (
+        "running; ignored: annotation istio-aux.io/ignore-containers"
+    )
+    assert decision.containers["istio-proxy"].role == "sidecar"
+
+
+def test_a_container_that_the_admin_ignores_holds_nothing_up() -> None:
+    """In every pod, by the option of the charm (T13)."""
+    policy = Policy(ignore_containers=frozenset({"dind", "istio-proxy"}))
+    decision = quitting.decide(annotated(), policy, None)
+    assert isinstance(decision, quitting.Quit), decision
+    assert decision.containers["dind"].why == "running; ignored: option ignore-containers"
+
+
+def graced(pod: Pod, policy: Policy, after: float) -> quitting.Action:
+    """The decision so many seconds after the last payload container ended."""
+    return quitting.decide(pod, policy, moment(FINISHED_AT, after))
+
+
+DONE: dict[str, State] = {"early": exited(0, at="2026-11-21T08:16:20Z"), "main": exited(0)}
+
+
+def test_a_grace_period_keeps_the_proxy_until_it_ends() -> None:
+    """The wait names its end, counted from the last payload container's exit."""
+    pod, policy = annotated(DONE), Policy(grace=5)
+    decision = graced(pod, policy, 4.9)
+    assert isinstance(decision, quitting.Wait), decision
+    assert decision.until == moment(FINISHED_AT, 5)
+    assert decision.blocked_by == ()
+    assert decision.reason == (
+        "every payload container is finished; the grace period ends at 08:16:34"
+    )
+    assert isinstance(graced(pod, policy, 5), quitting.Quit)
+
+
+def test_without_a_clock_the_grace_period_is_over() -> None:
+    """`explain` of a file cannot know the time of the file."""
+    assert isinstance(quitting.decide(annotated(DONE), Policy(grace=5), None), quitting.Quit)
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("30", 30),
+        ("2.5", 2.5),
+        (".5", 0.5),
+        ("5.", 5),
+        ("7s", 7),
+        ("2m", 120),
+        ("1.5m", 90),
+        (" 3 ", 3),
+        ("86400", 86400),
+        ("1440m", 86400),
+    ],
+)
+def test_the_author_chooses_the_grace_period(value: str, seconds: float) -> None:
+    """Longer or shorter than the policy's."""
+    pod, policy = annotated(DONE, grace=value), Policy(grace=10)
+    decision = graced(pod, policy, seconds - 0.1)
+    assert isinstance(decision, quitting.Wait), decision
+    assert decision.until == moment(FINISHED_AT, seconds)
+    assert isinstance(graced(pod, policy, seconds), quitting.Quit)
+
+
+@pytest.mark.parametrize("value", ["0", "0s", "0.0m"])
+def test_the_author_can_do_without_a_grace_period(value: str) -> None:
+    """Zero beats the policy's."""
+    assert isinstance(graced(annotated(DONE, grace=value), Policy(grace=10), 0), quitting.Quit)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["soon", "-1", "1h", "1e3", "1,5", "1 s", "s", ".", "inf", "nan", "86401", "1441m", "9" * 400,
+     "0x10", "\u0663", "5ss"],
+)  # fmt: skip
+def test_a_grace_period_that_is_not_understood_keeps_the_proxy(value: str) -> None:
+    """The reason names the annotation, the value and what is allowed; nothing is quit."""
+    decision = waiting_for(annotated(DONE, grace=value))
+    shown = value if len(value) < 60 else f"{value[:60]}…"
+    long = "" if len(value) <= 32 else f"; it has {len(value)} characters, not at most 32"
+    assert decision.reason == (
+        f'annotation istio-aux.io/quit-grace: "{shown}": '
+        f"expected seconds, at most a day, like 30, 2.5s or 1m{long}"
+    )
+    assert decision.blocked_by == ("annotation istio-aux.io/quit-grace",)
+    assert decision.until is None
+
+
+def test_an_invalid_annotation_is_reported_before_the_payload_ends() -> None:
+    """The author learns of it while there is time."""
+    decision = waiting_for(annotated({"main": RUNNING}, grace="soon"))
+    assert "istio-aux.io/quit-grace" in decision.reason
+    assert decision.blocked_by == ()
+
+
+def test_only_the_containers_that_are_waited_for_start_the_grace_period() -> None:
+    """An ignored container may end later; that is of no account."""
+    late = exited(0, at="2026-11-21T08:30:00Z")
+    pod = annotated({"main": exited(0), "dind": late}, quit_after="main", grace="5")
+    assert isinstance(graced(pod, Policy(), 5), quitting.Quit)
+
+
+@pytest.mark.parametrize(
+    "at", ["2026-11-21T08:16:29", "2026-11-21T09:16:29+01:00", "2026-11-21T08:16:29Z"]
+)
+def test_every_way_to_write_a_time_is_understood(at: str) -> None:
+    """One without a zone, from a person's file, counts as UTC."""
+    decision = graced(annotated({"main": exited(0, at=at)}), Policy(grace=5), 1)
+    assert isinstance(decision, quitting.Wait), decision
+    assert decision.until == moment(FINISHED_AT, 5)
+
+
+@pytest.mark.parametrize("at", ["2026-11-21T08:26:29Z", "9999-12-31T23:59:59Z"])
+def test_a_clock_that_is_ahead_does_not_hold_the_proxy_longer(at: str) -> None:
+    """An end that is still to come counts as now."""
+    decision = graced(annotated({"main": exited(0, at=at)}), Policy(grace=5), 0)
+    assert isinstance(decision, quitting.Wait), decision
+    assert decision.until == moment(FINISHED_AT, 5)
+
+
+@pytest.mark.parametrize("at", ["2026-11-21T07:16:29Z", "2026-11-21T09:16:29Z", None])
+def test_no_clock_of_a_node_changes_a_grace_period_whose_begin_was_seen(at: str | None) -> None:
+    """Whether it is behind or ahead, and whether or not it tells a time."""
+    state = exited(0, at=at) if at else {"terminated": {"exitCode": 0}}
+    pod, policy = annotated({"main": state}), Policy(grace=5)
+
+    def decided(after: float) -> quitting.Action:
+        return quitting.decide(pod, policy, moment(FINISHED_AT, after), seen=moment(FINISHED_AT))
+
+    early = decided(4.9)
+    assert isinstance(early, quitting.Wait), early
+    assert early.until == moment(FINISHED_AT, 5)
+    assert isinstance(decided(5), quitting.Quit)
+
+
+def test_an_exit_without_a_time_has_no_grace_period() -> None:
+    """Nobody could say when it ends."""
+    state: dict[str, Any] = {"terminated": {"exitCode": 0}}
+    assert isinstance(graced(annotated({"main": state}), Policy(grace=5), 0), quitting.Quit)
+
+
+def test_an_endless_policy_ends_after_a_day() -> None:
+    """No number of seconds breaks the decision."""
+    decision = graced(annotated(DONE), Policy(grace=1e300), 0)
+    assert isinstance(decision, quitting.Wait), decision
+    assert decision.until == moment(FINISHED_AT, 24 * 3600)

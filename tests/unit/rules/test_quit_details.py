@@ -1,0 +1,59 @@
+"""What a decision says of each container; and recordings of a real cluster replayed."""
+
+from __future__ import annotations
+
+import json
+from itertools import groupby
+
+import pytest
+from istio_aux.model import pod as pods
+from istio_aux.model.annotations import IGNORE_CONTAINERS
+from istio_aux.model.policy import Policy
+from istio_aux.quit import rules as quitting
+from unit.rules.pods import RECORDS, RUNNING, exited, job, recorded
+
+
+def kind(pod: pods.Pod) -> type[quitting.Action]:
+    return type(quitting.decide(pod, Policy(), None))
+
+
+def test_every_container_has_a_role() -> None:
+    """Roles go by name: the proxy and native sidecars, ignored ones, and the payload (T8)."""
+    pod = job(
+        {"istio-proxy": RUNNING, "main": exited(0), "dind": RUNNING},
+        sidecars={"vault-agent": RUNNING},
+        annotations={IGNORE_CONTAINERS: "dind,istio-proxy"},
+    )
+    verdicts = quitting.decide(pod, Policy(), None).containers
+    assert {name: verdict.role for name, verdict in verdicts.items()} == {
+        "istio-proxy": "sidecar",
+        "main": "payload",
+        "dind": "ignored",
+        "vault-agent": "sidecar",
+    }
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        ("pod-classic-before-quit.json", quitting.Quit),
+        ("pod-classic-after-quit.json", quitting.Ignore),
+        ("pod-hold.json", quitting.Quit),
+        ("pod-native.json", quitting.Ignore),
+    ],
+)
+def test_a_recorded_pod_is_decided(record: str, expected: type[quitting.Action]) -> None:
+    """Real pods of Istio 1.28, with all their fields."""
+    assert kind(recorded(record)) is expected
+
+
+def test_a_recorded_job_gets_exactly_one_stretch_of_quit() -> None:
+    """Replayed event by event: wait, quit, and never again once the proxy has ended (T22, T29)."""
+    events = (RECORDS / "watch-classic-job.jsonstream").read_text().splitlines()
+    decisions = [kind(pods.convert(json.loads(event)["object"])) for event in events]
+    assert [action for action, _ in groupby(decisions)] == [
+        quitting.Wait,
+        quitting.Quit,
+        quitting.Ignore,
+    ]
+    assert decisions.count(quitting.Quit) == 1

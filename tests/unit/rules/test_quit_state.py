@@ -1,0 +1,462 @@
+"""The states of a pod's quit: what is next after each observation, without an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from istio_aux.model import pod as pods
+from istio_aux.model.completion import Kubelet
+from istio_aux.model.moment import Moment
+from istio_aux.model.pod import Key, Pod
+from istio_aux.model.policy import DeadProxy, Policy, QuitMode, Rung
+from istio_aux.quit.state import (
+    Action,
+    AttemptResult,
+    Delete,
+    End,
+    Look,
+    PodState,
+    QuitLimits,
+    QuitOutcome,
+    QuitScope,
+    Retry,
+    Send,
+    Sleep,
+    Task,
+)
+from unit.rules.pods import RUNNING, State, document, exited, moment
+
+NOW = moment(datetime(2026, 11, 21, 8, 16, 40, tzinfo=UTC))
+DONE, ENDED = exited(0), exited(0, at="2026-11-21T08:16:30Z")
+JUST_DONE = exited(0, at="2026-11-21T08:16:40Z")
+WELL, DOUBTFUL = (
+    AttemptResult(True, True, "exit code 0"),
+    AttemptResult(False, True, "no exit code"),
+)
+FINISHED = "every payload container is finished"
+EXITED = End(QuitOutcome.EXITED, "istio-proxy exited with 0, 1 s after the payload", 1.0)
+GONE = End(QuitOutcome.GONE, "the pod is gone")
+
+
+def after(seconds: float) -> Moment:
+    return Moment(NOW.monotonic + seconds, NOW.wall + seconds)
+
+
+def superseded(reason: str) -> End:
+    return End(QuitOutcome.SUPERSEDED, reason)
+
+
+def pod(main: State = DONE, proxy: State = RUNNING, version: int = 0, **more: Any) -> Pod:
+    body = document({"istio-proxy": proxy, "main": main}, **more)
+    body["metadata"].update(resourceVersion=str(version or ""), labels={})
+    return pods.convert(body)
+
+
+class Story:
+    """One pod and its task, from the moment it is due."""
+
+    def __init__(self, first: Pod | None = None, *, due: bool = True, **scope: Any) -> None:
+        self.scope = QuitScope(namespaces={"training": "u"}, **scope)
+        self.state = PodState(Key("training", "job", "u-1"))
+        self.state.observe(first or pod(), self.scope, NOW)
+        found = self.state.due(self.scope)
+        assert bool(found) is due
+        if found:
+            self.task = self.state.task = Task(self.state, found)
+
+    def awake(self, seconds: float = 0) -> Action:
+        return self.task.awake(self.scope, after(seconds))
+
+    def watched(self, seen: Pod) -> None:
+        self.state.observe(seen, self.scope, NOW)
+
+    def looked(self, read: Pod | None = None, *, gone: bool = False) -> Action:
+        return self.task.looked(None if gone else read or pod(), self.scope, NOW)
+
+    def answered(self, answer: AttemptResult = WELL, rung: Rung = Rung.EXEC) -> Action:
+        return self.task.answered(rung, answer, self.scope)
+
+    def failed(self, **how: Any) -> Action:
+        return self.task.failed("503: busy", self.scope, **how)
+
+    def told(self, answer: AttemptResult = WELL) -> Story:
+        """The same pod once its proxy was told to exit."""
+        assert self.awake() == Look()
+        send = self.looked()
+        assert isinstance(send, Send)
+        self.answered(answer, send.rung)
+        return self
+
+
+def test_a_quit_from_the_first_look_to_the_proof() -> None:
+    story = Story()
+    assert story.awake() == Look()
+    assert story.looked() == Send(Rung.EXEC, 15020)
+    assert story.answered() == Sleep(QuitLimits().confirm)
+    story.watched(pod(proxy=ENDED))
+    assert not story.task.is_due(story.scope)
+    assert story.awake() == EXITED, "the watch is the proof: no second look"
+
+
+def test_a_proxy_that_drains_first_is_told_once() -> None:
+    """T22: Istio up to 1.25 drains for 5 s, and the kubelet reports the exit a second late."""
+    story = Story()
+    assert story.awake() == Look()
+    assert story.looked() == Send(Rung.EXEC, 15020)
+    waits = story.answered()
+    assert isinstance(waits, Sleep)
+    assert waits.seconds > 5 + 1
+    story.watched(pod(proxy=exited(0, at="2026-11-21T08:16:35Z")))
+    assert story.awake(6) == End(
+        QuitOutcome.EXITED, "istio-proxy exited with 0, 6 s after the payload", 6.0
+    )
+    assert story.task.attempts == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "seconds"),
+    [(WELL, 8.0), (DOUBTFUL, 2.0), (AttemptResult(False, False, "403"), 0.0)],
+    ids=["well", "doubtful", "refused"],
+)
+def test_how_long_the_exit_is_waited_for(answer: AttemptResult, seconds: float) -> None:
+    """T16, T17, T23: the status decides, not the answer; a refused attempt needs no wait."""
+    story = Story()
+    assert story.awake() == Look()
+    story.looked()
+    assert story.answered(answer) == Sleep(seconds)
+    assert story.awake() == Look()
+    assert story.looked(pod(proxy=exited(137))) == End(
+        QuitOutcome.EXITED_NONZERO, "istio-proxy exited with 137, 0 s after the payload", 0.0
+    )
+
+
+def test_a_proxy_that_runs_on_is_asked_by_one_rung_after_the_other() -> None:
+    """T16, T23: it is stuck after three failures, and every rung says why."""
+    story, trouble = Story(), None
+    for count, rung in enumerate((Rung.EXEC, Rung.PORT_FORWARD, Rung.ENVOY, Rung.EXEC), 1):
+        assert story.awake() == Look()
+        assert story.looked() == Send(rung, 15020)
+        story.answered(WELL if rung is Rung.EXEC else DOUBTFUL, rung)
+        assert story.awake() == Look()
+        assert story.looked() == Retry()
+        trouble = story.state.trouble(story.scope, NOW)
+        assert (trouble is not None) is (count >= 3)
+    assert trouble
+    kind, stuck = trouble
+    assert kind == "stuck"
+    assert stuck.attempts == 4
+    assert stuck.reason == (
+        "exec: exit code 0, but istio-proxy still runs; exec-envoy: no exit code; "
+        "port-forward: no exit code"
+    )
+
+
+Change = Callable[[Story], None]
+
+
+def leave(story: Story) -> None:
+    story.state.left = True
+
+
+def deselect(story: Story) -> None:
+    story.scope.namespaces.clear()
+
+
+def depose(story: Story) -> None:
+    story.scope.leading = False
+
+
+def stop(story: Story) -> None:
+    story.scope.stopping = True
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (deselect, "the pod is no longer selected"),
+        (depose, "another process leads"),
+        (stop, "this process is stopping"),
+    ],
+)
+def test_no_quit_is_sent_once_the_pod_is_not_ours(change: Change, reason: str) -> None:
+    """T19: found out while it is read."""
+    story = Story()
+    assert story.awake() == Look()
+    change(story)
+    assert story.looked() == superseded(reason)
+    assert story.task.attempts == 0
+
+
+@pytest.mark.parametrize(
+    ("seen", "outcome"),
+    [
+        (None, GONE),
+        (pod(main=RUNNING), superseded("not finished: main (running)")),
+        (pod(proxy=ENDED), superseded(f"{FINISHED}, and istio-proxy too")),
+        (pod(deleting=True), superseded("the pod is being deleted")),
+    ],
+    ids=["gone", "restarted", "exited before", "deleted"],
+)
+def test_the_state_read_right_before_an_attempt_decides(seen: Pod | None, outcome: Any) -> None:
+    """T19: and an exit that nobody asked for is none of ours."""
+    story = Story()
+    story.awake()
+    assert story.looked(seen, gone=seen is None) == outcome
+
+
+@pytest.mark.parametrize(
+    ("change", "following"),
+    [
+        (leave, Look()),
+        (deselect, superseded("the pod is no longer selected")),
+        (depose, superseded("another process leads")),
+        (stop, End()),
+    ],
+)
+def test_a_task_ends_between_attempts_once_nothing_is_due(
+    change: Change, following: Action
+) -> None:
+    story = Story().told()
+    assert story.awake() == Look()
+    assert story.looked() == Retry()
+    change(story)
+    assert story.awake() == following
+
+
+@pytest.mark.parametrize(
+    ("read", "outcome"),
+    [
+        (pod(proxy=ENDED, phase="Succeeded"), EXITED),
+        (None, GONE),
+        (pod(), superseded(FINISHED)),
+    ],
+    ids=["exited", "gone", "an older state"],
+)
+def test_the_outcome_for_a_pod_that_left_the_watch(read: Pod | None, outcome: Any) -> None:
+    story = Story().told()
+    leave(story)
+    assert story.awake() == Look(), "the watch did not show the exit"
+    assert story.looked(read, gone=read is None) == outcome
+
+
+def test_the_outcome_is_unknown_if_a_pod_that_left_the_watch_cannot_be_read() -> None:
+    story = Story().told()
+    leave(story)
+    assert (story.awake(), story.failed()) == (Look(), superseded("not known: 503: busy"))
+
+
+def test_an_attempt_of_which_nothing_was_sent_is_none() -> None:
+    """T28: and the same rung is next."""
+    story = Story()
+    assert story.awake() == Look()
+    assert isinstance(story.looked(), Send)
+    assert story.failed(counts=False, pause=7.0) == Retry(reading=True, pause=7.0)
+    assert (story.task.attempts, story.task.failures, story.task.rung) == (0, 0, None)
+    assert story.awake() == Look()
+    assert story.looked() == Send(Rung.EXEC, 15020)
+
+
+def test_a_task_sleeps_through_a_grace_period_and_reads_the_pod_again() -> None:
+    story = Story(pod(main=JUST_DONE), policy=Policy(grace=30))
+    assert story.awake(10) == Sleep(20.0)
+    assert story.awake(29.9) == Sleep(0.25), "not shorter"
+    assert story.awake(30) == Look()
+    assert story.looked() == End(), "read a moment too early: a new task waits for the rest"
+
+
+def test_a_dry_run_waits_for_the_grace_period_too() -> None:
+    story = Story(pod(main=JUST_DONE), mode=QuitMode.DRY_RUN, policy=Policy(grace=30))
+    assert (story.awake(10), story.state.verdict) == (Sleep(20.0), "wait")
+
+
+def test_a_grace_period_begins_again_when_the_payload_does() -> None:
+    story = Story(policy=Policy(grace=30))
+    story.watched(pod(main=RUNNING))
+    assert story.awake() == End()
+    later = after(20)
+    story.state.observe(pod(), story.scope, later)
+    assert story.state.until == after(50)
+
+
+@pytest.mark.parametrize("step", [-3600, 3600])
+def test_a_wall_clock_that_steps_changes_no_grace_period(step: int) -> None:
+    story = Story(pod(main=JUST_DONE), policy=Policy(grace=30))
+    stepped = Moment(NOW.monotonic + 10, NOW.wall + 10 + step)
+    story.state.observe(pod(main=JUST_DONE), story.scope, stepped)
+    assert story.task.awake(story.scope, stepped) == Sleep(20.0)
+    assert story.state.reason == f"{FINISHED}; the grace period ends at 08:17:10"
+
+
+@pytest.mark.parametrize("step", [-3600, 3600])
+def test_a_wall_clock_that_steps_changes_nothing_else(step: int) -> None:
+    """The second look at a dead proxy, the Event of a blocked pod, and how long a watch may lag."""
+    lost, blocked, late = Story(TORN), Story(BLOCKED), Story(pod(version=20))
+    stepped = Moment(NOW.monotonic + 1, NOW.wall + 1 + step)
+    assert lost.task.awake(lost.scope, stepped) == Sleep(QuitLimits().lost_after - 1)
+    assert blocked.task.awake(blocked.scope, stepped) == Sleep(QuitLimits().blocked_after - 1)
+    late.state.observe(pod(main=RUNNING, version=19), late.scope, stepped)
+    assert late.state.verdict == "quit"
+
+
+def test_the_end_of_a_payload_that_was_watched_is_when_it_was_seen() -> None:
+    """The clock of its node is 10 s behind."""
+    story = Story(pod(main=RUNNING), policy=Policy(grace=30), due=False)
+    story.state.observe(pod(), story.scope, after(1))
+    assert story.state.until == after(31)
+
+
+@pytest.mark.parametrize(
+    ("at", "created", "until"),
+    [
+        ("2026-11-21T08:16:30Z", "2026-11-21T08:00:00Z", after(20)),
+        ("2026-11-21T08:16:10Z", "2026-11-21T08:00:00Z", None),
+        ("2026-11-21T07:16:40Z", "2026-11-21T08:16:35Z", after(25)),
+        ("2026-11-21T09:16:40Z", "2026-11-21T08:16:35Z", after(30)),
+    ],
+    ids=["10 s ago", "over", "before the pod was created", "in the future"],
+)
+def test_a_process_that_starts_later_believes_a_node_within_bounds(
+    at: str, created: str, until: Moment | None
+) -> None:
+    """A grace period of 30 s goes on where it was, and does not begin again."""
+    body = document({"istio-proxy": RUNNING, "main": exited(0, at=at)})
+    body["metadata"]["creationTimestamp"] = created
+    story = Story(pods.convert(body), policy=Policy(grace=30))
+    assert story.state.until == until
+    assert story.state.asks_for == "quit"
+
+
+def test_a_payload_whose_end_has_no_time_has_a_whole_grace_period() -> None:
+    story = Story(pod(main={"terminated": {"exitCode": 0}}), policy=Policy(grace=30))
+    assert story.state.until == after(30)
+
+
+def test_a_grace_period_begins_once_the_kubelet_is_known_to_obey() -> None:
+    body = document(
+        {"istio-proxy": RUNNING, "main": exited(1)}, restart="OnFailure",
+        details={"main": {"restartPolicy": "Never"}}, spec={"nodeName": "node-1"},
+    )  # fmt: skip
+    story = Story(pods.convert(body), policy=Policy(grace=30))
+    assert story.awake() == Look(), "and the node is asked"
+    story.scope.kubelets["node-1"] = Kubelet(obeys=True, until=after(300).monotonic)
+    for seconds in (20, 40):
+        story.state.observe(pods.convert(body), story.scope, after(seconds))
+        assert story.state.until == after(50)
+
+
+def test_a_dry_run_ends_before_the_attempt_until_the_decision_changes() -> None:
+    story = Story(mode=QuitMode.DRY_RUN)
+    assert (story.awake(), story.looked()) == (Look(), End(QuitOutcome.DRY_RUN, FINISHED))
+    assert story.state.due(story.scope) is None
+    story.watched(pod(main=RUNNING))
+    story.watched(pod())
+    assert story.state.due(story.scope) == "quit"
+
+
+def test_an_older_state_does_not_count_for_a_while() -> None:
+    story = Story(pod(version=20))
+    story.watched(pod(main=RUNNING, version=19))
+    assert story.state.verdict == "quit"
+    assert story.awake() == Look()
+    assert story.looked(pod(main=RUNNING, version=19)) == Retry()
+    later = after(31)
+    story.state.observe(pod(main=RUNNING, version=1), story.scope, later)
+    assert story.state.verdict == "wait", "a restored etcd"
+
+
+TORN = pod(main=RUNNING, proxy=ENDED, owner=("batch/v1", "Job"), version=5)
+LOST = "istio-proxy exited 0, not restarted (restartPolicy Never), but not finished: main (running)"
+DELETE = Policy(dead_proxy=DeadProxy.DELETE)
+
+
+@pytest.mark.parametrize(
+    ("scope", "following"),
+    [
+        ({}, End(QuitOutcome.REPORTED, LOST)),
+        ({"policy": DELETE}, Delete("5")),
+        ({"policy": DELETE, "mode": QuitMode.DRY_RUN}, End(QuitOutcome.REPORTED, LOST)),
+    ],
+    ids=["report", "delete", "dry run"],
+)
+def test_a_dead_proxy_gets_a_second_look(scope: dict[str, Any], following: Action) -> None:
+    """T30, T41."""
+    story = Story(TORN, **scope)
+    assert story.awake() == Sleep(QuitLimits().lost_after)
+    assert story.awake(2) == Look()
+    assert story.looked(TORN) == following
+    if isinstance(following, Delete):
+        assert story.failed(reading=False) == Retry()
+        assert (story.awake(2), story.looked(TORN)) == (Look(), following)
+        assert story.task.deleted() == End(QuitOutcome.DELETED, LOST)
+    assert story.state.due(story.scope) is None
+
+
+@pytest.mark.parametrize(
+    "seen", [pod(main=ENDED, proxy=ENDED, version=6), None], ids=["finished too", "gone"]
+)
+def test_a_pod_that_ends_with_its_proxy_is_not_reported(seen: Pod | None) -> None:
+    story = Story(TORN)
+    assert story.awake(2) == Look()
+    assert story.looked(seen, gone=seen is None) == End()
+
+
+def test_a_payload_that_ends_shortly_after_its_proxy_is_no_loss() -> None:
+    """T30: the two are reported one after the other."""
+    story = Story(TORN)
+    assert story.awake() == Sleep(QuitLimits().lost_after)
+    story.watched(pod(main=ENDED, proxy=ENDED, version=6))
+    assert not story.task.is_due(story.scope)
+    assert story.awake() == End()
+
+
+KEPT = pod(
+    main=RUNNING, proxy=ENDED, owner=("batch/v1", "Job"), version=4,
+    annotations={"istio-aux.io/quit-grace": "soon"},
+)  # fmt: skip
+
+
+def test_a_reported_pod_is_deleted_once_nothing_prevents_it() -> None:
+    """It was reported before: the level counts, not the change."""
+    story = Story(KEPT, policy=DELETE)
+    assert story.awake(2) == Look()
+    reported = story.looked(KEPT)
+    assert isinstance(reported, End)
+    assert reported.outcome is QuitOutcome.REPORTED
+    assert story.state.due(story.scope) is None
+    story.watched(TORN)
+    assert story.state.due(story.scope) == "report"
+
+
+def test_an_older_state_does_not_delay_a_deletion() -> None:
+    """The API server answers from its cache; the watch has shown a newer state."""
+    story = Story(KEPT, policy=DELETE)
+    assert story.awake(2) == Look()
+    story.watched(TORN)
+    assert story.looked(KEPT) == Retry()
+    assert (story.awake(2), story.looked(TORN)) == (Look(), Delete("5"))
+
+
+BLOCKED = pods.convert(document({"istio-proxy": RUNNING, "main": DONE, "side": RUNNING}))
+
+
+def test_a_blocked_pod_gets_one_event_after_a_while() -> None:
+    story = Story(BLOCKED)
+    story.state.observe(BLOCKED, story.scope, after(45))
+    assert story.awake(45) == Sleep(15.0), "from when it was first seen"
+    assert story.awake(60) == End(QuitOutcome.BLOCKED, "not finished: side (running)")
+    assert story.state.due(story.scope) is None
+
+
+def test_a_blocked_pod_is_not_reported_by_a_process_that_no_longer_leads() -> None:
+    story = Story(BLOCKED)
+    depose(story)
+    assert story.awake(60) == End()
+
+
+def test_an_event_is_the_first_of_its_reason_once() -> None:
+    state = PodState(Key("training", "job", "u-1"))
+    events = ("ProxyLost", "ProxyLost", "ProxyQuitBlocked")
+    assert [state.first(event) for event in events] == [True, False, True]

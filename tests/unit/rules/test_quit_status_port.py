@@ -1,0 +1,149 @@
+"""Where the agent of a pod's proxy listens, from all that the injectors leave in a pod."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from istio_aux.model.annotations import status_port
+from istio_aux.model.pod import Pod
+from istio_aux.model.policy import Policy, QuitVia, Rung
+from istio_aux.quit import rules as quitting
+from unit.rules.pods import RUNNING, exited, job
+
+
+def configured(value: str | None) -> dict[str, Any]:
+    """A proxy with a ProxyConfig in its environment."""
+    return {"env": [{"name": "OTHER", "value": "x"}, {"name": "PROXY_CONFIG", "value": value}]}
+
+
+def given(*arguments: str, config: str = "{}") -> dict[str, Any]:
+    """A proxy with arguments, and a ProxyConfig."""
+    return {"args": ["proxy", "sidecar", *arguments], **configured(config)}
+
+
+NOTHING: dict[str, Any] = {}
+ROWS: list[tuple[str, str | None, dict[str, Any], int]] = [
+    ("nothing is configured", None, NOTHING, 15020),
+    ("the annotation", "15520", NOTHING, 15520),
+    ("the ProxyConfig", None, configured('{"statusPort":15521}\n'), 15521),
+    ("the annotation wins", "15520", configured('{"statusPort":15521}'), 15520),
+    ("the annotation turns the status server off", "0", NOTHING, 0),
+    ("the ProxyConfig turns the status server off", None, configured('{"statusPort":0}'), 0),
+    ("the last port there is", "65535", NOTHING, 65535),
+    ("an annotation that is no number", "high", NOTHING, 15020),
+    ("an annotation that is empty", "", NOTHING, 15020),
+    ("an annotation that is negative", "-1", NOTHING, 15020),
+    ("an annotation with a space", "15520 ", NOTHING, 15020),
+    ("an annotation in other digits", "\u0661\u0665\u0665\u0662\u0660", NOTHING, 15020),
+    ("an annotation just over the last port", "65536", NOTHING, 15020),
+    ("a very long annotation", "1" * 5000, NOTHING, 15020),
+    ("a bad annotation leaves it to the ProxyConfig", "x", configured('{"statusPort":1}'), 1),
+    ("a ProxyConfig of the wrong type", None, configured('{"statusPort":"x"}'), 15020),
+    ("a ProxyConfig whose port is none", None, configured('{"statusPort":65536}'), 15020),
+    ("a ProxyConfig whose port is negative", None, configured('{"statusPort":-1}'), 15020),
+    ("a ProxyConfig without a port", None, configured("{}"), 15020),
+    ("a ProxyConfig that is broken", None, configured('{"statusPort":'), 15020),
+    ("a ProxyConfig that is no object", None, configured('["statusPort"]'), 15020),
+    ("a ProxyConfig without a value", None, configured(None), 15020),
+    ("an argument", None, given("--statusPort=15522"), 15522),
+    ("two arguments", None, given("--statusPort", "15522", "--x"), 15522),
+    ("an argument turns the status server off", None, given("--statusPort=0"), 0),
+    ("the last argument counts", None, given("--statusPort=1", "--statusPort", "2"), 2),
+    ("an argument beats the ProxyConfig", None,
+     given("--statusPort=15522", config='{"statusPort":15521}'), 15522),
+    ("the annotation beats an argument", "15520", given("--statusPort=15522"), 15520),
+    ("an argument before a thousand others", None,
+     given("--statusPort=15522", *["x"] * 1_000), 15020),
+    ("a very long ProxyConfig", None,
+     configured('{"statusPort":15521,"x":"' + "x" * 70_000 + '"}'), 15020),
+    ("an argument without its value", None, given("--statusPort"), 15020),
+    ("an argument that is no port", None, given("--statusPort={{ .Port }}"), 15020),
+    ("an argument of a similar name", None, given("--statusPorts=1", "--statusPortX", "2"), 15020),
+    ("an argument of a similar name after the right one", None,
+     given("--statusPort=15522", "--statusPorts=1"), 15522),
+    ("an argument that is not the flag", None, given("statusPort=1"), 15020),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("annotation", "proxy", "port"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS]
+)
+def test_the_status_port_is_the_one_of_this_pod(
+    annotation: str | None, proxy: dict[str, Any], port: int
+) -> None:
+    """A custom status port is found in every place where an injector leaves it (T21)."""
+    pod = job(
+        {"main": exited(0), "istio-proxy": RUNNING},
+        annotations={} if annotation is None else {"status.sidecar.istio.io/port": annotation},
+        details={"istio-proxy": proxy},
+    )
+    assert status_port(pod) == port
+
+
+def test_what_other_containers_are_told_does_not_count() -> None:
+    """Only the proxy's own arguments and variables say where its agent listens (T21)."""
+    pod = job(
+        {"main": exited(0), "istio-proxy": RUNNING},
+        details={"main": given("--statusPort=1", config='{"statusPort":2}')},
+    )
+    assert status_port(pod) == 15020
+
+
+def test_a_pod_without_a_proxy_has_the_default_port() -> None:
+    """Nobody asks, and nothing breaks."""
+    assert status_port(job({"main": exited(0)})) == 15020
+
+
+@pytest.mark.parametrize(
+    ("port", "rungs"),
+    [
+        ("15020", (Rung.EXEC, Rung.PORT_FORWARD, Rung.ENVOY)),
+        ("15520", (Rung.PORT_FORWARD, Rung.ENVOY)),
+        ("0", (Rung.ENVOY,)),
+    ],
+)
+def test_the_decision_names_the_ways_that_can_work(port: str, rungs: tuple[Rung, ...]) -> None:
+    """An agent on another port is out of reach of its own client (T21)."""
+    decision = quitting.decide(pod_on(port), Policy(), None)
+    assert isinstance(decision, quitting.Quit)
+    assert (decision.status_port, decision.rungs) == (int(port), rungs)
+
+
+def pod_on(port: str) -> Pod:
+    """A pod whose payload is finished, with its status server on this port."""
+    annotations = {"status.sidecar.istio.io/port": port}
+    return job({"main": exited(0), "istio-proxy": RUNNING}, annotations=annotations)
+
+
+def test_a_pod_without_a_way_that_is_allowed_is_blocked_by_the_option() -> None:
+    """Its status server is off, and only an exec could reach Envoy."""
+    decision = quitting.decide(pod_on("0"), Policy(via=QuitVia.PORT_FORWARD), None)
+
+    assert isinstance(decision, quitting.Wait)
+    assert decision.blocked_by == ("option quit-via",)
+    assert decision.reason == (
+        "every payload container is finished, but status port 0 is off, and quit-via is"
+        " port-forward"
+    )
+
+
+def test_a_pod_whose_port_the_option_cannot_reach_says_so_and_is_tried_through_envoy() -> None:
+    decision = quitting.decide(pod_on("15520"), Policy(via=QuitVia.EXEC), None)
+
+    assert isinstance(decision, quitting.Quit)
+    assert decision.rungs == (Rung.ENVOY,)
+    assert decision.reason == (
+        "every payload container is finished; quit-via is exec, which cannot reach status port"
+        " 15520"
+    )
+
+
+@pytest.mark.parametrize(
+    ("via", "port"),
+    [(QuitVia.EXEC, "15020"), (QuitVia.EXEC, "0"), (QuitVia.PORT_FORWARD, "15520")],
+)
+def test_a_pod_that_the_option_costs_nothing_does_not_mention_it(via: QuitVia, port: str) -> None:
+    decision = quitting.decide(pod_on(port), Policy(via=via), None)
+
+    assert (decision.action, decision.reason) == ("quit", quitting.FINISHED)

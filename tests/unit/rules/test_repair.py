@@ -1,0 +1,330 @@
+"""What is done about a pod without a sidecar: the decision table, in English."""
+
+from __future__ import annotations
+
+import pytest
+from istio_aux.injector.injection import Expectation
+from istio_aux.model import owners
+from istio_aux.model import pod as pods
+from istio_aux.model.pod import Pod
+from istio_aux.model.policy import Application, RepairPolicy
+from istio_aux.repair import rules as repair
+from unit.rules.pods import MISSING, RUNNING, exited, waiting
+from unit.rules.table import Row, table
+from unit.rules.unmeshed import (
+    JOB,
+    NO,
+    OFF,
+    OURS,
+    REPORT,
+    RESTART,
+    STATEFUL,
+    UNKNOWN,
+    WITH_JOBS,
+    YES,
+    decide,
+    job,
+    raw,
+    unmeshed,
+)
+
+INJECT = "sidecar.istio.io/inject"
+NAME = "app.kubernetes.io/name"
+
+
+@table(
+    Row("a Deployment's pod", unmeshed()),
+    Row("a StatefulSet's pod", unmeshed(owner=STATEFUL, name="charm-a-0")),
+    Row("a DaemonSet's pod", unmeshed(owner=("apps/v1", "DaemonSet"))),
+    Row("a ReplicationController's pod", unmeshed(owner=("v1", "ReplicationController"))),
+    Row("a pod that has not started yet", unmeshed(phase="Pending", ready=False)),
+    Row("a pod that crashes without its sidecar", unmeshed({"main": exited(1)}, ready=False)),
+    Row(
+        "a pod that asks for a sidecar by its label",
+        unmeshed(labels={INJECT: "true"}, annotations={INJECT: "false"}),
+    ),
+    Row(
+        "a pod whose label is neither true nor false, which means the default",
+        unmeshed(labels={INJECT: "False"}),
+    ),
+    Row(
+        "a pod with another native sidecar and another container",
+        unmeshed({"main": RUNNING, "istio-proxy-exporter": RUNNING}, sidecars={"vault": RUNNING}),
+    ),
+    Row(
+        "a charm's pod, in a model beside that of istio-aux",
+        unmeshed(labels={NAME: OURS.name, "operator.juju.is/name": "charm-a"}),
+    ),
+    Row(
+        "another charm's pod in the model of istio-aux",
+        unmeshed(namespace=OURS.namespace, labels={NAME: "charm-b"}),
+    ),
+)
+def test_restarted(row: Row) -> None:
+    """T41: a pod whose controller makes a new one is evicted under `restart`."""
+    assert decide(row.pod) == repair.Restart(
+        reason=f"the pod has no sidecar and should have one: {YES.reason}",
+    )
+
+
+@table(
+    Row(
+        "a pod with a classic sidecar",
+        unmeshed({"main": RUNNING, "istio-proxy": RUNNING}),
+        "the pod has a container istio-proxy",
+    ),
+    Row(
+        "a pod with a native sidecar",
+        unmeshed(sidecars={"istio-proxy": RUNNING}),
+        "the pod has a container istio-proxy",
+    ),
+    Row(
+        "a pod that Istio injected with something else",
+        unmeshed(annotations={"sidecar.istio.io/status": "{}"}),
+        "annotation sidecar.istio.io/status",
+    ),
+    Row(
+        "a pod on its node's network",
+        unmeshed(spec={"hostNetwork": True}),
+        "hostNetwork",
+    ),
+    Row(
+        "the image of a static pod",
+        unmeshed(annotations={"kubernetes.io/config.mirror": "8f2e"}),
+        "mirrors a static pod",
+    ),
+    Row("a pod that succeeded", job(phase="Succeeded"), "the pod is finished: phase Succeeded"),
+    Row("a pod that failed", job(phase="Failed"), "the pod is finished: phase Failed"),
+    Row("a pod that is being deleted", unmeshed(deleting=True), "the pod is being deleted"),
+    Row(
+        "a pod that its label keeps out of the mesh",
+        unmeshed(labels={INJECT: "false"}, annotations={INJECT: "true"}),
+        f'label {INJECT}: "false"',
+    ),
+    Row(
+        "a pod that its annotation keeps out of the mesh",
+        unmeshed(annotations={INJECT: "false"}),
+        f'annotation {INJECT}: "false"',
+    ),
+    Row(
+        "a pod of an ambient mesh",
+        unmeshed(labels={"istio.io/dataplane-mode": "ambient"}),
+        "ambient",
+    ),
+    Row("a pod of kube-system", unmeshed(namespace="kube-system"), "kube-system"),
+    Row("a pod of kube-public", unmeshed(namespace="kube-public"), "kube-public"),
+    Row("a pod of kube-node-lease", unmeshed(namespace="kube-node-lease"), "kube-node-lease"),
+    Row("a node's provisioner", unmeshed(namespace="local-path-storage"), "local-path-storage"),
+    Row(
+        "a pod with more labels than are looked at",
+        unmeshed(labels={f"a{number}": "" for number in range(1_001)}),
+        "labels, and 1000 are looked at",
+    ),
+    Row(
+        "the operator of a Juju model",
+        unmeshed(labels={"operator.juju.is/name": "modeloperator"}),
+        "Juju needs the pod: label operator.juju.is/name",
+    ),
+    Row(
+        "the operator of an old Juju model",
+        unmeshed(labels={"juju-modeloperator": "modeloperator"}),
+        "Juju needs the pod: label juju-modeloperator",
+    ),
+    Row(
+        "the Juju controller",
+        unmeshed(owner=STATEFUL, labels={"model.juju.is/disable-webhook": "true"}),
+        "Juju needs the pod: label model.juju.is/disable-webhook",
+    ),
+    Row(
+        "a unit of istio-aux",
+        unmeshed(owner=STATEFUL, namespace=OURS.namespace, labels={NAME: OURS.name}),
+        "the pod is one of istio-aux itself",
+    ),
+)
+@pytest.mark.parametrize("expectation", [YES, UNKNOWN])
+def test_ignored(row: Row, expectation: Expectation) -> None:
+    """T41: nobody touches, or even mentions, a pod that is to have no sidecar, or has one."""
+    decision = decide(row.pod, WITH_JOBS, expectation)
+    assert isinstance(decision, repair.Skip), decision
+    assert row.because in decision.reason
+
+
+@table(
+    Row("a bare pod", unmeshed(owner=None), "the pod has no controller that would make a new one"),
+    Row(
+        "a pod of a controller that nobody knows",
+        unmeshed(owner=("argoproj.io/v1alpha1", "Workflow")),
+        "its controller Workflow (argoproj.io/v1alpha1) is not known to make a new pod",
+    ),
+    Row(
+        "a kind of the same name in another group",
+        unmeshed(owner=("example.org/v1", "StatefulSet")),
+        "its controller StatefulSet (example.org/v1) is not known to make a new pod",
+    ),
+    Row("a Job's pod", job(), "it is a Job's, and restart-jobs is off"),
+    Row(
+        "a TFJob's pod",
+        job(owner=("kubeflow.org/v1", "TFJob")),
+        "it is a TFJob's, and restart-jobs is off",
+    ),
+    Row("a pod whose node does not report", unmeshed(phase="Unknown"), "phase Unknown"),
+    Row("a pod without a phase", unmeshed(phase=None), "phase not known"),
+    Row("a pod without a uid", unmeshed(uid=""), "without uid and resourceVersion"),
+    Row("a pod without a resourceVersion", unmeshed(version=""), "without uid and resourceVersion"),
+    Row("a controller without a uid", unmeshed(owner_uid=""), "without uid and resourceVersion"),
+)
+def test_reported_under_restart(row: Row) -> None:
+    """What cannot be restarted safely is reported, with why it is not restarted (T40, T41)."""
+    decision = decide(row.pod)
+    assert isinstance(decision, repair.ReportUnmeshed), decision
+    assert decision.unmeshed
+    found = f"the pod has no sidecar and should have one: {YES.reason}; not restarted: "
+    assert decision.reason.startswith(found + row.because)
+
+
+@table(
+    Row("a Deployment's pod", unmeshed()),
+    Row("a bare pod", unmeshed(owner=None)),
+    Row("a Job's pod", job()),
+)
+def test_reported_under_report(row: Row) -> None:
+    """T40: every unmeshed pod is found, and under `report` none of them is touched."""
+    decision = decide(row.pod, REPORT)
+    reason = f"the pod has no sidecar and should have one: {YES.reason}"
+    assert decision == repair.ReportUnmeshed(reason=reason, unmeshed=True)
+
+
+@pytest.mark.parametrize("policy", [REPORT, RESTART, WITH_JOBS])
+def test_a_pod_is_never_restarted_on_a_guess_or_without_need(policy: RepairPolicy) -> None:
+    """Unknown is never healthy: it is reported, but not that the pod is unmeshed."""
+    reason = f"not known whether the pod should have a sidecar: {UNKNOWN.reason}"
+    unknown = repair.ReportUnmeshed(reason=reason, unmeshed=False)
+    assert decide(unmeshed(), policy, UNKNOWN) == unknown
+    assert decide(unmeshed(), policy, NO) == repair.Skip(reason=NO.reason)
+
+
+def test_no_pod_is_judged_while_the_policy_is_off() -> None:
+    assert decide(unmeshed(), OFF) == repair.Skip(reason="race-policy: off")
+
+
+@pytest.mark.parametrize(
+    ("live", "because"),
+    [(False, "the injector is not live"), (None, "not known if the injector is live")],
+)
+def test_no_pod_is_restarted_while_the_injector_is_not_live(
+    live: bool | None, because: str
+) -> None:
+    """T40: the API server would refuse the new pod, or make it without a sidecar as well."""
+    decision = decide(unmeshed(), live=live)
+    assert isinstance(decision, repair.ReportUnmeshed), decision
+    assert decision.unmeshed
+    assert decision.reason.endswith(f"; not restarted: {because}")
+
+
+@pytest.mark.parametrize("controller", [False, None])
+def test_an_owner_that_does_not_control_makes_no_new_pod(controller: bool | None) -> None:
+    """Owners may be named for garbage collection alone."""
+    found = raw()
+    found["metadata"]["ownerReferences"][0]["controller"] = controller
+    decision = decide(pods.convert(found))
+    assert isinstance(decision, repair.ReportUnmeshed), decision
+    assert "no controller" in decision.reason
+
+
+def test_without_an_application_of_its_own_istio_aux_has_no_pod_to_spare() -> None:
+    """On a person's own machine it runs in no pod."""
+    pod = unmeshed(namespace=OURS.namespace, labels={NAME: OURS.name})
+    assert isinstance(decide(pod, RepairPolicy(race=RESTART.race)), repair.Restart)
+    spared = RepairPolicy(race=RESTART.race, ours=Application(OURS.namespace, OURS.name))
+    assert isinstance(decide(pod, spared), repair.Skip)
+
+
+TFJOB = ("kubeflow.org/v1", "TFJob")
+PYTORCHJOB = ("kubeflow.org/v1", "PyTorchJob")
+
+
+@table(
+    Row("a pod that runs", job()),
+    Row("a pod that has not started", job({"main": MISSING}, phase="Pending")),
+    Row("a payload that waits", job({"main": waiting("CrashLoopBackOff")}, restart="OnFailure")),
+    Row("a payload that will be restarted", job({"main": exited(1)}, restart="OnFailure")),
+    Row("one payload of two is finished", job({"main": exited(0), "log": RUNNING})),
+)
+def test_a_jobs_pod_is_restarted_where_restart_jobs_allows_it(row: Row) -> None:
+    """T41: by policy, never by surprise; the reason says what it costs the Job."""
+    decision = decide(row.pod, WITH_JOBS)
+    assert isinstance(decision, repair.Restart), decision
+    assert decision.reason.endswith(
+        "; what it has done for the Job is lost; its end counts for backoffLimit unless"
+        " podFailurePolicy ignores DisruptionTarget, and as a success if its containers exit with"
+        " 0 when they are told to stop"
+    )
+
+
+OVER = "its containers are finished"
+
+
+@pytest.mark.parametrize(
+    ("pod", "because"),
+    [
+        (job({"main": exited(0)}), OVER),
+        (job({"main": exited(3)}), OVER),
+        (job({"main": exited(0), "log": exited(0)}, restart="OnFailure"), OVER),
+        # What mpi-operator makes of a suspension is not known.
+        (
+            job(owner=("kubeflow.org/v2beta1", "MPIJob")),
+            "the MPIJob would fail: its operator counts a pod that is deleted as failed",
+        ),
+    ],
+)  # fmt: skip
+def test_a_jobs_pod_is_left_alone_where_the_job_would_not_replace_it(
+    pod: Pod, because: str
+) -> None:
+    """T41: its phase follows in a moment, or its Job fails."""
+    decision = decide(pod, WITH_JOBS)
+    assert isinstance(decision, repair.ReportUnmeshed), decision
+    assert decision.reason.endswith(f"not restarted: {because}")
+
+
+@pytest.mark.parametrize("restart", ["Never", "OnFailure"])
+@pytest.mark.parametrize(
+    "kind", ["JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob"]
+)
+def test_a_kubeflow_job_is_suspended_for_its_pods(kind: str, restart: str) -> None:
+    """T41: the training operator would take a running pod that is evicted for a failed replica.
+
+    Whether the Job is finished is decided when it is suspended: that takes reading the Job.
+    """
+    pod = job(owner=("kubeflow.org/v1", kind), restart=restart)
+    decision = decide(pod, WITH_JOBS)
+    assert isinstance(decision, repair.Restart), decision
+    assert decision.suspend
+    assert decision.reason.endswith(
+        f"; the {kind} is suspended until all its pods are gone, and makes new ones;"
+        f" what it has done for the {kind} is lost"
+    )
+
+
+@pytest.mark.parametrize(
+    ("pod", "ordinal"),
+    [
+        (unmeshed(owner=STATEFUL, name="charm-a-0"), 0),
+        (unmeshed(owner=STATEFUL, name="charm-a-12"), 12),
+        (unmeshed(owner=STATEFUL, name="charm"), None),
+        (unmeshed(name="web-7d9f-2"), None),
+        (job(owner=TFJOB, name="mnist-worker-0"), None),
+        (unmeshed(owner=("example.org/v1", "StatefulSet"), name="charm-a-0"), None),
+        (unmeshed(owner=None, name="charm-a-0"), None),
+    ],
+)
+def test_only_a_pod_of_a_stateful_set_has_an_ordinal(pod: Pod, ordinal: int | None) -> None:
+    assert owners.ordinal(pod) == ordinal
+
+
+@pytest.mark.parametrize(
+    ("owner", "is_job"), [(JOB, True), (TFJOB, True), (PYTORCHJOB, True), (STATEFUL, False)]
+)
+def test_only_jobs_end_with_their_pods(owner: tuple[str, str], is_job: bool) -> None:
+    controller = owners.controller(unmeshed(owner=owner))
+    assert controller is not None
+    assert owners.is_job(controller) is is_job

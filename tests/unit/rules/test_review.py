@@ -1,0 +1,356 @@
+"""AdmissionReview v1 on the wire: every body that has a uid gets an answer that allows the pod."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+from typing import Any
+
+import jsonpatch
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from istio_aux.model.policy import Capability, Outcome, Start, StartMode
+from istio_aux.start import plan as start
+from istio_aux.start import review
+from istio_aux.start.peers import PEERS
+from unit.rules.mesh import RECORDS
+from unit.rules.pods import document
+
+CONFIG = "proxy.istio.io/config"
+HOLD = {
+    CONFIG: "holdApplicationUntilProxyStarts: true",
+    start.STARTED_WITH: "hold",
+}
+
+
+UNCHANGED = {"uid", "allowed", "auditAnnotations"}
+
+
+def request(**fields: Any) -> dict[str, Any]:
+    """A review as the API server sends it at the creation of a pod."""
+    return {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "705ab4f5",
+            "kind": {"group": "", "version": "v1", "kind": "Pod"},
+            "resource": {"group": "", "version": "v1", "resource": "pods"},
+            "namespace": "training",
+            "operation": "CREATE",
+            "object": document({"main": None}, phase=None),
+            **fields,
+        },
+    }
+
+
+def response(body: bytes, uid: str = "705ab4f5") -> dict[str, Any]:
+    """The ``response`` of an answer, after the checks that the API server makes of any answer."""
+    answer = json.loads(body)
+    assert (answer["apiVersion"], answer["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+    found = answer["response"]
+    assert found["uid"] == uid
+    assert found["allowed"] is True
+    assert ("patch" in found) == ("patchType" in found)
+    return found
+
+
+def answer(found: dict[str, Any]) -> review.ReviewResult:
+    return review.answer(json.dumps(found).encode(), Start())
+
+
+def test_a_pod_is_patched() -> None:
+    """The patch is base64 of a JSON Patch that applies to the object that was sent."""
+    found = request()
+    result = answer(found)
+    sent = response(result.body)
+    assert sent["patchType"] == "JSONPatch"
+    after = jsonpatch.apply_patch(
+        found["request"]["object"], base64.b64decode(sent["patch"]).decode()
+    )
+    assert after["metadata"]["annotations"] == HOLD
+    assert "warnings" not in sent
+
+
+def test_the_server_learns_what_to_log() -> None:
+    """One line and one counter per review come from these facts."""
+    result = answer(request())
+    assert (result.uid, result.pod) == ("705ab4f5", "training/job-x7k2p")
+    assert result.outcome is Outcome.HOLD
+
+
+INJECTED = {"sidecar.istio.io/status": "{}"}
+
+
+@pytest.mark.parametrize(
+    ("pod", "outcome"),
+    [
+        (document({"main": None}, annotations={start.START: "native"}), Outcome.NATIVE),
+        (document({"main": None}), Outcome.HOLD),
+        (document({"main": None, "istio-proxy": None}, annotations=INJECTED), Outcome.MOVED),
+        (document({"istio-proxy": None, "main": None}, annotations=INJECTED), Outcome.HOLD),
+        (document({"istio-proxy": None}, annotations=INJECTED), Outcome.UNCHANGED),
+        (document({"main": None}, annotations={start.START: "off", PEERS: "direct"}),
+         Outcome.DIRECT),
+    ],
+    ids=["native", "hold", "after Istio", "after Istio, but first already", "a gateway", "ports"],
+)  # fmt: skip
+def test_the_outcome_says_what_was_done(pod: dict[str, Any], outcome: Outcome) -> None:
+    """It is what is counted."""
+    assert answer(request(object=pod)).outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("capability", "annotation", "started_with"),
+    [
+        (Capability.UNKNOWN, "proxy.istio.io/config", "hold"),
+        (Capability.NATIVE, start.NATIVE_SIDECAR, "native"),
+    ],
+)
+def test_the_other_webhook_gives_pods_a_label_and_their_start(
+    capability: Capability, annotation: str, started_with: str
+) -> None:
+    """A pod that gets its sidecar by us, in whichever namespace, starts after it."""
+    found = request()
+    result = review.answer(json.dumps(found).encode(), Start(capability=capability), inject=True)
+    sent = response(result.body)
+    pod = found["request"]["object"]
+    after = jsonpatch.apply_patch(pod, base64.b64decode(sent["patch"]).decode())
+    assert after["metadata"]["labels"] == {start.INJECT: "true"}
+    assert annotation in after["metadata"]["annotations"]
+    assert sent["auditAnnotations"]["started-with"] == started_with
+    assert sent["auditAnnotations"]["reason"].startswith(
+        'added label sidecar.istio.io/inject: "true"; '
+    )
+    assert result.outcome is Outcome.LABELLED
+
+
+def test_the_other_webhook_gives_its_start_to_a_pod_that_asks_itself() -> None:
+    said = document({"main": None}, labels={start.INJECT: "true"})
+    result = review.answer(json.dumps(request(object=said)).encode(), Start(), inject=True)
+    after = jsonpatch.apply_patch(said, base64.b64decode(response(result.body)["patch"]).decode())
+    assert after["metadata"]["annotations"][start.STARTED_WITH] == "hold"
+    assert after["metadata"]["labels"] == said["metadata"]["labels"]
+    assert result.outcome is Outcome.HOLD
+
+
+def test_the_other_webhook_gives_a_label_alone_where_start_is_off() -> None:
+    off = Start(mode=StartMode.OFF)
+    sent = response(review.answer(json.dumps(request()).encode(), off, inject=True).body)
+    (op,) = json.loads(base64.b64decode(sent["patch"]))
+    assert op["path"] == "/metadata/labels"
+    assert sent["auditAnnotations"] == {"reason": 'added label sidecar.istio.io/inject: "true"'}
+
+
+def test_the_other_webhook_leaves_alone_what_says_something_itself() -> None:
+    """Nothing is done, and the audit log learns why."""
+    said = document({"main": None}, annotations={start.INJECT: "false"})
+    result = review.answer(json.dumps(request(object=said)).encode(), Start(), inject=True)
+    sent = response(result.body)
+    assert sent.keys() == UNCHANGED
+    assert sent["auditAnnotations"] == {"reason": 'annotation sidecar.istio.io/inject: "false"'}
+    assert result.outcome is Outcome.UNCHANGED
+
+
+def test_a_generated_name_is_shown_by_its_prefix() -> None:
+    """At admission neither name nor namespace need be in the object."""
+    found = request()
+    found["request"]["object"]["metadata"] = {"generateName": "mnist-"}
+    assert answer(found).pod == "training/mnist-*"
+
+
+def test_a_pod_that_needs_nothing_gets_no_patch() -> None:
+    """Neither patch nor patchType: an empty patch would be work for nothing."""
+    found = request(object=document({"main": None}, annotations={start.START: "off"}))
+    result = answer(found)
+    assert response(result.body).keys() == UNCHANGED
+    assert result.outcome is Outcome.UNCHANGED
+
+
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        (None, {"reason": "added holdApplicationUntilProxyStarts", "started-with": "hold"}),
+        ({start.START: "off"}, {"reason": 'annotation istio-aux.io/start: "off"'}),
+    ],
+)
+def test_the_audit_annotation_has_the_reason(
+    annotations: dict[str, str] | None, expected: dict[str, str]
+) -> None:
+    """The audit log of the API server says what we did, or why nothing."""
+    found = request(object=document({"main": None}, annotations=annotations))
+    assert response(answer(found).body)["auditAnnotations"] == expected
+
+
+def test_what_the_user_wrote_cannot_flood_or_break_a_line() -> None:
+    """The reason quotes it: in a log, in the audit log and in a header."""
+    text = "holdApplicationUntilProxyStarts: |\n  a\n  \x85b" + "c" * 1000
+    found = request(object=document({"main": None}, annotations={CONFIG: text}))
+    result = answer(found)
+    for line in (result.reason, *result.warnings, *response(result.body)["warnings"]):
+        assert line.isprintable()
+        assert len(line) <= 256
+
+
+def test_warnings_reach_the_user() -> None:
+    """They are prefixed, of one line, and short enough not to be cut off."""
+    found = request(object=document({"main": None}, annotations={start.START: "x" * 1000}))
+    [warning] = response(answer(found).body)["warnings"]
+    assert warning.startswith('istio-aux: annotation istio-aux.io/start: "xxx')
+    assert len(warning) <= 256
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"operation": "UPDATE"}, id="an update"),
+        pytest.param({"operation": "DELETE", "object": None}, id="a deletion"),
+        pytest.param({"subResource": "ephemeralcontainers"}, id="a subresource"),
+    ],
+)
+def test_only_the_creation_of_a_pod_is_touched(fields: dict[str, Any]) -> None:
+    """A configuration that sends more than it should does no harm."""
+    assert response(answer(request(**fields)).body).keys() == UNCHANGED
+
+
+def test_an_object_of_another_kind_is_left_alone_with_a_warning() -> None:
+    """The webhook was configured wrongly; the warning says what arrived."""
+    found = request(kind={"group": "apps", "version": "v1", "kind": "Deployment"})
+    [warning] = response(answer(found).body)["warnings"]
+    assert 'the object is no Pod: kind "Deployment"' in warning
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        pytest.param(
+            request(object={"kind": "Pod", "metadata": {"labels": {"a": 1}}}),
+            "Expected `str`, got `int` - at `$.request.object.metadata.labels[...]`",
+            id="a pod with a number for a label",
+        ),
+        pytest.param(request(object=[]), "Expected `object | null`, got `array`", id="no object"),
+        pytest.param(
+            {**request(), "apiVersion": "admission.k8s.io/v1beta1"},
+            '"admission.k8s.io/v1beta1" "AdmissionReview", expected admission.k8s.io/v1',
+            id="an old version",
+        ),
+        pytest.param({"request": {"uid": "705ab4f5"}}, '"" ""', id="no apiVersion"),
+    ],
+)
+def test_a_malformed_review_with_a_uid_is_allowed_with_a_warning(
+    found: dict[str, Any], why: str
+) -> None:
+    """We must not be the reason why a pod is refused."""
+    result = answer(found)
+    sent = response(result.body)
+    assert "patch" not in sent
+    assert why in sent["warnings"][0]
+    assert result.outcome is Outcome.MALFORMED
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b"\xff\xfe",
+        b"{}",
+        b'{"request": {}}',
+        b'{"request": {"uid": 7}}',
+        b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":""}}',
+        b'{"request": {"uid": "u"}, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    ],
+    ids=lambda body: body[:60].decode(errors="replace"),
+)
+def test_without_a_uid_there_is_no_valid_answer(body: bytes) -> None:
+    """The server answers HTTP 400 with this one line."""
+    with pytest.raises(ValueError, match="malformed AdmissionReview") as caught:
+        review.answer(body, Start())
+    assert "\n" not in str(caught.value)
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(
+        st.sampled_from(["apiVersion", "kind", "request", "uid", "object", "metadata", "x"]),
+        inner, max_size=4),
+)  # fmt: skip
+PODS = st.dictionaries(st.sampled_from(["metadata", "spec", "status"]), ANYTHING).map(
+    lambda changed: {**document({"main": None}), **changed}
+)
+
+
+@given(st.binary() | ANYTHING.map(msgspec.json.encode))
+def test_no_body_breaks_it(body: bytes) -> None:
+    """There is an answer, or the one error that the server knows."""
+    for inject in (False, True):
+        with contextlib.suppress(review.Malformed):
+            review.answer(body, Start(), inject=inject)
+
+
+@given(st.dictionaries(
+    st.sampled_from(["namespace", "operation", "kind", "resource", "dryRun"]), ANYTHING, max_size=2,
+), ANYTHING | PODS)  # fmt: skip
+def test_whatever_a_review_is_about_it_is_answered(fields: dict[str, Any], about: Any) -> None:
+    """Its uid is all that an answer needs."""
+    body = msgspec.json.encode(request(**fields, object=about))
+    for inject in (False, True):
+        result = review.answer(body, Start(), inject=inject)
+        response(result.body, result.uid)
+
+
+@pytest.mark.parametrize("record", ["inject-classic.json", "inject-kube-system.json"])
+def test_a_recorded_request_is_answered(record: str) -> None:
+    """What an API server, or somebody in its name, sent to a real istiod."""
+    found = json.loads((RECORDS / record).read_text())["request"]
+    sent = response(answer(found).body, found["request"]["uid"])
+    ops = json.loads(base64.b64decode(sent["patch"]))
+    assert ops
+    assert all(op["path"].startswith("/metadata/annotations") for op in ops)
+
+
+def buried(*values: str, **pod: Any) -> bytes:
+    """A review of a pod with managedFields that say ``values``, as the API server writes it."""
+    found = request(**pod)
+    found["request"]["uid"] = "705ab4f5-0000-4000-8000-000000000000"
+    found = {key: found[key] for key in ("kind", "apiVersion", "request")}
+    found["request"]["object"]["metadata"]["managedFields"] = "@"
+    fields = ",".join(f'{{"manager":"me","fieldsV1":{value}}}' for value in values)
+    text = json.dumps(found, separators=(",", ":"))
+    return text.replace('"@"', f"[{fields}]").encode()
+
+
+def nested(levels: int, innermost: str = "{}") -> str:
+    return '{"f:a":' * levels + innermost + "}" * levels
+
+
+@pytest.mark.parametrize("levels", [1500, 6000])
+@pytest.mark.parametrize("innermost", ["{}", '{"v:[]":{}}', '{"k:{\\"a\\":1}":{}}'])
+def test_a_pod_with_deep_managed_fields_is_started_like_any_other(
+    levels: int, innermost: str
+) -> None:
+    answer = review.answer(buried(nested(levels, innermost)), Start())
+    assert answer.outcome is Outcome.HOLD
+    assert answer.warnings == ()
+
+
+def test_a_review_that_would_take_long_to_read_is_allowed_with_a_warning() -> None:
+    # More levels than any Python decodes.
+    body = buried(nested(20_000, '{"v:[]":{}}'))
+    answer = review.answer(body, Start())
+    found = response(answer.body, "705ab4f5-0000-4000-8000-000000000000")
+    assert "patch" not in found
+    assert found["warnings"] == [
+        "istio-aux: left alone: malformed AdmissionReview: it has more than 20000 values"
+    ]
+
+
+def test_a_pod_is_named_shortly_however_long_its_name_is() -> None:
+    """No name has been validated yet; what is said of it goes into one line of the log."""
+    pod = document({"main": None}, phase=None)
+    pod["metadata"]["name"] = "x\n" * 100_000
+    assert len(review.answer(json.dumps(request(object=pod)).encode(), Start()).pod) <= 318

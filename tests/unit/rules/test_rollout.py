@@ -1,0 +1,465 @@
+"""In which order, and how fast, the unmeshed pods of one controller are restarted."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from istio_aux.model.election import read_checkpoint
+from istio_aux.model.moment import Moment
+from istio_aux.repair.rollout import (
+    Defer,
+    Next,
+    Replica,
+    Rollout,
+    Sidecar,
+    Stop,
+    first_in_line,
+    recalled,
+    refused,
+    replica,
+    restored,
+    started,
+)
+from msgspec import structs
+from unit.rules.pods import RUNNING
+from unit.rules.restart_story import LIMITS, Story, bare, going, meshed
+from unit.rules.unmeshed import NO, REPORT, RESTART, STATEFUL, UNKNOWN, decide, job, unmeshed
+
+NOW = Moment(1000.0, 1e9)
+DELETED = datetime(2026, 11, 21, 8, 17, tzinfo=UTC).timestamp()
+
+
+def test_a_stateful_set_is_restarted_from_its_highest_ordinal() -> None:
+    """One after another, each after the last one's replacement; 10 comes after 9, not after 1."""
+    names = [f"web-{place}" for place in range(11)]
+    story = Story(*(bare(name) for name in names))
+    order: list[str] = []
+    for _ in names:
+        order.append(story.evict())
+        story.see(*(meshed(name) if name in order else bare(name) for name in names))
+    assert order == names[::-1]
+    assert story.next is None
+
+
+def test_the_next_pod_waits_until_the_replacement_is_ready_with_a_sidecar() -> None:
+    """T41; a pod of another ordinal is new where the set is scaled up meanwhile."""
+    story = Story(bare("web-0"), bare("web-1"))
+    assert story.evict() == "web-1"
+    for pods in (
+        [bare("web-1")],
+        [going(bare("web-1"))],
+        [],
+        [meshed("web-1", ready=False)],
+        [going(meshed("web-1"))],
+        [going(bare("web-1")), meshed("web-2")],
+        [meshed("web-2")],
+    ):
+        held = story.see(bare("web-0"), *pods)
+        assert isinstance(held, Defer), pods
+        assert held.until == 1060.0
+        assert held.reason.startswith("web-1 was evicted, and no replacement is Ready")
+    story.see(bare("web-0"), meshed("web-1"))
+    assert story.evict() == "web-0"
+
+
+def test_a_replacement_without_a_sidecar_stops_the_loop_for_a_day() -> None:
+    """T41: another restart would help as little, whatever else happens to the pods."""
+    story = Story(bare("a"), bare("b"))
+    assert story.evict() == "a"
+    reason = "c, made after a was evicted, has no sidecar either"
+    day = LIMITS.memory
+    assert story.see(bare("b"), bare("c")) == Stop(reason, until=1001.0 + day, uid="old-c")
+    assert isinstance(story.see(bare("b"), meshed("d")), Stop)
+    assert isinstance(story.see(bare("b"), after=day - 2), Stop)
+    assert isinstance(story.see(bare("b"), after=1), Next)
+
+
+def test_a_later_pod_with_a_sidecar_shows_that_a_restart_helps_again() -> None:
+    """A pod that was there before, or is terminating, shows nothing."""
+    story = Story(bare("a"), bare("b"), meshed("old", created=5.0))
+    story.evict()
+    pods = (bare("b"), bare("c", created=10.0), meshed("old", created=5.0))
+    assert isinstance(story.see(*pods), Stop)
+    assert isinstance(story.see(*pods, meshed("as-old", created=10.0)), Stop)
+    assert isinstance(story.see(*pods, going(meshed("new", created=11.0))), Stop)
+    story.see(*pods, meshed("new", created=11.0))
+    assert story.evict() == "b"
+
+
+def test_what_did_not_help_is_not_tried_by_the_next_leader() -> None:
+    """It knows when the pod was made that showed it, and nothing else."""
+    story = Story(bare("b"), bare("c", created=10.0), meshed("old", created=5.0), wall=100.0)
+    failed = recalled(datetime(1970, 1, 1, 0, 0, 10, tzinfo=UTC), story.now, LIMITS)
+    story.rollout = restored(Rollout(), story.pods, story.now, failed)
+    reason = "a pod made at 1970-01-01 00:00:10Z, after another was evicted, has no sidecar either"
+    stopped = story.see(*story.pods)
+    assert isinstance(stopped, Stop)
+    assert stopped.reason == reason
+    assert isinstance(story.see(*story.pods, meshed("new", created=11.0)), Next)
+
+
+def test_who_leads_next_waits_for_a_replacement_that_is_not_ready() -> None:
+    """Nothing is known of the restart that it comes from; as long as one waits for any other."""
+    pods = bare("b"), meshed("c", ready=False, created=5000.0)
+    story = Story(*pods, wall=5010.0)
+    assert story.see(*pods, after=0) == Defer(
+        reason="c has its sidecar and is not Ready yet", until=1590.0
+    )
+    assert isinstance(story.see(bare("b"), meshed("c", created=5000.0)), Next)
+    story = Story(*pods, wall=5600.0)
+    story.see(*pods, after=0)
+    assert story.evict() == "b"
+
+
+def test_a_replacement_of_which_too_little_is_known_is_waited_for() -> None:
+    """Unknown is never healthy, and no reason to stop for good."""
+    story = Story(bare("a"), bare("b"))
+    story.evict()
+    unknown = bare("c", sidecar=Sidecar.UNKNOWN, restart=False)
+    assert isinstance(story.see(bare("b"), unknown), Defer)
+    story.see(bare("b"), meshed("c", "old-c"))
+    assert story.evict() == "b"
+
+
+def test_a_replacement_that_is_to_have_no_sidecar_is_as_good_as_one() -> None:
+    """Its author may have opted out since."""
+    story = Story(bare("a"), bare("b"))
+    story.evict()
+    story.see(bare("b"), bare("c", sidecar=Sidecar.UNWANTED, restart=False))
+    assert story.evict() == "b"
+
+
+def test_whose_controller_became_smaller_meanwhile_goes_on_after_a_while() -> None:
+    """Or whose node is lost; each time later, for a quota may forbid new pods."""
+    story = Story(*(bare(f"web-{place}") for place in range(4)))
+    waits: list[float] = []
+    for left in (3, 2, 1, 0):
+        assert story.evict() == f"web-{left}"
+        pods = [bare(f"web-{place}") for place in range(left)]
+        began = story.now.monotonic
+        held = story.see(*pods, after=600)
+        while isinstance(held, Defer | Stop) and held.until:
+            held = story.see(*pods, after=held.until - story.now.monotonic)
+        waits.append(story.now.monotonic - began)
+    assert waits == [7200.0, 14400.0, 28800.0, 1800.0], "the last one is forgotten"
+
+
+def test_a_pod_that_does_not_go_holds_nobody_back_once_there_is_another_in_its_place() -> None:
+    """Its node is lost; a ReplicaSet makes a new pod at once, and never the same one."""
+    story = Story(bare("a"), bare("b"))
+    story.evict()
+    lost, new = going(bare("a")), meshed("c")
+    assert story.see(lost, bare("b"), new) == Defer("a is being deleted", until=1601.0)
+    story.see(lost, bare("b"), new, after=600)
+    assert story.evict() == "b"
+
+
+def test_a_new_pod_without_a_sidecar_counts_while_the_old_one_still_goes() -> None:
+    story = Story(bare("a"), bare("b"))
+    story.evict()
+    assert isinstance(story.see(going(bare("a")), bare("b"), bare("c")), Stop)
+
+
+@pytest.mark.parametrize(
+    ("pods", "gone", "reason", "wait"),
+    [
+        ([bare("a"), going(bare("b"))], {}, "b is being deleted", 600),
+        ([bare("web-0"), going(meshed("web-1"))], {}, "web-1 is being deleted", 600),
+        ([bare("web-0")], {"web-1": 1000.0}, "web-1 is gone, and not back yet", 600),
+        ([bare("web-0"), meshed("web-2")], {}, "there is no pod with the ordinal 1", 60),
+        ([bare("web-1"), bare("web-2")], {}, "there is no pod with the ordinal 0", 60),
+    ],
+)
+def test_a_pod_that_somebody_else_restarts_is_waited_for_but_not_for_ever(
+    pods: list[Replica], gone: dict[str, float], reason: str, wait: float
+) -> None:
+    """A drain, or a new revision of the template."""
+    story = Story(*pods)
+    story.gone = gone
+    assert story.see(*pods, after=0) == Defer(reason, until=1000.0 + wait)
+    assert isinstance(story.see(*pods, after=wait - 1), Defer)
+    assert isinstance(story.see(*pods, after=1), Next)
+
+
+@pytest.mark.parametrize("step", [-1e8, 0.0, 1e8])
+def test_a_clock_that_steps_makes_no_wait_longer_or_shorter(step: float) -> None:
+    """A failed restart is remembered for a day, an unready pod waited for for 10 minutes."""
+    story = Story(bare("a"), bare("b"))
+    story.evict()
+    story.see(bare("b"), bare("c"))
+    story.now = story.now._replace(wall=story.now.wall + step)
+    assert isinstance(story.see(bare("b"), bare("c"), after=LIMITS.memory - 1), Stop)
+    assert isinstance(story.see(bare("b"), bare("c"), after=1), Next)
+    pods = bare("a"), meshed("c", ready=False, created=story.now.wall)
+    story.rollout = Rollout()
+    assert isinstance(story.see(*pods, after=0), Defer)
+    story.now = story.now._replace(wall=story.now.wall + step)
+    assert isinstance(story.see(*pods, after=599), Defer)
+    assert isinstance(story.see(*pods, after=1), Next)
+
+
+@pytest.mark.parametrize(
+    ("ago", "left"),
+    [(-1e8, 86400.0), (0.0, 86400.0), (80_000.0, 6400.0), (86_000.0, 3600.0), (1e8, 3600.0)],
+)
+def test_what_an_earlier_leader_saw_fail_counts_for_an_hour_to_a_day(
+    ago: float, left: float
+) -> None:
+    """Whatever its clock showed, and ours."""
+    failed = recalled(datetime.fromtimestamp(NOW.wall - ago, UTC), NOW, LIMITS)
+    assert failed.until == NOW.monotonic + left
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_a_time_that_does_not_exist_in_utc_ends_nothing(time: str) -> None:
+    """Whoever may write the Lease may write such a time."""
+    left = read_checkpoint(f'{{"failed": {{"shop/a": "{time}"}}}}')
+    assert left
+    failed = recalled(left.failed["shop/a"], NOW, LIMITS)
+    assert NOW.monotonic < failed.until <= NOW.monotonic + LIMITS.memory
+
+
+def test_the_next_leader_waits_for_the_pod_that_the_last_one_evicted() -> None:
+    """Also if it evicts the same pods later: who leads again has seen older restarts."""
+    story = Story(bare("web-0"), bare("web-1"), bare("web-2"))
+    story.evict()
+    left = story.rollout.replacing
+    assert left
+    pods = bare("web-0"), bare("web-1")
+    for own in (Rollout(), story.rollout, started(Rollout(), pods, pods[1], story.now)):
+        story.rollout = restored(own, pods, story.now, left.old)
+        assert isinstance(story.see(*pods), Defer)
+        assert isinstance(story.see(*pods, going(bare("web-2"))), Defer)
+        assert isinstance(story.see(*pods, meshed("web-2", "another", ready=False)), Defer)
+        assert isinstance(story.see(*pods, meshed("web-2", "another")), Next)
+
+
+def test_the_next_leader_knows_which_pods_were_made_since() -> None:
+    """By the times of the API server; a bare pod that was there before shows nothing."""
+    story = Story(bare("a", created=10.0), bare("b", created=10.0))
+    story.evict()
+    left = story.rollout.replacing
+    assert left
+    for new, expected in ((meshed("c", created=10.0), Next), (bare("c", created=10.0), Stop)):
+        story.rollout = restored(Rollout(), (bare("b", created=10.0), new), story.now, left.old)
+        assert isinstance(story.see(bare("b", created=10.0), new), expected)
+    many = [bare(f"p{number}", created=10.0) for number in range(6)]
+    replacing = started(Rollout(), many, many[0], NOW).replacing
+    assert replacing
+    assert (replacing.old.newest, replacing.old.same) == (10.0, ())
+    assert replacing.old.knew("old-p5", 10.0)
+
+
+def test_of_two_failures_the_later_one_counts_and_a_later_eviction_is_not_forgotten() -> None:
+    """Who led before may know of an older one, and the leader may have gone on since."""
+    old, more = bare("a", created=20.0), (bare("b", created=20.0), meshed("x", created=20.0))
+    story = Story(old, *more)
+    early, late = (recalled(datetime.fromtimestamp(at, UTC), NOW, LIMITS) for at in (10.0, 30.0))
+    replacing = started(Rollout(), story.pods, old, story.now)
+    assert replacing.replacing
+    assert restored(Rollout(failure=early), (), NOW, late) == Rollout(failure=late)
+    assert restored(Rollout(failure=late), (), NOW, early) == Rollout(failure=late)
+    assert restored(replacing, (), NOW, late) == Rollout(failure=late)
+    story.rollout = restored(Rollout(failure=early), story.pods, story.now, replacing.replacing.old)
+    assert isinstance(story.see(*more), Defer)
+    assert isinstance(story.see(*more, meshed("c", created=40.0)), Next)
+
+
+def test_the_pods_that_were_there_already_are_no_replacement() -> None:
+    story = Story(bare("a"), bare("b"), meshed("c"))
+    story.evict()
+    assert isinstance(story.see(bare("b"), meshed("c")), Defer)
+
+
+def test_a_replacement_that_never_comes_stops_the_loop_until_it_does() -> None:
+    """No node has room for it, for example."""
+    story = Story(bare("a"), bare("b"))
+    story.evict()
+    assert isinstance(story.see(bare("b"), after=599), Defer)
+    stopped = story.see(bare("b"), after=1)
+    assert stopped == Stop(
+        reason="a was evicted, and no replacement is Ready with a sidecar after 600 s",
+        until=8200.0,
+    )
+    assert isinstance(story.see(bare("b"), meshed("c")), Next)
+
+
+def test_a_refused_eviction_is_tried_again_ever_later() -> None:
+    """A PodDisruptionBudget may allow it at any time, so it is never given up."""
+    story = Story(bare("a"))
+    waits: list[float] = []
+    for _ in range(7):
+        assert story.evict() == "a"
+        story.refuse("429: it would violate the pod's disruption budget")
+        held = story.next
+        assert isinstance(held, Defer)
+        assert held.until is not None
+        assert "429: it would violate the pod's disruption budget" in held.reason
+        waits.append(held.until - story.now.monotonic)
+        assert isinstance(story.see(bare("a"), after=waits[-1] - 0.1), Defer)
+        story.see(bare("a"), after=0.1)
+    assert waits == [10, 20, 40, 80, 160, 300, 300]
+
+
+@pytest.mark.parametrize(
+    ("refusals", "asked", "retry_at"), [(0, 30.0, 1030.0), (0, 1.0, 1010.0), (10_000, 0.0, 1300.0)]
+)
+def test_the_longer_of_our_own_delay_and_retry_after_counts(
+    refusals: int, asked: float, retry_at: float
+) -> None:
+    after = refused(Rollout(refusals=refusals), "429", NOW, LIMITS, asked=asked)
+    assert after.retry_at == retry_at
+
+
+def test_a_success_forgets_the_refusals() -> None:
+    story = Story(bare("a"), bare("b"))
+    story.evict()
+    story.refuse("429")
+    story.see(bare("a"), bare("b"), after=10)
+    story.evict()
+    story.see(bare("b"), meshed("c"))
+    assert story.evict() == "b"
+    story.refuse("429")
+    assert story.rollout.retry_at == story.now.monotonic + 10
+
+
+def test_an_eviction_without_an_answer_is_awaited_if_it_happened() -> None:
+    story = Story(bare("a"), bare("b"))
+    story.evict()
+    assert isinstance(story.see(going(bare("a")), bare("b"), after=61), Defer)
+    assert story.rollout.replacing is not None
+
+
+def test_an_eviction_without_an_answer_is_tried_again_if_the_pod_is_still_there() -> None:
+    """For as long as the API server may still work on it, nobody can tell."""
+    story = Story(bare("a"), bare("b"))
+    story.evict()
+    assert isinstance(story.see(bare("a"), bare("b"), after=59), Defer)
+    assert story.rollout.replacing is not None
+    held = story.see(bare("a"), bare("b"), after=1)
+    reason = "not restarted: a is still there; tried again later"
+    assert held == Defer(reason=reason, until=1070.0)
+    story.see(bare("a"), bare("b"), after=10)
+    assert story.evict() == "a"
+
+
+BROKEN = meshed("web-1", ready=False)
+
+
+@pytest.mark.parametrize(
+    ("pods", "expected"),
+    [
+        ([bare("a"), bare("b"), bare("c", ready=False)], "c"),
+        ([bare("a", restart=False), meshed("b")], None),
+        ([bare("web-0", ready=False), bare("web-1", ready=False), bare("web-2")], "web-0"),
+        ([bare("web-0"), BROKEN, bare("web-2")], "web-0"),
+        ([BROKEN, bare("web-2")], Defer("web-1 is not Ready, and comes before the others")),
+    ],
+    ids=["Deployment", "none", "the gap first", "before the gap", "never behind the gap"],
+)
+def test_a_pod_that_is_not_ready_goes_first(
+    pods: list[Replica], expected: str | Defer | None
+) -> None:
+    """It serves nobody, and a StatefulSet makes no pod behind it."""
+    found = Story(*pods).next
+    assert (found.pod.name if isinstance(found, Next) else found) == expected
+
+
+PROXY = {"istio-proxy": RUNNING}
+
+
+@pytest.mark.parametrize(
+    ("fields", "context", "expected"),
+    [
+        (
+            {"owner": STATEFUL, "name": "web-3"}, (RESTART,),
+            {"sidecar": Sidecar.MISSING, "restart": True, "ordinal": 3, "ready": True},
+        ),
+        ({"ready": False}, (REPORT,), {"sidecar": Sidecar.MISSING}),
+        ({}, (RESTART, UNKNOWN), {"sidecar": Sidecar.UNKNOWN, "ready": True}),
+        ({}, (RESTART, NO), {"sidecar": Sidecar.UNWANTED, "ready": True}),
+        ({"containers": PROXY}, (RESTART,), {"sidecar": Sidecar.PRESENT, "ready": True}),
+        (
+            {"deleting": True}, (RESTART,),
+            {"sidecar": Sidecar.UNWANTED, "deleting": True, "deleted": DELETED},
+        ),
+    ],
+)  # fmt: skip
+def test_a_pod_as_its_rollout_sees_it(
+    fields: dict[str, Any], context: tuple[Any, ...], expected: dict[str, Any]
+) -> None:
+    found = unmeshed(**fields)
+    expected = {"name": found.metadata.name, "uid": "pod-1", **expected}
+    assert replica(found, decide(found, *context)) == Replica(**expected)
+
+
+@pytest.mark.parametrize(
+    ("containers", "ready"), [({"main": RUNNING, "istio-proxy": RUNNING}, True), (None, False)]
+)
+def test_a_job_s_pod_with_its_sidecar_proves_as_much_as_a_ready_one(
+    containers: Any, ready: bool
+) -> None:
+    """It may be over before it is Ready, or before anybody looks."""
+    for phase in ("Pending", "Running", "Succeeded"):
+        pod = job(containers, phase=phase, ready=False)
+        assert replica(pod, decide(pod)).ready is ready
+    assert not replica(unmeshed(containers, ready=False), decide(pod)).ready
+    assert not replica(job(containers, deleting=True), decide(pod)).ready
+
+
+AGO = dict[str, float]
+
+
+def chosen(waiting: AGO, begun: AGO | None = None, served: AGO | None = None) -> list[str]:
+    """Which controllers are next, if all this was so many seconds ago."""
+    found = [
+        {key: NOW.monotonic - ago for key, ago in (each or {}).items()}
+        for each in (waiting, begun, served)
+    ]
+    return first_in_line(found[0], found[1], found[2], NOW, FIVE)
+
+
+FIVE = structs.replace(LIMITS, at_once=5, share=3)
+
+
+def test_no_more_than_so_many_are_under_way_at_once() -> None:
+    waiting = {f"{name}/1": 1.0 for name in "abcdefg"}
+    assert chosen(waiting) == ["a/1", "b/1", "c/1", "d/1", "e/1"]
+    begun = {f"{name}/1": 1.0 for name in "xyz"}
+    assert chosen(waiting, begun) == ["a/1", "b/1"]
+    assert chosen(waiting, {**begun, "v/1": 1.0, "w/1": 1.0}) == []
+    assert chosen(waiting, {f"x/{number}": 1.0 for number in range(9)}) == []
+
+
+def test_those_that_were_given_up_do_not_count() -> None:
+    """A replacement that never comes must not keep all others waiting."""
+    begun = {f"{name}/1": 600.0 for name in "vwxyz"}
+    assert chosen({"a/1": 1.0, "b/1": 1.0}, begun) == ["a/1", "b/1"]
+
+
+def test_those_that_waited_longest_come_first_and_newcomers_overtake_nobody() -> None:
+    """One with a thousand pods keeps nobody waiting, and is not kept waiting by new ones."""
+    waiting = {f"shop/{number}": float(number) for number in range(9)}
+    assert chosen(waiting) == ["shop/8", "shop/7", "shop/6"]
+
+
+def test_pods_that_never_get_ready_delay_only_their_own_namespace() -> None:
+    bad = {f"bad/{number}": 9000.0 for number in range(100)}
+    waiting = {**bad, "good/1": 1.0}
+    assert chosen(waiting) == ["bad/0", "good/1", "bad/1", "bad/10"]
+    begun = {f"bad/{number}": 1.0 for number in range(3)}
+    assert chosen(waiting, begun, {"bad": 1.0}) == ["good/1"]
+
+
+def test_namespaces_take_turns_however_many_of_them_are_bad() -> None:
+    """Those that were served since another began to wait come after it."""
+    bad = {f"bad-{name}/{number}": 9000.0 for name in range(9) for number in range(100)}
+    begun = {f"bad-{name}/x": 600.0 for name in range(4)} | {"z/1": 1.0, "z/2": 1.0, "z/3": 1.0}
+    served = {f"bad-{name}": 600.0 - name for name in range(9)}
+    order = chosen({**bad, "good/1": 595.5}, begun, served)
+    assert order == ["bad-0/0", "bad-1/0"]
+    later = {**served, "bad-0": 0.0, "bad-1": 0.0}
+    order = chosen({**bad, "good/1": 598.5}, begun, later)
+    assert order == ["good/1", "bad-2/0"]

@@ -1,0 +1,214 @@
+"""Label selectors: kubectl's syntax in, two forms out, one line for each mistake."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from istio_aux.model.selectors import LabelSelector, Operator, Requirement, Selector, convert, parse
+
+ALL = "a=b,c!=d,e in (x,y),f notin (z,w),g,!h"
+
+
+def test_every_operator_is_understood() -> None:
+    """Equality and sets, with whatever space."""
+    expected = Selector(
+        (
+            Requirement("a", Operator.IN, ("b",)),
+            Requirement("c", Operator.NOT_IN, ("d",)),
+            Requirement("e", Operator.IN, ("x", "y")),
+            Requirement("f", Operator.NOT_IN, ("w", "z")),
+            Requirement("g", Operator.EXISTS),
+            Requirement("h", Operator.DOES_NOT_EXIST),
+        )
+    )
+    assert parse(ALL) == expected
+    assert parse(" a == b , c!= d,e  in(y , x),f notin(z,w) ,g, ! h ") == expected
+
+
+def test_two_values_for_one_label_select_nothing() -> None:
+    selector = parse("a=b,a=c")
+    for value in ("b", "c"):
+        assert not selector.matches({"a": value})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", {}),
+        ("!a,b!=c", {}),
+        ("a in (x,y),b,c=z", {"a": "x", "b": "true", "c": "z"}),
+        ("a,a=x", {"a": "x"}),
+        ("a=x,!a", None),
+    ],
+)
+def test_labels_that_are_selected_are_found(text: str, expected: dict[str, str] | None) -> None:
+    assert parse(text).sample() == expected
+
+
+@pytest.mark.parametrize("text", ["", "  "])
+def test_blank_text_selects_everything(text: str) -> None:
+    """As it does for kubectl."""
+    assert parse(text) == Selector()
+    assert parse(text).matches({"a": "b"})
+
+
+@pytest.mark.parametrize(
+    ("text", "labels", "expected"),
+    [
+        ("a=b", {"a": "b"}, True),
+        ("a=b", {"a": "c"}, False),
+        ("a=b", {}, False),
+        ("a=", {"a": ""}, True),
+        ("a!=b", {"a": "c"}, True),
+        ("a!=b", {"a": "b"}, False),
+        ("a!=b", {}, True),
+        ("a in (b,c)", {"a": "c"}, True),
+        ("a in (b,c)", {"a": "d"}, False),
+        ("a in (,c)", {"a": ""}, True),
+        ("a notin (b,c)", {"a": "c"}, False),
+        ("a notin (b,c)", {}, True),
+        ("a", {"a": ""}, True),
+        ("a", {"b": "a"}, False),
+        ("!a", {}, True),
+        ("!a", {"a": ""}, False),
+        ("a=b,!c", {"a": "b", "c": "d"}, False),
+        ("in in (in),notin", {"in": "in", "notin": ""}, True),
+        ("io.datastrophic/istio-aux=enabled", {"io.datastrophic/istio-aux": "enabled"}, True),
+    ],
+)
+def test_matching(text: str, labels: dict[str, str], expected: bool) -> None:
+    """What Kubernetes would select, absent labels included."""
+    assert parse(text).matches(labels) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a in b", '"a in b": expected "(" after "in", found "b"'),
+        ("a in ()", '"a in ()": expected at least one value after "in"'),
+        ("a in (b", '"a in (b": expected ")" after the values, found the end'),
+        ("a in (b c)", '"a in (b c)": expected ")" after the values, found "c"'),
+        ("a,", '"a,": expected a label key, found the end'),
+        (",a", '",a": expected a label key, found ","'),
+        ("!", '"!": expected a label key after "!", found the end'),
+        ("a=b c", '"a=b c": expected "," after a requirement, found "c"'),
+        ("a b", '"a b": expected "=", "!=", "in" or "notin" after a, found "b"'),
+        ("a>1", '"a>1": expected "=", "!=", "in" or "notin" after a, found ">"'),
+        ("a\nb", '"a\\nb": expected "=", "!=", "in" or "notin" after a, found "b"'),
+        ("A/b=c", "\"A/b=c\": label key \"A/b\": expected a DNS subdomain before the '/'"),
+        ("a." * 126 + "bc/d", "expected a DNS subdomain before the '/'"),
+        ("/b", "\"/b\": label key \"/b\": expected a DNS subdomain before the '/'"),
+        ("-a", '"-a": label key "-a": expected at most 63 letters'),
+        ("a" * 64, 'expected at most 63 letters'),
+        ("a=b!", '"a=b!": expected "," after a requirement, found "!"'),
+        ("a=é", 'label value "é": expected at most 63 letters'),
+        ("a=" + "b" * 64, "expected at most 63 letters"),
+    ],
+)  # fmt: skip
+def test_a_mistake_gives_one_clear_line(text: str, message: str) -> None:
+    """The text, what was found, and what is allowed."""
+    with pytest.raises(ValueError, match="expected") as caught:
+        parse(text)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+NAMES = st.from_regex(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,4}[A-Za-z0-9])?", fullmatch=True)
+REQUIREMENTS = st.one_of(
+    st.builds(
+        Requirement,
+        key=NAMES,
+        operator=st.sampled_from([Operator.IN, Operator.NOT_IN]),
+        values=st.sets(NAMES | st.just(""), min_size=1).map(lambda found: tuple(sorted(found))),
+    ),
+    st.builds(
+        Requirement,
+        key=NAMES,
+        operator=st.sampled_from([Operator.EXISTS, Operator.DOES_NOT_EXIST]),
+    ),
+)
+
+
+@given(st.sets(REQUIREMENTS, max_size=4))
+def test_the_canonical_text_means_the_same(requirements: set[Requirement]) -> None:
+    """What goes to the API as ``labelSelector`` is what was parsed."""
+    selector = Selector(tuple(sorted(requirements)))
+    assert parse(str(selector)) == selector
+
+
+def test_the_object_means_the_same() -> None:
+    """What a webhook was told to select is what we take it to select."""
+    found = {
+        "matchLabels": {"a": "b", "i": ""},
+        "matchExpressions": [
+            {"key": "c", "operator": "NotIn", "values": ["d"]},
+            {"key": "e", "operator": "In", "values": ["y", "x"]},
+            {"key": "f", "operator": "NotIn", "values": ["w", "z"]},
+            {"key": "g", "operator": "Exists"},
+            {"key": "h", "operator": "DoesNotExist"},
+        ],
+    }
+    assert convert(msgspec.convert(found, LabelSelector)) == parse(f"{ALL},i=")
+
+
+def test_an_object_with_nothing_in_it_selects_everything() -> None:
+    """The API server sends null for empty maps and lists."""
+    empty = msgspec.json.decode(b'{"matchLabels":null,"matchExpressions":null}', type=LabelSelector)
+    assert convert(empty) == convert(LabelSelector()) == Selector()
+
+
+def test_an_object_with_a_label_that_cannot_be_gives_one_clear_line() -> None:
+    for labels in ({"-a": "b"}, {"a": "b c"}):
+        with pytest.raises(ValueError, match="expected at most 63 letters"):
+            convert(LabelSelector(match_labels=labels))
+
+
+@pytest.mark.parametrize(
+    ("requirement", "message"),
+    [
+        (
+            {"key": "a", "operator": "Like", "values": ["b"]},
+            '"Like": expected one of: In, NotIn, Exists, DoesNotExist, for a',
+        ),
+        ({"key": "a", "operator": "In"}, "expected at least one value with In, for a"),
+        (
+            {"key": "a", "operator": "NotIn", "values": None},
+            "expected at least one value with NotIn, for a",
+        ),
+        (
+            {"key": "a", "operator": "Exists", "values": ["b"]},
+            "expected no values with Exists, for a",
+        ),
+        ({"key": "-a", "operator": "Exists"}, 'label key "-a": expected at most 63 letters'),
+        (
+            {"key": "a", "operator": "In", "values": ["b c"]},
+            'label value "b c": expected at most 63 letters',
+        ),
+    ],
+)
+def test_an_object_that_kubernetes_would_not_take_gives_one_clear_line(
+    requirement: dict[str, object], message: str
+) -> None:
+    """apimachinery LabelSelectorAsSelector and labels.NewRequirement."""
+    wire = msgspec.convert({"matchExpressions": [requirement]}, LabelSelector)
+
+    with pytest.raises(ValueError, match="expected") as caught:
+        convert(wire)
+
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@given(st.text(st.sampled_from("ab=!,() in\n<é"), max_size=12))
+def test_no_text_breaks_it(text: str) -> None:
+    """A selector that survives its own text, or one line in a ValueError."""
+    try:
+        selector = parse(text)
+    except ValueError as error:
+        message = str(error)
+    else:
+        message = ""
+        assert parse(str(selector)) == selector
+    assert "\n" not in message

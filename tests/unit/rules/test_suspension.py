@@ -1,0 +1,343 @@
+"""What to do about a Job of the training operator whose pods are to be replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from istio_aux.model.owners import KINDS, Job
+from istio_aux.model.pod import Pod
+from istio_aux.repair import suspension
+from istio_aux.repair.suspension import (
+    MARK,
+    SIDECAR,
+    AwaitPods,
+    Leave,
+    PodsLeft,
+    Resume,
+    Suspend,
+    SuspensionLimits,
+    Unmark,
+)
+from msgspec import structs
+from unit.rules.suspension_world import World
+from unit.rules.training import job, pod, pods, suspended
+
+LIMITS = SuspensionLimits()
+LONG = LIMITS.doubt
+NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
+
+
+def follow(
+    job: Job,
+    left: Sequence[Pod] = (),
+    *,
+    waited: float = 5.0,
+    gone: float = LONG,
+    since: float = 5.0,
+    unknown: str = "",
+) -> AwaitPods | Resume | Unmark | Leave:
+    """What is next; all numbers are seconds until ``NOW``."""
+    overdue = since >= suspension.allowed(left, NOW - timedelta(seconds=since), LIMITS)
+    return suspension.follow(
+        job, PodsLeft(left, unknown), limits=LIMITS, overdue=overdue, waited=waited, gone=gone
+    )
+
+
+SEEN = NOW + timedelta(minutes=5)
+NOTE = (
+    "2026-11-21T09:00:00Z istio-aux suspended this job until its pods are gone, and resumes it"
+    " then. If istio-aux is no longer installed, set suspend to false."
+)
+RESUMED = (
+    "2026-11-21T09:00:00Z this job is resumed, after istio-aux had suspended it to give its pods"
+    " their sidecar. It is not suspended again for a day, or until this annotation is removed."
+)
+
+
+def noted(time: str) -> dict[str, Any]:
+    """Metadata of a Job that we suspended or resumed then."""
+    return {"annotations": {MARK: f"{time} istio-aux was here"}}
+
+
+def row(sentence: str, *values: Any) -> Any:
+    return pytest.param(*values, id=sentence)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        row("that runs", job("Created", "Running")),
+        row("that was just created", job()),
+        row("that was resumed before", job("Running", policy={"suspend": False})),
+        row("that names its operator", job(policy={"managedBy": "kubeflow.org/training-operator"})),
+        row("whose status says null", job(policy={"suspend": None})),
+        row("that we resumed a day ago", job(**noted("2026-11-20T09:00:00Z"))),
+        row("that we resumed more than a day from now", job(**noted("2026-11-22T09:00:01Z"))),
+        row("that we resumed on no day", job(**noted("2026-02-31T09:00:00Z"))),
+    ],
+)
+def test_a_job_is_suspended(found: Job) -> None:
+    assert isinstance(suspension.begin(found, pod(), NOW), Suspend)
+
+
+@pytest.mark.parametrize(
+    ("found", "its", "because"),
+    [
+        row("that succeeded", job("Succeeded"), pod(), "it is finished"),
+        row("that failed", job("Failed"), pod(), "it is finished"),
+        row(
+            "that is deleted", job(deletionTimestamp="2026-11-21T08:17:00Z"), pod(),
+            "it is being deleted",
+        ),
+        row(
+            "that a user suspended", job(policy={"suspend": True}), pod(),
+            "somebody else has suspended it",
+        ),
+        row(
+            "in a queue of Kueue's", job(labels={"kueue.x-k8s.io/queue-name": "gpu"}), pod(),
+            "Kueue decides when it is suspended: label kueue.x-k8s.io/queue-name",
+        ),
+        row(
+            "that Kueue manages without a queue", job(),
+            pod(labels={"kueue.x-k8s.io/podset": "worker"}),
+            "Kueue decides when it is suspended: label kueue.x-k8s.io/podset",
+        ),
+        row(
+            "of another manager", job(policy={"managedBy": "kueue.x-k8s.io/multikueue"}), pod(),
+            "it is managed by kueue.x-k8s.io/multikueue",
+        ),
+        row(
+            "recreated under its name", job(uid="job-2"), pod(),
+            "it is not the Job that made the pod",
+        ),
+        row(
+            "that we resumed less than a day ago", job(**noted("2026-11-20T09:00:01Z")), pod(),
+            "it was suspended for its sidecars on 2026-11-20 09:00:01Z, and is not suspended"
+            " again within a day",
+        ),
+        row(
+            "that we resumed, by a clock that is ahead", job(**noted("2026-11-22T08:59:59Z")),
+            pod(),
+            "it was suspended for its sidecars on 2026-11-22 08:59:59Z, and is not suspended"
+            " again within a day",
+        ),
+        row("without a uid", job(uid=""), pod(owner_uid=""), "it is not the Job that made the pod"),
+        row(
+            "whose pods cannot be found", job(), pod(labels={"job-name": "mnist"}),
+            "its pod has no label training.kubeflow.org/job-name: mnist",
+        ),
+    ],
+)  # fmt: skip
+def test_a_job_is_left_alone(found: Job, its: Pod, because: str) -> None:
+    assert suspension.begin(found, its, NOW) == Leave(reason=because)
+
+
+@pytest.mark.parametrize(
+    ("found", "left", "gone"),
+    [
+        row("as long as a pod is on its way out", suspended(), pods("a", deleting=True), 0.0),
+        row("for a pod that succeeded", suspended(), pods("a", phase="Succeeded"), 0.0),
+        row("until the operator has begun", job(marked=True, policy={"suspend": True}), (), LONG),
+        row("until the operator knows that they are gone", suspended(), (), 1.9),
+    ],
+)
+def test_a_suspended_job_waits(found: Job, left: Sequence[Pod], gone: float) -> None:
+    """Resumed too early it fails: see test_training_race of the node tier."""
+    assert isinstance(follow(found, left, gone=gone), AwaitPods)
+
+
+@pytest.mark.parametrize(
+    ("found", "left", "expected"),
+    [
+        row("whose pods are gone", suspended(), (), Resume("all its pods are gone")),
+        row("that finished", suspended("Suspended", "Failed"), pods("a"), Resume("it is finished")),
+        row("without our mark", suspended(marked=False), (), Leave("it does not carry our mark")),
+        row(
+            "with the mark of somebody else", suspended(marked=False, labels={MARK: "lunch"}), (),
+            Leave("it does not carry our mark"),
+        ),
+        row(
+            "that is deleted", suspended(deletionTimestamp="2026-11-21T08:17:00Z"), (),
+            Leave("it is being deleted"),
+        ),
+    ],
+)  # fmt: skip
+def test_a_suspended_job_is_resumed_or_left(
+    found: Job, left: Sequence[Pod], expected: Resume | Leave
+) -> None:
+    assert follow(found, left) == expected
+
+
+def test_one_of_the_pods_that_do_not_go_is_named() -> None:
+    decision = follow(suspended(), pods("d", "c", "b", "a", deleting=True), waited=1e6)
+    assert isinstance(decision, AwaitPods)
+    assert decision.reason == "4 of its pods are still there: a, b, c"
+    assert decision.pod is not None
+
+
+@pytest.mark.parametrize("left", [(), pods("a", "b")])
+def test_a_job_whose_operator_is_not_at_work_is_resumed(left: Sequence[Pod]) -> None:
+    """Its pods are as they were; later their work would be lost for no restart of theirs."""
+    found = job("Running", marked=True, policy={"suspend": True})
+    decision = follow(found, left, waited=LONG)
+    assert isinstance(decision, Resume)
+    assert decision.unchanged
+    assert decision.untouched == bool(left)
+    assert isinstance(follow(found, left, waited=LONG - 1), AwaitPods)
+    assert isinstance(follow(found, left, waited=LONG, unknown="no list of pods"), AwaitPods)
+
+
+@pytest.mark.parametrize(
+    ("left", "why"),
+    [
+        row(
+            "no pods are known", (),
+            "it is not known whether its pods are gone: no list of pods",
+        ),
+        row(
+            "some pods are known", pods("b", "a"),
+            "2 of its pods are still there: a, b;"
+            " it is not known whether its pods are gone: no list of pods",
+        ),
+    ],
+)  # fmt: skip
+def test_a_job_whose_pods_are_not_known_waits_until_its_deadline(
+    left: Sequence[Pod], why: str
+) -> None:
+    """What is unknown is never gone, and keeps no Job suspended."""
+    found = follow(suspended(), left, unknown="no list of pods", since=599)
+    assert isinstance(found, AwaitPods)
+    assert found.reason == why
+    assert follow(suspended(), left, unknown="no list of pods", since=600) == Resume(
+        reason=f"it was suspended for too long, and {why}", unchanged=True
+    )
+
+
+def ending(seconds: float) -> Sequence[Pod]:
+    """A pod that is being deleted, whose grace period ends so many seconds after ``NOW``."""
+    (found,) = pods("a", deleting=True)
+    metadata = structs.replace(found.metadata, deletion_timestamp=NOW + timedelta(seconds=seconds))
+    return [structs.replace(found, metadata=metadata)]
+
+
+@pytest.mark.parametrize(
+    ("since", "left"),
+    [
+        row("by a pod whose node is lost", 630, ending(-600)),
+        row("by a pod with a grace period of half an hour", 2400, ending(-600)),
+        row("by a pod that never has to end", 3600 + 600, ending(1e9)),
+        row("by pods that the operator noticed and did not delete", 600, pods("a")),
+    ],
+)
+def test_no_job_is_kept_suspended_longer_than_its_bound(since: float, left: Sequence[Pod]) -> None:
+    assert follow(suspended(), left, since=since) == Resume(
+        reason="it was suspended for too long, and 1 of its pods are still there: a",
+        unchanged=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("since", "left"),
+    [
+        row("a pod whose grace period ended a while ago", 629, ending(-599)),
+        row("a pod with a grace period of an hour", 3600, ending(0)),
+        row("pods that are not deleted yet", 599, pods("a")),
+    ],
+)
+def test_a_job_waits_for_its_pods_until_then(since: float, left: Sequence[Pod]) -> None:
+    assert isinstance(follow(suspended(), left, since=since), AwaitPods)
+
+
+@pytest.mark.parametrize(
+    ("note", "since"),
+    [
+        row("its annotation says when", NOTE, NOW),
+        row("there is no annotation", None, SEEN),
+        row("the annotation says something else", "tomorrow", SEEN),
+        row("it names a day that there is not", "2026-02-31T09:00:00Z", SEEN),
+        row("it names a time to come", "2036-11-21T09:00:00Z", SEEN),
+    ],
+)
+def test_when_a_job_was_suspended_is_known_to_the_next_leader(
+    note: str | None, since: datetime
+) -> None:
+    """Anybody may write the annotation: it only makes the bound come sooner."""
+    notes = {} if note is None else {MARK: note}
+    assert suspension.since(suspended(annotations=notes), SEEN) == since
+
+
+def test_a_job_that_somebody_else_resumed_loses_our_mark_only() -> None:
+    found = suspended(policy={"suspend": False})
+    decision = follow(found, pods("a"))
+    assert isinstance(decision, Unmark)
+    assert suspension.patch(KINDS["TFJob"], found, decision, NOW) == {
+        "metadata": {
+            "uid": "job-1", "resourceVersion": "7",
+            "labels": {MARK: None}, "annotations": {MARK: RESUMED},
+        }
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("action", "suspend", "mark", "note"),
+    [
+        (Suspend(reason=""), True, SIDECAR, NOTE),
+        (Resume(reason=""), False, None, RESUMED),
+        (Resume(reason="", unchanged=True), False, None, RESUMED),
+        (Resume(reason="", unchanged=True, untouched=True), False, None, None),
+    ],
+)
+def test_mark_and_suspension_change_in_one_write_to_what_was_read(
+    action: Suspend | Resume, suspend: bool, mark: str | None, note: str | None
+) -> None:
+    assert suspension.patch(KINDS["TFJob"], job(), action, NOW) == {
+        "metadata": {
+            "uid": "job-1", "resourceVersion": "7",
+            "labels": {MARK: mark}, "annotations": {MARK: note},
+        },
+        "spec": {"runPolicy": {"suspend": suspend}},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("left", [pods("a", owner_uid="job-0"), pods("a", owner=None)])
+def test_pods_of_a_job_of_the_same_name_are_not_its_own(left: Sequence[Pod]) -> None:
+    assert suspension.own(KINDS["TFJob"], job(), left) == []
+    assert suspension.own(KINDS["TFJob"], job(), [*left, pod()]) == [pod()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "counts"), [("TFJob", True), ("Job", False), ("JobSet", False), ("TrainJob", False)]
+)
+def test_a_job_waits_for_its_finished_pods_only_if_its_operator_deletes_them(
+    kind: str, counts: bool
+) -> None:
+    """A pod of a batch Job that has succeeded stays while the Job is suspended."""
+    finished = [pod("a", phase="Succeeded"), pod("b", phase="Failed")]
+    assert suspension.own(KINDS[kind], job(), [*finished, pod("c")]) == [
+        *(finished if counts else []), pod("c"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["JobSet", "TrainJob"])
+def test_pods_of_a_set_name_the_jobs_that_it_made_as_their_owners(kind: str) -> None:
+    found = pods("a", "b", owner=("batch/v1", "Job"), owner_uid="job-of-a-set")
+    assert suspension.own(KINDS[kind], job(), found) == found
+
+
+@given(st.integers(0, 2**32))
+def test_no_job_fails_or_stays_suspended(seed: int) -> None:
+    """Leaders change and die, users suspend and resume, and everything may be slow."""
+    world = World(Random(seed))
+    for _ in range(60):
+        world.happen()
+        world.act()
+    world.calm_down()
+    assert not suspension.is_marked(world.job)
+    assert not world.job.run_policy.suspend or world.by_others
+    assert len(world.losses) <= 1, "the work of a Job is lost once"

@@ -1,0 +1,303 @@
+"""What is read of webhook configurations and EndpointSlices, and which webhooks precede ours."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import msgspec
+import pytest
+from istio_aux.model.webhooks import (
+    ClientConfig,
+    Configuration,
+    ControlPlane,
+    EndpointSlice,
+    Rule,
+    Webhook,
+    sorted_before,
+)
+from unit.rules.mesh import DEFAULT, ORIGINAL, REVISED, decode, recorded
+
+PODS: dict[str, Any] = {
+    "operations": ["CREATE"],
+    "apiGroups": [""],
+    "apiVersions": ["v1"],
+    "resources": ["pods"],
+    "scope": "*",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "revision", "service", "active"),
+    [
+        (DEFAULT, "default", "istiod", True),
+        (ORIGINAL, "default", "istiod", False),
+        (REVISED, "1-30-3", "istiod-1-30-3", True),
+    ],
+)
+def test_a_recorded_configuration_is_read(
+    name: str, revision: str, service: str, active: bool
+) -> None:
+    found = recorded(name)
+
+    assert (found.metadata.name, found.revision) == (name, revision)
+    assert found.webhooks
+    for webhook in found.webhooks:
+        assert (webhook.is_istios, webhook.injects, webhook.creates_pods) == (True, active, True)
+        called = webhook.client_config.service
+        assert called
+        assert (called.namespace, called.name) == ("istio-system", service)
+        assert (called.path, called.port) == ("/inject", 443)
+        assert (webhook.client_config.ca_bundle or "").startswith("LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS")
+        assert found.control_plane(webhook) == ControlPlane("istio-system", revision)
+
+
+@pytest.mark.parametrize("labels", [None, {}, {"istio.io/rev": ""}])
+def test_a_configuration_that_names_no_revision_is_the_defaults(
+    labels: dict[str, str] | None,
+) -> None:
+    assert decode({"metadata": {"name": "a", "labels": labels}}).revision == "default"
+
+
+def test_a_control_plane_behind_a_url_has_no_namespace() -> None:
+    body = {"clientConfig": {"url": "https://istiod.example.com/inject"}}
+    webhook = msgspec.convert(body, Webhook)
+
+    assert Configuration().control_plane(webhook) == ControlPlane("", "default")
+
+
+@pytest.mark.parametrize(
+    ("sentence", "fields", "covers"),
+    [
+        ("Istio's own", {}, True),
+        ("among other operations", {"operations": ["UPDATE", "CREATE"]}, True),
+        ("every operation", {"operations": ["*"]}, True),
+        ("another operation", {"operations": ["UPDATE"]}, False),
+        ("every group", {"apiGroups": ["*"]}, True),
+        ("another group", {"apiGroups": ["apps"]}, False),
+        ("every version", {"apiVersions": ["*"]}, True),
+        ("another version", {"apiVersions": ["v2"]}, False),
+        ("every resource", {"resources": ["*"]}, True),
+        ("every resource and its parts", {"resources": ["*/*"]}, True),
+        ("pods and their parts", {"resources": ["pods/*"]}, True),
+        ("only parts of pods", {"resources": ["pods/status", "*/scale"]}, False),
+        ("another resource", {"resources": ["services"]}, False),
+        ("objects of namespaces", {"scope": "Namespaced"}, True),
+        ("no scope", {"scope": None}, True),
+        ("objects of the cluster", {"scope": "Cluster"}, False),
+        ("nulls", dict.fromkeys(PODS), False),
+    ],
+)
+def test_a_rule_covers_the_creation_of_a_pod(
+    sentence: str, fields: dict[str, Any], covers: bool
+) -> None:
+    """As the API server reads it."""
+    assert msgspec.convert(PODS | fields, Rule).creates_pods is covers, sentence
+
+
+def test_one_rule_of_several_is_enough() -> None:
+    body = {"rules": [PODS | {"resources": ["services"]}, PODS]}
+
+    assert msgspec.convert(body, Webhook).creates_pods
+    assert not msgspec.convert({"rules": body["rules"][:1]}, Webhook).creates_pods
+
+
+READY: dict[str, Any] = {"addresses": ["10.1.0.7"], "conditions": {"ready": True}}
+GONE: dict[str, Any] = {"addresses": ["10.1.0.7"], "conditions": {"ready": False}}
+PORT: dict[str, Any] = {"name": "https-webhook", "port": 15017, "protocol": "TCP"}
+
+
+@pytest.mark.parametrize(
+    ("sentence", "endpoints", "ready"),
+    [
+        ("a ready one", [READY], True),
+        ("one of several", [GONE, READY], True),
+        ("none", [], False),
+        ("null", None, False),
+        ("only one that is not ready", [GONE], False),
+        ("readiness that is not told counts as ready", [{"addresses": ["10.1.0.7"]}], True),
+        ("as does null", [{"addresses": ["10.1.0.7"], "conditions": {"ready": None}}], True),
+        ("no address", [{"addresses": [], "conditions": {"ready": True}}], False),
+        ("addresses that are null", [{"addresses": None}], False),
+    ],
+)
+def test_an_endpoint_counts_when_it_may_be_connected_to(
+    sentence: str, endpoints: list[dict[str, Any]] | None, ready: bool
+) -> None:
+    found = msgspec.convert({"endpoints": endpoints, "ports": [PORT]}, EndpointSlice)
+
+    assert found.ready is ready, sentence
+
+
+@pytest.mark.parametrize(
+    ("ports", "ready"), [([PORT], True), ([{}], True), ([], False), (None, False)]
+)
+def test_a_slice_without_ports_has_no_endpoint(ports: list[Any] | None, ready: bool) -> None:
+    """A port may have no name, and no number: then it is every port (discovery/v1 types.go)."""
+    found = msgspec.convert({"endpoints": [READY], "ports": ports}, EndpointSlice)
+
+    assert found.ready is ready
+
+
+@pytest.mark.parametrize(
+    ("labels", "service"),
+    [
+        ({"kubernetes.io/service-name": "istiod"}, "istio-system/istiod"),
+        ({"kubernetes.io/service-name": ""}, "None"),
+        ({}, "None"),
+        (None, "None"),
+    ],
+)
+def test_a_slice_says_whose_endpoints_it_lists(labels: dict[str, str] | None, service: str) -> None:
+    metadata = {"name": "x", "namespace": "istio-system", "labels": labels}
+    found = msgspec.convert({"metadata": metadata}, EndpointSlice)
+
+    assert str(found.service) == service
+
+
+TWO: dict[str, Any] = {"addresses": ["2001:db8::7", "2001:db8::8"]}
+HTTP: dict[str, Any] = {"name": "http", "port": 8080}
+
+
+@pytest.mark.parametrize(
+    ("ports", "addresses"),
+    [
+        ([PORT], ["10.1.0.7:15017", "[2001:db8::7]:15017"]),
+        ([HTTP, PORT], ["10.1.0.7:15017", "[2001:db8::7]:15017"]),
+        ([HTTP], ["10.1.0.7:8080", "[2001:db8::7]:8080"]),
+        ([{"port": 8080}], ["10.1.0.7:8080", "[2001:db8::7]:8080"]),
+        ([HTTP, {"name": "grpc", "port": 8081}], []),
+        ([{}], []),
+        (None, []),
+    ],
+)
+def test_ready_endpoints_take_connections_at_the_port_of_a_name_or_the_only_one(
+    ports: list[Any] | None, addresses: list[str]
+) -> None:
+    body = {"endpoints": [READY, GONE, TWO], "ports": ports}
+    found = msgspec.convert(body, EndpointSlice)
+
+    assert [str(address) for address in found.addresses("https-webhook")] == addresses
+
+
+OURS = "istio-aux-kubeflow-istio-aux"
+INJECTOR = "namespace.sidecar-injector.istio.io"
+NEVER = {"matchLabels": {"istio.io/deactivated": "never-match"}}
+ENABLED = {"matchLabels": {"istio-injection": "enabled"}}
+
+
+def configuration(name: str, *webhooks: dict[str, Any]) -> Configuration:
+    """As the API server sends it."""
+    body = {"metadata": {"name": name}, "webhooks": list(webhooks)}
+    return msgspec.convert(body, Configuration)
+
+
+def istio(name: str, **webhook: Any) -> Configuration:
+    return configuration(name, {"name": INJECTOR, **webhook})
+
+
+@pytest.mark.parametrize(
+    ("name", "before"),
+    [
+        ("aaa", True),
+        ("asm-sidecar-injector", True),
+        ("istio", True),
+        ("istio-aux", True),
+        ("istio-aux-kubeflow-istio-au", True),
+        ("istio-aux-kubeflow-istio-aux", False),
+        ("istio-aux-kubeflow-istio-aux2", False),
+        ("istio-revision-tag-default", False),
+        ("istio-sidecar-injector", False),
+        ("istio-sidecar-injector-kubeflow", False),
+        ("istiod-default-validator", False),
+        ("vendor", False),
+    ],
+)
+def test_names_are_compared_as_the_api_server_sorts_them(name: str, before: bool) -> None:
+    """T33: Istio's own names come after ours, but a vendor's need not."""
+    assert sorted_before(OURS, [istio(name)]) == ((name,) if before else ())
+
+
+def test_digits_and_punctuation_have_their_places_in_ascii_and_no_others() -> None:
+    """T33: a dash sorts before a dot, both before digits, and those before letters."""
+    found = [istio(name) for name in ("ours.b", "ours1", "ours-b", "oursa")]
+
+    assert sorted_before("ours.c", found) == ("ours-b", "ours.b")
+    assert sorted_before("oursb", found) == ("ours-b", "ours.b", "ours1", "oursa")
+
+
+@pytest.mark.parametrize(
+    ("sentence", "webhooks", "counts"),
+    [
+        ("one that selects by namespace", [{"name": INJECTOR, "namespaceSelector": ENABLED}], True),
+        ("a name without a prefix", [{"name": "sidecar-injector.istio.io"}], True),
+        ("one webhook of several", [{"name": "other"}, {"name": INJECTOR}], True),
+        ("selectors that are null", [{"name": INJECTOR, "objectSelector": None}], True),
+        ("a selector of everything", [{"name": INJECTOR, "objectSelector": {}}], True),
+        (
+            "a deactivated webhook beside an active one",
+            [{"name": INJECTOR, "objectSelector": NEVER}, {"name": INJECTOR}],
+            True,
+        ),
+        (
+            "another value of the deactivating label",
+            [{"name": INJECTOR, "objectSelector": {"matchLabels": {"istio.io/deactivated": "no"}}}],
+            True,
+        ),
+        (
+            "deactivated as istioctl does",
+            [{"name": INJECTOR, "namespaceSelector": NEVER, "objectSelector": NEVER}],
+            False,
+        ),
+        ("no namespace matches", [{"name": INJECTOR, "namespaceSelector": NEVER}], False),
+        ("no pod matches", [{"name": INJECTOR, "objectSelector": NEVER}], False),
+        ("a webhook of Istio's that makes no sidecars", [{"name": "validation.istio.io"}], False),
+        ("somebody else's", [{"name": "sidecar-injector.example.com"}], False),
+        ("no webhook", [], False),
+    ],
+)
+def test_only_webhooks_that_make_sidecars_count(
+    sentence: str, webhooks: list[dict[str, Any]], counts: bool
+) -> None:
+    """T33."""
+    found = configuration("aaa", *webhooks)
+
+    assert sorted_before(OURS, [found]) == (("aaa",) if counts else ()), sentence
+
+
+def test_a_configuration_without_a_list_of_webhooks_is_none_of_istios() -> None:
+    """The API server sends null for an empty list."""
+    body = {"metadata": {"name": "aaa"}, "webhooks": None}
+
+    assert sorted_before(OURS, [msgspec.convert(body, Configuration)]) == ()
+
+
+def test_the_names_are_sorted_whatever_order_they_were_found_in() -> None:
+    found = [istio("istiod"), istio("b"), istio("a"), istio(OURS)]
+
+    assert sorted_before(OURS, found) == ("a", "b")
+
+
+def test_ours_need_not_be_there_yet() -> None:
+    assert sorted_before(OURS, []) == ()
+
+
+def bundle(*parts: bytes) -> ClientConfig:
+    return ClientConfig(ca_bundle=base64.b64encode(b"\n".join(parts)).decode())
+
+
+def pem(body: bytes) -> bytes:
+    return b"-----BEGIN CERTIFICATE-----\n%s\n-----END CERTIFICATE-----" % body
+
+
+def test_all_certificates_of_a_bundle_are_found_and_everything_else_is_passed_over() -> None:
+    found = bundle(b"# istiod", pem(b"Zmlyc3Q="), b"garbage", pem(b"a"), pem(b"c2Vjb25k"))
+
+    assert found.anchors == (b"first", b"second")
+
+
+@pytest.mark.parametrize(
+    "text", [None, "", "Z2FyYmFnZQ==", "no base64!", "\u00fcmlaut", "LS0tLS1CRUdJTg=="]
+)
+def test_a_bundle_that_cannot_be_read_holds_nothing(text: str | None) -> None:
+    assert ClientConfig(ca_bundle=text).anchors == ()

@@ -1,0 +1,80 @@
+"""Pods that missed their sidecar: a row says only what differs from a Deployment's ready pod."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from istio_aux.injector.injection import Expectation
+from istio_aux.model import pod as pods
+from istio_aux.model.pod import Pod
+from istio_aux.model.policy import Application, RacePolicy, RepairPolicy
+from istio_aux.repair import rules as repair
+from unit.rules.pods import RUNNING, State, document
+
+REPLICAS = ("apps/v1", "ReplicaSet")
+STATEFUL = ("apps/v1", "StatefulSet")
+JOB = ("batch/v1", "Job")
+
+YES = Expectation(expected=True, reason="webhook namespace.sidecar-injector.istio.io selects it")
+NO = Expectation(expected=False, reason="no webhook selects it")
+UNKNOWN = Expectation(expected=None, reason="the injector does not answer")
+
+OURS = Application("kubeflow", "istio-aux")
+REPORT = RepairPolicy(race=RacePolicy.REPORT, ours=OURS)
+RESTART = RepairPolicy(race=RacePolicy.RESTART, ours=OURS)
+WITH_JOBS = RepairPolicy(race=RacePolicy.RESTART, restart_jobs=True, ours=OURS)
+OFF = RepairPolicy(race=RacePolicy.OFF)
+
+
+def raw(
+    containers: Mapping[str, State] | None = None,
+    *,
+    name: str = "web-7d9f-x2k4j",
+    namespace: str = "shop",
+    uid: str = "pod-1",
+    version: str = "41",
+    owner: tuple[str, str] | None = REPLICAS,
+    owner_uid: str = "owner-1",
+    restart: str = "Always",
+    ready: bool = True,
+    created: str | None = None,
+    **fields: Any,
+) -> dict[str, Any]:
+    """The pod as JSON; see `unit.rules.pods.document` for the other fields."""
+    found = document(
+        containers or {"main": RUNNING},
+        restart=restart,
+        owner=owner,
+        conditions=[{"type": "Ready", "status": "True" if ready else "False"}],
+        **fields,
+    )
+    found["metadata"] |= {
+        "name": name, "namespace": namespace, "uid": uid, "resourceVersion": version,
+    }  # fmt: skip
+    if created is not None:
+        found["metadata"]["creationTimestamp"] = created
+    for reference in found["metadata"].get("ownerReferences", []):
+        reference |= {"name": "web", "uid": owner_uid}
+    return found
+
+
+def unmeshed(*args: Any, **fields: Any) -> Pod:
+    """The same as a `Pod`."""
+    return pods.convert(raw(*args, **fields))
+
+
+def job(*args: Any, **fields: Any) -> Pod:
+    """A pod of a Job, likewise."""
+    return unmeshed(*args, **{"owner": JOB, "restart": "Never", **fields})
+
+
+def decide(
+    pod: Pod,
+    policy: RepairPolicy = RESTART,
+    expectation: Expectation = YES,
+    *,
+    live: bool | None = True,
+) -> repair.RepairAction:
+    """Decide with the policy that does most."""
+    return repair.decide(pod, expectation, policy, live=live)

@@ -1,0 +1,365 @@
+"""What would keep istio-aux from working in a cluster, and what to do about it.
+
+`cli.check` reads the facts, and each function here judges some of them. Unknown is never fine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from istio_aux.injector.injection import Expectation, expected
+from istio_aux.injector.injection_probe import CONTAINER, NAME, of_kubelets
+from istio_aux.injector.rules import Mesh
+from istio_aux.model import pod as pods
+from istio_aux.model.annotations import START, text_label
+from istio_aux.model.election import LeaseRecord
+from istio_aux.model.moment import Moment
+from istio_aux.model.pod import Pod
+from istio_aux.model.policy import Capability, Policy, RepairPolicy, Right, Start, State
+from istio_aux.model.webhooks import Configuration, sorted_before
+from istio_aux.quit import rules as quitting
+from istio_aux.quit.rules import Quit
+from istio_aux.repair import rules as repair
+from istio_aux.start import plan as start
+from istio_aux.start.proxy_config import ANNOTATION
+
+NAMED = 5  # Objects that a result names; the others are counted.
+LONGEST = 400  # Characters of a text; other programs' messages may be long.
+START_WEBHOOK = "start.istio-aux.io"  # Name of our webhook for selected namespaces.
+STARTED_BY = "istio-aux.io/started-by"  # Label of pods that our MutatingAdmissionPolicy changed.
+_started_by = text_label(STARTED_BY)
+LATE = timedelta(seconds=60)  # The Lease is renewed every 2 s; clocks differ.
+_DEFAULT_DURATION = 15
+
+
+class Verdict(StrEnum):
+    """What a check found."""
+
+    OK = "ok"
+    NOTE = "note"
+    """istio-aux works, but not all of it, or not everywhere."""
+    PROBLEM = "problem"
+    UNKNOWN = "unknown"
+
+
+class CheckResult(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of `check`; its JSON names are a contract. ``do`` says what to do, if anything."""
+
+    check: str
+    result: Verdict
+    what: str
+    do: str = ""
+
+
+def works(results: Iterable[CheckResult]) -> bool:
+    """Whether istio-aux would work: nothing is a problem, and everything is known."""
+    return {result.result for result in results} <= {Verdict.OK, Verdict.NOTE}
+
+
+def unknown(check: str, why: str, do: str = "") -> CheckResult:
+    """The result of a check whose facts could not be read, with the reason."""
+    return CheckResult(check, Verdict.UNKNOWN, f"not known: {why}", do)
+
+
+def versions(
+    server: str, kubelets: Mapping[str, str], kinds: Iterable[str]
+) -> Iterator[CheckResult]:
+    """Judge the API server's version, kubelets' versions by node, and the served admission kinds.
+
+    The kinds decide: a vendor may serve them earlier, or not at all.
+    """
+    served = frozenset(kinds)
+    check = "kubernetes"
+    if "ValidatingAdmissionPolicy" not in served:
+        yield CheckResult(
+            check, Verdict.NOTE,
+            f"API server {server}: no ValidatingAdmissionPolicy, so only RBAC limits the workload:"
+            " it may execute any command in any pod, and cannot try injection by dry runs",
+            "upgrade to Kubernetes 1.30, or accept that",
+        )  # fmt: skip
+    if "MutatingAdmissionPolicy" not in served:
+        yield CheckResult(
+            check, Verdict.OK,
+            f"API server {server}; no MutatingAdmissionPolicy (Kubernetes 1.36 serves it), so the"
+            " webhook changes all pods",
+        )  # fmt: skip
+    else:
+        yield CheckResult(check, Verdict.OK, f"API server {server} can change pods by a policy")
+    if (found := of_kubelets(kubelets)) is None:
+        yield CheckResult("kubelets", Verdict.OK, "all of them run native sidecars")
+    elif found.capability is Capability.UNKNOWN:
+        yield unknown("kubelets", "there is no node")
+    else:
+        what = f"{found.why}; until then pods are held instead"
+        yield CheckResult("kubelets", Verdict.NOTE, what, "upgrade the node")
+
+
+def rights(account: str, refused: Sequence[Right]) -> CheckResult:
+    """Judge the rights that ``account`` lacks."""
+    if not refused:
+        return CheckResult("rights", Verdict.OK, f"{account} has all of them")
+    lacking = _some([f"{right} ({right.purpose})" for right in refused])
+    return CheckResult(
+        "rights", Verdict.PROBLEM, f"{account} may not {lacking}",
+        "grant them; the charm grants its workload's once it has `juju trust --scope=cluster`",
+    )  # fmt: skip
+
+
+def webhook(ours: str | None, configurations: Mapping[str, Configuration]) -> Iterator[CheckResult]:
+    """Judge our webhook configuration, named ``ours`` or found, and its place before Istio's."""
+    check = "webhook"
+    name = ours or _installed(configurations)
+    if name is None:
+        yield CheckResult(check, Verdict.NOTE, "istio-aux is not installed: no webhook of it")
+    elif name not in configurations:
+        yield CheckResult(
+            check, Verdict.PROBLEM, f"configuration {name} does not exist: no new pod is changed",
+            "the charm creates it when every ready unit answers: see `juju status`",
+        )  # fmt: skip
+    else:
+        found = configurations[name]
+        policy = next((each.failure_policy for each in found.webhooks or ()), None)
+        yield CheckResult(check, Verdict.OK, f"configuration {name}, failurePolicy {policy}")
+    first = name or "istio-aux"
+    if before := sorted_before(first, configurations.values()):
+        yield CheckResult(
+            "webhook order", Verdict.NOTE,
+            f"called before {first}: {_some(before)}; these injectors do not see what is added,"
+            " so their pods are held, not native",
+            "rename the model or the application so that the configuration sorts first",
+        )  # fmt: skip
+    else:
+        yield CheckResult("webhook order", Verdict.OK, f"{first} is called before Istio's")
+
+
+def is_installed(ours: str | None, configurations: Mapping[str, Configuration]) -> bool:
+    """Whether there is a webhook configuration of ours."""
+    return (ours or _installed(configurations)) in configurations
+
+
+_TO_DO = {
+    State.ABSENT: "install Istio, or relate istio-aux to the Istio that is there",
+    State.DEACTIVATED: "activate a revision: `istioctl tag set default --revision ...`",
+    State.NO_CA_BUNDLE: "start istiod; it writes its CA into the configuration",
+    State.UNREADABLE: "restart istiod; it writes its CA into the configuration",
+    State.NO_SERVICE: "install or start the istiod that the configuration names, or delete it",
+    State.NO_ENDPOINT: "start istiod",
+    State.REFUSED: "see the log of istiod, and what is between the API server and its port 15017",
+    State.NOT_PROBED: "let the workload reach istiod's port 15017, or create pods as dry runs",
+}
+
+
+# The API server calls a webhook that is not there, which fails.
+_AWAY = {State.NO_CA_BUNDLE, State.UNREADABLE, State.NO_SERVICE, State.NO_ENDPOINT}
+
+
+def injectors(mesh: Mesh, configurations: Mapping[str, Configuration]) -> Iterator[CheckResult]:
+    """Judge Istio's injectors: whether they are live, and whether sidecars can be native."""
+    for injector in mesh.injectors:
+        name = injector.configuration or "Istio"
+        found = configurations.get(injector.configuration)
+        hooks = [hook for hook in (found and found.webhooks) or () if hook.is_istios]
+        policies = " and ".join(sorted({str(hook.failure_policy) for hook in hooks}))
+        policy = f", failurePolicy {policies}" if hooks else ""
+        if injector.live:
+            yield CheckResult("injector", Verdict.OK, f"{name} is live{policy}")
+            native = injector.native is Capability.NATIVE
+            yield CheckResult(
+                "native sidecars", Verdict.OK if native else Verdict.NOTE,
+                f"{name}: {injector.native_why or 'not checked'}",
+                "" if native else "nothing: pods are held instead; native ones need Istio 1.24",
+            )  # fmt: skip
+            continue
+        refused = injector.state in _AWAY and "Fail" in policies
+        lost = " New pods that it selects are refused." if refused else ""
+        seen = Verdict.UNKNOWN if injector.state is State.NOT_PROBED else Verdict.PROBLEM
+        what = f"{name} is not live: {injector.why}{policy}.{lost}"
+        yield CheckResult("injector", seen, what, _TO_DO.get(injector.state, ""))
+
+
+def namespaces(
+    selector: str, selected: Mapping[str, Mapping[str, str]], mesh: Mesh
+) -> Iterator[CheckResult]:
+    """Judge the namespaces that the selector matches, by name with their labels."""
+    check = "namespaces"
+    if not selected:
+        yield CheckResult(
+            check, Verdict.PROBLEM, f"the selector {selector} matches no namespace",
+            "label a namespace so that it matches, or set namespace-selector",
+        )  # fmt: skip
+        return
+    yield CheckResult(check, Verdict.OK, f"{len(selected)} selected: {_some(sorted(selected))}")
+    if not mesh.known:
+        return
+    ambient = [name for name, labels in selected.items() if start.is_ambient(labels)]
+    without = [
+        name
+        for name, labels in selected.items()
+        if name not in ambient
+        and not expected(_plain(name), labels, mesh.hooks, mesh.policies).expected
+    ]
+    if ambient:
+        yield CheckResult(
+            check, Verdict.NOTE,
+            f"in an ambient mesh, where no pod has a sidecar to wait for: {_some(sorted(ambient))}",
+        )  # fmt: skip
+    if without:
+        yield CheckResult(
+            check, Verdict.NOTE,
+            f"selected, but Istio injects no pod there by itself: {_some(sorted(without))}",
+            "`kubectl label namespace NAME istio-injection=enabled`, or the label istio.io/rev",
+        )  # fmt: skip
+
+
+def change(
+    pod: Pod, expectation: Expectation, how: Start, policy: Policy, now: Moment
+) -> str | None:
+    """Say what istio-aux would do about a pod that is there; None: nothing.
+
+    How a pod starts is decided when its controller creates the next one.
+    """
+    if pod.status.phase == "Running" and isinstance(quitting.decide(pod, policy, now), Quit):
+        return "are finished, and their sidecars would be told to exit now"
+    match repair.decide(pod, expectation, RepairPolicy(), live=None):
+        case repair.ReportUnmeshed(unmeshed=True):
+            return "lack the sidecar that Istio would give them: race-policy"
+        case _ if not expectation.expected:
+            return None
+        case _:
+            started = start.plan(start.before_injection(pod), how).started_with
+            return _STARTED.get(started or "")
+
+
+_STARTED = {
+    "native": "would start behind a native sidecar when they are created again",
+    "hold": "would be held until their proxy is ready when they are created again",
+}
+
+
+def pod_changes(seen: int, changes: Mapping[str, Sequence[str]]) -> Iterator[CheckResult]:
+    """Summarise what `change` says of the ``seen`` pods in selected namespaces, by name."""
+    rest = seen - sum(map(len, changes.values()))
+    for what, names in changes.items():
+        text = f"{len(names)} {what}: {_some(names)}"
+        yield CheckResult("pods", Verdict.OK, text)
+    what = f"{rest} of {seen} would not be changed" if seen else "there are none"
+    yield CheckResult("pods", Verdict.OK, what)
+
+
+def probe_pod(labels: Mapping[str, str], *, for_policy: bool) -> bytes:
+    """The pod of a dry run that our admission changes whatever the options say.
+
+    ``labels`` are some that the option ``pod-selector`` matches.
+    The policy leaves pods with the annotation proxy.istio.io/config to the webhook.
+    """
+    annotations = {START: "hold"} if for_policy else {START: "hold", ANNOTATION: "{}"}
+    return msgspec.json.encode({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"generateName": NAME, "labels": labels, "annotations": annotations},
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "containers": [CONTAINER],
+        },
+    })  # fmt: skip
+
+
+def admission(namespace: str, answer: bytes, seconds: float) -> CheckResult:
+    """Judge the answer to the dry run of a pod that only the webhook changes.
+
+    Raises:
+        msgspec.DecodeError: the answer is no pod.
+    """
+    if _changed(answer):
+        what = f"the API server reaches the webhook: it changed a pod in namespace {namespace}"
+        return CheckResult("network", Verdict.OK, what)
+    how = (
+        f"no answer within {seconds:.1f} s: a firewall or a NetworkPolicy may drop the connection"
+        if seconds >= 2
+        else "refused at once: no ready endpoint, or another certificate"
+    )
+    return CheckResult(
+        "network", Verdict.PROBLEM,
+        f"the webhook did not change a pod in namespace {namespace}: {how}",
+        "let the API server reach port 8443 of the units; where the model is in a mesh with STRICT"
+        " mTLS, see `juju status` for the PeerAuthentication",
+    )  # fmt: skip
+
+
+def policy(namespace: str, answer: bytes) -> CheckResult:
+    """Judge the answer to the dry run of a pod that the policy changes where there is one.
+
+    Raises:
+        msgspec.DecodeError: the answer is no pod.
+    """
+    if _started_by.get(pods.decode(answer).metadata) == "policy":
+        what = f"the API server changed a pod in namespace {namespace} by the policy"
+        return CheckResult("admission", Verdict.OK, what)
+    if _changed(answer):
+        what = f"the webhook changed a pod in namespace {namespace}; there is no policy"
+        return CheckResult("admission", Verdict.OK, what)
+    what = f"a new pod in namespace {namespace} is not changed"
+    return CheckResult("admission", Verdict.PROBLEM, what, "see the check of the network")
+
+
+def lease(name: str, record: LeaseRecord | None, now: datetime) -> CheckResult:
+    """Judge the Lease that elects the unit that acts."""
+    holder = (record and record.holder_identity) or ""
+    if record is None or not holder:
+        what = f"Lease {name}: nobody holds it, so no proxy is told to quit"
+        return CheckResult("lease", Verdict.PROBLEM, what, "see the log of the workload")
+    renewed = _time(record.renew_time)
+    if renewed is None:
+        return unknown("lease", f"Lease {name}: renewTime {record.renew_time!r}")
+    late = timedelta(seconds=record.lease_duration_seconds or _DEFAULT_DURATION) + LATE
+    if now - renewed > late:
+        what = f"Lease {name}: {holder} has not renewed it since {renewed:%Y-%m-%d %H:%M:%S}Z"
+        return CheckResult("lease", Verdict.PROBLEM, what, "see the log of the workload")
+    return CheckResult("lease", Verdict.OK, f"{holder} leads")
+
+
+def bounded(result: CheckResult) -> CheckResult:
+    """The result in lines of bounded length: object names and errors come from others."""
+    return msgspec.structs.replace(result, what=_line(result.what), do=_line(result.do))
+
+
+def _line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _plain(namespace: str) -> Pod:
+    metadata: dict[str, Any] = {"name": "probe", "namespace": namespace}
+    return pods.convert({"metadata": metadata, "spec": {"containers": [{"name": "main"}]}})
+
+
+def _changed(answer: bytes) -> bool:
+    return start.start_order.on(pods.decode(answer).metadata)
+
+
+def _installed(configurations: Mapping[str, Configuration]) -> str | None:
+    """The name of the first configuration that is ours."""
+    names = (
+        name
+        for name, found in configurations.items()
+        if any(hook.name == START_WEBHOOK for hook in found.webhooks or ())
+    )
+    return min(names, default=None)
+
+
+def _time(text: str | None) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text or "")
+    except ValueError:
+        return None

@@ -1,0 +1,250 @@
+"""Whether a pod should have Istio's sidecar: what the API server and istiod would do with it.
+
+The API server calls the webhooks whose rules and selectors match, sorted by the name of their
+configuration and then as listed (`hooks_of`, apiserver mutating_webhook_manager.go). Istiod decides
+by the pod and by its injection policy (istio pkg/kube/inject/inject.go injectRequired). The answer
+is exact as long as labels and policies have not changed since the pod was created.
+
+The injection policy is in a ConfigMap of istiod's (`ControlPlane.config_map`), beside the templates
+of the sidecar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from istio_aux.model import documents
+from istio_aux.model.annotations import DATAPLANE, is_ambient, key_of_wish, text_label
+from istio_aux.model.pod import Pod, Struct
+from istio_aux.model.selectors import LabelSelector, Selector, convert
+from istio_aux.model.webhooks import (
+    IGNORED,
+    TIMEOUT,
+    ClientConfig,
+    Configuration,
+    ControlPlane,
+    Webhook,
+)
+
+_NAMESPACE_LABEL = "istio-injection"
+"""Label of a namespace; with any value but ``enabled`` none of Istio's own webhooks selects it."""
+
+
+_of_namespace = text_label(_NAMESPACE_LABEL)
+
+
+POLICY_KEY = "config"  # Key of the injection policy in its ConfigMap.
+
+
+class InjectionPolicy(msgspec.Struct, frozen=True):
+    """Which pods get a sidecar when they do not say so themselves; `read_policy` reads it.
+
+    Attributes:
+        policy: ``enabled`` or ``disabled``: what happens to a pod that nothing else decides about;
+            with any other value istiod injects nothing at all.
+        never: selectors of pods that get no sidecar unless they ask for one.
+        always: selectors of pods that get one unless they, or ``never``, say otherwise.
+    """
+
+    policy: str = "enabled"
+    never: tuple[Selector, ...] = ()
+    always: tuple[Selector, ...] = ()
+
+
+Policies = Mapping[ControlPlane, InjectionPolicy]
+"""The policies of the istiods; one that is missing is unknown, not ``enabled``."""
+
+
+class Expectation(Struct, frozen=True):
+    """Whether a pod should have a sidecar (None: not known), and why, in one line.
+
+    ``webhook`` of ``configuration`` decides, and the istiod of ``revision`` answers it; all three
+    are empty when no webhook selects the pod.
+    """
+
+    expected: bool | None
+    reason: str
+    configuration: str = ""
+    webhook: str = ""
+    revision: str = ""
+
+
+class Hook(msgspec.Struct, frozen=True):
+    """One webhook of Istio's that may be called when a pod is created.
+
+    ``unclear`` says why it is not known whether it is called for a pod that its selectors match;
+    empty if it is. The API server waits ``timeout`` seconds for an answer of ``target``.
+    """
+
+    configuration: str
+    webhook: str
+    control_plane: ControlPlane
+    namespaces: Selector = Selector()
+    pods: Selector = Selector()
+    unclear: str = ""
+    target: ClientConfig = ClientConfig()
+    timeout: float = TIMEOUT
+
+    def selects(self, namespace_labels: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+        """Whether its selectors match a pod with ``labels``."""
+        return self.namespaces.matches(namespace_labels) and self.pods.matches(labels)
+
+
+def read_policy(text: str) -> InjectionPolicy:
+    """Read an injection policy as istiod does (istio inject.go UnmarshalConfig, injectRequired).
+
+    Raises:
+        ValueError: one line; istiod cannot read the text either, and keeps the last one.
+    """
+    document = next(documents.read(text.encode()), None)
+    if isinstance(document, documents.BadDocument):
+        raise ValueError(f"not YAML: {document.why}")  # noqa: TRY004  (of the text, not of a type)
+    config = msgspec.json.decode(document.body if document else b"{}", type=_PolicyDocument)
+    return InjectionPolicy(
+        policy=config.policy or "",
+        never=tuple(_readable(config.never_inject_selector or ())),
+        always=tuple(_readable(config.always_inject_selector or ())),
+    )
+
+
+def hooks_of(configurations: Iterable[Configuration]) -> tuple[Hook, ...]:
+    """Return Istio's webhooks for new pods, in the order in which they are called.
+
+    Deactivated ones are among them: their selectors match nothing.
+    """
+    ordered = sorted(configurations, key=lambda configuration: configuration.metadata.name)
+    return tuple(
+        _hook(configuration, webhook)
+        for configuration in ordered
+        for webhook in configuration.webhooks or ()
+        if webhook.is_istios and webhook.creates_pods
+    )
+
+
+def expected(
+    pod: Pod,
+    namespace_labels: Mapping[str, str] | None,
+    hooks: Sequence[Hook],
+    policies: Policies,
+) -> Expectation:
+    """Decide whether ``pod`` would get a sidecar if it were created now.
+
+    The first webhook that injects the pod decides: an istiod that leaves a pod alone does not keep
+    others from injecting it. ``namespace_labels`` is None when they are not known.
+    """
+    if reason := next(reasons_against(pod, namespace_labels or {}), None):
+        return Expectation(expected=False, reason=reason)
+    if namespace_labels is None:
+        reason = f"the labels of namespace {pod.metadata.namespace} are not known"
+        return Expectation(expected=None, reason=reason)
+    unsure = against = None
+    for hook in hooks:
+        if hook.selects(namespace_labels, pod.labels):
+            answer = _answer(pod, hook, policies.get(hook.control_plane))
+            if answer.expected:
+                return answer
+            if answer.expected is None:
+                unsure = unsure or answer
+            else:
+                against = against or answer
+    return unsure or against or _unselected(namespace_labels, hooks)
+
+
+def reasons_against(pod: Pod, namespace_labels: Mapping[str, str]) -> Iterator[str]:
+    """Yield why the pod would get no sidecar, whichever webhook is called."""
+    namespace = pod.metadata.namespace
+    if pod.spec.host_network:
+        yield "hostNetwork: Istio gives it no sidecar"
+    if namespace in IGNORED:
+        yield f"namespace {namespace}: Istio gives its pods no sidecar"
+    asked = key_of_wish(pod)
+    if asked.get(pod.metadata) is False:
+        yield asked.shown(pod.metadata)
+    # In ambient mode pods need no sidecar.
+    for whose, labels in (("namespace label", namespace_labels), ("label", pod.metadata)):
+        if is_ambient(labels):
+            yield f'{whose} {DATAPLANE}: "ambient"'
+
+
+def _answer(pod: Pod, hook: Hook, policy: InjectionPolicy | None) -> Expectation:
+    """Judge a pod that ``hook`` selects."""
+    injects, why = _injects(pod, hook, policy)
+    return Expectation(
+        expected=injects,
+        reason=f"{hook.webhook} of {hook.configuration} selects it; {why}",
+        configuration=hook.configuration,
+        webhook=hook.webhook,
+        revision=hook.control_plane.revision,
+    )
+
+
+def _injects(pod: Pod, hook: Hook, policy: InjectionPolicy | None) -> tuple[bool | None, str]:
+    """Decide as istiod does (injectRequired), after `reasons_against` gave none; and say why."""
+    if hook.unclear:
+        return None, hook.unclear
+    if policy and policy.policy not in {"enabled", "disabled"}:
+        return False, f'injection policy "{policy.policy}": Istio injects nothing'
+    asked = key_of_wish(pod)
+    if asked.get(pod.metadata):
+        return True, asked.shown(pod.metadata)
+    # Any other value counts as none.
+    if policy is None:
+        return None, "istiod's injection policy is not known"
+    for verdict, selectors, name in (
+        (False, policy.never, "neverInjectSelector"),
+        (True, policy.always, "alwaysInjectSelector"),
+    ):
+        for selector in selectors:
+            # An empty selector, which matches everything elsewhere, matches nothing here.
+            if selector.requirements and selector.matches(pod.labels):
+                return verdict, f"{name} {selector} matches it"
+    return policy.policy == "enabled", f"injection policy: {policy.policy}"
+
+
+def _unselected(namespace_labels: Mapping[str, str], hooks: Sequence[Hook]) -> Expectation:
+    if not hooks:
+        return Expectation(expected=False, reason="there is no webhook of Istio's injector")
+    reason = "no webhook of Istio's injector selects it"
+    if _of_namespace.on(namespace_labels) and _of_namespace.get(namespace_labels) != "enabled":
+        reason += f"; namespace {_of_namespace.shown(namespace_labels)}"
+    return Expectation(expected=False, reason=reason)
+
+
+def _hook(configuration: Configuration, webhook: Webhook) -> Hook:
+    unclear = "its matchConditions are not evaluated here" if webhook.match_conditions else ""
+    try:
+        namespaces, pods = _selector(webhook.namespace_selector), _selector(webhook.object_selector)
+    except ValueError as error:
+        # The API server should not accept such a configuration; the others still count.
+        namespaces = pods = Selector()
+        unclear = f"its selectors cannot be read: {error}"
+    return Hook(
+        configuration=configuration.metadata.name,
+        webhook=webhook.name,
+        control_plane=configuration.control_plane(webhook),
+        namespaces=namespaces,
+        pods=pods,
+        unclear=unclear,
+        target=webhook.client_config,
+        timeout=webhook.timeout,
+    )
+
+
+def _selector(selector: LabelSelector | None) -> Selector:
+    return convert(selector) if selector else Selector()
+
+
+class _PolicyDocument(Struct, frozen=True):
+    policy: str | None = None
+    never_inject_selector: tuple[LabelSelector, ...] | None = None
+    always_inject_selector: tuple[LabelSelector, ...] | None = None
+
+
+def _readable(selectors: tuple[LabelSelector, ...]) -> Iterator[Selector]:
+    for selector in selectors:
+        try:
+            yield convert(selector)
+        except ValueError:
+            continue  # Istiod logs a warning and ignores it.

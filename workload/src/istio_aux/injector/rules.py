@@ -1,0 +1,219 @@
+"""Whether an injector of Istio's is live, by all that can be seen of it and by its probe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+import msgspec
+
+from istio_aux.injector.injection import Hook, Policies
+from istio_aux.injector.injection_probe import NativeCheck, Probe, least
+from istio_aux.model.policy import Capability, State
+from istio_aux.model.webhooks import (
+    ClientConfig,
+    Configuration,
+    EndpointSlice,
+    Service,
+    Webhook,
+)
+
+_ORDER = {state: place for place, state in enumerate(State)}
+_UNASKED = Probe(injected=False, why="it has not been asked yet", asked=False)
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is known about what is behind the webhooks.
+
+    Attributes:
+        slices: EndpointSlices of the webhooks' Services; others do no harm.
+        unseen: Services whose slices cannot be read; only the probe counts for them.
+        probes: the last result for each endpoint.
+    """
+
+    slices: Sequence[EndpointSlice] = ()
+    unseen: frozenset[Service] = frozenset()
+    probes: Mapping[ClientConfig, Probe] = {}
+
+
+class Injector(msgspec.Struct, frozen=True, kw_only=True):
+    """One of Istio's webhook configurations and the istiod behind it; shown by ``/status``.
+
+    Attributes:
+        why: the reason for the state, one line for people.
+        configuration: name of the configuration, empty if there is none.
+        revision: of Istio, empty if there is no configuration.
+        native: the sidecar of a pod that asks for a native one; unknown unless it is live.
+        native_why: the reason, one line; empty until it was checked.
+        since: when the leader of that time first saw this state; `evaluate` does not know it.
+    """
+
+    state: State
+    why: str
+    configuration: str = ""
+    revision: str = ""
+    native: Capability = Capability.UNKNOWN
+    native_why: str = ""
+    since: datetime | None = None
+
+    @property
+    def live(self) -> bool:
+        """Whether a probe got a sidecar."""
+        return self.state is State.LIVE
+
+
+class Mesh(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is known about Istio's injectors at one moment.
+
+    The watcher replaces the value as a whole, so a decision never mixes two moments.
+
+    Attributes:
+        injectors: see `evaluate`; empty until the configurations are listed.
+        hooks: of all configurations, whatever their state (`injection.hooks_of`).
+        policies: of the istiods, as far as they can be read.
+        known: whether the configurations are listed, each injector was probed once, and each policy
+            was read once or cannot be read. Before that nothing must be done because of this value.
+    """
+
+    injectors: tuple[Injector, ...] = ()
+    hooks: tuple[Hook, ...] = ()
+    policies: Policies = {}
+    known: bool = False
+
+    @property
+    def native(self) -> NativeCheck:
+        """The sidecar of a new pod that asks for a native one, whichever injector selects it.
+
+        Only live injectors count: the others make no sidecars now. The reason names the injector
+        that decides. It is empty until it was checked.
+        """
+        return least(
+            NativeCheck(each.native, each.native_why and f"{each.configuration}: {each.native_why}")
+            for each in self.injectors
+            if each.live
+        )
+
+    @property
+    def any_live(self) -> bool | None:
+        """Whether an injector is live; None if none is known to be, and of some it is unknown."""
+        answers = {self.live(found.configuration) for found in self.injectors} or {None}
+        return True if True in answers else None if None in answers else False
+
+    def live(self, configuration: str) -> bool | None:
+        """Whether the injector of ``configuration`` is live; None if that is unknown.
+
+        A probe that got a sidecar counts even before the others were probed. An injector that is
+        not in `injectors` is not live: its configuration is gone, or is not Istio's.
+        """
+        for injector in self.injectors:
+            if injector.configuration == configuration:
+                if injector.live:
+                    return True
+                if injector.state is State.NOT_PROBED:
+                    return None
+        return False if self.known else None
+
+
+def evaluate(
+    configurations: Iterable[Configuration], facts: Facts, *, root: str | None = None
+) -> tuple[Injector, ...]:
+    """Decide for each injector whether it is live.
+
+    Args:
+        configurations: all of them; those that are not Istio's are ignored.
+        facts: about what is behind them.
+        root: namespace of the only control plane that matters; None for all control planes.
+
+    Returns:
+        At least one, sorted by configuration. Deactivated ones are left out if another one is
+        active: `istioctl install` leaves one behind on purpose.
+    """
+    active: list[Injector] = []
+    deactivated: list[Injector] = []
+    for configuration in sorted(configurations, key=lambda found: found.metadata.name):
+        webhooks = _webhooks(configuration, root)
+        found = dict.fromkeys(webhook.client_config for webhook in webhooks if _called(webhook))
+        if found:
+            active.append(_worst(configuration, [_check(target, facts) for target in found]))
+        elif webhooks:
+            why = "none of its webhooks is called for new pods"
+            deactivated.append(_worst(configuration, [Injector(state=State.DEACTIVATED, why=why)]))
+    where = f" for a control plane in namespace {root}" if root else ""
+    absent = f"no webhook configuration of Istio's injector{where}"
+    return tuple(active or deactivated) or (Injector(state=State.ABSENT, why=absent),)
+
+
+def targets(
+    configurations: Iterable[Configuration], *, root: str | None = None
+) -> tuple[ClientConfig, ...]:
+    """Return the endpoints to probe, each once."""
+    found = (
+        webhook.client_config
+        for configuration in configurations
+        for webhook in filter(_called, _webhooks(configuration, root))
+    )
+    return tuple(dict.fromkeys(found))
+
+
+def can_be_probed(target: ClientConfig, facts: Facts) -> bool:
+    """Whether a probe could show that an endpoint is live: everything visible is well."""
+    return _visible(target, facts) is None
+
+
+def _webhooks(configuration: Configuration, root: str | None) -> list[Webhook]:
+    return [
+        webhook
+        for webhook in configuration.webhooks or ()
+        if webhook.is_istios
+        and (root is None or root == configuration.control_plane(webhook).namespace)
+    ]
+
+
+def _called(webhook: Webhook) -> bool:
+    return webhook.injects and webhook.creates_pods
+
+
+def _worst(configuration: Configuration, found: Sequence[Injector]) -> Injector:
+    """Webhooks of one configuration may lead to several endpoints: the worst one counts."""
+    worst = min(found, key=lambda each: _ORDER[each.state])
+    native = least(NativeCheck(each.native, each.native_why) for each in found)
+    return msgspec.structs.replace(
+        worst,
+        configuration=configuration.metadata.name,
+        revision=configuration.revision,
+        native=native.capability if worst.live else Capability.UNKNOWN,
+        native_why=native.why if worst.live else "",
+    )
+
+
+def _check(target: ClientConfig, facts: Facts) -> Injector:
+    if problem := _visible(target, facts):
+        return problem
+    probe = facts.probes.get(target, _UNASKED)
+    if not probe.injected:
+        return Injector(state=State.REFUSED if probe.asked else State.NOT_PROBED, why=probe.why)
+    native = probe.native
+    return Injector(
+        state=State.LIVE, why="it injects", native=native.capability, native_why=native.why
+    )
+
+
+def _visible(target: ClientConfig, facts: Facts) -> Injector | None:
+    """Return why the API server cannot call it, or None. Of a URL nothing is visible."""
+    if not target.ca_bundle and not target.url:
+        why = "no caBundle: its istiod has never been up"
+        return Injector(state=State.NO_CA_BUNDLE, why=why)
+    # A vendor that runs istiod for its users may give a URL and rely on the system's certificates.
+    if target.ca_bundle and not target.anchors:
+        why = "its caBundle holds no certificate that can be read"
+        return Injector(state=State.UNREADABLE, why=why)
+    if target.service is None:
+        leads = "it names neither Service nor URL"
+        return None if target.url else Injector(state=State.NO_SERVICE, why=leads)
+    service = Service(target.service.namespace, target.service.name)
+    slices = [found for found in facts.slices if found.service == service]
+    if service in facts.unseen or any(found.ready for found in slices):
+        return None
+    if not slices:
+        return Injector(state=State.NO_SERVICE, why=f"Service {service} has no EndpointSlice")
+    return Injector(state=State.NO_ENDPOINT, why=f"Service {service} has no ready endpoint")

@@ -1,0 +1,11 @@
+"""What is read of the API and of an admin's choices, and every name once. Pure: no I/O, no clock.
+
+Objects: `pod`, `webhooks` (with namespaces and EndpointSlices), `owners` (Jobs and other
+controllers), `documents` (manifests in files), `selectors`, `annotations` (every key, and the one
+way to its value).
+Choices: `policy`, `sidecars` (how other sidecars are told to exit), `applications` (which asked for
+a sidecar).
+Facts about them: `completion` (is a container finished for the kubelet?), `resources` (what do pods
+hold?), `election` (the Lease and the checkpoint in it), `moment` (the present, by two clocks),
+`text` (what tenants write, made harmless for terminals).
+"""

@@ -1,0 +1,319 @@
+"""Every annotation and label that decides something, and the one way from its text to a decision.
+
+Anybody who may create a pod writes these texts, and one of them may have 256 KiB, or 2 MB before
+the API server has looked at it. So each key is declared once, with its type and its longest text;
+types that are lists have a number of entries. A text beyond that is a bad value like any other, and
+nothing of it is read. Selectors match labels as the API server does, by whole values, and need no
+key.
+
+`read_overrides` reads the annotations by which the author of a pod overrides how its proxy ends. A
+value that cannot be used becomes a `Problem`, and the proxy of that pod is left alone.
+`status_port` finds where the agent of a pod's proxy listens.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from itertools import pairwise
+from typing import Generic, TypeVar
+
+import msgspec
+
+from istio_aux.model.pod import PROXY, Container, Metadata, Pod, Struct
+from istio_aux.model.text import listed, quoted
+
+T = TypeVar("T")
+Source = Metadata | Mapping[str, str]
+
+NAME = 63  # Characters of the longest value of a label, and name of a container.
+MOST_NAMES = 100  # In a list of containers.
+NAMES = MOST_NAMES * (NAME + 2)  # Characters of such a list.
+
+
+class BadValueError(ValueError):
+    """A value that cannot be used: its key, the value, and what is allowed, in one line."""
+
+
+class _Key(Generic[T]):
+    _where = ""
+
+    def __init__(self, name: str, read: Callable[[str], T], expected: str, *, longest: int) -> None:
+        """Declare a key.
+
+        Args:
+            name: of the key.
+            read: makes a value of a text, or raises ValueError or LookupError.
+            expected: what is allowed, for the author.
+            longest: the most characters that are given to ``read``.
+        """
+        self.name, self.longest = name, longest
+        self._read, self._expected = read, expected
+
+    def on(self, source: Source) -> bool:
+        """Whether it is there, with whatever value."""
+        return self.name in self._texts(source)
+
+    def of(self, source: Source) -> T | None:
+        """Read the value; None if it is absent.
+
+        Raises:
+            BadValueError: the value cannot be used.
+        """
+        text = self._texts(source).get(self.name)
+        if text is None:
+            return None
+        long = ""
+        if len(text) <= self.longest:
+            with suppress(ValueError, LookupError):
+                return self._read(text)
+        else:
+            long = f"; it has {len(text)} characters, not at most {self.longest}"
+        raise BadValueError(f"{self.shown(source)}: expected {self._expected}{long}")
+
+    def get(self, source: Source) -> T | None:
+        """Read the value; None if it is absent or cannot be used."""
+        try:
+            return self.of(source)
+        except BadValueError:
+            return None
+
+    def shown(self, source: Source) -> str:
+        """``annotation KEY: "value"``, shortened, for people."""
+        return f"{self._where} {self.name}: {quoted(self._texts(source).get(self.name, ''))}"
+
+    def _texts(self, source: Source) -> Mapping[str, str]:
+        raise NotImplementedError
+
+
+class Annotation(_Key[T]):
+    """An annotation that decides something."""
+
+    _where = "annotation"
+
+    def _texts(self, source: Source) -> Mapping[str, str]:
+        return (source.annotations or {}) if isinstance(source, Metadata) else source
+
+
+class Label(_Key[T]):
+    """A label whose value decides something."""
+
+    _where = "label"
+
+    def _texts(self, source: Source) -> Mapping[str, str]:
+        return (source.labels or {}) if isinstance(source, Metadata) else source
+
+
+def mark(name: str) -> Annotation[str]:
+    """Declare an annotation whose presence decides; its value is never read."""
+    return Annotation(name, str, "anything", longest=0)
+
+
+def text_label(name: str) -> Label[str]:
+    """Declare a label that is compared as a whole."""
+    return Label(name, str, f"at most {NAME} characters", longest=NAME)
+
+
+def names(text: str) -> frozenset[str]:
+    """Read names separated by commas; `ValueError` if they are more than `MOST_NAMES`."""
+    found = text.split(",", MOST_NAMES)
+    if len(found) > MOST_NAMES:
+        raise ValueError
+    return frozenset(filter(None, map(str.strip, found)))
+
+
+def label_with(prefix: str, *sources: Metadata) -> str:
+    """The first label whose key begins with ``prefix``, or empty."""
+    keys = (key for source in sources for key in source.labels or {})
+    return next((key for key in keys if key.startswith(prefix)), "")
+
+
+# Annotations, unless the comment says otherwise.
+START = "istio-aux.io/start"  # The `StartMode` of this pod.
+STARTED_WITH = "istio-aux.io/started-with"  # Ours, on each pod we change: `native` or `hold`.
+INJECT = "sidecar.istio.io/inject"  # Or a label; with "false" Istio injects no sidecar.
+NATIVE_SIDECAR = "sidecar.istio.io/nativeSidecar"  # With "true" Istio >=1.24 makes it native.
+INJECTED = "sidecar.istio.io/status"  # The injector's (inject.go SidecarInjectionStatus).
+DATAPLANE = "istio.io/dataplane-mode"  # A label; pods of an `ambient` mesh have no sidecars.
+MIRROR = "kubernetes.io/config.mirror"  # Of the API's copy of a static pod.
+# Annotation of each pod of Argo Workflows (3.6 workflow/controller/workflowpod.go).
+WORKFLOW_NODE = "workflows.argoproj.io/node-name"
+# Argo runs this command in the proxy when the main container ends, and ``kill -TERM 1`` without it,
+# though its `wait` may still upload (3.6 signal.go). The command that we add does nothing.
+SIGNALLED_WITH = "workflows.argoproj.io/kill-cmd-istio-proxy"
+
+
+QUIT = "istio-aux.io/quit"  # "false" opts the pod out.
+IGNORE_CONTAINERS = "istio-aux.io/ignore-containers"  # They do not keep the proxy running.
+QUIT_AFTER = "istio-aux.io/quit-after"  # The only containers that keep it running.
+QUIT_GRACE = "istio-aux.io/quit-grace"  # Seconds after the payload: `30`, `2.5s` or `1m`.
+
+LONGEST_GRACE = 86400.0  # Seconds: a longer one is a mistake, or cannot be added to a date.
+
+_GRACE = re.compile(r"([0-9]++\.?+[0-9]*+|\.[0-9]++)(s|m)?")
+_SECONDS = {None: 1, "s": 1, "m": 60}
+
+
+class Problem(Struct, frozen=True):
+    """An annotation, by its key, whose value cannot be used, and why, in one line."""
+
+    annotation: str
+    why: str
+
+
+class Overrides(Struct, frozen=True):
+    """The annotations of a pod."""
+
+    opt_out: str | None = None  # Why istio-aux leaves the pod alone.
+    ignored: frozenset[str] = frozenset()  # Containers that do not keep the proxy running.
+    after: frozenset[str] = frozenset()  # The only containers that do; empty: all.
+    grace: float | None = None  # Seconds from the end of the payload to the quit.
+    problems: tuple[Problem, ...] = ()
+
+
+def read_overrides(pod: Pod) -> Overrides:
+    """Read the annotations of a pod; an empty value counts as absent."""
+    problems = list[Problem]()
+
+    def value(key: Annotation[T]) -> T | None:
+        try:
+            return key.of(pod.metadata)
+        except BadValueError as error:
+            problems.append(Problem(annotation=key.name, why=str(error)))
+            return None
+
+    after = value(_after) or frozenset()
+    possible = {container.name for container in pod.containers} - {PROXY}
+    if unknown := after - possible:
+        why = f"annotation {QUIT_AFTER}: {quoted(', '.join(sorted(unknown)))}: expected"
+        why = f"{why} containers of the pod: {listed(sorted(possible))}"
+        problems.append(Problem(annotation=QUIT_AFTER, why=why))
+    return Overrides(
+        opt_out=_opt_out(pod),
+        ignored=value(_ignored) or frozenset(),
+        after=after,
+        grace=value(_grace),
+        problems=tuple(problems),
+    )
+
+
+def _opt_out(pod: Pod) -> str | None:
+    try:
+        return _quit.shown(pod.metadata) if _quit.of(pod.metadata) is False else None
+    except BadValueError as error:
+        # Any other value means "keep away": a misspelt "false" must not cost a proxy.
+        return str(error)
+
+
+def _seconds(text: str) -> float | None:
+    if not text:
+        return None
+    match = _GRACE.fullmatch(text.strip())
+    seconds = float(match[1]) * _SECONDS[match[2]] if match else LONGEST_GRACE + 1
+    if seconds > LONGEST_GRACE:
+        raise ValueError
+    return seconds
+
+
+_containers = f"container names separated by commas, at most {MOST_NAMES}"
+_quit = Annotation(QUIT, {"true": True, "false": False}.__getitem__, "true or false", longest=5)
+_ignored = Annotation(IGNORE_CONTAINERS, names, _containers, longest=NAMES)
+_after = Annotation(QUIT_AFTER, names, _containers, longest=NAMES)
+_grace = Annotation(QUIT_GRACE, _seconds, "seconds, at most a day, like 30, 2.5s or 1m", longest=32)
+
+
+STATUS_PORT = "status.sidecar.istio.io/port"
+DEFAULT_STATUS_PORT = 15020  # Istio pkg/config/mesh/mesh.go.
+
+_FLAG = "--statusPort"
+_MOST_ARGUMENTS = 1000  # The last ones are looked at: the last flag counts.
+_LONGEST_CONFIG = 64 * 1024  # Characters of ``PROXY_CONFIG``; the injector writes about a hundred.
+
+
+def status_port(pod: Pod) -> int:
+    """Find the TCP port of the status server of the pod's agent; 0: it is off.
+
+    The annotation wins (istio pkg/bootstrap applyAnnotations), then the flag ``--statusPort`` among
+    the container's arguments, which old and vendors' injectors write, then ``statusPort`` of the
+    ProxyConfig, which the injector leaves as JSON in the container's variable ``PROXY_CONFIG``.
+    A value that is no port is skipped.
+    """
+    if (port := _status_port.get(pod.metadata)) is not None:
+        return port
+    proxy = next((container for container in pod.containers if container.name == PROXY), None)
+    found = (_port_argument(proxy.args or ()), _port_configured(proxy)) if proxy else ()
+    return next((port for port in found if port is not None), DEFAULT_STATUS_PORT)
+
+
+class _ProxyConfig(Struct, frozen=True):
+    status_port: int | None = None
+
+
+def _port_argument(arguments: tuple[str, ...]) -> int | None:
+    """The last one counts (Go's flag packages), whether written as one argument or as two."""
+    found = [
+        _port(value if word == _FLAG else word.removeprefix(f"{_FLAG}="))
+        for word, value in pairwise((*arguments[-_MOST_ARGUMENTS:], ""))
+        if word == _FLAG or word.startswith(f"{_FLAG}=")
+    ]
+    return found[-1] if found else None
+
+
+def _port_configured(proxy: Container) -> int | None:
+    for variable in proxy.env or ():
+        text = variable.value if variable.name == "PROXY_CONFIG" else None
+        if text and len(text) <= _LONGEST_CONFIG and "statusPort" in text:
+            try:
+                port = msgspec.json.decode(text, type=_ProxyConfig).status_port
+            except (ValueError, RecursionError):  # The proxy cannot have started with it either.
+                return None
+            return port if port is not None and 0 <= port < 65536 else None
+    return None
+
+
+def _port(text: str) -> int | None:
+    try:
+        return _read_port(text)
+    except ValueError:
+        return None
+
+
+def _read_port(text: str) -> int:
+    # The length is checked because int() refuses to read very long numbers.
+    if not (len(text) <= 5 and text.isascii() and text.isdecimal() and int(text) < 65536):
+        raise ValueError
+    return int(text)
+
+
+_status_port = Annotation(STATUS_PORT, _read_port, "a TCP port", longest=5)
+
+
+# What is read of them. Istio takes any other value of `INJECT` for none.
+_flag = {"true": True, "false": False}.__getitem__
+start_order = Annotation(
+    STARTED_WITH, {"native": "native", "hold": "hold"}.__getitem__, "native or hold", longest=16
+)
+inject_label = Label(INJECT, _flag, "true or false", longest=5)
+inject_annotation = Annotation(INJECT, _flag, "true or false", longest=5)
+_dataplane = Label(DATAPLANE, str, "ambient or none", longest=16)
+native_asked = Annotation(NATIVE_SIDECAR, _flag, "true or false", longest=5)
+
+
+injected, mirrors = mark(INJECTED), mark(MIRROR)
+
+
+def with_label(pod: Pod) -> Pod:
+    """The pod with the label that asks Istio for a sidecar."""
+    metadata = msgspec.structs.replace(pod.metadata, labels={**pod.labels, INJECT: "true"})
+    return msgspec.structs.replace(pod, metadata=metadata)
+
+
+def key_of_wish(pod: Pod) -> Label[bool] | Annotation[bool]:
+    """Where the pod may ask for a sidecar: the label, if it has it, overrides the annotation."""
+    return inject_label if inject_label.on(pod.metadata) else inject_annotation
+
+
+def is_ambient(source: Source) -> bool:
+    """Whether the label of a pod or a namespace chooses Istio's ambient mode."""
+    return _dataplane.get(source) == "ambient"

@@ -1,0 +1,107 @@
+"""Applications and namespaces whose pods get a sidecar because somebody asked for it.
+
+The file that names them has one entry a line: ``model/app``, ``model/*`` for all applications of a
+model, or ``namespace/**`` for all pods of a namespace that Istio injects; ``#`` starts a comment.
+"""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+
+from istio_aux.model.annotations import text_label, with_label
+from istio_aux.model.pod import Metadata, Pod
+from istio_aux.model.policy import Application
+from istio_aux.model.selectors import DNS_LABEL, Selector
+from istio_aux.model.webhooks import IGNORED
+
+LABEL = "app.kubernetes.io/name"  # Label that Juju gives all pods of an application.
+_application = text_label(LABEL)
+EVERY = "*"  # Stands for all applications of a model.
+ALL_PODS = "**"  # Stands for all pods of a namespace.
+
+
+class Applications(msgspec.Struct, frozen=True):
+    """The content of the file."""
+
+    named: frozenset[Application] = frozenset()
+    models: frozenset[str] = frozenset()  # Namespaces all of whose applications ask.
+    # Namespaces all of whose pods get a sidecar by a label that the charm sets.
+    namespaces: frozenset[str] = frozenset()
+
+    def asks(self, namespace: str, application: str) -> bool:
+        """Whether the application, the value of a pod's `LABEL`, asks for sidecars."""
+        if not application:
+            return False
+        return namespace in self.models or Application(namespace, application) in self.named
+
+    def covers(self, namespace: str, application: str) -> bool:
+        """Whether pods have their sidecar because of the file.
+
+        Such pods are held and have their proxy quit in all namespaces.
+        """
+        asked = namespace in self.namespaces or self.asks(namespace, application)
+        return asked and namespace not in IGNORED
+
+    def has(self, pod: Pod) -> bool:
+        """Whether the pod has its sidecar because of the file; see `covers`."""
+        return self.covers(pod.metadata.namespace, application_of(pod))
+
+    def places(self) -> frozenset[str]:
+        """The namespaces that the file names, of all pods that it may cover."""
+        return self.models | self.namespaces | {each.namespace for each in self.named}
+
+
+class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options that choose pods, by their labels and those of their namespace."""
+
+    namespaces: Selector = Selector()
+    pods: Selector = Selector()
+    inject: Selector | None = None
+
+
+def application_of(pod: Pod) -> str:
+    """The application of a pod; empty if it names none."""
+    return _application.get(pod.metadata) or ""
+
+
+def left_out(pod: Pod, selector: Selector, applications: Applications) -> str | None:
+    """Why the option ``pod-selector`` leaves a pod alone; None: it does not.
+
+    It never does where ``applications`` cover the pod: that got its sidecar because of us.
+    """
+    chosen = selector.matches(pod.labels) or applications.has(pod)
+    return None if chosen else selector.mismatch
+
+
+def new_pod(application: Application) -> Pod:
+    """The next pod of the application, as far as its labels are known."""
+    labels = {LABEL: application.name}
+    return with_label(Pod(metadata=Metadata(namespace=application.namespace, labels=labels)))
+
+
+def parse(text: str) -> tuple[Applications, tuple[str, ...]]:
+    """Read the file; returns its content, and a line about each invalid entry."""
+    named, models = set[Application](), set[str]()
+    namespaces, problems = set[str](), list[str]()
+    for number, line in enumerate(text.splitlines(), 1):
+        entry = line.partition("#")[0].strip()
+        model, slash, name = entry.partition("/")
+        if not entry:
+            continue
+        wild = name in {EVERY, ALL_PODS}
+        if not (slash and DNS_LABEL.fullmatch(model) and (wild or DNS_LABEL.fullmatch(name))):
+            expected = (
+                f"expected model/app, model/{EVERY} for all its applications,"
+                f" or namespace/{ALL_PODS} for all pods"
+            )
+            problems.append(f"line {number}: {json.dumps(entry)}: {expected}")
+        elif name == EVERY:
+            models.add(model)
+        elif name == ALL_PODS:
+            namespaces.add(model)
+        else:
+            named.add(Application(model, name))
+    found = Applications(frozenset(named), frozenset(models), frozenset(namespaces))
+    return found, tuple(problems)

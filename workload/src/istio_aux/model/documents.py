@@ -1,0 +1,246 @@
+"""Manifests that people write, and JSON that is nested too deeply for decoders.
+
+Files with pods: JSON, YAML, one or many documents, or lines of JSON. `read` says what is wrong with
+each document that cannot be used. `shallow` cuts what is nested more deeply than a decoder follows:
+msgspec stops at a RecursionError, and anybody can store such an object in the API server.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Generator, Iterator
+from typing import TypeVar, cast
+
+import msgspec
+import yaml
+
+T = TypeVar("T")
+
+DEEPEST = 64  # Levels that stay. We read 13 of a list of pods.
+
+# Tokens of one text. More takes tens of milliseconds; a pod of 1.5 MB, the most that etcd stores,
+# has fewer unless somebody made it for that.
+MOST = 200_000
+
+# Tokens, and bytes, between two pauses of `cutting`: a millisecond or two.
+_STRETCH, _BYTES = 4096, 64 * 1024
+
+# A token is a bracket with what is before it. To read hundreds of thousands of siblings at once,
+# that may be values of up to two levels, of which most of a pod consists. A value is tried three
+# times at most; the bounds keep a token below a millisecond.
+_FIELDS = rb'"managedFields"\s*+:\s*+\['
+_PLAIN = rb'[^"\[\]{}]++|(?!' + _FIELDS + rb')"(?:[^"\\]++|\\.)*+"?+'
+_FLAT = rb"[\[{](?:" + _PLAIN + rb"){0,20}+[\]}]"
+_VALUE = rb"[\[{](?:" + _PLAIN + rb"|" + _FLAT + rb"){0,20}+[\]}]"
+_END = rb"(?:(" + _FIELDS + rb")|([\[{])|([\]}])|)"
+_TOKEN = re.compile(rb"(?:" + _PLAIN + rb"){0,100}+" + _END, re.DOTALL)
+_LONG_TOKEN = re.compile(rb"(?:" + _PLAIN + rb"|" + _VALUE + rb"){0,100}+" + _END, re.DOTALL)
+_LEVELS = 2  # Of values within a long token.
+
+
+def shallow(body: bytes, *, deepest: int = DEEPEST, most: int = MOST) -> bytes:
+    """Replace managedFields, and what is nested more than ``deepest`` levels, with ``null``.
+
+    Raises:
+        ValueError: there are more than ``most`` tokens.
+    """
+    return _finished(_cutting(body, deepest, most))
+
+
+def decoded(decode: Callable[[bytes], T], body: bytes, *, most: int = MOST) -> T:
+    """Decode a text; if it is nested too deeply for that, cut it first.
+
+    Raises:
+        ValueError: see `shallow`; and what ``decode`` raises.
+    """
+    try:
+        return decode(body)
+    except RecursionError:
+        return decode(shallow(body, most=most))
+
+
+def cutting(body: bytes, deepest: int = DEEPEST) -> Generator[None, None, bytes]:
+    """Do what `shallow` does for a text of any size, and yield now and then."""
+    return _cutting(body, deepest, sys.maxsize)
+
+
+def _finished(work: Generator[None, None, bytes]) -> bytes:
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            return done.value
+
+
+def _cutting(body: bytes, deepest: int, most: int) -> Generator[None, None, bytes]:
+    kept: list[bytes] = []
+    depth = start = cut = 0  # ``cut`` is the depth at which the part that is left out begins.
+    number = position = paused = 0
+    while position < len(body):
+        # Nothing of a long token is too deep, or all of it is left out.
+        pattern = _LONG_TOKEN if cut or depth + _LEVELS <= deepest else _TOKEN
+        token = pattern.match(body, position)
+        if token is None or token.end() == position:  # The patterns leave no byte out.
+            raise ValueError(f"no JSON at byte {position}")
+        position, kind, number = token.end(), token.lastindex, number + 1
+        if kind == 3:
+            if cut and depth == cut:
+                cut, start = 0, position
+            depth -= 1
+        elif kind:
+            depth += 1
+            if not cut and (kind == 1 or depth > deepest):
+                cut = depth
+                kept += (body[start : position - 1], b"null")
+        if number > most:
+            raise ValueError(f"it has more than {most} values")
+        if number % _STRETCH == 0 or position - paused > _BYTES:
+            paused = position
+            yield
+    if not cut:
+        kept.append(body[start:])
+    return b"".join(kept)
+
+
+class Document(msgspec.Struct, frozen=True):
+    """One value as JSON, and its place in the file: ``document 2``, ``document 2 item 5``."""
+
+    place: str
+    body: bytes
+    listed: bool = False  # It came in a list, whose items may lack ``kind`` and ``apiVersion``.
+    cut: bool = False  # Something in its list is nested too deeply: such parts are ``null``.
+
+
+class BadDocument(msgspec.Struct, frozen=True):
+    """A document that cannot be read, and why, in one line."""
+
+    place: str
+    why: str
+
+
+class _Items(msgspec.Struct, frozen=True):
+    kind: str = ""
+    items: list[msgspec.Raw] | None = None
+
+
+_UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError, RecursionError, yaml.YAMLError)
+_list_decoder = msgspec.json.Decoder(_Items)
+
+
+def read(body: bytes) -> Iterator[Document | BadDocument]:
+    """Yield the documents of a file, counted from 1, and the items of lists one by one.
+
+    JSON may be one document, one a line, or several in a row. Anything else is YAML, whose empty
+    documents are skipped, as kubectl does.
+    """
+    for index, item in enumerate(_split(body.removeprefix(b"\xef\xbb\xbf").strip()), start=1):
+        place = f"document {index}"
+        if isinstance(item, bytes):
+            yield from _expand(place, item)
+        else:
+            yield BadDocument(place, _one_line(item))
+
+
+def _expand(place: str, body: bytes) -> Iterator[Document | BadDocument]:
+    """Replace a List, such as a PodList, by its items."""
+    cut = False
+    try:
+        try:
+            found = _list_decoder.decode(body)
+        except RecursionError:
+            found, cut = _list_decoder.decode(shallow(body, most=sys.maxsize)), True
+    except _UNREADABLE as error:
+        yield BadDocument(place, _one_line(error))
+        return
+    if found.items is None or not found.kind.endswith("List"):
+        yield Document(place, body)
+        return
+    for number, item in enumerate(found.items, start=1):
+        yield Document(f"{place} item {number}", bytes(item), listed=True, cut=cut)
+
+
+def _split(body: bytes) -> Iterator[bytes | Exception]:
+    if body.startswith(b"{") and _is_json(body):
+        yield body
+    elif _SEPARATOR.search(body):
+        yield from _split_yaml(body)
+    elif any(line.startswith(b"{") and _is_json(line) for line in body.splitlines()):
+        yield from (line for line in body.splitlines() if line.strip())
+    elif body.startswith(b"{"):
+        yield from _split_json(body)
+    else:
+        yield from _split_yaml(body)
+
+
+def _is_json(body: bytes) -> bool:
+    try:
+        decoded(msgspec.json.Decoder(msgspec.Raw).decode, body, most=sys.maxsize)
+    except _UNREADABLE:
+        return False
+    return True
+
+
+def _split_json(body: bytes) -> Iterator[bytes | Exception]:
+    """Split JSON values that follow one another, up to the first bad one."""
+    decoder = json.JSONDecoder()
+    try:
+        text, position = body.decode(), 0
+        while position < len(text):
+            _, end = decoder.raw_decode(text, position)
+            yield text[position:end].encode()
+            while end < len(text) and text[end].isspace():
+                end += 1
+            position = end
+    except _UNREADABLE as error:
+        yield error
+
+
+_SEPARATOR = re.compile(rb"^---(?=\s|$)", re.MULTILINE)
+
+
+def _split_yaml(body: bytes) -> Iterator[bytes | Exception]:
+    """Split at the separators first: an error in one document must not hide the next."""
+    for text in _SEPARATOR.split(body):
+        try:
+            value = cast("object", yaml.load(text, Loader=_loader))  # noqa: S506 - a SafeLoader
+            if value is not None:
+                yield msgspec.json.encode(value)
+        except _UNREADABLE as error:
+            yield error
+
+
+def _kubernetes_loader() -> type[yaml.SafeLoader]:
+    """A loader that reads scalars as Kubernetes does (sigs.k8s.io/yaml).
+
+    For PyYAML ``2024-01-01`` is a date and ``12:30:45`` the number 45045; here both are strings.
+    """
+    base = cast("type[yaml.SafeLoader]", getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    loader = cast("type[yaml.SafeLoader]", type("KubernetesLoader", (base,), {}))
+    kept = {f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "merge")}
+    resolvers = {
+        first: [resolver for resolver in resolvers if resolver[0] in kept]
+        for first, resolvers in base.yaml_implicit_resolvers.items()
+    }
+    for first in "-+.0123456789":
+        resolvers.setdefault(first, []).extend(_NUMBERS)
+    loader.yaml_implicit_resolvers = resolvers
+    return loader
+
+
+_NUMBERS = [
+    (f"tag:yaml.org,2002:{name}", re.compile(pattern))
+    for name, pattern in (
+        ("int", r"[-+]?(0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*)$"),
+        ("float", r"[-+]?([0-9]+[eE]|([0-9][0-9_]*)?\.[0-9_]+([eE]|$))([-+]?[0-9]+)?$"),
+    )
+]
+_loader = _kubernetes_loader()
+
+
+def _one_line(error: Exception) -> str:
+    problem = getattr(error, "problem", None) or str(error) or type(error).__name__
+    mark = getattr(error, "problem_mark", None)
+    where = f", line {mark.line + 1}" if mark else ""
+    return " ".join(str(problem).split()) + where

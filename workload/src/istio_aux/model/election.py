@@ -1,0 +1,204 @@
+"""Leader election by a Lease, and the checkpoint that one leader leaves to the next.
+
+`decide` follows client-go (tools/leaderelection ``tryAcquireOrRenew``). Times in a Lease are for
+people: clocks differ between hosts, so the time of a holder starts when this process first sees the
+record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from istio_aux.model.annotations import Annotation
+from istio_aux.model.pod import Struct
+
+ANNOTATION = "istio-aux.io/checkpoint"  # Annotation of the Lease: a `Checkpoint`.
+FAILED = 100
+"""Controllers in a checkpoint, those that failed last. They take 8 KiB of a Lease that is written
+every 2 s."""
+
+REPLACED = 50
+"""Controllers in a checkpoint of which a pod is being replaced, the last ones begun. Five are at a
+time, and those stay whose new pod does not come or is never Ready. They take 10 KiB."""
+
+NEWEST = 5
+"""UIDs for each of them. More pods than these are made in one second only with their controller."""
+
+INJECTORS = 20
+"""Webhook configurations in a checkpoint. A cluster has one for each revision and tag."""
+
+OWNER = 128
+"""Longest namespace/UID of a controller: 63 characters and `ownership.LONGEST_UID`."""
+
+HONOURED = 60.0
+"""Seconds that a holder has at most after it was seen. Units write 15. Otherwise, whoever may write
+the Lease could stop every unit for 68 years with one write."""
+
+TRANSITIONS = 2**31 - 1
+"""The most that the API server stores (coordination.k8s.io/v1, int32); the count begins again."""
+
+LONGEST = 64 * 1024
+"""Characters of the longest text that is read. Checkpoints of this process are shorter."""
+
+CHECKPOINT = Annotation(ANNOTATION, str, "a checkpoint", longest=LONGEST)
+
+_Name = Annotated[str, Meta(max_length=253)]
+
+
+class LeaseRecord(Struct, frozen=True):
+    """``spec`` of a Lease (coordination.k8s.io/v1); absent fields count as empty."""
+
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class Observation(msgspec.Struct, frozen=True):
+    """What this process saw of the Lease.
+
+    Attributes:
+        record: the newest record, None if there never was one.
+        since: when this process first saw it, in seconds of its monotonic clock.
+        exists: whether the Lease exists now.
+    """
+
+    record: LeaseRecord | None = None
+    since: float = 0.0
+    exists: bool = False
+
+    def then(self, record: LeaseRecord | None, now: float) -> Observation:
+        """Add what was read now. The same record again does not extend its holder's time."""
+        if record is None:
+            return Observation(self.record, self.since, exists=False)
+        since = self.since if record == self.record else now
+        return Observation(record, since, exists=True)
+
+    @property
+    def holder(self) -> str:
+        """The holder in the last record, or empty."""
+        return (self.record and self.record.holder_identity) or ""
+
+
+class Acquire(msgspec.Struct, frozen=True):
+    """Write the Lease as the new holder."""
+
+    transitions: int
+    reason: str
+
+
+class Renew(msgspec.Struct, frozen=True):
+    """Write the Lease again: this process holds it."""
+
+    record: LeaseRecord
+    reason: str
+
+
+class Standby(msgspec.Struct, frozen=True):
+    """Leave the Lease to its holder. It lapses at ``until`` if it is not renewed."""
+
+    until: float
+    reason: str
+
+
+Step = Acquire | Renew | Standby
+
+
+def decide(me: str, seen: Observation, now: float, duration: float) -> Step:
+    """Decide what ``me`` does about the Lease.
+
+    ``now`` is of the same clock as ``seen.since``. A record without a duration counts for
+    ``duration`` seconds, and every record for `HONOURED` seconds at most.
+    """
+    record = seen.record
+    if record is None:
+        return Acquire(0, "there was no lease")
+    transitions = record.lease_transitions or 0
+    transitions = transitions + 1 if transitions < TRANSITIONS else 0
+    if seen.holder == me:
+        return Renew(record, "the lease is held by this process")
+    if not seen.holder:
+        return Acquire(transitions, "the lease was released")
+    # The holder of a Lease that somebody deleted is about to write it again.
+    until = seen.since + min(record.lease_duration_seconds or duration, HONOURED)
+    if now < until:
+        return Standby(until, f"the lease is held by {seen.holder}")
+    return Acquire(transitions, f"the lease of {seen.holder} has lapsed")
+
+
+class Since(msgspec.Struct, frozen=True, array_like=True):
+    """The state of an injector, and since when it has it. Another version may know other states."""
+
+    state: Annotated[str, Meta(max_length=40)]
+    since: Annotated[datetime, Meta(tz=True)]
+
+
+class Replaced(msgspec.Struct, frozen=True):
+    """A pod that is evicted, or whose Job is suspended, so that its controller makes a new one.
+
+    UIDs do not show which pods of the controller were there before, and all of them would not fit.
+    So the newest pod that was there before stands for them. Its time is the API server's, as that
+    of a new pod will be.
+
+    Attributes:
+        pod, uid: the pod's name and UID.
+        newest: creationTimestamp of the newest pod of the controller, in seconds since 1970.
+        same: UIDs of the pods that were created in that second; empty if they are too many.
+    """
+
+    pod: _Name
+    uid: _Name
+    newest: float = 0.0
+    same: tuple[_Name, ...] = ()
+
+    def knew(self, uid: str, created: float) -> bool:
+        """Whether a pod was there before."""
+        if created == self.newest and self.same:
+            return uid in self.same
+        return created <= self.newest
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """What the next leader cannot find in the cluster. Controllers are named by namespace/UID.
+
+    Versions of istio-aux skip the fields that they do not know, and have a default for each.
+
+    Attributes:
+        failed: controllers whose new pod had no sidecar either, and when that pod was created.
+        injectors: by the name of the configuration.
+        replaced: controllers of which a pod is being replaced, those that began last at the end.
+    """
+
+    failed: Mapping[_Name, Annotated[datetime, Meta(tz=True)]] = {}
+    injectors: Mapping[_Name, Since] = {}
+    replaced: Mapping[_Name, Replaced] = {}
+
+    def text(self) -> str:
+        """As `read_checkpoint` reads it."""
+        failed = [(key, at) for key, at in self.failed.items() if len(key) <= OWNER]
+        newest = sorted(failed, key=lambda item: (item[1], item[0]), reverse=True)[:FAILED]
+        known = sorted(self.injectors.items())[:INJECTORS]
+        replaced = [(key, pod) for key, pod in self.replaced.items() if len(key) <= OWNER]
+        left = Checkpoint(dict(newest), dict(known), dict(replaced[-REPLACED:]))
+        return msgspec.json.encode(left).decode()
+
+
+_decoder = msgspec.json.Decoder(Checkpoint)
+
+
+def read_checkpoint(text: str) -> Checkpoint | None:
+    """Read an annotation that anybody may have changed.
+
+    Returns:
+        None if it is no checkpoint. Then it says nothing, not that nothing is under way.
+    """
+    try:
+        return _decoder.decode(text) if 0 < len(text) <= LONGEST else None
+    except (msgspec.DecodeError, RecursionError):
+        return None

@@ -1,0 +1,276 @@
+"""Owners of pods: which controllers there are, and which Jobs can be suspended.
+
+A Job may be part of a JobSet, and that of a TrainJob. Each of them suspends what it made and
+resumes it, so the one at the top is suspended (`tests/node/workloads/test_trainjob.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from istio_aux.model.pod import Condition, Metadata, OwnerReference, Pod, Struct
+
+TRAINING_KINDS = ("JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob")
+
+_JOBS = {"batch": frozenset({"Job"}), "kubeflow.org": frozenset(TRAINING_KINDS)}
+"""Kinds, by API group, whose pods finish. Their controllers replace a deleted pod, or fail
+(`fails_with`): kubernetes pkg/controller/job, training-operator pkg/controller.v1/common."""
+
+_RESTARTING = frozenset({"JAXJob", "PaddleJob", "PyTorchJob"})
+"""Kinds of kubeflow.org that restart a failed replica, unless its restartPolicy is Never."""
+
+TRAINING = "kubeflow.org/v1"
+"""API of the training operator; kubeflow.org/v2beta1 is mpi-operator's."""
+
+KUEUE = "kueue.x-k8s.io/"
+"""Prefix of Kueue's labels: ``queue-name`` of a Job, ``podset`` of pods. Kueue decides when such a
+Job is suspended."""
+
+_SERVICES = {
+    "": frozenset({"ReplicationController"}),
+    "apps": frozenset({"DaemonSet", "ReplicaSet", "StatefulSet"}),
+}
+"""The same for kinds whose pods do not finish: kubernetes pkg/controller."""
+
+LONGEST_UID = 64
+"""Characters of a controller's UID. The API server's have 36, but nobody checks those that the
+author of a pod writes into its ownerReferences."""
+
+_ORDINAL = re.compile(r".*-([0-9]+)")  # kubernetes pkg/controller/statefulset: statefulPodRegex.
+
+
+def controller(pod: Pod) -> OwnerReference | None:
+    """The one owner that controls the pod, or None."""
+    return controller_of(pod.metadata)
+
+
+def controller_of(metadata: Metadata) -> OwnerReference | None:
+    """The one owner that controls an object (metav1.GetControllerOf), or None."""
+    owners = [owner for owner in metadata.owner_references or () if owner.controller]
+    return owners[0] if len(owners) == 1 else None
+
+
+def is_job(owner: OwnerReference) -> bool:
+    """Whether the owner is a Job of a known kind, whose pods finish."""
+    return owner.kind in _JOBS.get(group(owner), frozenset())
+
+
+def not_replaced(pod: Pod) -> str | None:
+    """Why no controller is known to replace the pod; None if one is."""
+    owner = controller(pod)
+    if owner is None:
+        return "the pod has no controller that would make a new one"
+    if len(owner.uid) > LONGEST_UID:
+        return f"its controller's UID has more than {LONGEST_UID} characters, so there is none"
+    if is_job(owner) or owner.kind in _SERVICES.get(group(owner), frozenset()):
+        return None
+    return f"its controller {owner.kind} ({owner.api_version}) is not known to make a new pod"
+
+
+def fails_with(pod: Pod) -> str | None:
+    """Why the controller itself would fail if this pod were evicted; None if it would not.
+
+    The training operator counts a running pod with a deletionTimestamp as a failed replica (1.9
+    pkg/core/status.go). The consequence depends on the kind and its restartPolicy (UpdateJobStatus
+    of each). A pod does not show whether that is ``ExitCode`` or ``Never``.
+    """
+    owner = controller(pod)
+    if owner is None or group(owner) != "kubeflow.org":
+        return None
+    if owner.kind in _RESTARTING and pod.restart_policy != "Never":
+        return None
+    return f"the {owner.kind} would fail: its operator counts a pod that is deleted as failed"
+
+
+def resumable(owner: OwnerReference) -> bool:
+    """Whether the owner is a Job of the training operator, which can be suspended and resumed.
+
+    It replaces all its pods then, and counts no failure: see `suspension`.
+    """
+    return owner.api_version == TRAINING and is_job(owner)
+
+
+def ordinal(pod: Pod) -> int | None:
+    """The number of a StatefulSet's pod, from its name; None for all others."""
+    owner = controller(pod)
+    if owner is None or (group(owner), owner.kind) != ("apps", "StatefulSet"):
+        return None
+    found = _ORDINAL.fullmatch(pod.metadata.name)
+    return int(found[1]) if found else None
+
+
+def group(owner: OwnerReference) -> str:
+    """The API group of the owner; empty for the core group."""
+    return owner.api_version.rpartition("/")[0]
+
+
+# Conditions of a Job whose controller makes no more pods (job_controller.go syncJob, 1.9
+# common_types.go, JobSet 0.8 jobset_types.go, Trainer 2.0 trainjob_types.go).
+_FINISHED = frozenset(
+    {"Succeeded", "Failed", "Complete", "Completed", "SuccessCriteriaMet", "FailureTarget"}
+)
+
+
+class JobApi(msgspec.Struct, frozen=True):
+    """An API whose Jobs can be suspended."""
+
+    version: str
+    policy: str  # The field of the spec with ``suspend`` and ``managedBy``; empty: the spec itself.
+    job_name: str  # Label of the pods with the name of their Job.
+    manager: str  # ``managedBy`` of Jobs that the API's own controller manages.
+    makes_jobs: bool = False  # It makes batch Jobs, or what makes them, and no pods.
+    keeps_finished: bool = True  # Its pods that are finished stay while it is suspended.
+
+
+BATCH = JobApi("batch/v1", "", "batch.kubernetes.io/job-name", "kubernetes.io/job-controller")
+_TRAINING = JobApi(
+    # 1.9 common_types.go JobNameLabel, RunPolicy.
+    TRAINING,
+    "runPolicy",
+    "training.kubeflow.org/job-name",
+    "kubeflow.org/training-operator",
+    keeps_finished=False,
+)
+_SETS = {
+    "JobSet": JobApi(
+        "jobset.x-k8s.io/v1alpha2",
+        "",
+        "jobset.sigs.k8s.io/jobset-name",
+        "jobset.sigs.k8s.io/jobset-controller",
+        makes_jobs=True,
+    ),
+    # Its JobSet has its name (Trainer 2.0 plugins/jobset/jobset.go Build).
+    "TrainJob": JobApi(
+        "trainer.kubeflow.org/v1alpha1",
+        "",
+        "jobset.sigs.k8s.io/jobset-name",
+        "trainer.kubeflow.org/trainjob-controller",
+        makes_jobs=True,
+    ),
+}
+KINDS: Mapping[str, JobApi] = {
+    "Job": BATCH,
+    **dict.fromkeys(sorted(TRAINING_KINDS), _TRAINING),
+    **_SETS,
+}
+"""All kinds that can be suspended."""
+
+
+def api_of(owner: OwnerReference | None) -> JobApi | None:
+    """The API of a Job that can be suspended."""
+    api = KINDS.get(owner.kind) if owner else None
+    return api if owner and api and api.version == owner.api_version else None
+
+
+class FailureRule(Struct, frozen=True):
+    """One of ``podFailurePolicy.rules``; the first that matches counts."""
+
+    action: str = ""
+    # It may match or not: the exit code of a program that is told to stop is not known before.
+    on_exit_codes: dict[str, object] | None = None
+    on_pod_conditions: tuple[Condition, ...] | None = None
+
+
+class PodFailurePolicy(Struct, frozen=True):
+    """``spec.podFailurePolicy``."""
+
+    rules: tuple[FailureRule, ...] | None = None
+
+
+class ReplicatedJobSpec(Struct, frozen=True):
+    """``spec`` of the template of a JobSet's Jobs."""
+
+    pod_failure_policy: PodFailurePolicy | None = None
+
+
+class JobTemplate(Struct, frozen=True):
+    """``template`` of a JobSet's Jobs."""
+
+    spec: ReplicatedJobSpec = ReplicatedJobSpec()
+
+
+class ReplicatedJob(Struct, frozen=True):
+    """One of ``spec.replicatedJobs`` of a JobSet."""
+
+    template: JobTemplate = JobTemplate()
+
+
+class RunPolicy(Struct, frozen=True):
+    """``spec.runPolicy`` of the training operator's kinds."""
+
+    suspend: bool | None = None
+    managed_by: str | None = None
+
+
+class JobSpec(RunPolicy, frozen=True):
+    """``spec``; all but the training operator's kinds have the fields of `RunPolicy` in it."""
+
+    run_policy: RunPolicy | None = None
+    backoff_limit: int | None = None
+    backoff_limit_per_index: int | None = None
+    pod_failure_policy: PodFailurePolicy | None = None
+    replicated_jobs: tuple[ReplicatedJob, ...] | None = None
+
+
+class JobStatus(Struct, frozen=True):
+    """``status``; only that of a batch Job counts pods."""
+
+    conditions: tuple[Condition, ...] | None = None
+    failed: int | None = None
+    terminating: int | None = None
+    # UIDs of pods that are about to be counted.
+    uncounted_terminated_pods: dict[str, tuple[str, ...] | None] | None = None
+
+
+class Job(Struct, frozen=True):
+    """A Job of any kind, reduced to the fields that are read."""
+
+    metadata: Metadata = Metadata()
+    spec: JobSpec = JobSpec()
+    status: JobStatus | None = None
+
+    @property
+    def run_policy(self) -> RunPolicy:
+        """Where ``suspend`` and ``managedBy`` are."""
+        return self.spec.run_policy or self.spec
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has succeeded or failed."""
+        return any(self.has(condition) for condition in _FINISHED)
+
+    @property
+    def deleting(self) -> bool:
+        """Whether it has a deletionTimestamp."""
+        return self.metadata.deletion_timestamp is not None
+
+    def has(self, condition: str) -> bool:
+        """Whether the condition is true."""
+        found = (self.status.conditions or ()) if self.status else ()
+        return any(c.type == condition and c.status == "True" for c in found)
+
+
+class FoundJob(msgspec.Struct, frozen=True):
+    """A Job, and the reference by which it was found."""
+
+    reference: OwnerReference
+    job: Job
+
+
+GONE = Job(status=JobStatus(conditions=(Condition(type="Failed", status="True"),)))
+"""Stands for a Job that no longer exists."""
+
+
+def is_batch(owner: OwnerReference) -> bool:
+    """Whether the owner is a Job of Kubernetes itself."""
+    return owner.kind == "Job" and owner.api_version.startswith("batch/")
+
+
+def set_of(job: Job) -> OwnerReference | None:
+    """The JobSet or TrainJob that the Job is part of, if it is of an API that is known."""
+    owner = controller_of(job.metadata)
+    api = api_of(owner)
+    return owner if api and api.makes_jobs else None

@@ -1,0 +1,181 @@
+"""What a cluster admin may choose: small frozen types, no rules. `settings` says what they mean."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+from istio_aux.model.selectors import Selector
+from istio_aux.model.sidecars import SidecarRule
+
+
+class Capability(StrEnum):
+    """What cluster and Istio can do about start order."""
+
+    # A pod that asks for a native sidecar gets one that works: Istio is 1.24 or later, every
+    # kubelet 1.29 or later, and no other webhook or policy interferes.
+    NATIVE = "native"
+    CLASSIC = "classic"  # Only `holdApplicationUntilProxyStarts` is safe to ask for.
+    UNKNOWN = "unknown"  # Never guessed: only hold is asked for.
+
+
+class StartMode(StrEnum):
+    """How a pod's sidecar is made to start first (`start.plan`)."""
+
+    AUTO = "auto"
+    NATIVE = "native"
+    HOLD = "hold"
+    OFF = "off"
+
+
+class Peers(StrEnum):
+    """How pods of distributed Jobs reach each other (`peers.inbound_ports`)."""
+
+    OFF = "off"
+    DIRECT = "direct"
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True):
+    """How `start.plan` treats all pods; a pod's annotations override it."""
+
+    mode: StartMode = StartMode.AUTO
+    capability: Capability = Capability.UNKNOWN
+    peers: Peers = Peers.OFF
+    native_sidecars: frozenset[str] = frozenset()  # Containers (`native_sidecars.convert`).
+    pods: Selector = Selector()  # Others are left alone. The API server's selectors come first.
+    inject: Selector | None = None  # Those that get a sidecar although their annotation says no.
+
+
+class QuitMode(StrEnum):
+    """Whether proxies are told to exit; `quit.decide` decides the same in every mode."""
+
+    ON = "on"
+    DRY_RUN = "dry-run"
+    OFF = "off"
+
+
+class DeadProxy(StrEnum):
+    """What happens to a pod whose proxy ended although its payload may still run."""
+
+    REPORT = "report"
+    DELETE = "delete"
+
+
+class QuitVia(StrEnum):
+    """The ways by which proxies may be told to exit; the account has rights to these alone."""
+
+    AUTO = "auto"
+    EXEC = "exec"
+    PORT_FORWARD = "port-forward"
+
+
+class Rung(StrEnum):
+    """A way to make a proxy exit with 0 (observed with Istio 1.28 and 1.30).
+
+    None of them needs a shell in the image (istio.io#5073).
+    """
+
+    EXEC = "exec"  # The agent's own client, in the container, to the agent's status server.
+    PORT_FORWARD = "port-forward"  # ``POST /quitquitquit`` to the status port.
+    ENVOY = "exec-envoy"  # The same client to Envoy's admin port; the agent exits with Envoy.
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """How `quit.decide` treats all pods; a pod's annotations override it."""
+
+    ignore_containers: frozenset[str] = frozenset()
+    grace: float = 0.0  # For telemetry that is still in flight (istio/proxy#2122).
+    dead_proxy: DeadProxy = DeadProxy.REPORT
+    via: QuitVia = QuitVia.AUTO
+    sidecars: tuple[SidecarRule, ...] = ()  # Told to exit before the proxy.
+
+
+class RacePolicy(StrEnum):
+    """What happens to pods that should have a sidecar and have none (`repair.decide`)."""
+
+    REPORT = "report"
+    RESTART = "restart"
+    OFF = "off"
+
+
+class Application(msgspec.Struct, frozen=True):
+    """A Juju application: its model's namespace and the ``app.kubernetes.io/name`` of its pods."""
+
+    namespace: str
+    name: str
+
+
+class RepairPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How `repair.decide` treats all pods."""
+
+    race: RacePolicy = RacePolicy.REPORT
+    restart_jobs: bool = False
+    ours: Application | None = None  # istio-aux itself, which is never restarted; None: no Juju.
+
+
+class QuitLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds in seconds, and in numbers at once."""
+
+    deadline: float = 10.0  # Of an attempt. Twelve at once took 1.6 s each on a busy node.
+    # After an attempt that seems to have worked, until the pod is read: Istio <=1.25 drains for 5 s
+    # first (mesh terminationDrainDuration), and the kubelet reports about 1 s late.
+    confirm: float = 8.0
+    doubt: float = 2.0  # The same after an attempt that seems to have failed.
+    first_retry: float = 1.0
+    last_retry: float = 300.0
+    last_reading: float = 30.0  # The same where the API server failed: it may be back by then.
+    at_once: int = 24  # First attempts.
+    slot: float = 2.0  # Of an attempt without an answer; then the next one begins beside it.
+    retries_at_once: int = 8  # Apart, with dead proxies: they must not delay first attempts.
+    # Before the second look at a dead proxy: a payload that ends with its proxy is no loss, and the
+    # kubelet reports the two about a second apart.
+    lost_after: float = 2.0
+    blocked_after: float = 60.0  # Before the owner is told: most containers end a little apart.
+
+
+class State(StrEnum):
+    """How far an injector is from being live, in the order of the checks."""
+
+    ABSENT = "absent"
+    """There is no configuration of Istio's injector: pods are created without a sidecar."""
+    DEACTIVATED = "deactivated"
+    """No webhook of the configuration is called: pods are created without a sidecar."""
+    NO_CA_BUNDLE = "no-ca-bundle"
+    """Its istiod never came up. From this state on pods are refused: failurePolicy is Fail."""
+    UNREADABLE = "unreadable"
+    NO_SERVICE = "no-service"
+    NO_ENDPOINT = "no-endpoint"
+    REFUSED = "refused"
+    """The probe failed, or istiod gave the probe's pod no sidecar."""
+    NOT_PROBED = "not-probed"
+    """Everything visible is well. No probe has reached the injector itself."""
+    LIVE = "live"
+
+
+class Outcome(StrEnum):
+    """How a review was answered."""
+
+    NATIVE = "native"
+    HOLD = "hold"
+    MOVED = "moved"  # Hold, for a pod that Istio had injected already.
+    LABELLED = "labelled"  # The pod asks for a sidecar now, with or without a start order.
+    DIRECT = "direct"  # Only which ports its proxy receives.
+    SIDECARS = "sidecars"  # Only that other sidecars are native.
+    UNCHANGED = "unchanged"
+    MALFORMED = "malformed"  # Allowed with a warning: only the uid could be read.
+
+
+class Right(NamedTuple):
+    """A right of an account, spelled as in a Role, and what needs it."""
+
+    verb: str
+    group: str
+    resource: str
+    purpose: str
+    namespace: str = ""
+    name: str = ""  # Of the only object that it is for.
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.resource}{f'.{self.group}' if self.group else ''}"

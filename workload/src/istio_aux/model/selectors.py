@@ -1,0 +1,240 @@
+"""Kubernetes label selectors (apimachinery pkg/labels): kubectl's text, the API's object, matching.
+
+The text has requirements ``a=b``, ``a==b``, ``a!=b``, ``a in (x,y)``, ``a notin (x,y)``, ``a`` and
+``!a``, joined by commas that mean "and".
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+
+import msgspec
+
+from istio_aux.model.pod import Struct
+
+
+class Operator(StrEnum):
+    """Operators of LabelSelectorRequirement (meta/v1)."""
+
+    IN = "In"
+    NOT_IN = "NotIn"
+    EXISTS = "Exists"
+    DOES_NOT_EXIST = "DoesNotExist"
+
+
+class Requirement(msgspec.Struct, frozen=True, order=True):
+    """One condition on one label; ``values`` is sorted, and empty for the existence operators."""
+
+    key: str
+    operator: Operator
+    values: tuple[str, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether an object with these labels meets it; an absent label meets NotIn."""
+        match self.operator:
+            case Operator.IN:
+                return labels.get(self.key) in self.values
+            case Operator.NOT_IN:
+                return labels.get(self.key) not in self.values
+            case Operator.EXISTS:
+                return self.key in labels
+            case Operator.DOES_NOT_EXIST:
+                return self.key not in labels
+
+    def __str__(self) -> str:
+        """Write it as kubectl does, with ``=`` and ``!=`` for a single value."""
+        match self.operator:
+            case Operator.IN | Operator.NOT_IN if len(self.values) == 1:
+                sign = "=" if self.operator is Operator.IN else "!="
+                return f"{self.key}{sign}{self.values[0]}"
+            case Operator.IN | Operator.NOT_IN:
+                return f"{self.key} {self.operator.value.lower()} ({','.join(self.values)})"
+            case Operator.EXISTS:
+                return self.key
+            case Operator.DOES_NOT_EXIST:
+                return f"!{self.key}"
+
+
+class Selector(msgspec.Struct, frozen=True):
+    """Requirements that must all be met; an empty selector selects everything."""
+
+    requirements: tuple[Requirement, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether an object with these labels is selected."""
+        return all(requirement.matches(labels) for requirement in self.requirements)
+
+    @property
+    def mismatch(self) -> str:
+        """Why the option `pod-selector` leaves a pod alone whose labels it does not match."""
+        return f"pod-selector {self} does not match the pod's labels"
+
+    def sample(self) -> dict[str, str] | None:
+        """The fewest labels that are selected; None if none are found, as there may be none."""
+        wanted = (each for each in self.requirements if each.operator in {_IN, _EXISTS})
+        # Sorted by operator, so a value of In replaces that of Exists.
+        found = {each.key: each.values[0] if each.values else "true" for each in wanted}
+        return found if self.matches(found) else None
+
+    def __str__(self) -> str:
+        """Write the canonical text, fit for the API's ``labelSelector`` parameter."""
+        return ",".join(str(requirement) for requirement in self.requirements)
+
+
+class LabelSelectorRequirement(Struct, frozen=True):
+    """One of ``matchExpressions`` as the API has it (meta/v1)."""
+
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] | None = None
+
+
+class LabelSelector(Struct, frozen=True):
+    """A selector as the API has it (meta/v1); ``{}`` selects everything."""
+
+    match_labels: dict[str, str] | None = None
+    match_expressions: tuple[LabelSelectorRequirement, ...] | None = None
+
+
+def convert(selector: LabelSelector) -> Selector:
+    """Convert the API's object (apimachinery LabelSelectorAsSelector).
+
+    Raises:
+        ValueError: one line with the requirement that Kubernetes refuses, too.
+    """
+    return Selector(tuple(sorted(set(_requirements(selector)))))
+
+
+def _requirements(selector: LabelSelector) -> Iterator[Requirement]:
+    for key, value in (selector.match_labels or {}).items():
+        yield Requirement(_valid_key(key), Operator.IN, (value and _valid_value(value),))
+    for item in selector.match_expressions or ():
+        try:
+            operator = Operator(item.operator)
+        except ValueError:
+            expected = ", ".join(Operator)
+            raise ValueError(
+                f"{_quoted(item.operator)}: expected one of: {expected}, for {item.key}"
+            ) from None
+        values = item.values or ()
+        if bool(values) is not (operator in {Operator.IN, Operator.NOT_IN}):
+            wanted = "no values" if values else "at least one value"
+            raise ValueError(f"expected {wanted} with {operator}, for {item.key}")
+        valid = {value and _valid_value(value) for value in values}
+        yield Requirement(_valid_key(item.key), operator, tuple(sorted(valid)))
+
+
+def parse(text: str) -> Selector:
+    """Parse a selector as kubectl's ``--selector`` takes it; blank text selects everything.
+
+    Raises:
+        ValueError: one line with the text and what is expected where.
+    """
+    try:
+        requirements = _Parser(text).requirements()
+    except ValueError as error:
+        raise ValueError(f"{_quoted(text)}: {error}") from None
+    return Selector(tuple(sorted(set(requirements))))
+
+
+_TOKEN = re.compile(r"\s*(?:(==|!=|[=!(),<>])|([^\s=!(),<>]+))", re.ASCII)
+_KEYWORDS = {"in": Operator.IN, "notin": Operator.NOT_IN}
+_SIGNS = {"=": Operator.IN, "==": Operator.IN, "!=": Operator.NOT_IN}
+
+
+class _Parser:
+    """Recursive descent over the tokens; a token's text and whether it is a word."""
+
+    def __init__(self, text: str) -> None:
+        # The pattern matches anything but trailing space, so nothing is skipped between tokens.
+        self._tokens = [(m[1] or m[2], m[2] is not None) for m in _TOKEN.finditer(text.rstrip())]
+        self._next = 0
+
+    def requirements(self) -> list[Requirement]:
+        found: list[Requirement] = []
+        while self._tokens:
+            found.append(self._requirement())
+            if self._next == len(self._tokens):
+                break
+            self._expect(",", "after a requirement")
+        return found
+
+    def _requirement(self) -> Requirement:
+        if self._peek() == "!":
+            self._next += 1
+            return Requirement(_valid_key(self._word('a label key after "!"')), _ABSENT)
+        key = _valid_key(self._word("a label key"))
+        token = self._peek()
+        if token in {None, ","}:
+            return Requirement(key, Operator.EXISTS)
+        self._next += 1
+        if token in _SIGNS:
+            return Requirement(key, _SIGNS[token], (self._value(),))
+        if token in _KEYWORDS:
+            return Requirement(key, _KEYWORDS[token], self._values(token))
+        raise ValueError(f'expected "=", "!=", "in" or "notin" after {key}, found {_quoted(token)}')
+
+    def _values(self, keyword: str) -> tuple[str, ...]:
+        self._expect("(", f'after "{keyword}"')
+        if self._peek() == ")":
+            raise ValueError(f'expected at least one value after "{keyword}"')
+        values = {self._value()}
+        while self._peek() == ",":
+            self._next += 1
+            values.add(self._value())
+        self._expect(")", "after the values")
+        return tuple(sorted(values))
+
+    def _value(self) -> str:
+        """Take a value; as in kubectl, a missing word is the empty value."""
+        if self._next < len(self._tokens) and self._tokens[self._next][1]:
+            self._next += 1
+            return _valid_value(self._tokens[self._next - 1][0])
+        return ""
+
+    def _word(self, expected: str) -> str:
+        if self._next == len(self._tokens) or not self._tokens[self._next][1]:
+            raise ValueError(f"expected {expected}, found {_quoted(self._peek())}")
+        self._next += 1
+        return self._tokens[self._next - 1][0]
+
+    def _expect(self, token: str, where: str) -> None:
+        if self._peek() != token:
+            raise ValueError(f'expected "{token}" {where}, found {_quoted(self._peek())}')
+        self._next += 1
+
+    def _peek(self) -> str | None:
+        return self._tokens[self._next][0] if self._next < len(self._tokens) else None
+
+
+DNS_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+"""Names of namespaces and containers (apimachinery pkg/util/validation IsDNS1123Label)."""
+
+_ABSENT, _EXISTS, _IN = Operator.DOES_NOT_EXIST, Operator.EXISTS, Operator.IN
+# apimachinery pkg/util/validation: IsQualifiedName, IsDNS1123Subdomain, IsValidLabelValue.
+_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_NAME_RULE = "at most 63 letters, digits, '-', '_', '.', with a letter or digit at both ends"
+
+
+def _valid_key(key: str) -> str:
+    prefix, slash, name = key.rpartition("/")
+    if slash and not (len(prefix) <= 253 and _SUBDOMAIN.fullmatch(prefix)):
+        raise ValueError(f"label key {_quoted(key)}: expected a DNS subdomain before the '/'")
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"label key {_quoted(key)}: expected {_NAME_RULE}")
+    return key
+
+
+def _valid_value(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError(f"label value {_quoted(value)}: expected {_NAME_RULE}")
+    return value
+
+
+def _quoted(text: str | None) -> str:
+    """Quote for a message of one line; None is the end of the text."""
+    return "the end" if text is None else json.dumps(text, ensure_ascii=False)

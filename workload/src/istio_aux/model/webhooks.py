@@ -1,0 +1,269 @@
+"""The objects that lead the API server to Istio's injector, reduced to the fields that we read.
+
+MutatingWebhookConfigurations, EndpointSlices and namespaces. What a webhook of Istio's injector
+looks like: istio manifests/charts/istio-control/istio-discovery/templates/mutatingwebhook.yaml and
+revision-tags-mwc.yaml.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import lru_cache
+from typing import NamedTuple
+
+from istio_aux.model.annotations import text_label
+from istio_aux.model.pod import Metadata, Struct
+from istio_aux.model.selectors import LabelSelector
+
+_INJECTOR = "sidecar-injector.istio.io"
+"""Suffix of the names of Istio's injection webhooks, whatever a vendor calls the configuration:
+istiod writes its CA only into webhooks with this suffix (istio webhookpatch.go)."""
+
+_DEACTIVATED = ("istio.io/deactivated", "never-match")
+"""istioctl makes a webhook select this label to deactivate it. No object has the label (istioctl
+pkg/util/common.go)."""
+
+REVISION = "istio.io/rev"  # Label of a configuration: the revision, or the tag, of its istiod.
+SERVICE = "kubernetes.io/service-name"  # Label of an EndpointSlice.
+TIMEOUT = 10.0  # Seconds that a webhook has by default.
+
+IGNORED = frozenset({"kube-system", "kube-public", "kube-node-lease", "local-path-storage"})
+"""Namespaces whose pods istiod leaves alone (istio initializer.go IgnoredNamespaces)."""
+
+
+_revision, _service = text_label(REVISION), text_label(SERVICE)
+_DEFAULT = "default"
+_PEM = re.compile(rb"-----BEGIN CERTIFICATE-----([^-]++)-----END CERTIFICATE-----")
+
+
+class Namespace(Struct, frozen=True):
+    """A namespace; webhooks select it by its labels."""
+
+    metadata: Metadata = Metadata()
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """``metadata.labels``, empty when absent or null."""
+        return self.metadata.labels or {}
+
+
+class ControlPlane(NamedTuple):
+    """One istiod: its namespace, empty when it is reached by URL, and its revision."""
+
+    namespace: str
+    revision: str
+
+    @property
+    def config_map(self) -> str:
+        """Name of the ConfigMap with its injection policy (istio pkg/kube/inject/watcher.go)."""
+        suffix = "" if self.revision == _DEFAULT else f"-{self.revision}"
+        return f"istio-sidecar-injector{suffix}"
+
+
+class Service(NamedTuple):
+    """Which Service."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class Address(NamedTuple):
+    """Where a process accepts connections. The host may be a name; empty: every interface."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+class ServiceReference(Struct, frozen=True):
+    """``clientConfig.service``; an absent port is 443."""
+
+    namespace: str = ""
+    name: str = ""
+    path: str | None = None
+    port: int | None = None
+
+
+class ClientConfig(Struct, frozen=True):
+    """Whom the API server calls, by Service or by URL, and which certificates it trusts there.
+
+    A new caBundle makes a new endpoint. ``ca_bundle`` stays the base64 text of the wire: a broken
+    one must not break its configuration.
+    """
+
+    service: ServiceReference | None = None
+    url: str | None = None
+    ca_bundle: str | None = None
+
+    @property
+    def anchors(self) -> tuple[bytes, ...]:
+        """DER of its certificates; the rest is ignored (Go crypto/x509 AppendCertsFromPEM)."""
+        return _anchors(self.ca_bundle or "")
+
+
+class Rule(Struct, frozen=True):
+    """Which requests a webhook is called for."""
+
+    operations: tuple[str, ...] | None = None
+    api_groups: tuple[str, ...] | None = None
+    api_versions: tuple[str, ...] | None = None
+    resources: tuple[str, ...] | None = None
+    scope: str | None = None
+
+    @property
+    def creates_pods(self) -> bool:
+        """Whether it matches the creation of a pod (apiserver webhook/predicates/rules.go)."""
+        return (
+            _any("CREATE", self.operations)
+            and _any("", self.api_groups)
+            and _any("v1", self.api_versions)
+            and not {"*", "pods", "*/*", "pods/*"}.isdisjoint(self.resources or ())
+            and self.scope in {None, "*", "Namespaced"}
+        )
+
+
+class Webhook(Struct, frozen=True):
+    """One webhook of a configuration; an absent selector selects everything."""
+
+    name: str = ""
+    client_config: ClientConfig = ClientConfig()
+    namespace_selector: LabelSelector | None = None
+    object_selector: LabelSelector | None = None
+    rules: tuple[Rule, ...] | None = None
+    match_conditions: tuple[dict[str, object], ...] | None = None
+    failure_policy: str | None = None
+    timeout_seconds: int | None = None
+
+    @property
+    def timeout(self) -> float:
+        """Seconds for which the API server waits for an answer (admissionregistration/v1)."""
+        return self.timeout_seconds or TIMEOUT
+
+    @property
+    def is_istios(self) -> bool:
+        """Whether it is Istio's, deactivated or not."""
+        return self.name.endswith(_INJECTOR)
+
+    @property
+    def injects(self) -> bool:
+        """Whether it is Istio's and not deactivated."""
+        return self.is_istios and not any(
+            _DEACTIVATED in (selector.match_labels or {}).items()
+            for selector in (self.namespace_selector, self.object_selector)
+            if selector
+        )
+
+    @property
+    def creates_pods(self) -> bool:
+        """Whether a rule matches the creation of a pod."""
+        return any(rule.creates_pods for rule in self.rules or ())
+
+
+class Configuration(Struct, frozen=True):
+    """A MutatingWebhookConfiguration (admissionregistration/v1)."""
+
+    metadata: Metadata = Metadata()
+    webhooks: tuple[Webhook, ...] | None = None
+
+    @property
+    def revision(self) -> str:
+        """The Istio revision that it belongs to; ``default`` without a label."""
+        return _revision.get(self.metadata) or _DEFAULT
+
+    def control_plane(self, webhook: Webhook) -> ControlPlane:
+        """Return the istiod behind a webhook of this configuration."""
+        service = webhook.client_config.service
+        return ControlPlane(service.namespace if service else "", self.revision)
+
+
+def sorted_before(ours: str, found: Iterable[Configuration]) -> tuple[str, ...]:
+    """Return the names of Istio's configurations that the API server calls before ours, sorted.
+
+    It calls mutating webhooks in the bytewise order of the names of their configurations (apiserver
+    mutating_webhook_manager.go), which is Python's order of code points. What our webhook adds must
+    be there when Istio's reads the pod. Our configuration, ``ours``, need not exist.
+    """
+    names = (
+        configuration.metadata.name
+        for configuration in found
+        if any(webhook.injects for webhook in configuration.webhooks or ())
+    )
+    return tuple(sorted(name for name in names if name < ours))
+
+
+class Conditions(Struct, frozen=True):
+    """``conditions`` of an endpoint."""
+
+    ready: bool | None = None
+
+
+class Endpoint(Struct, frozen=True):
+    """One backend of a Service."""
+
+    addresses: tuple[str, ...] | None = None
+    conditions: Conditions | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether it accepts connections; unknown counts as ready (discovery/v1 types.go)."""
+        ready = self.conditions.ready if self.conditions else None
+        return bool(self.addresses) and ready is not False
+
+
+class Port(Struct, frozen=True):
+    """A port of all endpoints in a slice, by its name in the Service."""
+
+    name: str | None = None
+    port: int | None = None
+
+
+class EndpointSlice(Struct, frozen=True):
+    """An EndpointSlice (discovery.k8s.io/v1); a Service may have several."""
+
+    metadata: Metadata = Metadata()
+    endpoints: tuple[Endpoint, ...] | None = None
+    ports: tuple[Port, ...] | None = None
+
+    @property
+    def service(self) -> Service | None:
+        """The Service that it belongs to, or None without a label."""
+        name = _service.get(self.metadata)
+        return Service(self.metadata.namespace, name) if name else None
+
+    @property
+    def ready(self) -> bool:
+        """Whether an endpoint accepts connections. A slice without ports has none."""
+        return bool(self.ports) and any(endpoint.ready for endpoint in self.endpoints or ())
+
+    def addresses(self, port: str) -> Iterator[Address]:
+        """Yield the addresses of the ready endpoints, on the port of this name or the only one."""
+        ports = self.ports or ()
+        named = [found.port for found in ports if found.name == port or len(ports) == 1]
+        for endpoint in self.endpoints or ():
+            if endpoint.ready and endpoint.addresses and (numbers := list(filter(None, named))):
+                # All addresses of an endpoint lead to the same process (discovery/v1 types.go).
+                yield Address(endpoint.addresses[0], numbers[0])
+
+
+def _any(wanted: str, found: tuple[str, ...] | None) -> bool:
+    return not {wanted, "*"}.isdisjoint(found or ())
+
+
+@lru_cache(maxsize=64)
+def _anchors(bundle: str) -> tuple[bytes, ...]:
+    found: list[bytes] = []
+    with suppress(ValueError):
+        for body in _PEM.findall(base64.b64decode(bundle)):
+            with suppress(binascii.Error):
+                found.append(base64.b64decode(body))
+    return tuple(found)

@@ -1,0 +1,491 @@
+"""The state of one pod's quit: what is known of the pod, what was tried, and what is next.
+
+`PodState` holds the newest decision. It says what is due for this process, and when:
+
+    newest decision                               due
+    quit, wait until the end of a grace period    quit
+    report                                        report, after lost_after
+    wait, because containers block the pod        blocked, after blocked_after
+    ignore, any other wait                        nothing
+
+Nothing is due for a pod that left the watch or is not selected, or while another process leads.
+
+A `Task` does what is due, about one container of the pod. It answers each observation with the next
+action to perform:
+
+    told  observation                           next action
+    no    due later                             Sleep until then
+          blocked is due                        End(BLOCKED)
+          due                                   Look
+          not due                               End; Look if an attempt was made (told: yes)
+          read: the pod is gone                 End(GONE)
+          read: not due any more                End(SUPERSEDED)
+          read: quit                            Send by the next rung; in a dry run End(DRY_RUN)
+          read: report                          End(REPORTED), or Delete, then End(DELETED)
+          read: an older state                  Retry
+          the proxy answered                    Sleep (told: yes)
+    yes   the watch shows the exit              End(EXITED)
+          the sleep is over, or not due         Look
+          read: the pod is gone                 End(GONE)
+          read: no quit                         End(EXITED), End(SUPERSEDED)
+          read: quit                            Retry (told: no); End(SUPERSEDED) if not due
+    any   a request failed                      Retry (told: no)
+          a request failed, and not due         as "not due" above; End(SUPERSEDED) if told
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal
+
+import msgspec
+
+from istio_aux.model import completion, moment, resources
+from istio_aux.model.applications import Applications, application_of
+from istio_aux.model.moment import Moment
+from istio_aux.model.pod import PROXY, Key, Pod, shared
+from istio_aux.model.policy import Policy, QuitLimits, QuitMode, Rung
+from istio_aux.model.resources import Requests
+from istio_aux.model.selectors import Selector
+from istio_aux.model.sidecars import SidecarRule
+from istio_aux.quit import rules as quitting
+from istio_aux.quit.rules import Quit, Report, Wait
+
+STUCK_AFTER = 3  # Failures. The first attempt may come too early for the agent.
+
+LAG = 30.0
+"""Seconds by which a watch may lag behind a GET; usually that is milliseconds. An older version
+that comes after this time is not late: etcd was restored, and counts on from an old version."""
+
+MOST_BLOCKERS = 100  # Containers that are kept of those that block a pod: it may have thousands.
+
+SHORTEST = 0.25  # Seconds of a sleep.
+
+_OLDER = "the API server answered with an older state of the pod"
+
+Due = Literal["quit", "report", "blocked"]
+Trouble = Literal["stuck", "blocked", "lost", "would quit"]
+
+
+class QuitScope(msgspec.Struct, kw_only=True):
+    """What this process may do, and to which pods. The controller changes it in place."""
+
+    policy: Policy = Policy()
+    limits: QuitLimits = QuitLimits()
+    mode: QuitMode = QuitMode.ON
+    leading: bool = True
+    stopping: bool = False
+    namespaces: dict[str, str] = {}  # UIDs of the selected ones, by name.
+    pods: Selector = Selector()  # Those of the selected namespaces that count.
+    applications: Applications = Applications()  # Selected in whatever namespace.
+    kubelets: dict[str, completion.Kubelet] = {}  # By node, of those that were asked.
+
+
+class TroubledPod(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A stuck, blocked or lost pod in `/status`.
+
+    Attributes:
+        since: end of the payload of a stuck pod, or of the part of it that has ended.
+        attempts: to make the proxy of a stuck pod exit.
+        by: containers that block a pod; of a stuck pod the sidecar that does not exit, if it is
+            not the proxy.
+        requests: what a stuck or blocked pod holds; None: unknown.
+        fix: the setting that ends what blocks a pod, if one is known; the reason has it too.
+        lasting: false while it may pass: most containers end a little apart, and so do a proxy and
+            its payload (`QuitLimits.blocked_after`, `lost_after`).
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    reason: str
+    since: datetime | None = None
+    attempts: int | None = None
+    by: tuple[str, ...] = ()
+    requests: Requests | None = None
+    fix: str = ""
+    lasting: bool = True
+
+
+class QuitOutcome(StrEnum):
+    """How a task ended."""
+
+    EXITED = "exited"
+    EXITED_NONZERO = "exited-nonzero"
+    SUPERSEDED = "superseded"  # Nothing is due any more.
+    GONE = "gone"  # The pod no longer exists, or another pod has its name.
+    DRY_RUN = "dry-run"  # The proxy would be told to exit now.
+    REPORTED = "reported"  # A second look confirmed that the proxy is dead and the payload is not.
+    DELETED = "deleted"  # The pod with the dead proxy is deleted.
+    BLOCKED = "blocked"  # Containers have kept the pod from completing for long.
+
+
+class Sleep(msgspec.Struct, frozen=True):
+    """Wait for so many seconds, or until nothing is due."""
+
+    seconds: float
+
+
+class Look(msgspec.Struct, frozen=True):
+    """Read the pod."""
+
+
+class Send(msgspec.Struct, frozen=True):
+    """Tell the proxy, whose agent listens on ``port``, to exit, or another sidecar by its rule."""
+
+    rung: Rung
+    port: int
+    rule: SidecarRule | None = None
+
+
+class Delete(msgspec.Struct, frozen=True):
+    """Delete the pod if it still has this resourceVersion."""
+
+    version: str
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """Sleep longer each time, at least ``pause`` seconds; ``reading``: the API server failed."""
+
+    reading: bool = False
+    pause: float = 0.0
+
+
+class End(msgspec.Struct, frozen=True):
+    """The task is finished; there is nothing to record without an outcome.
+
+    ``after_payload``: whole seconds from the last exit of another container to the proxy's.
+    """
+
+    outcome: QuitOutcome | None = None
+    reason: str = ""
+    after_payload: float | None = None
+
+
+Action = Sleep | Look | Send | Delete | Retry | End
+
+
+class AttemptResult(msgspec.Struct, frozen=True):
+    """The answer to an attempt. It proves nothing; only the status of the container does.
+
+    ``well``: it sounds like a success. ``sent``: the attempt may have had an effect.
+    """
+
+    well: bool
+    sent: bool
+    text: str
+
+
+@dataclass(slots=True)
+class PodState:
+    """One pod, by the newest decision on it: a few facts, never the pod itself."""
+
+    key: Key
+    application: str = ""
+    chosen: bool = True  # The selector of pods matches its labels.
+    node: str = ""
+    verdict: str = "ignore"
+    reason: str = ""
+    settled: bool = False  # Everything that this decision asks for is done.
+    recorded: bool = True  # This decision is recorded.
+    target: str = PROXY  # The container that has to exit next.
+    until: Moment | None = None  # End of the grace period, while it runs.
+    asks: bool = False  # For the version of the pod's kubelet, on which the decision depends.
+    blocked_by: tuple[str, ...] = ()
+    fix: str = ""  # The setting that ends what blocks the pod.
+    first_seen: Moment | None = None  # When the decision first asked for this.
+    since: datetime | None = None  # End of the payload by its node's clock, to be shown.
+    requests: Requests | None = None  # What the pod holds meanwhile.
+    left: bool = False  # The watch does not show the pod any more.
+    version: int = 0
+    seen: float | None = None  # When `version` was seen, by the monotonic clock.
+    announced: tuple[str, ...] = ()  # Reasons of the Events that a pod gets once.
+    task: Task | None = None
+
+    def observe(self, pod: Pod, scope: QuitScope, now: Moment) -> quitting.Action:
+        """Decide on ``pod``, and remember the decision unless a newer state is known.
+
+        resourceVersions compare as integers (KEP-5504); one that is no integer counts as new.
+        """
+        before = None if self.asks else self.asks_for
+        finished = (self.first_seen if before == "quit" else None) or now
+        kubelet = scope.kubelets.get(pod.spec.node_name or "")
+        kubelet = kubelet if kubelet and now.monotonic < kubelet.until else None
+        obeyed = kubelet.obeys if kubelet else None
+        decision = quitting.decide(pod, scope.policy, now, seen=finished, obeyed=obeyed)
+        if self.seen is None and isinstance(decision, Wait) and decision.until:
+            # The payload ended before this process saw the pod: only the node knows when.
+            if ended := quitting.since(pod, decision):
+                finished = moment.by_other_clock(ended, now, pod.metadata.creation_timestamp)
+            decision = quitting.decide(pod, scope.policy, now, seen=finished, obeyed=obeyed)
+        text = pod.metadata.resource_version
+        number = len(text) < 20 and text.isascii() and text.isdigit()
+        version = int(text) if number else sys.maxsize
+        if self.seen is not None and now.monotonic - self.seen < LAG and version < self.version:
+            return decision
+        same = self._is_newest(decision)
+        self.recorded &= same
+        self.settled &= same
+        # Ten thousand pods share a handful of texts.
+        self.verdict, self.reason = decision.action, shared(decision.reason)
+        self.application = shared(application_of(pod))
+        self.chosen = scope.pods.matches(pod.labels)
+        self.node = shared(pod.spec.node_name or "")
+        wait = decision if isinstance(decision, Wait) else None
+        self.until = wait.until if wait else None
+        self.asks = bool(wait) and kubelet is None and completion.depends_on_kubelet(pod)
+        if isinstance(decision, Quit | Wait):
+            self.target = shared(decision.target)
+        self.blocked_by = tuple(map(shared, decision.blocked_by[:MOST_BLOCKERS]))
+        self.fix = decision.fix
+        if self.asks_for != before:
+            self.first_seen = finished
+        held = self.asks_for in {"quit", "blocked"}
+        ended = quitting.since(pod, decision) if held else None
+        self.since = min(ended, now.date) if ended else None
+        if not (held and self.requests):
+            self.requests = resources.requests(pod) if held else None
+        self.version, self.seen = version, now.monotonic
+        if self.task:
+            self.task.exit = exit_of(self.task.target, pod)
+        return decision
+
+    @property
+    def asks_for(self) -> Due | None:
+        """What the newest decision asks for, now or later."""
+        if self.verdict == "quit" or self.until is not None or self.asks:
+            return "quit"
+        if self.verdict == "report":
+            return "report"
+        return "blocked" if self.blocked_by else None
+
+    def begins(self, limits: QuitLimits) -> float | None:
+        """When to do it, by the monotonic clock; None: now."""
+        if self.asks_for == "quit" or self.first_seen is None:
+            return self.until.monotonic if self.until else None
+        delay = limits.lost_after if self.asks_for == "report" else limits.blocked_after
+        return self.first_seen.monotonic + delay
+
+    def settle(self, decision: quitting.Action) -> bool:
+        """Note that everything ``decision`` asks for is done, if it is the newest decision."""
+        self.settled = self._is_newest(decision)
+        return self.settled
+
+    def _is_newest(self, decision: quitting.Action) -> bool:
+        return (decision.action, decision.reason) == (self.verdict, self.reason)
+
+    def is_selected(self, scope: QuitScope) -> bool:
+        """Whether its namespace and its labels, or its application, are selected."""
+        namespace = self.key.namespace
+        if self.chosen and namespace in scope.namespaces:
+            return True
+        return scope.applications.covers(namespace, self.application)
+
+    def concerns(self, scope: QuitScope) -> bool:
+        """Whether this process acts on the pod once something is due; a dry run counts, too."""
+        acts = scope.leading and not scope.stopping and scope.mode is not QuitMode.OFF
+        return acts and self.is_selected(scope)
+
+    def due(self, scope: QuitScope) -> Due | None:
+        """What this process has to do about the pod, now or later."""
+        if self.left or self.settled or not self.concerns(scope):
+            return None
+        return self.asks_for
+
+    def reason_not_due(self, scope: QuitScope) -> str:
+        """Why nothing is due, in one line."""
+        if scope.stopping:
+            return "this process is stopping"
+        if not scope.leading:
+            return "another process leads"
+        return self.reason if self.is_selected(scope) else "the pod is no longer selected"
+
+    def first(self, event: str) -> bool:
+        """Whether the pod has not had this Event yet; from now on it has."""
+        known = event in self.announced
+        self.announced += () if known else (event,)
+        return not known
+
+    def trouble(self, scope: QuitScope, now: Moment) -> tuple[Trouble, TroubledPod] | None:
+        """What is wrong with the pod: stuck, blocked, lost, or not quit because of a dry run."""
+        if self.left or not self.is_selected(scope):
+            return None
+        task, failure = self.task, self.task.failure if self.task else ""
+        begins = self.begins(scope.limits)
+        lasting = begins is None or now.monotonic >= begins
+        if self.blocked_by:
+            return "blocked", TroubledPod(
+                *self.key, self.reason, self.since, by=self.blocked_by,
+                requests=self.requests, fix=self.fix, lasting=lasting,
+            )  # fmt: skip
+        if self.verdict == "report":
+            reason = f"{self.reason}; {failure}" if failure else self.reason
+            return "lost", TroubledPod(*self.key, reason, lasting=lasting)
+        if scope.mode is QuitMode.DRY_RUN and self.verdict == "quit":
+            return "would quit", TroubledPod(*self.key, self.reason)
+        if scope.leading and task and task.due == "quit" and task.failures >= STUCK_AFTER:
+            since = self.since or (self.first_seen and self.first_seen.date)
+            reason = failure + self.reason.removeprefix(quitting.FINISHED)
+            by = () if task.target == PROXY else (task.target,)
+            return "stuck", TroubledPod(
+                *self.key, reason, since, task.attempts, by=by, requests=self.requests
+            )
+        return None
+
+
+@dataclass(slots=True)
+class Task:
+    """What is done about one pod, from the moment it is due until it is not."""
+
+    state: PodState
+    due: Due
+    told: bool = False  # The proxy was told to exit, and the result is not known.
+    attempts: int = 0
+    failures: int = 0  # Attempts without an effect, and requests that were refused.
+    failure: str = ""
+    exit: End | None = None  # By the newest state of the pod.
+    target: str = field(init=False)  # The container that is told to exit.
+    _answers: dict[Rung, str] = field(default_factory=dict[Rung, str])  # The last one comes last.
+    _well: bool = False
+
+    def __post_init__(self) -> None:
+        """Remember the container, which the state forgets with its next decision."""
+        self.target = self.state.target
+
+    @property
+    def rung(self) -> Rung | None:
+        """The rung of the last attempt."""
+        return next(reversed(self._answers), None)
+
+    def is_due(self, scope: QuitScope) -> bool:
+        """Whether there is still something to do, now or later."""
+        return self.state.due(scope) == self.due and self.state.target == self.target
+
+    def awake(self, scope: QuitScope, now: Moment) -> Action:
+        """The task begins, or a sleep is over."""
+        if self.told:
+            return self.exit or Look()
+        if not self.is_due(scope):
+            return self._leave(scope)
+        begins = self.state.begins(scope.limits)
+        if begins is not None and now.monotonic < begins:
+            return Sleep(max(SHORTEST, begins - now.monotonic))
+        if self.due == "blocked":
+            self.state.settled = True
+            return End(QuitOutcome.BLOCKED, self.state.reason)
+        return Look()
+
+    def looked(self, pod: Pod | None, scope: QuitScope, now: Moment) -> Action:
+        """The pod was read; None: it is gone, or another pod has its name."""
+        if pod is None:
+            self.state.left = True
+            return End(QuitOutcome.GONE, "the pod is gone") if self.due == "quit" else End()
+        decision = self.state.observe(pod, scope, now)
+        if self.due == "report":
+            return self._confirmed(pod, decision, scope)
+        if not isinstance(decision, Quit) or decision.target != self.target:
+            return self._not_quit(pod, decision, scope)
+        if not self.is_due(scope):
+            return self.superseded(scope)
+        return self._still_runs(decision, scope) if self.told else self._attempt(decision, scope)
+
+    def superseded(self, scope: QuitScope) -> End:
+        """Nothing is due any more when the pod is to be read, or was read."""
+        quits = self.due == "quit"
+        return End(QuitOutcome.SUPERSEDED, self.state.reason_not_due(scope)) if quits else End()
+
+    def answered(self, rung: Rung, answer: AttemptResult, scope: QuitScope) -> Action:
+        """The proxy was told to exit."""
+        self.attempts, self.told, self._well = self.attempts + 1, True, answer.well
+        # A rung that is forbidden stays visible when the next one fails for another reason.
+        self._answers.pop(rung, None)
+        self._answers[rung] = answer.text
+        seconds = scope.limits.confirm if answer.well else scope.limits.doubt
+        return Sleep(seconds if answer.sent else 0.0)
+
+    def deleted(self) -> Action:
+        """The pod with the dead proxy was deleted."""
+        self.state.settled = True
+        return End(QuitOutcome.DELETED, self.state.reason)
+
+    def failed(
+        self,
+        why: str,
+        scope: QuitScope,
+        *,
+        counts: bool = True,
+        reading: bool = True,
+        pause: float = 0,
+    ) -> Action:
+        """A request failed; ``counts``: because of the pod, not because of the API server.
+
+        An attempt of which nothing was sent is none, and the same rung is next.
+        """
+        due = self.is_due(scope)
+        if self.told and not due:
+            return End(QuitOutcome.SUPERSEDED, f"not known: {why}")
+        self.told, self.failure, self.failures = False, why, self.failures + counts
+        return Retry(reading, pause) if due else self._leave(scope)
+
+    def _leave(self, scope: QuitScope) -> Action:
+        """Nothing is due: find out how it ended if the proxy was told to exit."""
+        if self.attempts and self.exit:
+            return self.exit
+        if not self.attempts or scope.stopping:
+            return End()
+        if not self.state.concerns(scope):
+            return self.superseded(scope)
+        self.told = True
+        return Look()
+
+    def _attempt(self, decision: Quit, scope: QuitScope) -> Action:
+        """The pod was read, and the proxy has to exit now."""
+        if scope.mode is QuitMode.DRY_RUN:
+            self.state.settle(decision)
+            return End(QuitOutcome.DRY_RUN, decision.reason)
+        rung = decision.rungs[self.attempts % len(decision.rungs)]
+        return Send(rung, decision.status_port, decision.rule)
+
+    def _still_runs(self, decision: Quit, scope: QuitScope) -> Action:
+        """The pod was read after an attempt that had no effect."""
+        if self._well and self.rung:
+            self._answers[self.rung] += f", but {self.target} still runs"
+        answers = [f"{rung}: {text}" for rung, text in reversed(self._answers.items())]
+        if decision.rule and decision.rule.switch and not self._well:
+            answers.append(f"{self.target} needs {decision.rule.switch}")
+        return self.failed("; ".join(answers), scope, reading=False)
+
+    def _not_quit(self, pod: Pod, decision: quitting.Action, scope: QuitScope) -> Action:
+        """The pod needs no quit now, or a newer state of it is known."""
+        if self.is_due(scope):
+            return End() if self.state.until else self.failed(_OLDER, scope, reading=False)
+        exited = exit_of(self.target, pod) if self.attempts else None
+        return exited or End(QuitOutcome.SUPERSEDED, decision.reason)
+
+    def _confirmed(self, pod: Pod, decision: quitting.Action, scope: QuitScope) -> Action:
+        """The second look at a pod with a dead proxy."""
+        if not self.is_due(scope):
+            return End()
+        if isinstance(decision, Report) and decision.delete and scope.mode is QuitMode.ON:
+            return Delete(pod.metadata.resource_version)
+        if not self.state.settle(decision):
+            return self.failed(_OLDER, scope, reading=False)
+        self.failure = ""
+        return End(QuitOutcome.REPORTED, decision.reason)
+
+
+def exit_of(container: str, pod: Pod) -> End | None:
+    """The end of a task whose container has exited; None while its status does not show that."""
+    ended = pod.ended(container)
+    if ended is None:
+        return None
+    names = {status.name for status in pod.status.container_statuses or ()} - {container}
+    others = [other.finished_at for name in names if (other := pod.ended(name))]
+    at, last = ended.finished_at, max(filter(None, others), default=None)
+    after = max((at - last).total_seconds(), 0.0) if at and last else None
+    outcome = QuitOutcome.EXITED if ended.exit_code == 0 else QuitOutcome.EXITED_NONZERO
+    when = "" if after is None else f", {after:g} s after the payload"
+    return End(outcome, f"{container} exited with {ended.exit_code}{when}", after)

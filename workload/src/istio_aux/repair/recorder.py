@@ -1,0 +1,115 @@
+"""What the repair controller reports: log lines, metrics, and Events for the owners of pods."""
+
+from __future__ import annotations
+
+import logging
+
+from istio_aux.kube.events import Events
+from istio_aux.model.owners import KINDS
+from istio_aux.model.pod import Key
+from istio_aux.recorder import Recorder
+from istio_aux.repair.rules import Restart
+from istio_aux.telemetry import Telemetry
+
+_log = logging.getLogger(__name__)
+
+_LOGGED = 8  # Reasons of a pod that are not logged again; refusals may have many texts.
+
+
+class RepairRecorder(Recorder):
+    """Records what the repair controller does."""
+
+    def __init__(self, telemetry: Telemetry, events: Events) -> None:
+        super().__init__(telemetry, events)
+        self._logged: dict[Key, tuple[str, ...]] = {}
+        self._announced: set[Key] = set()
+
+    def unmeshed(self, pod: Key, why: str, *, lasts: bool = True) -> None:
+        """The pod has no sidecar and is not restarted, and why.
+
+        A reason is logged once. The pod gets one Event, with the first reason that ``lasts``.
+        """
+        if not self.leading:
+            return
+        logged = self._logged.get(pod, ())
+        if why not in logged:
+            self._logged[pod] = (*logged, why)[-_LOGGED:]
+            self._log_pod(logging.WARNING, "unmeshed", pod, reason=why)
+        if lasts and pod not in self._announced:
+            self._announced.add(pod)
+            # A cluster may be full of such pods: Events about actions overtake these.
+            self._events.emit(
+                pod, "Warning",
+                reason="NoSidecar", action="Report", note=why, mass=True, once=True,
+            )  # fmt: skip
+
+    def forget(self, pod: Key) -> None:
+        """The pod is gone, or needs no sidecar any more."""
+        self._logged.pop(pod, None)
+        self._announced.discard(pod)
+
+    def restarted(self, pod: Key, restart: Restart) -> None:
+        """The pod was evicted, or its Job is suspended."""
+        way, action = ("suspend", "Suspend") if restart.suspend else ("evict", "Evict")
+        if not restart.suspend:
+            self._count("evicted")
+        self._log_pod(logging.INFO, "restarted", pod, way=way, reason=restart.reason)
+        note = f"restarted, so that it gets a sidecar: {restart.reason}"
+        self._event(pod, "Normal", "RestartedForSidecar", note, action)
+
+    def refused(self, pod: Key, why: str, found: str) -> None:
+        """The pod is tried again later; ``found`` says that it is unmeshed, empty if it is not."""
+        self._count("refused")
+        self._log_pod(logging.INFO, "restart-refused", pod, reason=why)
+        if found:
+            self.unmeshed(pod, f"{found}; not restarted yet: {why}")
+
+    def superseded(self, pod: Key, why: str) -> None:
+        """The pod has changed since it was chosen."""
+        self._log_pod(logging.DEBUG, "restart-superseded", pod, reason=why)
+
+    def failed(self, pod: Key, why: str) -> None:
+        """The request was not answered: it is not known whether it was performed."""
+        self._count("failed")
+        self._log_pod(logging.WARNING, "restart-failed", pod, reason=why)
+
+    def stopped(self, owner: str, pod: Key | None, why: str) -> None:
+        """No further pod of the controller is restarted; ``pod`` gets the Event."""
+        self._count("stopped")
+        _log.error("%s", owner, extra={"event": "restarts-stopped", "reason": why})
+        if pod:
+            note = f"no further pod of {owner} is restarted: {why}"
+            self._event(pod, "Warning", "RestartStopped", note, "Report")
+
+    def job_suspended(self, job: Key, kind: str, why: str) -> None:
+        """The Job is suspended."""
+        self._count("suspended")
+        self.job(logging.INFO, "job-suspended", job, kind, why)
+
+    def job_resumed(self, job: Key, kind: str, why: str, *, unchanged: bool) -> None:
+        """The Job is resumed; the Job itself gets the Event, because its pods may be gone."""
+        self._count("failed" if unchanged else "resumed")
+        self.job(logging.WARNING if unchanged else logging.INFO, "job-resumed", job, kind, why)
+        if unchanged:
+            self._events.emit(
+                job, "Warning", reason="ResumedWithoutRestart", action="Resume",
+                note=f"{kind} {job.name}: {why}", regarding=(KINDS[kind].version, kind),
+            )  # fmt: skip
+
+    def job_still_suspended(self, job: Key, kind: str, why: str, pod: Key | None) -> None:
+        """Pods of the Job do not end; ``pod`` is one of them, and gets the Event."""
+        self.job(logging.WARNING, "job-still-suspended", job, kind, why)
+        if pod:
+            note = (
+                f"{kind} {job.name} stays suspended until its pods are gone, so that it does not"
+                f" fail: {why}"
+            )
+            self._event(pod, "Warning", "StillSuspended", note, "Suspend")
+
+    def job(self, level: int, event: str, job: Key, kind: str, why: str) -> None:
+        """Log what happened to a Job."""
+        named = {"namespace": job.namespace, "kind": kind, "job": job.name, "uid": job.uid}
+        _log.log(level, "%s", job, extra={"event": event, **named, "reason": why})
+
+    def _count(self, outcome: str) -> None:
+        self._telemetry.sidecar_restarts.labels(outcome).inc()

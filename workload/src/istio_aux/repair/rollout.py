@@ -1,0 +1,488 @@
+"""The rollout of one controller: which of its pods without a sidecar is restarted next, and when.
+
+The pods of a controller are restarted one at a time: the next one follows when the replacement of
+the last one is Ready with its sidecar. A restart that does not help is not repeated. Whether a pod
+may be restarted at all is decided in `repair`.
+
+=========== ==================================================== ===========
+State       What happens                                         Next state
+=========== ==================================================== ===========
+idle        `started`: a pod is about to be evicted              replacing
+replacing   `refused`: the pod was not evicted                   backing off
+replacing   `observed`: after ``doubt`` the pod is still there   backing off
+replacing   `observed`: a new pod is Ready with a sidecar        idle
+replacing   `observed`: a new pod has no sidecar either          failed
+replacing   `observed`: no new pod for ``unreplaced`` seconds    idle
+backing off `started`, not before ``retry_at``                   replacing
+failed      `observed`: a later pod has its sidecar              idle
+failed      `observed`: ``memory`` seconds have passed           idle
+failed      `observed`: as above, and `restored` left a pod      replacing
+idle        `restored`: an earlier leader evicted a pod          replacing
+replacing   `restored`: an earlier leader evicted a pod          replacing
+idle        `restored`: an earlier leader saw it fail            failed
+replacing   `restored`: an earlier leader saw it fail            failed
+=========== ==================================================== ===========
+
+`next_step` says what to do in each state. After an eviction without an answer the pods show whether
+it happened. While somebody else restarts a pod of the controller, none is restarted (`_held`).
+
+A controller is named by namespace/UID.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from itertools import pairwise
+
+import msgspec
+from msgspec import structs
+
+from istio_aux.model import owners
+from istio_aux.model.election import NEWEST, Replaced
+from istio_aux.model.moment import Moment
+from istio_aux.model.pod import Pod, Struct
+from istio_aux.repair import rules as repair
+
+_LAST = 4e9  # Seconds since 1970: the year 2096.
+
+
+class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Times in seconds, and the rate limit of the whole cluster."""
+
+    at_once: int = 5  # Controllers of which a pod is being replaced at the same time.
+    share: int = 3  # Of these, in one namespace.
+    # For a replacement, and for pods that somebody else restarts: a Deployment's default
+    # progressDeadlineSeconds.
+    patience: float = 600.0
+    # Without a new pod for that long, the controller wants one pod less. A controller that cannot
+    # make its pod tries again after 1000 s at most (client-go DefaultControllerRateLimiter), and a
+    # Job is suspended for 4200 s at most (`suspension`). Doubled each time it happens in a row.
+    unreplaced: float = 7200.0
+    # A pod that is still there after that was not evicted. The API server works on a request for up
+    # to 60 s (kube-apiserver --request-timeout), and a watch may lag.
+    doubt: float = 90.0
+    # After a refusal: the status of a PodDisruptionBudget lags behind a pod that is Ready.
+    first_retry: float = 1.0
+    last_retry: float = 300.0
+    memory: float = 86400.0  # For a restart that did not help. One more is tried afterwards.
+    # The least of it in a new process, whatever the clocks of the two processes show.
+    least_memory: float = 3600.0
+    restarts: int | None = None  # How many pods may be restarted at all; None: any number.
+
+
+class Sidecar(StrEnum):
+    """Whether a pod has its sidecar, and if not, whether it should."""
+
+    PRESENT = "present"
+    MISSING = "missing"
+    UNKNOWN = "unknown"
+    UNWANTED = "unwanted"
+
+
+class Replica(Struct, frozen=True, gc=False):
+    """A pod of a controller, as it is now; `replica` makes one."""
+
+    name: str
+    uid: str
+    sidecar: Sidecar
+    ready: bool = False
+    deleting: bool = False  # Whether it has a deletionTimestamp.
+    restart: bool = False  # Whether `repair.decide` wants it restarted.
+    ordinal: int | None = None  # Its number in a StatefulSet.
+    created: float = 0.0  # Seconds since 1970.
+    deleted: float = 0.0  # When its deletion began, by the same clock, if it is being deleted.
+
+
+class Replacement(Struct, frozen=True):
+    """A pod is being replaced ``since`` a time; its controller had pods of the ``known`` UIDs.
+
+    ``ending``: the UIDs of those that somebody else was deleting then.
+    ``deleted``: when its deletion began, by the API server's clock; 0 until that is seen.
+    ``sent``: whether the eviction may have been sent; until then new pods show nothing about it.
+    ``accepted``: whether the API server has said that it deletes the pod: a watch may be late.
+    ``announced``: whether the next leader hears of it. It must not before the pods were read: a new
+    pod that this process has not seen would count as the result of a restart that never was.
+    """
+
+    old: Replaced
+    since: float
+    known: frozenset[str]
+    ending: frozenset[str] = frozenset()
+    deleted: float = 0.0
+    sent: bool = True
+    accepted: bool = False
+    announced: bool = True
+
+
+class Failure(Struct, frozen=True):
+    """A pod that was made after a restart, and ``created`` then, has no sidecar either.
+
+    No pod is restarted ``until`` a time. ``created`` is in seconds since 1970. ``uid`` is empty if
+    an earlier leader noticed.
+    """
+
+    reason: str
+    created: float
+    until: float
+    uid: str = ""
+
+
+class Rollout(Struct, frozen=True):
+    """What was done about the pods of one controller, and its result.
+
+    Times are monotonic. A step of the wall clock makes none of them longer or shorter.
+    """
+
+    replacing: Replacement | None = None
+    failure: Failure | None = None
+    refusals: int = 0  # Refused evictions in a row.
+    refusal: str = ""  # Why the last one was refused.
+    retry_at: float = 0.0  # No eviction is tried before.
+    unreplaced: int = 0  # Evicted pods in a row in whose place no new one came.
+    # Since when somebody else restarts a pod, by the reason that is shown for it.
+    held: Mapping[str, float] = {}
+    empty: float | None = None  # Since when it has no pods.
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing has to be remembered once the controller has no pods."""
+        return self.replacing is None and self.failure is None
+
+
+class Next(Struct, frozen=True):
+    """Restart this pod now."""
+
+    pod: Replica
+
+
+class Defer(Struct, frozen=True):
+    """Ask again when a pod of the controller changes, and at ``until`` (monotonic) if set."""
+
+    reason: str
+    until: float | None = None
+
+
+class Stop(Struct, frozen=True):
+    """Restart no pod of this controller, and report that; ask again as for `Defer`."""
+
+    reason: str
+    until: float | None = None
+    uid: str = ""  # Of the pod that shows that a restart does not help, if there is one.
+
+
+Step = Next | Defer | Stop
+
+
+def replica(pod: Pod, action: repair.RepairAction) -> Replica:
+    """Reduce a pod and the decision about it."""
+    meta, owner, present = pod.metadata, owners.controller(pod), pod.names_proxy
+    ends, created = meta.deletion_timestamp, meta.creation_timestamp
+    ready = any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions or ())
+    # A Job's pod with a sidecar may finish before anybody sees it Ready.
+    ready = ready or (present and owner is not None and owners.is_job(owner))
+    return Replica(
+        name=meta.name,
+        uid=meta.uid,
+        sidecar=Sidecar.PRESENT if present else _sidecar(action),
+        ready=ready and ends is None,
+        deleting=ends is not None,
+        restart=isinstance(action, repair.Restart),
+        ordinal=owners.ordinal(pod),
+        created=created.timestamp() if created else 0.0,
+        deleted=ends.timestamp() - (meta.deletion_grace_period_seconds or 0) if ends else 0.0,
+    )
+
+
+def first_in_line(
+    waiting: Mapping[str, float],
+    begun: Mapping[str, float],
+    served: Mapping[str, float],
+    now: Moment,
+    limits: RolloutLimits,
+) -> list[str]:
+    """Choose the controllers of which a pod is restarted now.
+
+    Namespaces take turns, and have a share: pods that never get Ready delay those of their own
+    namespace. Whoever waits overtakes all that come later, so nobody waits forever.
+
+    Args:
+        waiting: controllers with a pod to restart, and since when they wait.
+        begun: controllers of which a pod is being replaced, and since when.
+        served: when a pod in a namespace was last restarted.
+        now: the present.
+        limits: how many at once.
+    """
+    busy = Counter(
+        _namespace(key) for key, since in begun.items() if now.monotonic < since + limits.patience
+    )
+    lines = dict[str, list[str]]()
+    if busy.total() < limits.at_once:
+        possible = (key for key in waiting if busy[_namespace(key)] < limits.share)
+        for key in sorted(possible, key=lambda key: (waiting[key], key), reverse=True):
+            lines.setdefault(_namespace(key), []).append(key)
+    turns = {name: served.get(name, waiting[line[-1]]) for name, line in lines.items()}
+    chosen = list[str]()
+    while turns and busy.total() < limits.at_once:
+        name = min(turns, key=lambda name: (turns[name], name))
+        chosen.append(lines[name].pop())
+        busy[name] += 1
+        turns[name] = now.monotonic
+        if not lines[name] or busy[name] >= limits.share:
+            del turns[name]
+    return chosen
+
+
+def next_step(
+    rollout: Rollout, pods: Sequence[Replica], now: Moment, limits: RolloutLimits
+) -> Step | None:
+    """Say what is next for one controller, as if there were no others.
+
+    Returns:
+        None if the controller can be forgotten: no pod of it is to be restarted, or it has had no
+        pod for so long that it does not exist any more.
+    """
+    gone = None
+    if not pods:
+        empty = now.monotonic if rollout.empty is None else rollout.empty
+        gone = empty + 2 * limits.patience
+        if rollout.idle or now.monotonic >= gone:
+            return None
+    if failure := rollout.failure:
+        return Stop(failure.reason, gone or failure.until, failure.uid)
+    if replacing := rollout.replacing:
+        return _await(rollout, replacing, gone, now, limits)
+    possible = [pod for pod in pods if pod.restart]
+    if not possible:
+        return None
+    refusal = f"not restarted: {rollout.refusal}; tried again later"
+    waits = [(refusal, rollout.retry_at)]
+    waits += [(reason, since + limits.patience) for reason, since in rollout.held.items()]
+    for reason, until in waits:
+        if now.monotonic < until:
+            return Defer(reason, until)
+    return _choose(pods, possible)
+
+
+def started(
+    rollout: Rollout, pods: Sequence[Replica], pod: Replica, now: Moment, *, sent: bool = True
+) -> Rollout:
+    """``pod`` is chosen to be evicted, or is evicted now; ``pods`` are all of the controller."""
+    newest = max((each.created for each in pods), default=0.0)
+    same = tuple(sorted(each.uid for each in pods if each.created == newest))
+    old = Replaced(pod.name, pod.uid, newest, same if len(same) <= NEWEST else ())
+    known = frozenset(each.uid for each in pods)
+    ending = frozenset(each.uid for each in pods if each.deleting)
+    replacing = Replacement(old, now.monotonic, known, ending, sent=sent, announced=sent)
+    return structs.replace(rollout, replacing=replacing)
+
+
+def announced(rollout: Rollout) -> Rollout:
+    """The pods were read, and are those that are known: the next leader hears of the restart."""
+    if rollout.replacing is None:
+        return rollout
+    return structs.replace(rollout, replacing=structs.replace(rollout.replacing, announced=True))
+
+
+def accepted(rollout: Rollout, *, evicted: bool) -> Rollout:
+    """The API server has accepted the eviction, or the suspension of the Job."""
+    if rollout.replacing is None:
+        return rollout
+    return structs.replace(rollout, replacing=structs.replace(rollout.replacing, accepted=evicted))
+
+
+def refused(
+    rollout: Rollout, why: str, now: Moment, limits: RolloutLimits, *, asked: float = 0.0
+) -> Rollout:
+    """The pod was not evicted: a disruption budget forbids it (429), or the pod has changed (409).
+
+    The delay grows with each refusal, and is at least ``asked`` seconds (Retry-After).
+    """
+    # Bounded: a float has no 2 ** 1024.
+    wait = min(limits.first_retry * 2 ** min(rollout.refusals, 32), limits.last_retry)
+    return structs.replace(
+        rollout, replacing=None, refusals=rollout.refusals + 1, refusal=why,
+        retry_at=now.monotonic + max(wait, asked),
+    )  # fmt: skip
+
+
+def recalled(created: datetime, now: Moment, limits: RolloutLimits) -> Failure:
+    """An earlier leader saw a pod without a sidecar, made at that time, after a restart."""
+    # Anybody may have written it: not all times exist in UTC.
+    at = datetime.fromtimestamp(min(max(created.timestamp(), 0.0), _LAST), UTC)
+    why = f"a pod made at {at:%Y-%m-%d %H:%M:%S}Z, after another was evicted, has no sidecar either"
+    age = min(max(now.wall - at.timestamp(), 0.0), limits.memory - limits.least_memory)
+    return Failure(why, at.timestamp(), now.monotonic + limits.memory - age)
+
+
+def restored(
+    rollout: Rollout, pods: Iterable[Replica], now: Moment, left: Failure | Replaced
+) -> Rollout:
+    """An earlier leader left this. What this process has seen itself is more exact.
+
+    The times of a replacement begin again: the clocks of two processes differ.
+    """
+    if isinstance(left, Failure):
+        newest = max((rollout.failure or left, left), key=lambda failure: failure.created)
+        return structs.replace(rollout, replacing=None, failure=newest)
+    known = frozenset(pod.uid for pod in pods if left.knew(pod.uid, pod.created))
+    if rollout.replacing and rollout.replacing.old == left:
+        known = rollout.replacing.known
+    return structs.replace(rollout, replacing=Replacement(left, now.monotonic, known))
+
+
+def observed(
+    rollout: Rollout,
+    pods: Sequence[Replica],
+    now: Moment,
+    limits: RolloutLimits,
+    gone: Mapping[str, float] = {},
+) -> Rollout:
+    """The controller has these pods now, and no others.
+
+    ``gone`` has the pods of a StatefulSet whose name is not back yet, and since when.
+    """
+    empty = None if pods else now.monotonic if rollout.empty is None else rollout.empty
+    held = _held(rollout.held, pods, now, limits, gone)
+    rollout = structs.replace(rollout, held=held, empty=empty)
+    if failure := rollout.failure:
+        expired = now.monotonic >= failure.until
+        helped = any(
+            pod.sidecar is Sidecar.PRESENT and not pod.deleting and pod.created > failure.created
+            for pod in pods
+        )
+        if not (expired or helped):
+            return rollout
+        rollout = Rollout(held=held, empty=empty, replacing=rollout.replacing)
+    replacing = rollout.replacing
+    if replacing and not replacing.sent and all(pod.uid != replacing.old.uid for pod in pods):
+        replacing = None  # Somebody else has deleted it before us.
+        rollout = structs.replace(rollout, replacing=None)
+    return _observe(rollout, replacing, pods, now, limits) if replacing else rollout
+
+
+def _observe(
+    rollout: Rollout,
+    replacing: Replacement,
+    pods: Sequence[Replica],
+    now: Moment,
+    limits: RolloutLimits,
+) -> Rollout:
+    """Find out whether the pod was replaced, and whether that helped."""
+    idle, old = Rollout(held=rollout.held, empty=rollout.empty), replacing.old
+    if any(pod.uid == old.uid and not pod.deleting for pod in pods):
+        if replacing.accepted or now.monotonic < replacing.since + limits.doubt:
+            return rollout
+        return refused(rollout, f"{old.pod} is still there", now, limits)
+    deleted = max((pod.deleted for pod in pods if pod.uid == old.uid), default=replacing.deleted)
+    rollout = structs.replace(rollout, replacing=structs.replace(replacing, deleted=deleted))
+    known = replacing.known | {old.uid}
+    new = [
+        pod
+        for pod in (pods if replacing.sent else ())
+        # A pod that a watch shows late may have been made before, in the place of another one.
+        if pod.uid not in known
+        and pod.created >= int(deleted)
+        # In a StatefulSet the replacement has the same name.
+        and (pod.ordinal is None or pod.name == old.pod)
+    ]
+    for pod in new:
+        if pod.sidecar is Sidecar.MISSING:
+            why = f"{pod.name}, made after {old.pod} was evicted, has no sidecar either"
+            failure = Failure(why, pod.created, now.monotonic + limits.memory, pod.uid)
+            return structs.replace(idle, failure=failure)
+    if any(pod.ready and pod.sidecar in {Sidecar.PRESENT, Sidecar.UNWANTED} for pod in new):
+        return idle
+    if not new and now.monotonic >= replacing.since + _unreplaced(rollout, limits):
+        return structs.replace(idle, unreplaced=rollout.unreplaced + 1)
+    return rollout
+
+
+def _sidecar(action: repair.RepairAction) -> Sidecar:
+    match action:
+        case repair.Skip():
+            return Sidecar.UNWANTED
+        case repair.ReportUnmeshed(unmeshed=False):
+            return Sidecar.UNKNOWN
+        case repair.ReportUnmeshed() | repair.Restart():
+            return Sidecar.MISSING
+
+
+def _await(
+    rollout: Rollout,
+    replacing: Replacement,
+    gone: float | None,
+    now: Moment,
+    limits: RolloutLimits,
+) -> Defer | Stop:
+    awaited = f"{replacing.old.pod} was evicted, and no replacement is Ready with a sidecar"
+    doubtful, late = replacing.since + limits.doubt, replacing.since + limits.patience
+    if now.monotonic >= late:
+        again = replacing.since + _unreplaced(rollout, limits)
+        # If a new pod is there then, it is waited for.
+        until = gone or (again if now.monotonic < again else None)
+        return Stop(f"{awaited} after {limits.patience:g} s", until)
+    return Defer(f"{awaited} yet", doubtful if now.monotonic < doubtful else late)
+
+
+def _unreplaced(rollout: Rollout, limits: RolloutLimits) -> float:
+    """After how many seconds a controller without a new pod wants one pod less."""
+    return min(limits.unreplaced * 2 ** min(rollout.unreplaced, 32), limits.memory)
+
+
+def _held(
+    before: Mapping[str, float],
+    pods: Sequence[Replica],
+    now: Moment,
+    limits: RolloutLimits,
+    gone: Mapping[str, float],
+) -> dict[str, float]:
+    """Find the pods that somebody else restarts, and since when.
+
+    A drain, or a new revision of the template; or an earlier leader, where the Lease does not say
+    so. Each is waited for no longer than for any replacement: its readiness may depend on something
+    else, its node may be lost, and a StatefulSet may be smaller now.
+    """
+    held = {f"{name} is gone, and not back yet": since for name, since in gone.items()}
+    found = {f"{pod.name} is being deleted": now.monotonic for pod in pods if pod.deleting}
+    for pod in pods:
+        if pod.sidecar is Sidecar.PRESENT and not (pod.ready or pod.deleting):
+            age = max(now.wall - pod.created, 0.0)
+            found[f"{pod.name} has its sidecar and is not Ready yet"] = now.monotonic - age
+    # Whoever sees the pods for the first time cannot know which of them went just before. The set
+    # may also begin with another number (spec.ordinals.start), so the wait is shorter.
+    ordinals = sorted(pod.ordinal for pod in pods if pod.ordinal is not None)
+    gap = next((one + 1 for one, other in pairwise([-1, *ordinals]) if other > one + 1), None)
+    if gap is not None:
+        since = now.monotonic + limits.doubt - limits.patience
+        found[f"there is no pod with the ordinal {gap}"] = since
+    return held | {reason: before.get(reason, since) for reason, since in found.items()}
+
+
+def _choose(pods: Iterable[Replica], possible: Sequence[Replica]) -> Next | Defer:
+    """Choose the last pod of a StatefulSet, elsewhere preferably one that is not Ready.
+
+    A StatefulSet makes no pod while one before it is not Ready (k8s@1.36 stateful_set_control.go
+    processReplica), unless its podManagementPolicy is Parallel, which is not known here. So no pod
+    behind such a gap is evicted, and the pod in the gap goes first.
+    """
+    if any(pod.ordinal is None for pod in possible):
+        return Next(min(possible, key=lambda pod: (pod.ready, pod.name)))
+    gap = min((pod for pod in pods if not pod.ready), key=_ordinal, default=None)
+    if gap is not None:
+        if gap.restart:
+            return Next(gap)
+        possible = [pod for pod in possible if _ordinal(pod) < _ordinal(gap)]
+        if not possible:
+            return Defer(f"{gap.name} is not Ready, and comes before the others")
+    return Next(max(possible, key=_ordinal))
+
+
+def _ordinal(pod: Replica) -> int:
+    return -1 if pod.ordinal is None else pod.ordinal
+
+
+def _namespace(key: str) -> str:
+    return key.partition("/")[0]

@@ -1,0 +1,300 @@
+"""How a Job gets new pods without counting a failure: it is suspended until its pods are gone.
+
+============ ===================================================== ==============
+State        What is found                                         Action
+============ ===================================================== ==============
+running      a pod of it has no sidecar (`begin`)                  `Suspend`
+suspended    some of its pods are still there, or it is not known  `AwaitPods`
+suspended    no pods, but its operator may not know that yet       `AwaitPods`
+suspended    all pods are gone, or the Job is finished             `Resume`
+suspended    its operator does nothing, or the deadline has passed `Resume`, unchanged
+resumed      by somebody else                                      `Unmark`
+unmarked     by somebody else, or the Job is being deleted         `Leave`
+============ ===================================================== ==============
+
+The training operator (1.9 pkg/controller.v1/common/job.go ReconcileJobs) deletes all pods of a Job
+that says ``suspend``, succeeded ones as well, whatever cleanPodPolicy says, and counts no failure.
+It makes all pods again when the Job does not say so any more, and ``startTime`` begins again. But a
+running pod with a deletionTimestamp then counts as failed (pkg/core/status.go
+UpdateJobReplicaStatuses), and a TFJob fails with it: so a Job is resumed only when its pods are
+gone and its operator has had time to notice. For batch Jobs, JobSets and TrainJobs see `jobs`.
+
+One write suspends a Job and marks it: a label, and an annotation with the time. A leader resumes
+every Job with the mark. A suspended Job without the mark belongs to somebody else.
+
+The annotation outlives the suspension. It keeps every leader from suspending the Job again within
+`AGAIN`, whatever has become of its pods: the work of a Job is lost once. It is on the Job that is
+suspended, because the Jobs that a JobSet or a TrainJob makes anew have other UIDs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from istio_aux.model import owners
+from istio_aux.model.annotations import Annotation, text_label
+from istio_aux.model.owners import KINDS, FoundJob, Job, JobApi, api_of
+from istio_aux.model.pod import Pod
+from istio_aux.repair.rules import may_fail_when_suspended, queued_by_kueue
+
+# Label of a Job that we suspended. An annotation of the same name says since when, and what to do
+# if nobody resumes the Job.
+MARK = "istio-aux.io/suspended-for"
+SIDECAR = "sidecar"  # Value of the label.
+AGAIN = timedelta(days=1)
+"""A Job is not suspended again within this time; `rollout.RolloutLimits.memory` is as long."""
+
+
+_marked = text_label(MARK)
+# The annotation begins with the time.
+_since = Annotation(
+    MARK, lambda text: datetime.strptime(text[:20], "%Y-%m-%dT%H:%M:%S%z"), "a time", longest=512
+)
+
+_SUSPENDED = (
+    "{:%Y-%m-%dT%H:%M:%SZ} istio-aux suspended this job until its pods are gone, and resumes it"
+    " then. If istio-aux is no longer installed, set suspend to false."
+)
+_RESUMED = (
+    "{:%Y-%m-%dT%H:%M:%SZ} this job is resumed, after istio-aux had suspended it to give its pods"
+    " their sidecar. It is not suspended again for a day, or until this annotation is removed."
+)
+
+
+class SuspensionLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Times in seconds."""
+
+    # Between the end of the last pod and the resumption: the operator watches Jobs and pods on two
+    # connections, and must not see the resumption first.
+    settle: float = 2.0
+    doubt: float = 60.0  # After which an operator that has done nothing is considered down.
+    longest: float = 600.0  # How long a Job stays suspended beyond the grace period of its pods.
+    grace: float = 3600.0  # How much of that is waited for: a checkpoint may take many minutes.
+    # Between two looks at a suspended Job; while it has pods, later a tenth of its waiting time.
+    look: float = 1.0
+    answer: float = 10.0  # For what a look reads. A Job must not wait for the answer about another.
+    late: float = 120.0  # After which pods that are still there are reported: most have 30 s.
+    first_retry: float = 1.0  # After an error; each further one doubles it.
+    last_retry: float = 30.0
+    # Between two searches for marked Jobs: a request that seemed lost may have been performed.
+    search: float = 600.0
+    # Suspended Jobs that are looked at at the same time, and how many of them in one namespace.
+    at_once: int = 8
+    of_namespace: int = 2
+    # Jobs of a kind and a namespace that a search finds; a later one finds the others. We suspend a
+    # few at a time, but anybody may write the mark.
+    found: int = 1000
+
+
+class Suspend(msgspec.Struct, frozen=True):
+    """Suspend the Job, and mark it."""
+
+    reason: str
+
+
+class PodsLeft(msgspec.Struct, frozen=True):
+    """The Job's own pods that were found. ``unknown`` says why there may be others."""
+
+    pods: Sequence[Pod] = ()
+    unknown: str = ""
+
+
+class AwaitPods(msgspec.Struct, frozen=True):
+    """Look again a little later; ``pod`` is one that is still there, if there is one."""
+
+    reason: str
+    pod: Pod | None = None
+
+
+class Resume(msgspec.Struct, frozen=True):
+    """Resume the Job and remove the mark.
+
+    ``unchanged``: not all of its pods were replaced; ``untouched``: none was, so no work was lost.
+    """
+
+    reason: str
+    unchanged: bool = False
+    untouched: bool = False
+
+
+class Unmark(msgspec.Struct, frozen=True):
+    """Remove the mark, and nothing else."""
+
+    reason: str
+
+
+class Leave(msgspec.Struct, frozen=True):
+    """Do nothing, now or later."""
+
+    reason: str
+
+
+def begin(job: Job, pod: Pod, now: datetime, *, above: Sequence[FoundJob] = ()) -> Suspend | Leave:
+    """Decide whether to suspend ``job`` so that ``pod``, which it controls, is replaced.
+
+    If the Job is part of others, the last one ``above`` it is suspended instead.
+    """
+    if reason := next(_reasons_to_leave(job, pod, now, above), None):
+        return Leave(reason)
+    return Suspend("all its pods are replaced, so that they get their sidecar")
+
+
+def is_marked(job: Job) -> bool:
+    """Whether we suspended the Job, and have not resumed it."""
+    return _marked.get(job.metadata) == SIDECAR
+
+
+def since(job: Job, first_seen: datetime) -> datetime:
+    """When the Job was suspended, as its annotation says.
+
+    Anybody may write that annotation. ``first_seen``, when this process first saw the Job
+    suspended, counts if it is earlier, or the annotation has no time.
+    """
+    return min(_since.get(job.metadata) or first_seen, first_seen)
+
+
+def allowed(pods: Iterable[Pod], since: datetime, limits: SuspensionLimits) -> float:
+    """For how many seconds the Job is suspended at most, whatever its pods do.
+
+    A deletionTimestamp is the end of the grace period, which the author of the pod chose. Both
+    times are stored ones, so the present of no clock matters.
+    """
+    ends = [end for pod in pods if (end := pod.metadata.deletion_timestamp)]
+    grace = (max((since, *ends)) - since).total_seconds()
+    return min(grace, limits.grace) + limits.longest
+
+
+def own(api: JobApi, job: Job, pods: Iterable[Pod]) -> list[Pod]:
+    """Those of the pods with the label of the Job that are its own, and go when it is suspended."""
+    return [
+        pod
+        for pod in pods
+        if (api.makes_jobs or _controls(job, pod))
+        and not (api.keeps_finished and pod.status.phase in {"Succeeded", "Failed"})
+    ]
+
+
+def follow(
+    job: Job,
+    left: PodsLeft,
+    *,
+    waited: float,
+    gone: float,
+    overdue: bool,
+    limits: SuspensionLimits,
+) -> AwaitPods | Resume | Unmark | Leave:
+    """Decide what to do with a Job that was suspended, by us or by an earlier leader.
+
+    Args:
+        job: as it was read, before its pods.
+        left: what is known of its own pods (`own`).
+        waited: seconds since this process first saw it suspended.
+        gone: seconds since this process first saw it without pods.
+        overdue: whether it has been suspended for longer than is `allowed`.
+        limits: how long to wait.
+    """
+    return next(_actions(job, left, waited, gone, limits, overdue=overdue))
+
+
+def patch(
+    api: JobApi, job: Job, action: Suspend | Resume | Unmark, now: datetime
+) -> Mapping[str, object]:
+    """The merge patch for the Job; its uid and resourceVersion are preconditions."""
+    suspends = isinstance(action, Suspend)
+    untouched = isinstance(action, Resume) and action.untouched
+    text = _SUSPENDED if suspends else _RESUMED
+    body: dict[str, object] = {
+        "metadata": {
+            "uid": job.metadata.uid,
+            "resourceVersion": job.metadata.resource_version,
+            "labels": {MARK: SIDECAR if suspends else None},
+            "annotations": {MARK: None if untouched else text.format(now.astimezone(UTC))},
+        }
+    }
+    if not isinstance(action, Unmark):
+        policy = {"suspend": suspends}
+        body["spec"] = {api.policy: policy} if api.policy else policy
+    return body
+
+
+def _actions(
+    job: Job,
+    left: PodsLeft,
+    waited: float,
+    gone: float,
+    limits: SuspensionLimits,
+    *,
+    overdue: bool,
+) -> Iterator[AwaitPods | Resume | Unmark | Leave]:
+    """What to do; the first one counts."""
+    if not is_marked(job):
+        yield Leave("it does not carry our mark")
+    if job.deleting:
+        yield Leave("it is being deleted")
+    if not job.run_policy.suspend:
+        yield Unmark("somebody else has resumed it")
+    if job.finished:
+        yield Resume("it is finished")
+    seen, pods = job.has("Suspended"), left.pods
+    untouched = all(pod.metadata.deletion_timestamp is None for pod in pods)
+    if not seen and untouched and not left.unknown and waited >= limits.doubt:
+        why = f"its operator has not noticed within {limits.doubt:g} s that it is suspended"
+        yield Resume(why, unchanged=True, untouched=bool(pods))
+    if pods or left.unknown:
+        names = ", ".join(sorted(pod.metadata.name for pod in pods)[:3])
+        there = f"{len(pods)} of its pods are still there: {names}" if pods else ""
+        doubt = left.unknown and f"it is not known whether its pods are gone: {left.unknown}"
+        why = "; ".join(filter(None, (there, doubt)))
+        if overdue:
+            yield Resume(f"it was suspended for too long, and {why}", unchanged=True)
+        yield AwaitPods(why, pods[0] if pods else None)
+    if not seen:
+        yield AwaitPods("its operator has not noticed yet that it is suspended")
+    if gone < limits.settle:
+        yield AwaitPods("its pods are gone, and its operator has to notice")
+    yield Resume("all its pods are gone")
+
+
+def _reasons_to_leave(
+    job: Job, pod: Pod, now: datetime, above: Sequence[FoundJob]
+) -> Iterator[str]:
+    """Why the Job, or the last one above it, must not be suspended."""
+    api = api_of(owners.controller(pod))
+    if api is None or not _controls(job, pod):
+        yield "it is not the Job that made the pod"
+        return
+    found = [(api, job), *((KINDS[owner.reference.kind], owner.job) for owner in above)]
+    for of, each in found:
+        if each.deleting:
+            yield "it is being deleted"
+        if each.finished:
+            yield "it is finished"
+        if each.run_policy.suspend:
+            yield "somebody else has suspended it"
+        if label := queued_by_kueue(each, pod):
+            yield f"Kueue decides when it is suspended: label {label}"
+        if (manager := each.run_policy.managed_by or of.manager) != of.manager:
+            yield f"it is managed by {manager}"
+        if above and may_fail_when_suspended(each):
+            yield "a podFailurePolicy may fail it for the way in which a pod ends"
+        # Clocks differ, and anybody may write the annotation: a later time counts for as long.
+        if (before := _since.get(each.metadata)) and abs(now - before) < AGAIN:
+            yield (
+                f"it was suspended for its sidecars on {before:%Y-%m-%d %H:%M:%S}Z, and is not"
+                " suspended again within a day"
+            )
+    api, top = found[-1]
+    owner = owners.controller_of(top.metadata)
+    if above and owner:
+        yield f"it is part of {owner.kind} {owner.name}, which might not expect that"
+    if text_label(api.job_name).get(pod.metadata) != top.metadata.name:
+        # All of its pods are found by that label.
+        yield f"its pod has no label {api.job_name}: {top.metadata.name}"
+
+
+def _controls(job: Job, pod: Pod) -> bool:
+    owner = owners.controller(pod)
+    return owner is not None and owner.uid == job.metadata.uid and bool(owner.uid)

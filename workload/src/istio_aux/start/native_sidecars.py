@@ -1,0 +1,148 @@
+"""Sidecars that are not Istio's: containers of a new pod that become native sidecars on request.
+
+A native sidecar is an init container that restarts always (KEP-753). It starts before the payload,
+and the kubelet ends it after the payload, so nobody has to quit it. A container that has a restart
+policy of its own is left alone, because its author means something else. So is one that has a
+`resizePolicy`, which the API server refuses before Kubernetes 1.33 (validateInitContainers).
+
+Another webhook may add such a sidecar after Istio's has been called. The API server then calls
+ours again: so pods that Istio has injected are changed as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from istio_aux.model.annotations import MOST_NAMES, NAMES, Annotation, BadValueError, names
+from istio_aux.model.pod import PROXY, Container, Pod, Struct
+from istio_aux.model.policy import Capability, Start
+from istio_aux.model.selectors import DNS_LABEL
+from istio_aux.model.text import listed
+from istio_aux.start import patch
+
+NATIVE_SIDECARS = "istio-aux.io/native-sidecars"  # Names of containers of this pod; empty: none.
+MOST = 50  # Containers that are changed: the API server moves one after the other.
+
+
+class Conversion(Struct, frozen=True):
+    """The operations, the pod after them, and why; an empty reason: no container is named."""
+
+    pod: Pod
+    ops: tuple[patch.Op, ...] = ()
+    reason: str = ""
+    warnings: tuple[str, ...] = ()  # For the author.
+
+
+def convert(pod: Pod, how: Start, *, proxy_first: bool) -> Conversion:
+    """Make the named containers of a pod that is about to be created native sidecars.
+
+    Without ``proxy_first`` none: a sidecar that starts before the proxy, and waits for its network
+    with a probe or a hook, would keep the pod from starting forever (istio-cni).
+    They come after the init containers, in their order. A pod's own annotation overrides the
+    option; one that cannot be used converts nothing.
+    """
+    try:
+        own = _own.of(pod.metadata)
+    except BadValueError as error:
+        bad = str(error)
+        return Conversion(pod=pod, reason=bad, warnings=(f"{bad}; no container is changed",))
+    chosen = how.native_sidecars if own is None else own
+    named = [container for container in pod.containers if container.name in chosen]
+    if not named:
+        return Conversion(pod=pod)
+    if why := _impossible(pod, how.capability, proxy_first=proxy_first):
+        text = _left(named, why)
+        return Conversion(pod=pod, reason=text, warnings=(text,) if own is not None else ())
+    if why := _too_many(pod, chosen, named):
+        text = _left(named, why)
+        return Conversion(pod=pod, reason=text, warnings=(text,))
+    return _convert(pod, named)
+
+
+def _read(text: str) -> frozenset[str]:
+    found = names(text)
+    if PROXY in found or not all(map(DNS_LABEL.fullmatch, found)):
+        raise ValueError
+    return found
+
+
+_own = Annotation(
+    NATIVE_SIDECARS,
+    _read,
+    f"container names separated by commas, at most {MOST_NAMES}, and not {PROXY}",
+    longest=NAMES,
+)
+
+
+def _impossible(pod: Pod, capability: Capability, *, proxy_first: bool) -> str:
+    if pod.restart_policy == "Always":
+        return "restartPolicy Always: the pod is not meant to end"
+    match capability:
+        case Capability.NATIVE:
+            return "" if proxy_first else f"{PROXY} is not native, so it would start after them"
+        case Capability.CLASSIC:
+            return "sidecars cannot be native here"
+        case Capability.UNKNOWN:
+            return "it is not known whether sidecars can be native here"
+
+
+def _too_many(pod: Pod, chosen: frozenset[str], named: Sequence[Container]) -> str:
+    if len(named) > MOST:
+        return f"they are {len(named)}, and {MOST} are changed"
+    if all(container.name in chosen for container in pod.containers):
+        return "the pod would have no payload"
+    return ""
+
+
+def _convert(pod: Pod, named: Sequence[Container]) -> Conversion:
+    kept = [each for each in named if _has_rules(each)]
+    names = {each.name for each in named}
+    places = [
+        place
+        for place, each in enumerate(pod.containers)
+        if each.name in names and not _has_rules(each)
+    ]
+    moved, gone = [pod.containers[place] for place in places], set(places)
+    why = _left(kept, "it has a restartPolicy or a resizePolicy of its own") if kept else ""
+    warnings = (why,) if why else ()
+    if not moved:
+        return Conversion(pod=pod, reason=why, warnings=warnings)
+    sidecars = tuple(msgspec.structs.replace(each, restart_policy="Always") for each in moved)
+    spec = msgspec.structs.replace(
+        pod.spec,
+        containers=tuple(each for at, each in enumerate(pod.containers) if at not in gone),
+        init_containers=pod.init_containers + sidecars,
+    )
+    return Conversion(
+        pod=msgspec.structs.replace(pod, spec=spec),
+        ops=tuple(_operations(pod, places)),
+        reason="; ".join((f"made native: {_listed(moved)}", *warnings)),
+        warnings=warnings,
+    )
+
+
+def _operations(pod: Pod, places: Sequence[int]) -> Iterator[patch.Op]:
+    if pod.spec.init_containers is None:  # Absent or null.
+        yield patch.Add("/spec/initContainers", [])
+    for done, place in enumerate(places):
+        to = patch.pointer("spec", "initContainers", len(pod.init_containers) + done)
+        yield patch.Move(to, patch.pointer("spec", "containers", place - done))
+        yield patch.Add(f"{to}/restartPolicy", "Always")
+
+
+def _has_rules(container: Container) -> bool:
+    return bool(
+        container.restart_policy is not None
+        or container.restart_policy_rules
+        or container.resize_policy
+    )
+
+
+def _left(containers: Sequence[Container], why: str) -> str:
+    return f"native-sidecars: left alone: {_listed(containers)}: {why}"
+
+
+def _listed(containers: Sequence[Container]) -> str:
+    return listed([container.name for container in containers])

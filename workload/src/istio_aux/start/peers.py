@@ -1,0 +1,82 @@
+"""Peer traffic: which ports of a new pod Istio's proxy receives, so that its peers reach the rest.
+
+Workers of a distributed Job listen on ports that no Service declares. A client's proxy knows only
+the ports of Services, so it sends plaintext to these, which STRICT mTLS resets (istio
+PassthroughCluster). Istio's annotation `includeInboundPorts` leaves them out of the mesh: the node
+redirects the listed ports to the proxy and no others (istio tools/istio-iptables/pkg/capture/run.go
+handleInboundPortsInclude). What the pod sends is not changed.
+
+Nothing here changes the label `security.istio.io/tlsMode`: one endpoint without it turns the
+clients of a whole headless Service to plaintext.
+"""
+
+from __future__ import annotations
+
+from istio_aux.model.annotations import Annotation, BadValueError, mark, text_label
+from istio_aux.model.pod import PROXY, Pod, Struct
+from istio_aux.model.policy import Peers
+
+PEERS = "istio-aux.io/peers"  # The `Peers` of this pod.
+INCLUDED = "traffic.sidecar.istio.io/includeInboundPorts"  # Istio's; without it every port.
+EXCLUDED = "traffic.sidecar.istio.io/excludeInboundPorts"  # Istio's; not looked at beside a list.
+
+# Labels of pods whose controller makes a headless Service without ports. What they declare is in
+# no Service either, and as unreachable: Kubeflow's TrainJobs declare 29500 (jobset
+# jobset_controller.go createHeadlessSvcIfNecessary, mpi-operator mpi_job_controller.go newService).
+JOBSET = "jobset.sigs.k8s.io/jobset-name"
+OPERATOR, MPI_OPERATOR = "training.kubeflow.org/operator-name", "mpi-operator"
+
+_own = Annotation(PEERS, Peers, "off or direct", longest=16)
+_authors = (mark(INCLUDED), mark(EXCLUDED))
+_of_jobset, _operator = text_label(JOBSET), text_label(OPERATOR)
+
+
+class InboundPorts(Struct, frozen=True):
+    """The new value of `includeInboundPorts`; None: it does not change, for this reason."""
+
+    ports: str | None
+    reason: str
+    warning: str = ""  # For the author.
+
+
+def inbound_ports(pod: Pod, option: Peers) -> InboundPorts:
+    """Decide about a pod that is about to be created, and that Istio has not injected yet.
+
+    The option is for pods that end; a pod's own annotation counts whether it ends or not. A bad
+    value opens no port.
+    """
+    try:
+        own = _own.of(pod.metadata)
+    except BadValueError as error:
+        warning = f"{error}; no port is opened"
+        return InboundPorts(ports=None, reason=str(error), warning=warning)
+    if own is Peers.OFF or (own is None and option is Peers.OFF):
+        return InboundPorts(ports=None, reason="peers: off")
+    if own is None and pod.restart_policy == "Always":
+        return InboundPorts(ports=None, reason="peers: direct is for pods that end")
+    # A list would also undo what the author excludes: istio-iptables excludes ports only from `*`.
+    for author in _authors:
+        if author.on(pod.metadata):
+            return InboundPorts(ports=None, reason=f"annotation {author.name} is there already")
+    ports = ",".join(map(str, _declared_ports(pod) if _has_service_ports(pod) else ()))
+    return InboundPorts(ports=ports, reason=f"inbound ports of the proxy: {ports or 'none'}")
+
+
+def _declared_ports(pod: Pod) -> list[int]:
+    """Return the TCP ports that a pod declares, without those of Istio's proxy, sorted.
+
+    Istio redirects no other protocol. Native sidecars count, other init containers do not: they
+    have ended when a Service leads to the pod (kubernetes endpointslice FindPort has this rule).
+    """
+    return sorted(
+        {
+            port.container_port
+            for container in (*pod.containers, *pod.native_sidecars)
+            for port in container.ports or ()
+            if container.name != PROXY and port.protocol in {None, "TCP"}
+        }
+    )
+
+
+def _has_service_ports(pod: Pod) -> bool:
+    return not _of_jobset.on(pod.metadata) and _operator.get(pod.metadata) != MPI_OPERATOR

@@ -1,0 +1,395 @@
+"""What admission changes in a pod: its sidecar starts before its payload, and it asks for one.
+
+`peers` says which of its ports the sidecar receives, `native_sidecars` which other containers
+become native sidecars.
+
+Plans are idempotent: a pod that has what it needs gets no operations. Istio's rules are those of
+pkg/kube/inject: inject.go injectRequired, reorderPod, and injection-template.yaml.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from istio_aux.model.annotations import (
+    DATAPLANE,
+    INJECT,
+    INJECTED,
+    NATIVE_SIDECAR,
+    SIGNALLED_WITH,
+    START,
+    STARTED_WITH,
+    WORKFLOW_NODE,
+    Annotation,
+    BadValueError,
+    inject_annotation,
+    inject_label,
+    injected,
+    is_ambient,
+    key_of_wish,
+    mark,
+    mirrors,
+    native_asked,
+    start_order,
+    with_label,
+)
+from istio_aux.model.applications import Applications, application_of
+from istio_aux.model.pod import NO_METADATA, PROXY, Container, Pod, Struct
+from istio_aux.model.policy import Capability, Peers, Start, StartMode
+from istio_aux.model.selectors import Selector
+from istio_aux.start import native_sidecars, patch, peers, proxy_config
+
+NO_SIGNAL = '["pilot-agent","version"]'
+
+# The postStart hook with which Istio delays the containers after the proxy.
+WAIT: dict[str, object] = {"exec": {"command": ["pilot-agent", "wait"]}}
+
+# What the injector adds beside the proxy (istio injection-template.yaml).
+_ISTIOS_INIT = ("istio-init", "istio-validation")
+
+FIRST = "/spec/containers/0"  # JSON Pointer.
+MAX_ANNOTATIONS = 256 << 10  # Bytes (apimachinery ValidateAnnotationsSize).
+
+_PATHS = {
+    key: patch.pointer("metadata", "annotations", key)
+    for key in (
+        proxy_config.ANNOTATION,
+        NATIVE_SIDECAR,
+        STARTED_WITH,
+        SIGNALLED_WITH,
+        peers.INCLUDED,
+    )
+}
+
+_mode = Annotation(START, StartMode, "auto, native, hold or off", longest=16)
+_workflow, _signalled = mark(WORKFLOW_NODE), mark(SIGNALLED_WITH)
+
+
+class Plan(Struct, frozen=True):
+    """Operations to apply in order, the reason, and warnings for the user."""
+
+    ops: tuple[patch.Op, ...]
+    reason: str
+    warnings: tuple[str, ...] = ()
+    started_with: str | None = None  # ``native`` or ``hold``; None: no start order is asked for.
+    # Annotations that are written; `plan` adds the operations.
+    writes: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+
+
+class Holding(Struct, frozen=True):
+    """Operations that make an injected classic proxy delay the payload, or why there are none."""
+
+    ops: tuple[patch.Op, ...]
+    reason: str
+    effective: bool = True  # False: hold cannot work in this pod.
+
+
+def plan(pod: Pod, how: Start, *, asked: bool = False) -> Plan:
+    """Plan start order, native sidecars, inbound ports and label of a pod that is to be created.
+
+    ``asked``: its application asks for a sidecar. A pod that ``how.pods`` does not match gets
+    nothing.
+    """
+    if not how.pods.matches(pod.labels):
+        return Plan(ops=(), reason=how.pods.mismatch)
+    chosen = how.inject is not None and how.inject.matches(pod.labels)
+    if not (chosen or asked):
+        return _plan_sidecars(pod, how)
+    labelled = plan_label(pod, despite_annotation=chosen)
+    started = _plan_sidecars(with_label(pod) if labelled.ops else pod, how)
+    if not started.ops:
+        return msgspec.structs.replace(labelled, warnings=started.warnings)
+    if not labelled.ops:
+        return started
+    reason = f"{labelled.reason}; {started.reason}"
+    return msgspec.structs.replace(started, ops=labelled.ops + started.ops, reason=reason)
+
+
+def _plan_sidecars(pod: Pod, how: Start) -> Plan:
+    gets_none = _refuses(pod) or next(_reasons_for_no_sidecar(pod), None)
+    made = native_sidecars.Conversion(pod=pod)
+    if not gets_none:
+        made = native_sidecars.convert(pod, how, proxy_first=_proxy_first(pod, how))
+    chosen = _left_by_argo(made.pod, _start(made.pod, how))
+    started = _annotated(made.pod, _with_ports(made.pod, how.peers, chosen))
+    if not made.reason:
+        return started
+    return msgspec.structs.replace(
+        started,
+        ops=made.ops + started.ops,
+        reason=f"{started.reason}; {made.reason}",
+        warnings=(*started.warnings, *made.warnings),
+    )
+
+
+def _proxy_first(pod: Pod, how: Start) -> bool:
+    """Whether the proxy is native where it can be, so that it starts before other sidecars."""
+    if injected.on(pod.metadata):
+        return pod.has_native_proxy
+    asked = native_asked.get(pod.metadata) is True
+    return asked or _start(pod, how).started_with == "native"
+
+
+def plan_label(pod: Pod, *, despite_annotation: bool = False) -> Plan:
+    """Plan the label that asks Istio for a sidecar; the caller chooses the pods.
+
+    A pod that has the label or the annotation keeps it, whatever the value. The label overrides the
+    annotation, so ``despite_annotation`` the pod gets it only where an admin wants that.
+    """
+    if reason := next(_reasons_for_no_label(pod, despite_annotation), None):
+        return Plan(ops=(), reason=reason)
+    if pod.metadata.labels is None:  # Absent or null: add the map itself.
+        op = patch.Add("/metadata/labels", {INJECT: "true"})
+    else:
+        op = patch.Add(patch.pointer("metadata", "labels", INJECT), "true")
+    return Plan(ops=(op,), reason=f'added label {INJECT}: "true"')
+
+
+def admitted(pod: Pod, applications: Applications, inject: Selector | None = None) -> Pod:
+    """Return the pod as admission would make it now: with Istio's label if its application asks.
+
+    It gets the label, too, if the option ``inject-selector`` matches it. Returns the same object if
+    admission would not change it.
+    """
+    chosen = inject is not None and inject.matches(pod.labels)
+    asks = chosen or applications.asks(pod.metadata.namespace, application_of(pod))
+    if not asks or not plan_label(pod, despite_annotation=chosen).ops:
+        return pod
+    return with_label(pod)
+
+
+def before_injection(pod: Pod) -> Pod:
+    """The pod without its sidecar, as its controller creates the next one."""
+    added = {PROXY, *_ISTIOS_INIT}
+    kept = {**(pod.metadata.annotations or {})}
+    kept.pop(INJECTED, None)
+    return msgspec.structs.replace(
+        pod,
+        metadata=msgspec.structs.replace(pod.metadata, annotations=kept),
+        spec=msgspec.structs.replace(
+            pod.spec,
+            containers=tuple(one for one in pod.containers if one.name != PROXY),
+            init_containers=tuple(one for one in pod.init_containers if one.name not in added),
+        ),
+    )
+
+
+def effective_start(pod: Pod) -> str | None:
+    """Compare how a pod started with what admission asked for; None if it did not change the pod.
+
+    Returns:
+        ``native`` or ``hold``, and why it has no effect if that is so.
+    """
+    match start_order.get(pod.metadata):
+        case "native" as asked if pod.has_native_proxy:
+            return asked
+        case "native" as asked if pod.has_proxy:
+            why = "the sidecar is a classic one"
+        case "native" as asked:
+            why = f"no container is called {PROXY}"
+        case "hold" as asked if pod.has_native_proxy:
+            why = "the sidecar is a native one"
+        case "hold" as asked:
+            holding = hold(pod)
+            if holding.effective and not holding.ops:
+                return asked
+            unheld = f"{PROXY} does not hold the payload back"
+            why = unheld if holding.effective else holding.reason
+        case _:
+            return None
+    return f"asked for {asked}, but {why}"
+
+
+def hold(pod: Pod) -> Holding:
+    """Plan for an injected pod what the injector does for hold.
+
+    The proxy becomes the first container and gets the postStart hook. If the mesh configures a
+    lifecycle for the proxy (``global.proxy.lifecycle``), Istio adds no hook, and neither do we.
+    """
+    names = [container.name for container in pod.containers]
+    if PROXY not in names:
+        return Holding(ops=(), reason=f"no container is called {PROXY}", effective=False)
+    if len(names) == 1:
+        return Holding(ops=(), reason=f"{PROXY} is the only container", effective=False)
+    place = names.index(PROXY)
+    hook = _hook(pod.containers[place])
+    if hook is None:
+        reason = f"hold has no effect: {PROXY} has a lifecycle of its own, without postStart"
+        return Holding(ops=(), reason=reason, effective=False)
+    move = (patch.Move(FIRST, f"/spec/containers/{place}"),) if place else ()
+    done = [f"moved {PROXY} first"] if place else []
+    done += ["added its postStart hook"] if hook else []
+    reason = ", ".join(done) or f"{PROXY} holds the payload back already"
+    return Holding(ops=move + hook, reason=reason)
+
+
+def _hook(proxy: Container) -> tuple[patch.Op, ...] | None:
+    """Add the hook to the first container; () if it has one, None if it must not get one."""
+    lifecycle = proxy.lifecycle
+    if lifecycle is None:
+        return (patch.Add(f"{FIRST}/lifecycle", {"postStart": WAIT}),)
+    if lifecycle.post_start is not None:
+        return ()
+    if lifecycle.pre_stop is not None or lifecycle.stop_signal is not None:
+        return None
+    return (patch.Add(f"{FIRST}/lifecycle/postStart", WAIT),)
+
+
+def _start(pod: Pod, how: Start) -> Plan:
+    try:
+        return _plan(pod, how, _mode.of(pod.metadata))
+    except BadValueError as error:
+        chosen = _plan(pod, how, None)
+        warnings = (f"{error}; ignored", *chosen.warnings)
+        return msgspec.structs.replace(chosen, warnings=warnings)
+
+
+def _with_ports(pod: Pod, option: Peers, started: Plan) -> Plan:
+    """Add the inbound ports to the start of a pod that will get a sidecar."""
+    found = peers.inbound_ports(pod, option)
+    warnings = (*started.warnings, found.warning) if found.warning else started.warnings
+    no_sidecar = next(_reasons_for_no_sidecar(pod), None)
+    if found.ports is None or no_sidecar or _refuses(pod) or injected.on(pod.metadata):
+        return msgspec.structs.replace(started, warnings=warnings)
+    return msgspec.structs.replace(
+        started,
+        reason=f"{started.reason}; {found.reason}",
+        writes={**started.writes, peers.INCLUDED: found.ports},
+    )
+
+
+def _plan(pod: Pod, how: Start, mode: StartMode | None) -> Plan:
+    if reason := next(_reasons_to_leave_alone(pod, mode, how.mode), None):
+        return Plan(ops=(), reason=reason)
+    merge = proxy_config.read(pod)
+    if injected.on(pod.metadata):
+        return _after_istio(pod, merge)
+    due = _native_is_due(pod, how, mode)
+    if due and not native_asked.on(pod.metadata):
+        return _native(mode, merge)
+    if native_asked.get(pod.metadata) is True and (due or how.capability is Capability.NATIVE):
+        return Plan(ops=(), reason=f'annotation {NATIVE_SIDECAR}: "true" is already there')
+    return _hold(merge)
+
+
+def _reasons_to_leave_alone(pod: Pod, own: StartMode | None, mode: StartMode) -> Iterator[str]:
+    if own is StartMode.OFF:
+        yield f'annotation {START}: "off"'
+    if own is None and mode is StartMode.OFF:
+        yield "start-mode: off"
+    if _refuses(pod):
+        yield key_of_wish(pod).shown(pod.metadata)
+    yield from _reasons_for_no_sidecar(pod)
+
+
+def _refuses(pod: Pod) -> bool:
+    """Whether the author wants no sidecar."""
+    return key_of_wish(pod).get(pod.metadata) is False
+
+
+def _reasons_for_no_label(pod: Pod, despite_annotation: bool) -> Iterator[str]:
+    for key in (inject_label,) if despite_annotation else (inject_label, inject_annotation):
+        if key.on(pod.metadata):
+            yield key.shown(pod.metadata)
+    if injected.on(pod.metadata):
+        yield "the sidecar is already injected"
+    yield from _reasons_for_no_sidecar(pod)
+
+
+def _reasons_for_no_sidecar(pod: Pod) -> Iterator[str]:
+    if pod.spec.host_network:
+        yield "hostNetwork: Istio gives it no sidecar"
+    if mirrors.on(pod.metadata):
+        yield "the pod mirrors a static pod"
+    if is_ambient(pod.metadata):
+        yield f'label {DATAPLANE}: "ambient"'
+    if pod.metadata is NO_METADATA:
+        yield "the object has no metadata"
+
+
+def _native_is_due(pod: Pod, how: Start, own: StartMode | None) -> bool:
+    """Native is for pods that end, unless the pod's own annotation asks for it."""
+    if own is StartMode.NATIVE:
+        return True
+    mode = own or how.mode
+    possible = mode is StartMode.NATIVE or (
+        mode is StartMode.AUTO and how.capability is Capability.NATIVE
+    )
+    return possible and pod.restart_policy != "Always"
+
+
+def _hold(merge: proxy_config.Merge) -> Plan:
+    if merge.text is None:
+        warnings = (merge.warning,) if merge.warning else ()
+        return Plan(ops=(), reason=merge.reason, warnings=warnings)
+    return _changed("hold", merge.reason, {proxy_config.ANNOTATION: merge.text})
+
+
+def _native(own: StartMode | None, merge: proxy_config.Merge) -> Plan:
+    """Ask for a native sidecar, unless the author says no to hold.
+
+    The author's text stays, with a warning if Istio refuses it.
+    """
+    if merge.declined and own is not StartMode.NATIVE:
+        return Plan(ops=(), reason=merge.reason)
+    chosen = _changed("native", "added native sidecar", {NATIVE_SIDECAR: "true"})
+    if merge.refused and merge.warning:
+        return msgspec.structs.replace(chosen, warnings=(merge.warning,))
+    return chosen
+
+
+def _after_istio(pod: Pod, merge: proxy_config.Merge) -> Plan:
+    """Plan for an injected pod: only hold is possible, Istio's webhook is not called again."""
+    reason = "the sidecar is already injected"
+    if pod.has_native_proxy:
+        reason += ", as a native one"
+        if start_order.get(pod.metadata) == "hold":
+            # Ours, from before Istio was called: hold has no effect in a native sidecar.
+            return _changed("native", reason, {})
+        return Plan(ops=(), reason=reason)
+    if not merge.holds:  # Then there is no text to add either.
+        return _hold(merge)
+    holding = hold(pod)
+    reason += f": {holding.reason}"
+    if not holding.effective or (merge.text is None and not holding.ops):
+        return Plan(ops=(), reason=reason)
+    text = {} if merge.text is None else {proxy_config.ANNOTATION: merge.text}
+    return _changed("hold", f"{reason}; {merge.reason}", text, holding.ops)
+
+
+def _changed(
+    started_with: str,
+    reason: str,
+    writes: dict[str, str],
+    ops: tuple[patch.Op, ...] = (),
+) -> Plan:
+    """Plan ``ops``, the annotations, and the one that says what was done."""
+    writes[STARTED_WITH] = started_with
+    return Plan(ops=ops, reason=reason, started_with=started_with, writes=writes)
+
+
+def _left_by_argo(pod: Pod, chosen: Plan) -> Plan:
+    """Have Argo Workflows leave a classic proxy to us; a native one it does not signal."""
+    if chosen.started_with != "hold" or not _workflow.on(pod.metadata):
+        return chosen
+    if _signalled.on(pod.metadata) or injected.on(pod.metadata):
+        return chosen
+    return msgspec.structs.replace(chosen, writes={**chosen.writes, SIGNALLED_WITH: NO_SIGNAL})
+
+
+def _annotated(pod: Pod, chosen: Plan) -> Plan:
+    """Add the operations that write the annotations, if they fit."""
+    if not chosen.writes:
+        return chosen
+    every = {**(pod.metadata.annotations or {}), **chosen.writes}
+    size = len("".join([*every, *every.values()]).encode())
+    if size > MAX_ANNOTATIONS:
+        why = f"the annotations would have {size} bytes, and {MAX_ANNOTATIONS} are allowed"
+        return Plan(ops=(), reason=why, warnings=(f"left alone: {why}", *chosen.warnings))
+    if pod.metadata.annotations is None:  # Absent or null: add the map itself.
+        ops: tuple[patch.Op, ...] = (patch.Add("/metadata/annotations", chosen.writes),)
+    else:
+        ops = tuple(patch.Add(_PATHS[key], value) for key, value in chosen.writes.items())
+    return msgspec.structs.replace(chosen, ops=chosen.ops + ops)

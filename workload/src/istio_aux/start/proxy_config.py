@@ -1,0 +1,314 @@
+"""Add hold to the text of the annotation ``proxy.istio.io/config``.
+
+The text is the user's: parsing and dumping it would lose comments and turn ``12:30:45`` into a
+number. One key is inserted as text, and the result is used only if its YAML events are those of the
+old mapping plus that key. Istio reads the first document with sigs.k8s.io/yaml YAMLToJSON, which
+is go-yaml v2; what that refuses is refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import cast
+
+import yaml
+
+from istio_aux.model.annotations import Annotation, BadValueError
+from istio_aux.model.pod import Pod, Struct
+
+ANNOTATION = "proxy.istio.io/config"
+HOLD = "holdApplicationUntilProxyStarts"
+HOLD_PROTO = "hold_application_until_proxy_starts"  # jsonpb accepts the proto name as well.
+
+# Bounds on what is parsed, so that it delays other reviews little. Real texts are far smaller.
+_MAX_LENGTH = 16 * 1024
+_MAX_DEPTH = 100  # libyaml's scanner takes time quadratic in the depth.
+_MAX_EVENTS = 1000  # Each takes 10 us, and 16 KiB may have 16,000. A real text has a hundred.
+
+_config = Annotation(ANNOTATION, str, "YAML", longest=_MAX_LENGTH)
+
+_LINE = f"{HOLD}: true"
+_FLOW_ENTRY = f'"{HOLD}": true'  # With quotes, so that JSON stays JSON.
+_BOM = "\ufeff"
+
+_Signature = tuple[object, ...]
+
+# libyaml's scanner is the one that go-yaml v2 descends from, and ten times faster than the pure
+# one, which only source installations of PyYAML without libyaml use.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# The stubs of PyYAML leave yaml.parse without annotations.
+_parse_events = cast("Callable[..., Iterator[yaml.Event]]", yaml.parse)  # pyright: ignore[reportUnknownMemberType]
+
+_TAG = "tag:yaml.org,2002:"
+_BOOLEANS = {  # go-yaml v2 resolve.go resolveMapList.
+    spelling: meaning
+    for meaning, words in ((True, "y yes true on"), (False, "n no false off"))
+    for word in words.split()
+    for spelling in (word, word.title(), word.upper())
+}
+_NULLS = {"", "~", "null", "Null", "NULL"}
+# Numbers that JSON cannot express.
+_NO_JSON = {sign + text for sign in ("", "+", "-") for text in (".inf", ".Inf", ".INF")} | {
+    ".nan", ".NaN", ".NAN",
+}  # fmt: skip
+
+
+class Merge(Struct, frozen=True):
+    """The result for one text: ``text`` is the new one, or None to keep the old one."""
+
+    text: str | None
+    reason: str
+    warning: str | None = None
+    holds: bool = False  # The resulting text asks Istio for hold.
+    refused: bool = False  # Istio refuses the text, and the pod with it.
+
+    @property
+    def declined(self) -> bool:
+        """Whether the text says no to hold."""
+        return self.text is None and self.warning is None and not self.holds
+
+
+class _TooLongError(yaml.YAMLError):
+    """The text may be good YAML, but parsing it would take too long."""
+
+
+def read(pod: Pod) -> Merge:
+    """Do what `hold` does with the annotation of a pod; one that is too long is left alone."""
+    try:
+        return hold(_config.of(pod.metadata))
+    except BadValueError:
+        return _left_alone(f"it is longer than {_MAX_LENGTH // 1024} KiB")
+
+
+def hold(text: str | None) -> Merge:
+    """Merge ``holdApplicationUntilProxyStarts: true`` into the annotation's text (None: absent).
+
+    An explicit value, in either spelling, is the user's choice and stays. A text that is no mapping
+    stays byte for byte, with a warning; Istio refuses such a pod.
+    """
+    if not text:
+        return _added(_LINE)
+    return _merge(text)
+
+
+def _merge(text: str) -> Merge:
+    # Positions in the text do not count the byte order mark, which must stay first.
+    mark, text = (_BOM, text[1:]) if text.startswith(_BOM) else ("", text)
+    if _BOM in text:
+        return _left_alone("a byte order mark is inside it")
+    try:
+        events = _parse(text)
+    except _TooLongError as error:
+        return _left_alone(str(error))
+    except yaml.YAMLError as error:
+        return _left_alone(f"it cannot be read: {_one_line(error)}", refused=True)
+    root = events[2] if len(events) > 2 else None  # After the starts of stream and document.
+    if root is None or _is_null(root):
+        return _first_proven([mark + _with_line(text, 0), _LINE], [_signature(_parse(_LINE))])
+    if not isinstance(root, yaml.MappingStartEvent):
+        return _left_alone("it is not a mapping", refused=True)
+    return _decided(events) or _inserted(mark, text, events)
+
+
+def _decided(events: list[yaml.Event]) -> Merge | None:
+    """The author's decision; None if there is none."""
+    root = [event for _, event in _at_root(events) if isinstance(event, yaml.NodeEvent)]
+    pairs = list(zip(root[::2], root[1::2], strict=True))
+    values = {key.value: value for key, value in pairs if isinstance(key, yaml.ScalarEvent)}
+    for spelling in (HOLD, HOLD_PROTO):  # If both are there, jsonpb uses the JSON name.
+        if value := values.get(spelling):
+            shown = value.value if isinstance(value, yaml.ScalarEvent) else "..."
+            meant = _boolean(value)
+            if meant is None and not _is_null(value):
+                return _left_alone(f"{spelling}: {shown}: expected true or false", refused=True)
+            reason = f"{spelling}: {shown} is already there"
+            return Merge(text=None, reason=reason, holds=bool(meant))
+    indirect = any(isinstance(key, yaml.AliasEvent) or _is_merge(key) for key, _ in pairs)
+    if indirect and any(getattr(event, "value", None) in {HOLD, HOLD_PROTO} for event in events):
+        return _left_alone(f"a merge key (<<) or an alias may stand for {HOLD}")
+    return None
+
+
+def _inserted(mark: str, text: str, events: list[yaml.Event]) -> Merge:
+    """Insert our key into the root mapping; ``mark`` stands before ``text``."""
+    old = _signature(events)
+    end = next(i for i, event in _at_root(events) if isinstance(event, yaml.MappingEndEvent))
+    entry = _FLOW_ENTRY.join("{}") if getattr(events[2], "flow_style", False) else _LINE
+    added = _signature(_parse(entry))[3:5]
+    first, last = old[:3] + added + old[3:], old[:end] + added + old[end:]
+    return _first_proven((mark + text for text in _candidates(text, events)), [first, last])
+
+
+def _candidates(text: str, events: list[yaml.Event]) -> Iterator[str]:
+    """Texts that may be the old mapping plus our key, the most natural first."""
+    root, first = events[2], events[3]
+    if getattr(root, "flow_style", False):
+        cut = text.index("{", root.start_mark.index) + 1  # After tag, anchor and brace.
+        comma = "" if isinstance(first, yaml.MappingEndEvent) else ","
+        # A comment needs a space before it; an existing gap is wide enough.
+        gap = "" if text[cut].isspace() or text[cut] == "}" else " "
+        yield f"{text[:cut]}{_FLOW_ENTRY}{comma}{gap}{text[cut:]}"
+        return
+    cut, indent = first.start_mark.index, first.start_mark.column
+    before = text[:cut].rstrip()
+    line = max(before.rfind("\n"), before.rfind("\r")) + 1
+    if before.endswith("?") and "#" not in before[line:]:
+        # The mark of an explicit key: its column is that of the mapping.
+        cut = len(before) - 1
+        indent = cut - line
+    yield _with_line(text, indent)
+    # At the end, a line may become part of a block scalar or a second document; not at the top.
+    yield f"{text[:cut]}{_LINE}{_line_end(text)}{' ' * indent}{text[cut:]}"
+
+
+def _with_line(text: str, indent: int) -> str:
+    """``text`` with our line after it; it ends with a newline if the old text does."""
+    line, end = f"{' ' * indent}{_LINE}", _line_end(text)
+    return f"{text}{line}{end}" if text.endswith("\n") else f"{text}{end}{line}"
+
+
+def _line_end(text: str) -> str:
+    return "\r\n" if "\r\n" in text else "\n"
+
+
+def _first_proven(candidates: Iterable[str], expected: list[list[_Signature]]) -> Merge:
+    for candidate in candidates:
+        try:
+            if _signature(_parse(candidate)) in expected:
+                return _added(candidate)
+        except yaml.YAMLError:
+            continue
+    return _left_alone("no place was found where a key can be added safely")
+
+
+def _added(text: str) -> Merge:
+    return Merge(text=text, reason=f"added {HOLD}", holds=True)
+
+
+def _left_alone(why: str, *, refused: bool = False) -> Merge:
+    reason = f"annotation {ANNOTATION} is left alone: {why}"
+    return Merge(text=None, reason=reason, warning=reason, refused=refused)
+
+
+def _one_line(error: yaml.YAMLError) -> str:
+    problem = getattr(error, "problem", None) or str(error)
+    mark = getattr(error, "problem_mark", None)
+    return f"{problem}, line {mark.line + 1}" if mark else " ".join(problem.split())
+
+
+def _parse(text: str) -> list[yaml.Event]:
+    """Parse the first document, the only one that Istio reads.
+
+    Raises:
+        _TooLongError: it has more than `_MAX_EVENTS` events, or more than `_MAX_DEPTH` levels.
+        yaml.YAMLError: the text is not YAML, or cannot be converted to JSON.
+    """
+    events: list[yaml.Event] = []
+    anchors: dict[str, yaml.NodeEvent] = {}
+    open_anchors: list[str | None] = []
+    for event in _parse_events(text, Loader=_LOADER):
+        events.append(event)
+        if len(events) > _MAX_EVENTS:
+            raise _TooLongError(f"it has more than {_MAX_EVENTS} keys, values and ends of lists")
+        if isinstance(event, yaml.DocumentEndEvent):
+            break
+        if isinstance(event, yaml.DocumentStartEvent) and event.version not in {None, (1, 1)}:
+            raise yaml.YAMLError("its version is not 1.1")
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor not in anchors:
+                raise yaml.YAMLError(f"alias *{event.anchor} has no anchor")
+            if event.anchor in open_anchors:
+                raise yaml.YAMLError(f"anchor &{event.anchor} contains itself")
+        elif isinstance(event, yaml.NodeEvent) and event.anchor:
+            anchors[event.anchor] = event
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_anchors.append(event.anchor)
+            if len(open_anchors) > _MAX_DEPTH:
+                raise _TooLongError(f"it is nested more than {_MAX_DEPTH} levels deep")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            open_anchors.pop()
+    _check_json(events, anchors)
+    return events
+
+
+def _check_json(events: list[yaml.Event], anchors: dict[str, yaml.NodeEvent]) -> None:
+    """Refuse what YAMLToJSON cannot convert."""
+    # For each open collection, the key whose value comes next.
+    keys: list[yaml.NodeEvent | None] = []
+    in_mapping: list[bool] = []
+    for event in events:
+        if isinstance(event, yaml.CollectionEndEvent):
+            keys.pop()
+            in_mapping.pop()
+        if not isinstance(event, yaml.NodeEvent):
+            continue
+        _check_scalar(event)
+        if in_mapping and in_mapping[-1]:
+            if keys[-1] is None:
+                keys[-1] = event
+                key = anchors[event.anchor] if isinstance(event, yaml.AliasEvent) else event
+                if isinstance(key, yaml.CollectionStartEvent):
+                    raise yaml.YAMLError("a key is a mapping or a list")
+                if _is_null(key):
+                    raise yaml.YAMLError("a key is null")
+            else:
+                if _is_merge(keys[-1]) and isinstance(event, yaml.ScalarEvent):
+                    raise yaml.YAMLError("a merge key (<<) has no mapping")
+                keys[-1] = None
+        if isinstance(event, yaml.CollectionStartEvent):
+            keys.append(None)
+            in_mapping.append(isinstance(event, yaml.MappingStartEvent))
+
+
+def _check_scalar(event: yaml.NodeEvent) -> None:
+    if not isinstance(event, yaml.ScalarEvent):
+        return
+    if event.implicit[0] and event.value in _NO_JSON:
+        raise yaml.YAMLError(f"{event.value} is no number in JSON")
+    for name, allowed in (("null", _NULLS), ("bool", _BOOLEANS)):
+        if event.tag == _TAG + name and event.value not in allowed:
+            raise yaml.YAMLError(f"!!{name} is no tag for such a value")
+
+
+def _at_root(events: list[yaml.Event]) -> Iterator[tuple[int, yaml.Event]]:
+    """Keys and values of the root mapping, with their index; its end comes last."""
+    depth = 0
+    for index, event in enumerate(events[3:], start=3):
+        if depth == 0:
+            yield index, event
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+            if depth < 0:
+                return
+
+
+def _signature(events: list[yaml.Event]) -> list[_Signature]:
+    """The meaning of a text: no comments, styles or positions."""
+    meaning = ("anchor", "tag", "implicit", "value")
+    return [
+        (type(event).__name__, *(getattr(event, name, None) for name in meaning))
+        for event in events
+    ]
+
+
+def _is_merge(event: yaml.Event | None) -> bool:
+    """Whether it is the merge key ``<<``."""
+    return isinstance(event, yaml.ScalarEvent) and event.implicit[0] and event.value == "<<"
+
+
+def _is_null(event: yaml.Event) -> bool:
+    return isinstance(event, yaml.ScalarEvent) and _means(event, "null") and event.value in _NULLS
+
+
+def _boolean(event: yaml.Event) -> bool | None:
+    """The value of a scalar as a boolean of YAML 1.1; None for anything else."""
+    if isinstance(event, yaml.ScalarEvent) and _means(event, "bool"):
+        return _BOOLEANS.get(event.value)
+    return None
+
+
+def _means(event: yaml.ScalarEvent, name: str) -> bool:
+    """Whether a scalar has the type ``name``: by its plain text, or by its tag."""
+    return event.implicit[0] or event.tag == _TAG + name

@@ -1,0 +1,237 @@
+"""AdmissionReview v1: bytes to a request, a plan to bytes.
+
+Whatever comes in, the answer is well-formed and allows the pod: an admission helper must never be
+the reason why a pod is refused.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from istio_aux.model.documents import decoded
+from istio_aux.model.pod import Pod, Struct
+from istio_aux.model.policy import Outcome, Start
+from istio_aux.start import patch
+from istio_aux.start import plan as start
+
+API_VERSION = "admission.k8s.io/v1"
+KIND = "AdmissionReview"
+_MAX_LINE = 256  # Runes of a warning (apiserver endpoints/filters/warning.go).
+_MAX_KEY = 63 + 1 + 253 + 1  # Characters of namespace/name. Names are not validated yet.
+
+_MAX_BODY = 2 << 20
+_MAX_OBJECTS, _MAX_STRINGS = 50_000, 30_000
+_MAX_VALUES = 20_000  # Of a review that is nested so deeply that it has to be cut first.
+"""Reviews with more would take over 10 ms, in which all other reviews wait. etcd stores pods of up
+to 1.5 MB. A body of up to `_SMALL` bytes cannot take as long."""
+_SMALL = 64 << 10
+
+_UNREADABLE = (ValueError, RecursionError)  # What decoding raises.
+
+_HEAD = re.compile(
+    rb'\{"kind":"AdmissionReview","apiVersion":"admission\.k8s\.io/v1",'
+    rb'"request":\{"uid":"([0-9a-f-]{36})"'
+)
+"""How the API server begins a review. This alone is read of one that cannot be decoded."""
+
+
+class GroupVersionKind(Struct, frozen=True):
+    """Kind of the object under review."""
+
+    kind: str = ""
+
+
+class Request(Struct, frozen=True):
+    """The part of ``request`` that we read."""
+
+    uid: str
+    kind: GroupVersionKind = GroupVersionKind()
+    sub_resource: str | None = None
+    namespace: str = ""
+    operation: str = "CREATE"
+    object: Pod | None = None
+
+
+class Malformed(ValueError):  # noqa: N818 - reads as what it says of the body: raise Malformed
+    """The body is no AdmissionReview v1 of a pod; ``uid`` is empty if it could not be read."""
+
+    def __init__(self, why: str, uid: str = "") -> None:
+        super().__init__(why)
+        self.uid = uid
+
+
+class ReviewResult(Struct, frozen=True):
+    """What to send, and what to log and count; ``pod`` is ``namespace/name``."""
+
+    body: bytes
+    uid: str
+    pod: str
+    outcome: Outcome
+    reason: str
+    warnings: tuple[str, ...] = ()
+
+
+class _AdmissionReview(Struct, frozen=True):
+    api_version: str = ""
+    kind: str = ""
+    request: Request | None = None
+
+
+class _Uid(Struct, frozen=True):
+    uid: str = ""
+
+
+class _Envelope(Struct, frozen=True):
+    request: _Uid | None = None
+
+
+class _AdmissionResponse(Struct, frozen=True):
+    uid: str
+    allowed: bool
+    audit_annotations: dict[str, str]
+    patch_type: str | None = None
+    patch: bytes | None = None  # Encoded as base64, which the API server expects.
+    warnings: tuple[str, ...] = ()
+
+
+class _Answer(Struct, frozen=True, omit_defaults=False):
+    response: _AdmissionResponse
+    api_version: str = API_VERSION
+    kind: str = KIND
+
+
+_review_decoder = msgspec.json.Decoder(_AdmissionReview)
+_envelope_decoder = msgspec.json.Decoder(_Envelope)
+_encoder = msgspec.json.Encoder()
+
+
+def answer(body: bytes, how: Start, *, inject: bool = False) -> ReviewResult:
+    """Answer an AdmissionReview with what makes the pod start after its proxy.
+
+    ``inject``: the pod also asks Istio for a sidecar.
+
+    Raises:
+        Malformed: not even the uid can be read, so no valid answer exists (HTTP 400).
+    """
+    try:
+        request = decode(body)
+    except Malformed as error:
+        return leave(body, error)
+    name = request.object.key if request.object else ""
+    if request.namespace and not name.startswith(f"{request.namespace}/"):
+        name = f"{request.namespace}/{name}"
+    plan = _plan(request, how, inject=inject)
+    return _answer(request.uid, _line(name, _MAX_KEY), plan, _outcome(plan))
+
+
+def leave(body: bytes, why: Malformed) -> ReviewResult:
+    """Answer a review that cannot be processed: the pod is allowed as it is.
+
+    Raises:
+        Malformed: ``why``, if there is no uid.
+    """
+    uid = why.uid or _uid(body)
+    if not uid:
+        raise why
+    plan = start.Plan(ops=(), reason=str(why), warnings=(f"left alone: {why}",))
+    return _answer(uid, "", plan, Outcome.MALFORMED)
+
+
+def decode(body: bytes) -> Request:
+    """Decode the request of an AdmissionReview v1.
+
+    Raises:
+        Malformed: one line that says what is wrong, and the uid if there is one.
+    """
+    if why := _too_much(body):
+        raise Malformed(f"the AdmissionReview {why} are looked at", _uid(body))
+    try:
+        review = decoded(_review_decoder.decode, body, most=_MAX_VALUES)
+    except _UNREADABLE as error:
+        raise Malformed(f"malformed AdmissionReview: {error}", _uid(body)) from error
+    request = review.request
+    if (review.api_version, review.kind) != (API_VERSION, KIND):
+        got = f'"{review.api_version}" "{review.kind}"'
+        why = f"malformed AdmissionReview: apiVersion and kind are {got}, expected {API_VERSION}"
+        raise Malformed(why, request.uid if request else "")
+    if request is None or not request.uid:
+        raise Malformed("malformed AdmissionReview: request.uid is missing")
+    return request
+
+
+def _too_much(body: bytes) -> str | None:
+    """Say what of the body would take too long; None if nothing would."""
+    if (size := len(body)) <= _SMALL:
+        return None
+    if size > _MAX_BODY:
+        return f"has {size} bytes, and {_MAX_BODY}"
+    # Strings may contain braces, too, but few texts consist of them.
+    if (objects := body.count(b"{")) > _MAX_OBJECTS:
+        return f"has {objects} objects, and {_MAX_OBJECTS}"
+    if (quotes := body.count(b'"')) > 2 * _MAX_STRINGS:
+        strings = (quotes - body.count(b'\\"')) // 2  # Quotes inside strings are escaped.
+        if strings > _MAX_STRINGS:
+            return f"has {strings} strings, and {_MAX_STRINGS}"
+    return None
+
+
+def _plan(request: Request, how: Start, *, inject: bool) -> start.Plan:
+    """Plan for the creation of a pod; our webhook's rules ask for nothing else."""
+    pod = request.object
+    if request.operation != "CREATE" or request.sub_resource:
+        what = f"{request.operation} {request.sub_resource or ''}".strip()
+        return start.Plan(ops=(), reason=f"{what} is left alone")
+    if pod is None or (request.kind.kind or pod.kind) != "Pod":
+        reason = f'the object is no Pod: kind "{request.kind.kind}"'
+        return start.Plan(ops=(), reason=reason, warnings=(f"left alone: {reason}",))
+    return start.plan(pod, how, asked=inject)
+
+
+def _outcome(plan: start.Plan) -> Outcome:
+    if not plan.ops:
+        return Outcome.UNCHANGED
+    if plan.ops[0].path.startswith("/metadata/labels"):
+        return Outcome.LABELLED
+    if any(isinstance(op, patch.Move) and op.path == start.FIRST for op in plan.ops):
+        return Outcome.MOVED
+    return Outcome(plan.started_with or (Outcome.DIRECT if plan.writes else Outcome.SIDECARS))
+
+
+def _answer(uid: str, name: str, plan: start.Plan, outcome: Outcome) -> ReviewResult:
+    reason = _line(plan.reason)
+    warnings = tuple(_line(text) for text in plan.warnings)
+    audit = {"reason": reason}
+    if plan.started_with is not None:
+        audit["started-with"] = plan.started_with
+    response = _AdmissionResponse(
+        uid=uid,
+        allowed=True,
+        patch_type="JSONPatch" if plan.ops else None,
+        patch=patch.encode(plan.ops) if plan.ops else None,
+        warnings=tuple(f"istio-aux: {text}"[:_MAX_LINE] for text in warnings),
+        audit_annotations=audit,
+    )
+    body = _encoder.encode(_Answer(response=response))
+    return ReviewResult(
+        body=body, uid=uid, pod=name, outcome=outcome, reason=reason, warnings=warnings
+    )
+
+
+def _line(text: str, longest: int = _MAX_LINE) -> str:
+    """Make ``text``, parts of which are the user's, one short line."""
+    if len(text) > longest or not text.isprintable():
+        text = "".join(char if char.isprintable() else " " for char in text[:longest])
+    return text
+
+
+def _uid(body: bytes) -> str:
+    """Read the uid of a review that cannot be decoded; empty if there is none."""
+    if head := _HEAD.match(body):
+        return head[1].decode()
+    try:
+        envelope = _envelope_decoder.decode(body)
+    except _UNREADABLE:
+        return ""
+    return envelope.request.uid if envelope.request else ""

@@ -1,0 +1,230 @@
+"""The webhook that answers reviews of new pods, and its certificate.
+
+`review` decides. Connections and their limits are in `serving`. An internal error leaves the pod as
+it is: an admission helper must never be the reason that a pod is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from aiohttp import web
+
+from istio_aux.kube.access import stamps
+from istio_aux.model.policy import Start
+from istio_aux.serving import Listener, ServingLimits
+from istio_aux.start import review
+from istio_aux.telemetry import Closed, Telemetry
+
+_log = logging.getLogger(__name__)
+
+POLL = 2.0  # Seconds between two looks at the files.
+
+
+class CertificateError(Exception):
+    """The files are no certificate and its key; ``str()`` is one line."""
+
+
+class Certificate:
+    """A certificate and its key in two files."""
+
+    def __init__(self, certificate: Path, key: Path) -> None:
+        """Load the pair.
+
+        Raises:
+            CertificateError: a file is missing, or the two do not belong together.
+        """
+        self._files = (certificate, key)
+        self._stamps = stamps(self._files)
+        self.fingerprint = ""  # SHA-256 of the certificate that is served.
+        self._current = self._load()
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context for a new handshake.
+
+        `sni_callback` could choose it, but logs a traceback for a name that is not ASCII.
+        """
+        return self._current
+
+    def reload(self) -> bool:
+        """Load the files again if they have changed; return whether a new pair is served."""
+        found = stamps(self._files)
+        if found == self._stamps:
+            return False
+        self._stamps = found
+        try:
+            self._current = self._load()
+        except CertificateError as error:
+            _log.error("%s", error, extra={"event": "certificate", "outcome": "kept"})
+            return False
+        _log.info("%s", self._files[0], extra={"event": "certificate", "outcome": "reloaded"})
+        return True
+
+    async def follow(self, interval: float = POLL) -> None:
+        """Reload whenever the files change, until cancelled."""
+        while True:
+            await asyncio.sleep(interval)
+            self.reload()
+
+    def _load(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        # The API server speaks HTTP/1.1 to webhooks (apimachinery util/net/http.go).
+        context.set_alpn_protocols(["http/1.1"])
+        certificate, key = self._files
+        try:
+            # Without a password OpenSSL asks a terminal for that of an encrypted key.
+            context.load_cert_chain(certificate, key, password="")
+        except OSError as error:  # ssl.SSLError is one.
+            why = error.strerror or str(error)
+            text = f"{certificate}, {key}: no certificate and key: {why}"
+            raise CertificateError(text) from error
+        self.fingerprint = _fingerprint(certificate)
+        return context
+
+
+def _fingerprint(file: Path) -> str:
+    """The SHA-256 of the first certificate in ``file``; empty if it is in another form."""
+    with contextlib.suppress(OSError, ValueError):
+        before, end, _ = file.read_text().partition("-----END CERTIFICATE-----")
+        der = ssl.PEM_cert_to_DER_cert(before[before.index("-----BEGIN CERT") :] + end)
+        return hashlib.sha256(der).hexdigest()
+    return ""
+
+
+_log = logging.getLogger(__name__)
+
+MUTATE, INJECT = "/mutate", "/inject"  # How a pod starts; that it asks for a sidecar, too.
+JSON = "application/json"
+
+# Bytes of a body. The API server accepts objects of 3 MiB, and etcd stores 1.5 MB.
+BODY = 4 << 20
+
+# How an error answer is counted.
+_OUTCOMES = {
+    400: "malformed", 404: "not-allowed", 405: "not-allowed", 408: "timeout", 413: "too-large",
+    415: "not-allowed", 503: "busy",
+}  # fmt: skip
+
+
+class AdmissionWebhook:
+    """The webhook."""
+
+    def __init__(
+        self,
+        metrics: Telemetry,
+        how: Callable[[], Start],
+        *,
+        limits: ServingLimits = ServingLimits(),  # noqa: B008 - frozen
+        body: int = BODY,
+    ) -> None:
+        """Answer reviews of ``body`` bytes at most; ``how`` returns how pods are started now."""
+        self._telemetry, self._how, self._limits, self._body = metrics, how, limits, body
+        self._listener: Listener | None = None
+
+    async def listen(
+        self, host: str, port: int, context: Callable[[], ssl.SSLContext]
+    ) -> tuple[str, int]:
+        """Serve at ``host`` (empty: every address) and ``port`` (0: any); return where that is.
+
+        ``context`` returns the TLS context of a handshake that begins now.
+
+        Raises:
+            OSError: the port is not available.
+        """
+        server = web.Server(self._answer)
+        listener = Listener(server, self._limits, context, self._closed, self._refused)
+        self._telemetry.connections.set_function(lambda: len(listener.connections))
+        where = await listener.listen(host, port)
+        self._listener = listener
+        return where
+
+    def drain(self) -> None:
+        """Close each connection with its next answer; new connections are still accepted.
+
+        API servers learn only later that this endpoint ends (kubernetes#127335).
+        """
+        if self._listener:
+            self._listener.draining = True
+
+    async def close(self, patience: float) -> None:
+        """Stop listening, and close all connections within ``patience`` seconds."""
+        if self._listener:
+            await self._listener.close(patience)
+
+    async def _answer(self, request: web.BaseRequest) -> web.Response:
+        path = request.raw_path.partition("?")[0]
+        if path not in {MUTATE, INJECT}:
+            shown = _shown(request.raw_path)
+            raise web.HTTPNotFound(text=f"{shown}: expected {MUTATE} or {INJECT}\n")
+        if request.method != "POST":
+            text = f"{_shown(request.method)}: expected POST\n"
+            raise web.HTTPMethodNotAllowed(request.method, ["POST"], text=text)
+        if request.content_type != JSON:
+            kind = _shown(request.headers.get("Content-Type", ""))
+            text = f'content-type "{kind}": expected {JSON}\n'
+            raise web.HTTPUnsupportedMediaType(text=text)
+        body = await self._read(request)
+        began = time.perf_counter()
+        try:
+            answer = self._review(path, body)
+        except review.Malformed as error:
+            text = " ".join(str(error).split())[:500]
+            self._refused(400, text)
+            return web.Response(status=400, text=f"{text}\n")
+        self._telemetry.review_seconds.observe(time.perf_counter() - began)
+        self._telemetry.reviews.labels(answer.outcome).inc()
+        facts: dict[str, object] = {
+            "event": "review", "uid": answer.uid[:36], "outcome": answer.outcome,
+            "reason": answer.reason,
+        }  # fmt: skip
+        if answer.warnings:
+            facts["warnings"] = answer.warnings
+        _log.info("%s", answer.pod, extra=facts)
+        return web.Response(body=answer.body, content_type=JSON)
+
+    async def _read(self, request: web.BaseRequest) -> bytes:
+        """Read the body. `Connection.charge` counts what it takes."""
+        if (request.content_length or 0) > self._body:
+            raise self._too_large()
+        expect = request.headers.get("Expect", "").lower()
+        if expect == "100-continue" and request.version > (1, 0):
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        body = bytearray()
+        while part := await request.content.readany():
+            body += part
+            if len(body) > self._body:
+                raise self._too_large()
+        return bytes(body)
+
+    def _too_large(self) -> web.HTTPException:
+        return web.HTTPRequestEntityTooLarge(self._body, text=f"body over {self._body} bytes\n")
+
+    def _review(self, path: str, body: bytes) -> review.ReviewResult:
+        try:
+            return review.answer(body, self._how(), inject=path == INJECT)
+        except review.Malformed:
+            raise
+        except Exception:  # A fault of ours must not refuse a pod.
+            _log.exception("internal error", extra={"event": "review"})
+            self._telemetry.internal_errors.inc()
+            return review.leave(body, review.Malformed("internal error"))
+
+    def _closed(self, why: Closed) -> None:
+        self._telemetry.closed_connections.labels(why).inc()
+
+    def _refused(self, status: int, text: str) -> None:
+        outcome = _OUTCOMES[status]
+        self._telemetry.reviews.labels(outcome).inc()
+        _log.warning("%s", text, extra={"event": "review", "outcome": outcome, "status": status})
+
+
+def _shown(text: str) -> str:
+    return text.encode("ascii", "backslashreplace").decode()[:256]
