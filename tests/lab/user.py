@@ -16,8 +16,14 @@ from lab import cache, toolchain
 TESTS = Path(__file__).resolve().parents[1]
 # No account of a distribution has this id.
 ID = "64123"
-# Reads the checkout, its environment, the interpreter and the built programs.
-READING = "import demo, istio_aux; from lab import tools; tools.missing()"
+# Reads the checkout, its environment, the interpreter and the built programs. The interpreter also
+# starts itself: `setpriv` starts one that the user may not.
+READING = """
+import subprocess, sys, demo, istio_aux
+from lab import tools
+tools.missing()
+subprocess.run([sys.executable, "-c", ""], check=True)
+"""
 
 
 @dataclass(frozen=True)
