@@ -18,7 +18,7 @@ from chaos.plan import make
 from chaos.play import play
 from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
-from lab.served import declared, end, metric, program, stage
+from lab.served import Programs, Stages, end, metric, stage
 from lab.workload import Workload
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Pod
@@ -42,21 +42,15 @@ class Succession:
 
 
 @pytest.fixture(scope="module")
-def rivals(
-    cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Workload, Workload]]:
+def rivals(programs: Programs) -> Iterator[tuple[Workload, Workload]]:
     """Two processes with one lease; the first one holds it."""
-    folders = [tmp_path_factory.mktemp("rivals") for _ in range(2)]
-    lease = {"lease": "rivals/rivals"}
-    first, second = (declared(cluster, folder, "rivals", lease) for folder in folders)
-    for workload in (first, second):
-        workload.deploy()
-        workload.start()
-        workload.await_ready()
-        lab.until(lambda: first.status().get("leader"), timeout=30, what="the first to lead")
+    first = programs("rivals", {"lease": "rivals/rivals"})
+    lab.until(lambda: first.status().get("leader"), timeout=30, what="the first to lead")
+    second = first.replica("rivals-1")
+    second.start()
+    second.await_ready()
     yield first, second
-    for workload in (first, second):
-        end(workload)
+    end(second)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -89,20 +83,13 @@ def succession(
         yield Succession(leader, heir, scene, killed, before, around, after, statuses)
 
 
-@pytest.fixture(scope="module")
-def mortal(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workload]:
-    """A workload without a rival."""
-    lease = {"lease": "chaos/chaos"}
-    with program(cluster, tmp_path_factory.mktemp("chaos"), "chaos", lease) as workload:
-        yield workload
-
-
 def test_one_that_is_killed_again_and_again_frees_every_pod_and_none_too_early(
-    client: lightkube.Client, kubelet: ScriptedKubelet, mortal: Workload
+    programs: Programs, stages: Stages
 ):
     """T26, T38: a short run of what `tox -e chaos` does at length."""
-    with stage(client, kubelet, mortal) as scene:
-        verdict = play(make(SEED, pods=20, kills=4), scene, mortal)
+    mortal = programs("chaos", {"lease": "chaos/chaos"})
+
+    verdict = play(make(SEED, pods=20, kills=4), stages(mortal), mortal)
 
     assert verdict.good, f"{verdict}; again: --pods 20 --kills 4 --seed {SEED}"
 

@@ -117,7 +117,7 @@ ALLOWED: dict[str, Callable[[Account], str]] = {
     "injected: exec": lambda account: account.execute(f"{INJECTED}/web"),
     "injected: forward": connect("portforward", f"{INJECTED}/web", ports="15020"),
     "injected: delete": delete(f"{INJECTED}/web"),
-    "its own Lease": lease(name="istio-aux"),
+    "its own Lease": lease(name=MODEL),
 }
 COMMANDS = "executes the commands that make a container exit only"
 CONTAINERS = "executes in the containers that it makes exit only"
@@ -164,8 +164,8 @@ REFUSED: dict[str, tuple[Callable[[Account], str], str]] = {
     "an ephemeral container": (change("/ephemeralcontainers", "spec", INTRUDER), NEVER),
     "a status": (change("/status", "metadata", {"labels": {"a": "b"}}), NEVER),
     # Who creates another controller's Lease first keeps that controller from leading.
-    "another Lease": (lease(name="another-controller"), "writes Lease istio-aux only"),
-    "a generated Lease": (lease(generateName="istio-aux"), "writes Lease istio-aux only"),
+    "another Lease": (lease(name="another-controller"), f"writes Lease {MODEL} only"),
+    "a generated Lease": (lease(generateName=MODEL), f"writes Lease {MODEL} only"),
 }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from lab import ports
 from lab.certificates import Authority
 from lab.fixtures import await_account
 from lab.istio import webhooks
-from lab.served import declared, end, metric
+from lab.served import Programs, metric
 from lab.workload import Workload
 from lightkube.models.discovery_v1 import EndpointPort
 from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
@@ -76,15 +76,9 @@ class Injectors:
 
 
 @pytest.fixture(scope="module")
-def workload(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workload]:
+def workload(programs: Programs) -> Workload:
     """The program under its own ServiceAccount, with nothing but a watch on Istio to do."""
-    workload = declared(cluster, tmp_path_factory.mktemp("watching"), "watching", SETTINGS)
-    workload.revisions = ("canary",)
-    workload.deploy()
-    workload.start()
-    workload.await_ready()
-    yield workload
-    end(workload)
+    return programs("watching", SETTINGS, revisions=("canary",))
 
 
 @pytest.fixture

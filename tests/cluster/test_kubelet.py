@@ -1,11 +1,10 @@
-"""The scripted kubelet behind the real API server: its streams, its pods' status, its deletions."""
+"""The scripted kubelet behind the real API server: its streams."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from urllib.parse import urlencode
 
 import lab
@@ -101,33 +100,3 @@ def test_a_port_is_forwarded_to_the_agent_and_its_quit_ends_the_proxy(
         what="the proxy to exit",
     )
     assert [e.via for e in kubelet.execs_of(worker)] == ["port-forward"]
-
-
-def test_a_pod_that_is_replaced_at_once_takes_the_node_no_further(
-    client: lightkube.Client, kubelet: ScriptedKubelet, namespace: str
-):
-    """Its successor, of the same name, has no node yet: the API server forbids to write to it."""
-
-    def is_there(change: Callable[[], None]) -> bool:
-        """Change the pod. A status that is written while the last one goes may take the new one
-        along: that deletion names no UID (k8s@1.36 registry store.go deleteWithoutFinalizers).
-        """
-        try:
-            change()
-        except lightkube.ApiError as error:
-            if error.status.code != 404:
-                raise
-            return False
-        return True
-
-    def run() -> Pod:
-        while True:
-            pod = client.create(meshed.pod(namespace, "worker"))
-            if is_there(partial(kubelet.run, pod)):
-                return pod
-
-    for _ in range(10):
-        run()
-        is_there(lambda: client.delete(Pod, "worker", namespace=namespace, grace_period=0))
-
-    assert kubelet.address(run())

@@ -268,7 +268,7 @@ def test_nothing_else_of_a_job_is_changed(
     assert f"changes suspend and label and annotation {manifests.SUSPENDED} only" in refusal
 
 
-@pytest.mark.parametrize("policy", ["istio-aux", "istio-aux-jobs", "istio-aux-records"])
+@pytest.mark.parametrize("policy", [MODEL, f"{MODEL}-jobs", f"{MODEL}-records"])
 def test_the_api_server_has_no_doubts_about_the_expressions(
     client: lightkube.Client, account: Account, policy: str
 ):

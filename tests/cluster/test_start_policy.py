@@ -15,8 +15,8 @@ from lab import creation, meshed
 from lab.creation import Creation
 from lab.fixtures import await_account
 from lab.meshed import annotations_of
+from lab.served import Programs
 from lab.versions import POLICY
-from lab.workload import Workload
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, Pod
 
@@ -44,26 +44,20 @@ NAMESPACES: Mapping[str, dict[str, str]] = {
 
 @pytest.fixture(scope="module", autouse=True)
 def policy(
-    cluster: lab.Cluster, client: lightkube.Client, tmp_path_factory: pytest.TempPathFactory
+    cluster: lab.Cluster, client: lightkube.Client, programs: Programs
 ) -> Iterator[None]:
     """What the charm makes for a workload in policy mode, and nobody serves; and two Istios.
 
     One of these makes sidecars native by default.
     """
-    selector = "lab.test/policy=yes"
-    absent = Workload(
-        cluster, tmp_path_factory.mktemp("policy"),
-        name="policy", model="policy", selector=selector, admission="policy",
-    )  # fmt: skip
     with ThreadPoolExecutor() as pool:
         default = pool.submit(lambda: lab.istio.install(cluster, native="on request"))
         other = pool.submit(
             lambda: lab.istio.install(cluster, "istio-native", native="default", revision="native")
         )
-        absent.deploy()
         for name, labels in NAMESPACES.items():
             client.create(Namespace(metadata=ObjectMeta(name=name, labels=labels)))
-        absent.publish()
+        absent = programs("policy", start=False, publish=True, admission="policy")
         for name in NAMESPACES:
             await_account(client, name)
         absent.await_admission("policy-only")
@@ -74,7 +68,6 @@ def policy(
         )
         istios = default.result(), other.result()
     yield
-    absent.withdraw()
     for name in NAMESPACES:
         client.delete(Namespace, name)
     for istio in istios:
@@ -117,19 +110,20 @@ def test_a_pod_that_is_left_to_the_webhook_is_made_while_nobody_serves(cluster: 
     assert WEBHOOK in made.audit(cluster)
 
 
-@pytest.mark.parametrize("namespace", ["policy-not-selected", "policy-ambient"])
-def test_pods_of_other_namespaces_are_left_alone(cluster: lab.Cluster, namespace: str):
-    """T34: above all those of an ambient mesh."""
-    assert annotations_of(create(cluster, namespace).pod) == {}
-
-
 @pytest.mark.parametrize(
-    "labels", [{"model.juju.is/disable-webhook": "true"}, {"app.kubernetes.io/name": "policy"}]
+    ("namespace", "labels"),
+    [
+        ("policy-not-selected", {}),
+        ("policy-ambient", {}),
+        ("policy-only", {"model.juju.is/disable-webhook": "true"}),
+        ("policy-only", {"app.kubernetes.io/name": "policy"}),
+    ],
 )
-def test_pods_of_juju_and_of_the_application_are_left_alone(
-    cluster: lab.Cluster, labels: dict[str, str]
+def test_pods_of_others_are_left_alone(
+    cluster: lab.Cluster, namespace: str, labels: dict[str, str]
 ):
-    assert annotations_of(create(cluster, "policy-only", labels=labels).pod) == {}
+    """T34: of other namespaces, above all of an ambient mesh, of Juju and of the application."""
+    assert annotations_of(create(cluster, namespace, labels=labels).pod) == {}
 
 
 def test_istio_puts_the_proxy_of_a_held_pod_first(cluster: lab.Cluster):
