@@ -50,9 +50,7 @@ def istio(cluster: lab.Cluster) -> Iterator[lab.istio.Istio]:
 
 
 @pytest.fixture(scope="module")
-def programs(
-    cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Programs]:
+def programs(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
     """Starts workloads of a file's own, which end with it."""
     with ExitStack() as ends:
 

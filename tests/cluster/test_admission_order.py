@@ -44,7 +44,9 @@ def join(scene: Scene, label: dict[str, str]) -> None:
     revision = label.get("istio.io/rev", "default")
     pod = meshed.nameless(scene.namespace, sidecar=None)
     lab.until(
-        lambda: annotations_of(scene.client.create(pod, dry_run=True)).get("istio.io/rev") == revision,
+        lambda: (
+            annotations_of(scene.client.create(pod, dry_run=True)).get("istio.io/rev") == revision
+        ),
         timeout=30,
         what=f"pods of {scene.namespace} to be injected by {revision}",
     )
@@ -195,7 +197,7 @@ def test_a_configuration_that_is_called_before_ours_is_reported_until_it_is_deac
 ):
     """T33: a vendor may call it anything. One that is called after ours is none of our business."""
     workload = programs("ordered", {"quit": "off"})
-    before = [name for name in workload.status()["called-before-us"]]
+    before: list[str] = workload.status()["called-before-us"]
     made: dict[str, MutatingWebhookConfiguration] = {}
     for name in ("zzz-sidecar-injector", "aaa-sidecar-injector"):
         webhook = {

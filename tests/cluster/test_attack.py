@@ -65,7 +65,7 @@ def attackers(attacked: Workload, stages: Stages) -> Scene:
 )
 def test_an_annotation_delays_the_review_of_no_other_pod(
     cluster: lab.Cluster, attackers: Scene, bystanders: Bystanders,
-    annotations: dict[str, str], number: int, status: int,
+    *, annotations: dict[str, str], number: int, status: int,
 ):  # fmt: skip
     """Anybody who may create pods may have this one reviewed as often as they like."""
     pod = meshed.nameless(attackers.namespace, sidecar=None, annotations=annotations)

@@ -75,7 +75,12 @@ def story(prometheus: Prometheus, selected: Scene) -> tuple[float, float]:
         selected.kubelet.finish(pod, "main")
         selected.await_phase(pod, "Succeeded")
     freed = f'sum(istio_aux_quits_total{{outcome="exited"}}) >= {JOBS}'
-    lab.until(lambda: prometheus.query(freed), timeout=SOON, what="Prometheus to see the quits")
+    live = 'istio_aux_injectors{state="live"} > 0'
+    lab.until(
+        lambda: prometheus.query(freed) and prometheus.query(live),
+        timeout=SOON,
+        what="Prometheus to see the quits and the injector",
+    )
     return start, time.time()
 
 

@@ -133,7 +133,7 @@ REFUSED: dict[str, tuple[Callable[[Account], str], str]] = {
     "the agent's configuration": (
         execute("meshed", "pilot-agent", "request", "GET", "config_dump"), COMMANDS),
     "one word more": (
-        execute("meshed", "pilot-agent", "request", "POST", "quitquitquit", "--kubeconfig=/tmp/own"),
+        execute("meshed", "pilot-agent", "request", "POST", "quitquitquit", "--debug-port=22"),
         COMMANDS),
     "another port": (
         execute("meshed", "pilot-agent", "request", "--debug-port=22", "POST", "quitquitquit"),

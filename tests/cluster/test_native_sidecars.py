@@ -40,7 +40,7 @@ def istio(cluster: lab.Cluster) -> Iterator[lab.istio.Istio]:
 def namespace(
     request: pytest.FixtureRequest, cluster: lab.Cluster, client: lightkube.Client,
     istio: lab.istio.Istio, programs: Programs,
-) -> str:  # fmt: skip
+) -> Iterator[str]:  # fmt: skip
     """A namespace with the option in force, in each mode of `admission`."""
     name = f"sidecars-{request.param}"
     team = f"{name}-team"
@@ -53,14 +53,14 @@ def namespace(
     workload.await_capability("native")
     workload.capability = "native"
     workload.publish()
-    request.addfinalizer(workload.withdraw)
     workload.await_admission(team)
     lab.until(
         lambda: became(create(cluster, team, Case(name=""))[0]) == (["main"], SIDECAR),
         timeout=IN_FORCE,
         what="the webhook to be known",
     )
-    return team
+    yield team
+    workload.withdraw()
 
 
 def create(cluster: lab.Cluster, namespace: str, *cases: Case) -> list[Creation]:
@@ -82,13 +82,13 @@ def test_pods_become_and_authors_are_told_what_the_table_says(
     cluster: lab.Cluster, namespace: str
 ) -> None:
     """None is refused: the API server's validation comes after the webhook."""
-    made = dict(zip(BY_OPTION, create(cluster, namespace, *BY_OPTION), strict=True))
+    made = list(zip(BY_OPTION, create(cluster, namespace, *BY_OPTION), strict=True))
 
-    found = {case.name: became(each) for case, each in made.items()}
+    found = {case.name: became(each) for case, each in made}
     assert found == {case.name: case.expected for case in BY_OPTION}
     told = {
         case.name: " ".join(text for text in each.warnings if "istio-aux: " in text)
-        for case, each in made.items()
+        for case, each in made
     }
     assert {name for name, text in told.items() if text} == {
         case.name for case in BY_OPTION if case.warns

@@ -31,9 +31,7 @@ OTHERS: list[dict[str, str]] = [{}, {"team": "c"}, {"team": "a", "hands-off": ""
 
 
 @pytest.fixture(scope="module", params=["webhook", pytest.param("policy", marks=POLICY.needed)])
-def choosy(
-    istio: lab.istio.Istio, programs: Programs, request: pytest.FixtureRequest
-) -> Workload:
+def choosy(istio: lab.istio.Istio, programs: Programs, request: pytest.FixtureRequest) -> Workload:
     """A workload with the selectors, and its admission."""
     form = request.param
     return programs(f"choosy-{form}", SETTINGS, publish=True, admission=form)

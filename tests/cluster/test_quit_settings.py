@@ -24,7 +24,7 @@ TRAIN = {"batch.kubernetes.io/job-name": "train"}
 
 @dataclass(frozen=True)
 class Bereaved:
-    """A workload, the namespace that it serves, and there the pod of a Job, whose proxy has died."""
+    """A workload, the namespace that it serves, and the pod of a Job whose proxy has died."""
 
     workload: Workload
     scene: Scene

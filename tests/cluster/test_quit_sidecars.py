@@ -36,7 +36,7 @@ def scene(telling: Workload, stages: Stages) -> Scene:
 
 
 def test_each_sidecar_exits_and_then_the_proxy(scene: Scene):
-    """By its port and path, or by its command; `tests/unit/rules/test_sidecars.py` has the order."""
+    """By its port and path, or by its command."""
     pods = {name: scene.start(f"with-{name}", payload=("main", name)) for name in LISTENERS}
     pods["collector"] = scene.start("with-collector", payload=("main", "collector"))
     for name, listener in LISTENERS.items():

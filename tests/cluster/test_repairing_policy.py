@@ -196,8 +196,8 @@ MAY = [
 @EACH
 @pytest.mark.parametrize(("job", "suspend", "mark", "more"), MAY)
 def test_a_job_may_be_suspended_and_resumed(
-    account: Account, jobs: dict[str, dict[str, str]], kind: str,
-    job: str, suspend: bool | None, mark: str | None, more: dict[str, Any],
+    account: Account, jobs: dict[str, dict[str, str]],
+    *, kind: str, job: str, suspend: bool | None, mark: str | None, more: dict[str, Any],
 ):  # fmt: skip
     assert account.patch(jobs[kind][job], change(kind, suspend, mark=mark, **more)) == ""
 
@@ -218,8 +218,8 @@ def test_a_job_may_be_suspended_and_resumed(
     ],
 )
 def test_what_somebody_else_suspended_is_not_resumed_and_nothing_is_suspended_unmarked(
-    account: Account, jobs: dict[str, dict[str, str]], kind: str,
-    job: str, suspend: bool | None, mark: str | bool | None,
+    account: Account, jobs: dict[str, dict[str, str]],
+    *, kind: str, job: str, suspend: bool | None, mark: str | bool | None,
 ):  # fmt: skip
     refusal = account.patch(jobs[kind][job], change(kind, suspend, mark=mark))
 

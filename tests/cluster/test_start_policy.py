@@ -43,9 +43,7 @@ NAMESPACES: Mapping[str, dict[str, str]] = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def policy(
-    cluster: lab.Cluster, client: lightkube.Client, programs: Programs
-) -> Iterator[None]:
+def policy(cluster: lab.Cluster, client: lightkube.Client, programs: Programs) -> Iterator[None]:
     """What the charm makes for a workload in policy mode, and nobody serves; and two Istios.
 
     One of these makes sidecars native by default.

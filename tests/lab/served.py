@@ -20,7 +20,6 @@ from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
 from lab.workload import Workload
 
-
 Programs = Callable[..., Workload]
 """Deploys a workload and starts it: ``programs("strict", {"quit-grace": 2}, publish=True)``.
 
