@@ -77,7 +77,9 @@ def story(prometheus: Prometheus, selected: Scene) -> tuple[float, float]:
     freed = f'sum(istio_aux_quits_total{{outcome="exited"}}) >= {JOBS}'
     live = 'istio_aux_injectors{state="live"} > 0'
     lab.until(
-        lambda: prometheus.query(freed) and prometheus.query(live),
+        lambda: all(
+            prometheus.history(each, start=start, end=time.time()) for each in (freed, live)
+        ),
         timeout=SOON,
         what="Prometheus to see the quits and the injector",
     )

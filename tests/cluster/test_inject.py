@@ -15,7 +15,7 @@ import lab.istio
 import lightkube
 import pytest
 from istio_aux.model.annotations import INJECT, STARTED_WITH
-from lab import creation, meshed, ports
+from lab import creation, meshed
 from lab.creation import Creation
 from lab.fixtures import await_account
 from lab.inject_cases import CASES, MODELS, Case, model
@@ -206,28 +206,6 @@ def test_a_label_that_is_no_longer_wanted_is_removed(client: lightkube.Client):
     assert applied() == ["start.istio-aux.io"]
 
     client.delete(MutatingWebhookConfiguration, manifests.webhook_configuration("again", "again"))
-
-
-def test_pods_come_while_the_workload_is_down(
-    cluster: lab.Cluster, client: lightkube.Client, workload: Workload, namespace: str
-):
-    """They have no label then, which repair is for."""
-    cluster.publish(workload.model, "nobody", manifests.WEBHOOK_PORT, ports.reserve())
-    asked = (Applications(namespace, None),)
-    values = manifests.Values("nobody", workload.model, ca_bundle="", inject=asked)
-    (configuration,) = objects(values, "inject-nobody")
-    client.apply(configuration, field_manager="lab", force=True)
-    pod = meshed.nameless(namespace, labels={"app.kubernetes.io/name": "web"}, sidecar=None)
-
-    def failed_open() -> Creation | None:
-        [made] = creation.create(cluster, pod)
-        return made if any("failed-open" in key for key in made.audit(cluster)) else None
-
-    made = lab.until(failed_open, timeout=IN_FORCE, what="the configuration to be in force")
-
-    client.delete(MutatingWebhookConfiguration, "inject-nobody")
-    assert made.status == 201
-    assert not asks(made.pod)
 
 
 def test_names_may_be_as_long_as_names_may_be(client: lightkube.Client):

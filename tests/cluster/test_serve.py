@@ -17,10 +17,7 @@ from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
 from lab.served import declared, end, metric
 from lab.workload import Workload
-from lightkube.resources.core_v1 import Namespace
 from lightkube.resources.rbac_authorization_v1 import ClusterRole
-
-PODS = 30
 
 
 @pytest.fixture
@@ -192,38 +189,3 @@ def test_it_ends_at_once_on_a_second_sigterm(stage: Scene, mortal: Workload):
 
 def log(workload: Workload) -> str:
     return workload.process.log.read_text()
-
-
-def test_pods_that_finished_before_its_start_are_freed(
-    client: lightkube.Client, kubelet: ScriptedKubelet, namespace: str, mortal: Workload
-):
-    """T26, T38: nothing depends on having seen the payload end."""
-    labels = {"lab.test/mortal": "yes"}
-    client.patch(Namespace, namespace, {"metadata": {"labels": labels}})
-    stage = Scene(client, kubelet, namespace, namespace)
-    pods = [stage.start(f"early-{n}") for n in range(3)]
-    for pod in pods:
-        stage.kubelet.finish(pod, "main")
-
-    mortal.start()
-
-    for pod in pods:
-        stage.await_phase(pod, "Succeeded")
-
-
-def test_pods_that_finish_while_the_api_server_is_restarted_are_freed(
-    cluster: lab.Cluster, stage: Scene
-):
-    """T26, T28: all are freed, with 0, and no other."""
-    pods = [stage.start(f"worker-{n}") for n in range(PODS)]
-    running = [stage.start(f"running-{n}") for n in range(3)]
-    for n, pod in enumerate(pods):
-        if n == PODS // 3:
-            cluster.process("kube-apiserver").restart()
-        stage.kubelet.finish(pod, "main")
-
-    for pod in pods:
-        stage.await_phase(pod, "Succeeded", timeout=120)
-    assert [stage.proxy_exit_code(pod) for pod in pods] == [0] * PODS
-    assert [stage.kubelet.execs_of(pod) for pod in running] == [[]] * 3
-    cluster.await_api()
