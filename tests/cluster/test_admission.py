@@ -6,19 +6,16 @@ from typing import Any
 
 import lab
 import pytest
+from istio_aux.model.annotations import START
+from istio_aux.start.proxy_config import HOLD
 from lab import creation, meshed
 from lab.meshed import annotations_of
 from lab.scene import Scene
 from lab.served import metric
+from lab.start_cases import HELD
 from lab.workload import Workload
 from lightkube.codecs import from_dict
 from lightkube.resources.core_v1 import Namespace, Pod
-
-CONFIG = "proxy.istio.io/config"
-HOLD = "holdApplicationUntilProxyStarts"
-START = "istio-aux.io/start"
-STARTED_WITH = "istio-aux.io/started-with"
-HELD = {CONFIG: f"{HOLD}: true", STARTED_WITH: "hold"}
 
 
 def create(scene: Scene, **what: Any) -> Pod:

@@ -11,11 +11,15 @@ import lab.istio
 import lightkube
 import pytest
 import yaml
+from istio_aux.model.annotations import STARTED_WITH
+from istio_aux.start.proxy_config import ANNOTATION as CONFIG
+from istio_aux.start.proxy_config import HOLD
 from lab import creation, meshed
 from lab.hooks import Hooks, mutating, patching
 from lab.meshed import annotations_of
 from lab.scene import Scene
 from lab.served import Programs, Stages, metric
+from lab.start_cases import HELD
 from lab.versions import NATIVE
 from lab.workload import Workload
 from lightkube.models.meta_v1 import LabelSelector
@@ -24,9 +28,6 @@ from lightkube.resources.core_v1 import Namespace, Pod
 
 import manifests
 
-CONFIG = "proxy.istio.io/config"
-HOLD = "holdApplicationUntilProxyStarts"
-STARTED_WITH = "istio-aux.io/started-with"
 WAIT = {"postStart": {"exec": {"command": ["pilot-agent", "wait"]}}}
 
 
@@ -212,7 +213,9 @@ def test_a_configuration_that_is_called_before_ours_is_reported_until_it_is_deac
             "sideEffects": "None",
         }  # fmt: skip
         document = {"metadata": {"name": name}, "webhooks": [webhook]}
-        made[name] = client.create(MutatingWebhookConfiguration.from_dict(document))
+        configuration = MutatingWebhookConfiguration.from_dict(document)
+        assert isinstance(configuration, MutatingWebhookConfiguration)
+        made[name] = client.create(configuration)
     await_told(workload, "aaa-sidecar-injector", *before)
 
     [first] = made["aaa-sidecar-injector"].webhooks or []
@@ -274,9 +277,9 @@ def ask(cluster: lab.Cluster, scene: Scene, later: str) -> creation.Creation:
     ("change", "made"),
     [
         ("replace", {CONFIG: f"concurrency: 2 # theirs\n{HOLD}: true\n", STARTED_WITH: "hold"}),
-        ("remove", {CONFIG: f"{HOLD}: true", STARTED_WITH: "hold"}),
-        ("annotate", {CONFIG: f"{HOLD}: true", STARTED_WITH: "hold", "theirs": "added"}),
-        ("contain", {CONFIG: f"{HOLD}: true", STARTED_WITH: "hold"}),
+        ("remove", HELD),
+        ("annotate", {**HELD, "theirs": "added"}),
+        ("contain", HELD),
     ],
 )
 @pytest.mark.usefixtures("later")

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import lab
 import pytest
 from lab import creation, meshed
+from lab.bystanders import HELD
 from lab.creation import Creation, Stream
 from lab.scene import Scene
 from lab.served import Programs, Stages, end
@@ -21,7 +22,6 @@ import certificates
 # Creations a second; a machine that is busy with other things makes fewer.
 MANY = 200
 SOME = 50
-HELD = b"holdApplicationUntilProxyStarts"
 
 
 @pytest.fixture(scope="module")

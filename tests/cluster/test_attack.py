@@ -16,6 +16,8 @@ from typing import Any
 import lab
 import lightkube
 import pytest
+from istio_aux.model.annotations import STATUS_PORT
+from istio_aux.start.proxy_config import ANNOTATION as CONFIG
 from lab import creation, meshed
 from lab.bystanders import Bystanders
 from lab.istio import Istio
@@ -30,8 +32,6 @@ from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Namespace, Pod
 from lightkube.types import PatchType
 
-CONFIG = "proxy.istio.io/config"
-STATUS_PORT = "status.sidecar.istio.io/port"
 NATIVE_SIDECARS = "istio-aux.io/native-sidecars"
 QUIT_GRACE, QUIT_AFTER = "istio-aux.io/quit-grace", "istio-aux.io/quit-after"
 # Proxies that babble at once.

@@ -89,9 +89,9 @@ def test_one_that_is_killed_again_and_again_frees_every_pod_and_none_too_early(
     """T26, T38: a short run of what `tox -e chaos` does at length."""
     mortal = programs("chaos", {"lease": "chaos/chaos"})
 
-    verdict = play(make(SEED, pods=20, kills=4), stages(mortal), mortal)
+    verdict = play(make(SEED, pods=14, kills=3), stages(mortal), mortal)
 
-    assert verdict.good, f"{verdict}; again: --pods 20 --kills 4 --seed {SEED}"
+    assert verdict.good, f"{verdict}; again: --pods 14 --kills 3 --seed {SEED}"
 
 
 def test_the_other_takes_over_within_20_s_and_nothing_is_lost_or_done_twice(

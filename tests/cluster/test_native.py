@@ -12,6 +12,7 @@ import lab
 import lab.istio
 import lightkube
 import pytest
+from istio_aux.model.annotations import STARTED_WITH
 from lab import meshed
 from lab.fixtures import await_account
 from lab.hooks import mutating, patching
@@ -27,7 +28,6 @@ from lightkube.resources.core_v1 import Namespace
 ISTIO = "native-istio"
 OURS = "native-ours"
 LATER = "old-defaulter"
-STARTED_WITH = "istio-aux.io/started-with"
 # Of what Istio is in turn.
 WORLDS: Sequence[tuple[lab.istio.World, str, str]] = (
     ("never", "classic", "Istio makes no native sidecars, not even on request"),

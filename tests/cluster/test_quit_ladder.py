@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from istio_aux.model.annotations import STATUS_PORT
 from lab.kubelet import Misbehaviour, Via
 from lab.scene import Scene
 from lab.served import Stages
 from lab.workload import Workload
 from lightkube.resources.core_v1 import Pod
 
-STATUS_PORT = "status.sidecar.istio.io/port"
 PROXY_CONFIG = {"name": "PROXY_CONFIG", "value": '{"statusPort": 15521}'}
 AGENT = ("pilot-agent", "request", "--debug-port=15020", "POST", "quitquitquit")
 ENVOY = ("pilot-agent", "request", "POST", "quitquitquit")

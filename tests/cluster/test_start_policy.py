@@ -9,26 +9,23 @@ import lab
 import lab.istio
 import lightkube
 import pytest
+from istio_aux.model.annotations import START, STARTED_WITH
 from istio_aux.model.pod import decode
 from istio_aux.start.plan import effective_start
+from istio_aux.start.proxy_config import ANNOTATION as CONFIG
 from lab import creation, meshed
 from lab.creation import Creation
 from lab.fixtures import await_account
 from lab.meshed import annotations_of
 from lab.served import Programs
+from lab.start_cases import HELD, NATIVE
 from lab.versions import POLICY
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, Pod
 
+import rules
+
 pytestmark = POLICY.needed
-CONFIG = "proxy.istio.io/config"
-LINE = "holdApplicationUntilProxyStarts: true"
-NATIVE_SIDECAR = "sidecar.istio.io/nativeSidecar"
-START = "istio-aux.io/start"
-STARTED_WITH = "istio-aux.io/started-with"
-STARTED_BY = "istio-aux.io/started-by"
-HELD = {CONFIG: LINE, STARTED_WITH: "hold"}
-NATIVE = {NATIVE_SIDECAR: "true", STARTED_WITH: "native"}
 LEFT = {CONFIG: "a: &x 1\nb: *x\n"}
 WEBHOOK = "mutation.webhook.admission.k8s.io/round_0_index_0"
 SELECTED = {"lab.test/policy": "yes"}
@@ -155,7 +152,7 @@ def test_a_sidecar_that_istio_made_native_is_not_said_to_hold(cluster: lab.Clust
 
 def test_the_webhook_is_not_asked_about_pods_with_the_label_of_the_policy(cluster: lab.Cluster):
     """It decides nothing else: who copies the label gets what the policy alone does."""
-    copied = {STARTED_BY: "policy"}
+    copied = {rules.STARTED_BY: "policy"}
 
     assert annotations_of(create(cluster, "policy-only", labels=copied).pod) == HELD
     left = create(cluster, "policy-only", LEFT, copied)

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Self
 
 import lightkube
+from istio_aux.start.proxy_config import HOLD
 from lightkube.resources.coordination_v1 import Lease
 
 import lab
@@ -17,7 +18,7 @@ from lab.workload import Workload
 # Creations a second, and further ones at once. For each of these the API server opens a
 # connection, and it keeps 25.
 RATE, BURST, AT_ONCE = 25, 240, 100
-HELD = b"holdApplicationUntilProxyStarts"
+HELD = HOLD.encode()
 
 
 @dataclasses.dataclass(frozen=True)

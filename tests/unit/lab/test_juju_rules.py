@@ -1,36 +1,16 @@
-"""The stand-in for Juju: which events follow, which options are refused, what the table shows."""
+"""The stand-in for Juju: which events follow from what a hook has changed."""
 
 from __future__ import annotations
 
 import copy
 import json
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lab.juju import events, store
-from lab.juju.metadata import Metadata
 from lab.juju.store import State, new_relation
-
-METADATA = "name: scratch\ncontainers: {main: {uid: 584792, gid: 584792}}\npeers: {peers: {}}\n"
-CONFIG = """
-options:
-  level: {type: string, default: info}
-  count: {type: int}
-  strict: {type: boolean, default: false}
-"""
-
-
-@pytest.fixture
-def metadata(tmp_path: Path) -> Metadata:
-    """The metadata of a packed charm with three options."""
-    charm = tmp_path / "scratch.charm"
-    with zipfile.ZipFile(charm, "w") as archive:
-        for name, text in (("metadata", METADATA), ("config", CONFIG), ("actions", "{}")):
-            archive.writestr(f"{name}.yaml", text)
-    return Metadata.read(charm)
 
 
 @pytest.fixture
@@ -92,22 +72,6 @@ def test_the_units_of_a_related_application_see_what_another_one_writes(state: S
         after["relations"]["1"]["data"]["app"] = {"live": "true"}
 
     assert following(state, write) == [("asking/0", "mesh-relation-changed")]
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"colour": "info"}, "colour: unknown option"),
-        ({"count": "3"}, "count: '3': expected a value of type int"),
-        ({"count": True}, "count: True: expected a value of type int"),
-    ],
-    ids=["unknown", "text for a number", "truth for a number"],
-)
-def test_an_option_that_juju_would_refuse_is_refused(
-    metadata: Metadata, given: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        metadata.config(given)
 
 
 def test_hooks_of_two_units_that_run_at_once_keep_what_the_other_wrote(tmp_path: Path) -> None:
