@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any
 
 import lab
 import lab.istio
 import lightkube
 import pytest
+from lab.bystanders import Bystanders
 from lab.fixtures import await_account, namespace, pytest_runtest_makereport, running
 from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
-from lab.served import stage
+from lab.served import Programs, Stages, declared, end, stage
 from lab.workload import Workload
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
@@ -46,6 +49,71 @@ def istio(cluster: lab.Cluster) -> Iterator[lab.istio.Istio]:
     istio.remove()
 
 
+@pytest.fixture(scope="module")
+def programs(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+    """Starts workloads of a file's own, which end with it."""
+    with ExitStack() as ends:
+
+        def make(
+            name: str,
+            settings: Mapping[str, Any] | None = None,
+            *,
+            start: bool = True,
+            publish: bool = False,
+            **more: Any,
+        ) -> Workload:
+            folder = tmp_path_factory.mktemp(name)
+            workload = declared(cluster, folder, name, settings, **more)
+            workload.deploy()
+            ends.callback(end, workload)
+            if start:
+                workload.start()
+                workload.await_ready()
+            if publish:
+                workload.publish()
+                ends.callback(workload.withdraw)
+            return workload
+
+        yield make
+
+
+@pytest.fixture(scope="module")
+def stages(client: lightkube.Client, kubelet: ScriptedKubelet) -> Iterator[Stages]:
+    """Makes namespaces that a workload serves, for the length of a file."""
+    with ExitStack() as ends:
+        yield lambda workload: ends.enter_context(stage(client, kubelet, workload))
+
+
+@pytest.fixture(scope="module")
+def attacked(programs: Programs) -> Iterator[Workload]:
+    """The process under attack: it leads, and answers all reviews.
+
+    Its heir answers none, but would lead as soon as the Lease is not renewed in time.
+    """
+    settings = {"lease": "attacked/attacked", "race-policy": "restart", "restart-jobs": True}
+    leader = programs("attacked", settings, publish=True)
+    lab.until(lambda: leader.status().get("leader"), timeout=30, what="it to lead")
+    heir = leader.replica("attacked-1")
+    heir.start()
+    heir.await_ready()
+    yield leader
+    end(heir)
+
+
+@pytest.fixture(scope="module")
+def victims(attacked: Workload, stages: Stages) -> Scene:
+    """A namespace that is served, and attacks nobody."""
+    scene = stages(attacked)
+    attacked.await_admission(scene.namespace)
+    return scene
+
+
+@pytest.fixture
+def bystanders(cluster: lab.Cluster, attacked: Workload, victims: Scene) -> Bystanders:
+    """``with bystanders:`` creates pods of the victims beside the attack in its block."""
+    return Bystanders(cluster, attacked, victims)
+
+
 @pytest.fixture(scope="session")
 def workload(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workload]:
     """`istio-aux serve` under its own ServiceAccount, with the default selector."""
@@ -67,13 +135,11 @@ def webhook(workload: Workload, control: str) -> Iterator[Workload]:
 
 
 @pytest.fixture(scope="module")
-def served(
-    client: lightkube.Client, kubelet: ScriptedKubelet, webhook: Workload
-) -> Iterator[Scene]:
+def served(stages: Stages, webhook: Workload) -> Scene:
     """A namespace whose pods the webhook changes."""
-    with stage(client, kubelet, webhook) as scene:
-        webhook.await_admission(scene.namespace)
-        yield scene
+    scene = stages(webhook)
+    webhook.await_admission(scene.namespace)
+    return scene
 
 
 @pytest.fixture(scope="session")

@@ -6,19 +6,16 @@ from typing import Any
 
 import lab
 import pytest
+from istio_aux.model.annotations import START
+from istio_aux.start.proxy_config import HOLD
 from lab import creation, meshed
 from lab.meshed import annotations_of
 from lab.scene import Scene
 from lab.served import metric
+from lab.start_cases import HELD
 from lab.workload import Workload
 from lightkube.codecs import from_dict
 from lightkube.resources.core_v1 import Namespace, Pod
-
-CONFIG = "proxy.istio.io/config"
-HOLD = "holdApplicationUntilProxyStarts"
-START = "istio-aux.io/start"
-STARTED_WITH = "istio-aux.io/started-with"
-HELD = {CONFIG: f"{HOLD}: true", STARTED_WITH: "hold"}
 
 
 def create(scene: Scene, **what: Any) -> Pod:
@@ -106,19 +103,6 @@ def ours(audit: dict[str, str]) -> dict[str, str]:
     return {key.removeprefix(own): text for key, text in audit.items() if key.startswith(own)}
 
 
-def test_a_dry_run_is_changed_like_the_real_thing_and_leaves_nothing(
-    cluster: lab.Cluster, served: Scene, webhook: Workload
-):
-    pod = meshed.pod(served.namespace, "rehearsed", sidecar=None)
-
-    [made] = creation.create(cluster, pod, dry_run=True)
-
-    assert annotations_of(made.pod) == HELD
-    stored = served.client.list(Pod, namespace=served.namespace)
-    assert "rehearsed" not in {p.metadata.name for p in stored if p.metadata}
-    assert webhook.reviewed(f"{served.namespace}/rehearsed") == ["hold"]
-
-
 def test_every_review_is_logged_and_counted(served: Scene, webhook: Workload):
     series = 'istio_aux_admission_reviews_total{outcome="hold"}'
     before = metric(webhook, series)
@@ -129,20 +113,19 @@ def test_every_review_is_logged_and_counted(served: Scene, webhook: Workload):
     assert metric(webhook, series) > before
 
 
-def test_a_pod_in_a_namespace_that_is_not_selected_is_left_as_it_is(
-    webhook: Workload, scene: Scene
-):
-    assert annotations_of(create(scene)) == {}
-
-
 def test_the_namespaces_label_can_change_under_way(webhook: Workload, scene: Scene):
     """Selected: pods are changed from then on; deselected: they are not any more."""
+    assert annotations_of(create(scene)) == {}
     webhook.select(scene.namespace)
     webhook.await_admission(scene.namespace)
     assert annotations_of(create(scene)) == HELD
 
     webhook.select(scene.namespace, selected=False)
 
+    await_left_alone(scene)
+
+
+def await_left_alone(scene: Scene) -> None:
     lab.until(
         lambda: annotations_of(create(scene)) == {},
         timeout=30,
@@ -157,9 +140,4 @@ def test_a_namespace_of_an_ambient_mesh_is_left_alone(webhook: Workload, selecte
     labels = {"labels": {"istio.io/dataplane-mode": "ambient"}}
     selected.client.patch(Namespace, selected.namespace, {"metadata": labels})
 
-    lab.until(
-        lambda: annotations_of(create(selected)) == {},
-        timeout=30,
-        what="pods of the ambient namespace to be left alone",
-    )
-    assert annotations_of(create(selected)) == {}
+    await_left_alone(selected)

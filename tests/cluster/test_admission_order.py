@@ -11,62 +11,65 @@ import lab.istio
 import lightkube
 import pytest
 import yaml
+from istio_aux.model.annotations import STARTED_WITH
+from istio_aux.start.proxy_config import ANNOTATION as CONFIG
+from istio_aux.start.proxy_config import HOLD
 from lab import creation, meshed
 from lab.hooks import Hooks, mutating, patching
-from lab.kubelet import ScriptedKubelet
 from lab.meshed import annotations_of
 from lab.scene import Scene
-from lab.served import stage
+from lab.served import Programs, Stages, metric
+from lab.start_cases import HELD
+from lab.versions import NATIVE
 from lab.workload import Workload
+from lightkube.models.meta_v1 import LabelSelector
+from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
 from lightkube.resources.core_v1 import Namespace, Pod
 
 import manifests
 
-CONFIG = "proxy.istio.io/config"
-HOLD = "holdApplicationUntilProxyStarts"
-STARTED_WITH = "istio-aux.io/started-with"
-INJECTED = "sidecar.istio.io/status"
 WAIT = {"postStart": {"exec": {"command": ["pilot-agent", "wait"]}}}
 
 
-def meshes(
-    client: lightkube.Client, kubelet: ScriptedKubelet, webhook: Workload, label: dict[str, str]
-) -> Iterator[Scene]:
+def meshes(stages: Stages, webhook: Workload, label: dict[str, str]) -> Scene:
     """A namespace that the webhook serves and that has a label for Istio."""
-    with stage(client, kubelet, webhook) as scene:
-        client.patch(Namespace, scene.namespace, {"metadata": {"labels": label}})
-        webhook.await_admission(scene.namespace)
-        lab.until(
-            lambda: INJECTED in annotations_of(create(scene)),
-            timeout=30,
-            what=f"pods of {scene.namespace} to be injected",
-        )
-        yield scene
+    scene = stages(webhook)
+    webhook.await_admission(scene.namespace)
+    join(scene, label)
+    return scene
+
+
+def join(scene: Scene, label: dict[str, str]) -> None:
+    """Give the namespace a label for Istio; return when its pods are injected by that revision."""
+    scene.client.patch(Namespace, scene.namespace, {"metadata": {"labels": label}})
+    revision = label.get("istio.io/rev", "default")
+    pod = meshed.nameless(scene.namespace, sidecar=None)
+    lab.until(
+        lambda: (
+            annotations_of(scene.client.create(pod, dry_run=True)).get("istio.io/rev") == revision
+        ),
+        timeout=30,
+        what=f"pods of {scene.namespace} to be injected by {revision}",
+    )
 
 
 @pytest.fixture(
     scope="module", params=[{"istio-injection": "enabled"}, {"istio.io/rev": "default"}]
 )
 def mesh(
-    client: lightkube.Client,
-    kubelet: ScriptedKubelet,
-    webhook: Workload,
-    istio: lab.istio.Istio,
-    request: pytest.FixtureRequest,
-) -> Iterator[Scene]:
+    stages: Stages, webhook: Workload, istio: lab.istio.Istio, request: pytest.FixtureRequest
+) -> Scene:
     """A namespace into which Istio's default revision injects."""
-    yield from meshes(client, kubelet, webhook, request.param)
+    return meshes(stages, webhook, request.param)
 
 
 @pytest.fixture(scope="module")
-def vendor_mesh(
-    cluster: lab.Cluster, client: lightkube.Client, kubelet: ScriptedKubelet, webhook: Workload
-) -> Iterator[Scene]:
+def vendor_mesh(cluster: lab.Cluster, stages: Stages, webhook: Workload) -> Iterator[Scene]:
     """One into which an Istio injects whose configuration sorts before ours."""
     name = "asm-sidecar-injector"
     assert name < manifests.webhook_configuration(webhook.name, webhook.model)
     vendors = lab.istio.install(cluster, "istio-vendor", configuration=name, revision="asm")
-    yield from meshes(client, kubelet, webhook, {"istio.io/rev": "asm"})
+    yield meshes(stages, webhook, {"istio.io/rev": "asm"})
     vendors.remove()
 
 
@@ -124,6 +127,109 @@ def test_an_explicit_false_leaves_a_sidecar_where_it_was_injected(vendor_mesh: S
     assert STARTED_WITH not in annotations_of(pod)
 
 
+HOOKS = {"preStop": {"exec": {"command": ["sleep", "5"]}}}
+
+
+@pytest.fixture(scope="module")
+def without_effect(
+    cluster: lab.Cluster, stages: Stages, webhook: Workload
+) -> Iterator[dict[str, Pod]]:
+    """A pod of each revision that does nothing with hold, by what keeps hold from an effect."""
+    installed = [
+        lab.istio.install(cluster, revision="lifecycle", lifecycle=HOOKS),
+        lab.istio.install(cluster, revision="native", native="default"),
+    ]
+    scene = stages(webhook)
+    webhook.await_admission(scene.namespace)
+    pods: dict[str, Pod] = {}
+    for istio in installed:
+        join(scene, {"istio.io/rev": istio.revision})
+        pod = meshed.pod(scene.namespace, istio.revision, sidecar=None)
+        pods[istio.revision] = scene.client.create(pod)
+    yield pods
+    for istio in installed:
+        istio.remove()
+
+
+def test_hooks_of_the_mesh_stay_and_the_log_says_that_hold_has_no_effect(
+    without_effect: dict[str, Pod], webhook: Workload
+):
+    """T31: `global.proxy.lifecycle` leaves of hold only the order; the annotation says what was
+    asked for."""
+    pod = without_effect["lifecycle"]
+
+    assert pod.metadata
+    assert shape(pod) == [("istio-proxy", HOOKS), ("main", None)]
+    assert annotations_of(pod)[STARTED_WITH] == "hold"
+    lines = map(json.loads, webhook.process.log.read_text().splitlines())
+    reviews = [x for x in lines if x["message"] == f"{pod.metadata.namespace}/lifecycle"]
+    assert reviews[-1]["outcome"] == "unchanged"
+    assert "hold has no effect" in reviews[-1]["reason"]
+
+
+@NATIVE.needed
+def test_a_pod_that_istio_makes_native_does_not_say_that_it_started_with_hold(
+    without_effect: dict[str, Pod],
+):
+    """T31: nobody had told us that it would."""
+    pod = without_effect["native"]
+
+    assert pod.spec
+    init = [container.name for container in pod.spec.initContainers or []]
+    assert init == ["istio-init", "istio-proxy"]
+    assert annotations_of(pod)[STARTED_WITH] == "native"
+
+
+def await_told(workload: Workload, *names: str) -> None:
+    """Return when /status names these configurations and no other, and metric and log agree."""
+    lab.until(
+        lambda: workload.status()["called-before-us"] == [*names],
+        timeout=30,
+        what=f"/status to name {names or 'no configuration'}",
+    )
+    assert metric(workload, "istio_aux_configurations_called_before_ours") == len(names)
+    lines = [json.loads(line) for line in workload.process.log.read_text().splitlines()]
+    told = [line["before"] for line in lines if line["event"] == "order"]
+    assert (told or [[]])[-1] == [*names]
+
+
+def test_a_configuration_that_is_called_before_ours_is_reported_until_it_is_deactivated(
+    client: lightkube.Client, programs: Programs
+):
+    """T33: a vendor may call it anything. One that is called after ours is none of our business."""
+    workload = programs("ordered", {"quit": "off"})
+    before: list[str] = workload.status()["called-before-us"]
+    made: dict[str, MutatingWebhookConfiguration] = {}
+    for name in ("zzz-sidecar-injector", "aaa-sidecar-injector"):
+        webhook = {
+            "name": "namespace.sidecar-injector.istio.io",
+            "admissionReviewVersions": ["v1"],
+            "clientConfig": {"url": "https://127.0.0.1:9/inject"},
+            "namespaceSelector": {"matchLabels": {"lab.test/nobody": "yes"}},
+            "rules": [
+                {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
+                 "resources": ["pods"]},
+            ],
+            "sideEffects": "None",
+        }  # fmt: skip
+        document = {"metadata": {"name": name}, "webhooks": [webhook]}
+        configuration = MutatingWebhookConfiguration.from_dict(document)
+        assert isinstance(configuration, MutatingWebhookConfiguration)
+        made[name] = client.create(configuration)
+    await_told(workload, "aaa-sidecar-injector", *before)
+
+    [first] = made["aaa-sidecar-injector"].webhooks or []
+    # As istioctl does.
+    first.namespaceSelector = first.objectSelector = LabelSelector(
+        matchLabels={"istio.io/deactivated": "never-match"}
+    )
+    client.replace(made["aaa-sidecar-injector"])
+    await_told(workload, *before)
+
+    for name in made:
+        client.delete(MutatingWebhookConfiguration, name)
+
+
 def replace(pod: dict[str, Any]) -> list[dict[str, Any]]:
     path = "/metadata/annotations/proxy.istio.io~1config"
     return [{"op": "replace", "path": path, "value": "concurrency: 2 # theirs\n"}]
@@ -171,9 +277,9 @@ def ask(cluster: lab.Cluster, scene: Scene, later: str) -> creation.Creation:
     ("change", "made"),
     [
         ("replace", {CONFIG: f"concurrency: 2 # theirs\n{HOLD}: true\n", STARTED_WITH: "hold"}),
-        ("remove", {CONFIG: f"{HOLD}: true", STARTED_WITH: "hold"}),
-        ("annotate", {CONFIG: f"{HOLD}: true", STARTED_WITH: "hold", "theirs": "added"}),
-        ("contain", {CONFIG: f"{HOLD}: true", STARTED_WITH: "hold"}),
+        ("remove", HELD),
+        ("annotate", {**HELD, "theirs": "added"}),
+        ("contain", HELD),
     ],
 )
 @pytest.mark.usefixtures("later")

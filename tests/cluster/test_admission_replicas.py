@@ -9,13 +9,12 @@ import ssl
 from collections.abc import Iterator
 
 import lab
-import lightkube
 import pytest
 from lab import creation, meshed
+from lab.bystanders import HELD
 from lab.creation import Creation, Stream
-from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
-from lab.served import end, program, stage
+from lab.served import Programs, Stages, end
 from lab.workload import Workload
 
 import certificates
@@ -23,33 +22,26 @@ import certificates
 # Creations a second; a machine that is busy with other things makes fewer.
 MANY = 200
 SOME = 50
-HELD = b"holdApplicationUntilProxyStarts"
 
 
 @pytest.fixture(scope="module")
-def replicas(
-    cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[list[Workload]]:
+def replicas(programs: Programs) -> Iterator[list[Workload]]:
     """Two processes of one application, with their webhook in force."""
-    with program(cluster, tmp_path_factory.mktemp("replicated"), "replicated") as first:
-        second = first.replica("replicated-1")
-        second.start()
-        second.await_ready()
-        first.publish()
-        second.enlist()
-        yield [first, second]
-        first.withdraw()
-        end(second)
+    first = programs("replicated", publish=True)
+    second = first.replica("replicated-1")
+    second.start()
+    second.await_ready()
+    second.enlist()
+    yield [first, second]
+    end(second)
 
 
 @pytest.fixture(scope="module")
-def scene(
-    client: lightkube.Client, kubelet: ScriptedKubelet, replicas: list[Workload]
-) -> Iterator[Scene]:
+def scene(replicas: list[Workload], stages: Stages) -> Scene:
     """A namespace whose pods they change."""
-    with stage(client, kubelet, replicas[0]) as scene:
-        replicas[0].await_admission(scene.namespace)
-        yield scene
+    scene = stages(replicas[0])
+    replicas[0].await_admission(scene.namespace)
+    return scene
 
 
 def stream(cluster: lab.Cluster, scene: Scene, rate: float, *, dry_run: bool = False) -> Stream:

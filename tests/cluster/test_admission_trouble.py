@@ -16,10 +16,9 @@ from lab import broken_hook, creation, meshed
 from lab.broken_hook import INAPPLICABLE, LABEL, WAYS
 from lab.creation import Creation
 from lab.fixtures import await_account
-from lab.kubelet import ScriptedKubelet
 from lab.meshed import annotations_of
 from lab.scene import Scene
-from lab.served import program, stage
+from lab.served import Programs, Stages
 from lab.workload import Workload
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
@@ -28,22 +27,17 @@ STOPPED = "stopped"
 
 
 @pytest.fixture(scope="module")
-def mortal(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workload]:
+def mortal(programs: Programs) -> Workload:
     """A workload of this file's own, with its webhook in force."""
-    with program(cluster, tmp_path_factory.mktemp("mortal"), "mortal") as workload:
-        workload.publish()
-        yield workload
-        workload.withdraw()
+    return programs("mortal", publish=True)
 
 
 @pytest.fixture(scope="module")
-def its_scene(
-    client: lightkube.Client, kubelet: ScriptedKubelet, mortal: Workload
-) -> Iterator[Scene]:
+def its_scene(mortal: Workload, stages: Stages) -> Scene:
     """A namespace whose pods that webhook changes, while it can."""
-    with stage(client, kubelet, mortal) as scene:
-        mortal.await_admission(scene.namespace)
-        yield scene
+    scene = stages(mortal)
+    mortal.await_admission(scene.namespace)
+    return scene
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """Attacks by those who reach a port and need no credentials: nobody else's pod notices.
 
-Meanwhile the API server has pods of a selected namespace reviewed, in bursts, too. Each of them is
-created and changed.
+Meanwhile the API server has pods of a selected namespace reviewed, in bursts, too.
 """
 
 from __future__ import annotations
@@ -17,21 +16,11 @@ from pathlib import Path
 
 import aiohttp
 import lab
-import lightkube
 import pytest
 from istio_aux.serving import raise_descriptors
-from lab import creation, meshed
-from lab.creation import Stream
-from lab.kubelet import ScriptedKubelet
-from lab.scene import Scene
-from lab.served import program, stage
+from lab.bystanders import Bystanders
 from lab.workload import Workload
-from lightkube.resources.core_v1 import Pod
 
-RATE = 25  # Creations a second.
-BURST = 240  # Further creations.
-AT_ONCE = 100  # Of these. For each the API server opens a connection, and it keeps 25.
-HELD = b"holdApplicationUntilProxyStarts"
 MIB = 1 << 20
 CHART_LIMIT = 512 * MIB  # Of the container (chart/values.yaml).
 API_SERVER = "127.0.0.1"
@@ -55,63 +44,6 @@ _REVIEW = json.dumps(
     }
 ).encode()
 ANSWERED = BEGUN.replace(b"900000", str(len(_REVIEW)).encode()) + _REVIEW
-
-
-@pytest.fixture(scope="module")
-def attacked(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workload]:
-    """The process under attack. It answers all reviews."""
-    raise_descriptors()
-    with program(cluster, tmp_path_factory.mktemp("ports"), "ports") as workload:
-        workload.publish()
-        yield workload
-        workload.withdraw()
-
-
-@pytest.fixture(scope="module")
-def victims(
-    client: lightkube.Client, kubelet: ScriptedKubelet, attacked: Workload
-) -> Iterator[Scene]:
-    """A namespace that is served."""
-    with stage(client, kubelet, attacked) as scene:
-        attacked.await_admission(scene.namespace)
-        yield scene
-
-
-class Beside:
-    """Creates pods beside an attack."""
-
-    def __init__(self, cluster: lab.Cluster, namespace: str) -> None:
-        self._cluster = cluster
-        self._pod: Pod = meshed.nameless(namespace, sidecar=None)
-        self._made: list[creation.Creation] = []
-
-    async def create(self) -> None:
-        """Create some at a rate, and more at once."""
-        await asyncio.to_thread(self._create)
-
-    def _create(self) -> None:
-        with Stream(self._cluster, self._pod, rate=RATE, dry_run=True) as pods:
-            pods.await_more(2 * RATE)
-            burst = [self._pod] * BURST
-            self._made += creation.create(self._cluster, *burst, dry_run=True, at_once=AT_ONCE)
-            pods.await_more(2 * RATE)
-        self._made += pods.creations
-
-    def judge(self) -> None:
-        """Raise AssertionError unless each was created and changed."""
-        assert len(self._made) >= BURST + 4 * RATE
-        assert [made.body for made in self._made if made.status != 201] == []
-        unchanged = sum(HELD not in made.body for made in self._made)
-        assert unchanged == 0, f"{unchanged} of {len(self._made)} are unchanged"
-
-
-@pytest.fixture
-def beside(cluster: lab.Cluster, attacked: Workload, victims: Scene) -> Iterator[Beside]:
-    """All pods that it creates are changed, and the process lives on."""
-    pods = Beside(cluster, victims.namespace)
-    yield pods
-    pods.judge()
-    attacked.process.check()
 
 
 class Attack:
@@ -155,6 +87,7 @@ class Attack:
 @contextlib.asynccontextmanager
 async def attack(workload: Workload) -> AsyncGenerator[Attack]:
     """All connections are closed in the end."""
+    raise_descriptors()
     made = Attack(workload)
     asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
     try:
@@ -184,17 +117,19 @@ def resident(workload: Workload, what: str = "VmRSS") -> int:
     [pytest.param(API_SERVER, id="API server's address"), pytest.param(OTHER, id="other")],
 )
 def test_bodies_that_never_end_take_less_than_the_charts_limit_and_are_given_back(
-    attacked: Workload, beside: Beside, address: str
+    attacked: Workload, bystanders: Bystanders, address: str
 ):
     before = resident(attacked)
 
     async def run() -> None:
         async with attack(attacked) as attacker:
+            sent = BEGUN + b" " * 65_300
             await asyncio.gather(
-                attacker.connect([address] * 2000, BEGUN + b" " * 65_300), beside.create()
+                attacker.connect([address] * 2000, sent), asyncio.to_thread(bystanders.burst)
             )
 
-    asyncio.run(run())
+    with bystanders:
+        asyncio.run(run())
 
     assert resident(attacked, "VmHWM") < CHART_LIMIT
     lab.until(
@@ -213,7 +148,7 @@ def test_bodies_that_never_end_take_less_than_the_charts_limit_and_are_given_bac
     ],
 )
 def test_idle_connections_close_none_that_the_api_server_uses(
-    attacked: Workload, beside: Beside, number: int, sent: bytes
+    attacked: Workload, bystanders: Bystanders, number: int, sent: bytes
 ):
     """There are 2,160 of them."""
     sources = addresses(number, each=8) if number else [API_SERVER] * 2160
@@ -221,26 +156,28 @@ def test_idle_connections_close_none_that_the_api_server_uses(
     async def run() -> None:
         async with attack(attacked) as attacker:
             await attacker.connect(sources, sent)
-            await beside.create()
+            await asyncio.to_thread(bystanders.burst)
 
-    asyncio.run(run())
+    with bystanders:
+        asyncio.run(run())
 
 
 def test_handshakes_that_dribble_from_many_addresses_close_none_of_the_api_server(
-    attacked: Workload, beside: Beside
+    attacked: Workload, bystanders: Bystanders
 ):
     async def run() -> None:
         async with attack(attacked) as attacker:
             await attacker.connect(addresses(1040), attacker.hello(), tls=False)
             dribble = asyncio.create_task(attacker.dribble())
-            await beside.create()
+            await asyncio.to_thread(bystanders.burst)
             dribble.cancel()
 
-    asyncio.run(run())
+    with bystanders:
+        asyncio.run(run())
 
 
 def test_a_flood_of_requests_to_the_status_port_changes_nothing_for_others(
-    attacked: Workload, beside: Beside
+    attacked: Workload, bystanders: Bystanders
 ):
     """From many clients at once, of all that the port shows."""
     port = f"http://{attacked.cluster.host}:{attacked.status_port}"
@@ -256,11 +193,12 @@ def test_a_flood_of_requests_to_the_status_port_changes_nothing_for_others(
         connector = aiohttp.TCPConnector(local_addr=(OTHER, 0))
         async with aiohttp.ClientSession(connector=connector) as session:
             clients = [asyncio.create_task(ask(session)) for _ in range(32)]
-            await beside.create()
+            await asyncio.to_thread(bystanders.burst)
             for client in clients:
                 client.cancel()
             await asyncio.wait(clients)
 
-    asyncio.run(run())
+    with bystanders:
+        asyncio.run(run())
 
     assert attacked.get("/readyz") == (200, "ok\n")

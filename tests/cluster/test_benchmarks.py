@@ -6,12 +6,15 @@ import json
 from pathlib import Path
 
 import lab
+import pytest
 from lab.versions import POLICY, WEBSOCKETS
 
 from benchmarks import admission, admission_report, report
 from benchmarks import quit as quitting
 
 CHECKOUT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.nightly("a benchmark is used by hand, and takes half a minute")
 
 
 @WEBSOCKETS.needed

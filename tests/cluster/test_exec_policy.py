@@ -7,7 +7,7 @@ upgrade to a stream, which they do not ask for, and deletions are dry runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import lab
 import lightkube
@@ -15,7 +15,7 @@ import pytest
 from lab import meshed
 from lab.accounts import PODS, QUIT, Account, administrator
 from lab.kubelet import ScriptedKubelet
-from lab.workload import Workload
+from lab.served import Programs
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, Pod, ServiceAccount
 
@@ -24,7 +24,6 @@ from config import Applications
 
 MODEL = "narrowed"
 CHOSEN, OTHER, INJECTED = "narrowed-chosen", "narrowed-other", "narrowed-injected"
-SELECTOR = "narrowed=chosen"
 # No shell reads a word of a command, and JSON is how the policy has it.
 SIDECARS = {
     "helper": ("/bin/kill", "-TERM", "1"),
@@ -36,7 +35,7 @@ IN_FORCE = 30.0
 
 
 @pytest.fixture(scope="module")
-def pods(cluster: lab.Cluster, client: lightkube.Client, kubelet: ScriptedKubelet) -> None:
+def pods(client: lightkube.Client, kubelet: ScriptedKubelet) -> None:
     """In a chosen and in other namespaces a pod with a proxy, and one without; and two by label.
 
     The proxies of those two, and of pods with the name `lost`, have terminated.
@@ -64,25 +63,18 @@ def lose(kubelet: ScriptedKubelet, pod: Pod) -> None:
 
 
 @pytest.fixture(scope="module")
-def account(
-    cluster: lab.Cluster,
-    client: lightkube.Client,
-    tmp_path_factory: pytest.TempPathFactory,
-    pods: None,
-) -> Iterator[Account]:
+def account(cluster: lab.Cluster, programs: Programs, pods: None) -> Iterator[Account]:
     """The workload's own, once its policy is in force."""
-    deployed = Workload(
-        cluster,
-        tmp_path_factory.mktemp("narrowed"),
-        model=MODEL,
-        selector=SELECTOR,
-        inject=(Applications(INJECTED, ("web",)),),
-        more={
+    deployed = programs(
+        MODEL,
+        {
             "pod-selector": "!hands-off",
             "quit-sidecars": [f"{name}={' '.join(command)}" for name, command in SIDECARS.items()],
         },
+        start=False,
+        selector="narrowed=chosen",
+        inject=(Applications(INJECTED, ("web",)),),
     )
-    deployed.deploy()
     account = administrator(cluster, MODEL, manifests.service_account(deployed.name))
     lab.until(
         lambda: (
@@ -96,18 +88,100 @@ def account(
     account.close()
 
 
-@pytest.fixture(scope="module")
-def somebody(cluster: lab.Cluster, client: lightkube.Client, account: Account) -> Iterator[Account]:
-    """Another account of the same namespace with the same rights."""
-    client.create(ServiceAccount(metadata=ObjectMeta(name="somebody", namespace=MODEL)))
-    somebody = administrator(cluster, MODEL, "somebody")
-    yield somebody
-    somebody.close()
+def execute(where: str, *command: str, **options: str) -> Callable[[Account], str]:
+    return lambda account: account.execute(f"{CHOSEN}/{where}", command, **options)
 
 
-@pytest.mark.parametrize("command", manifests.QUIT_COMMANDS, ids=" ".join)
-def test_the_commands_that_quit_a_proxy_are_allowed(account: Account, command: tuple[str, ...]):
-    assert account.execute(f"{CHOSEN}/meshed", command) == ""
+def delete(where: str) -> Callable[[Account], str]:
+    return lambda account: account.delete(where, *SEEN)
+
+
+def connect(how: str, where: str, **options: str) -> Callable[[Account], str]:
+    return lambda account: account.connect(how, where, **options)
+
+
+def lease(**metadata: str) -> Callable[[Account], str]:
+    return lambda account: account.create_lease(MODEL, metadata)
+
+
+def change(subresource: str, kind: str, value: object) -> Callable[[Account], str]:
+    path = f"{PODS.format(CHOSEN)}/meshed{subresource}"
+    return lambda account: account.patch(path, {kind: value})
+
+
+ALLOWED: dict[str, Callable[[Account], str]] = {
+    **{" ".join(each): execute("meshed", *each) for each in manifests.QUIT_COMMANDS},
+    "a port is forwarded": connect("portforward", f"{CHOSEN}/meshed", ports="15020"),
+    "a pod whose proxy has terminated is deleted": delete(f"{CHOSEN}/lost"),
+    # Where an application is injected, though the namespace is not selected.
+    "injected: exec": lambda account: account.execute(f"{INJECTED}/web"),
+    "injected: forward": connect("portforward", f"{INJECTED}/web", ports="15020"),
+    "injected: delete": delete(f"{INJECTED}/web"),
+    "its own Lease": lease(name=MODEL),
+}
+COMMANDS = "executes the commands that make a container exit only"
+CONTAINERS = "executes in the containers that it makes exit only"
+WITHOUT_INPUT = "executes without input and terminal only"
+TERMINATED = "deletes pods whose container istio-proxy has terminated only"
+SELECTED = "only in namespaces that the option namespace-selector matches"
+NEVER = "never attaches, proxies or changes a pod"
+INTRUDER = {"ephemeralContainers": [{"name": "intruder", "image": "none"}]}
+REFUSED: dict[str, tuple[Callable[[Account], str], str]] = {
+    "no command": (execute("meshed"), COMMANDS),
+    "a shell": (execute("meshed", "sh", "-c", " ".join(QUIT)), COMMANDS),
+    "the agent alone": (execute("meshed", "pilot-agent"), COMMANDS),
+    "the agent's configuration": (
+        execute("meshed", "pilot-agent", "request", "GET", "config_dump"), COMMANDS),
+    "one word more": (
+        execute("meshed", "pilot-agent", "request", "POST", "quitquitquit", "--debug-port=22"),
+        COMMANDS),
+    "another port": (
+        execute("meshed", "pilot-agent", "request", "--debug-port=22", "POST", "quitquitquit"),
+        COMMANDS),
+    "a command in one word": (execute("meshed", " ".join(QUIT)), COMMANDS),
+    "the payload's container": (execute("meshed", *QUIT, container="main"), CONTAINERS),
+    "an init container": (execute("meshed", *QUIT, container="istio-init"), CONTAINERS),
+    # It would be the first container, or the one that an annotation says.
+    "no container": (execute("meshed", *QUIT, container=""), CONTAINERS),
+    "an input": (execute("meshed", *QUIT, stdin="true"), WITHOUT_INPUT),
+    "a terminal": (execute("meshed", *QUIT, tty="true"), WITHOUT_INPUT),
+    "attach": (connect("attach", f"{CHOSEN}/meshed", container="istio-proxy"), NEVER),
+    # It would reach any port of any pod by any HTTP request.
+    "the API server's proxy": (connect("proxy", f"{CHOSEN}/meshed"), NEVER),
+    "the API server's proxy, elsewhere": (connect("proxy", f"{OTHER}/meshed"), "denied request"),
+    "a pod without a proxy is deleted": (delete(f"{CHOSEN}/plain"), TERMINATED),
+    "a pod whose proxy runs is deleted": (delete(f"{CHOSEN}/meshed"), TERMINATED),
+    "not selected: exec": (lambda account: account.execute(f"{OTHER}/lost"), SELECTED),
+    "not selected: forward": (connect("portforward", f"{OTHER}/lost"), SELECTED),
+    "not selected: delete": (delete(f"{OTHER}/lost"), SELECTED),
+    "injected: a pod of another application is deleted": (
+        delete(f"{INJECTED}/lost"), "deletes pods of injected applications only"),
+    # Requests to execute show no labels: of those the workload alone judges.
+    "a pod that the pod selector does not match is deleted": (
+        delete(f"{CHOSEN}/hands-off"), "only where namespace or pod is not selected"),
+    "a label": (change("", "metadata", {"labels": {"a": "b"}}), NEVER),
+    # It runs any image beside the payload.
+    "an ephemeral container": (change("/ephemeralcontainers", "spec", INTRUDER), NEVER),
+    "a status": (change("/status", "metadata", {"labels": {"a": "b"}}), NEVER),
+    # Who creates another controller's Lease first keeps that controller from leading.
+    "another Lease": (lease(name="another-controller"), f"writes Lease {MODEL} only"),
+    "a generated Lease": (lease(generateName=MODEL), f"writes Lease {MODEL} only"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ALLOWED)
+def test_what_the_workload_does_is_allowed(account: Account, what: str):
+    assert ALLOWED[what](account) == ""
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_anything_else_is_refused(account: Account, what: str):
+    attempt, message = REFUSED[what]
+
+    refusal = attempt(account)
+
+    assert refusal.startswith("403: ")
+    assert message in refusal
 
 
 @pytest.mark.parametrize("name", SIDECARS)
@@ -118,145 +192,8 @@ def test_the_command_of_another_sidecar_is_allowed_in_its_container_alone(
 
     # The pod has no such container, which the API server finds after admission.
     assert "403" not in account.execute(f"{CHOSEN}/meshed", command, container=name)
-    for container, asked in (("istio-proxy", command), (name, manifests.QUIT_COMMANDS[0])):
-        refusal = account.execute(f"{CHOSEN}/meshed", asked, container=container)
-        assert "executes the commands that make a container exit only" in refusal
-
-
-def test_a_port_of_a_pod_in_a_selected_namespace_may_be_forwarded(account: Account):
-    assert account.connect("portforward", f"{CHOSEN}/meshed", ports="15020") == ""
-
-
-def test_a_pod_whose_proxy_has_terminated_may_be_deleted_in_a_selected_namespace(account: Account):
-    assert account.delete(f"{CHOSEN}/lost", *SEEN) == ""
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        (),
-        ("sh", "-c", "pilot-agent request POST quitquitquit"),
-        ("pilot-agent",),
-        ("pilot-agent", "request", "GET", "config_dump"),
-        ("pilot-agent", "request", "POST", "quitquitquit", "--kubeconfig=/tmp/own"),
-        ("pilot-agent", "request", "--debug-port=22", "POST", "quitquitquit"),
-        ("pilot-agent request POST quitquitquit",),
-    ],
-    ids=" ".join,
-)
-def test_no_other_command_is_executed(account: Account, command: tuple[str, ...]):
-    refusal = account.execute(f"{CHOSEN}/meshed", command)
-
-    assert refusal.startswith("403: ")
-    assert "executes the commands that make a container exit only" in refusal
-
-
-@pytest.mark.parametrize("container", ["main", "istio-init", ""])
-def test_nothing_is_executed_in_another_container(account: Account, container: str):
-    """An empty name would be the first container, or the one that an annotation says."""
-    refusal = account.execute(f"{CHOSEN}/meshed", container=container)
-
-    assert refusal.startswith("403: ")
-    assert "executes in the containers that it makes exit only" in refusal
-
-
-@pytest.mark.parametrize("options", [{"stdin": "true"}, {"tty": "true"}], ids=str)
-def test_nothing_is_executed_with_an_input_or_a_terminal(account: Account, options: dict[str, str]):
-    refusal = account.execute(f"{CHOSEN}/meshed", QUIT, **options)
-
-    assert refusal.startswith("403: ")
-    assert "executes without input and terminal only" in refusal
-
-
-def test_nothing_is_attached_to(account: Account):
-    refusal = account.connect("attach", f"{CHOSEN}/meshed", container="istio-proxy")
-
-    assert refusal.startswith("403: ")
-    assert "never attaches" in refusal
-
-
-@pytest.mark.parametrize("pod", ["plain", "meshed"])
-def test_a_pod_without_a_proxy_that_has_terminated_is_not_deleted(account: Account, pod: str):
-    refusal = account.delete(f"{CHOSEN}/{pod}", *SEEN)
-
-    assert refusal.startswith("403: ")
-    assert "deletes pods whose container istio-proxy has terminated only" in refusal
-
-
-@pytest.mark.parametrize("act", ["execute", "forward", "delete"])
-def test_nothing_is_done_in_a_namespace_that_is_not_selected(account: Account, act: str):
-    where = f"{OTHER}/lost"
-    refusal = {
-        "execute": lambda: account.execute(where),
-        "forward": lambda: account.connect("portforward", where),
-        "delete": lambda: account.delete(where, *SEEN),
-    }[act]()
-
-    assert refusal.startswith("403: ")
-    assert "only in namespaces that the option namespace-selector matches" in refusal
-
-
-def test_where_an_application_is_injected_proxies_are_quit_though_it_is_not_selected(
-    account: Account,
-):
-    assert account.execute(f"{INJECTED}/web") == ""
-    assert account.connect("portforward", f"{INJECTED}/web", ports="15020") == ""
-    assert account.delete(f"{INJECTED}/web", *SEEN) == ""
-
-
-def test_where_an_application_is_injected_no_pod_of_another_is_deleted(account: Account):
-    refusal = account.delete(f"{INJECTED}/lost", *SEEN)
-
-    assert refusal.startswith("403: ")
-    assert "deletes pods of injected applications only" in refusal
-
-
-def test_a_pod_that_the_pod_selector_does_not_match_is_not_deleted(account: Account):
-    """Requests to execute show no labels: of those the workload alone judges."""
-    refusal = account.delete(f"{CHOSEN}/hands-off", *SEEN)
-
-    assert refusal.startswith("403: ")
-    assert "only where namespace or pod is not selected" in refusal
-
-
-@pytest.mark.parametrize("where", [CHOSEN, OTHER])
-def test_no_pod_is_reached_through_the_proxy_of_the_api_server(account: Account, where: str):
-    """It would reach any port of any pod by any HTTP request."""
-    refusal = account.connect("proxy", f"{where}/meshed")
-
-    assert refusal.startswith("403: ")
-    assert "denied request" in refusal
-
-
-@pytest.mark.parametrize("subresource", ["", "/ephemeralcontainers", "/status"])
-def test_no_pod_is_changed(account: Account, subresource: str):
-    """An ephemeral container runs any image beside the payload."""
-    change = {"metadata": {"labels": {"a": "b"}}}
-    if subresource == "/ephemeralcontainers":
-        change = {"spec": {"ephemeralContainers": [{"name": "intruder", "image": "none"}]}}
-
-    refusal = account.patch(f"{PODS.format(CHOSEN)}/meshed{subresource}", change)
-
-    assert refusal.startswith("403: ")
-    assert "never attaches, proxies or changes a pod" in refusal
-
-
-@pytest.mark.parametrize(
-    ("metadata", "may"),
-    [
-        ({"name": "istio-aux"}, True),
-        ({"name": "another-controller"}, False),
-        ({"generateName": "istio-aux"}, False),
-    ],
-    ids=["its own", "another", "a generated one"],
-)
-def test_of_all_leases_the_account_creates_its_own_only(
-    account: Account, metadata: dict[str, str], may: bool
-):
-    """A client that creates another controller's Lease first keeps that controller from leading."""
-    refusal = account.create_lease(MODEL, metadata)
-
-    assert refusal == "" if may else "writes Lease istio-aux only" in refusal
+    for container, other in (("istio-proxy", command), (name, manifests.QUIT_COMMANDS[0])):
+        assert COMMANDS in account.execute(f"{CHOSEN}/meshed", other, container=container)
 
 
 def test_nothing_is_done_in_kube_system_even_if_it_is_labelled(
@@ -276,11 +213,19 @@ def test_nothing_is_done_in_kube_system_even_if_it_is_labelled(
     refusal = account.execute("kube-system/none")
 
     assert refusal.startswith("403: ")
-    assert "only in namespaces that the option namespace-selector matches" in refusal
+    assert SELECTED in refusal
 
 
-def test_no_other_account_is_affected(somebody: Account):
+def test_no_other_account_is_affected(
+    cluster: lab.Cluster, client: lightkube.Client, account: Account
+):
+    """Another one of the same namespace with the same rights."""
+    client.create(ServiceAccount(metadata=ObjectMeta(name="somebody", namespace=MODEL)))
+    somebody = administrator(cluster, MODEL, "somebody")
+
     assert somebody.execute(f"{OTHER}/meshed", ("sh",), container="main", stdin="true") == ""
     assert somebody.connect("attach", f"{OTHER}/meshed", container="main") == ""
     assert somebody.connect("portforward", f"{OTHER}/meshed") == ""
     assert somebody.delete(f"{OTHER}/plain") == ""
+
+    somebody.close()

@@ -11,7 +11,6 @@ import lab
 import pytest
 from lab import cache, leftovers, sweep
 from lab.harness import Harness, running
-from lab.processes import Tree
 
 
 @pytest.fixture
@@ -67,40 +66,3 @@ def test_a_sweep_spares_the_living(harness: Harness):
 
     assert len(leftovers.processes(harness.name)) == 4
     assert harness.name in sweep.running()
-
-
-@pytest.fixture
-def tree() -> Iterator[Tree]:
-    tree = Tree(isolate=False)
-    yield tree
-    tree.close(keep_logs=False)
-
-
-def test_a_process_tells_its_exit_status_and_keeps_its_output(tree: Tree):
-    process = tree.spawn("speaker", ["sh", "-c", "echo $WORD; exit 3"], env={"WORD": "hello"})
-
-    assert process.wait(30) == 3
-    assert not process.running
-    assert process.log.read_text() == "hello\n"
-
-
-def test_a_process_can_be_killed_and_started_again(tree: Tree):
-    process = tree.spawn("sleeper", ["sleep", "1000"])
-    first = process.pid
-
-    process.restart()
-
-    assert process.running
-    assert process.pid != first
-
-
-def test_a_program_that_is_not_there_is_named(tree: Tree):
-    with pytest.raises(OSError, match="no-such-program"):
-        tree.spawn("missing", ["/no-such-program"])
-
-
-def test_a_failing_run_names_its_last_line_and_its_log(tree: Tree):
-    with pytest.raises(
-        ChildProcessError, match=r"trial: exit status 7: out of luck \(.*trial\.log"
-    ):
-        tree.run("trial", ["sh", "-c", "echo out of luck >&2; exit 7"], timeout=30)

@@ -15,12 +15,11 @@ import lab.istio
 import lightkube
 import pytest
 from istio_aux.model.annotations import INJECT, STARTED_WITH
-from lab import creation, meshed, ports
+from lab import creation, meshed
 from lab.creation import Creation
 from lab.fixtures import await_account
 from lab.inject_cases import CASES, MODELS, Case, model
 from lab.meshed import has_sidecar
-from lab.served import metric
 from lab.versions import POLICY
 from lab.workload import Workload
 from lightkube.codecs import AnyResource, from_dict
@@ -121,27 +120,18 @@ def created(cluster: lab.Cluster, in_force: list[AnyResource]) -> dict[tuple[str
 
 
 @EACH_MODE
-@pytest.mark.parametrize("case", CASES)
-def test_who_asks_for_a_sidecar_gets_it_where_istio_may(
-    created: dict[tuple[str, str], Creation], mode: str, case: str
-):
-    pod = created[mode, case].pod
-
-    assert (asks(pod), has_sidecar(pod)) == (CASES[case].asks, CASES[case].meshed)
-
-
-@EACH_MODE
-@pytest.mark.parametrize("case", CASES)
-def test_who_gets_a_sidecar_so_starts_after_it(
-    created: dict[tuple[str, str], Creation], mode: str, case: str
+def test_who_asks_for_a_sidecar_gets_it_where_istio_may_and_starts_after_it(
+    created: dict[tuple[str, str], Creation], mode: str
 ):
     """It does not depend on the option namespace-selector."""
-    pod = created[mode, case].pod
+    pods = {case: created[mode, case].pod for case in CASES}
 
-    assert (meshed.annotations_of(pod).get(STARTED_WITH) == "hold") is CASES[case].asks
-    if CASES[case].meshed:
-        assert pod.spec
-        assert pod.spec.containers[0].name == lab.istio.PROXY
+    found = {name: (asks(pod), has_sidecar(pod)) for name, pod in pods.items()}
+    assert found == {name: (case.asks, case.meshed) for name, case in CASES.items()}
+    held = {n for n, pod in pods.items() if meshed.annotations_of(pod).get(STARTED_WITH) == "hold"}
+    assert held == {name for name, case in CASES.items() if case.asks}
+    specs = [pod.spec for name, pod in pods.items() if CASES[name].meshed]
+    assert {spec.containers[0].name for spec in specs if spec} == {lab.istio.PROXY}
 
 
 @EACH_MODE
@@ -192,23 +182,6 @@ def test_a_statefulset_is_not_touched_and_its_pods_get_a_sidecar(
     assert after.spec == before.spec
 
 
-def test_every_review_is_logged_and_counted(
-    client: lightkube.Client, workload: Workload, in_force: list[AnyResource]
-):
-    name, namespace = "seen", model("webhook", "named")
-    pod = pod_of("webhook", CASES["a pod of a named application"])
-    assert pod.metadata
-    pod.metadata.name, pod.metadata.generateName = name, None
-    series = 'istio_aux_admission_reviews_total{outcome="labelled"}'
-    before = metric(workload, series)
-
-    client.create(pod, dry_run=True)
-
-    # Istio's webhook changes the pod after ours, which is asked again then.
-    assert workload.reviewed(f"{namespace}/{name}") == ["labelled", "unchanged"]
-    assert metric(workload, series) > before
-
-
 def test_a_second_time_changes_nothing(client: lightkube.Client, in_force: list[AnyResource]):
     for resource in in_force:
         assert resource.metadata
@@ -233,28 +206,6 @@ def test_a_label_that_is_no_longer_wanted_is_removed(client: lightkube.Client):
     assert applied() == ["start.istio-aux.io"]
 
     client.delete(MutatingWebhookConfiguration, manifests.webhook_configuration("again", "again"))
-
-
-def test_pods_come_while_the_workload_is_down(
-    cluster: lab.Cluster, client: lightkube.Client, workload: Workload, namespace: str
-):
-    """They have no label then, which repair is for."""
-    cluster.publish(workload.model, "nobody", manifests.WEBHOOK_PORT, ports.reserve())
-    asked = (Applications(namespace, None),)
-    values = manifests.Values("nobody", workload.model, ca_bundle="", inject=asked)
-    (configuration,) = objects(values, "inject-nobody")
-    client.apply(configuration, field_manager="lab", force=True)
-    pod = meshed.nameless(namespace, labels={"app.kubernetes.io/name": "web"}, sidecar=None)
-
-    def failed_open() -> Creation | None:
-        [made] = creation.create(cluster, pod)
-        return made if any("failed-open" in key for key in made.audit(cluster)) else None
-
-    made = lab.until(failed_open, timeout=IN_FORCE, what="the configuration to be in force")
-
-    client.delete(MutatingWebhookConfiguration, "inject-nobody")
-    assert made.status == 201
-    assert not asks(made.pod)
 
 
 def test_names_may_be_as_long_as_names_may_be(client: lightkube.Client):

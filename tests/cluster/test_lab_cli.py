@@ -31,21 +31,9 @@ def test_up_leaves_a_cluster_running_until_down(capsys: pytest.CaptureFixture[st
     assert leftovers.of(name) == []
 
 
-def test_down_of_a_cluster_that_is_not_there_says_so(capsys: pytest.CaptureFixture[str]):
-    assert main(["down", "lab-none"]) == 2
-    assert "lab-none: not left running by `up`; there is" in capsys.readouterr().err
-
-
 def test_down_spares_the_cluster_of_a_test(
     cluster: lab.Cluster, capsys: pytest.CaptureFixture[str]
 ):
     name = cluster.name
     assert main(["down", name]) == 2
     assert leftovers.processes(name)
-
-
-def test_an_unknown_program_is_one_line_on_stderr(capsys: pytest.CaptureFixture[str]):
-    assert main(["build", "gretter"]) == 1
-    error = capsys.readouterr().err
-    assert error.startswith("lab: gretter: no such program; there are etcd, ")
-    assert error.count("\n") == 1

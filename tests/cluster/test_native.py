@@ -12,12 +12,13 @@ import lab
 import lab.istio
 import lightkube
 import pytest
+from istio_aux.model.annotations import STARTED_WITH
 from lab import meshed
 from lab.fixtures import await_account
 from lab.hooks import mutating, patching
 from lab.istio import PROXY
 from lab.meshed import annotations_of
-from lab.served import declared, end
+from lab.served import Programs
 from lab.workload import Workload
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
@@ -27,7 +28,6 @@ from lightkube.resources.core_v1 import Namespace
 ISTIO = "native-istio"
 OURS = "native-ours"
 LATER = "old-defaulter"
-STARTED_WITH = "istio-aux.io/started-with"
 # Of what Istio is in turn.
 WORLDS: Sequence[tuple[lab.istio.World, str, str]] = (
     ("never", "classic", "Istio makes no native sidecars, not even on request"),
@@ -44,28 +44,15 @@ def istio(cluster: lab.Cluster) -> Iterator[lab.istio.Istio]:
 
 
 @pytest.fixture(scope="module")
-def workload(
-    cluster: lab.Cluster,
-    client: lightkube.Client,
-    istio: lab.istio.Istio,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Workload]:
+def workload(client: lightkube.Client, istio: lab.istio.Istio, programs: Programs) -> Workload:
     """The program under its own account, with its webhook, and a namespace that it selects."""
-    settings = {"quit": "off", "root-namespace": ISTIO}
-    workload = declared(cluster, tmp_path_factory.mktemp("native"), "native", settings)
-    workload.revisions = (ISTIO,)
     labels = {"lab.test/native": "yes", "istio.io/rev": ISTIO}
     client.create(Namespace(metadata=ObjectMeta(name=OURS, labels=labels)))
-    workload.deploy()
-    workload.start()
-    workload.await_ready()
+    settings = {"quit": "off", "root-namespace": ISTIO}
+    workload = programs("native", settings, publish=True, revisions=(ISTIO,))
     await_account(client, OURS)
-    workload.publish()
     workload.await_admission(OURS)
-    yield workload
-    workload.withdraw()
-    client.delete(Namespace, OURS)
-    end(workload)
+    return workload
 
 
 def drop(pod: dict[str, Any]) -> list[dict[str, Any]]:

@@ -13,10 +13,9 @@ from lab import creation
 from lab.creation import Creation
 from lab.fixtures import await_account
 from lab.hooks import mutating, patching
-from lab.served import end
+from lab.served import Programs
 from lab.sidecar_cases import CASES, OPTION, Case, container, outcome
 from lab.versions import POLICY
-from lab.workload import Workload
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, Pod
 
@@ -39,40 +38,29 @@ def istio(cluster: lab.Cluster) -> Iterator[lab.istio.Istio]:
 
 @pytest.fixture(scope="module", params=["webhook", pytest.param("policy", marks=POLICY.needed)])
 def namespace(
-    request: pytest.FixtureRequest,
-    cluster: lab.Cluster,
-    client: lightkube.Client,
-    istio: lab.istio.Istio,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[str]:
+    request: pytest.FixtureRequest, cluster: lab.Cluster, client: lightkube.Client,
+    istio: lab.istio.Istio, programs: Programs,
+) -> Iterator[str]:  # fmt: skip
     """A namespace with the option in force, in each mode of `admission`."""
     name = f"sidecars-{request.param}"
-    more = {"quit": "off", "root-namespace": ISTIO, "native-sidecars": sorted(OPTION)}
-    workload = Workload(
-        cluster, tmp_path_factory.mktemp(name), name=name, model=name,
-        selector=f"lab.test/{name}=yes", admission=request.param, more=more,
-    )  # fmt: skip
-    workload.revisions = (ISTIO,)
+    team = f"{name}-team"
     labels = {f"lab.test/{name}": "yes", "istio.io/rev": ISTIO}
-    client.create(Namespace(metadata=ObjectMeta(name=f"{name}-team", labels=labels)))
-    workload.deploy()
-    workload.start()
-    workload.await_ready()
-    await_account(client, f"{name}-team")
+    client.create(Namespace(metadata=ObjectMeta(name=team, labels=labels)))
+    settings = {"quit": "off", "root-namespace": ISTIO, "native-sidecars": sorted(OPTION)}
+    workload = programs(name, settings, admission=request.param, revisions=(ISTIO,))
+    await_account(client, team)
     # As the charm does, which renders the policy for what it reads of the workload.
     workload.await_capability("native")
     workload.capability = "native"
     workload.publish()
-    workload.await_admission(f"{name}-team")
+    workload.await_admission(team)
     lab.until(
-        lambda: became(create(cluster, f"{name}-team", Case(name=""))[0]) == (["main"], SIDECAR),
+        lambda: became(create(cluster, team, Case(name=""))[0]) == (["main"], SIDECAR),
         timeout=IN_FORCE,
         what="the webhook to be known",
     )
-    yield f"{name}-team"
+    yield team
     workload.withdraw()
-    client.delete(Namespace, f"{name}-team")
-    end(workload)
 
 
 def create(cluster: lab.Cluster, namespace: str, *cases: Case) -> list[Creation]:
@@ -90,20 +78,17 @@ def became(made: Creation) -> tuple[list[str], list[str]]:
     return outcome(made.pod.to_dict()["spec"])
 
 
-def test_pods_become_what_the_table_says(cluster: lab.Cluster, namespace: str) -> None:
+def test_pods_become_and_authors_are_told_what_the_table_says(
+    cluster: lab.Cluster, namespace: str
+) -> None:
     """None is refused: the API server's validation comes after the webhook."""
-    made = create(cluster, namespace, *BY_OPTION)
+    made = list(zip(BY_OPTION, create(cluster, namespace, *BY_OPTION), strict=True))
 
-    found = {case.name: became(each) for case, each in zip(BY_OPTION, made, strict=True)}
+    found = {case.name: became(each) for case, each in made}
     assert found == {case.name: case.expected for case in BY_OPTION}
-
-
-def test_authors_are_told_what_the_table_says(cluster: lab.Cluster, namespace: str) -> None:
-    made = create(cluster, namespace, *BY_OPTION)
-
     told = {
         case.name: " ".join(text for text in each.warnings if "istio-aux: " in text)
-        for case, each in zip(BY_OPTION, made, strict=True)
+        for case, each in made
     }
     assert {name for name, text in told.items() if text} == {
         case.name for case in BY_OPTION if case.warns

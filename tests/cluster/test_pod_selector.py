@@ -5,18 +5,16 @@ Option `pod-selector` for start, quit and repair, and `inject-selector` for side
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import lab
 import lab.istio
-import lightkube
 import pytest
 from istio_aux.model.annotations import INJECT, STARTED_WITH
-from lab import meshed, served
-from lab.kubelet import ScriptedKubelet
+from lab import meshed
 from lab.meshed import has_sidecar
 from lab.scene import Scene
+from lab.served import Programs, Stages
 from lab.versions import POLICY
 from lab.workload import Workload
 from lightkube.resources.core_v1 import Namespace, Pod
@@ -33,38 +31,23 @@ OTHERS: list[dict[str, str]] = [{}, {"team": "c"}, {"team": "a", "hands-off": ""
 
 
 @pytest.fixture(scope="module", params=["webhook", pytest.param("policy", marks=POLICY.needed)])
-def choosy(
-    cluster: lab.Cluster,
-    istio: lab.istio.Istio,
-    tmp_path_factory: pytest.TempPathFactory,
-    request: pytest.FixtureRequest,
-) -> Iterator[Workload]:
+def choosy(istio: lab.istio.Istio, programs: Programs, request: pytest.FixtureRequest) -> Workload:
     """A workload with the selectors, and its admission."""
-    name = f"choosy-{request.param}"
-    workload = Workload(
-        cluster, tmp_path_factory.mktemp(name), name=name, model=name,
-        selector=f"lab.test/{name}=yes", admission=request.param, more=SETTINGS,
-    )  # fmt: skip
-    workload.deploy()
-    workload.start()
-    workload.await_ready()
-    workload.publish()
-    yield workload
-    workload.withdraw()
-    served.end(workload)
+    form = request.param
+    return programs(f"choosy-{form}", SETTINGS, publish=True, admission=form)
 
 
 @pytest.fixture(scope="module")
-def scene(client: lightkube.Client, kubelet: ScriptedKubelet, choosy: Workload) -> Iterator[Scene]:
+def scene(choosy: Workload, stages: Stages) -> Scene:
     """The namespace that it serves."""
-    with served.stage(client, kubelet, choosy) as scene:
-        probe = labelled(scene, "probe", CHOSEN, sidecar=None)
-        lab.until(
-            lambda: STARTED_WITH in meshed.annotations_of(scene.client.create(probe, dry_run=True)),
-            timeout=30,
-            what="admission to be in force",
-        )
-        yield scene
+    scene = stages(choosy)
+    probe = labelled(scene, "probe", CHOSEN, sidecar=None)
+    lab.until(
+        lambda: STARTED_WITH in meshed.annotations_of(scene.client.create(probe, dry_run=True)),
+        timeout=30,
+        what="admission to be in force",
+    )
+    return scene
 
 
 def labelled(scene: Scene, name: str, labels: dict[str, str], **what: Any) -> Pod:
@@ -86,18 +69,8 @@ def relabel(scene: Scene, name: str, labels: dict[str, str | None]) -> None:
     scene.client.patch(Pod, name, change, namespace=scene.namespace)
 
 
-def test_only_chosen_pods_start_after_their_proxy(scene: Scene):
-    """`test_start_cases.py` has pods with other fields, for webhook and policy."""
-    made = [
-        scene.client.create(labelled(scene, "new", labels, sidecar=None), dry_run=True)
-        for labels in (CHOSEN, *OTHERS)
-    ]
-
-    assert [STARTED_WITH in meshed.annotations_of(pod) for pod in made] == [True] + [False] * 3
-
-
 def test_only_chosen_pods_are_freed_and_another_one_once_it_is_chosen(scene: Scene):
-    """Labels may change while a pod runs."""
+    """Labels may change while a pod runs. `test_start_cases.py` has who starts after its proxy."""
     others = [run(scene, f"other-{n}", labels) for n, labels in enumerate(OTHERS)]
     for pod in others:
         scene.kubelet.finish(pod, "main")
@@ -123,16 +96,6 @@ def test_a_step_whose_annotation_says_no_gets_its_sidecar_and_others_do_not(scen
     assert all(meshed.annotations_of(pod)[INJECT] == "false" for pod in made)
 
 
-def test_such_a_step_completes(scene: Scene):
-    step = run(scene, "step", {**CHOSEN, **STEP}, sidecar=None, annotations=NO)
-    assert has_sidecar(step)
-
-    scene.kubelet.finish(step, "main")
-
-    scene.await_phase(step, "Succeeded")
-    assert scene.proxy_exit_code(step) == 0
-
-
 def test_only_chosen_pods_are_unmeshed(scene: Scene, choosy: Workload):
     for number, labels in enumerate((CHOSEN, *OTHERS)):
         run(scene, f"bare-{number}", labels, sidecar=None, restart_policy="Always")
@@ -140,11 +103,10 @@ def test_only_chosen_pods_are_unmeshed(scene: Scene, choosy: Workload):
     injected = {"metadata": {"labels": {"istio-injection": "enabled"}}}
     scene.client.patch(Namespace, scene.namespace, injected)
 
-    lab.until(lambda: unmeshed(choosy) == ["bare-0"], timeout=60, what="one unmeshed pod")
+    def unmeshed() -> list[str]:
+        found = choosy.status()["unmeshed-pods"]
+        return sorted(pod["name"] for pod in found if pod["namespace"] == scene.namespace)
+
+    lab.until(lambda: unmeshed() == ["bare-0"], timeout=60, what="one unmeshed pod")
     relabel(scene, "bare-1", {"team": "a"})
-    lab.until(lambda: unmeshed(choosy) == ["bare-0", "bare-1"], timeout=60, what="two of them")
-
-
-def unmeshed(workload: Workload) -> list[str]:
-    """The names of the unmeshed pods."""
-    return sorted(pod["name"] for pod in workload.status()["unmeshed-pods"])
+    lab.until(lambda: unmeshed() == ["bare-0", "bare-1"], timeout=60, what="two of them")

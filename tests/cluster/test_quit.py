@@ -1,23 +1,34 @@
-"""The workload frees the proxies of finished pods, and of no others: real API server, real RBAC."""
+"""The workload frees the proxies of finished pods, and of no others: real API server, real RBAC.
+
+Which pods are finished is a rule: `tests/unit/rules/`.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
-
+import lab
+import lightkube
 import pytest
-from lab.scene import Scene
+from lab import meshed
+from lab.kubelet import ScriptedKubelet
+from lab.scene import PATIENCE, Scene
+from lab.served import Programs
+from lab.versions import RESTART_ALL
 from lab.workload import Workload
+from lightkube.models.batch_v1 import JobSpec
+from lightkube.models.core_v1 import PodTemplateSpec
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Pod
 
+from config import Applications
+
 QUIT = ("pilot-agent", "request", "--debug-port=15020", "POST", "quitquitquit")
+RULE = {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}
 
 
-@pytest.mark.parametrize("restart_policy", ["Never", "OnFailure"])
-def test_a_payload_that_succeeds_frees_its_proxy_with_one_quit(
-    selected: Scene, restart_policy: Literal["Never", "OnFailure"]
-):
+def test_a_payload_that_succeeds_frees_its_proxy_with_one_quit(selected: Scene):
     """T14, T15, T20, T22: no shell, the port named, exit code 0, once."""
-    pod = selected.start("worker", restart_policy=restart_policy)
+    pod = selected.start("worker")
 
     selected.kubelet.finish(pod, "main")
 
@@ -27,151 +38,101 @@ def test_a_payload_that_succeeds_frees_its_proxy_with_one_quit(
     assert execs == [("istio-proxy", QUIT)]
 
 
-@pytest.mark.parametrize(
-    ("exit_code", "reason"), [(1, "Error"), (137, "OOMKilled"), (128, "StartError")]
-)
-def test_a_payload_that_fails_under_never_frees_its_proxy_and_the_pod_fails(
-    selected: Scene, exit_code: int, reason: str
-):
-    """T1, T3, T39: the pod's owner sees the failure, and the proxy does not cause it.
+def run_job(scene: Scene) -> Pod:
+    """A Job of one try whose pod has a classic sidecar; returns the pod, running."""
+    template = PodTemplateSpec(spec=meshed.pod(scene.namespace, "job").spec)
+    job = Job(
+        metadata=ObjectMeta(name="job", namespace=scene.namespace),
+        spec=JobSpec(template=template, backoffLimit=0),
+    )
+    scene.client.create(job)
+    pods = lab.until(
+        lambda: list(scene.client.list(Pod, namespace=scene.namespace)),
+        timeout=PATIENCE,
+        what="the Job's pod",
+    )
+    scene.kubelet.run(pods[0])
+    return pods[0]
 
-    Killed, or never started: nothing of ours runs in the pod that could be killed with it.
-    """
-    pod = selected.start("worker")
 
-    selected.kubelet.finish(pod, "main", exit_code=exit_code, reason=reason)
+def conditions(scene: Scene) -> set[str]:
+    """The conditions that are true of the Job now."""
+    status = scene.client.get(Job, "job", namespace=scene.namespace).status
+    return {c.type for c in (status and status.conditions) or [] if c.status == "True"}
 
-    selected.await_phase(pod, "Failed")
+
+@pytest.mark.parametrize(("exit_code", "condition"), [(0, "Complete"), (3, "Failed")])
+def test_a_job_ends_as_its_payload_does(selected: Scene, exit_code: int, condition: str):
+    """T1, T20: success stays success, failure is seen; the proxy adds nothing of its own."""
+    pod = run_job(selected)
+
+    selected.kubelet.finish(pod, "main", exit_code=exit_code)
+
+    lab.until(
+        lambda: condition in conditions(selected), timeout=PATIENCE, what=f"the Job: {condition}"
+    )
     assert selected.proxy_exit_code(pod) == 0
 
 
-def test_a_payload_that_fails_under_on_failure_keeps_its_proxy_until_it_succeeds(selected: Scene):
-    """T2, T4: terminated, waiting to be restarted and restarted are all not finished."""
-    pod = selected.start("worker", restart_policy="OnFailure")
+def test_a_label_on_its_namespace_frees_a_job_that_hangs_beside_its_sidecar(
+    scene: Scene, workload: Workload
+):
+    """The problem that istio-aux is there for. A namespace that loses its label is left alone."""
+    pod = run_job(scene)
+    scene.kubelet.finish(pod, "main")
+    scene.await_control()
+    assert (scene.phase(pod), conditions(scene)) == ("Running", set())
+
+    workload.select(scene.namespace)
+    scene.await_phase(pod, "Succeeded")
+
+    workload.select(scene.namespace, selected=False)
+    later = scene.start("later")
+    scene.kubelet.finish(later, "main")
+    scene.await_control()
+    assert scene.kubelet.execs_of(later) == []
+
+
+@RESTART_ALL.needed
+def test_a_rule_that_restarts_all_containers_leaves_none_finished(
+    selected: Scene, workload: Workload
+):
+    """T12: neither quit nor lost, also while every container of the pod is terminated."""
+    main = {"restartPolicy": "Never", "restartPolicyRules": [RULE]}
+    pod = selected.start("worker", payload=("main", "upload"), more={"main": main})
     kubelet = selected.kubelet
 
-    kubelet.finish(pod, "main", exit_code=1)
+    kubelet.finish(pod, "upload")
+    kubelet.finish(pod, "main", exit_code=42)
     selected.await_control()
-    kubelet.crash_loop(pod, "main")
+    kubelet.stop_all(pod)
     selected.await_control()
-    kubelet.restart(pod, "main")
+    assert pod.metadata
+    assert pod.metadata.uid not in [lost["uid"] for lost in workload.status()["lost-pods"]]
+    kubelet.restart_all(pod)
+    kubelet.finish(pod, "main", exit_code=0)
     selected.await_control()
     assert kubelet.execs_of(pod) == []
 
-    kubelet.finish(pod, "main")
+    kubelet.finish(pod, "upload")
     selected.await_phase(pod, "Succeeded")
+    assert selected.proxy_exit_code(pod) == 0
 
 
-def test_every_payload_container_has_to_finish(selected: Scene):
-    """T6: also the small one that uploads results."""
-    pod = selected.start("worker", payload=("main", "upload"))
-
-    selected.kubelet.finish(pod, "main")
-    selected.await_control()
-    assert selected.kubelet.execs_of(pod) == []
-
-    selected.kubelet.finish(pod, "upload")
-    selected.await_phase(pod, "Succeeded")
-
-
-def test_a_pod_that_always_restarts_keeps_its_proxy(selected: Scene):
-    """T5: the proxy would only be restarted."""
-    pod = selected.start("server", restart_policy="Always")
-
-    selected.kubelet.finish(pod, "main")
-
-    selected.await_control()
-    assert selected.kubelet.execs_of(pod) == []
-
-
-def test_a_native_sidecar_is_left_to_the_kubelet(selected: Scene):
-    """T10: the pod completes without us; an exec would hit a container that is restarted."""
-    pod = selected.start("worker", sidecar="native", payload=("main", "upload"))
-
-    selected.kubelet.finish(pod, "main")
-    selected.await_control()
-    assert selected.phase(pod) == "Running"
-    selected.kubelet.finish(pod, "upload")
-
-    selected.await_control()
-    assert selected.phase(pod) == "Succeeded"
-    assert selected.kubelet.execs_of(pod) == []
-
-
-def test_a_pod_without_a_sidecar_is_left_alone(selected: Scene):
-    """T11: also one that waits for a payload container of its own."""
-    pod = selected.start("worker", sidecar=None, payload=("main", "server"))
-
-    selected.kubelet.finish(pod, "main")
-
-    selected.await_control()
-    assert selected.kubelet.execs_of(pod) == []
-
-
-def test_a_pod_that_is_nothing_but_a_proxy_is_left_alone(selected: Scene):
-    """A gateway has no payload that could finish."""
-    pod = selected.start("gateway", payload=())
-
-    selected.await_control()
-
-    assert selected.kubelet.execs_of(pod) == []
-
-
-def test_a_pod_that_is_being_deleted_is_left_alone(selected: Scene):
-    """Its proxy gets a signal anyway, and may still serve what drains."""
-    pod = selected.start("worker")
-    selected.kubelet.linger(pod)
-    selected.client.delete(Pod, "worker", namespace=selected.namespace)
-
-    selected.kubelet.finish(pod, "main")
-
-    selected.await_control()
-    assert selected.phase(pod) == "Running"
-    assert selected.kubelet.execs_of(pod) == []
-    selected.kubelet.release(pod)
-    selected.await_gone(pod)
-
-
-def test_a_container_without_a_status_is_not_finished(selected: Scene):
-    """T9: unknown is never finished."""
-    pod = selected.start("worker", payload=("main", "upload"))
-    selected.kubelet.omit(pod, "upload")
-
-    selected.kubelet.finish(pod, "main")
-    selected.await_control()
-    assert selected.kubelet.execs_of(pod) == []
-
-    selected.kubelet.omit(pod)
-    selected.kubelet.finish(pod, "upload")
-    selected.await_phase(pod, "Succeeded")
-
-
-def test_a_pod_in_a_namespace_that_is_not_selected_is_left_alone(scene: Scene):
-    pod = scene.start("worker")
-
-    scene.kubelet.finish(pod, "main")
-
-    scene.await_control()
-    assert scene.kubelet.execs_of(pod) == []
-
-
-def test_a_label_on_a_namespace_frees_pods_that_finished_before_it(
-    scene: Scene, workload: Workload
+def test_a_job_of_an_injected_application_ends_in_a_namespace_that_is_not_selected(
+    client: lightkube.Client, kubelet: ScriptedKubelet, scene: Scene, programs: Programs
 ):
-    pod = scene.start("worker")
-    scene.kubelet.finish(pod, "main")
-    scene.await_control()
+    """With the workload's own rights; of the same namespace nothing else is touched."""
+    programs("asked", inject=(Applications(scene.namespace, ("web",)),))
+    other = scene.start("other")
+    kubelet.finish(other, "main")
+    web = meshed.pod(scene.namespace, "web")
+    assert web.metadata
+    web.metadata.labels = {"app.kubernetes.io/name": "web"}
+    made = client.create(web)
+    kubelet.run(made)
 
-    workload.select(scene.namespace)
+    kubelet.finish(made, "main")
 
-    scene.await_phase(pod, "Succeeded")
-
-
-def test_a_namespace_that_loses_its_label_is_left_alone(selected: Scene, workload: Workload):
-    workload.select(selected.namespace, selected=False)
-    pod = selected.start("worker")
-
-    selected.kubelet.finish(pod, "main")
-
-    selected.await_control()
-    assert selected.kubelet.execs_of(pod) == []
+    scene.await_phase(made, "Succeeded")
+    assert kubelet.execs_of(other) == []

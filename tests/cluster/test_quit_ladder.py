@@ -5,56 +5,38 @@ A way that fails costs about 3 s, so the pods whose first one does start togethe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import lightkube
 import pytest
-from lab.kubelet import Misbehaviour, ScriptedKubelet, Via
+from istio_aux.model.annotations import STATUS_PORT
+from lab.kubelet import Misbehaviour, Via
 from lab.scene import Scene
-from lab.served import stage
+from lab.served import Stages
 from lab.workload import Workload
 from lightkube.resources.core_v1 import Pod
 
-STATUS_PORT = "status.sidecar.istio.io/port"
 PROXY_CONFIG = {"name": "PROXY_CONFIG", "value": '{"statusPort": 15521}'}
 AGENT = ("pilot-agent", "request", "--debug-port=15020", "POST", "quitquitquit")
 ENVOY = ("pilot-agent", "request", "POST", "quitquitquit")
 HTTP = ("POST", "/quitquitquit")
 
 
-@pytest.fixture(scope="module")
-def steep(
-    client: lightkube.Client, kubelet: ScriptedKubelet, workload: Workload
-) -> Iterator[Scene]:
-    """A selected namespace for the pods that take more than one way."""
-    with stage(client, kubelet, workload) as scene:
-        yield scene
-
-
-@pytest.fixture(scope="module")
-def closed(steep: Scene) -> Pod:
-    """A finished pod in whose proxy nothing can be executed."""
-    return finished(steep, "closed", "refuse", "exec")
-
-
-@pytest.fixture(scope="module")
-def unforwarded(steep: Scene) -> Pod:
-    """A finished pod with a status port of its own, to which nothing is forwarded."""
-    return finished(
-        steep, "unforwarded", "unavailable", "port-forward", annotations={STATUS_PORT: "15520"}
-    )
-
-
-@pytest.fixture(scope="module")
-def deaf(steep: Scene) -> Pod:
-    """A finished pod whose forwarded status port answers 404."""
-    return finished(steep, "deaf", "not-found", "port-forward", annotations={STATUS_PORT: "15520"})
-
-
 @pytest.fixture(autouse=True, scope="module")
-def slow(closed: Pod, unforwarded: Pod, deaf: Pod) -> None:
-    """All of them at once, so that they fail side by side."""
+def steep(workload: Workload, stages: Stages) -> dict[str, Pod]:
+    """Finished pods whose first way fails, all at once. One cannot be executed in.
+
+    The others have a status port of their own: to one nothing is forwarded, one answers 404.
+    """
+    scene = stages(workload)
+    port = {STATUS_PORT: "15520"}
+    return {
+        "closed": finished(scene, "closed", "refuse", "exec"),
+        "unforwarded": finished(
+            scene, "unforwarded", "unavailable", "port-forward", annotations=port
+        ),
+        "deaf": finished(scene, "deaf", "not-found", "port-forward", annotations=port),
+    }
 
 
 def finished(scene: Scene, name: str, behaviour: Misbehaviour, via: Via, **what: Any) -> Pod:
@@ -114,19 +96,13 @@ def test_a_forwarded_quit_that_is_cut_by_its_own_success_is_not_repeated(
     assert ways(selected, pod) == [HTTP]
 
 
-def test_where_nothing_can_be_executed_a_forwarded_port_frees_the_pod(steep: Scene, closed: Pod):
-    """T14, T23: the second attempt takes the second way."""
-    steep.await_phase(closed, "Succeeded")
-    assert ways(steep, closed) == [AGENT, HTTP]
-
-
-def test_where_nothing_can_be_forwarded_envoy_frees_the_pod(steep: Scene, unforwarded: Pod):
-    """T21, T23: the last way needs no status port."""
-    steep.await_phase(unforwarded, "Succeeded")
-    assert ways(steep, unforwarded) == [(), ENVOY]
-
-
-def test_a_forwarded_port_that_answers_404_is_no_success(steep: Scene, deaf: Pod):
-    """T16: the proxy runs on, so it is told again, in another way."""
-    steep.await_phase(deaf, "Succeeded")
-    assert ways(steep, deaf) == [HTTP, ENVOY]
+@pytest.mark.parametrize(
+    ("pod", "taken"),
+    [("closed", [AGENT, HTTP]), ("unforwarded", [(), ENVOY]), ("deaf", [HTTP, ENVOY])],
+)
+def test_where_one_way_fails_the_next_one_frees_the_pod(
+    scene: Scene, steep: dict[str, Pod], pod: str, taken: list[tuple[str, ...]]
+):
+    """T14, T16, T21, T23: a 404 is no success; the last way needs no status port."""
+    scene.await_phase(steep[pod], "Succeeded")
+    assert ways(scene, steep[pod]) == taken

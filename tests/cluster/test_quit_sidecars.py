@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import lab
-import lightkube
 import pytest
 from istio_aux.model.sidecars import SHIPPED
-from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
-from lab.served import program, stage
+from lab.served import Programs, Stages
 from lab.workload import Workload
-from lightkube.resources.core_v1 import Pod
 
 OWN = "my-proxy=9000/stop?now"
 COMMAND = ("/bin/kill", "-TERM", "1")
@@ -29,69 +24,34 @@ LISTENERS = {
 
 
 @pytest.fixture(scope="module")
-def telling(cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workload]:
+def telling(programs: Programs) -> Workload:
     """A workload with every shipped rule, and one of the admin's own."""
-    with program(cluster, tmp_path_factory.mktemp("telling"), "telling", SETTINGS) as workload:
-        yield workload
+    return programs("telling", SETTINGS)
 
 
 @pytest.fixture(scope="module")
-def scene(client: lightkube.Client, kubelet: ScriptedKubelet, telling: Workload) -> Iterator[Scene]:
+def scene(telling: Workload, stages: Stages) -> Scene:
     """The namespace that it serves."""
-    with stage(client, kubelet, telling) as scene:
-        yield scene
+    return stages(telling)
 
 
-def told(scene: Scene, pod: Pod) -> list[str]:
-    """The containers that were told to exit, in order."""
-    return [each.container for each in scene.kubelet.execs_of(pod)]
+def test_each_sidecar_exits_and_then_the_proxy(scene: Scene):
+    """By its port and path, or by its command."""
+    pods = {name: scene.start(f"with-{name}", payload=("main", name)) for name in LISTENERS}
+    pods["collector"] = scene.start("with-collector", payload=("main", "collector"))
+    for name, listener in LISTENERS.items():
+        scene.kubelet.listen(pods[name], name, *listener)
+    scene.kubelet.obey(pods["collector"], "collector", *COMMAND)
 
+    for pod in pods.values():
+        scene.kubelet.finish(pod, "main")
 
-@pytest.mark.parametrize("sidecar", LISTENERS)
-def test_a_sidecar_exits_and_then_the_proxy(scene: Scene, sidecar: str):
-    pod = scene.start(f"with-{sidecar}", payload=("main", sidecar))
-    scene.kubelet.listen(pod, sidecar, *LISTENERS[sidecar])
-
-    scene.kubelet.finish(pod, "main")
-
-    scene.await_phase(pod, "Succeeded")
-    assert told(scene, pod) == [sidecar, "istio-proxy"]
-    assert scene.proxy_exit_code(pod) == 0
-
-
-def test_a_sidecar_without_a_port_exits_by_a_command_and_then_the_proxy(scene: Scene):
-    pod = scene.start("with-collector", payload=("main", "collector"))
-    scene.kubelet.obey(pod, "collector", *COMMAND)
-
-    scene.kubelet.finish(pod, "main")
-
-    scene.await_phase(pod, "Succeeded")
-    assert told(scene, pod) == ["collector", "istio-proxy"]
-    assert scene.kubelet.execs_of(pod)[0].command == COMMAND
-
-
-def test_two_sidecars_go_in_the_order_of_the_pod_and_nothing_before_the_payload(scene: Scene):
-    pod = scene.start("with-two", payload=("daprd", "main", "vault-agent", "upload"))
-    for sidecar in ("daprd", "vault-agent"):
-        scene.kubelet.listen(pod, sidecar, *LISTENERS[sidecar])
-
-    scene.kubelet.finish(pod, "main")
-    scene.await_control()
-    assert told(scene, pod) == []
-    scene.kubelet.finish(pod, "upload")
-
-    scene.await_phase(pod, "Succeeded")
-    assert told(scene, pod) == ["daprd", "vault-agent", "istio-proxy"]
-
-
-def test_beside_a_native_proxy_the_sidecar_is_all_that_holds_the_pod(scene: Scene):
-    pod = scene.start("beside-native", sidecar="native", payload=("main", "vault-agent"))
-    scene.kubelet.listen(pod, "vault-agent", *LISTENERS["vault-agent"])
-
-    scene.kubelet.finish(pod, "main")
-
-    scene.await_phase(pod, "Succeeded")
-    assert told(scene, pod) == ["vault-agent"]
+    for name, pod in pods.items():
+        scene.await_phase(pod, "Succeeded")
+        execs = scene.kubelet.execs_of(pod)
+        assert [each.container for each in execs] == [name, "istio-proxy"]
+        assert scene.proxy_exit_code(pod) == 0
+    assert scene.kubelet.execs_of(pods["collector"])[0].command == COMMAND
 
 
 def test_a_sidecar_that_fails_is_told_and_the_proxy_goes_all_the_same(scene: Scene):

@@ -7,6 +7,7 @@ from pathlib import Path
 import lab
 import lightkube
 import pytest
+from lab.served import Programs
 from lab.workload import Workload
 from lightkube import KubeConfig
 from lightkube.models.authorization_v1 import (
@@ -70,6 +71,15 @@ GRANTED = {
 ANYBODY = ("authentication.k8s.io", "authorization.k8s.io")
 
 
+LEASES, CONFIGMAPS = ("leases", "coordination.k8s.io"), ("configmaps", "")
+
+
+@pytest.fixture(scope="module")
+def named(programs: Programs) -> Workload:
+    """A workload that is deployed, and knows of two revisions of Istio."""
+    return programs("named", start=False, revisions=("default", "canary"))
+
+
 def allowed(
     client: lightkube.Client,
     workload: Workload,
@@ -105,44 +115,30 @@ def allowed(
 
 
 @pytest.mark.parametrize(
-    ("verb", "lease", "may"),
+    ("verb", "what", "where", "may"),
     [
-        ("create", "istio-aux/", True),
-        ("get", "istio-aux/istio-aux", True),
-        ("update", "istio-aux/istio-aux", True),
-        ("delete", "istio-aux/istio-aux", False),
-        ("get", "istio-aux/another", False),
-        ("update", "istio-aux/another", False),
-        ("update", "kube-system/istio-aux", False),
-        ("create", "kube-system/", False),
+        ("create", LEASES, "named/", True),
+        ("get", LEASES, "named/named", True),
+        ("update", LEASES, "named/named", True),
+        ("delete", LEASES, "named/named", False),
+        ("get", LEASES, "named/another", False),
+        ("update", LEASES, "named/another", False),
+        ("update", LEASES, "kube-system/named", False),
+        ("create", LEASES, "kube-system/", False),
+        # The injection policies of Istio's revisions.
+        ("get", CONFIGMAPS, "istio-system/istio-sidecar-injector", True),
+        ("get", CONFIGMAPS, "istio-system/istio-sidecar-injector-canary", True),
+        ("get", CONFIGMAPS, "istio-system/istio-sidecar-injector-other", False),
+        ("get", CONFIGMAPS, "istio-system/istio", False),
     ],
 )
-def test_the_workload_may_hold_the_lease_of_its_own_application_only(
-    client: lightkube.Client, workload: Workload, verb: str, lease: str, may: bool
-):
-    namespace, _, name = lease.partition("/")
-    group = "coordination.k8s.io"
+def test_of_leases_and_configmaps_the_workload_may_use_its_own_only(
+    client: lightkube.Client, named: Workload,
+    *, verb: str, what: tuple[str, str], where: str, may: bool,
+):  # fmt: skip
+    namespace, _, name = where.partition("/")
 
-    assert allowed(client, workload, verb, "leases", group, where=(namespace, name)) is may
-
-
-@pytest.mark.parametrize(
-    ("name", "may"),
-    [
-        ("istio-sidecar-injector", True),
-        ("istio-sidecar-injector-canary", True),
-        ("istio-sidecar-injector-other", False),
-        ("istio", False),
-    ],
-)
-def test_of_all_configmaps_the_workload_may_read_the_injection_policies(
-    cluster: lab.Cluster, client: lightkube.Client, tmp_path: Path, name: str, may: bool
-):
-    deployed = Workload(cluster, tmp_path, model="revised", revisions=("default", "canary"))
-    deployed.deploy()
-
-    where = ("istio-system", name)
-    assert allowed(client, deployed, "get", "configmaps", "", where=where) is may
+    assert allowed(client, named, verb, *what, where=(namespace, name)) is may
 
 
 @pytest.mark.parametrize("options", GRANTED, ids=str)

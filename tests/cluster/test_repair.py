@@ -10,7 +10,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +17,18 @@ import lab
 import lab.istio
 import lightkube
 import pytest
-from istio_aux.model.election import ANNOTATION, read_checkpoint
 from istio_aux.repair.suspension import MARK
 from lab import crowd
-from lab.crowd import KINDS, OWNED, Keeper, controlled, kind_of
+from lab.crowd import KINDS, Keeper, kind_of
 from lab.fixtures import await_account
 from lab.hooks import mutating, patching
 from lab.kubelet import ScriptedKubelet
-from lab.meshed import has_sidecar, is_ready
+from lab.meshed import has_sidecar
 from lab.served import metric, program
 from lab.workload import Workload
-from lightkube.models.core_v1 import ResourceQuotaSpec
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.apps_v1 import StatefulSet
 from lightkube.resources.batch_v1 import Job
-from lightkube.resources.coordination_v1 import Lease
-from lightkube.resources.core_v1 import Event, Namespace, Pod, ResourceQuota
+from lightkube.resources.core_v1 import Event, Namespace, Pod
 
 # Measured on 2 busy cores: an act is over after 10 s.
 ACT = 100.0
@@ -210,34 +205,25 @@ def restarted(stage: Stage, reported: Scene, thief: None) -> Scene:
     return stage.play("restart", over, {"race-policy": "restart"})
 
 
-def test_all_unmeshed_pods_are_listed_page_by_page(reported: Scene):
+def test_report_lists_those_that_should_have_a_sidecar_and_touches_no_pod(reported: Scene):
+    """T41: in /status, page by page, in the metric, and by Events."""
+    expected = {name: kind.count for name, kind in KINDS.items() if kind.fate != "ignored"}
+    assert reported.said() == expected
+    assert reported.unmeshed == reported.status["unmeshed-total"] == sum(expected.values())
     names = [pod["name"] for page in reported.pages for pod in page["pods"]]
     assert len(reported.pages) > 1
     assert names == sorted(pod["name"] for pod in reported.status["unmeshed-pods"])
     assert {page["total"] for page in reported.pages} == {reported.status["unmeshed-total"]}
-
-
-def test_report_finds_those_that_should_have_a_sidecar_and_no_others(reported: Scene):
-    """T41: in /status and in the metric."""
-    expected = {name: kind.count for name, kind in KINDS.items() if kind.fate != "ignored"}
-    assert reported.said() == expected
-    assert reported.unmeshed == reported.status["unmeshed-total"] == sum(expected.values())
-
-
-def test_report_touches_no_pod(reported: Scene):
+    assert reported.events["NoSidecar"]
+    assert {kind_of(name) for name in reported.events["NoSidecar"]} <= expected.keys()
     assert reported.before == reported.after
     assert len(reported.after) == sum(kind.count for kind in KINDS.values())
     assert reported.evicted == 0
 
 
-def test_report_tells_the_owners(reported: Scene):
-    """Fifty at once, then five a second, so that there are some of them by now."""
-    told = {kind_of(name) for name in reported.events["NoSidecar"]}
-    assert told
-    assert not told & {name for name, kind in KINDS.items() if kind.fate == "ignored"}
-
-
-def test_restart_replaces_exactly_the_allowed_pods(restarted: Scene):
+def test_restart_replaces_exactly_the_allowed_pods_which_get_a_sidecar(
+    restarted: Scene, stage: Stage
+):
     """T41: of those that are hopeless one is tried."""
     replaced = {name: kind.count for name, kind in KINDS.items() if kind.fate == "replaced"}
     assert restarted.gone() == {**replaced, "hopeless": 1}
@@ -247,35 +233,8 @@ def test_restart_replaces_exactly_the_allowed_pods(restarted: Scene):
         if kind.fate in {"refused", "stopped", "reported"}
     }
     assert restarted.said() == expected
-
-
-def test_restarted_pods_have_a_sidecar(restarted: Scene, stage: Stage):
-    for name, kind in KINDS.items():
-        if kind.fate == "replaced":
-            assert [has_sidecar(pod) for pod in stage.keeper.pods(name)] == [True] * kind.count
-
-
-def test_a_stateful_set_is_restarted_from_its_highest_ordinal(restarted: Scene):
-    assert restarted.restarted("db") == ["db-2", "db-1", "db-0"]
-
-
-def test_pods_of_one_controller_are_restarted_one_after_another(restarted: Scene, stage: Stage):
-    """The next one only after the last one's replacement was started."""
-    pairs = 0
-    for name, kind in KINDS.items():
-        if kind.fate == "replaced":
-            evicted = [
-                datetime.fromisoformat(line["time"]).timestamp()
-                for line in restarted.log
-                if line["event"] == "restarted" and kind_of(line["pod"]) == name
-            ]
-            metas = [pod.metadata for pod in stage.keeper.pods(name)]
-            ran = sorted(stage.keeper.ran[str(meta.uid)] for meta in metas if meta)
-            assert len(evicted) == len(ran) == kind.count, name
-            later = list(zip(ran[:-1], evicted[1:], strict=True))
-            assert all(ready < evicted for ready, evicted in later), name
-            pairs += len(later)
-    assert pairs == sum(kind.count - 1 for kind in KINDS.values() if kind.fate == "replaced") > 0
+    for name, count in replaced.items():
+        assert [has_sidecar(pod) for pod in stage.keeper.pods(name)] == [True] * count
 
 
 def test_what_a_budget_forbids_is_said_and_not_done(restarted: Scene):
@@ -329,82 +288,3 @@ def test_jobs_are_restarted_when_that_is_allowed(restarted: Scene, stage: Stage)
     reasons = {kind_of(pod["name"]): pod["reason"] for pod in jobs.status["unmeshed-pods"]}
     assert "its TFJob is gone" in reasons["training"]
     assert "after another was evicted, has no sidecar either" in reasons["hopeless"]
-
-
-@pytest.fixture
-def database(
-    cluster: lab.Cluster, client: lightkube.Client, kubelet: ScriptedKubelet, stage: Stage
-) -> Iterator[Stage]:
-    """A StatefulSet of three pods without a sidecar. It can make no other ones."""
-    name = "database"
-    client.create(Namespace(metadata=ObjectMeta(name=name)))
-    await_account(client, name)
-    with Keeper(cluster, kubelet, name) as keeper:
-        for document in controlled(name, "db", OWNED["db"]):
-            client.create(document)
-        lab.until(
-            lambda: [is_ready(pod) for pod in keeper.pods()] == [True] * 3,
-            timeout=ACT,
-            what="all pods to be Ready",
-        )
-        no_more = ResourceQuotaSpec(hard={"pods": "0"})
-        client.create(ResourceQuota(metadata=ObjectMeta(name="none", namespace=name), spec=no_more))
-        client.patch(Namespace, name, {"metadata": {"labels": {"istio-injection": "enabled"}}})
-        yield Stage(cluster, keeper, name, stage._folder)
-        client.delete(Namespace, name)
-
-
-def test_the_next_leader_waits_for_the_pod_that_the_last_one_evicted(
-    cluster: lab.Cluster, client: lightkube.Client, database: Stage, tmp_path: Path
-):
-    """Two of three pods of a StatefulSet must not be down at once, whoever leads.
-
-    The next leader has never seen the pod: it knows of it by the Lease alone.
-    """
-    settings = {"lease": "succession/succession", "race-policy": "restart"}
-    evicted = 'istio_aux_sidecar_restarts_total{outcome="evicted"}'
-
-    def left(*names: str) -> None:
-        """Wait until only these pods of the StatefulSet are left."""
-        lab.until(
-            lambda: (
-                [str(pod.metadata and pod.metadata.name) for pod in database.keeper.pods()]
-                == [*names]
-            ),
-            timeout=ACT,
-            what=f"only {names} to be left",
-        )
-
-    with program(cluster, tmp_path / "first", "succession", settings) as first:
-        left("db-0", "db-1")
-        first.stop()
-    lease = client.get(Lease, "succession", namespace="succession")
-    assert lease.metadata
-    assert lease.metadata.annotations
-    stored = read_checkpoint(lease.metadata.annotations[ANNOTATION])
-    assert stored
-    replaced = [pod.pod for pod in stored.replaced.values()]
-    assert [name for name in replaced if name.startswith("db-")] == ["db-2"]
-
-    with program(cluster, tmp_path / "next", "succession", settings) as heir:
-        lab.until(
-            lambda: (
-                {
-                    pod["name"]: "db-2 was evicted, and no replacement is Ready" in pod["reason"]
-                    for pod in heir.status().get("unmeshed-pods", [])
-                    if pod["namespace"] == database.namespace
-                }
-                == {"db-0": True, "db-1": True}
-            ),
-            timeout=ACT,
-            what="the next leader to wait",
-        )
-        assert heir.status()["leader"]
-        left("db-0", "db-1")
-        client.delete(ResourceQuota, "none", namespace=database.namespace)
-        changed = {"metadata": {"annotations": {"tried": "again"}}}
-        client.patch(StatefulSet, "db", changed, namespace=database.namespace)
-        lab.until(lambda: metric(heir, evicted) >= 2, timeout=ACT, what="the others to follow")
-        log = [json.loads(line) for line in heir.process.log.read_text().splitlines()]
-    names = [line["pod"] for line in log if line["event"] == "restarted"]
-    assert [name for name in names if name.startswith("db-")] == ["db-2", "db-1", "db-0"]

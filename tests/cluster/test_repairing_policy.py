@@ -16,14 +16,13 @@ import pytest
 from lab import meshed
 from lab.accounts import Account, administrator
 from lab.fixtures import await_account
-from lab.workload import Workload
+from lab.served import Programs
 from lightkube.generic_resource import create_global_resource, create_namespaced_resource
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.admissionregistration_v1 import ValidatingAdmissionPolicy
 from lightkube.resources.core_v1 import Pod, ServiceAccount
 
 import manifests
-from manifests import Values
 
 MODEL = "repairing"
 # Measured on 2 busy cores: a policy is in force 0.4 s after it was made.
@@ -59,15 +58,10 @@ DEFINITIONS = (
 
 @pytest.fixture(scope="module")
 def account(
-    cluster: lab.Cluster, client: lightkube.Client, tmp_path_factory: pytest.TempPathFactory
+    cluster: lab.Cluster, client: lightkube.Client, programs: Programs
 ) -> Iterator[Account]:
     """The workload's own, once its policies are in force."""
-    deployed = Workload(cluster, tmp_path_factory.mktemp(MODEL), model=MODEL)
-    deployed.deploy()
-    for resource in manifests.render_access(
-        Values(deployed.name, MODEL, repairs=True, repairs_jobs=True)
-    ):
-        client.apply(resource, field_manager="lab", force=True)
+    deployed = programs(MODEL, {"race-policy": "restart", "restart-jobs": True}, start=False)
     await_account(client, MODEL)
     account = administrator(cluster, MODEL, manifests.service_account(deployed.name))
     lab.until(
@@ -77,15 +71,6 @@ def account(
     )
     yield account
     account.close()
-
-
-@pytest.fixture(scope="module")
-def somebody(cluster: lab.Cluster, client: lightkube.Client, account: Account) -> Iterator[Account]:
-    """Another account of the same namespace with the same rights."""
-    client.create(ServiceAccount(metadata=ObjectMeta(name="somebody", namespace=MODEL)))
-    somebody = administrator(cluster, MODEL, "somebody")
-    yield somebody
-    somebody.close()
 
 
 @pytest.fixture(scope="module")
@@ -111,36 +96,27 @@ def test_a_pod_is_created_as_a_dry_run_only(account: Account, client: lightkube.
 
 
 @pytest.mark.parametrize("namespace", ["kube-system", "kube-public", "kube-node-lease"])
-def test_nothing_is_tried_where_istio_injects_nothing(account: Account, namespace: str):
-    refusal = account.create(nobody(namespace), dryRun="All")
-
-    assert refusal.startswith("403: ")
-    assert "creates and evicts nothing in namespaces that Istio ignores" in refusal
-
-
-def test_a_pod_that_was_seen_may_be_evicted(account: Account, pod: Pod):
-    assert account.evict(pod, "uid", "resourceVersion") == ""
-
-
-@pytest.mark.parametrize("preconditions", [(), ("uid",), ("resourceVersion",)], ids=str)
-def test_a_pod_that_may_be_another_by_now_is_not_evicted(
-    account: Account, pod: Pod, preconditions: tuple[str, ...]
+def test_nothing_is_created_or_evicted_where_istio_injects_nothing(
+    account: Account, namespace: str
 ):
-    refusal = account.evict(pod, *preconditions)
-
-    assert refusal.startswith("403: ")
-    assert "evicts with the preconditions uid and resourceVersion only" in refusal
-
-
-def test_nothing_is_evicted_where_istio_injects_nothing(account: Account):
-    pod = meshed.pod("kube-system", "none")
+    pod = meshed.pod(namespace, "none")
     assert pod.metadata
     pod.metadata.uid, pod.metadata.resourceVersion = "1", "1"
 
-    refusal = account.evict(pod, "uid", "resourceVersion")
+    for refusal in (
+        account.create(nobody(namespace), dryRun="All"),
+        account.evict(pod, "uid", "resourceVersion"),
+    ):
+        assert refusal.startswith("403: ")
+        assert "creates and evicts nothing in namespaces that Istio ignores" in refusal
 
-    assert refusal.startswith("403: ")
-    assert "creates and evicts nothing in namespaces that Istio ignores" in refusal
+
+def test_a_pod_is_evicted_as_it_was_seen_only(account: Account, pod: Pod):
+    assert account.evict(pod, "uid", "resourceVersion") == ""
+    for preconditions in ((), ("uid",), ("resourceVersion",)):
+        refusal = account.evict(pod, *preconditions)
+        assert refusal.startswith("403: ")
+        assert "evicts with the preconditions uid and resourceVersion only" in refusal
 
 
 @pytest.fixture(scope="module")
@@ -195,66 +171,57 @@ def change(
     metadata: dict[str, Any] = {}
     if mark is not False:
         metadata = {field: {manifests.SUSPENDED: mark} for field in ("labels", "annotations")}
-    extra = more.get("metadata", {})
-    metadata |= {
-        field: {**metadata.get(field, {}), **extra[field]}
-        if isinstance(extra[field], dict)
-        else extra[field]
-        for field in extra
-    }
+    for field, extra in more.get("metadata", {}).items():
+        marked = metadata.get(field, {})
+        metadata[field] = {**marked, **extra} if isinstance(extra, dict) else extra
     spec = {"runPolicy": {"suspend": suspend}} if kind == "training" else {"suspend": suspend}
     return {"metadata": metadata, "spec": spec | more.get("spec", {})}
 
 
-EACH = pytest.mark.parametrize("kind", ["batch", "training", "set"])
+EACH = pytest.mark.parametrize("kind", JOBS)
+
+
+# It keeps the next leader from suspending the Job again.
+KEPT = {"annotations": {manifests.SUSPENDED: "2026-11-21T09:00:00Z this job is resumed"}}
+MAY = [
+    ("running", True, "sidecar", {}),
+    ("ours", False, None, {}),
+    ("ours", None, None, {}),
+    ("ours", False, None, {"metadata": KEPT}),
+    ("resumed", False, None, {}),
+    ("resumed", True, "sidecar", {}),
+]
 
 
 @EACH
-@pytest.mark.parametrize(
-    ("job", "what"),
-    [
-        ("running", (True, "sidecar")),
-        ("ours", (False, None)),
-        ("ours", (None, None)),
-        ("resumed", (False, None)),
-        ("resumed", (True, "sidecar")),
-    ],
-)
+@pytest.mark.parametrize(("job", "suspend", "mark", "more"), MAY)
 def test_a_job_may_be_suspended_and_resumed(
-    account: Account, jobs: dict[str, dict[str, str]], kind: str, job: str, what: tuple[Any, Any]
-):
-    assert account.patch(jobs[kind][job], change(kind, what[0], mark=what[1])) == ""
-
-
-@EACH
-def test_a_job_that_is_resumed_may_keep_its_annotation(
-    account: Account, jobs: dict[str, dict[str, str]], kind: str
-):
-    """It keeps the next leader from suspending the Job again."""
-    kept = {"annotations": {manifests.SUSPENDED: "2026-11-21T09:00:00Z this job is resumed"}}
-    resumption = change(kind, suspend=False, mark=None, metadata=kept)
-    assert account.patch(jobs[kind]["ours"], resumption) == ""
+    account: Account, jobs: dict[str, dict[str, str]],
+    *, kind: str, job: str, suspend: bool | None, mark: str | None, more: dict[str, Any],
+):  # fmt: skip
+    assert account.patch(jobs[kind][job], change(kind, suspend, mark=mark, **more)) == ""
 
 
 @EACH
 @pytest.mark.parametrize(
-    ("job", "what"),
+    ("job", "suspend", "mark"),
     [
-        ("running", (True, False)),
-        ("running", (False, "sidecar")),
-        ("ours", (False, False)),
-        ("ours", (True, None)),
-        ("ours", (True, "again")),
-        ("suspended", (True, "sidecar")),
-        ("suspended", (False, "sidecar")),
-        ("suspended", (False, False)),
-        ("suspended", (None, False)),
+        ("running", True, False),
+        ("running", False, "sidecar"),
+        ("ours", False, False),
+        ("ours", True, None),
+        ("ours", True, "again"),
+        ("suspended", True, "sidecar"),
+        ("suspended", False, "sidecar"),
+        ("suspended", False, False),
+        ("suspended", None, False),
     ],
 )
 def test_what_somebody_else_suspended_is_not_resumed_and_nothing_is_suspended_unmarked(
-    account: Account, jobs: dict[str, dict[str, str]], kind: str, job: str, what: tuple[Any, Any]
-):
-    refusal = account.patch(jobs[kind][job], change(kind, what[0], mark=what[1]))
+    account: Account, jobs: dict[str, dict[str, str]],
+    *, kind: str, job: str, suspend: bool | None, mark: str | bool | None,
+):  # fmt: skip
+    refusal = account.patch(jobs[kind][job], change(kind, suspend, mark=mark))
 
     assert refusal.startswith("403: ")
     assert f"suspends what runs, with label {manifests.SUSPENDED}, and resumes" in refusal
@@ -274,9 +241,7 @@ METADATA = [
 @pytest.mark.parametrize(
     ("kind", "more"),
     [
-        *(("batch", {"metadata": more}) for more in METADATA),
-        *(("training", {"metadata": more}) for more in METADATA),
-        *(("set", {"metadata": more}) for more in METADATA),
+        *((kind, {"metadata": more}) for kind in JOBS for more in METADATA),
         ("set", {"spec": {"replicatedJobs": []}}),
         ("set", {"spec": {"ttlSecondsAfterFinished": 1}}),
         ("set", {"spec": {"runPolicy": {"suspend": True}}}),
@@ -303,7 +268,7 @@ def test_nothing_else_of_a_job_is_changed(
     assert f"changes suspend and label and annotation {manifests.SUSPENDED} only" in refusal
 
 
-@pytest.mark.parametrize("policy", ["istio-aux", "istio-aux-jobs", "istio-aux-records"])
+@pytest.mark.parametrize("policy", [MODEL, f"{MODEL}-jobs", f"{MODEL}-records"])
 def test_the_api_server_has_no_doubts_about_the_expressions(
     client: lightkube.Client, account: Account, policy: str
 ):
@@ -318,10 +283,17 @@ def test_the_api_server_has_no_doubts_about_the_expressions(
     assert status.typeChecking.expressionWarnings is None
 
 
-@EACH
 def test_no_other_account_is_affected(
-    somebody: Account, pod: Pod, jobs: dict[str, dict[str, str]], kind: str
-):
-    assert somebody.create(meshed.pod(MODEL, f"somebodys-{kind}", sidecar=None)) == ""
+    cluster: lab.Cluster, client: lightkube.Client, account: Account, pod: Pod,
+    jobs: dict[str, dict[str, str]],
+):  # fmt: skip
+    """Another one of the same namespace with the same rights."""
+    client.create(ServiceAccount(metadata=ObjectMeta(name="somebody", namespace=MODEL)))
+    somebody = administrator(cluster, MODEL, "somebody")
+
+    assert somebody.create(meshed.pod(MODEL, "somebodys", sidecar=None)) == ""
     assert somebody.evict(pod) == ""
-    assert somebody.patch(jobs[kind]["suspended"], change(kind, False)) == ""
+    for kind in JOBS:
+        assert somebody.patch(jobs[kind]["suspended"], change(kind, False)) == ""
+
+    somebody.close()

@@ -18,6 +18,7 @@ from lab import creation, crowd, images, meshed, served
 from lab.crowd import Keeper
 from lab.fixtures import await_account
 from lab.kubelet import ScriptedKubelet
+from lab.served import Programs
 from lab.workload import Workload
 from lightkube.codecs import from_dict
 from lightkube.core.client import LabelValue
@@ -137,17 +138,9 @@ def unmeshed(
 
 
 @pytest.fixture(scope="module")
-def workload(
-    cluster: lab.Cluster, tmp_path_factory: pytest.TempPathFactory, unmeshed: None
-) -> Iterator[Workload]:
+def workload(programs: Programs, unmeshed: None) -> Workload:
     """One that may do everything."""
-    folder = tmp_path_factory.mktemp(NAME)
-    workload = served.declared(cluster, folder, NAME, EVERYTHING)
-    workload.deploy()
-    workload.start()
-    workload.await_ready()
-    yield workload
-    served.end(workload)
+    return programs(NAME, EVERYTHING)
 
 
 def test_every_right_is_used(

@@ -6,7 +6,6 @@ import json
 import resource
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,22 +17,16 @@ from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
 from lab.served import declared, end, metric
 from lab.workload import Workload
-from lightkube.resources.core_v1 import Namespace
 from lightkube.resources.rbac_authorization_v1 import ClusterRole
-
-PODS = 30
 
 
 @pytest.fixture
 def mortal(cluster: lab.Cluster, tmp_path: Path) -> Iterator[Workload]:
-    """A workload of the test's own, with a selector of its own, not started yet."""
-    workload = Workload(
-        cluster, tmp_path, name="mortal", model="mortal", selector="lab.test/mortal=yes"
-    )
+    """A workload of the test's own, not started yet."""
+    workload = declared(cluster, tmp_path, "mortal")
     workload.deploy()
     yield workload
-    if workload.running:
-        workload.stop()
+    end(workload)
 
 
 @pytest.fixture
@@ -117,39 +110,25 @@ def test_a_missing_right_is_named_and_keeps_it_from_nothing_else(
         end(workload)
 
 
-def test_the_status_port_says_how_it_is(workload: Workload, selected: Scene):
-    assert workload.get("/livez") == (200, "ok\n")
-    assert workload.get("/readyz") == (200, "ok\n")
-    status = workload.status()
-    assert status["ready"] is True
-    assert selected.namespace in status["selected-namespaces"]
-    assert (status["start-mode"], status["capability"]) == ("auto", "unknown")
-    assert {"missing", "watched-pods", "stuck-pods", "quits-total", "version"} <= status.keys()
-
-
-def test_the_metrics_count_the_quits(workload: Workload, selected: Scene):
+def test_status_metrics_and_log_say_how_it_is(workload: Workload, selected: Scene):
     series = 'istio_aux_quits_total{outcome="exited",rung="exec"}'
-    before, counted = workload.status()["quits-total"], metric(workload, series)
+    before, counted = workload.status(), metric(workload, series)
+    assert workload.get("/livez") == workload.get("/readyz") == (200, "ok\n")
+    assert before["ready"] is True
+    assert selected.namespace in before["selected-namespaces"]
+    assert (before["start-mode"], before["capability"]) == ("auto", "unknown")
+
     pod = selected.start("worker")
-
     selected.kubelet.finish(pod, "main")
-
     selected.await_phase(pod, "Succeeded")
+
     lab.until(
-        lambda: workload.status()["quits-total"] == before + 1,
+        lambda: workload.status()["quits-total"] == before["quits-total"] + 1,
         timeout=30,
         what="the quit to be counted",
     )
     assert metric(workload, series) == counted + 1
-
-
-def test_every_line_of_the_log_is_a_json_object(workload: Workload, selected: Scene):
-    pod = selected.start("worker")
-    selected.kubelet.finish(pod, "main")
-    selected.await_phase(pod, "Succeeded")
-
     lines = [json.loads(line) for line in log(workload).splitlines()]
-
     assert all({"time", "level", "event"} <= line.keys() for line in lines)
     assert any(selected.namespace in json.dumps(line) for line in lines)
 
@@ -186,12 +165,11 @@ def hang(stage: Scene) -> None:
 
 
 def test_a_quit_that_hangs_does_not_delay_its_end(stage: Scene, mortal: Workload):
+    """It is dropped 2 s after the signal: had it reached its own deadline, a line would say so."""
     hang(stage)
-    began = time.monotonic()
 
     assert mortal.stop() == 0
 
-    assert time.monotonic() - began < 9, "the deadline of an exec is 10 s"
     events = [json.loads(line)["event"] for line in log(mortal).splitlines()]
     assert events[-2:] == ["stop", "stopped"]
 
@@ -211,38 +189,3 @@ def test_it_ends_at_once_on_a_second_sigterm(stage: Scene, mortal: Workload):
 
 def log(workload: Workload) -> str:
     return workload.process.log.read_text()
-
-
-def test_pods_that_finished_before_its_start_are_freed(
-    client: lightkube.Client, kubelet: ScriptedKubelet, namespace: str, mortal: Workload
-):
-    """T26, T38: nothing depends on having seen the payload end."""
-    labels = {"lab.test/mortal": "yes"}
-    client.patch(Namespace, namespace, {"metadata": {"labels": labels}})
-    stage = Scene(client, kubelet, namespace, namespace)
-    pods = [stage.start(f"early-{n}") for n in range(3)]
-    for pod in pods:
-        stage.kubelet.finish(pod, "main")
-
-    mortal.start()
-
-    for pod in pods:
-        stage.await_phase(pod, "Succeeded")
-
-
-def test_pods_that_finish_while_the_api_server_is_restarted_are_freed(
-    cluster: lab.Cluster, stage: Scene
-):
-    """T26, T28: all are freed, with 0, and no other."""
-    pods = [stage.start(f"worker-{n}") for n in range(PODS)]
-    running = [stage.start(f"running-{n}") for n in range(3)]
-    for n, pod in enumerate(pods):
-        if n == PODS // 3:
-            cluster.process("kube-apiserver").restart()
-        stage.kubelet.finish(pod, "main")
-
-    for pod in pods:
-        stage.await_phase(pod, "Succeeded", timeout=120)
-    assert [stage.proxy_exit_code(pod) for pod in pods] == [0] * PODS
-    assert [stage.kubelet.execs_of(pod) for pod in running] == [[]] * 3
-    cluster.await_api()

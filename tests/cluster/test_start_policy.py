@@ -9,26 +9,23 @@ import lab
 import lab.istio
 import lightkube
 import pytest
+from istio_aux.model.annotations import START, STARTED_WITH
 from istio_aux.model.pod import decode
 from istio_aux.start.plan import effective_start
+from istio_aux.start.proxy_config import ANNOTATION as CONFIG
 from lab import creation, meshed
 from lab.creation import Creation
 from lab.fixtures import await_account
 from lab.meshed import annotations_of
+from lab.served import Programs
+from lab.start_cases import HELD, NATIVE
 from lab.versions import POLICY
-from lab.workload import Workload
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, Pod
 
+import rules
+
 pytestmark = POLICY.needed
-CONFIG = "proxy.istio.io/config"
-LINE = "holdApplicationUntilProxyStarts: true"
-NATIVE_SIDECAR = "sidecar.istio.io/nativeSidecar"
-START = "istio-aux.io/start"
-STARTED_WITH = "istio-aux.io/started-with"
-STARTED_BY = "istio-aux.io/started-by"
-HELD = {CONFIG: LINE, STARTED_WITH: "hold"}
-NATIVE = {NATIVE_SIDECAR: "true", STARTED_WITH: "native"}
 LEFT = {CONFIG: "a: &x 1\nb: *x\n"}
 WEBHOOK = "mutation.webhook.admission.k8s.io/round_0_index_0"
 SELECTED = {"lab.test/policy": "yes"}
@@ -43,27 +40,19 @@ NAMESPACES: Mapping[str, dict[str, str]] = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def policy(
-    cluster: lab.Cluster, client: lightkube.Client, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[None]:
+def policy(cluster: lab.Cluster, client: lightkube.Client, programs: Programs) -> Iterator[None]:
     """What the charm makes for a workload in policy mode, and nobody serves; and two Istios.
 
     One of these makes sidecars native by default.
     """
-    selector = "lab.test/policy=yes"
-    absent = Workload(
-        cluster, tmp_path_factory.mktemp("policy"),
-        name="policy", model="policy", selector=selector, admission="policy",
-    )  # fmt: skip
     with ThreadPoolExecutor() as pool:
         default = pool.submit(lambda: lab.istio.install(cluster, native="on request"))
         other = pool.submit(
             lambda: lab.istio.install(cluster, "istio-native", native="default", revision="native")
         )
-        absent.deploy()
         for name, labels in NAMESPACES.items():
             client.create(Namespace(metadata=ObjectMeta(name=name, labels=labels)))
-        absent.publish()
+        absent = programs("policy", start=False, publish=True, admission="policy")
         for name in NAMESPACES:
             await_account(client, name)
         absent.await_admission("policy-only")
@@ -74,7 +63,6 @@ def policy(
         )
         istios = default.result(), other.result()
     yield
-    absent.withdraw()
     for name in NAMESPACES:
         client.delete(Namespace, name)
     for istio in istios:
@@ -117,19 +105,20 @@ def test_a_pod_that_is_left_to_the_webhook_is_made_while_nobody_serves(cluster: 
     assert WEBHOOK in made.audit(cluster)
 
 
-@pytest.mark.parametrize("namespace", ["policy-not-selected", "policy-ambient"])
-def test_pods_of_other_namespaces_are_left_alone(cluster: lab.Cluster, namespace: str):
-    """T34: above all those of an ambient mesh."""
-    assert annotations_of(create(cluster, namespace).pod) == {}
-
-
 @pytest.mark.parametrize(
-    "labels", [{"model.juju.is/disable-webhook": "true"}, {"app.kubernetes.io/name": "policy"}]
+    ("namespace", "labels"),
+    [
+        ("policy-not-selected", {}),
+        ("policy-ambient", {}),
+        ("policy-only", {"model.juju.is/disable-webhook": "true"}),
+        ("policy-only", {"app.kubernetes.io/name": "policy"}),
+    ],
 )
-def test_pods_of_juju_and_of_the_application_are_left_alone(
-    cluster: lab.Cluster, labels: dict[str, str]
+def test_pods_of_others_are_left_alone(
+    cluster: lab.Cluster, namespace: str, labels: dict[str, str]
 ):
-    assert annotations_of(create(cluster, "policy-only", labels=labels).pod) == {}
+    """T34: of other namespaces, above all of an ambient mesh, of Juju and of the application."""
+    assert annotations_of(create(cluster, namespace, labels=labels).pod) == {}
 
 
 def test_istio_puts_the_proxy_of_a_held_pod_first(cluster: lab.Cluster):
@@ -163,7 +152,7 @@ def test_a_sidecar_that_istio_made_native_is_not_said_to_hold(cluster: lab.Clust
 
 def test_the_webhook_is_not_asked_about_pods_with_the_label_of_the_policy(cluster: lab.Cluster):
     """It decides nothing else: who copies the label gets what the policy alone does."""
-    copied = {STARTED_BY: "policy"}
+    copied = {rules.STARTED_BY: "policy"}
 
     assert annotations_of(create(cluster, "policy-only", labels=copied).pod) == HELD
     left = create(cluster, "policy-only", LEFT, copied)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -39,15 +37,6 @@ def said_by(program: Path) -> str:
     return subprocess.run([program], capture_output=True, text=True, check=True).stderr
 
 
-def test_a_program_is_built_when_it_is_missing_and_then_no_more(module: Path):
-    program = tools.path("greeter")
-    built = program.stat().st_mtime_ns
-
-    assert said_by(program) == "hello\n"
-    assert tools.path("greeter") == program
-    assert program.stat().st_mtime_ns == built
-
-
 def test_another_source_and_another_pin_are_another_program(module: Path):
     before = tools.path("greeter")
     (module / "main.go").write_text(MAIN % "goodbye")
@@ -65,37 +54,3 @@ def test_a_failed_build_names_the_program_its_error_and_the_log(module: Path):
     with pytest.raises(tools.BuildError, match=r"greeter: .*undefined: undefined.*greeter\.log"):
         tools.path("greeter")
     assert "greeter" in tools.missing()
-
-
-def test_two_processes_build_once(module: Path, tmp_path: Path):
-    script = textwrap.dedent(
-        f"""
-        from pathlib import Path
-        from lab import toolchain, tools
-        tools.PROGRAMS["greeter"] = tools.Program("greeter", Path({str(module)!r}), ".", seconds=1)
-        tools.path("greeter")
-        """
-    )
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-c", script],
-            cwd=Path(tools.__file__).parents[1],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(2)
-    ]
-    said = "".join(process.communicate(timeout=120)[1] for process in both)
-
-    assert [process.returncode for process in both] == [0, 0]
-    assert said.count("built greeter") == 1
-
-
-def test_assets_of_envtest_are_taken_as_they_are(
-    module: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    etcd = tmp_path / "etcd"
-    etcd.touch()
-    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
-
-    assert tools.path("etcd") == etcd

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import lab
-import lightkube
 import pytest
-from lab.kubelet import ScriptedKubelet
 from lab.relay import Relay
 from lab.scene import Scene
-from lab.served import declared, end, metric, stage
+from lab.served import Programs, Stages, metric
 from lab.workload import Workload
 
 # Of an event: enough to reach its middle, far from enough for its end.
@@ -25,26 +23,21 @@ def relay(cluster: lab.Cluster) -> Iterator[Relay]:
 
 
 @pytest.fixture(scope="module")
-def remote(
-    cluster: lab.Cluster, relay: Relay, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Workload]:
+def remote(cluster: lab.Cluster, relay: Relay, programs: Programs) -> Workload:
     """A workload that reaches the API server only through the relay."""
-    workload = declared(cluster, tmp_path_factory.mktemp("remote"), "remote")
-    workload.deploy()
+    workload = programs("remote", start=False)
     direct = workload.kubeconfig.read_text()
     assert cluster.server in direct
     workload.kubeconfig.write_text(direct.replace(cluster.server, relay.server))
     workload.start()
     workload.await_ready()
-    yield workload
-    end(workload)
+    return workload
 
 
 @pytest.fixture(scope="module")
-def far(client: lightkube.Client, kubelet: ScriptedKubelet, remote: Workload) -> Iterator[Scene]:
+def far(remote: Workload, stages: Stages) -> Scene:
     """A namespace that the remote workload serves."""
-    with stage(client, kubelet, remote) as scene:
-        yield scene
+    return stages(remote)
 
 
 def restarts(workload: Workload, reason: str) -> float:

@@ -31,10 +31,10 @@ class Scene:
         self.namespace = namespace
         self._control = control
 
-    def start(self, name: str, *, ip: str | None = None, **what: Any) -> Pod:
-        """Create a pod as ``meshed.pod`` describes it, and run it, perhaps at another's address."""
+    def start(self, name: str, **what: Any) -> Pod:
+        """Create a pod as ``meshed.pod`` describes it, and run it."""
         pod = self.client.create(meshed.pod(self.namespace, name, **what))
-        self.kubelet.run(pod, ip=ip)
+        self.kubelet.run(pod)
         return pod
 
     def look(self, pod: Pod) -> Pod:

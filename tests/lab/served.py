@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,14 @@ from lab.fixtures import await_account, vacate
 from lab.kubelet import ScriptedKubelet
 from lab.scene import Scene
 from lab.workload import Workload
+
+Programs = Callable[..., Workload]
+"""Deploys a workload and starts it: ``programs("strict", {"quit-grace": 2}, publish=True)``.
+
+More arguments: ``start=False`` deploys it only; others are those of `declared`.
+"""
+Stages = Callable[[Workload], Scene]
+"""Makes a namespace that a workload serves."""
 
 
 @contextlib.contextmanager
@@ -42,11 +50,16 @@ def end(workload: Workload) -> None:
 
 
 def declared(
-    cluster: lab.Cluster, folder: Path, name: str, settings: Mapping[str, Any] | None = None
+    cluster: lab.Cluster,
+    folder: Path,
+    name: str,
+    settings: Mapping[str, Any] | None = None,
+    **more: Any,
 ) -> Workload:
-    """The same workload, not deployed yet."""
+    """The same workload, not deployed yet; more arguments are those of `Workload`."""
     selector = f"lab.test/{name}=yes"
-    return Workload(cluster, folder, name=name, model=name, selector=selector, more=settings)
+    arguments = {"name": name, "model": name, "selector": selector, "more": settings, **more}
+    return Workload(cluster, folder, **arguments)
 
 
 @contextlib.contextmanager

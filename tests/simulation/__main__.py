@@ -11,8 +11,7 @@ import sys
 import time
 from collections import Counter
 
-from simulation.play import Result, play
-from simulation.shrink import shrink
+from simulation.play import Result, play, shrink
 
 
 def main() -> int:

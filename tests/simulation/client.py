@@ -199,7 +199,7 @@ class _Journey:
             self._world.after(self._network.latency(), self._arrive)
 
     def _arrive(self) -> None:
-        if self._cut_off or self._lost == "before":
+        if self._request.process.unit.partitioned or self._lost == "before":
             self._silence()
             return
         found: Any = None
@@ -213,7 +213,7 @@ class _Journey:
         self._world.after(self._back, self._give, found, error)
 
     def _give(self, found: Any, error: KubeError | None) -> None:
-        if self._cut_off or self._lost == "after":
+        if self._request.process.unit.partitioned or self._lost == "after":
             self._silence()
         elif self._lost == "reset":
             self._fail(UnreachableError("connection reset by peer"))
@@ -221,10 +221,6 @@ class _Journey:
             self._fail(error)
         elif not self._answer.done():
             self._answer.set_result(found)
-
-    @property
-    def _cut_off(self) -> bool:
-        return self._network.cut_off(self._request.process)
 
     def _silence(self) -> None:
         error = SilentError("the connection went silent")
@@ -314,7 +310,7 @@ class _Watch:
 
     def _lost(self) -> bool:
         """Whether nothing comes through: what is lost once is lost for good."""
-        self.silent = self.silent or self._cluster.network.cut_off(self._process)
+        self.silent = self.silent or self._process.unit.partitioned
         return self.silent
 
     def _bookmark(self) -> None:
@@ -362,7 +358,7 @@ class _Socket:
         self._cluster.world.after(self._cluster.network.latency(), self._arrive, request)
 
     def _arrive(self, request: Request) -> None:
-        if self._pod and not self._cluster.network.cut_off(request.process):
+        if self._pod and not request.process.unit.partitioned:
             self._play(self._cluster.nodes.forward(request, *self._pod))
 
     async def receive(self) -> Message:
@@ -379,7 +375,7 @@ class _Socket:
             self._cluster.world.after(when, self._receive, frame)
 
     def _receive(self, frame: Frame) -> None:
-        if self._cluster.network.cut_off(self._request.process):
+        if self._request.process.unit.partitioned:
             return
         if frame.data:
             self._messages.append(Message(aiohttp.WSMsgType.BINARY, frame.data))

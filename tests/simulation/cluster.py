@@ -19,7 +19,7 @@ from simulation.kubelet import Nodes, Plan
 from simulation.network import Network
 from simulation.properties import Judge
 from simulation.unit import Unit
-from simulation.workloads import Owner, TFJob, owner_of
+from simulation.workloads import Owner, TFJob, has_sidecar, owner_of
 from simulation.world import World
 
 NAMESPACES = ("apps", "batch", "greedy")
@@ -194,8 +194,3 @@ class Cluster:
             owner.delete()
         for pod in list(self.server.list("pods")):
             self.server.delete_pod(pod.name)
-
-
-def has_sidecar(pod: Stored) -> bool:
-    """Whether a pod has Istio's proxy."""
-    return any(each["name"] == PROXY for each in pod.object["spec"]["containers"])

@@ -60,10 +60,6 @@ def _unless_calm(cluster: Cluster, happen: Callable[[Cluster, Random], None], di
         happen(cluster, dice)
 
 
-def _later(cluster: Cluster, seconds: float, do: Callable[[], None]) -> None:
-    cluster.world.after(seconds, do)
-
-
 # Units.
 
 
@@ -157,7 +153,7 @@ def _hang(cluster: Cluster, dice: Random) -> None:
     if not any(each.hung or each.dead for each in cluster.nodes.nodes):
         cluster.world.tell("{} answers no exec", node.name)
         node.hung = True
-        _later(cluster, dice.uniform(20, 90), lambda: _recover(cluster, node))
+        cluster.world.after(dice.uniform(20, 90), _recover, cluster, node)
 
 
 def _recover(cluster: Cluster, node: Node) -> None:
@@ -171,7 +167,7 @@ def _die(cluster: Cluster, dice: Random) -> None:
     if not any(each.hung or each.dead for each in cluster.nodes.nodes):
         cluster.world.tell("{} is lost", node.name)
         node.dead = True
-        _later(cluster, dice.uniform(10, 90), lambda: _recover(cluster, node))
+        cluster.world.after(dice.uniform(10, 90), _recover, cluster, node)
 
 
 def _crowd(cluster: Cluster, dice: Random) -> None:
@@ -188,7 +184,7 @@ def _injector(cluster: Cluster, dice: Random) -> None:
     if cluster.injector == "live":
         cluster.world.tell("istiod is down")
         cluster.injector = "down"
-        _later(cluster, dice.uniform(2, 25), lambda: setattr(cluster, "injector", "live"))
+        cluster.world.after(dice.uniform(2, 25), setattr, cluster, "injector", "live")
 
 
 def _scale(cluster: Cluster, dice: Random) -> None:

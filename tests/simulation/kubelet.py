@@ -116,7 +116,6 @@ class Sandbox:
     plan: Plan
     containers: list[Container]
     grace: float
-    native: bool = False
     ready: bool = False
     stopping: bool = False
     reporting: bool = False
@@ -141,10 +140,9 @@ class Sandbox:
     def phase(self) -> str:
         if any(container.starts == 0 for container in self.containers):
             return "Pending"
-        judged = [each for each in self.containers if not (self.native and each.role == "proxy")]
-        if not all(container.done for container in judged):
+        if not all(container.done for container in self.containers):
             return "Running"
-        return "Failed" if any(container.code for container in judged) else "Succeeded"
+        return "Failed" if any(container.code for container in self.containers) else "Succeeded"
 
 
 @dataclass
@@ -175,27 +173,21 @@ class Nodes:
         self._dice = world.dice("kubelets")
         server.watchers.append(self._changed)
 
-    def node(self, name: str) -> Node:
-        """The node of this name."""
-        return next(node for node in self.nodes if node.name == name)
-
     def start(self, pod: Stored, plan: Plan) -> None:
         """A new pod is bound to its node; its kubelet starts it a moment later."""
         spec = pod.object["spec"]
-        node, policy = self.node(spec["nodeName"]), spec["restartPolicy"]
+        node = next(node for node in self.nodes if node.name == spec["nodeName"])
+        policy = spec["restartPolicy"]
         own = plan.policy if node.version == NEW else ""
-        native = any(each["name"] == PROXY for each in spec.get("initContainers") or ())
-        names = [each["name"] for each in spec["containers"]] + [PROXY] * native
+        names = [each["name"] for each in spec["containers"]]
         containers = [
-            Container(
-                name, "proxy" if name == PROXY else "payload",
-                ("Always" if native else policy) if name == PROXY else own or policy,
-                [Run(FOREVER)] if name == PROXY else list(plan.runs[name]),
-            )
+            Container(name, "proxy", policy, [Run(FOREVER)])
+            if name == PROXY
+            else Container(name, "payload", own or policy, list(plan.runs[name]))
             for name in names
-        ]  # fmt: skip
+        ]
         grace = spec.get("terminationGracePeriodSeconds", GRACE)
-        box = Sandbox(pod.uid, pod.name, node, plan, containers, grace, native)
+        box = Sandbox(pod.uid, pod.name, node, plan, containers, grace)
         self.sandboxes[pod.uid] = box
         self._world.after(0.3 + self._dice.random(), self._begin, box)
 
@@ -209,7 +201,7 @@ class Nodes:
             self._start(box, container)
         if box.plan.ready is not None:
             self._world.after(box.plan.ready, self._get_ready, box)
-        if box.plan.proxy_dies is not None and box.proxy and not box.native:
+        if box.plan.proxy_dies is not None and box.proxy:
             self._world.after(box.plan.proxy_dies, self._exit, box, box.proxy, 0)
 
     def _start(self, box: Sandbox, container: Container) -> None:
@@ -233,13 +225,11 @@ class Nodes:
         container.state, container.code, container.ended = "terminated", code, self._world.time()
         text = "{} of {} exits with {}"
         self._world.tell(text, container.name, box.name[1], code)
-        if container.again and not (box.stopping or (container.role == "proxy" and box.native)):
+        if container.again and not box.stopping:
             self._world.after(min(10.0 * 2 ** (container.starts - 1), 60.0), self._again,
                               box, container)  # fmt: skip
         if box.finished is None and box.payload_done:
             box.finished = self._world.now
-            if box.native and box.proxy:
-                self._world.after(0.2, self._exit, box, box.proxy, 0)
         self._report(box)
 
     def _again(self, box: Sandbox, container: Container) -> None:
@@ -266,12 +256,9 @@ class Nodes:
 
         def status(found: Json) -> None:
             condition = {"type": "Ready", "status": "True" if _is_ready(box) else "False"}
+            states = [{"name": each.name, "state": _state(each)} for each in box.containers]
             found["status"] = {"phase": box.phase, "conditions": [condition]}
-            for container in box.containers:
-                native = box.native and container.role == "proxy"
-                where = "initContainerStatuses" if native else "containerStatuses"
-                state = {"name": container.name, "state": _state(container)}
-                found["status"].setdefault(where, []).append(state)
+            found["status"]["containerStatuses"] = states
 
         pod = self._server.get("pods", *box.name)
         if pod and pod.uid == box.uid:

@@ -10,7 +10,6 @@ from simulation.world import World
 
 if TYPE_CHECKING:
     from simulation.client import Request
-    from simulation.unit import Process
 
 Lost = Literal["", "unconnected", "before", "after", "reset"]
 
@@ -40,10 +39,6 @@ class Network:
         """Make the API server slow for a time."""
         self._slow_until = self._world.now + seconds
         self._world.tell("the API server is slow for {:.0f} s", seconds)
-
-    def cut_off(self, process: Process) -> bool:
-        """Whether nothing passes between a process and the API server."""
-        return process.unit.partitioned
 
     def latency(self) -> float:
         """Seconds of one way."""

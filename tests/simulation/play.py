@@ -140,3 +140,15 @@ def _watch_crowd(cluster: Cluster, late: dict[str, float]) -> None:
         world.violate("a healthy pod is delayed by others", text)
     if not world.calm:
         world.after(1.0, _watch_crowd, cluster, late)
+
+
+def shrink(seed: int, kind: str) -> frozenset[str]:
+    """Return faults of a seed with which it still breaks the property ``kind``, and no fewer.
+
+    Each fault has its own chance, so what is left happens as before, as far as it can.
+    """
+    off = frozenset[str]()
+    for fault in sorted(faults.choose(seed)):
+        if kind in play(seed, off=off | {fault}).kinds:
+            off |= {fault}
+    return faults.choose(seed) - off

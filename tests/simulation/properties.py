@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from istio_aux.model.pod import PROXY
 
 from simulation.apiserver import Change, Json, Name, Stored
 from simulation.kubelet import Sandbox
@@ -20,6 +19,7 @@ from simulation.workloads import (
     Owner,
     ReplicaSet,
     StatefulSet,
+    has_sidecar,
     is_deleting,
     is_ready,
     phase,
@@ -225,7 +225,7 @@ class Judge:
         owner = self._cluster.owner(after)
         if owner is None:
             return
-        sidecar = any(each["name"] == PROXY for each in after.object["spec"]["containers"])
+        sidecar = has_sidecar(after)
         began = self.hopeless.get(owner.uid)
         if before is None and sidecar and began is not None:
             del self.hopeless[owner.uid]
@@ -264,7 +264,7 @@ class Judge:
         found: list[tuple[str, str]] = []
         for box in self._cluster.nodes.sandboxes.values():
             proxy = box.proxy
-            held = proxy and proxy.state == "running" and not (box.native or box.stopping)
+            held = proxy and proxy.state == "running" and not box.stopping
             if held and box.payload_done and box.payload and box.payload[0].policy != "Always":
                 text = f"{box.name[1]} ({box.uid}), finished at {box.finished or 0:.1f} s"
                 found.append(("a finished pod is not freed", text))
@@ -272,7 +272,7 @@ class Judge:
             if isinstance(owner, Job) and owner.suspended and not owner.deleted:
                 found.append(("a suspended Job is not resumed", str(owner)))
             if isinstance(owner, ReplicaSet | StatefulSet) and self._restartable(owner):
-                names = [p.name[1] for p in owner.pods if not _has_sidecar(p)]
+                names = [p.name[1] for p in owner.pods if not has_sidecar(p)]
                 found.append((GIVEN_UP, ", ".join(names)))
         return found
 
@@ -280,24 +280,16 @@ class Judge:
         """Whether pods of a controller are without a sidecar for no reason."""
         if owner.deleted or owner.uid in self.hopeless or owner.stubborn or not owner.plan().ready:
             return False
-        return any(not _has_sidecar(pod) and not is_deleting(pod) for pod in owner.pods)
+        return any(not has_sidecar(pod) and not is_deleting(pod) for pod in owner.pods)
 
     def errors(self) -> None:
-        """Look at the counters of all processes."""
-        for unit in self._cluster.units:
-            if unit.process and unit.process.wiring:
-                self.counted(unit.process)
-
-    def counted(self, process: Process) -> None:
         """Unhandled exceptions are counted; the log has told about them."""
-        number: Any = process.wiring.telemetry.internal_errors
-        if number._value.get():
-            text = f"{process.unit}: {'; '.join(process.unit.cluster.logged[-2:])}"
-            self._world.violate("unhandled exception", text)
-
-
-def _has_sidecar(pod: Stored) -> bool:
-    return any(each["name"] == PROXY for each in pod.object["spec"]["containers"])
+        for unit in self._cluster.units:
+            wiring = unit.process and unit.process.wiring
+            number: Any = wiring.telemetry.internal_errors if wiring else None
+            if wiring and number._value.get():
+                text = f"{unit}: {'; '.join(self._cluster.logged[-2:])}"
+                self._world.violate("unhandled exception", text)
 
 
 def _what(request: Request) -> str:

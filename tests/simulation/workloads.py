@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from istio_aux.kube.errors import ApiError
+from istio_aux.model.pod import PROXY
 
 from simulation.apiserver import KINDS, Change, Json, Stored
 from simulation.kubelet import Plan
@@ -30,6 +31,11 @@ def is_ready(pod: Stored) -> bool:
     conditions = pod.object.get("status", {}).get("conditions") or ()
     ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
     return ready and not is_deleting(pod)
+
+
+def has_sidecar(pod: Stored) -> bool:
+    """Whether a pod has Istio's proxy."""
+    return any(each["name"] == PROXY for each in pod.object["spec"]["containers"])
 
 
 def is_deleting(pod: Stored) -> bool:
@@ -165,8 +171,8 @@ class Job(Owner):
     label = "batch.kubernetes.io/job-name"
 
     def __init__(self, *args: object, **kwargs: object) -> None:
-        self.failed: list[str] = []  # UIDs of the pods that counted.
-        self.succeeded: list[str] = []
+        self.failed: dict[str, None] = {}  # UIDs of the pods that counted, in order.
+        self.succeeded: dict[str, None] = {}
         self._released: set[str] = set()  # Pods whose end does not count.
         self.outcome = ""
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
@@ -194,23 +200,19 @@ class Job(Owner):
         for pod in self.pods:
             uid = pod.uid
             if phase(pod) == "Succeeded":
-                self._count(self.succeeded, uid)
+                self.succeeded[uid] = None
             elif phase(pod) == "Failed" or is_deleting(pod):
                 if uid not in self._released:
-                    self._count(self.failed, uid)
+                    self.failed.setdefault(uid)
             else:
                 active += 1
         if len(self.failed) > 3:
-            self.finish("Failed", self.failed[-1])
+            self.finish("Failed", [*self.failed][-1])
         elif len(self.succeeded) >= self.replicas:
             self.finish("Complete")
         else:
             for _ in range(self.replicas - len(self.succeeded) - active):
                 self.make(self.fresh_name())
-
-    def _count(self, among: list[str], uid: str) -> None:
-        if uid not in among:
-            among.append(uid)
 
     def _suspend(self) -> None:
         for pod in self.pods:

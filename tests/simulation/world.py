@@ -12,7 +12,10 @@ import heapq
 from collections.abc import Callable
 from datetime import UTC, datetime
 from random import Random
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from simulation.unit import Unit
 
 START = 1_790_000_000.0
 """Seconds since 1970 at the beginning of each world, by the API server's clock."""
@@ -29,25 +32,13 @@ class Violation(NamedTuple):
         return f"{self.at:.1f} s {self.kind}: {self.text}"
 
 
-class Runner(Protocol):
-    """A unit, as the world sees it."""
-
-    def next(self) -> float | None:
-        """When it has something to do, in the world's seconds."""
-        ...
-
-    def turn(self) -> None:
-        """Do what can be done now."""
-        ...
-
-
 class World:
     """The clock, the dice and the story."""
 
     def __init__(self, seed: int, faults: frozenset[str], *, trace: bool = False) -> None:
         self.seed, self.faults = seed, faults
         self.now = 0.0
-        self.runners: list[Runner] = []
+        self.runners: list[Unit] = []
         self.violations: list[Violation] = []
         self.story: list[str] | None = [] if trace else None
         self.calm = False  # Whether faults have stopped.

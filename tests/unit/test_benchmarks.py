@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
-from xml.etree import ElementTree
 
 import pytest
 from istio_aux.model.policy import Start
 from istio_aux.start import review
 
-from benchmarks import pods, reviews, svg
+from benchmarks import reviews
 from benchmarks.admission_numbers import (
     BUSY,
     CONTROLLER,
     DISTINCT,
-    LARGE,
     OURS,
     SAME,
     SMALL,
@@ -25,7 +23,6 @@ from benchmarks.admission_numbers import (
     Sizes,
 )
 from benchmarks.numbers import percentile
-from benchmarks.svg import Limit, Line, Panel
 
 
 @pytest.mark.parametrize(
@@ -33,42 +30,6 @@ from benchmarks.svg import Limit, Line, Panel
 )
 def test_a_percentile_is_a_value_that_was_measured(percent: float, value: float) -> None:
     assert percentile([4.0, 1.0, 3.0, 2.0], percent) == value
-
-
-def test_a_plot_is_well_formed_and_keeps_its_lines_within_the_panel() -> None:
-    line = Line("a < b", [(0, 0), (7, 93)], dots=True)
-    text = svg.document([Panel("one & two", "x", "y", [line], [Limit("target", y=80)])])
-
-    drawn = ElementTree.fromstring(text)
-
-    points = next(drawn.iter("{http://www.w3.org/2000/svg}polyline")).attrib["points"]
-    pixels = [tuple(map(float, point.split(","))) for point in points.split()]
-    assert pixels[0] == (svg.LEFT, svg.HEIGHT - svg.BOTTOM)
-    assert svg.LEFT < pixels[1][0] <= svg.WIDTH - svg.RIGHT
-    assert svg.TOP <= pixels[1][1] < svg.HEIGHT - svg.BOTTOM
-
-
-def test_the_pods_are_as_large_as_istio_leaves_them() -> None:
-    bodies = pods.bodies("mesh", "node")
-
-    assert len(bodies["pod"]) + len(bodies["running"]) > 9_000
-
-
-@pytest.mark.parametrize(
-    ("body", "states"),
-    [
-        ("running", {"istio-proxy": "running", "main": "running"}),
-        ("finished", {"istio-proxy": "running", "main": "terminated"}),
-        ("finish", {"istio-proxy": "running", "main": "terminated"}),
-        ("exited", {"istio-proxy": "terminated", "main": "terminated"}),
-    ],
-)
-def test_each_patch_shows_both_containers_as_its_name_says(
-    body: str, states: dict[str, str]
-) -> None:
-    status = json.loads(pods.bodies("mesh", "node")[body])["status"]
-
-    assert {c["name"]: next(iter(c["state"])) for c in status["containerStatuses"]} == states
 
 
 @pytest.mark.parametrize("kind", reviews.bodies())
@@ -84,11 +45,6 @@ def test_some_reviews_have_a_configuration_to_merge_into(kind: str, merged: bool
 
     patch = base64.b64decode(answer["response"]["patch"]).decode()
     assert ("ISTIO_META_DNS_CAPTURE" in patch) is merged
-
-
-@pytest.mark.parametrize(("size", "least", "most"), [(SMALL, 6e3, 6.5e3), (LARGE, 24.5e3, 25.5e3)])
-def test_reviews_are_as_large_as_their_names_say(size: str, least: float, most: float) -> None:
-    assert least < len(reviews.bodies()[size]) < most
 
 
 def load(webhook: str, *cpu: float) -> Load:

@@ -8,8 +8,7 @@ import sys
 
 import pytest
 from simulation import breaks, faults
-from simulation.play import play
-from simulation.shrink import shrink
+from simulation.play import play, shrink
 
 SEEDS = 400
 PARTS = 8

@@ -106,26 +106,9 @@ class ScriptedKubelet:
         """The requests for this pod, by its UID."""
         return [e for e in self._execs if e.uid == _uid(pod)]
 
-    def address(self, pod: Pod) -> str:
-        """The pod's IP."""
-        return self._pods.get(_uid(pod)).ip
-
     def crash_loop(self, pod: Pod, container: str) -> None:
         """Let a container that ended wait for its next start in CrashLoopBackOff."""
         self._call(self._pods.again(self._pods.get(_uid(pod)), container, "CrashLoopBackOff"))
-
-    def debug(self, pod: Pod, name: str) -> None:
-        """Add an ephemeral container to the pod, as ``kubectl debug`` does; it runs from then."""
-        assert pod.metadata is not None
-        container = {"name": name, "image": "debugger", "terminationMessagePolicy": "File"}
-        with self._cluster.client() as client:
-            client.patch(
-                Pod.Ephemeralcontainers,
-                str(pod.metadata.name),
-                {"spec": {"ephemeralContainers": [container]}},
-                namespace=pod.metadata.namespace,
-            )
-        self._call(self._pods.debug(self._pods.get(_uid(pod)), container))
 
     def finish(
         self, pod: Pod, container: str, exit_code: int = 0, *, reason: str | None = None
@@ -169,10 +152,6 @@ class ScriptedKubelet:
             itertools.repeat(what) if times is None else itertools.repeat(what, times)
         )
 
-    def omit(self, pod: Pod, *containers: str) -> None:
-        """Report no status for these containers from now on."""
-        self._call(self._pods.omit(self._pods.get(_uid(pod)), set(containers)))
-
     def release(self, pod: Pod) -> None:
         """End the deletion of a pod that lingers."""
         self._call(self._pods.release(self._pods.get(_uid(pod))))
@@ -185,11 +164,10 @@ class ScriptedKubelet:
         """Start all containers again, after ``stop_all``."""
         self._call(self._pods.start_all(self._pods.get(_uid(pod))))
 
-    def run(self, pod: Pod, *, waiting: Collection[str] = (), ip: str | None = None) -> None:
+    def run(self, pod: Pod, *, waiting: Collection[str] = ()) -> None:
         """Bind the pod to this node and start it: init containers done, all others running.
 
         Those in ``waiting`` are left for ``restart``, because a kubelet starts one after another.
-        ``ip`` is an address that another pod had; without it the pod gets one of its own.
         """
         uid = _uid(pod)
         assert pod.metadata is not None
@@ -200,12 +178,10 @@ class ScriptedKubelet:
             )
             with self._cluster.client() as client:
                 client.create(binding)
-        self._call(self._run(uid, waiting, ip))
+        self._call(self._run(uid, waiting))
 
-    async def _run(self, uid: str, waiting: Collection[str], ip: str | None) -> None:
-        record = await self._pods.arrived(uid)
-        record.ip = ip or record.ip
-        await self._pods.run(record, waiting)
+    async def _run(self, uid: str, waiting: Collection[str]) -> None:
+        await self._pods.run(await self._pods.arrived(uid), waiting)
 
     def stop_all(self, pod: Pod) -> None:
         """Kill all containers, the proxy too, as a rule with ``RestartAllContainers`` does."""

@@ -102,19 +102,6 @@ class Pods:
                 record.containers[container["name"]] = again.ended(0) if done else again
             await self._settle(record)
 
-    async def debug(self, record: Record, container: Object) -> None:
-        """An ephemeral container, which the API server has accepted, runs."""
-        async with record.lock:
-            record.spec.setdefault("ephemeralContainers", []).append(container)
-            record.containers[container["name"]] = Container(Running(now()))
-            await self._settle(record)
-
-    async def omit(self, record: Record, names: set[str]) -> None:
-        """Report no status for these containers, as a kubelet that has not seen them yet."""
-        async with record.lock:
-            record.omitted = names
-            await self._write(record)
-
     async def follow(self) -> None:
         """Run the pods bound here, and finalise those being deleted, forever."""
         selector = {"fieldSelector": f"spec.nodeName={self._node}"}

@@ -39,7 +39,6 @@ class Record:
     phase: str = "Pending"
     started_at: str = dataclasses.field(default_factory=now)
     transitions: dict[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
-    omitted: set[str] = dataclasses.field(default_factory=set)
     lingers: bool = False
     stopped: bool = False
     misbehaviours: Iterator[Behaviour] = dataclasses.field(default_factory=lambda: iter(()))

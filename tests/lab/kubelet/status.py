@@ -10,7 +10,7 @@ from lab.kubelet.record import Record
 
 def status(record: Record) -> Object:
     """The pod's status as the kubelet would write it now."""
-    states = {n: c for n, c in record.containers.items() if n not in record.omitted}
+    states = record.containers
     regular = [record.containers.get(c["name"]) for c in record.spec["containers"]]
     done = record.phase in rules.TERMINAL
     ready = not done and all(c is not None and isinstance(c.state, Running) for c in regular)
@@ -28,9 +28,6 @@ def status(record: Record) -> Object:
         "conditions": [_condition(record, kind, true=true) for kind, true in facts.items()],
         "containerStatuses": statuses(record.spec["containers"], states, record.uid),
         "initContainerStatuses": statuses(record.init_containers, states, record.uid),
-        "ephemeralContainerStatuses": statuses(
-            record.spec.get("ephemeralContainers", []), states, record.uid
-        ),
         "hostIP": "127.0.0.1",
         "hostIPs": [{"ip": "127.0.0.1"}],
         "podIP": record.ip,

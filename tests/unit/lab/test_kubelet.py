@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from lab.kubelet import agent, rules
 from lab.kubelet.api import Object
-from lab.kubelet.containers import Container, Running, Terminated, Waiting, statuses
+from lab.kubelet.containers import Container, Running, Terminated, Waiting
 
 RUNNING = Container(Running("2026-01-01T00:00:00Z"))
 NEVER_STARTED = Container(Waiting("ContainerCreating"))
@@ -47,10 +47,6 @@ def test_the_phase_follows_all_regular_containers(
     states = {"main": main, "istio-proxy": proxy}
 
     assert rules.phase(spec(policy, "main", "istio-proxy"), states) == phase
-
-
-def test_a_container_without_a_state_leaves_the_pod_pending():
-    assert rules.phase(spec("Never", "main", "istio-proxy"), {"main": ended(0)}) == "Pending"
 
 
 @pytest.mark.parametrize(
@@ -106,28 +102,6 @@ def test_a_rule_that_restarts_all_leaves_nothing_finished():
     assert rules.unfinished(spec_with_rule("RestartAllContainers"), states) == ["main", "upload"]
 
 
-def test_restarts_are_counted_when_the_next_run_starts():
-    waiting = ended(1).again(Waiting("CrashLoopBackOff"))
-
-    again = waiting.again(Running("2026-01-01T00:00:02Z"))
-
-    assert (waiting.restarts, again.restarts) == (0, 1)
-    assert again.last == ended(1).state
-
-
-def test_a_container_that_does_not_run_cannot_end():
-    with pytest.raises(ValueError, match="cannot end"):
-        ended(0).ended(0)
-
-
-def test_statuses_are_sorted_by_name():
-    declared = [{"name": "main", "image": "i"}, {"name": "istio-proxy", "image": "i"}]
-
-    shown = statuses(declared, {"main": RUNNING, "istio-proxy": RUNNING}, "uid")
-
-    assert [status["name"] for status in shown] == ["istio-proxy", "main"]
-
-
 @pytest.mark.parametrize(
     ("command", "exit_code", "quits"),
     [
@@ -148,14 +122,6 @@ def test_pilot_agent_answers_as_istios_does(command: str, exit_code: int | None,
     assert (answer.exit_code, answer.quits) == (exit_code, quits)
 
 
-def test_a_moved_status_port_cannot_be_reached_by_pilot_agent():
-    command = ["pilot-agent", "request", "--debug-port=15020", "POST", "quitquitquit"]
-
-    answer = agent.run(command, 15520)
-
-    assert (answer.exit_code, answer.quits) == (255, False)
-
-
 def test_an_agent_without_a_status_server_is_quit_through_envoy():
     """As observed with port 0: Envoy's admin ends the proxy, the agent's port does not answer."""
     agents = ["pilot-agent", "request", "--debug-port=15020", "POST", "quitquitquit"]
@@ -164,23 +130,6 @@ def test_an_agent_without_a_status_server_is_quit_through_envoy():
     assert agent.run(agents, 0).quits is False
     assert agent.run(envoys, 0) == agent.Answer(stdout="OK", quits=True)
     assert agent.respond(b"POST /quitquitquit HTTP/1.1\r\n\r\n", 0, 0) is None
-
-
-@pytest.mark.parametrize(
-    ("annotations", "proxy_config", "port"),
-    [
-        ({}, "", 15020),
-        ({}, "{}", 15020),
-        ({}, '{"statusPort": 15521}', 15521),
-        ({agent.ANNOTATION: "15520"}, '{"statusPort": 15521}', 15520),
-        ({agent.ANNOTATION: "0"}, "{}", 0),
-    ],
-)
-def test_the_status_port_is_where_the_pod_says(
-    annotations: dict[str, str], proxy_config: str, port: int
-):
-    """T21: an annotation, or the ProxyConfig in the proxy's environment."""
-    assert agent.status_port(annotations, proxy_config) == port
 
 
 @pytest.mark.parametrize(
@@ -197,7 +146,3 @@ def test_the_status_port_wants_a_post(request_line: bytes, port: int, status: by
     assert answer is not None
     assert answer[0].split(b" ")[1] == status
     assert answer[1] is quits
-
-
-def test_nothing_listens_on_another_port():
-    assert agent.respond(b"POST /quitquitquit HTTP/1.1\r\n\r\n", 15021, 15020) is None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import re
 import signal
 import socket
 import subprocess
@@ -117,15 +116,6 @@ def test_quit_on_the_status_port_answers_ok_and_ends_with_0(
     assert ready.wait(SOON) == 0
 
 
-def test_quit_without_a_port_goes_to_envoy_and_ends_with_0(
-    agent: Agent, ready: subprocess.Popen[str]
-) -> None:
-    done = agent.run("request", "POST", "quitquitquit")
-
-    assert done.returncode == 0
-    assert ready.wait(SOON) == 0
-
-
 def test_sigterm_ends_with_0_once_it_has_drained_meanwhile_it_serves(agent: Agent) -> None:
     process = agent.start(PROXY_CONFIG='{"terminationDrainDuration":"2s"}')
     agent.await_port(INBOUND)
@@ -139,20 +129,6 @@ def test_sigterm_ends_with_0_once_it_has_drained_meanwhile_it_serves(agent: Agen
     assert served
     assert process.wait(SOON) == 0
     assert time.monotonic() - told >= 2
-
-
-def test_sigterm_after_the_drain_of_a_native_sidecar_ends_at_once(
-    agent: Agent,
-) -> None:
-    ready = agent.start(PROXY_CONFIG='{"terminationDrainDuration":"60s"}')
-    agent.await_port(INBOUND)
-    done = agent.run("request", "--debug-port=15020", "POST", "drain")
-    ready.send_signal(signal.SIGTERM)
-
-    _, errors = ready.communicate(timeout=SOON)
-
-    assert (done.returncode, ready.returncode) == (0, 0)
-    assert "Graceful termination" not in errors
 
 
 @pytest.mark.parametrize(
@@ -170,16 +146,6 @@ def test_an_older_agent_drains_when_it_is_told_to_quit_and_envoy_does_not(
 
     assert (done.returncode, done.stdout, process.returncode) == (0, "OK\n", 0)
     assert ("Graceful termination" in errors) is drains
-
-
-def test_quit_works_before_envoy_is_ready(agent: Agent) -> None:
-    process = agent.start(LAB_READY_DELAY="60")
-    agent.await_port(STATUS)
-
-    done = agent.run("request", "--debug-port=15020", "POST", "quitquitquit")
-
-    assert done.returncode == 0
-    assert process.wait(SOON) == 0
 
 
 def test_get_is_not_a_quit(agent: Agent, ready: subprocess.Popen[str]) -> None:
@@ -205,13 +171,6 @@ def test_request_refuses_a_port_that_is_not_on_its_list(agent: Agent) -> None:
     assert "not in allowed list [15000 15004 15020 15021]" in done.stderr
 
 
-def test_request_fails_when_nobody_listens(agent: Agent) -> None:
-    done = agent.run("request", "--debug-port=15020", "POST", "quitquitquit")
-
-    assert done.returncode == 255
-    assert "connection refused" in done.stderr
-
-
 def test_until_it_is_ready_there_is_no_proxy_to_connect_to(agent: Agent) -> None:
     agent.start(LAB_READY_DELAY="60")
     agent.await_port(READY)
@@ -220,32 +179,6 @@ def test_until_it_is_ready_there_is_no_proxy_to_connect_to(agent: Agent) -> None
     assert agent.status(STATUS, "/healthz/ready") == 503
     assert not agent.listens(OUTBOUND)
     assert not agent.listens(INBOUND)
-
-
-def test_it_tells_when_it_got_ready_by_the_clock_of_the_machine(agent: Agent) -> None:
-    before = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-    process = agent.start()
-    agent.await_port(INBOUND)
-    lab.until(lambda: agent.status(READY, "/healthz/ready") == 200, timeout=SOON, what="readiness")
-    after = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-    process.terminate()
-
-    _, errors = process.communicate(timeout=SOON)
-
-    [told] = re.findall(r"Envoy proxy is ready, (\d+) ns after the boot", errors)
-    assert before < int(told) < after
-
-
-def test_wait_returns_once_the_proxy_is_ready(agent: Agent) -> None:
-    started = time.monotonic()
-    agent.start(LAB_READY_DELAY="1.2")
-
-    done = agent.run("wait")
-
-    assert done.returncode == 0
-    assert time.monotonic() - started >= 1.2
-    assert agent.listens(OUTBOUND)
-    assert agent.listens(INBOUND)
 
 
 @pytest.mark.parametrize(
@@ -259,65 +192,3 @@ def test_wait_gives_up(agent: Agent, arguments: list[str], env: dict[str, str]) 
 
     assert done.returncode == 255
     assert "HTTP status code 503" in done.stderr
-
-
-@pytest.mark.parametrize("closed", [STATUS, ADMIN])
-def test_ports_can_be_moved_by_the_proxy_config(agent: Agent, closed: int) -> None:
-    key = {STATUS: "statusPort", ADMIN: "proxyAdminPort"}[closed]
-    agent.start(PROXY_CONFIG=f'{{"{key}":15025}}\n')
-    agent.await_port(INBOUND)
-
-    assert agent.listens(15025)
-    assert not agent.listens(closed)
-
-
-def test_a_status_port_of_0_means_none(agent: Agent) -> None:
-    process = agent.start(PROXY_CONFIG='{"statusPort":0}')
-    agent.await_port(INBOUND)
-
-    assert not agent.listens(STATUS)
-    assert agent.run("request", "POST", "quitquitquit").returncode == 0
-    assert process.wait(SOON) == 0
-
-
-@pytest.mark.parametrize("env", [{"PROXY_CONFIG": "{"}, {"LAB_READY_DELAY": "soon"}])
-def test_bad_settings_are_named_in_one_line(agent: Agent, env: dict[str, str]) -> None:
-    process = agent.start(**env)
-
-    _, errors = process.communicate(timeout=SOON)
-
-    [(name, value)] = env.items()
-    assert process.returncode == 255
-    assert re.fullmatch(f'Error: {name}: "{value}": .*\n', errors)
-
-
-def test_a_connection_that_was_not_redirected_is_closed(
-    agent: Agent, ready: subprocess.Popen[str]
-) -> None:
-    with socket.create_connection(("127.0.0.1", OUTBOUND + agent.offset), timeout=SOON) as client:
-        assert client.recv(1) == b""
-
-
-def test_an_unknown_command_is_named(agent: Agent) -> None:
-    done = agent.run("version")
-
-    assert done.returncode == 255
-    assert 'unknown command "version"' in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        ("-m TPROXY", "only knows -m REDIRECT"),
-        ("-i 10.0.0.0/8", "only knows -m REDIRECT"),
-        ("-d http", '-d: "http": expected port numbers'),
-        ("-q 1", "flag provided but not defined: -q"),
-    ],
-)
-def test_a_redirect_that_it_cannot_make_is_refused(
-    agent: Agent, arguments: str, complaint: str
-) -> None:
-    done = agent.run("istio-iptables", *arguments.split())
-
-    assert done.returncode == 255
-    assert complaint in done.stderr

@@ -48,18 +48,6 @@ def test_the_wheel_has_the_addresses_of_the_charm() -> None:
     }
 
 
-def test_the_wheel_brings_the_licence_of_the_repository() -> None:
-    """The rock and the wheel are made of the workload's folder alone."""
-    assert (packages.WORKLOAD / "LICENSE").read_text() == (packages.ROOT / "LICENSE").read_text()
-
-
-def test_pebble_reads_the_services_and_checks_of_the_recipe() -> None:
-    facts = yaml.safe_load((packages.WORKLOAD / rock.RECIPE).read_text())
-    layer = yaml.safe_load(Recipe.read(packages.WORKLOAD).pebble_layer())
-    assert layer["checks"] == facts["checks"]
-    assert layer["services"] == facts["services"]
-
-
 @pytest.mark.parametrize(
     ("old", "new", "named"),
     [

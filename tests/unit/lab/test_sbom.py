@@ -83,7 +83,3 @@ def test_the_image_lists_pebble_its_modules_and_the_packages_of_the_base(image: 
         "libc6@2.36-9%2Bdeb12u14",
         "zlib1g@1%3A1.2.13.dfsg-1",
     ]
-
-
-def test_the_same_locks_make_the_same_bill(image: str) -> None:
-    assert sbom.of_image(DEBS) == image
