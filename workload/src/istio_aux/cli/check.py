@@ -1,44 +1,35 @@
 """`check` of a cluster: what would keep istio-aux from working there. It changes nothing.
 
-`cli.preflight` judges. The injectors are watched for a moment, with the watcher of `serve`.
+`cli.preflight` judges. `wiring.Surroundings` watches for a moment, as it does for `serve`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
 
 from istio_aux.cli import cluster, preflight, render
 from istio_aux.cli.preflight import CheckResult
 from istio_aux.injector.injection import expected
 from istio_aux.injector.probe import DRY_RUN, read_kubelets, read_version
-from istio_aux.injector.rules import Mesh
-from istio_aux.injector.watcher import Namespaces, Watcher
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import KubeError
-from istio_aux.kube.objects import Key, Reader
+from istio_aux.kube.objects import Reader
 from istio_aux.model.election import LeaseRecord
 from istio_aux.model.owners import KINDS
 from istio_aux.model.pod import Pod, Struct
 from istio_aux.model.policy import DeadProxy, QuitMode, QuitVia, RacePolicy, Right
-from istio_aux.model.webhooks import Configuration, Namespace
 from istio_aux.settings import Settings
 from istio_aux.telemetry import Telemetry
-from istio_aux.wiring import Watches
+from istio_aux.wiring import Surroundings
 
 FOUND_A_PROBLEM = 1  # Exit status when istio-aux would not work, or that is not known.
-# Seconds. A probe of an injector and the dry runs that follow take up to `DRY_RUN` each.
-PATIENCE = 2 * DRY_RUN
-_LOOK = 0.1  # Seconds between two looks at what is known.
 TRIED = 3  # Namespaces in which a pod is tried: a quota or a policy may refuse any pod.
 
 _LEASES = "coordination.k8s.io/v1"
@@ -50,71 +41,6 @@ class _Elected(Struct, frozen=True):
 
 
 _lease = Reader(_Elected, "Lease")
-
-
-class Surroundings:
-    """What surrounds the pods, as `serve` watches it: namespaces, configurations, injectors."""
-
-    def __init__(
-        self,
-        client: Client,
-        settings: Settings,
-        changed: Callable[[Mesh], None] = lambda _mesh: None,
-        relabelled: Callable[[str], None] = lambda _namespace: None,
-    ) -> None:
-        """Prepare `watched`. ``changed`` gets each new `mesh`, ``relabelled`` a namespace."""
-        self.telemetry = Telemetry()
-        self.namespaces = Namespaces(relabelled)
-        self.configurations: dict[str, Configuration] = {}
-        self._watcher = Watcher(
-            client, self.namespaces, self.telemetry, changed=changed,
-            ours=settings.webhook_configuration, root=settings.root_namespace,
-            selector=settings.namespace_selector,
-        )  # fmt: skip
-        self.watches = Watches(client, self.telemetry)
-        self.watches.add("namespaces", actions.NAMESPACES, Namespace, self.namespaces)
-        self._listed = self.watches.add(
-            "injectors", actions.CONFIGURATIONS, Configuration, self, self._watcher
-        ).synced
-
-    @property
-    def mesh(self) -> Mesh:
-        """What is known of the injectors now."""
-        return self._watcher.mesh
-
-    def apply(self, resource: Configuration) -> None:
-        """A configuration exists and looks like this."""
-        self.configurations[resource.metadata.name] = resource
-
-    def delete(self, key: Key, _last: Configuration | None) -> None:
-        """A configuration is gone."""
-        self.configurations.pop(key.name, None)
-
-    @asynccontextmanager
-    async def watched(self, *more: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
-        """Watch while the context lasts, and run ``more``.
-
-        The context begins when all is known, when a right is missing, or after `PATIENCE`.
-        """
-        works = [work() for work in self.watches.work().values()]
-        works += [self._watcher.run(self._listed), *more]
-        tasks = [asyncio.create_task(work) for work in works]
-        try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(PATIENCE):
-                    # No single event says it: several watches and probes have a part in it.
-                    while not (self._known or self.watches.refused):  # noqa: ASYNC110
-                        await asyncio.sleep(_LOOK)
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    @property
-    def _known(self) -> bool:
-        checked = all(each.native_why for each in self.mesh.injectors if each.live)
-        return self.mesh.known and checked
 
 
 def check(credentials: cluster.Credentials, settings: Settings, output: str) -> int:
@@ -142,20 +68,22 @@ async def look(client: Client, settings: Settings) -> AsyncGenerator[CheckResult
         KubeError: the API server does not answer at all.
     """
     server = await read_version(client)
-    around = Surroundings(client, settings)
+    around = Surroundings(client, settings, Telemetry())
+    injectors = around.injectors
     yield await _tried("rights", partial(_rights, client, settings))
     async with around.watched():
         async for result in _versions(client, server):
             yield result
-        if missing := around.watches.missing():
-            for name, why in missing.items():
-                yield preflight.unknown(name, why, "grant the account the right to list and watch")
+        missing = around.watches.missing()
+        for name, why in missing.items():
+            yield preflight.unknown(name, why, "grant the account the right to list and watch")
         if "injectors" not in missing:
-            for result in preflight.webhook(settings.webhook_configuration, around.configurations):
+            configurations = injectors.configurations
+            for result in preflight.webhook(settings.webhook_configuration, configurations):
                 yield result
-            for result in preflight.injectors(around.mesh, around.configurations):
+            for result in preflight.injectors(injectors.mesh, configurations):
                 yield result
-            if not around.mesh.known:
+            if not injectors.mesh.known:
                 yield preflight.unknown("injector", "its probe has no answer yet", "check again")
         selected = {
             name: labels
@@ -246,7 +174,7 @@ async def _pods(
     selected: Mapping[str, Mapping[str, str]],
 ) -> AsyncGenerator[CheckResult]:
     """Judge the selected namespaces, and the pods that are there."""
-    mesh, now = around.mesh, system_clock()
+    mesh, now = around.injectors.mesh, system_clock()
     for result in preflight.namespaces(str(settings.namespace_selector), selected, mesh):
         yield result
     if not (selected and mesh.known):
@@ -280,7 +208,7 @@ async def _admission(
 ) -> AsyncGenerator[CheckResult]:
     """Create pods by dry runs, where a webhook configuration of ours exists."""
     if not selected or not preflight.is_installed(
-        settings.webhook_configuration, around.configurations
+        settings.webhook_configuration, around.injectors.configurations
     ):
         return
     if (labels := settings.pod_selector.sample()) is None:

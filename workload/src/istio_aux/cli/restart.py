@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from istio_aux.cli import cluster, render
-from istio_aux.cli.check import PATIENCE, Surroundings, quiet
+from istio_aux.cli.check import quiet
 from istio_aux.cli.report import Restarts, RestartVerdict
 from istio_aux.injector.rules import Mesh
 from istio_aux.kube import actions
@@ -33,6 +33,8 @@ from istio_aux.repair.rollout import RolloutLimits
 from istio_aux.repair.rules import Restart
 from istio_aux.repair.store import follow_applications
 from istio_aux.settings import Settings
+from istio_aux.telemetry import Telemetry
+from istio_aux.wiring import PATIENCE, Surroundings
 
 NOT_DONE = 1  # Exit status when nothing may be restarted, or not all of it was in time.
 GRANTED = 5.0  # Seconds: RBAC takes effect a moment after a role changes.
@@ -69,12 +71,15 @@ class _Run:
     def __init__(self, client: Client, settings: Settings, order: Order) -> None:
         self._client, self._settings, self._order = client, settings, order
         self._done: dict[Key, Restart] = {}
-        self._around = around = Surroundings(client, settings, self._look, self._relabelled)
+        telemetry = Telemetry()
+        self._around = around = Surroundings(
+            client, settings, telemetry, changed=self._mesh_changed, relabelled=self._relabelled
+        )
         source = "/".join(settings.lease or ())
         self._events = Events(client, socket.gethostname(), source=source)
         policy = RepairPolicy(race=RacePolicy.RESTART, ours=settings.repair_policy.ours)
         self._repair = RepairController(
-            client, around.namespaces, around.telemetry, self._events,
+            client, around.namespaces, telemetry, self._events,
             policy=policy, options=settings.pod_options, limits=RolloutLimits(restarts=order.limit),
             restarted=self._done.__setitem__,
         )  # fmt: skip
@@ -91,7 +96,7 @@ class _Run:
             known = await self._until(self._pods.synced.is_set, PATIENCE)
             if missing := self._around.watches.missing():
                 return _failed("; ".join(f"{name}: {why}" for name, why in missing.items()))
-            if not (known and self._around.mesh.known):
+            if not (known and self._around.injectors.mesh.known):
                 return _failed("it is not known whether Istio injects: see `istio-aux check`")
             await self._until(lambda: self._repair.finished, PATIENCE)
             if self._order.dry_run:
@@ -151,7 +156,7 @@ class _Run:
         for pod in self._repair.unmeshed():
             yield RestartVerdict(pod.namespace, pod.name, "kept", pod.reason)
 
-    def _look(self, mesh: Mesh) -> None:
+    def _mesh_changed(self, mesh: Mesh) -> None:
         self._repair.look(mesh)
 
     def _relabelled(self, namespace: str) -> None:
