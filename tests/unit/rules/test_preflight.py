@@ -216,10 +216,15 @@ def test_a_result_is_one_line_of_bounded_length_whatever_others_wrote() -> None:
     ],
     ids=["finished", "unmeshed", "native", "held", "native already", "outside of the mesh"],
 )  # fmt: skip
+@pytest.mark.parametrize("status", [True, False], ids=["injected", "no status"])
 def test_each_pod_that_is_there_is_told_what_would_change(
-    pod: Pod, expectation: Expectation, capability: Capability, says: str | None
+    pod: Pod, expectation: Expectation, capability: Capability, says: str | None, *, status: bool
 ) -> None:
+    """Istio's injector leaves a status on the pods that it injects."""
     how = Start(capability=capability)
+    if status and pod.has_proxy:
+        notes = {**(pod.metadata.annotations or {}), "sidecar.istio.io/status": "{}"}
+        pod = replace(pod, metadata=replace(pod.metadata, annotations=notes))
 
     found = preflight.change(pod, expectation, how, Policy(), moment(NOW))
 

@@ -6,13 +6,11 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import Callable, Container, Coroutine, Iterable, Mapping
-from pathlib import Path
 
 import msgspec
 
 from istio_aux.cli import render, report
 from istio_aux.injector.policies import survey
-from istio_aux.kube import access as accesses
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
@@ -42,11 +40,8 @@ _pod = Reader(Pod, "pod")
 _namespace = Reader(Namespace, "namespace")
 
 
-class Credentials(msgspec.Struct, frozen=True):
-    """A kubeconfig and one of its contexts; by default those that kubectl takes."""
-
-    kubeconfig: Path | None = None
-    context: str | None = None
+Credentials = Callable[[], Access]
+"""Finds the credentials; raises `AccessError`."""
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,7 +194,7 @@ def run(credentials: Credentials, work: Callable[[Access], Coroutine[None, None,
     """Do ``work`` with the credentials; return its exit status, or that of a failure."""
     server = ""
     try:
-        access = accesses.find(credentials.kubeconfig, context=credentials.context)
+        access = credentials()
         server = access.server
         return asyncio.run(work(access))
     except AccessError as error:

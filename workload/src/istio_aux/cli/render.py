@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -17,7 +18,6 @@ from typing import NamedTuple, Self, TextIO
 
 import msgspec
 
-from istio_aux.cli import usage
 from istio_aux.cli.preflight import CheckResult, Verdict, works
 from istio_aux.cli.report import Audit, Explanation, Holders, Restarts
 from istio_aux.model.resources import MOST
@@ -107,7 +107,8 @@ class Terminal(NamedTuple):
             return
         below = self.width - taken < _NARROWEST
         margin = " " * (len(head) - len(head.lstrip()) + _BELOW if below else taken)
-        lines = usage.wrapped(plain, max(self.width - len(margin), _LEAST))
+        width = max(self.width - len(margin), _LEAST)
+        lines = textwrap.wrap(plain, width, break_on_hyphens=False, break_long_words=False)
         if below and head.strip():
             yield head.rstrip()
         for number, line in enumerate(lines):
