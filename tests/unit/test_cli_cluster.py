@@ -119,7 +119,9 @@ async def test_a_refusal_is_one_line(run: Run, tmp_path: Path) -> None:
 
 
 @driven
-async def test_a_server_or_a_kubeconfig_that_is_not_there_is_one_line(run: Run, tmp_path: Path) -> None:
+async def test_a_server_or_a_kubeconfig_that_is_not_there_is_one_line(
+    run: Run, tmp_path: Path
+) -> None:
     missing = str(tmp_path / "missing")
     shown = await asyncio.to_thread(run, "audit", "--kubeconfig", missing)
     assert shown == (2, "", f"{missing}: No such file or directory\n")

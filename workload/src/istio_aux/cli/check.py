@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 
 from istio_aux.cli import cluster, preflight, render
 from istio_aux.cli.preflight import CheckResult
 from istio_aux.injector.injection import expected
 from istio_aux.injector.probe import DRY_RUN, read_kubelets, read_version
+from istio_aux.injector.rules import Mesh
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
@@ -49,7 +50,7 @@ def check(credentials: cluster.Credentials, settings: Settings, output: str) -> 
     async def work(access: Access) -> int:
         quiet()
         async with Client(access, patient=True) as client:
-            found = [preflight.bounded(each) async for each in look(client, settings)]
+            found = [preflight.bounded(each) for each in await look(client, settings)]
         render.show(sys.stdout, found, output)
         return 0 if preflight.works(found) else FOUND_A_PROBLEM
 
@@ -61,7 +62,7 @@ def quiet() -> None:
     logging.getLogger("istio_aux").addHandler(logging.NullHandler())
 
 
-async def look(client: Client, settings: Settings) -> AsyncGenerator[CheckResult]:
+async def look(client: Client, settings: Settings) -> list[CheckResult]:
     """Make all checks.
 
     Raises:
@@ -69,34 +70,33 @@ async def look(client: Client, settings: Settings) -> AsyncGenerator[CheckResult
     """
     server = await read_version(client)
     around = Surroundings(client, settings, Telemetry())
-    injectors = around.injectors
-    yield await _tried("rights", partial(_rights, client, settings))
+    results = [await _tried("rights", partial(_rights, client, settings))]
     async with around.watched():
-        async for result in _versions(client, server):
-            yield result
+        results += await _versions(client, server)
+        mesh, configurations = around.injectors.mesh, around.injectors.configurations
         missing = around.watches.missing()
-        for name, why in missing.items():
-            yield preflight.unknown(name, why, "grant the account the right to list and watch")
+        grant = "grant the account the right to list and watch"
+        results += [preflight.unknown(name, why, grant) for name, why in missing.items()]
         if "injectors" not in missing:
-            configurations = injectors.configurations
-            for result in preflight.webhook(settings.webhook_configuration, configurations):
-                yield result
-            for result in preflight.injectors(injectors.mesh, configurations):
-                yield result
-            if not injectors.mesh.known:
-                yield preflight.unknown("injector", "its probe has no answer yet", "check again")
+            results += preflight.webhook(settings.webhook_configuration, configurations)
+            results += preflight.injectors(mesh, configurations)
+            if not mesh.known:
+                wait = "its probe has no answer yet"
+                results.append(preflight.unknown("injector", wait, "check again"))
         selected = {
             name: labels
             for name, labels in around.namespaces.items()
             if settings.namespace_selector.matches(labels)
         }
         if "namespaces" not in missing:
-            async for result in _pods(client, settings, around, selected):
-                yield result
-        async for result in _admission(client, settings, around, selected):
-            yield result
+            results += preflight.namespaces(str(settings.namespace_selector), selected, mesh)
+            if selected and mesh.known:
+                results += await _pods(client, settings, mesh, selected)
+        if selected and preflight.is_installed(settings.webhook_configuration, configurations):
+            results += await _admission(client, settings, selected)
     if settings.lease:
-        yield await _tried("lease", partial(_elected, client, settings.lease))
+        results.append(await _tried("lease", partial(_elected, client, settings.lease)))
+    return results
 
 
 async def _tried(check: str, make: Callable[[], Awaitable[CheckResult]]) -> CheckResult:
@@ -106,15 +106,13 @@ async def _tried(check: str, make: Callable[[], Awaitable[CheckResult]]) -> Chec
         return preflight.unknown(check, str(error))
 
 
-async def _versions(client: Client, server: str) -> AsyncGenerator[CheckResult]:
+async def _versions(client: Client, server: str) -> list[CheckResult]:
     try:
         kubelets = await read_kubelets(client)
         kinds = await actions.served(client, _ADMISSION)
     except KubeError as error:
-        yield preflight.unknown("kubernetes", str(error))
-        return
-    for result in preflight.versions(server, kubelets, kinds):
-        yield result
+        return [preflight.unknown("kubernetes", str(error))]
+    return [*preflight.versions(server, kubelets, kinds)]
 
 
 def needed(settings: Settings) -> Iterator[Right]:
@@ -168,18 +166,10 @@ async def _rights(client: Client, settings: Settings) -> CheckResult:
 
 
 async def _pods(
-    client: Client,
-    settings: Settings,
-    around: Surroundings,
-    selected: Mapping[str, Mapping[str, str]],
-) -> AsyncGenerator[CheckResult]:
-    """Judge the selected namespaces, and the pods that are there."""
-    mesh, now = around.injectors.mesh, system_clock()
-    for result in preflight.namespaces(str(settings.namespace_selector), selected, mesh):
-        yield result
-    if not (selected and mesh.known):
-        return
-    how = settings.start(mesh.native.capability)
+    client: Client, settings: Settings, mesh: Mesh, selected: Mapping[str, Mapping[str, str]]
+) -> list[CheckResult]:
+    """Say what would change about the pods that are there."""
+    how, now = settings.start(mesh.native.capability), system_clock()
     seen, changes = set[str](), dict[str, list[str]]()
     path = actions.collection("v1", "pods")
     try:
@@ -194,27 +184,18 @@ async def _pods(
                 if what := preflight.change(pod, wanted, how, settings.quit_policy, now):
                     changes.setdefault(what, []).append(f"{about.namespace}/{about.name}")
     except KubeError as error:
-        yield preflight.unknown("pods", str(error))
-        return
-    for result in preflight.pod_changes(len(seen), changes):
-        yield result
+        return [preflight.unknown("pods", str(error))]
+    return [*preflight.pod_changes(len(seen), changes)]
 
 
 async def _admission(
-    client: Client,
-    settings: Settings,
-    around: Surroundings,
-    selected: Mapping[str, Mapping[str, str]],
-) -> AsyncGenerator[CheckResult]:
-    """Create pods by dry runs, where a webhook configuration of ours exists."""
-    if not selected or not preflight.is_installed(
-        settings.webhook_configuration, around.injectors.configurations
-    ):
-        return
+    client: Client, settings: Settings, selected: Mapping[str, Mapping[str, str]]
+) -> list[CheckResult]:
+    """Create pods by dry runs."""
     if (labels := settings.pod_selector.sample()) is None:
         why = f"no labels were found that pod-selector {settings.pod_selector} matches"
-        yield preflight.unknown("admission", why, "set another pod-selector if there are none")
-        return
+        do = "set another pod-selector if there are none"
+        return [preflight.unknown("admission", why, do)]
     why = ""
     for namespace in sorted(selected)[:TRIED]:
         try:
@@ -225,10 +206,11 @@ async def _admission(
         except (KubeError, TimeoutError) as error:
             why = f"a dry run in namespace {namespace}: {error or 'no answer in time'}"
             continue
-        yield preflight.policy(namespace, plain)
-        yield preflight.admission(namespace, answer, system_clock().monotonic - began)
-        return
-    yield preflight.unknown("network", why)
+        took = system_clock().monotonic - began
+        return [
+            preflight.policy(namespace, plain), preflight.admission(namespace, answer, took)
+        ]  # fmt: skip
+    return [preflight.unknown("network", why)]
 
 
 async def _create(
