@@ -108,13 +108,12 @@ async def _measure(server: Server, findings: list[str], tell: Callable[[str], ob
     for name, ask in slow.asks():
         least, answer = math.inf, None
         for _ in range(TRIES):
-            connection = Connection(server.address, server.trust)
-            await connection.open()
+            connection = await _connect(server)
             before = server.cpu
             await connection.send(ask.data)
             answer = await connection.answer()
             least = min(least, server.cpu - before)
-            connection.leave()
+            connection.close()
             if least < BUDGET:
                 break
         found = list(judge.of_slow(slow.UID, answer)) if answer else ["no answer"]
@@ -173,7 +172,7 @@ class _Player:
                 keep(name, sent)
                 self._findings += [f"{name}: {what}" for what in found]
         if self._connection:
-            self._connection.leave()
+            self._connection.close()
 
     async def _ask(self, ask: Ask, found: list[str]) -> None:
         answer = await self._answer(ask)
@@ -185,7 +184,7 @@ class _Player:
     async def _answer(self, ask: Ask) -> Answer:
         """Ask on the lasting connection; replace it when the answer closes it."""
         if self._connection is None:
-            self._connection = await self._connect()
+            self._connection = await _connect(self._server)
         connection = self._connection
         await connection.send(ask.data)
         answer = await connection.answer()
@@ -199,12 +198,12 @@ class _Player:
         return answer
 
     async def _talk(self, talk: Talk, found: list[str]) -> None:
-        connection = await self._connect()
+        connection = await _connect(self._server)
         for piece in talk.pieces:
             await connection.send(piece)
         statuses: list[int] = []
         if not talk.answered:
-            await connection.finish()
+            await connection.end()
         while (answer := await connection.answer()) is not None:
             statuses.append(answer.status)
             self._answers[answer.status] += 1
@@ -213,18 +212,19 @@ class _Player:
                 await _end(connection)
                 break
             if len(statuses) == len(talk.answered):  # With TLS, asyncio answers nothing later.
-                await connection.finish()
-        connection.leave()
+                await connection.end()
+        connection.close()
         if statuses[: len(talk.answered)] != talk.answered:
             found.append(f"answered {statuses}, expected {talk.answered}")
 
-    async def _connect(self) -> Connection:
-        connection = Connection(self._server.address, self._server.trust)
-        await connection.open()
-        return connection
+
+async def _connect(server: Server) -> Connection:
+    connection = Connection(server.port, server.trust)
+    await connection.shake_hands()
+    return connection
 
 
 async def _end(connection: Connection) -> None:
     if (more := await connection.answer()) is not None:
         raise Garbled(f"another answer after the last one: {more}")
-    connection.leave()
+    connection.close()

@@ -43,7 +43,7 @@ async def fill(api: ApiServer) -> None:
 async def test_pods_that_are_stuck_blocked_or_lost_are_found() -> None:
     async with ApiServer() as api:
         await fill(api)
-        found = await cluster.look(api.access(), Scope(), Policy())
+        found = await cluster.audit_pods(api.access(), Scope(), Policy())
         assert {request.split()[0] for request in api.requests} == {"GET"}, "nothing is changed"
     assert [(item.namespace, item.name, item.state, item.action) for item in found.findings] == [
         ("other", "elsewhere", "stuck", "quit"),
@@ -77,7 +77,7 @@ async def test_namespaces_can_be_named_or_selected_as_for_serve(
         await api.put("namespaces", {"metadata": {"name": "training"}})
         await api.put("namespaces", {"metadata": {"name": "other", "labels": labels}})
         scope = Scope(namespace=namespace, selector=selectors.parse(selector))
-        audit = await cluster.look(api.access(), scope, Policy())
+        audit = await cluster.audit_pods(api.access(), scope, Policy())
         assert [request for request in api.requests if "pods" in request] == [
             f"GET {path}" for path in reads
         ]
@@ -96,7 +96,7 @@ async def test_a_pod_that_comes_twice_is_counted_once() -> None:
             return refusal(410, "Expired") if "continue" in request.query else None
 
         api.faults.append(expired)
-        found = await cluster.look(api.access(), Scope(), Policy())
+        found = await cluster.audit_pods(api.access(), Scope(), Policy())
     assert (found.pods, len(found.findings)) == (501, 501)
 
 
@@ -198,9 +198,9 @@ async def test_pods_that_do_not_complete_are_counted_by_what_holds_them() -> Non
             body["metadata"] = {"name": f"train-{number}", "namespace": "training"}
             await api.put("pods", body)
         await fill(api)
-        found = await cluster.look(api.access(), Scope(), Policy())
+        found = await cluster.audit_pods(api.access(), Scope(), Policy())
 
-    assert [(one.by, one.pods, one.requests.gpus) for one in found.holders().found] == [
+    assert [(one.by, one.pods, one.requests.gpus) for one in found.holders().holders] == [
         (("vault-agent",), 3, 24),
         (("istio-proxy",), 2, 0),
         (("vault",), 1, 0),

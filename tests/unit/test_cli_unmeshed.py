@@ -81,7 +81,7 @@ def states(found: Audit) -> dict[str, str]:
 async def test_pods_without_the_sidecar_that_they_should_have_are_found() -> None:
     async with Istio() as api:
         await api.fill()
-        found = await cluster.look(api.access(), Scope(), Policy())
+        found = await cluster.audit_pods(api.access(), Scope(), Policy())
     lacking = {"asks": "unmeshed", "plain": "unmeshed", "pending": "unmeshed"}
     assert states(found) == {**lacking, "stuck": "stuck"}
     assert (found.pods, found.unknown, found.gaps) == (7, 0, ())
@@ -127,9 +127,11 @@ async def test_a_pod_that_does_not_run_yet_is_none_of_the_quit_controllers() -> 
     containers = {"main": exited(0), "helper": waiting, "istio-proxy": RUNNING}
     async with Istio() as api:
         await api.run_pod("pulling", containers, restart="Never", phase="Pending")
-        assert (await cluster.look(api.access(), Scope(), Policy())).findings == []
+        assert (await cluster.audit_pods(api.access(), Scope(), Policy())).findings == []
         await api.run_pod("pulling", containers, restart="Never", phase="Running")
-        assert states(await cluster.look(api.access(), Scope(), Policy())) == {"pulling": "blocked"}
+        assert states(await cluster.audit_pods(api.access(), Scope(), Policy())) == {
+            "pulling": "blocked"
+        }
 
 
 @driven
@@ -137,7 +139,7 @@ async def test_without_the_policy_only_pods_that_ask_are_known() -> None:
     async with Istio() as api:
         api.forbidden = POLICY
         await api.fill()
-        found = await cluster.look(api.access(), Scope(), Policy())
+        found = await cluster.audit_pods(api.access(), Scope(), Policy())
     assert states(found) == {"asks": "unmeshed", "stuck": "stuck"}
     assert found.unknown == 2
     assert "no policy in ConfigMap istio-system/istio-sidecar-injector" in found.gaps
@@ -148,7 +150,7 @@ async def test_without_the_labels_of_namespaces_nothing_is_known_of_most_pods() 
     async with Istio() as api:
         api.forbidden = NAMESPACES
         await api.fill()
-        found = await cluster.look(api.access(), Scope(), Policy())
+        found = await cluster.audit_pods(api.access(), Scope(), Policy())
     assert (states(found), found.unknown) == ({"stuck": "stuck"}, 4)
     assert f"{NAMESPACES}: 403 Forbidden: not {NAMESPACES}" in found.gaps
 
@@ -158,7 +160,7 @@ async def test_who_may_read_one_namespace_only_is_answered_about_that() -> None:
     async with Istio() as api:
         api.forbidden = NAMESPACES
         await api.fill()
-        found = await cluster.look(api.access(), Scope(namespace="shop"), Policy())
+        found = await cluster.audit_pods(api.access(), Scope(namespace="shop"), Policy())
     assert (len(states(found)), found.unknown) == (4, 0)
 
 
@@ -180,4 +182,4 @@ async def test_without_istio_no_pod_lacks_a_sidecar_whatever_rights_there_are() 
     async with Istio() as api:
         api.forbidden = NAMESPACES
         await api.run_pod("plain")
-        assert await cluster.look(api.access(), Scope(), Policy()) == Audit([], 1)
+        assert await cluster.audit_pods(api.access(), Scope(), Policy()) == Audit([], 1)

@@ -218,7 +218,7 @@ class Wiring:
 
     def pods(self, states: Collection[str]) -> tuple[list[status.ListedPod], bool]:
         """Return the pods in these states, and whether this process leads."""
-        found = [
+        listed = [
             status.ListedPod(pod.namespace, pod.name, state, pod.reason, pod.since,
                              attempts=pod.attempts)
             for state, troubled in (
@@ -229,13 +229,13 @@ class Wiring:
             for pod in troubled()
         ]  # fmt: skip
         if "unmeshed" in states:
-            found += [
+            listed += [
                 status.ListedPod(
                     pod.namespace, pod.name, "unmeshed", pod.reason, pod.since, pod.owner
                 )
                 for pod in self._repair.unmeshed()
             ]
-        return found, self._leads
+        return listed, self._leads
 
     @property
     def _ready(self) -> bool:
@@ -258,9 +258,9 @@ class Wiring:
         return Checkpoint(self._repair.failed, self._injectors.since, self._repair.replaced).text()
 
     def _recall(self, text: str) -> None:
-        if found := read_checkpoint(text):
-            self._repair.recall(found.failed, found.replaced)
-            self._injectors.recall(found.injectors)
+        if stored := read_checkpoint(text):
+            self._repair.recall(stored.failed, stored.replaced)
+            self._injectors.recall(stored.injectors)
 
     async def _save(self) -> None:
         """Store the checkpoint now; `KubeError` if it is not known whether it is stored."""

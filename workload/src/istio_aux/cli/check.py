@@ -50,9 +50,9 @@ def check(credentials: cluster.Credentials, settings: Settings, output: str) -> 
     async def work(access: Access) -> int:
         quiet()
         async with Client(access, patient=True) as client:
-            found = [preflight.bounded(each) for each in await look(client, settings)]
-        render.show(sys.stdout, found, output)
-        return 0 if preflight.works(found) else FOUND_A_PROBLEM
+            results = [preflight.bounded(each) for each in await run_checks(client, settings)]
+        render.show(sys.stdout, results, output)
+        return 0 if preflight.works(results) else FOUND_A_PROBLEM
 
     return cluster.run(credentials, work)
 
@@ -62,7 +62,7 @@ def quiet() -> None:
     logging.getLogger("istio_aux").addHandler(logging.NullHandler())
 
 
-async def look(client: Client, settings: Settings) -> list[CheckResult]:
+async def run_checks(client: Client, settings: Settings) -> list[CheckResult]:
     """Make all checks.
 
     Raises:
@@ -222,5 +222,5 @@ async def _create(
 
 async def _elected(client: Client, lease: tuple[str, str]) -> CheckResult:
     path = actions.object_path(_LEASES, "leases", *lease)
-    found = await actions.read(client, path, _lease)
-    return preflight.lease("/".join(lease), found.spec if found else None, system_clock().date)
+    elected = await actions.read(client, path, _lease)
+    return preflight.lease("/".join(lease), elected.spec if elected else None, system_clock().date)

@@ -101,19 +101,17 @@ def audit(
 
     async def work(access: Access) -> int:
         with render.Progress(sys.stderr) as progress:
-            found = await look(access, scope, policy, progress.show)
-        render.show(sys.stdout, found.holders() if holders else found, output)
-        if not found.unknown:
+            pods = await audit_pods(access, scope, policy, progress.show)
+        render.show(sys.stdout, pods.holders() if holders else pods, output)
+        if not pods.unknown:
             return 0
-        render.complain(
-            f"pods that may lack their sidecar: {found.unknown}: {'; '.join(found.gaps)}"
-        )
+        render.complain(f"pods that may lack their sidecar: {pods.unknown}: {'; '.join(pods.gaps)}")
         return NO_ANSWER
 
     return run(credentials, work)
 
 
-async def look(
+async def audit_pods(
     access: Access,
     scope: Scope,
     policy: Policy,
@@ -158,7 +156,7 @@ async def look(
     if len(unreadable) > len(named):
         named.append(f"and {len(unreadable) - len(named)} more")
     return report.Audit(
-        sorted(findings, key=lambda found: (found.namespace, found.name)),
+        sorted(findings, key=lambda finding: (finding.namespace, finding.name)),
         len(seen),
         len(labels) if selects else None,
         unknown.total() + len(unreadable),

@@ -70,8 +70,8 @@ def _explain(args: argparse.Namespace) -> int:
     if args.pods:
         from istio_aux.cli import cluster  # noqa: PLC0415 - files need no client
 
-        found = cluster.explain(_credentials(args), args.namespace, args.pods, show)
-        status = max(status, found)
+        live = cluster.explain(_credentials(args), args.namespace, args.pods, show)
+        status = max(status, live)
     return status
 
 
@@ -491,9 +491,9 @@ def _settings(text: str) -> settings.Settings:
 
 def _applications(text: str) -> Applications:
     try:
-        found, problems = applications.parse(Path(text).read_text(errors="replace"))
+        named, problems = applications.parse(Path(text).read_text(errors="replace"))
     except OSError as error:
         raise ValueError(f"{text}: {error.strerror or error}") from None
     if problems:
         raise ValueError(f"{text}: {problems[0]}")
-    return found
+    return named

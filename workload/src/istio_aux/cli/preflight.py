@@ -97,12 +97,12 @@ def versions(
     else:
         lacks = "no MutatingAdmissionPolicy (Kubernetes 1.36 serves it)"
         yield _ok("kubernetes", f"API server {server}; {lacks}, so the webhook changes all pods")
-    if (found := of_kubelets(kubelets)) is None:
+    if (oldest := of_kubelets(kubelets)) is None:
         yield _ok("kubelets", "all of them run native sidecars")
-    elif found.capability is Capability.UNKNOWN:
+    elif oldest.capability is Capability.UNKNOWN:
         yield unknown("kubelets", "there is no node")
     else:
-        what = f"{found.why}; until then pods are held instead"
+        what = f"{oldest.why}; until then pods are held instead"
         yield _note("kubelets", what, "upgrade the node")
 
 
@@ -125,8 +125,7 @@ def webhook(ours: str | None, configurations: Mapping[str, Configuration]) -> It
         do = "the charm creates it when every ready unit answers: see `juju status`"
         yield _problem("webhook", what, do)
     else:
-        found = configurations[name]
-        policy = next((each.failure_policy for each in found.webhooks or ()), None)
+        policy = next((each.failure_policy for each in configurations[name].webhooks or ()), None)
         yield _ok("webhook", f"configuration {name}, failurePolicy {policy}")
     first = name or "istio-aux"
     if before := sorted_before(first, configurations.values()):
@@ -165,8 +164,10 @@ def injectors(mesh: Mesh, configurations: Mapping[str, Configuration]) -> Iterat
     """Judge Istio's injectors: whether they are live, and whether sidecars can be native."""
     for injector in mesh.injectors:
         name = injector.configuration or "Istio"
-        found = configurations.get(injector.configuration)
-        hooks = [hook for hook in (found and found.webhooks) or () if hook.is_istios]
+        configuration = configurations.get(injector.configuration)
+        hooks = [
+            hook for hook in (configuration and configuration.webhooks) or () if hook.is_istios
+        ]
         policies = " and ".join(sorted({str(hook.failure_policy) for hook in hooks}))
         policy = f", failurePolicy {policies}" if hooks else ""
         if injector.live:
@@ -347,8 +348,8 @@ def _installed(configurations: Mapping[str, Configuration]) -> str | None:
     """The name of the first configuration that is ours."""
     names = (
         name
-        for name, found in configurations.items()
-        if any(hook.name == START_WEBHOOK for hook in found.webhooks or ())
+        for name, configuration in configurations.items()
+        if any(hook.name == START_WEBHOOK for hook in configuration.webhooks or ())
     )
     return min(names, default=None)
 

@@ -135,8 +135,8 @@ class _Run:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience):
                 while True:
-                    found = condition()
-                    if found is True or (asyncio.iscoroutine(found) and await found):
+                    met = condition()
+                    if met is True or (asyncio.iscoroutine(met) and await met):
                         return True
                     await asyncio.sleep(_LOOK)
         return False
