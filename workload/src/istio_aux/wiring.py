@@ -62,7 +62,7 @@ PATIENCE = 2 * DRY_RUN
 """Seconds after which a command goes on with what is known. A probe of an injector, and the dry
 runs that follow, take up to `DRY_RUN` each."""
 
-_LOOK = 0.1  # Seconds between two looks at what is known.
+_POLL = 0.1  # Seconds between two checks of a condition.
 
 
 class Wiring:
@@ -345,11 +345,7 @@ class Surroundings:
         works = [*(work() for work in self.work().values()), *more]
         tasks = [asyncio.create_task(work) for work in works]
         try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(PATIENCE):
-                    # No single event says it: several watches and probes have a part in it.
-                    while not (self._known or self.watches.refused):  # noqa: ASYNC110
-                        await asyncio.sleep(_LOOK)
+            await until(lambda: self._known or self.watches.refused, PATIENCE)
             yield
         finally:
             for task in tasks:
@@ -360,6 +356,16 @@ class Surroundings:
     def _known(self) -> bool:
         mesh = self.injectors.mesh
         return mesh.known and all(each.native_why for each in mesh.injectors if each.live)
+
+
+async def until(condition: Callable[[], bool], patience: float) -> bool:
+    """Wait for ``patience`` seconds at most; return whether the condition is met."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(patience):
+            # No single event says it: several watches, probes and controllers have a part in it.
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(_POLL)
+    return condition()
 
 
 class Need(Enum):

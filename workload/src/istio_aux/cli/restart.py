@@ -8,11 +8,10 @@ Jobs are left alone: a Job that is suspended has to be resumed, which is the wor
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import sys
 from collections.abc import Coroutine, Iterator
-from functools import partial
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -34,12 +33,12 @@ from istio_aux.repair.rules import Restart
 from istio_aux.repair.store import follow_applications
 from istio_aux.settings import Settings
 from istio_aux.telemetry import Telemetry
-from istio_aux.wiring import PATIENCE, Surroundings
+from istio_aux.wiring import PATIENCE, Surroundings, until
 
 NOT_DONE = 1  # Exit status when nothing may be restarted, or not all of it was in time.
 GRANTED = 5.0  # Seconds: RBAC takes effect a moment after a role changes.
 _END = 2.0  # Seconds that evictions in flight have to end.
-_LOOK = 0.1  # Seconds between two looks at what is done.
+_POLL = 0.1  # Seconds between two questions for a right.
 _EVICT = Right("create", "", "pods/eviction", "to restart pods")
 
 
@@ -93,17 +92,17 @@ class _Run:
         if why := await self._forbidden():
             return _failed(why)
         async with self._around.watched(*self._works()):
-            known = await self._until(self._pods.synced.is_set, PATIENCE)
+            known = await until(self._pods.synced.is_set, PATIENCE)
             if missing := self._around.watches.missing():
                 return _failed("; ".join(f"{name}: {why}" for name, why in missing.items()))
             if not (known and self._around.injectors.mesh.known):
                 return _failed("it is not known whether Istio injects: see `istio-aux check`")
-            await self._until(lambda: self._repair.finished, PATIENCE)
+            await until(lambda: self._repair.finished, PATIENCE)
             if self._order.dry_run:
                 render.show(sys.stdout, Restarts([*self._planned()], dry_run=True), output)
                 return 0
             self._repair.lead(True)
-            over = await self._until(lambda: self._repair.finished, self._order.patience)
+            over = await until(lambda: self._repair.finished, self._order.patience)
             await self._repair.stop(_END)
         render.show(sys.stdout, Restarts([*self._happened()], dry_run=False), output)
         if over:
@@ -123,23 +122,15 @@ class _Run:
         if self._settings.repair_policy.race is RacePolicy.RESTART:
             return "race-policy: restart: `serve` restarts these pods already"
         right = _EVICT._replace(namespace=self._order.namespace or "")
-        if await self._until(partial(actions.allowed, self._client, right), GRANTED):
-            return ""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GRANTED):
+                while not await actions.allowed(self._client, right):  # noqa: ASYNC110
+                    await asyncio.sleep(_POLL)
+                return ""
         return (
             f"this account may not {right}: the option race-policy: restart grants it to the"
             " workload, and the action restart-unmeshed for as long as it runs"
         )
-
-    async def _until(self, condition: Any, patience: float) -> bool:
-        """Whether ``condition``, a function or a coroutine function, came true in time."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(patience):
-                while True:
-                    met = condition()
-                    if met is True or (asyncio.iscoroutine(met) and await met):
-                        return True
-                    await asyncio.sleep(_LOOK)
-        return False
 
     def _planned(self) -> Iterator[RestartVerdict]:
         """The first pods that would be restarted, and why the others would not."""
