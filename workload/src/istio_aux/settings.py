@@ -234,18 +234,18 @@ OPTIONS = {
     ),
     "namespace-selector": Option(
         selector,
-        "label selector of the namespaces in which proxies quit. The webhook's own selectors "
-        "choose the namespaces in which pods start",
+        "label selector of the namespaces in which proxies quit; the webhook has selectors of its "
+        "own",
     ),
     "pod-selector": Option(
         selector,
-        "label selector of the pods that start, quit and are repaired. It does not apply to pods "
-        "of `applications`",
+        "label selector of the pods to look after; pods of `applications` need not match. "
+        "The webhook has selectors of its own",
     ),
     "inject-selector": Option(
         _chosen,
         "label selector of the pods that get a sidecar although their annotation "
-        "`sidecar.istio.io/inject` says no. `pod-selector` must match them, too (default: none)",
+        "`sidecar.istio.io/inject` says no; they match `pod-selector`, too (default: none)",
     ),
     "start-mode": Option(
         _one_of(StartMode),
