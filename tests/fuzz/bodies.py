@@ -28,8 +28,10 @@ _ODD = [
     None, True, 0, -1, 1.5, 1e300, 10**400, "", "\x00", "\u2028", "💥", "\ud800", "x" * 5000, [],
     {}, [None], {"a": None}, [[[[]]]], {"uid": "other"}, "705ab4f5",
 ]  # fmt: skip
-_BYTES = [b"\x00", b"\xff\xfe", b"\xed\xa0\x80", b"\xef\xbb\xbf", b'"', b"\\", b"{", b"]", b"NaN",
-          b"1e999", b"-", b"\\ud800", b"null", b'"uid":7,', b"\n", b"\xc3"]  # fmt: skip
+JUNK = [
+    b"\x00", b"\xff\xfe", b"\xed\xa0\x80", b"\xef\xbb\xbf", b'"', b"\\", b"{", b"]", b"NaN",
+    b"1e999", b"-", b"\\ud800", b"null", b'"uid":7,', b"\n", b"\xc3",
+]  # fmt: skip
 
 
 def make(dice: Random) -> bytes:
@@ -114,29 +116,16 @@ def _mistyped(dice: Random) -> bytes:
     """A review with values of other types, or without some of its keys."""
     found = review(dice)
     for _ in range(dice.randint(1, 3)):
-        parent: Any = found
-        while True:
-            key: Any = dice.choice(list(parent) if isinstance(parent, dict) else range(len(parent)))
-            if not isinstance(parent[key], dict | list) or not parent[key] or dice.random() < 0.3:
-                break
-            parent = parent[key]
-        parent[key] = copy.deepcopy(dice.choice(_ODD))
-        if isinstance(parent, dict) and dice.random() < 0.3:
-            parent.pop(key)
+        if texts.mistype(dice, found, _ODD, 0.3):
             break
     return json.dumps(found).encode()
 
 
 def _damaged(dice: Random) -> bytes:
-    """A review with bytes that are missing, changed or repeated."""
-    found = bytearray(_valid(dice))
+    found = _valid(dice)
     for _ in range(dice.randint(1, 4)):
-        at = dice.randrange(len(found) + 1)
-        until = at + dice.choice([0, 0, 1, 5, 100, len(found)])
-        found[at:until] = dice.choice(
-            [b"", dice.choice(_BYTES), dice.randbytes(3), found[at:until] * 2]
-        )
-    return bytes(found)
+        found = texts.damage(dice, found, JUNK)
+    return found
 
 
 def _doubled(dice: Random) -> bytes:
@@ -164,7 +153,7 @@ def _deep(dice: Random) -> bytes:
 def _noise(dice: Random) -> bytes:
     return dice.choice([
         dice.randbytes(dice.randint(0, 200)),
-        b"".join(dice.choices(_BYTES, k=dice.randint(0, 20))),
+        b"".join(dice.choices(JUNK, k=dice.randint(0, 20))),
         json.dumps(dice.choice(_ODD)).encode(),
         b'{"request": {"uid": "705ab4f5"}}',
         json.dumps({"request": {"uid": "705ab4f5", "object": dice.choice(_ODD)}}).encode(),

@@ -12,6 +12,7 @@ from typing import Any
 import jsonpatch
 
 from fuzz.requests import INJECT, Ask
+from fuzz.texts import deepest
 
 DEPTH = 300
 """Levels of nesting. The webhook may refuse a deeper review; pods have about twenty."""
@@ -102,7 +103,7 @@ def uid_of(body: bytes) -> str:
     """The uid that an answer must have; empty when the body does not say."""
     try:
         text = body.decode()
-        if _depth(text) > DEPTH:
+        if deepest(body) > DEPTH:
             return ""
         found = json.loads(text, parse_constant=_refuse, object_pairs_hook=_once)
         if "\\ud" in text.lower():
@@ -116,18 +117,7 @@ def uid_of(body: bytes) -> str:
 def _read(body: bytes) -> Any:
     """The body as JSON, also with invalid text in it. None if it is nested too deeply."""
     text = body.decode(errors="replace")
-    return json.loads(text, strict=False) if _depth(text) <= DEPTH else None
-
-
-def _depth(text: str) -> int:
-    """Levels of nesting; 0 if there cannot be many."""
-    if text.count("[") + text.count("{") <= DEPTH:
-        return 0
-    depth = deepest = 0
-    for bracket in re.findall(r"[\[{}\]]", text):
-        depth += 1 if bracket in "[{" else -1
-        deepest = max(deepest, depth)
-    return deepest
+    return json.loads(text, strict=False) if deepest(body) <= DEPTH else None
 
 
 def _refuse(constant: str) -> Any:

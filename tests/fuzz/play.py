@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
@@ -31,6 +30,10 @@ TALKS = 0.04
 INJECTS = 0.2
 """Share of the other cases that go to `/inject`."""
 PARTS = 10
+GROWTH = 10.0
+"""MiB. 200,000 bodies that leave 60 bytes each behind would exceed it."""
+ENOUGH = 100_000
+"""Bodies. With fewer, the first large ones may come late, and with them their buffers."""
 BUDGET = 0.1
 """Seconds of CPU for one answer with TLS and HTTP. All other reviews wait that long.
 
@@ -40,75 +43,43 @@ TRIES = 8
 """The smallest of so many measurements counts, because other load only adds to it."""
 
 
-@dataclass
-class Finding:
-    """A bad answer, and the case that caused it."""
-
-    case: str
-    what: str
-    sent: Ask | Talk | None = None
-
-    def keep(self) -> Path | None:
-        """Add the case to the corpus; None if the finding belongs to no single case."""
-        if self.sent is None:
-            return None
-        talk = isinstance(self.sent, Talk)
-        file = CORPUS / f"{self.case}.{'talk' if talk else 'body'}"
-        file.write_bytes(
-            b"".join(self.sent.pieces) if isinstance(self.sent, Talk) else self.sent.body
-        )
-        return file
-
-
-@dataclass
-class Part:
-    """The result of a part of the cases, and the server's memory after it in MiB."""
-
-    seconds: float
-    memory: float
-    answers: Counter[int]
-
-
-@dataclass
-class Verdict:
-    """The result of all cases."""
-
-    findings: list[Finding] = field(default_factory=list)
-    parts: list[Part] = field(default_factory=list)
-    slowest: tuple[float, str] = (0.0, "")
-    """Seconds of CPU, and the name of the case."""
-
-    @property
-    def growth(self) -> float:
-        """MiB since the end of the second part, which fills all buffers and caches."""
-        return self.parts[-1].memory - self.parts[1].memory
+Case = tuple[str, Ask | Talk]
 
 
 async def play(
-    server: Server, count: int, seed: int, tell: Callable[[Part], object] = lambda _: None
-) -> Verdict:
-    """Play the corpus, then ``count`` cases of ``seed`` in parts of equal size.
+    server: Server, count: int, seed: int, tell: Callable[[str], object] = lambda _: None
+) -> tuple[list[str], Counter[int]]:
+    """Play the corpus, then ``count`` cases of ``seed``; return findings, and answers by status.
 
-    ``tell`` is called after each part.
+    ``tell`` gets a line of text now and then. A case that causes a finding is kept in the corpus.
     """
-    verdict = Verdict()
-    await _run(server, _kept(), verdict, Counter())
-    await _measure(server, verdict)
+    findings, answers, memory = list[str](), Counter[int](), list[float]()
+    await _run(server, _kept(), findings, answers)
+    await _measure(server, findings, tell)
     for part in range(PARTS):
-        began, answers = time.monotonic(), Counter[int]()
         numbers = range(count * part // PARTS, count * (part + 1) // PARTS)
-        await _run(server, _cases(seed, numbers), verdict, answers)
-        if not server.alive:
+        await _run(server, _cases(seed, numbers), findings, answers)
+        if findings or not server.alive:
             break
-        verdict.parts.append(Part(time.monotonic() - began, server.memory, answers))
-        tell(verdict.parts[-1])
-        if verdict.findings:
-            break
+        memory.append(server.memory)
+        by_status = "  ".join(f"{status}: {n}" for status, n in sorted(answers.items()))
+        tell(f"{numbers.stop:>9} cases {memory[-1]:>8.1f} MiB  answers by status: {by_status}")
     if not server.alive:
-        verdict.findings.append(Finding("the end", f"it exited: {server.process.returncode}"))
+        findings.append(f"the end: it exited: {server.process.returncode}")
     elif server.faults:
-        verdict.findings.append(Finding("the end", f"{server.faults} internal errors"))
-    return verdict
+        findings.append(f"the end: {server.faults} internal errors")
+    # The second part has filled all buffers and caches.
+    if len(memory) == PARTS and count >= ENOUGH and (grown := memory[-1] - memory[1]) > GROWTH:
+        findings.append(f"memory grew by {grown:.1f} MiB, at most {GROWTH:.0f} are allowed")
+    return findings, answers
+
+
+def keep(name: str, sent: Ask | Talk) -> None:
+    """Add a case to the corpus."""
+    if isinstance(sent, Talk):
+        (CORPUS / f"{name}.talk").write_bytes(b"".join(sent.pieces))
+    else:
+        (CORPUS / f"{name}.body").write_bytes(sent.body)
 
 
 def case(seed: int, number: int) -> Ask | Talk:
@@ -117,9 +88,6 @@ def case(seed: int, number: int) -> Ask | Talk:
     if dice.random() < TALKS:
         return requests.make(dice)
     return Ask(bodies.make(dice), INJECT if dice.random() < INJECTS else MUTATE)
-
-
-Case = tuple[str, Ask | Talk]
 
 
 def _cases(seed: int, numbers: range) -> Iterator[Case]:
@@ -134,25 +102,28 @@ def _kept() -> Iterator[Case]:
         yield file.name, Talk([file.read_bytes()])
 
 
-async def _measure(server: Server, verdict: Verdict) -> None:
+async def _measure(server: Server, findings: list[str], tell: Callable[[str], object]) -> None:
     """Send the slow bodies, one at a time."""
+    slowest = (0.0, "")
     for name, ask in slow.asks():
         least, answer = math.inf, None
         for _ in range(TRIES):
-            connection = Connection(server.address, server.trust)
-            await connection.open()
+            connection = await _connect(server)
             before = server.cpu
             await connection.send(ask.data)
             answer = await connection.answer()
             least = min(least, server.cpu - before)
-            connection.leave()
+            connection.close()
             if least < BUDGET:
                 break
         found = list(judge.of_slow(slow.UID, answer)) if answer else ["no answer"]
-        if least > BUDGET:
-            found.append(f"{least:.3f} s of CPU, at most {BUDGET} are allowed")
-        verdict.findings += [Finding(name, what) for what in found]
-        verdict.slowest = max(verdict.slowest, (least, name))
+        findings += [f"{name}: {what}" for what in (*found, *_beyond(least))]
+        slowest = max(slowest, (least, name))
+    tell(f"the slowest answer took {slowest[0] * 1000:.1f} ms of CPU: {slowest[1]}")
+
+
+def _beyond(seconds: float) -> list[str]:
+    return [f"{seconds:.3f} s of CPU, at most {BUDGET} are allowed"] if seconds > BUDGET else []
 
 
 def cost(ask: Ask) -> float:
@@ -169,24 +140,24 @@ def cost(ask: Ask) -> float:
 
 
 async def _run(
-    server: Server, cases: Iterator[Case], verdict: Verdict, answers: Counter[int]
+    server: Server, cases: Iterator[Case], findings: list[str], answers: Counter[int]
 ) -> None:
     async with asyncio.TaskGroup() as group:
         for _ in range(CONNECTIONS):
-            group.create_task(_Player(server, verdict, answers).take(cases))
+            group.create_task(_Player(server, findings, answers).take(cases))
 
 
 class _Player:
     """Plays cases one after another."""
 
-    def __init__(self, server: Server, verdict: Verdict, answers: Counter[int]) -> None:
-        self._server, self._verdict, self._answers = server, verdict, answers
+    def __init__(self, server: Server, findings: list[str], answers: Counter[int]) -> None:
+        self._server, self._findings, self._answers = server, findings, answers
         self._connection: Connection | None = None
 
     async def take(self, cases: Iterator[Case]) -> None:
         """Play cases until there are no more, or there is a finding."""
         for name, sent in cases:
-            if self._verdict.findings:
+            if self._findings:
                 break
             found: list[str] = []
             try:
@@ -197,22 +168,23 @@ class _Player:
                         await self._ask(sent, found)
             except (Garbled, OSError, TimeoutError) as error:
                 found.append(repr(error))
-            self._verdict.findings += [Finding(name, what, sent) for what in found]
+            if found:
+                keep(name, sent)
+                self._findings += [f"{name}: {what}" for what in found]
         if self._connection:
-            self._connection.leave()
+            self._connection.close()
 
     async def _ask(self, ask: Ask, found: list[str]) -> None:
         answer = await self._answer(ask)
         found += judge.of(ask, answer)
-        if (seconds := cost(ask)) > BUDGET:
-            found.append(f"{seconds:.3f} s of CPU, at most {BUDGET} are allowed")
+        found += _beyond(cost(ask))
         if not found and (again := judge.again(ask.body, answer)) is not None:
             found += judge.of_again(await self._answer(Ask(again, ask.path)))
 
     async def _answer(self, ask: Ask) -> Answer:
         """Ask on the lasting connection; replace it when the answer closes it."""
         if self._connection is None:
-            self._connection = await self._connect()
+            self._connection = await _connect(self._server)
         connection = self._connection
         await connection.send(ask.data)
         answer = await connection.answer()
@@ -226,12 +198,12 @@ class _Player:
         return answer
 
     async def _talk(self, talk: Talk, found: list[str]) -> None:
-        connection = await self._connect()
+        connection = await _connect(self._server)
         for piece in talk.pieces:
             await connection.send(piece)
         statuses: list[int] = []
         if not talk.answered:
-            await connection.finish()
+            await connection.end()
         while (answer := await connection.answer()) is not None:
             statuses.append(answer.status)
             self._answers[answer.status] += 1
@@ -240,18 +212,19 @@ class _Player:
                 await _end(connection)
                 break
             if len(statuses) == len(talk.answered):  # With TLS, asyncio answers nothing later.
-                await connection.finish()
-        connection.leave()
+                await connection.end()
+        connection.close()
         if statuses[: len(talk.answered)] != talk.answered:
             found.append(f"answered {statuses}, expected {talk.answered}")
 
-    async def _connect(self) -> Connection:
-        connection = Connection(self._server.address, self._server.trust)
-        await connection.open()
-        return connection
+
+async def _connect(server: Server) -> Connection:
+    connection = Connection(server.port, server.trust)
+    await connection.shake_hands()
+    return connection
 
 
 async def _end(connection: Connection) -> None:
     if (more := await connection.answer()) is not None:
         raise Garbled(f"another answer after the last one: {more}")
-    connection.leave()
+    connection.close()

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 from fuzz import texts
+from fuzz.bodies import JUNK
 
 _KIB = 1024
 LARGEST = 256 * _KIB
@@ -73,7 +74,6 @@ _OWNERS: list[dict[str, Any]] = [
 ]
 _ODD = [None, True, 0, -1, 1e300, 10**400, "", "\x00", "\u2028", "\ud800", "x" * 5000, [], {},
         [None], {"a": None}, [[[[]]]], "1e999999999", "9" * 5000]  # fmt: skip
-_BYTES = [b"\x00", b"\xff\xfe", b'"', b"\\", b"{", b"]", b"NaN", b"1e999", b"null", b"\n", b"\xc3"]
 
 
 def slow() -> Iterator[tuple[str, bytes]]:
@@ -111,10 +111,10 @@ def make(dice: Random) -> bytes:
         return _large(dice)
     pod = _random(dice)
     if dice.random() < 0.15:
-        _mistype(dice, pod)
+        texts.mistype(dice, pod, _ODD, 0.2)
     depth = dice.choice([40, 500, 1_100, 5_000]) if dice.random() < 0.02 else 0
     body = event(pod, dice.choice(["ADDED", "MODIFIED"]), deep=depth)
-    return _damaged(dice, body) if dice.random() < 0.1 else body
+    return texts.damage(dice, body, JUNK) if dice.random() < 0.1 else body
 
 
 def event(pod: dict[str, Any], kind: str = "MODIFIED", *, deep: int = 0, under: str = "") -> bytes:
@@ -292,26 +292,3 @@ def _large(dice: Random) -> bytes:
         case _:
             pod["spec"]["containers"][0]["args"] = [unit] * dice.choice([20_000, 200_000])
     return event(pod, deep=dice.choice([0, 0, 0, 1_100]))
-
-
-def _mistype(dice: Random, pod: dict[str, Any]) -> None:
-    """Replace a value of the pod by one of another type, or remove it."""
-    parent: Any = pod
-    while True:
-        key: Any = dice.choice(list(parent) if isinstance(parent, dict) else range(len(parent)))
-        if not isinstance(parent[key], dict | list) or not parent[key] or dice.random() < 0.2:
-            break
-        # The templates above are shared.
-        parent[key] = parent[key].copy()
-        parent = parent[key]
-    parent[key] = dice.choice(_ODD)
-
-
-def _damaged(dice: Random, body: bytes) -> bytes:
-    found = bytearray(body)
-    at = dice.randrange(len(found))
-    until = at + dice.choice([0, 1, 5, 100])
-    found[at:until] = dice.choice(
-        [b"", dice.choice(_BYTES), dice.randbytes(3), found[at:until] * 2]
-    )
-    return bytes(found)

@@ -24,7 +24,7 @@ class Server:
     """A running webhook."""
 
     process: asyncio.subprocess.Process
-    address: tuple[str, int]
+    port: int
     trust: ssl.SSLContext
     status: str
 
@@ -83,10 +83,10 @@ async def serving(folder: Path) -> AsyncGenerator[Server]:
         started = {}
         while started.get("event") != "start":
             started = json.loads(await process.stdout.readline())
-        host, port = started["webhook"].rsplit(":", 1)
+        port = int(started["webhook"].rpartition(":")[2])
         trust = ssl.create_default_context(cafile=str(crt))
         reading = asyncio.create_task(_drop(process.stdout))
-        yield Server(process, (host, int(port)), trust, started["status"])
+        yield Server(process, port, trust, started["status"])
         reading.cancel()
     finally:
         if process.returncode is None:

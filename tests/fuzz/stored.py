@@ -15,7 +15,6 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
-from itertools import accumulate
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -40,6 +39,7 @@ from soak.play import MIB, Simulated, memory
 from unit.rules import mesh
 
 from fuzz import pods
+from fuzz.texts import deepest
 
 BUDGET = 0.02
 """Seconds of CPU for a step, for a pod or for each MiB of it."""
@@ -214,16 +214,6 @@ def _is_json(body: bytes) -> bool:
     except ValueError:
         return False
     return True
-
-
-def deepest(line: bytes) -> int:
-    """Levels of nesting, or more if texts have brackets."""
-    brackets = line.translate(None, _OTHERS)
-    return 0 if len(brackets) < DEEP else max(accumulate(map(_LEVELS.__getitem__, brackets)))
-
-
-_LEVELS = {ord(char): step for char, step in (("[", 1), ("{", 1), ("]", -1), ("}", -1))}
-_OTHERS = bytes(code for code in range(256) if code not in _LEVELS)
 
 
 def _shown(answers: list[Any]) -> Iterator[str]:

@@ -1,8 +1,11 @@
-"""Random texts of `proxy.istio.io/config`: usual, odd and hostile ones. Pure."""
+"""Random texts of `proxy.istio.io/config`, and damage to any JSON: odd and hostile. Pure."""
 
 from __future__ import annotations
 
+import copy
+from itertools import accumulate
 from random import Random
+from typing import Any
 
 _HOLD = "holdApplicationUntilProxyStarts"
 _PROTO = "hold_application_until_proxy_starts"
@@ -43,3 +46,39 @@ def _entries(dice: Random) -> list[str]:
         f"{dice.choice(_KEYS) if dice.random() < 0.3 else f'k{n}'}: {dice.choice(_VALUES)}"
         for n in range(dice.randint(0, 4))
     ]
+
+
+def mistype(dice: Random, found: Any, odd: list[Any], stop: float) -> bool:
+    """Replace a value somewhere in ``found`` by an odd one, or remove it; whether it was removed.
+
+    Containers on the way are copied, because templates share them.
+    """
+    while True:
+        key: Any = dice.choice(list(found) if isinstance(found, dict) else range(len(found)))
+        if not isinstance(found[key], dict | list) or not found[key] or dice.random() < stop:
+            break
+        found[key] = found[key].copy()
+        found = found[key]
+    found[key] = copy.deepcopy(dice.choice(odd))
+    if removed := isinstance(found, dict) and dice.random() < 0.3:
+        found.pop(key)
+    return removed
+
+
+def damage(dice: Random, body: bytes, junk: list[bytes]) -> bytes:
+    """The body with bytes that are missing, changed or repeated."""
+    found = bytearray(body)
+    at = dice.randrange(len(found) + 1)
+    until = at + dice.choice([0, 0, 1, 5, 100, len(found)])
+    found[at:until] = dice.choice([b"", dice.choice(junk), dice.randbytes(3), found[at:until] * 2])
+    return bytes(found)
+
+
+_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_OTHERS = bytes(code for code in range(256) if code not in _STEPS)
+
+
+def deepest(body: bytes) -> int:
+    """Levels of nesting, or more if texts have brackets; 0 if there cannot be hundreds."""
+    brackets = body.translate(None, _OTHERS)
+    return max(accumulate(map(_STEPS.__getitem__, brackets))) if len(brackets) > 300 else 0

@@ -143,15 +143,10 @@ CAUTIONS = (
 
 @dataclass(frozen=True)
 class Comparison:
-    """Where the two disagree, in words, and where the workload is more cautious.
-
-    `unchecked`: a quit beside a phase that the kubelet does not report with these statuses. That it
-    completes the pod cannot be asked; that nothing starts again can.
-    """
+    """Where the two disagree, in words, and where the workload is more cautious."""
 
     disagreements: tuple[str, ...]
     cautions: frozenset[str]
-    unchecked: bool = False
 
 
 def compare(kubelet: Kubelet, verdict: Verdict, ours: Explained) -> Comparison:
@@ -161,7 +156,6 @@ def compare(kubelet: Kubelet, verdict: Verdict, ours: Explained) -> Comparison:
     return Comparison(
         tuple(what for what in found if isinstance(what, str)),
         frozenset(what.what for what in found if isinstance(what, Caution)),
-        unchecked=ours.action == "quit" and case.phase != verdict.phase,
     )
 
 
@@ -174,9 +168,10 @@ def _containers(case: Case, verdict: Verdict, ours: Explained) -> Iterator[str |
         if judged.finished and not done[name]:
             yield f"{name}: finished ({judged.why}), but the kubelet may start it again"
         elif done[name] and not judged.finished:
-            yield _because(
-                f"{name}: not finished ({judged.why}), but the kubelet is done with it",
-                (caution for caution in CAUTIONS if caution.container(case, name)),
+            excused = (caution for caution in CAUTIONS if caution.container(case, name))
+            # Without a caution that explains it, it is a disagreement.
+            yield next(
+                excused, f"{name}: not finished ({judged.why}), but the kubelet is done with it"
             )
 
 
@@ -194,21 +189,15 @@ def _decision(case: Case, verdict: Verdict, ours: Explained) -> Iterator[str | C
             yield "report, but the kubelet may start the proxy again"
         case _ if verdict.completes:
             regular = [each["name"] for each in case.pod["spec"]["containers"]]
-            yield _because(
-                f"{ours.action} ({ours.reason}), but only the proxy keeps the pod from completing",
-                (
-                    caution
-                    for caution in CAUTIONS
-                    if caution.pod(case) or any(caution.container(case, name) for name in regular)
-                ),
+            excused = (
+                caution
+                for caution in CAUTIONS
+                if caution.pod(case) or any(caution.container(case, name) for name in regular)
             )
+            what = f"{ours.action} ({ours.reason})"
+            yield next(excused, f"{what}, but only the proxy keeps the pod from completing")
         case _:
             pass
-
-
-def _because(disagreement: str, cautions: Iterator[Caution]) -> str | Caution:
-    """The caution that explains it; the disagreement itself without one."""
-    return next(cautions, disagreement)
 
 
 def _regular(case: Case, name: str) -> bool:

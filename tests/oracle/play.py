@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,24 +10,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from oracle.comparison import Comparison, compare
+from oracle.comparison import compare
 from oracle.kubelets import Explained, Kubelet, Verdict, explain
 from oracle.pods import pod
 
 BATCH = 5_000
-_SHOWN = 5
+SHOWN = 5
 """Disagreements that are kept of each kubelet."""
-
-
-@dataclass(frozen=True)
-class Disagreement:
-    """One pod about which workload and kubelet disagree, and what both say, as JSON."""
-
-    number: int
-    what: str
-    pod: str
-    kubelets: str
-    ours: str
 
 
 @dataclass
@@ -36,54 +24,18 @@ class Tally:
     """The answers about the pods of one kubelet.
 
     Attributes:
-        pods: all of them; `agreed`, `cautious` and `disagreed` are those that are not `refused`.
-        refused: its API server stores no such pod.
-        cautious: the workload takes something for unfinished that is finished.
-        unchecked: quits of pods with a phase that no kubelet reports beside their statuses.
-        cautions: how often, by the reason.
-        actions: what the workload does, and how often.
-        seconds: of kubelet and workload together.
+        counts: how many pods there were, were refused by the API server, and are agreed, more
+            cautious and disagreed about; and how often there was each action and each caution.
+        disagreements: the first ones, with the pod, and with what both say.
     """
 
-    pods: int = 0
-    refused: int = 0
-    agreed: int = 0
-    cautious: int = 0
-    disagreed: int = 0
-    unchecked: int = 0
-    seconds: float = 0
-    cautions: Counter[str] = field(default_factory=Counter[str])
-    actions: Counter[str] = field(default_factory=Counter[str])
-    disagreements: list[Disagreement] = field(default_factory=list["Disagreement"])
+    counts: Counter[str] = field(default_factory=Counter[str])
+    disagreements: list[str] = field(default_factory=list[str])
 
     def add(self, other: Tally) -> None:
         """Count what another one counted, too."""
-        for name in ("pods", "refused", "agreed", "cautious", "disagreed", "unchecked", "seconds"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.cautions.update(other.cautions)
-        self.actions.update(other.actions)
-        self.disagreements.extend(other.disagreements[: _SHOWN - len(self.disagreements)])
-
-    def count(self, number: int, verdict: Verdict, ours: Explained, found: Comparison) -> None:
-        """Count one pod that was compared."""
-        self.actions[ours.action] += 1
-        self.unchecked += found.unchecked
-        self.cautions.update(found.cautions)
-        if found.disagreements:
-            self.disagree(number, "; ".join(found.disagreements), verdict, ours)
-        elif found.cautions:
-            self.cautious += 1
-        else:
-            self.agreed += 1
-
-    def disagree(self, number: int, what: str, verdict: Verdict, ours: Explained | None) -> None:
-        """Count one disagreement, and keep the first ones."""
-        self.disagreed += 1
-        if len(self.disagreements) < _SHOWN:
-            stored = bytes(verdict.pod).decode()
-            rest = msgspec.structs.replace(verdict, pod=msgspec.Raw(b"null"))
-            said = (msgspec.json.encode(each).decode() for each in (rest, ours))
-            self.disagreements.append(Disagreement(number, what, stored, *said))
+        self.counts += other.counts
+        self.disagreements = [*self.disagreements, *other.disagreements][:SHOWN]
 
 
 def play(
@@ -97,14 +49,12 @@ def play(
         _ = kubelet.program  # Built now rather than by one of the threads below.
     total = {kubelet: Tally() for kubelet in kubelets}
     parts = [range(first, min(first + BATCH, pods)) for first in range(0, pods, BATCH)]
-    done = 0
     # Kubelets and workload are processes of their own; the threads wait for them.
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         for tallies in threads.map(lambda numbers: _part(kubelets, seed, numbers), parts):
             for kubelet, tally in tallies.items():
                 total[kubelet].add(tally)
-            done += tallies[kubelets[0]].pods
-            show(done)
+            show(total[kubelets[0]].counts["pods"])
     return total
 
 
@@ -116,32 +66,41 @@ def answers(
     explained, complaints = explain(verdict.pod for verdict in verdicts if not verdict.refused)
     answered = {each.uid: each for each in explained}
     for verdict, document in zip(verdicts, documents, strict=True):
-        uid = msgspec.json.decode(document, type=_Pod).metadata.uid
+        uid = msgspec.json.decode(document)["metadata"]["uid"]
         yield verdict, answered.get(uid), complaints
-
-
-class _Metadata(msgspec.Struct):
-    uid: str
-
-
-class _Pod(msgspec.Struct):
-    metadata: _Metadata
 
 
 def _part(kubelets: Sequence[Kubelet], seed: int, numbers: range) -> dict[Kubelet, Tally]:
     documents = [msgspec.json.encode(pod(seed, number)) for number in numbers]
-    return {kubelet: _tally(kubelet, numbers, documents) for kubelet in kubelets}
+    return {kubelet: _tally(kubelet, seed, numbers, documents) for kubelet in kubelets}
 
 
-def _tally(kubelet: Kubelet, numbers: range, documents: Sequence[bytes]) -> Tally:
-    tally, started = Tally(pods=len(documents)), time.monotonic()
-    said = answers(kubelet, documents)
+def _tally(kubelet: Kubelet, seed: int, numbers: range, documents: Sequence[bytes]) -> Tally:
+    tally, said = Tally(), answers(kubelet, documents)
     for number, (verdict, ours, complaints) in zip(numbers, said, strict=True):
+        tally.counts["pods"] += 1
         if verdict.refused:
-            tally.refused += 1
-        elif ours is None:
-            tally.disagree(number, f"explain: {complaints}", verdict, ours)
+            tally.counts["refused"] += 1
+            continue
+        if ours is None:
+            wrong = (f"explain: {complaints}",)
         else:
-            tally.count(number, verdict, ours, compare(kubelet, verdict, ours))
-    tally.seconds = time.monotonic() - started
+            found = compare(kubelet, verdict, ours)
+            wrong = found.disagreements
+            tally.counts.update((ours.action, *found.cautions))
+            if not wrong:
+                tally.counts["cautious" if found.cautions else "agreed"] += 1
+        if wrong:
+            tally.counts["disagreed"] += 1
+            if len(tally.disagreements) < SHOWN:
+                again = f"--version {kubelet.version} --seed {seed} --only {number}"
+                what = f"{kubelet.title}, pod {number}: {'; '.join(wrong)}\nagain: {again}"
+                tally.disagreements.append(f"{what}\n{told(verdict, ours)}")
     return tally
+
+
+def told(verdict: Verdict, ours: Explained | None) -> str:
+    """The pod as it is stored, and what both say about it."""
+    rest = msgspec.structs.replace(verdict, pod=msgspec.Raw(b"null"))
+    said = (msgspec.json.encode(each).decode() for each in (verdict.pod, rest, ours))
+    return "pod:     {}\nkubelet: {}\nexplain: {}".format(*said)

@@ -9,15 +9,8 @@ from typing import Any
 Document = dict[str, Any]
 
 _PROXY = "istio-proxy"
-_NAMES: tuple[str, ...] = (
-    "main",
-    "tensorflow",
-    "pytorch",
-    "wait",
-    "logger",
-    "vault-agent",
-    "upload",
-    "0",
+_NAMES = (
+    *("main", "tensorflow", "pytorch", "wait", "logger", "vault-agent", "upload", "0"),
     "x" * 63,
 )
 _ODD_NAMES = ("istio-proxy-2", "istio", "not-there")

@@ -43,7 +43,8 @@ async def fill(api: ApiServer) -> None:
 async def test_pods_that_are_stuck_blocked_or_lost_are_found() -> None:
     async with ApiServer() as api:
         await fill(api)
-        found = await cluster.look(api.access(), Scope(), Policy())
+        found = await cluster.audit_pods(api.access(), Scope(), Policy())
+        assert {request.split()[0] for request in api.requests} == {"GET"}, "nothing is changed"
     assert [(item.namespace, item.name, item.state, item.action) for item in found.findings] == [
         ("other", "elsewhere", "stuck", "quit"),
         ("training", "blocked", "blocked", "wait"),
@@ -56,43 +57,32 @@ async def test_pods_that_are_stuck_blocked_or_lost_are_found() -> None:
     assert found.findings[1].containers["vault"].finished is False
 
 
+@pytest.mark.parametrize(
+    ("namespace", "selector", "labels", "found", "reads"),
+    [
+        ("other", "", {}, Audit([], 1), ["/api/v1/namespaces/other/pods"]),
+        (None, "mesh=on", {"mesh": "on"}, Audit([], 1, 1), ["/api/v1/pods"]),
+        ("training", "mesh=on", {"mesh": "on"}, Audit([], 0, 0), []),
+        (None, "mesh=on", {}, Audit([], 0, 0), []),
+    ],
+    ids=["one", "selected", "not selected", "none is selected"],
+)
 @driven
-async def test_one_namespace_can_be_asked_for() -> None:
-    async with ApiServer() as api:
-        await fill(api)
-        found = await cluster.look(api.access(), Scope(namespace="other"), Policy())
-        assert [r for r in api.requests if "pods" in r] == ["GET /api/v1/namespaces/other/pods"]
-    assert [item.name for item in found.findings] == ["elsewhere"]
-
-
-@driven
-async def test_namespaces_can_be_selected_as_for_serve() -> None:
+async def test_namespaces_can_be_named_or_selected_as_for_serve(
+    namespace: str | None, selector: str, labels: dict[str, str], found: Audit, reads: list[str]
+) -> None:
+    """No pod is read in vain."""
     async with ApiServer() as api:
         await fill(api)
         await api.put("namespaces", {"metadata": {"name": "training"}})
-        await api.put("namespaces", {"metadata": {"name": "other", "labels": {"mesh": "on"}}})
-        scope = Scope(selector=selectors.parse("mesh=on"))
-        found = await cluster.look(api.access(), scope, Policy())
-    assert [item.name for item in found.findings] == ["elsewhere"]
-    assert (found.pods, found.namespaces) == (1, 1)
-
-
-@driven
-async def test_a_namespace_that_is_not_selected_is_not_looked_at() -> None:
-    async with ApiServer() as api:
-        await fill(api)
-        await api.put("namespaces", {"metadata": {"name": "other", "labels": {"mesh": "on"}}})
-        scope = Scope(namespace="training", selector=selectors.parse("mesh=on"))
-        assert await cluster.look(api.access(), scope, Policy()) == Audit([], 0, 0)
-
-
-@driven
-async def test_no_pod_is_read_when_no_namespace_is_selected() -> None:
-    async with ApiServer() as api:
-        await fill(api)
-        scope = Scope(selector=selectors.parse("mesh=on"))
-        assert await cluster.look(api.access(), scope, Policy()) == Audit([], 0, 0)
-        assert api.requests == ["GET /api/v1/namespaces"]
+        await api.put("namespaces", {"metadata": {"name": "other", "labels": labels}})
+        scope = Scope(namespace=namespace, selector=selectors.parse(selector))
+        audit = await cluster.audit_pods(api.access(), scope, Policy())
+        assert [request for request in api.requests if "pods" in request] == [
+            f"GET {path}" for path in reads
+        ]
+    assert [item.name for item in audit.findings] == ["elsewhere"] * found.pods
+    assert (audit.pods, audit.namespaces) == (found.pods, found.namespaces)
 
 
 @driven
@@ -106,17 +96,8 @@ async def test_a_pod_that_comes_twice_is_counted_once() -> None:
             return refusal(410, "Expired") if "continue" in request.query else None
 
         api.faults.append(expired)
-        found = await cluster.look(api.access(), Scope(), Policy())
+        found = await cluster.audit_pods(api.access(), Scope(), Policy())
     assert (found.pods, len(found.findings)) == (501, 501)
-
-
-@driven
-async def test_nothing_is_changed() -> None:
-    async with ApiServer() as api:
-        await fill(api)
-        await cluster.look(api.access(), Scope(), Policy())
-        assert {request.split()[0] for request in api.requests} == {"GET"}
-        assert api.execs == []
 
 
 def judged(**states: State) -> Finding:
@@ -166,11 +147,7 @@ def table(audit: Audit) -> str:
     return "\n".join(render.audit_text(audit, Terminal(), NOON))
 
 
-def test_a_table_has_a_line_for_each_and_a_summary() -> None:
-    found = [finding("stuck"), finding("lost", name="job-2", since=None)]
-    assert (
-        table(Audit(found, 812, 3))
-        == """\
+TABLE = """\
 NAMESPACE  NAME   STATE  AGE      REASON
 training   job    stuck  5m       every payload container is finished
 training   job-2  lost   unknown  every payload container is finished
@@ -178,24 +155,28 @@ training   job-2  lost   unknown  every payload container is finished
 1 pod is held by istio-proxy since 2026-11-21 11:55Z; the requests of 1 cannot be read
 
 selected namespaces: 3; pods: 812; stuck: 1, blocked: 0, lost: 1, unmeshed: 0"""
-    )
 
 
-def test_an_empty_table_is_a_summary() -> None:
-    assert table(Audit([], 7)) == ("pods: 7; stuck: 0, blocked: 0, lost: 0, unmeshed: 0")
-
-
-def test_what_is_not_known_is_not_counted_as_healthy() -> None:
+def test_a_table_has_a_line_for_each_and_a_summary() -> None:
+    """What is not known does not count as healthy."""
+    found = [finding("stuck"), finding("lost", name="job-2", since=None)]
+    assert table(Audit(found, 812, 3)) == TABLE
+    assert table(Audit([], 7)) == "pods: 7; stuck: 0, blocked: 0, lost: 0, unmeshed: 0"
     shown = table(Audit([finding("unmeshed")], 7, None, 3, ("forbidden",)))
     assert shown.endswith("lost: 0, unmeshed: 1 (unknown: 3)")
 
 
+def output(answer: Any, kind: str) -> bytes:
+    stream = io.TextIOWrapper(io.BytesIO())
+    render.show(stream, answer, kind)
+    stream.seek(0)
+    return stream.buffer.read()
+
+
 def test_json_is_one_object_a_line() -> None:
     """Its names are a contract."""
-    stream = io.TextIOWrapper(io.BytesIO())
-    render.show(stream, Audit([finding("stuck"), finding("blocked", by=("a",))], 2), "json")
-    stream.seek(0)
-    first, second = map(msgspec.json.decode, stream.readlines())
+    shown = output(Audit([finding("stuck"), finding("blocked", by=("a",))], 2), "json")
+    first, second = map(msgspec.json.decode, shown.splitlines())
     assert first == {
         "namespace": "training", "name": "job", "uid": "u-1", "state": "stuck",
         "since": "2026-11-21T11:55:00Z", "action": "quit", "by": [], "containers": {},
@@ -217,9 +198,9 @@ async def test_pods_that_do_not_complete_are_counted_by_what_holds_them() -> Non
             body["metadata"] = {"name": f"train-{number}", "namespace": "training"}
             await api.put("pods", body)
         await fill(api)
-        found = await cluster.look(api.access(), Scope(), Policy())
+        found = await cluster.audit_pods(api.access(), Scope(), Policy())
 
-    assert [(one.by, one.pods, one.requests.gpus) for one in found.holders().found] == [
+    assert [(one.by, one.pods, one.requests.gpus) for one in found.holders().holders] == [
         (("vault-agent",), 3, 24),
         (("istio-proxy",), 2, 0),
         (("vault",), 1, 0),
@@ -234,14 +215,8 @@ def test_holders_are_shown_alone_and_in_json() -> None:
     held = finding("blocked", by=("vault",), requests={"gpus": 8}, fix="set x: false")
     shown = Audit([held, finding("lost")], 2).holders()
     text = "1 pod is held by vault since 2026-11-21 11:55Z: 8 GPUs; set x: false"
-    outputs = list[bytes]()
-    for output in ("table", "json"):
-        stream = io.TextIOWrapper(io.BytesIO())
-        render.show(stream, shown, output)
-        stream.seek(0)
-        outputs.append(stream.buffer.read())
-    assert outputs[0].decode() == f"{text}\n"
-    assert msgspec.json.decode(outputs[1]) == {
+    assert output(shown, "table").decode() == f"{text}\n"
+    assert msgspec.json.decode(output(shown, "json")) == {
         "by": ["vault"], "pods": 1, "since": "2026-11-21T11:55:00Z", "requests": {"gpus": 8},
         "fix": "set x: false", "text": text,
     }  # fmt: skip

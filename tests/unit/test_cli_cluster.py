@@ -119,7 +119,12 @@ async def test_a_refusal_is_one_line(run: Run, tmp_path: Path) -> None:
 
 
 @driven
-async def test_a_server_that_is_not_there_is_one_line(run: Run, tmp_path: Path) -> None:
+async def test_a_server_or_a_kubeconfig_that_is_not_there_is_one_line(
+    run: Run, tmp_path: Path
+) -> None:
+    missing = str(tmp_path / "missing")
+    shown = await asyncio.to_thread(run, "audit", "--kubeconfig", missing)
+    assert shown == (2, "", f"{missing}: No such file or directory\n")
     async with ApiServer() as api:
         kubeconfig = str(api.kubeconfig(tmp_path))
         await api.stop()
@@ -130,39 +135,26 @@ async def test_a_server_that_is_not_there_is_one_line(run: Run, tmp_path: Path) 
             assert shown.err.count("\n") == 1
 
 
-def test_a_kubeconfig_that_is_not_there_is_one_line(run: Run, tmp_path: Path) -> None:
-    missing = str(tmp_path / "missing")
-    shown = run("audit", "--kubeconfig", missing)
-    assert shown == (2, "", f"{missing}: No such file or directory\n")
-
-
 @driven
 async def test_explain_reads_pods_of_the_cluster_by_name(run: Run, tmp_path: Path) -> None:
-    """With a namespace before the slash, in -n, or in the kubeconfig; after those in files."""
+    """With a namespace before the slash, in -n, or in the kubeconfig; after those in files.
+
+    A line names a pod that is not there, the others are answered, and the status is 1.
+    """
     file = tmp_path / "pod.json"
     file.write_text('{"kind": "Pod", "metadata": {"name": "on-paper"}}')
     async with ApiServer() as api:
         await put(api, "one", "default", **FINISHED)
         await put(api, "two", "training", main=RUNNING, istio_proxy=RUNNING)
-        from_default = await ask(run, api, tmp_path, "explain", "one", "training/two", columns=None)
-        from_option = await ask(
-            run, api, tmp_path, "explain", "-f", str(file), "-n", "training", "two", "default/one",
-            columns=None,
-        )  # fmt: skip
-    assert (from_default.status, from_option.status) == (0, 0)
+        names = ("none", "one", "training/two")
+        from_default = await ask(run, api, tmp_path, "explain", *names, columns=None)
+        options = ("-f", str(file), "-n", "training")
+        names = ("two", "default/one")
+        from_option = await ask(run, api, tmp_path, "explain", *options, *names, columns=None)
+    assert (from_default.status, from_option.status) == (1, 0)
+    assert from_default.err == 'default/none: 404 NotFound: pods "none" not found\n'
     assert answers(from_default) == [("one", "quit"), ("two", "wait")]
     assert answers(from_option) == [("on-paper", "ignore"), ("two", "wait"), ("one", "quit")]
-
-
-@driven
-async def test_explain_of_a_pod_that_is_not_there(run: Run, tmp_path: Path) -> None:
-    """A line names it, the others are answered, and the status is 1."""
-    async with ApiServer() as api:
-        await put(api, "one", "default", **FINISHED)
-        shown = await ask(run, api, tmp_path, "explain", "none", "one", columns=None)
-    assert shown.status == 1
-    assert shown.err == 'default/none: 404 NotFound: pods "none" not found\n'
-    assert answers(shown) == [("one", "quit")]
 
 
 @driven

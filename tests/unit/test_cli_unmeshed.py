@@ -73,6 +73,9 @@ class Istio(ApiServer):
         await self.put("pods", pod)
 
 
+LACKING = {"asks": "unmeshed", "plain": "unmeshed", "pending": "unmeshed"}
+
+
 def states(found: Audit) -> dict[str, str]:
     return {item.name: item.state for item in found.findings}
 
@@ -81,9 +84,8 @@ def states(found: Audit) -> dict[str, str]:
 async def test_pods_without_the_sidecar_that_they_should_have_are_found() -> None:
     async with Istio() as api:
         await api.fill()
-        found = await cluster.look(api.access(), Scope(), Policy())
-    lacking = {"asks": "unmeshed", "plain": "unmeshed", "pending": "unmeshed"}
-    assert states(found) == {**lacking, "stuck": "stuck"}
+        found = await cluster.audit_pods(api.access(), Scope(), Policy())
+    assert states(found) == {**LACKING, "stuck": "stuck"}
     assert (found.pods, found.unknown, found.gaps) == (7, 0, ())
     asks = found.findings[0]
     assert (asks.configuration, asks.action) == ("istio-sidecar-injector", "report")
@@ -127,39 +129,35 @@ async def test_a_pod_that_does_not_run_yet_is_none_of_the_quit_controllers() -> 
     containers = {"main": exited(0), "helper": waiting, "istio-proxy": RUNNING}
     async with Istio() as api:
         await api.run_pod("pulling", containers, restart="Never", phase="Pending")
-        assert (await cluster.look(api.access(), Scope(), Policy())).findings == []
+        assert (await cluster.audit_pods(api.access(), Scope(), Policy())).findings == []
         await api.run_pod("pulling", containers, restart="Never", phase="Running")
-        assert states(await cluster.look(api.access(), Scope(), Policy())) == {"pulling": "blocked"}
+        assert states(await cluster.audit_pods(api.access(), Scope(), Policy())) == {
+            "pulling": "blocked"
+        }
 
 
+@pytest.mark.parametrize(
+    ("forbidden", "namespace", "found", "unknown", "gap"),
+    [
+        (POLICY, None, {"asks": "unmeshed", "stuck": "stuck"}, 2,
+         "no policy in ConfigMap istio-system/istio-sidecar-injector"),
+        (NAMESPACES, None, {"stuck": "stuck"}, 4,
+         f"{NAMESPACES}: 403 Forbidden: not {NAMESPACES}"),
+        (NAMESPACES, "shop", {**LACKING, "stuck": "stuck"}, 0, ""),
+    ],
+    ids=["no policy", "no namespaces", "one namespace"],
+)  # fmt: skip
 @driven
-async def test_without_the_policy_only_pods_that_ask_are_known() -> None:
+async def test_what_may_not_be_read_leaves_some_pods_unknown(
+    forbidden: str, namespace: str | None, found: dict[str, str], unknown: int, gap: str
+) -> None:
+    """Pods that ask for a sidecar need no policy; who reads one namespace is answered about it."""
     async with Istio() as api:
-        api.forbidden = POLICY
+        api.forbidden = forbidden
         await api.fill()
-        found = await cluster.look(api.access(), Scope(), Policy())
-    assert states(found) == {"asks": "unmeshed", "stuck": "stuck"}
-    assert found.unknown == 2
-    assert "no policy in ConfigMap istio-system/istio-sidecar-injector" in found.gaps
-
-
-@driven
-async def test_without_the_labels_of_namespaces_nothing_is_known_of_most_pods() -> None:
-    async with Istio() as api:
-        api.forbidden = NAMESPACES
-        await api.fill()
-        found = await cluster.look(api.access(), Scope(), Policy())
-    assert (states(found), found.unknown) == ({"stuck": "stuck"}, 4)
-    assert f"{NAMESPACES}: 403 Forbidden: not {NAMESPACES}" in found.gaps
-
-
-@driven
-async def test_who_may_read_one_namespace_only_is_answered_about_that() -> None:
-    async with Istio() as api:
-        api.forbidden = NAMESPACES
-        await api.fill()
-        found = await cluster.look(api.access(), Scope(namespace="shop"), Policy())
-    assert (len(states(found)), found.unknown) == (4, 0)
+        audit = await cluster.audit_pods(api.access(), Scope(namespace=namespace), Policy())
+    assert (states(audit), audit.unknown) == (found, unknown)
+    assert (gap in audit.gaps) is bool(gap)
 
 
 @driven
@@ -180,4 +178,4 @@ async def test_without_istio_no_pod_lacks_a_sidecar_whatever_rights_there_are() 
     async with Istio() as api:
         api.forbidden = NAMESPACES
         await api.run_pod("plain")
-        assert await cluster.look(api.access(), Scope(), Policy()) == Audit([], 1)
+        assert await cluster.audit_pods(api.access(), Scope(), Policy()) == Audit([], 1)

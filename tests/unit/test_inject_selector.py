@@ -79,7 +79,7 @@ async def test_audit_knows_it() -> None:
         await api.run_pod("step", labels=STEP, annotations=NO)
         await api.run_pod("other", annotations=NO)
         scope = Scope(pods=parse("!sidecar.istio.io/inject"), inject=parse("step"))
-        found = await reading.look(api.access(), scope, Policy())
+        found = await reading.audit_pods(api.access(), scope, Policy())
 
     assert "step" in states(found)
     assert "other" not in states(found)

@@ -176,7 +176,7 @@ async def test_audit_finds_only_pods_that_it_matches() -> None:
         await api.run_pod("team-a", labels=MATCHED)
         scope = Scope(pods=TEAMS, applications=applications("shop/web")[0])
         await api.run_pod("web", labels=WEB)
-        found = await reading.look(api.access(), scope, Policy())
+        found = await reading.audit_pods(api.access(), scope, Policy())
 
     assert states(found) == {"team-a": "unmeshed", "web": "unmeshed"}
     assert found.pods == 2

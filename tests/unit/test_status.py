@@ -123,15 +123,10 @@ def test_what_was_well_and_is_not_any_more_is_worse(change: dict[str, Any], wors
 LISTED = [ListedPod("shop", name, "unmeshed", "so") for name in ("web-0", "web-1", "web-2")]
 
 
-def test_pages_list_pods_by_name_and_each_of_them_once() -> None:
-    first = page(LISTED, limit=2)
-    last = page(LISTED, limit=2, after=first.next)
-
-    assert [pod.name for pod in (*first.pods, *last.pods)] == ["web-0", "web-1", "web-2"]
+def test_a_page_says_how_many_pods_there_are_and_where_the_next_one_begins() -> None:
+    """It begins there though the pod is gone."""
+    first, last = page(LISTED, limit=2), page(LISTED, limit=2, after="shop/web-1")
     assert (first.total, first.next, last.total, last.next) == (3, "shop/web-1", 3, "")
-
-
-def test_the_next_page_begins_at_its_place_though_the_pod_there_is_gone() -> None:
     assert [pod.name for pod in page(LISTED, after="shop/web-00").pods] == ["web-1", "web-2"]
 
 
@@ -167,34 +162,27 @@ class Port:
 @driven
 async def test_readiness_looks_at_no_pod() -> None:
     port = Port()
-
     assert await port.get("/readyz") == [(503, "pods: no complete list yet\n")]
     assert port.computed == {}
 
 
+@pytest.mark.parametrize(
+    ("kept", "computed"),
+    [
+        (600.0, {"status": 2, "metrics": 1, "pods": 1}),  # The machine may be slow.
+        (0.0, {"status": 8, "metrics": 2, "pods": 6}),
+    ],
+    ids=["within a second", "later"],
+)
 @driven
-async def test_many_requests_within_a_second_look_at_the_pods_once() -> None:
+async def test_requests_within_a_second_look_at_the_pods_once(
+    kept: float, computed: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "KEPT", kept)
+    paths = ["/status", "/metrics", "/pods", "/pods?state=stuck", "/pods?limit=1"] * 2
     port = Port()
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(status, "KEPT", 600.0)  # The machine may be slow.
-        answers = await port.get(
-            *["/status", "/metrics", "/pods", "/pods?state=stuck", "/pods?limit=1"] * 20
-        )
-
-    assert {code for code, _ in answers} == {200}
-    assert port.computed == {"status": 2, "metrics": 1, "pods": 1}
-
-
-@driven
-async def test_a_second_later_an_answer_is_new() -> None:
-    port = Port()
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(status, "KEPT", 0.0)
-        await port.get(*["/status", "/metrics"] * 2)
-
-    assert port.computed == {"status": 2, "metrics": 2}
+    assert {code for code, _ in await port.get(*paths)} == {200}
+    assert port.computed == computed
 
 
 @given(st.data())

@@ -212,7 +212,7 @@ async def test_audit_says_which_pods_it_cannot_read() -> None:
         await api.put("pods", deep("deep"))
         for index in range(4):
             await api.put("pods", pod(f"odd-{index}") | UNREADABLE)
-        found = await cluster.look(api.access(), cluster.Scope(), Policy())
+        found = await cluster.audit_pods(api.access(), cluster.Scope(), Policy())
     why = "Expected `array | null`, got `str` - at `$.spec.containers`"
     assert (found.pods, found.unknown) == (1, 4)
     assert found.gaps == (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -23,7 +22,7 @@ from istio_aux.model.webhooks import Namespace
 from istio_aux.quit.controller import Controller, Selection
 from istio_aux.quit.state import QuitLimits, QuitScope
 from istio_aux.serve import endless_task
-from istio_aux.settings import Settings
+from istio_aux.settings import DEFAULTS
 from istio_aux.telemetry import Telemetry
 from istio_aux.wiring import Watches, Wiring
 from msgspec.structs import replace
@@ -110,10 +109,7 @@ class WithoutPods(ApiServer):
 @driven
 async def test_only_quits_need_pods_for_readiness(quit_: QuitMode, ready: bool) -> None:
     """Repair is no reason to take a unit out of admission: reviews need no pods."""
-    settings = Settings(
-        tls_certificate=Path("tls.crt"), tls_key=Path("tls.key"), quit=quit_,
-        repair_policy=RepairPolicy(race=RacePolicy.REPORT),
-    )  # fmt: skip
+    settings = replace(DEFAULTS, quit=quit_, repair_policy=RepairPolicy(race=RacePolicy.REPORT))
     async with WithoutPods() as api, AsyncExitStack() as stack:
         wired = Wiring(settings, api.access())
         await stack.enter_async_context(wired.client)
@@ -130,8 +126,8 @@ async def test_only_quits_need_pods_for_readiness(quit_: QuitMode, ready: bool) 
 @driven
 async def test_the_settings_of_a_quit_reach_its_controller() -> None:
     """The policy: one container is ignored. The limits: an exec that hangs is cut off."""
-    settings = Settings(
-        tls_certificate=Path("tls.crt"), tls_key=Path("tls.key"), namespace_selector=parse("team"),
+    settings = replace(
+        DEFAULTS, namespace_selector=parse("team"),
         quit_policy=Policy(ignore_containers=frozenset({"upload"})),
         quit_limits=QuitLimits(deadline=0.2, doubt=0.05, first_retry=0.02),
     )  # fmt: skip
@@ -186,9 +182,7 @@ async def test_the_quit_controller_keeps_nothing_of_pods_that_never_need_a_quit(
 @driven
 async def test_whoever_writes_asks_the_lease_first() -> None:
     """And a checkpoint that cannot be read says nothing."""
-    settings = Settings(
-        tls_certificate=Path("tls.crt"), tls_key=Path("tls.key"), lease=("istio-aux", "istio-aux")
-    )  # fmt: skip
+    settings = replace(DEFAULTS, lease=("istio-aux", "istio-aux"))
     async with ApiServer() as api:
         wired = Wiring(settings, api.access())
         assert wired._repair._save == wired._save

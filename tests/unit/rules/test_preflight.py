@@ -152,15 +152,24 @@ def test_selected_namespaces_are_injected(
     assert verdicts(preflight.namespaces("a=b", selected, mesh(State.LIVE))) == found
 
 
-@pytest.mark.parametrize(
-    ("holder", "ago", "found"),
-    [("me", 2, "ok"), ("me", 600, "problem"), ("", 2, "problem"), (None, 2, "problem")],
-)
-def test_a_lease_that_nobody_renews_is_a_problem(holder: str | None, ago: int, found: str) -> None:
+def record(holder: str | None, ago: int) -> LeaseRecord:
     renewed = (NOW - timedelta(seconds=ago)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    record = LeaseRecord(holder_identity=holder, renew_time=renewed, lease_duration_seconds=15)
+    return LeaseRecord(holder_identity=holder, renew_time=renewed, lease_duration_seconds=15)
 
-    assert preflight.lease("a/b", record, NOW).result == found
+
+@pytest.mark.parametrize(
+    ("lease", "found"),
+    [
+        (record("me", 2), "ok"),
+        (record("me", 600), "problem"),
+        (record("", 2), "problem"),
+        (record(None, 2), "problem"),
+        (None, "problem"),
+        (LeaseRecord(holder_identity="me", renew_time="soon"), "unknown"),
+    ],
+)
+def test_a_lease_that_nobody_renews_is_a_problem(lease: LeaseRecord | None, found: str) -> None:
+    assert preflight.lease("a/b", lease, NOW).result == found
 
 
 @pytest.mark.parametrize("for_policy", [True, False])
@@ -173,12 +182,6 @@ def test_the_pod_of_a_dry_run_has_labels_that_the_pod_selector_matches(*, for_po
     pod = decode(preflight.probe_pod(labels, for_policy=for_policy))
 
     assert selector.matches(pod.labels)
-
-
-def test_a_lease_that_does_not_exist_or_has_no_time_is_not_fine() -> None:
-    assert preflight.lease("a/b", None, NOW).result is Verdict.PROBLEM
-    record = LeaseRecord(holder_identity="me", renew_time="soon")
-    assert preflight.lease("a/b", record, NOW).result is Verdict.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -216,10 +219,15 @@ def test_a_result_is_one_line_of_bounded_length_whatever_others_wrote() -> None:
     ],
     ids=["finished", "unmeshed", "native", "held", "native already", "outside of the mesh"],
 )  # fmt: skip
+@pytest.mark.parametrize("status", [True, False], ids=["injected", "no status"])
 def test_each_pod_that_is_there_is_told_what_would_change(
-    pod: Pod, expectation: Expectation, capability: Capability, says: str | None
+    pod: Pod, expectation: Expectation, capability: Capability, says: str | None, *, status: bool
 ) -> None:
+    """Istio's injector leaves a status on the pods that it injects."""
     how = Start(capability=capability)
+    if status and pod.has_proxy:
+        notes = {**(pod.metadata.annotations or {}), "sidecar.istio.io/status": "{}"}
+        pod = replace(pod, metadata=replace(pod.metadata, annotations=notes))
 
     found = preflight.change(pod, expectation, how, Policy(), moment(NOW))
 

@@ -122,8 +122,8 @@ def selector(value: object) -> selectors.Selector:
 
 def _chosen(value: object) -> selectors.Selector | None:
     """A label selector that selects nothing, None, if it is empty."""
-    found = selector(value)
-    return found if found.requirements else None
+    chosen = selector(value)
+    return chosen if chosen.requirements else None
 
 
 def containers(value: object) -> frozenset[str]:
@@ -132,17 +132,17 @@ def containers(value: object) -> frozenset[str]:
     if isinstance(names, str):
         names = [part.strip() for part in names.split(",")] if names.strip() else []
     if isinstance(names, list):
-        found = cast("list[object]", names)
-        if all(isinstance(name, str) and _LABEL.fullmatch(name) for name in found):
-            return frozenset(cast("list[str]", found))
+        given = cast("list[object]", names)
+        if all(isinstance(name, str) and _LABEL.fullmatch(name) for name in given):
+            return frozenset(cast("list[str]", given))
     raise _unusable(value, "a list of container names, such as [cloud-sql-proxy]")
 
 
 def _other_sidecars(value: object) -> frozenset[str]:
-    found = containers(value)
-    if PROXY in found:
+    names = containers(value)
+    if PROXY in names:
         raise _unusable(value, f"other containers than {PROXY}, which Istio decides about")
-    return found
+    return names
 
 
 def _text(pattern: str, expected: str, made: Callable[[re.Match[str]], T]) -> Callable[[object], T]:
@@ -165,25 +165,25 @@ SUBDOMAIN = rf"(?!.{{254}}){_PART}(?:\.{_PART})*"
 _LABEL = re.compile(LABEL)
 _PORT = r"0*(?:[1-5]?[0-9]{1,4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 
-_path = _text(r".+", "the path of a file", lambda found: Path(found[0]))
-namespace = _text(LABEL, "the name of a namespace", lambda found: found[0])
+_path = _text(r".+", "the path of a file", lambda match: Path(match[0]))
+namespace = _text(LABEL, "the name of a namespace", lambda match: match[0])
 _configuration = _text(
-    SUBDOMAIN, "the name of a MutatingWebhookConfiguration", lambda found: found[0]
+    SUBDOMAIN, "the name of a MutatingWebhookConfiguration", lambda match: match[0]
 )
 _lease = _text(
     rf"({LABEL})/({SUBDOMAIN})",
     "NAMESPACE/NAME, such as kubeflow/istio-aux",
-    lambda found: (found[1], found[2]),
+    lambda match: (match[1], match[2]),
 )
 _application = _text(
     rf"({LABEL})/({LABEL})",
     "NAMESPACE/NAME, such as kubeflow/istio-aux",
-    lambda found: Application(found[1], found[2]),
+    lambda match: Application(match[1], match[2]),
 )
 _address = _text(
     rf"\[?(.*?)\]?:({_PORT})",
     "HOST:PORT, such as 0.0.0.0:8443",
-    lambda found: Address(found[1], int(found[2])),
+    lambda match: Address(match[1], int(match[2])),
 )
 
 
@@ -239,13 +239,13 @@ OPTIONS = {
     ),
     "pod-selector": Option(
         selector,
-        "label selector of the pods that start, quit and are repaired, but for those of "
-        "`applications`; the webhook has selectors of its own",
+        "label selector of the pods to look after; pods of `applications` need not match. "
+        "The webhook has selectors of its own",
     ),
     "inject-selector": Option(
         _chosen,
-        "label selector of the pods, among those, that get a sidecar although their annotation "
-        "`sidecar.istio.io/inject` says no (default: none)",
+        "label selector of the pods that get a sidecar although their annotation "
+        "`sidecar.istio.io/inject` says no; they match `pod-selector`, too (default: none)",
     ),
     "start-mode": Option(
         _one_of(StartMode),
@@ -342,8 +342,8 @@ OPTIONS = {
 def default(name: str) -> object:
     """The default of an option; None also where a value is required."""
     *group, field = _field(name)
-    found = _defaults(type(_defaults(Settings)[group[0]]) if group else Settings)[field]
-    return None if found is msgspec.NODEFAULT else found
+    value = _defaults(type(_defaults(Settings)[group[0]]) if group else Settings)[field]
+    return None if value is msgspec.NODEFAULT else value
 
 
 def _defaults(kind: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import msgspec
 from aiohttp import web
 
 from istio_aux.injector.rules import Injector
-from istio_aux.model.policy import Capability, QuitMode, RacePolicy, StartMode, State
+from istio_aux.model.policy import Capability, QuitMode, RacePolicy, StartMode
 from istio_aux.model.resources import Holder
 from istio_aux.model.text import printable_json
 from istio_aux.quit.state import TroubledPod
@@ -111,14 +111,14 @@ class Shown(msgspec.Struct, frozen=True):
     def of(cls, status: ProcessStatus) -> Shown:
         """Return what is shown of ``status``."""
         troubled = (status.stuck_pods, status.blocked_pods, status.lost_pods)
-        found = status.injectors
+        injectors = status.injectors
         return cls(
             called_before_us=status.called_before_us,
             capability=(status.capability, status.capability_why),
             certificate=status.certificate,
-            injectors=[(one.configuration, one.revision, one.state, one.why) for one in found],
+            injectors=[(i.configuration, i.revision, i.state, i.why) for i in injectors],
             injector_live=status.injector_live,
-            live=frozenset(one.configuration for one in found if one.state is State.LIVE),
+            live=frozenset(i.configuration for i in injectors if i.live),
             selected_namespaces=status.selected_namespaces,
             troubled=tuple(sum(pod.lasting for pod in pods) for pods in troubled),
             holders=[(one.by, one.pods, one.requests, one.fix) for one in status.holders],
@@ -230,8 +230,8 @@ def application(
     """
 
     def list_pods() -> tuple[dict[tuple[str, ...], list[ListedPod]], bool, list[Holder]]:
-        found, leader = pods(STATES)
-        return {STATES: sorted(found, key=place)}, leader, status().holders
+        listed_pods, leader = pods(STATES)
+        return {STATES: sorted(listed_pods, key=place)}, leader, status().holders
 
     listed, kept_metrics = Kept(list_pods), Kept(metrics)
     kept_status = Kept(lambda: printable_json(msgspec.json.encode(status())))

@@ -1,5 +1,6 @@
-"""The wiring of ``serve``: watches, controllers, what they report to each other, readiness, status.
+"""The wiring: watches, controllers, what they report to each other, readiness, status.
 
+`Surroundings` only watches; commands use it alone. `Wiring` has the controllers of ``serve`` too.
 Each collection has one watch, which feeds every handler that needs its objects.
 """
 
@@ -9,7 +10,8 @@ import asyncio
 import functools
 import logging
 import socket
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from enum import Enum, auto
 from typing import Any, Generic
@@ -17,6 +19,7 @@ from typing import Any, Generic
 from msgspec import structs
 
 from istio_aux import status
+from istio_aux.injector.probe import DRY_RUN
 from istio_aux.injector.rules import Mesh
 from istio_aux.injector.watcher import Namespaces, Watcher
 from istio_aux.kube import actions
@@ -55,6 +58,12 @@ READY = 600.0
 older facts, but without a ready unit no pod is held at all. So it is long: the restart of an API
 server must not make all units unready at once."""
 
+PATIENCE = 2 * DRY_RUN
+"""Seconds after which a command goes on with what is known. A probe of an injector, and the dry
+runs that follow, take up to `DRY_RUN` each."""
+
+_POLL = 0.1  # Seconds between two checks of a condition.
+
 
 class Wiring:
     """All components of one process. ``client`` must be open while they run.
@@ -85,8 +94,7 @@ class Wiring:
         # The capability is unknown until the injector is probed.
         self._start = settings.start(Capability.UNKNOWN)
         self.webhook = AdmissionWebhook(self.telemetry, lambda: self._start)
-        self._namespaces = Namespaces(self._relabelled)
-        source = "/".join(settings.lease) if settings.lease else ""
+        source = "/".join(settings.lease or ())
         self._events = Events(self.client, socket.gethostname(), source=source, clock=clock)
         self._quit = quitting.Controller(
             self.client, self.telemetry, self._events,
@@ -99,17 +107,18 @@ class Wiring:
             clock=clock,
             leads=self._may_act,
         )  # fmt: skip
-        self._watcher = Watcher(
-            self.client, self._namespaces, self.telemetry,
-            changed=self._mesh_changed, ours=settings.webhook_configuration,
-            root=settings.root_namespace, selector=settings.namespace_selector, clock=clock,
+        self._around = Surroundings(
+            self.client, settings, self.telemetry, self._quit.selection,
+            changed=self._mesh_changed, relabelled=self._relabelled, clock=clock,
+            ordered=settings.webhook_configuration is not None,
         )  # fmt: skip
+        self._watches, self._injectors = self._around.watches, self._around.injectors
         self._repair = repairing.RepairController(
-            self.client, self._namespaces, self.telemetry, self._events,
+            self.client, self._around.namespaces, self.telemetry, self._events,
             policy=settings.repair_policy, options=settings.pod_options, clock=clock,
             leads=self._may_act, store=self._save,
         )  # fmt: skip
-        self._watches = self._watch()
+        self._listed = self._watch_pods()
         lease = settings.lease
         self._lease = (
             Lease(
@@ -126,36 +135,25 @@ class Wiring:
         self._lead(False)
         self.telemetry.ready.set_function(lambda: self._ready)
 
-    def _watch(self) -> Watches:
-        settings, self._listed = self._settings, asyncio.Event()
-        watches = Watches(self.client, self.telemetry)
-        watches.add(
-            "namespaces", actions.NAMESPACES, Namespace, self._quit.selection, self._namespaces
-        )
-        quits = settings.quit is not QuitMode.OFF
-        repairs = settings.repair_policy.race is not RacePolicy.OFF
-        if quits or repairs:
-            handlers = [*([self._quit] if quits else []), *([self._repair] if repairs else [])]
-            pods = watches.add(
-                "pods", actions.PODS, Pod, *handlers,
-                need=Need.ALWAYS if quits else Need.NEVER,
-                selection=actions.NOT_TERMINAL if repairs else actions.RUNNING_JOBS,
-            )  # fmt: skip
-            self._listed = pods.synced
-        ours = settings.webhook_configuration
-        self._configurations = watches.add(
-            "order" if ours else "injectors", actions.CONFIGURATIONS, Configuration, self._watcher,
-            need=Need.UNLESS_REFUSED if ours else Need.NEVER,
-        )  # fmt: skip
-        return watches
+    def _watch_pods(self) -> asyncio.Event:
+        """Watch pods for the controllers that are on; the event is set when all are listed."""
+        quits = self._settings.quit is not QuitMode.OFF
+        repairs = self._settings.repair_policy.race is not RacePolicy.OFF
+        if not (quits or repairs):
+            return asyncio.Event()
+        handlers = [*([self._quit] if quits else []), *([self._repair] if repairs else [])]
+        return self._watches.add(
+            "pods", actions.PODS, Pod, *handlers,
+            need=Need.ALWAYS if quits else Need.NEVER,
+            selection=actions.NOT_TERMINAL if repairs else actions.RUNNING_JOBS,
+        ).synced  # fmt: skip
 
     def work(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
         """Start, in the event loop; returns the endless tasks by name."""
         self._lead(self._lease is None)
         works = {
-            **self._watches.work(),
+            **self._around.work(),
             "events": self._events.run,
-            "injectors": functools.partial(self._watcher.run, self._configurations.synced),
             "repair": functools.partial(self._repair.run, self._listed),
         }
         if self._lease:
@@ -184,7 +182,7 @@ class Wiring:
         """Return the present status."""
         ready, missing = self.readiness()
         known = self._settings.webhook_configuration and "order" not in self._watches.missing()
-        mesh, unreadable = self._watcher.mesh, self._watches.unreadable()
+        mesh, unreadable = self._injectors.mesh, self._watches.unreadable()
         stuck, blocked = self._quit.stuck(), self._quit.blocked()
         expires = self._token_life().exp
         return status.ProcessStatus(
@@ -193,8 +191,8 @@ class Wiring:
             start_mode=self._start.mode,
             capability=self._start.capability,
             capability_why=mesh.native.why,
-            called_before_us=self._watcher.called_before if known else None,
-            injectors=self._watcher.shown(),
+            called_before_us=self._injectors.called_before if known else None,
+            injectors=self._injectors.shown(),
             injector_live=mesh.any_live,
             watched_pods=self._quit.watched,
             selected_namespaces=self._quit.selection.names(),
@@ -220,7 +218,7 @@ class Wiring:
 
     def pods(self, states: Collection[str]) -> tuple[list[status.ListedPod], bool]:
         """Return the pods in these states, and whether this process leads."""
-        found = [
+        listed = [
             status.ListedPod(pod.namespace, pod.name, state, pod.reason, pod.since,
                              attempts=pod.attempts)
             for state, troubled in (
@@ -231,13 +229,13 @@ class Wiring:
             for pod in troubled()
         ]  # fmt: skip
         if "unmeshed" in states:
-            found += [
+            listed += [
                 status.ListedPod(
                     pod.namespace, pod.name, "unmeshed", pod.reason, pod.since, pod.owner
                 )
                 for pod in self._repair.unmeshed()
             ]
-        return found, self._leads
+        return listed, self._leads
 
     @property
     def _ready(self) -> bool:
@@ -257,12 +255,12 @@ class Wiring:
         self._repair.look(mesh)
 
     def _checkpoint(self) -> str:
-        return Checkpoint(self._repair.failed, self._watcher.since, self._repair.replaced).text()
+        return Checkpoint(self._repair.failed, self._injectors.since, self._repair.replaced).text()
 
     def _recall(self, text: str) -> None:
-        if found := read_checkpoint(text):
-            self._repair.recall(found.failed, found.replaced)
-            self._watcher.recall(found.injectors)
+        if stored := read_checkpoint(text):
+            self._repair.recall(stored.failed, stored.replaced)
+            self._injectors.recall(stored.injectors)
 
     async def _save(self) -> None:
         """Store the checkpoint now; `KubeError` if it is not known whether it is stored."""
@@ -285,6 +283,89 @@ class Wiring:
         self.telemetry.leader.set(leads)
         self._quit.lead(leads)
         self._repair.lead(leads)
+
+
+class Surroundings:
+    """The namespaces, the webhook configurations and Istio's injectors. This class only watches.
+
+    Attributes:
+        namespaces: the labels of all namespaces, by name.
+        injectors: the watcher of the injectors, with all that is known of them.
+        watches: a command or a controller adds what else it needs.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        settings: Settings,
+        telemetry: Telemetry,
+        *selections: Handler[Namespace],
+        changed: Callable[[Mesh], None] = lambda _mesh: None,
+        relabelled: Callable[[str], None] = lambda _namespace: None,
+        clock: Clock = system_clock,
+        ordered: bool = False,
+    ) -> None:
+        """Prepare `work` and `watched`.
+
+        Args:
+            client: open while they run.
+            settings: name our configuration, the root namespace and the selected namespaces.
+            telemetry: counts what happens.
+            selections: receive each namespace before `namespaces` does.
+            changed: called with everything that is known of the injectors, after each change.
+            relabelled: called with the name of a namespace that is relabelled or gone.
+            clock: returns the present.
+            ordered: whether readiness needs to know which configurations are called before ours.
+        """
+        self.namespaces = Namespaces(relabelled)
+        self.injectors = Watcher(
+            client, self.namespaces, telemetry, changed=changed,
+            ours=settings.webhook_configuration, root=settings.root_namespace,
+            selector=settings.namespace_selector, clock=clock,
+        )  # fmt: skip
+        self.watches = Watches(client, telemetry)
+        self.watches.add("namespaces", actions.NAMESPACES, Namespace, *selections, self.namespaces)
+        self._listed = self.watches.add(
+            "order" if ordered else "injectors",
+            actions.CONFIGURATIONS, Configuration, self.injectors,
+            need=Need.UNLESS_REFUSED if ordered else Need.NEVER,
+        ).synced  # fmt: skip
+
+    def work(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """Return the endless tasks by name."""
+        injectors = functools.partial(self.injectors.run, self._listed)
+        return {**self.watches.work(), "injectors": injectors}
+
+    @asynccontextmanager
+    async def watched(self, *more: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
+        """Watch while the context lasts, and run ``more``.
+
+        The context begins when all is known, when a right is missing, or after `PATIENCE`.
+        """
+        works = [*(work() for work in self.work().values()), *more]
+        tasks = [asyncio.create_task(work) for work in works]
+        try:
+            await until(lambda: self._known or self.watches.refused, PATIENCE)
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def _known(self) -> bool:
+        mesh = self.injectors.mesh
+        return mesh.known and all(each.native_why for each in mesh.injectors if each.live)
+
+
+async def until(condition: Callable[[], bool], patience: float) -> bool:
+    """Wait for ``patience`` seconds at most; return whether the condition is met."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(patience):
+            # No single event says it: several watches, probes and controllers have a part in it.
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(_POLL)
+    return condition()
 
 
 class Need(Enum):

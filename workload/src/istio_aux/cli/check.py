@@ -1,44 +1,36 @@
 """`check` of a cluster: what would keep istio-aux from working there. It changes nothing.
 
-`cli.preflight` judges. The injectors are watched for a moment, with the watcher of `serve`.
+`cli.preflight` judges. `wiring.Surroundings` watches for a moment, as it does for `serve`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
 
 from istio_aux.cli import cluster, preflight, render
 from istio_aux.cli.preflight import CheckResult
 from istio_aux.injector.injection import expected
 from istio_aux.injector.probe import DRY_RUN, read_kubelets, read_version
 from istio_aux.injector.rules import Mesh
-from istio_aux.injector.watcher import Namespaces, Watcher
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import KubeError
-from istio_aux.kube.objects import Key, Reader
+from istio_aux.kube.objects import Reader
 from istio_aux.model.election import LeaseRecord
 from istio_aux.model.owners import KINDS
 from istio_aux.model.pod import Pod, Struct
 from istio_aux.model.policy import DeadProxy, QuitMode, QuitVia, RacePolicy, Right
-from istio_aux.model.webhooks import Configuration, Namespace
 from istio_aux.settings import Settings
 from istio_aux.telemetry import Telemetry
-from istio_aux.wiring import Watches
+from istio_aux.wiring import Surroundings
 
 FOUND_A_PROBLEM = 1  # Exit status when istio-aux would not work, or that is not known.
-# Seconds. A probe of an injector and the dry runs that follow take up to `DRY_RUN` each.
-PATIENCE = 2 * DRY_RUN
-_LOOK = 0.1  # Seconds between two looks at what is known.
 TRIED = 3  # Namespaces in which a pod is tried: a quota or a policy may refuse any pod.
 
 _LEASES = "coordination.k8s.io/v1"
@@ -52,80 +44,15 @@ class _Elected(Struct, frozen=True):
 _lease = Reader(_Elected, "Lease")
 
 
-class Surroundings:
-    """What surrounds the pods, as `serve` watches it: namespaces, configurations, injectors."""
-
-    def __init__(
-        self,
-        client: Client,
-        settings: Settings,
-        changed: Callable[[Mesh], None] = lambda _mesh: None,
-        relabelled: Callable[[str], None] = lambda _namespace: None,
-    ) -> None:
-        """Prepare `watched`. ``changed`` gets each new `mesh`, ``relabelled`` a namespace."""
-        self.telemetry = Telemetry()
-        self.namespaces = Namespaces(relabelled)
-        self.configurations: dict[str, Configuration] = {}
-        self._watcher = Watcher(
-            client, self.namespaces, self.telemetry, changed=changed,
-            ours=settings.webhook_configuration, root=settings.root_namespace,
-            selector=settings.namespace_selector,
-        )  # fmt: skip
-        self.watches = Watches(client, self.telemetry)
-        self.watches.add("namespaces", actions.NAMESPACES, Namespace, self.namespaces)
-        self._listed = self.watches.add(
-            "injectors", actions.CONFIGURATIONS, Configuration, self, self._watcher
-        ).synced
-
-    @property
-    def mesh(self) -> Mesh:
-        """What is known of the injectors now."""
-        return self._watcher.mesh
-
-    def apply(self, resource: Configuration) -> None:
-        """A configuration exists and looks like this."""
-        self.configurations[resource.metadata.name] = resource
-
-    def delete(self, key: Key, _last: Configuration | None) -> None:
-        """A configuration is gone."""
-        self.configurations.pop(key.name, None)
-
-    @asynccontextmanager
-    async def watched(self, *more: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
-        """Watch while the context lasts, and run ``more``.
-
-        The context begins when all is known, when a right is missing, or after `PATIENCE`.
-        """
-        works = [work() for work in self.watches.work().values()]
-        works += [self._watcher.run(self._listed), *more]
-        tasks = [asyncio.create_task(work) for work in works]
-        try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(PATIENCE):
-                    # No single event says it: several watches and probes have a part in it.
-                    while not (self._known or self.watches.refused):  # noqa: ASYNC110
-                        await asyncio.sleep(_LOOK)
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    @property
-    def _known(self) -> bool:
-        checked = all(each.native_why for each in self.mesh.injectors if each.live)
-        return self.mesh.known and checked
-
-
 def check(credentials: cluster.Credentials, settings: Settings, output: str) -> int:
     """Print what was found; return the exit status, which is 0 if istio-aux works."""
 
     async def work(access: Access) -> int:
         quiet()
         async with Client(access, patient=True) as client:
-            found = [preflight.bounded(each) async for each in look(client, settings)]
-        render.show(sys.stdout, found, output)
-        return 0 if preflight.works(found) else FOUND_A_PROBLEM
+            results = [preflight.bounded(each) for each in await run_checks(client, settings)]
+        render.show(sys.stdout, results, output)
+        return 0 if preflight.works(results) else FOUND_A_PROBLEM
 
     return cluster.run(credentials, work)
 
@@ -135,40 +62,41 @@ def quiet() -> None:
     logging.getLogger("istio_aux").addHandler(logging.NullHandler())
 
 
-async def look(client: Client, settings: Settings) -> AsyncGenerator[CheckResult]:
+async def run_checks(client: Client, settings: Settings) -> list[CheckResult]:
     """Make all checks.
 
     Raises:
         KubeError: the API server does not answer at all.
     """
     server = await read_version(client)
-    around = Surroundings(client, settings)
-    yield await _tried("rights", partial(_rights, client, settings))
+    around = Surroundings(client, settings, Telemetry())
+    results = [await _tried("rights", partial(_rights, client, settings))]
     async with around.watched():
-        async for result in _versions(client, server):
-            yield result
-        if missing := around.watches.missing():
-            for name, why in missing.items():
-                yield preflight.unknown(name, why, "grant the account the right to list and watch")
+        results += await _versions(client, server)
+        mesh, configurations = around.injectors.mesh, around.injectors.configurations
+        missing = around.watches.missing()
+        grant = "grant the account the right to list and watch"
+        results += [preflight.unknown(name, why, grant) for name, why in missing.items()]
         if "injectors" not in missing:
-            for result in preflight.webhook(settings.webhook_configuration, around.configurations):
-                yield result
-            for result in preflight.injectors(around.mesh, around.configurations):
-                yield result
-            if not around.mesh.known:
-                yield preflight.unknown("injector", "its probe has no answer yet", "check again")
+            results += preflight.webhook(settings.webhook_configuration, configurations)
+            results += preflight.injectors(mesh, configurations)
+            if not mesh.known:
+                wait = "its probe has no answer yet"
+                results.append(preflight.unknown("injector", wait, "check again"))
         selected = {
             name: labels
             for name, labels in around.namespaces.items()
             if settings.namespace_selector.matches(labels)
         }
         if "namespaces" not in missing:
-            async for result in _pods(client, settings, around, selected):
-                yield result
-        async for result in _admission(client, settings, around, selected):
-            yield result
+            results += preflight.namespaces(str(settings.namespace_selector), selected, mesh)
+            if selected and mesh.known:
+                results += await _pods(client, settings, mesh, selected)
+        if selected and preflight.is_installed(settings.webhook_configuration, configurations):
+            results += await _admission(client, settings, selected)
     if settings.lease:
-        yield await _tried("lease", partial(_elected, client, settings.lease))
+        results.append(await _tried("lease", partial(_elected, client, settings.lease)))
+    return results
 
 
 async def _tried(check: str, make: Callable[[], Awaitable[CheckResult]]) -> CheckResult:
@@ -178,15 +106,13 @@ async def _tried(check: str, make: Callable[[], Awaitable[CheckResult]]) -> Chec
         return preflight.unknown(check, str(error))
 
 
-async def _versions(client: Client, server: str) -> AsyncGenerator[CheckResult]:
+async def _versions(client: Client, server: str) -> list[CheckResult]:
     try:
         kubelets = await read_kubelets(client)
         kinds = await actions.served(client, _ADMISSION)
     except KubeError as error:
-        yield preflight.unknown("kubernetes", str(error))
-        return
-    for result in preflight.versions(server, kubelets, kinds):
-        yield result
+        return [preflight.unknown("kubernetes", str(error))]
+    return [*preflight.versions(server, kubelets, kinds)]
 
 
 def needed(settings: Settings) -> Iterator[Right]:
@@ -240,18 +166,10 @@ async def _rights(client: Client, settings: Settings) -> CheckResult:
 
 
 async def _pods(
-    client: Client,
-    settings: Settings,
-    around: Surroundings,
-    selected: Mapping[str, Mapping[str, str]],
-) -> AsyncGenerator[CheckResult]:
-    """Judge the selected namespaces, and the pods that are there."""
-    mesh, now = around.mesh, system_clock()
-    for result in preflight.namespaces(str(settings.namespace_selector), selected, mesh):
-        yield result
-    if not (selected and mesh.known):
-        return
-    how = settings.start(mesh.native.capability)
+    client: Client, settings: Settings, mesh: Mesh, selected: Mapping[str, Mapping[str, str]]
+) -> list[CheckResult]:
+    """Say what would change about the pods that are there."""
+    how, now = settings.start(mesh.native.capability), system_clock()
     seen, changes = set[str](), dict[str, list[str]]()
     path = actions.collection("v1", "pods")
     try:
@@ -266,27 +184,18 @@ async def _pods(
                 if what := preflight.change(pod, wanted, how, settings.quit_policy, now):
                     changes.setdefault(what, []).append(f"{about.namespace}/{about.name}")
     except KubeError as error:
-        yield preflight.unknown("pods", str(error))
-        return
-    for result in preflight.pod_changes(len(seen), changes):
-        yield result
+        return [preflight.unknown("pods", str(error))]
+    return [*preflight.pod_changes(len(seen), changes)]
 
 
 async def _admission(
-    client: Client,
-    settings: Settings,
-    around: Surroundings,
-    selected: Mapping[str, Mapping[str, str]],
-) -> AsyncGenerator[CheckResult]:
-    """Create pods by dry runs, where a webhook configuration of ours exists."""
-    if not selected or not preflight.is_installed(
-        settings.webhook_configuration, around.configurations
-    ):
-        return
+    client: Client, settings: Settings, selected: Mapping[str, Mapping[str, str]]
+) -> list[CheckResult]:
+    """Create pods by dry runs."""
     if (labels := settings.pod_selector.sample()) is None:
         why = f"no labels were found that pod-selector {settings.pod_selector} matches"
-        yield preflight.unknown("admission", why, "set another pod-selector if there are none")
-        return
+        do = "set another pod-selector if there are none"
+        return [preflight.unknown("admission", why, do)]
     why = ""
     for namespace in sorted(selected)[:TRIED]:
         try:
@@ -297,10 +206,11 @@ async def _admission(
         except (KubeError, TimeoutError) as error:
             why = f"a dry run in namespace {namespace}: {error or 'no answer in time'}"
             continue
-        yield preflight.policy(namespace, plain)
-        yield preflight.admission(namespace, answer, system_clock().monotonic - began)
-        return
-    yield preflight.unknown("network", why)
+        took = system_clock().monotonic - began
+        return [
+            preflight.policy(namespace, plain), preflight.admission(namespace, answer, took)
+        ]  # fmt: skip
+    return [preflight.unknown("network", why)]
 
 
 async def _create(
@@ -312,5 +222,5 @@ async def _create(
 
 async def _elected(client: Client, lease: tuple[str, str]) -> CheckResult:
     path = actions.object_path(_LEASES, "leases", *lease)
-    found = await actions.read(client, path, _lease)
-    return preflight.lease("/".join(lease), found.spec if found else None, system_clock().date)
+    elected = await actions.read(client, path, _lease)
+    return preflight.lease("/".join(lease), elected.spec if elected else None, system_clock().date)

@@ -6,13 +6,11 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import Callable, Container, Coroutine, Iterable, Mapping
-from pathlib import Path
 
 import msgspec
 
 from istio_aux.cli import render, report
 from istio_aux.injector.policies import survey
-from istio_aux.kube import access as accesses
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
@@ -42,11 +40,8 @@ _pod = Reader(Pod, "pod")
 _namespace = Reader(Namespace, "namespace")
 
 
-class Credentials(msgspec.Struct, frozen=True):
-    """A kubeconfig and one of its contexts; by default those that kubectl takes."""
-
-    kubeconfig: Path | None = None
-    context: str | None = None
+Credentials = Callable[[], Access]
+"""Finds the credentials; raises `AccessError`."""
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,19 +101,17 @@ def audit(
 
     async def work(access: Access) -> int:
         with render.Progress(sys.stderr) as progress:
-            found = await look(access, scope, policy, progress.show)
-        render.show(sys.stdout, found.holders() if holders else found, output)
-        if not found.unknown:
+            pods = await audit_pods(access, scope, policy, progress.show)
+        render.show(sys.stdout, pods.holders() if holders else pods, output)
+        if not pods.unknown:
             return 0
-        render.complain(
-            f"pods that may lack their sidecar: {found.unknown}: {'; '.join(found.gaps)}"
-        )
+        render.complain(f"pods that may lack their sidecar: {pods.unknown}: {'; '.join(pods.gaps)}")
         return NO_ANSWER
 
     return run(credentials, work)
 
 
-async def look(
+async def audit_pods(
     access: Access,
     scope: Scope,
     policy: Policy,
@@ -163,7 +156,7 @@ async def look(
     if len(unreadable) > len(named):
         named.append(f"and {len(unreadable) - len(named)} more")
     return report.Audit(
-        sorted(findings, key=lambda found: (found.namespace, found.name)),
+        sorted(findings, key=lambda finding: (finding.namespace, finding.name)),
         len(seen),
         len(labels) if selects else None,
         unknown.total() + len(unreadable),
@@ -199,7 +192,7 @@ def run(credentials: Credentials, work: Callable[[Access], Coroutine[None, None,
     """Do ``work`` with the credentials; return its exit status, or that of a failure."""
     server = ""
     try:
-        access = accesses.find(credentials.kubeconfig, context=credentials.context)
+        access = credentials()
         server = access.server
         return asyncio.run(work(access))
     except AccessError as error:

@@ -49,11 +49,11 @@ def mutate(files: Iterable[str], how: Start) -> int:
     def answer(document: documents.Document) -> Sequence[str]:
         kinds = {"Pod": "v1", review.KIND: review.API_VERSION}
         if _expect_kind(document, kinds) == review.KIND:
-            found = review.answer(document.body, how)
-            render.write_json(sys.stdout, found.body)
-            if found.outcome is review.Outcome.MALFORMED:
-                raise ValueError("; ".join(found.warnings))
-            return found.warnings
+            answered = review.answer(document.body, how)
+            render.write_json(sys.stdout, answered.body)
+            if answered.outcome is review.Outcome.MALFORMED:
+                raise ValueError("; ".join(answered.warnings))
+            return answered.warnings
         if document.cut:
             raise ValueError("something in its list is nested too deeply: give it alone")
         pod = _pod(document.body)
@@ -70,13 +70,13 @@ def mutate(files: Iterable[str], how: Start) -> int:
 
 def _expect_kind(document: documents.Document, kinds: dict[str, str]) -> str:
     """Return the document's kind, which must be one of ``kinds`` (kind to apiVersion)."""
-    found = decoded(_kind.decode, document.body, most=sys.maxsize)
-    kind = found.kind or ("Pod" if document.listed else "")
+    given = decoded(_kind.decode, document.body, most=sys.maxsize)
+    kind = given.kind or ("Pod" if document.listed else "")
     if kind not in kinds:
-        raise ValueError(f'kind is "{found.kind}", expected {" or ".join(kinds)}')
-    if found.api_version not in {"", kinds[kind]}:
+        raise ValueError(f'kind is "{given.kind}", expected {" or ".join(kinds)}')
+    if given.api_version not in {"", kinds[kind]}:
         raise ValueError(
-            f'apiVersion of the {kind} is "{found.api_version}", expected {kinds[kind]}'
+            f'apiVersion of the {kind} is "{given.api_version}", expected {kinds[kind]}'
         )
     return kind
 

@@ -61,6 +61,18 @@ def works(results: Iterable[CheckResult]) -> bool:
     return {result.result for result in results} <= {Verdict.OK, Verdict.NOTE}
 
 
+def _ok(check: str, what: str) -> CheckResult:
+    return CheckResult(check, Verdict.OK, what)
+
+
+def _note(check: str, what: str, do: str = "") -> CheckResult:
+    return CheckResult(check, Verdict.NOTE, what, do)
+
+
+def _problem(check: str, what: str, do: str) -> CheckResult:
+    return CheckResult(check, Verdict.PROBLEM, what, do)
+
+
 def unknown(check: str, why: str, do: str = "") -> CheckResult:
     """The result of a check whose facts could not be read, with the reason."""
     return CheckResult(check, Verdict.UNKNOWN, f"not known: {why}", do)
@@ -74,67 +86,57 @@ def versions(
     The kinds decide: a vendor may serve them earlier, or not at all.
     """
     served = frozenset(kinds)
-    check = "kubernetes"
     if "ValidatingAdmissionPolicy" not in served:
-        yield CheckResult(
-            check, Verdict.NOTE,
+        what = (
             f"API server {server}: no ValidatingAdmissionPolicy, so only RBAC limits the workload:"
-            " it may execute any command in any pod, and cannot try injection by dry runs",
-            "upgrade to Kubernetes 1.30, or accept that",
-        )  # fmt: skip
-    if "MutatingAdmissionPolicy" not in served:
-        yield CheckResult(
-            check, Verdict.OK,
-            f"API server {server}; no MutatingAdmissionPolicy (Kubernetes 1.36 serves it), so the"
-            " webhook changes all pods",
-        )  # fmt: skip
+            " it may execute any command in any pod, and cannot try injection by dry runs"
+        )
+        yield _note("kubernetes", what, "upgrade to Kubernetes 1.30, or accept that")
+    if "MutatingAdmissionPolicy" in served:
+        yield _ok("kubernetes", f"API server {server} can change pods by a policy")
     else:
-        yield CheckResult(check, Verdict.OK, f"API server {server} can change pods by a policy")
-    if (found := of_kubelets(kubelets)) is None:
-        yield CheckResult("kubelets", Verdict.OK, "all of them run native sidecars")
-    elif found.capability is Capability.UNKNOWN:
+        lacks = "no MutatingAdmissionPolicy (Kubernetes 1.36 serves it)"
+        yield _ok("kubernetes", f"API server {server}; {lacks}, so the webhook changes all pods")
+    if (oldest := of_kubelets(kubelets)) is None:
+        yield _ok("kubelets", "all of them run native sidecars")
+    elif oldest.capability is Capability.UNKNOWN:
         yield unknown("kubelets", "there is no node")
     else:
-        what = f"{found.why}; until then pods are held instead"
-        yield CheckResult("kubelets", Verdict.NOTE, what, "upgrade the node")
+        what = f"{oldest.why}; until then pods are held instead"
+        yield _note("kubelets", what, "upgrade the node")
 
 
 def rights(account: str, refused: Sequence[Right]) -> CheckResult:
     """Judge the rights that ``account`` lacks."""
     if not refused:
-        return CheckResult("rights", Verdict.OK, f"{account} has all of them")
+        return _ok("rights", f"{account} has all of them")
     lacking = _some([f"{right} ({right.purpose})" for right in refused])
-    return CheckResult(
-        "rights", Verdict.PROBLEM, f"{account} may not {lacking}",
-        "grant them; the charm grants its workload's once it has `juju trust --scope=cluster`",
-    )  # fmt: skip
+    do = "grant them; the charm grants its workload's once it has `juju trust --scope=cluster`"
+    return _problem("rights", f"{account} may not {lacking}", do)
 
 
 def webhook(ours: str | None, configurations: Mapping[str, Configuration]) -> Iterator[CheckResult]:
     """Judge our webhook configuration, named ``ours`` or found, and its place before Istio's."""
-    check = "webhook"
     name = ours or _installed(configurations)
     if name is None:
-        yield CheckResult(check, Verdict.NOTE, "istio-aux is not installed: no webhook of it")
+        yield _note("webhook", "istio-aux is not installed: no webhook of it")
     elif name not in configurations:
-        yield CheckResult(
-            check, Verdict.PROBLEM, f"configuration {name} does not exist: no new pod is changed",
-            "the charm creates it when every ready unit answers: see `juju status`",
-        )  # fmt: skip
+        what = f"configuration {name} does not exist: no new pod is changed"
+        do = "the charm creates it when every ready unit answers: see `juju status`"
+        yield _problem("webhook", what, do)
     else:
-        found = configurations[name]
-        policy = next((each.failure_policy for each in found.webhooks or ()), None)
-        yield CheckResult(check, Verdict.OK, f"configuration {name}, failurePolicy {policy}")
+        policy = next((each.failure_policy for each in configurations[name].webhooks or ()), None)
+        yield _ok("webhook", f"configuration {name}, failurePolicy {policy}")
     first = name or "istio-aux"
     if before := sorted_before(first, configurations.values()):
-        yield CheckResult(
-            "webhook order", Verdict.NOTE,
+        what = (
             f"called before {first}: {_some(before)}; these injectors do not see what is added,"
-            " so their pods are held, not native",
-            "rename the model or the application so that the configuration sorts first",
-        )  # fmt: skip
+            " so their pods are held, not native"
+        )
+        do = "rename the model or the application so that the configuration sorts first"
+        yield _note("webhook order", what, do)
     else:
-        yield CheckResult("webhook order", Verdict.OK, f"{first} is called before Istio's")
+        yield _ok("webhook order", f"{first} is called before Istio's")
 
 
 def is_installed(ours: str | None, configurations: Mapping[str, Configuration]) -> bool:
@@ -162,12 +164,14 @@ def injectors(mesh: Mesh, configurations: Mapping[str, Configuration]) -> Iterat
     """Judge Istio's injectors: whether they are live, and whether sidecars can be native."""
     for injector in mesh.injectors:
         name = injector.configuration or "Istio"
-        found = configurations.get(injector.configuration)
-        hooks = [hook for hook in (found and found.webhooks) or () if hook.is_istios]
+        configuration = configurations.get(injector.configuration)
+        hooks = [
+            hook for hook in (configuration and configuration.webhooks) or () if hook.is_istios
+        ]
         policies = " and ".join(sorted({str(hook.failure_policy) for hook in hooks}))
         policy = f", failurePolicy {policies}" if hooks else ""
         if injector.live:
-            yield CheckResult("injector", Verdict.OK, f"{name} is live{policy}")
+            yield _ok("injector", f"{name} is live{policy}")
             native = injector.native is Capability.NATIVE
             yield CheckResult(
                 "native sidecars", Verdict.OK if native else Verdict.NOTE,
@@ -188,12 +192,10 @@ def namespaces(
     """Judge the namespaces that the selector matches, by name with their labels."""
     check = "namespaces"
     if not selected:
-        yield CheckResult(
-            check, Verdict.PROBLEM, f"the selector {selector} matches no namespace",
-            "label a namespace so that it matches, or set namespace-selector",
-        )  # fmt: skip
+        do = "label a namespace so that it matches, or set namespace-selector"
+        yield _problem(check, f"the selector {selector} matches no namespace", do)
         return
-    yield CheckResult(check, Verdict.OK, f"{len(selected)} selected: {_some(sorted(selected))}")
+    yield _ok(check, f"{len(selected)} selected: {_some(sorted(selected))}")
     if not mesh.known:
         return
     ambient = [name for name, labels in selected.items() if start.is_ambient(labels)]
@@ -204,16 +206,12 @@ def namespaces(
         and not expected(_plain(name), labels, mesh.hooks, mesh.policies).expected
     ]
     if ambient:
-        yield CheckResult(
-            check, Verdict.NOTE,
-            f"in an ambient mesh, where no pod has a sidecar to wait for: {_some(sorted(ambient))}",
-        )  # fmt: skip
+        what = "in an ambient mesh, where no pod has a sidecar to wait for"
+        yield _note(check, f"{what}: {_some(sorted(ambient))}")
     if without:
-        yield CheckResult(
-            check, Verdict.NOTE,
-            f"selected, but Istio injects no pod there by itself: {_some(sorted(without))}",
-            "`kubectl label namespace NAME istio-injection=enabled`, or the label istio.io/rev",
-        )  # fmt: skip
+        what = "selected, but Istio injects no pod there by itself"
+        do = "`kubectl label namespace NAME istio-injection=enabled`, or the label istio.io/rev"
+        yield _note(check, f"{what}: {_some(sorted(without))}", do)
 
 
 def change(
@@ -245,10 +243,8 @@ def pod_changes(seen: int, changes: Mapping[str, Sequence[str]]) -> Iterator[Che
     """Summarise what `change` says of the ``seen`` pods in selected namespaces, by name."""
     rest = seen - sum(map(len, changes.values()))
     for what, names in changes.items():
-        text = f"{len(names)} {what}: {_some(names)}"
-        yield CheckResult("pods", Verdict.OK, text)
-    what = f"{rest} of {seen} would not be changed" if seen else "there are none"
-    yield CheckResult("pods", Verdict.OK, what)
+        yield _ok("pods", f"{len(names)} {what}: {_some(names)}")
+    yield _ok("pods", f"{rest} of {seen} would not be changed" if seen else "there are none")
 
 
 def probe_pod(labels: Mapping[str, str], *, for_policy: bool) -> bytes:
@@ -278,18 +274,18 @@ def admission(namespace: str, answer: bytes, seconds: float) -> CheckResult:
     """
     if _changed(answer):
         what = f"the API server reaches the webhook: it changed a pod in namespace {namespace}"
-        return CheckResult("network", Verdict.OK, what)
+        return _ok("network", what)
     how = (
         f"no answer within {seconds:.1f} s: a firewall or a NetworkPolicy may drop the connection"
         if seconds >= 2
         else "refused at once: no ready endpoint, or another certificate"
     )
-    return CheckResult(
-        "network", Verdict.PROBLEM,
-        f"the webhook did not change a pod in namespace {namespace}: {how}",
+    what = f"the webhook did not change a pod in namespace {namespace}: {how}"
+    do = (
         "let the API server reach port 8443 of the units; where the model is in a mesh with STRICT"
-        " mTLS, see `juju status` for the PeerAuthentication",
-    )  # fmt: skip
+        " mTLS, see `juju status` for the PeerAuthentication"
+    )
+    return _problem("network", what, do)
 
 
 def policy(namespace: str, answer: bytes) -> CheckResult:
@@ -300,12 +296,12 @@ def policy(namespace: str, answer: bytes) -> CheckResult:
     """
     if _started_by.get(pods.decode(answer).metadata) == "policy":
         what = f"the API server changed a pod in namespace {namespace} by the policy"
-        return CheckResult("admission", Verdict.OK, what)
+        return _ok("admission", what)
     if _changed(answer):
         what = f"the webhook changed a pod in namespace {namespace}; there is no policy"
-        return CheckResult("admission", Verdict.OK, what)
+        return _ok("admission", what)
     what = f"a new pod in namespace {namespace} is not changed"
-    return CheckResult("admission", Verdict.PROBLEM, what, "see the check of the network")
+    return _problem("admission", what, "see the check of the network")
 
 
 def lease(name: str, record: LeaseRecord | None, now: datetime) -> CheckResult:
@@ -313,15 +309,15 @@ def lease(name: str, record: LeaseRecord | None, now: datetime) -> CheckResult:
     holder = (record and record.holder_identity) or ""
     if record is None or not holder:
         what = f"Lease {name}: nobody holds it, so no proxy is told to quit"
-        return CheckResult("lease", Verdict.PROBLEM, what, "see the log of the workload")
+        return _problem("lease", what, "see the log of the workload")
     renewed = _time(record.renew_time)
     if renewed is None:
         return unknown("lease", f"Lease {name}: renewTime {record.renew_time!r}")
     late = timedelta(seconds=record.lease_duration_seconds or _DEFAULT_DURATION) + LATE
     if now - renewed > late:
         what = f"Lease {name}: {holder} has not renewed it since {renewed:%Y-%m-%d %H:%M:%S}Z"
-        return CheckResult("lease", Verdict.PROBLEM, what, "see the log of the workload")
-    return CheckResult("lease", Verdict.OK, f"{holder} leads")
+        return _problem("lease", what, "see the log of the workload")
+    return _ok("lease", f"{holder} leads")
 
 
 def bounded(result: CheckResult) -> CheckResult:
@@ -352,8 +348,8 @@ def _installed(configurations: Mapping[str, Configuration]) -> str | None:
     """The name of the first configuration that is ours."""
     names = (
         name
-        for name, found in configurations.items()
-        if any(hook.name == START_WEBHOOK for hook in found.webhooks or ())
+        for name, configuration in configurations.items()
+        if any(hook.name == START_WEBHOOK for hook in configuration.webhooks or ())
     )
     return min(names, default=None)
 

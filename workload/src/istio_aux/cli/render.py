@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -17,7 +18,6 @@ from typing import NamedTuple, Self, TextIO
 
 import msgspec
 
-from istio_aux.cli import usage
 from istio_aux.cli.preflight import CheckResult, Verdict, works
 from istio_aux.cli.report import Audit, Explanation, Holders, Restarts
 from istio_aux.model.resources import MOST
@@ -107,7 +107,8 @@ class Terminal(NamedTuple):
             return
         below = self.width - taken < _NARROWEST
         margin = " " * (len(head) - len(head.lstrip()) + _BELOW if below else taken)
-        lines = usage.wrapped(plain, max(self.width - len(margin), _LEAST))
+        width = max(self.width - len(margin), _LEAST)
+        lines = textwrap.wrap(plain, width, break_on_hyphens=False, break_long_words=False)
         if below and head.strip():
             yield head.rstrip()
         for number, line in enumerate(lines):
@@ -132,7 +133,7 @@ def show(
         case Audit():
             items, text = answer.findings, audit_text(answer, terminal)
         case Holders():
-            items, text = answer.found, holders_text(answer, terminal)
+            items, text = answer.holders, holders_text(answer, terminal)
         case Restarts():
             items, text = answer.verdicts, restarts_text(answer, terminal)
         case _:
@@ -169,22 +170,22 @@ def audit_text(audit: Audit, terminal: Terminal, now: datetime | None = None) ->
     moment = now or datetime.now(UTC)
     rows = [
         [
-            Cell(found.namespace),
-            Cell(found.name),
-            Cell(found.state, _STATES[found.state]),
-            Cell(age(found.since, moment)),
-            Cell(found.reason),
+            Cell(finding.namespace),
+            Cell(finding.name),
+            Cell(finding.state, _STATES[finding.state]),
+            Cell(age(finding.since, moment)),
+            Cell(finding.reason),
         ]
-        for found in audit.findings
+        for finding in audit.findings
     ]
     if rows:
         yield from terminal.table([_header("NAMESPACE NAME STATE AGE REASON"), *rows])
         yield ""
     if held := [*holders_text(audit.holders(), terminal)]:
         yield from (*held, "")
-    found = Counter(finding.state for finding in audit.findings)
+    counted = Counter(finding.state for finding in audit.findings)
     counts = ", ".join(
-        terminal.paint(Cell(f"{state}: {found[state]}", style if found[state] else Style.PLAIN))
+        terminal.paint(Cell(f"{state}: {counted[state]}", style if counted[state] else Style.PLAIN))
         for state, style in _STATES.items()
     )
     where = "" if audit.namespaces is None else f"selected namespaces: {audit.namespaces}; "
@@ -194,24 +195,24 @@ def audit_text(audit: Audit, terminal: Terminal, now: datetime | None = None) ->
 
 def holders_text(holders: Holders, terminal: Terminal) -> Iterator[str]:
     """Yield what each of the first holders holds."""
-    found = holders.found
-    for one in found[:MOST]:
-        yield from terminal.filled(one.text)
-    if len(found) > MOST:
-        yield f"and {len(found) - MOST} more holders"
+    listed = holders.holders
+    for holder in listed[:MOST]:
+        yield from terminal.filled(holder.text)
+    if len(listed) > MOST:
+        yield f"and {len(listed) - MOST} more holders"
 
 
 def check_text(results: Sequence[CheckResult], terminal: Terminal) -> Iterator[str]:
     """Yield a table, what to do below each line, and a summary."""
     rows = [_header("CHECK RESULT WHAT")]
-    for found in results:
-        result = Cell(found.result, _VERDICTS[found.result])
-        rows.append([Cell(found.check), result, Cell(found.what)])
-        if found.do:
-            rows.append([Cell(""), Cell(""), Cell(f"to do: {found.do}", Style.HEADING)])
+    for each in results:
+        verdict = Cell(each.result, _VERDICTS[each.result])
+        rows.append([Cell(each.check), verdict, Cell(each.what)])
+        if each.do:
+            rows.append([Cell(""), Cell(""), Cell(f"to do: {each.do}", Style.HEADING)])
     yield from terminal.table(rows)
     yield ""
-    counts = Counter(found.result for found in results)
+    counts = Counter(each.result for each in results)
     bad = ", ".join(
         f"{it}: {counts[it]}" for it in (Verdict.PROBLEM, Verdict.UNKNOWN) if counts[it]
     )
@@ -223,17 +224,17 @@ def restarts_text(restarts: Restarts, terminal: Terminal) -> Iterator[str]:
     """Yield a table and a summary."""
     rows = [
         [
-            Cell(found.namespace),
-            Cell(found.name),
-            Cell(found.outcome, Style.ODD if found.outcome == "kept" else Style.GOOD),
-            Cell(found.reason),
+            Cell(verdict.namespace),
+            Cell(verdict.name),
+            Cell(verdict.outcome, Style.ODD if verdict.outcome == "kept" else Style.GOOD),
+            Cell(verdict.reason),
         ]
-        for found in restarts.verdicts
+        for verdict in restarts.verdicts
     ]
     if rows:
         yield from terminal.table([_header("NAMESPACE NAME OUTCOME REASON"), *rows])
         yield ""
-    counts = Counter(found.outcome for found in restarts.verdicts)
+    counts = Counter(verdict.outcome for verdict in restarts.verdicts)
     kinds = ("would-restart", "kept") if restarts.dry_run else ("restarted", "kept")
     yield ", ".join(f"{kind}: {counts[kind]}" for kind in kinds)
 

@@ -62,13 +62,13 @@ class Audit(msgspec.Struct, frozen=True):
 
     def holders(self) -> Holders:
         """What holds the stuck and the blocked pods."""
-        return Holders(group(one for one in self.findings if one.state in {"stuck", "blocked"}))
+        return Holders(group(each for each in self.findings if each.state in {"stuck", "blocked"}))
 
 
 class Holders(msgspec.Struct, frozen=True):
     """What `audit --holders` shows; the JSON names of each are a contract."""
 
-    found: list[Holder]
+    holders: list[Holder]
 
 
 class RestartVerdict(msgspec.Struct, frozen=True):

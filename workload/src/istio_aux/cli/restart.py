@@ -8,17 +8,16 @@ Jobs are left alone: a Job that is suspended has to be resumed, which is the wor
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import sys
 from collections.abc import Coroutine, Iterator
-from functools import partial
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from istio_aux.cli import cluster, render
-from istio_aux.cli.check import PATIENCE, Surroundings, quiet
+from istio_aux.cli.check import quiet
 from istio_aux.cli.report import Restarts, RestartVerdict
 from istio_aux.injector.rules import Mesh
 from istio_aux.kube import actions
@@ -33,11 +32,13 @@ from istio_aux.repair.rollout import RolloutLimits
 from istio_aux.repair.rules import Restart
 from istio_aux.repair.store import follow_applications
 from istio_aux.settings import Settings
+from istio_aux.telemetry import Telemetry
+from istio_aux.wiring import PATIENCE, Surroundings, until
 
 NOT_DONE = 1  # Exit status when nothing may be restarted, or not all of it was in time.
 GRANTED = 5.0  # Seconds: RBAC takes effect a moment after a role changes.
 _END = 2.0  # Seconds that evictions in flight have to end.
-_LOOK = 0.1  # Seconds between two looks at what is done.
+_POLL = 0.1  # Seconds between two questions for a right.
 _EVICT = Right("create", "", "pods/eviction", "to restart pods")
 
 
@@ -69,12 +70,15 @@ class _Run:
     def __init__(self, client: Client, settings: Settings, order: Order) -> None:
         self._client, self._settings, self._order = client, settings, order
         self._done: dict[Key, Restart] = {}
-        self._around = around = Surroundings(client, settings, self._look, self._relabelled)
+        telemetry = Telemetry()
+        self._around = around = Surroundings(
+            client, settings, telemetry, changed=self._mesh_changed, relabelled=self._relabelled
+        )
         source = "/".join(settings.lease or ())
         self._events = Events(client, socket.gethostname(), source=source)
         policy = RepairPolicy(race=RacePolicy.RESTART, ours=settings.repair_policy.ours)
         self._repair = RepairController(
-            client, around.namespaces, around.telemetry, self._events,
+            client, around.namespaces, telemetry, self._events,
             policy=policy, options=settings.pod_options, limits=RolloutLimits(restarts=order.limit),
             restarted=self._done.__setitem__,
         )  # fmt: skip
@@ -88,17 +92,17 @@ class _Run:
         if why := await self._forbidden():
             return _failed(why)
         async with self._around.watched(*self._works()):
-            known = await self._until(self._pods.synced.is_set, PATIENCE)
+            known = await until(self._pods.synced.is_set, PATIENCE)
             if missing := self._around.watches.missing():
                 return _failed("; ".join(f"{name}: {why}" for name, why in missing.items()))
-            if not (known and self._around.mesh.known):
+            if not (known and self._around.injectors.mesh.known):
                 return _failed("it is not known whether Istio injects: see `istio-aux check`")
-            await self._until(lambda: self._repair.finished, PATIENCE)
+            await until(lambda: self._repair.finished, PATIENCE)
             if self._order.dry_run:
                 render.show(sys.stdout, Restarts([*self._planned()], dry_run=True), output)
                 return 0
             self._repair.lead(True)
-            over = await self._until(lambda: self._repair.finished, self._order.patience)
+            over = await until(lambda: self._repair.finished, self._order.patience)
             await self._repair.stop(_END)
         render.show(sys.stdout, Restarts([*self._happened()], dry_run=False), output)
         if over:
@@ -118,23 +122,15 @@ class _Run:
         if self._settings.repair_policy.race is RacePolicy.RESTART:
             return "race-policy: restart: `serve` restarts these pods already"
         right = _EVICT._replace(namespace=self._order.namespace or "")
-        if await self._until(partial(actions.allowed, self._client, right), GRANTED):
-            return ""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GRANTED):
+                while not await actions.allowed(self._client, right):  # noqa: ASYNC110
+                    await asyncio.sleep(_POLL)
+                return ""
         return (
             f"this account may not {right}: the option race-policy: restart grants it to the"
             " workload, and the action restart-unmeshed for as long as it runs"
         )
-
-    async def _until(self, condition: Any, patience: float) -> bool:
-        """Whether ``condition``, a function or a coroutine function, came true in time."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(patience):
-                while True:
-                    found = condition()
-                    if found is True or (asyncio.iscoroutine(found) and await found):
-                        return True
-                    await asyncio.sleep(_LOOK)
-        return False
 
     def _planned(self) -> Iterator[RestartVerdict]:
         """The first pods that would be restarted, and why the others would not."""
@@ -151,7 +147,7 @@ class _Run:
         for pod in self._repair.unmeshed():
             yield RestartVerdict(pod.namespace, pod.name, "kept", pod.reason)
 
-    def _look(self, mesh: Mesh) -> None:
+    def _mesh_changed(self, mesh: Mesh) -> None:
         self._repair.look(mesh)
 
     def _relabelled(self, namespace: str) -> None:

@@ -186,6 +186,11 @@ class Watcher:
         self._configurations.pop(key, None)
         self._reconfigured()
 
+    @property
+    def configurations(self) -> dict[str, Configuration]:
+        """All configurations by name."""
+        return {key.name: found for key, found in self._configurations.items()}
+
     def _reconfigured(self) -> None:
         """Ask again, and report which configurations are called before ours if they changed."""
         self._hooks = hooks_of(self._configurations.values())
