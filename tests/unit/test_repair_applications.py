@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from istio_aux.model.applications import Applications, parse
 from istio_aux.model.policy import RacePolicy, RepairPolicy, State
-from istio_aux.repair.store import ApplicationMesh, follow_applications
+from istio_aux.repair.reports import ApplicationMesh, follow_applications
 from unit.asynchronous import background, driven, until
 from unit.repairing import SIDECAR, World, cluster, mesh
 from unit.rules.mesh import DEFAULT, ENABLED, INJECT

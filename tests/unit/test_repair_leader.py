@@ -12,6 +12,7 @@ from istio_aux.kube.objects import Key
 from istio_aux.model.applications import parse
 from istio_aux.model.election import Replaced
 from istio_aux.model.moment import Moment
+from istio_aux.model.policy import State
 from msgspec.structs import replace
 from unit.asynchronous import driven, until
 from unit.repairing import (
@@ -258,6 +259,25 @@ async def test_a_process_that_was_frozen_looks_at_the_clock_right_before_it_evic
         assert world.restarts("refused") == 0
         leads = True
         await until(lambda: world.restarts("evicted") == 1, "it leads")
+
+
+@driven
+async def test_a_restart_does_not_rest_on_a_decision_that_is_out_of_date() -> None:
+    """The injector is away right before the eviction is sent, and no pod was decided on again."""
+
+    def leads() -> bool:
+        if away:
+            world.repair.look(mesh(State.NO_ENDPOINT))
+        return True
+
+    away = True
+    async with cluster(leads=leads) as world:
+        await world.pod("web")
+        await until(lambda: "not live" in world.unmeshed.get("web", ""), "it is decided again")
+        assert world.api.evictions == []
+        away = False
+        world.repair.look(mesh())
+        await until(lambda: world.api.evictions == ["web"], "it is back")
 
 
 @driven

@@ -23,7 +23,7 @@ from istio_aux.repair.suspension import (
     Unmark,
 )
 from msgspec import structs
-from unit.rules.training import job, pod
+from unit.rules.training import alone, job, pod
 from unit.store import merged
 
 LIMITS = SuspensionLimits()
@@ -78,7 +78,7 @@ class World:
             self._followed = self._gone = None
             candidate = next(iter(self._pods.values()), None)
             if candidate and self._random.random() < 0.3:
-                decision = suspension.begin(self.job, candidate, self._time)
+                decision = suspension.begin(alone(self.job), candidate, self._time)
                 if isinstance(decision, Suspend):
                     self._write(decision)
             return

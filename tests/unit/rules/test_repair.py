@@ -318,13 +318,11 @@ def test_a_kubeflow_job_is_suspended_for_its_pods(kind: str, restart: str) -> No
     ],
 )
 def test_only_a_pod_of_a_stateful_set_has_an_ordinal(pod: Pod, ordinal: int | None) -> None:
-    assert owners.ordinal(pod) == ordinal
+    assert owners.controls(pod).ordinal == ordinal
 
 
 @pytest.mark.parametrize(
     ("owner", "is_job"), [(JOB, True), (TFJOB, True), (PYTORCHJOB, True), (STATEFUL, False)]
 )
 def test_only_jobs_end_with_their_pods(owner: tuple[str, str], is_job: bool) -> None:
-    controller = owners.controller(unmeshed(owner=owner))
-    assert controller is not None
-    assert owners.is_job(controller) is is_job
+    assert owners.controls(unmeshed(owner=owner)).is_job is is_job

@@ -304,12 +304,13 @@ def test_a_refused_eviction_is_tried_again_ever_later() -> None:
 
 
 @pytest.mark.parametrize(
-    ("refusals", "asked", "retry_at"), [(0, 30.0, 1030.0), (0, 1.0, 1010.0), (10_000, 0.0, 1300.0)]
+    ("refusals", "retry_after", "retry_at"),
+    [(0, 30.0, 1030.0), (0, 1.0, 1010.0), (10_000, 0.0, 1300.0)],
 )
 def test_the_longer_of_our_own_delay_and_retry_after_counts(
-    refusals: int, asked: float, retry_at: float
+    refusals: int, retry_after: float, retry_at: float
 ) -> None:
-    after = refused(Rollout(refusals=refusals), "429", NOW, LIMITS, asked=asked)
+    after = refused(Rollout(refusals=refusals), "429", NOW, LIMITS, retry_after=retry_after)
     assert after.retry_at == retry_at
 
 

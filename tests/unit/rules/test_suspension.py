@@ -26,7 +26,7 @@ from istio_aux.repair.suspension import (
 )
 from msgspec import structs
 from unit.rules.suspension_world import World
-from unit.rules.training import job, pod, pods, suspended
+from unit.rules.training import alone, job, pod, pods, suspended
 
 LIMITS = SuspensionLimits()
 LONG = LIMITS.doubt
@@ -83,7 +83,7 @@ def row(sentence: str, *values: Any) -> Any:
     ],
 )
 def test_a_job_is_suspended(found: Job) -> None:
-    assert isinstance(suspension.begin(found, pod(), NOW), Suspend)
+    assert isinstance(suspension.begin(alone(found), pod(), NOW), Suspend)
 
 
 @pytest.mark.parametrize(
@@ -113,10 +113,6 @@ def test_a_job_is_suspended(found: Job) -> None:
             "it is managed by kueue.x-k8s.io/multikueue",
         ),
         row(
-            "recreated under its name", job(uid="job-2"), pod(),
-            "it is not the Job that made the pod",
-        ),
-        row(
             "that we resumed less than a day ago", job(**noted("2026-11-20T09:00:01Z")), pod(),
             "it was suspended for its sidecars on 2026-11-20 09:00:01Z, and is not suspended"
             " again within a day",
@@ -127,7 +123,6 @@ def test_a_job_is_suspended(found: Job) -> None:
             "it was suspended for its sidecars on 2026-11-22 08:59:59Z, and is not suspended"
             " again within a day",
         ),
-        row("without a uid", job(uid=""), pod(owner_uid=""), "it is not the Job that made the pod"),
         row(
             "whose pods cannot be found", job(), pod(labels={"job-name": "mnist"}),
             "its pod has no label training.kubeflow.org/job-name: mnist",
@@ -135,7 +130,7 @@ def test_a_job_is_suspended(found: Job) -> None:
     ],
 )  # fmt: skip
 def test_a_job_is_left_alone(found: Job, its: Pod, because: str) -> None:
-    assert suspension.begin(found, its, NOW) == Leave(reason=because)
+    assert suspension.begin(alone(found), its, NOW) == Leave(reason=because)
 
 
 @pytest.mark.parametrize(

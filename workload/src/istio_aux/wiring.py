@@ -38,7 +38,7 @@ from istio_aux.model.webhooks import Configuration, Namespace
 from istio_aux.notices import Notices
 from istio_aux.quit import controller as quitting
 from istio_aux.repair import controller as repairing
-from istio_aux.repair.store import follow_applications
+from istio_aux.repair.reports import follow_applications
 from istio_aux.settings import Settings
 from istio_aux.start.webhook import AdmissionWebhook
 from istio_aux.telemetry import Telemetry

@@ -29,9 +29,9 @@ from istio_aux.kube.objects import Key
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import RacePolicy, RepairPolicy, Right
 from istio_aux.repair.controller import RepairController
+from istio_aux.repair.reports import follow_applications
 from istio_aux.repair.rollout import RolloutLimits
 from istio_aux.repair.rules import Restart
-from istio_aux.repair.store import follow_applications
 from istio_aux.settings import Settings
 
 NOT_DONE = 1  # Exit status when nothing may be restarted, or not all of it was in time.

@@ -103,8 +103,6 @@ class Replacement(Struct, frozen=True):
     ``deleted``: when its deletion began, by the API server's clock; 0 until that is seen.
     ``sent``: whether the eviction may have been sent; until then new pods show nothing about it.
     ``accepted``: whether the API server has said that it deletes the pod: a watch may be late.
-    ``announced``: whether the next leader hears of it. It must not before the pods were read: a new
-    pod that this process has not seen would count as the result of a restart that never was.
     """
 
     old: Replaced
@@ -114,7 +112,6 @@ class Replacement(Struct, frozen=True):
     deleted: float = 0.0
     sent: bool = True
     accepted: bool = False
-    announced: bool = True
 
 
 class Failure(Struct, frozen=True):
@@ -178,11 +175,11 @@ Step = Next | Defer | Stop
 
 def replica(pod: Pod, action: repair.RepairAction) -> Replica:
     """Reduce a pod and the decision about it."""
-    meta, owner, present = pod.metadata, owners.controller(pod), pod.names_proxy
+    meta, owner, present = pod.metadata, owners.controls(pod), pod.names_proxy
     ends, created = meta.deletion_timestamp, meta.creation_timestamp
     ready = any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions or ())
     # A Job's pod with a sidecar may finish before anybody sees it Ready.
-    ready = ready or (present and owner is not None and owners.is_job(owner))
+    ready = ready or (present and owner.is_job)
     return Replica(
         name=meta.name,
         uid=meta.uid,
@@ -190,7 +187,7 @@ def replica(pod: Pod, action: repair.RepairAction) -> Replica:
         ready=ready and ends is None,
         deleting=ends is not None,
         restart=isinstance(action, repair.Restart),
-        ordinal=owners.ordinal(pod),
+        ordinal=owner.ordinal,
         created=created.timestamp() if created else 0.0,
         deleted=ends.timestamp() - (meta.deletion_grace_period_seconds or 0) if ends else 0.0,
     )
@@ -275,15 +272,8 @@ def started(
     old = Replaced(pod.name, pod.uid, newest, same if len(same) <= NEWEST else ())
     known = frozenset(each.uid for each in pods)
     ending = frozenset(each.uid for each in pods if each.deleting)
-    replacing = Replacement(old, now.monotonic, known, ending, sent=sent, announced=sent)
+    replacing = Replacement(old, now.monotonic, known, ending, sent=sent)
     return structs.replace(rollout, replacing=replacing)
-
-
-def announced(rollout: Rollout) -> Rollout:
-    """The pods were read, and are those that are known: the next leader hears of the restart."""
-    if rollout.replacing is None:
-        return rollout
-    return structs.replace(rollout, replacing=structs.replace(rollout.replacing, announced=True))
 
 
 def accepted(rollout: Rollout, *, evicted: bool) -> Rollout:
@@ -294,17 +284,17 @@ def accepted(rollout: Rollout, *, evicted: bool) -> Rollout:
 
 
 def refused(
-    rollout: Rollout, why: str, now: Moment, limits: RolloutLimits, *, asked: float = 0.0
+    rollout: Rollout, why: str, now: Moment, limits: RolloutLimits, *, retry_after: float = 0.0
 ) -> Rollout:
     """The pod was not evicted: a disruption budget forbids it (429), or the pod has changed (409).
 
-    The delay grows with each refusal, and is at least ``asked`` seconds (Retry-After).
+    The delay grows with each refusal, and is at least ``retry_after`` seconds (Retry-After).
     """
     # Bounded: a float has no 2 ** 1024.
     wait = min(limits.first_retry * 2 ** min(rollout.refusals, 32), limits.last_retry)
     return structs.replace(
         rollout, replacing=None, refusals=rollout.refusals + 1, refusal=why,
-        retry_at=now.monotonic + max(wait, asked),
+        retry_at=now.monotonic + max(wait, retry_after),
     )  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 `repair.suspension` decides. Nothing is stored but the mark on the Job itself, where the next leader
 finds it. One task follows each suspended Job, and one task for each kind searches for others: none
-waits for an answer about another. `Turns` bounds how many of them ask at the same time.
+waits for an answer about another. `Slots` bounds how many of them send requests at the
+same time, and how many of a namespace.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,10 +23,10 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import ApiError, Backoff, KubeError, asked
 from istio_aux.kube.objects import Key, key_of
-from istio_aux.model import owners
 from istio_aux.model.moment import Clock, Moment
-from istio_aux.model.owners import KINDS, FoundJob, Job, JobApi, api_of
+from istio_aux.model.owners import KINDS, Job, JobApi
 from istio_aux.model.pod import OwnerReference, Pod
+from istio_aux.quit.slots import Slots
 from istio_aux.repair import suspension
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.suspension import (
@@ -37,7 +38,6 @@ from istio_aux.repair.suspension import (
     SuspensionLimits,
     Unmark,
 )
-from istio_aux.repair.turns import Turns
 from istio_aux.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class SuspendedJobs:
         self._client, self._recorder, self._now = client, recorder, clock
         self._allowed, self._limits = allowed, limits or SuspensionLimits()
         self._jobs: dict[Key, _Suspension] = {}
-        self._turns = Turns(self._limits.at_once, self._limits.of_namespace)
+        self._slots = Slots(self._limits.at_once, self._limits.usual)
         self._searches: list[asyncio.Task[None]] = []
         self._leading = False
         self._stopping = asyncio.Event()
@@ -143,8 +143,8 @@ class SuspendedJobs:
         ]
         return sorted(found, key=lambda job: job.since)
 
-    async def suspend(self, pod: Pod) -> str:
-        """Suspend the Job that controls ``pod``, so that all its pods are replaced.
+    async def suspend(self, namespace: str, owner: OwnerReference, pod: Pod) -> str:
+        """Suspend the Job ``owner``, which controls ``pod``, so that all its pods are replaced.
 
         If that is part of a JobSet or a TrainJob, the one at the top is suspended.
 
@@ -154,30 +154,26 @@ class SuspendedJobs:
         Raises:
             KubeError: it is not known whether it is suspended. If it is, it will be resumed.
         """
-        owner = owners.controller(pod)
-        if owner is None or api_of(owner) is None:
-            return "its controller cannot be suspended"
         if not self._allowed or not self._acts():
             return "this process may not suspend it"
-        namespace = pod.metadata.namespace
         jobs = await actions.read_jobs(self._client, namespace, owner)
         if not jobs:
             return f"its {owner.kind} is gone"
-        top = jobs[-1]
-        if suspension.is_marked(top.job):
-            self._adopt(namespace, top.reference)
+        top, job = jobs[-1].reference, jobs[-1].job
+        if suspension.is_marked(job):
+            self._adopt(namespace, top)
             return ""
-        why = await self._suspend(namespace, jobs, pod)
-        return why and f"its {top.reference.kind} is not suspended: {_short(why)}"
-
-    async def _suspend(self, namespace: str, jobs: Sequence[FoundJob], pod: Pod) -> str:
         now = self._now()
-        decision = suspension.begin(jobs[0].job, pod, now.date, above=jobs[1:])
+        decision = suspension.begin(jobs, pod, now.date)
         if isinstance(decision, Leave):
-            return decision.reason
-        owner, job = jobs[-1].reference, jobs[-1].job
-        if why := await self._protected(await self._pods(namespace, owner, job)):
-            return why
+            why = decision.reason
+        elif not (why := await self._protected(await self._pods(namespace, top, job))):
+            why = await self._suspend(namespace, top, job, decision, now.date)
+        return why and f"its {top.kind} is not suspended: {_short(why)}"
+
+    async def _suspend(
+        self, namespace: str, owner: OwnerReference, job: Job, decision: Suspend, now: datetime
+    ) -> str:
         try:
             if not await self._patch(namespace, owner, job, decision):
                 return "this process does not lead any more"
@@ -185,9 +181,9 @@ class SuspendedJobs:
             if isinstance(error, ApiError) and not error.unknown:
                 return str(error)
             # Also if this task is cancelled: the request may still be performed.
-            self._adopt(namespace, owner, now.date)
+            self._adopt(namespace, owner, now)
             raise
-        key = self._adopt(namespace, owner, now.date)
+        key = self._adopt(namespace, owner, now)
         self._recorder.job_suspended(key, owner.kind, decision.reason)
         return ""
 
@@ -309,7 +305,7 @@ class SuspendedJobs:
             await self._pause(min(pause, until) if until > 0 else pause)
             if self._stopping.is_set():
                 return
-            async with self._turns.take(job.key.namespace, job.deadline):
+            async with self._slots.take(job.key.namespace, node=""):
                 pause = await self._look(job)
         if self._jobs.get(job.key) is job:
             del self._jobs[job.key]

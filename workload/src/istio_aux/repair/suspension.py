@@ -36,7 +36,7 @@ import msgspec
 
 from istio_aux.model import owners
 from istio_aux.model.annotations import Annotation, text_label
-from istio_aux.model.owners import KINDS, FoundJob, Job, JobApi, api_of
+from istio_aux.model.owners import KINDS, FoundJob, Job, JobApi
 from istio_aux.model.pod import Pod
 from istio_aux.repair.rules import may_fail_when_suspended, queued_by_kueue
 
@@ -81,9 +81,8 @@ class SuspensionLimits(msgspec.Struct, frozen=True, kw_only=True):
     last_retry: float = 30.0
     # Between two searches for marked Jobs: a request that seemed lost may have been performed.
     search: float = 600.0
-    # Suspended Jobs that are looked at at the same time, and how many of them in one namespace.
-    at_once: int = 8
-    of_namespace: int = 2
+    at_once: int = 8  # Suspended Jobs that are read at the same time; of one namespace a quarter.
+    usual: float = 0.1  # For what is read of one of them.
     # Jobs of a kind and a namespace that a search finds; a later one finds the others. We suspend a
     # few at a time, but anybody may write the mark.
     found: int = 1000
@@ -132,12 +131,12 @@ class Leave(msgspec.Struct, frozen=True):
     reason: str
 
 
-def begin(job: Job, pod: Pod, now: datetime, *, above: Sequence[FoundJob] = ()) -> Suspend | Leave:
-    """Decide whether to suspend ``job`` so that ``pod``, which it controls, is replaced.
+def begin(jobs: Sequence[FoundJob], pod: Pod, now: datetime) -> Suspend | Leave:
+    """Decide whether to suspend a Job so that ``pod`` of it is replaced.
 
-    If the Job is part of others, the last one ``above`` it is suspended instead.
+    ``jobs`` has the Job, and those that it is part of. The last one is suspended.
     """
-    if reason := next(_reasons_to_leave(job, pod, now, above), None):
+    if reason := next(_reasons_to_leave(jobs, pod, now), None):
         return Leave(reason)
     return Suspend("all its pods are replaced, so that they get their sidecar")
 
@@ -168,7 +167,7 @@ def allowed(pods: Iterable[Pod], since: datetime, limits: SuspensionLimits) -> f
 
 
 def own(api: JobApi, job: Job, pods: Iterable[Pod]) -> list[Pod]:
-    """Those of the pods with the label of the Job that are its own, and go when it is suspended."""
+    """Return the pods with the label of the Job that it controls and deletes when suspended."""
     return [
         pod
         for pod in pods
@@ -258,41 +257,36 @@ def _actions(
     yield Resume("all its pods are gone")
 
 
-def _reasons_to_leave(
-    job: Job, pod: Pod, now: datetime, above: Sequence[FoundJob]
-) -> Iterator[str]:
-    """Why the Job, or the last one above it, must not be suspended."""
-    api = api_of(owners.controller(pod))
-    if api is None or not _controls(job, pod):
-        yield "it is not the Job that made the pod"
-        return
-    found = [(api, job), *((KINDS[owner.reference.kind], owner.job) for owner in above)]
-    for of, each in found:
-        if each.deleting:
+def _reasons_to_leave(jobs: Sequence[FoundJob], pod: Pod, now: datetime) -> Iterator[str]:
+    """Why the last one of the Jobs must not be suspended."""
+    for reference, job in ((each.reference, each.job) for each in jobs):
+        if job.deleting:
             yield "it is being deleted"
-        if each.finished:
+        if job.finished:
             yield "it is finished"
-        if each.run_policy.suspend:
+        if job.run_policy.suspend:
             yield "somebody else has suspended it"
-        if label := queued_by_kueue(each, pod):
+        if label := queued_by_kueue(job, pod):
             yield f"Kueue decides when it is suspended: label {label}"
-        if (manager := each.run_policy.managed_by or of.manager) != of.manager:
+        usual = KINDS[reference.kind].manager
+        if (manager := job.run_policy.managed_by or usual) != usual:
             yield f"it is managed by {manager}"
-        if above and may_fail_when_suspended(each):
+        if len(jobs) > 1 and may_fail_when_suspended(job):
             yield "a podFailurePolicy may fail it for the way in which a pod ends"
         # Clocks differ, and anybody may write the annotation: a later time counts for as long.
-        if (before := _since.get(each.metadata)) and abs(now - before) < AGAIN:
+        if (before := _since.get(job.metadata)) and abs(now - before) < AGAIN:
             yield (
                 f"it was suspended for its sidecars on {before:%Y-%m-%d %H:%M:%S}Z, and is not"
                 " suspended again within a day"
             )
-    api, top = found[-1]
-    owner = owners.controller_of(top.metadata)
-    if above and owner:
+    top = jobs[-1].job.metadata
+    owner = owners.controller_of(top)
+    if len(jobs) > 1 and owner:
         yield f"it is part of {owner.kind} {owner.name}, which might not expect that"
-    if text_label(api.job_name).get(pod.metadata) != top.metadata.name:
-        # All of its pods are found by that label.
-        yield f"its pod has no label {api.job_name}: {top.metadata.name}"
+    # All of its pods are found by this label.
+    label = KINDS[jobs[-1].reference.kind].job_name
+    if pod.labels.get(label) != top.name:
+        yield f"its pod has no label {label}: {top.name}"
 
 
 def _controls(job: Job, pod: Pod) -> bool:
