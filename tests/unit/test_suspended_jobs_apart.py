@@ -160,7 +160,7 @@ async def test_many_suspended_jobs_are_asked_for_a_few_at_a_time() -> None:
             for namespace in ("a", "b", "c", "d", "e", "f"):
                 await world.another(f"{namespace}-{number}", namespace)
         world.api.always(count)
-        world.process(look=0.5)
+        world.process(interval=0.5)
         await until(lambda: looked(world.api, "f-59"), "all of them were looked at")
         assert most["all"] <= 8
         assert most["a"] == 2
@@ -176,7 +176,7 @@ async def test_of_too_many_marked_jobs_the_first_are_followed_and_then_the_other
         for name in "abcdef":
             await world.another(name)
         await world.another("z", "elsewhere")
-        process = world.process(found=2, search=0.02, settle=0.5)
+        process = world.process(adopted=2, search=0.02, settle=0.5)
         await until(lambda: len(process.status()) >= 3, "Jobs of both namespaces are found")
         assert {job.name for job in process.status()} == {"a", "b", "z"}
 

@@ -25,7 +25,7 @@ from unit.rules.training import document, pod_document
 from unit.store import merged, refusal
 
 FAST = SuspensionLimits(
-    settle=0.05, doubt=30, look=0.01, late=30, first_retry=0.02, last_retry=0.05
+    settle=0.05, unnoticed=30, interval=0.01, late=30, first_retry=0.02, last_retry=0.05
 )
 WORKERS = ("mnist-worker-0", "mnist-worker-1")
 

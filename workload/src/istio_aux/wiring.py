@@ -254,7 +254,7 @@ class Wiring:
 
     def _mesh_changed(self, mesh: Mesh) -> None:
         self._start = structs.replace(self._start, capability=mesh.native.capability)
-        self._repair.look(mesh)
+        self._repair.set_injectors(mesh)
 
     def _checkpoint(self) -> str:
         return Checkpoint(self._repair.failed, self._watcher.since, self._repair.replaced).text()
@@ -274,7 +274,7 @@ class Wiring:
 
     def _ask(self, applications: Applications) -> None:
         self._quit.selection.ask(applications)
-        self._repair.ask(applications)
+        self._repair.set_applications(applications)
 
     def _unfit(self) -> str:
         """Return why another process should lead: without a watch of pods, no pod is helped."""

@@ -109,7 +109,7 @@ class _Run:
         yield self._events.run()
         yield self._repair.run(self._pods.synced)
         if file := self._settings.applications:
-            yield follow_applications(file, self._repair.ask)
+            yield follow_applications(file, self._repair.set_applications)
 
     async def _forbidden(self) -> str:
         """Why no pod may be restarted now, or the empty text."""
@@ -152,7 +152,7 @@ class _Run:
             yield RestartVerdict(pod.namespace, pod.name, "kept", pod.reason)
 
     def _look(self, mesh: Mesh) -> None:
-        self._repair.look(mesh)
+        self._repair.set_injectors(mesh)
 
     def _relabelled(self, namespace: str) -> None:
         self._repair.relabelled(namespace)

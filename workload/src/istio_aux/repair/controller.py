@@ -110,20 +110,20 @@ class RepairController:
         """The pod is gone, or finished."""
         self._store.delete(key)
 
-    def look(self, mesh: Mesh) -> None:
+    def set_injectors(self, mesh: Mesh) -> None:
         """Replace what is known of Istio's injectors, and decide again on all pods."""
         if mesh != self._store.mesh:
             self._store.mesh = mesh
-            self._store.doubt()
+            self._store.invalidate()
 
     def relabelled(self, namespace: str) -> None:
         """A namespace was created, relabelled or deleted."""
-        self._store.doubt(namespace)
+        self._store.invalidate(namespace)
 
-    def ask(self, applications: Applications) -> None:
+    def set_applications(self, applications: Applications) -> None:
         """Replace the applications that ask for sidecars, and decide again on all pods."""
         self._store.applications = applications
-        self._store.doubt()
+        self._store.invalidate()
 
     def lead(self, leading: bool) -> None:
         """Start or stop restarting pods."""
@@ -137,7 +137,7 @@ class RepairController:
         self._queue_all()
         if self._listed:
             self._suspended_jobs.lead(leading)
-        self._store.doubt()
+        self._store.invalidate()
 
     @property
     def failed(self) -> Mapping[str, datetime]:
@@ -145,12 +145,12 @@ class RepairController:
 
         By the key of the `PodOwner`. The next leader needs it.
         """
-        now, found = self._now().monotonic, self._recalled.failures
+        now, failures = self._now().monotonic, self._recalled.failures
         for owner in self._active:
             if (failure := owner.rollout.failure) and now < failure.until:
-                known = found.setdefault(owner.key, failure)
-                found[owner.key] = max(known, failure, key=lambda each: each.created)
-        return {key: datetime.fromtimestamp(at.created, UTC) for key, at in found.items()}
+                known = failures.setdefault(owner.key, failure)
+                failures[owner.key] = max(known, failure, key=lambda each: each.created)
+        return {key: datetime.fromtimestamp(each.created, UTC) for key, each in failures.items()}
 
     @property
     def replaced(self) -> Mapping[str, Replaced]:
@@ -164,10 +164,10 @@ class RepairController:
             if owner.announced and (replacing := owner.rollout.replacing)
         ]
         # What another leader left since is newer. `_restore` takes it over.
-        found = self._recalled.replaced
+        replaced = self._recalled.replaced
         for _, key, old in sorted(own, key=lambda each: each[:2]):
-            found.setdefault(key, old)
-        return found
+            replaced.setdefault(key, old)
+        return replaced
 
     def recall(self, failed: Mapping[str, datetime], replaced: Mapping[str, Replaced]) -> None:
         """Take what the present or an earlier leader left. Call this before `lead`."""
@@ -246,7 +246,7 @@ class RepairController:
         await asyncio.gather(self._suspended_jobs.stop(patience), end_tasks(tasks, patience))
 
     def _queue_all(self) -> None:
-        """Look again at all controllers about which something is known, or to be done."""
+        """Queue all controllers about which something is known, or to be done."""
         for key, owner in self._store.owners.items():
             known = owner in self._active or key in self._recalled
             if known or any(pod.replica.restart for pod in owner.pods):
@@ -412,7 +412,7 @@ class RepairController:
             return "it took too long"
         if begun.known != frozenset(each.key.uid for each in owner.pods):
             return "its controller has other pods now"
-        return "pods are in doubt" if self._store.undecided else ""
+        return "what decides has changed" if self._store.undecided else ""
 
     async def _dry_run(self, namespace: str, labels: Mapping[str, str]) -> None:
         """Check that a new pod of an application that gets its label from us would get a sidecar.

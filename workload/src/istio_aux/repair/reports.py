@@ -48,12 +48,12 @@ async def follow_applications(
     while True:
         text = _read(path, report=known is not None)
         if text is not None and text != known:
-            found, problems = parse(text)
+            new, problems = parse(text)
             for problem in problems:
                 _log.error("%s: %s", path, problem, extra={"event": "applications"})
-            if found != applications:
-                applications = found
-                changed(found)
+            if new != applications:
+                applications = new
+                changed(new)
         known = text
         await asyncio.sleep(interval)
 
@@ -75,14 +75,14 @@ def application_status(store: PodStore, unlisted: str = "") -> list[ApplicationM
 
     ``unlisted`` says why the pods are not known; empty if they are.
     """
-    found = defaultdict[Application, list[StoredPod]](list)
+    pods = defaultdict[Application, list[StoredPod]](list)
     for pod in store.pods.values():
         if pod.application and not pod.replica.deleting:
             for name in (pod.application, EVERY):
-                found[Application(pod.key.namespace, name)].append(pod)
+                pods[Application(pod.key.namespace, name)].append(pod)
     every = {Application(model, EVERY) for model in store.applications.models}
     asking = sorted(store.applications.named | every, key=lambda each: (each.namespace, each.name))
-    return [_status(store, each, found[each], unlisted) for each in asking]
+    return [_status(store, each, pods[each], unlisted) for each in asking]
 
 
 def _status(
@@ -129,8 +129,8 @@ class Unmeshed(msgspec.Struct, frozen=True):
 
 def oldest(pods: Iterable[StoredPod], limit: int | None = None) -> list[Unmeshed]:
     """Return so many of the pods, the oldest first, as ``/status`` shows them."""
-    found = sorted(pods, key=lambda pod: (pod.replica.created, pod.key))
-    return [_unmeshed(pod) for pod in found[:limit]]
+    pods = sorted(pods, key=lambda pod: (pod.replica.created, pod.key))
+    return [_unmeshed(pod) for pod in pods[:limit]]
 
 
 def _unmeshed(pod: StoredPod) -> Unmeshed:

@@ -9,7 +9,7 @@ State       What happens                                         Next state
 =========== ==================================================== ===========
 idle        `started`: a pod is about to be evicted              replacing
 replacing   `refused`: the pod was not evicted                   backing off
-replacing   `observed`: after ``doubt`` the pod is still there   backing off
+replacing   `observed`: it is still there after ``unconfirmed``   backing off
 replacing   `observed`: a new pod is Ready with a sidecar        idle
 replacing   `observed`: a new pod has no sidecar either          failed
 replacing   `observed`: no new pod for ``unreplaced`` seconds    idle
@@ -63,7 +63,7 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
     unreplaced: float = 7200.0
     # A pod that is still there after that was not evicted. The API server works on a request for up
     # to 60 s (kube-apiserver --request-timeout), and a watch may lag.
-    doubt: float = 90.0
+    unconfirmed: float = 90.0
     # After a refusal: the status of a PodDisruptionBudget lags behind a pod that is Ready.
     first_retry: float = 1.0
     last_retry: float = 300.0
@@ -363,7 +363,7 @@ def _observe(
     """Find out whether the pod was replaced, and whether that helped."""
     idle, old = Rollout(held=rollout.held, empty=rollout.empty), replacing.old
     if any(pod.uid == old.uid and not pod.deleting for pod in pods):
-        if replacing.accepted or now.monotonic < replacing.since + limits.doubt:
+        if replacing.accepted or now.monotonic < replacing.since + limits.unconfirmed:
             return rollout
         return refused(rollout, f"{old.pod} is still there", now, limits)
     deleted = max((pod.deleted for pod in pods if pod.uid == old.uid), default=replacing.deleted)
@@ -408,13 +408,13 @@ def _await(
     limits: RolloutLimits,
 ) -> Defer | Stop:
     awaited = f"{replacing.old.pod} was evicted, and no replacement is Ready with a sidecar"
-    doubtful, late = replacing.since + limits.doubt, replacing.since + limits.patience
+    unconfirmed, late = replacing.since + limits.unconfirmed, replacing.since + limits.patience
     if now.monotonic >= late:
         again = replacing.since + _unreplaced(rollout, limits)
         # If a new pod is there then, it is waited for.
         until = gone or (again if now.monotonic < again else None)
         return Stop(f"{awaited} after {limits.patience:g} s", until)
-    return Defer(f"{awaited} yet", doubtful if now.monotonic < doubtful else late)
+    return Defer(f"{awaited} yet", unconfirmed if now.monotonic < unconfirmed else late)
 
 
 def _unreplaced(rollout: Rollout, limits: RolloutLimits) -> float:
@@ -436,19 +436,19 @@ def _held(
     else, its node may be lost, and a StatefulSet may be smaller now.
     """
     held = {f"{name} is gone, and not back yet": since for name, since in gone.items()}
-    found = {f"{pod.name} is being deleted": now.monotonic for pod in pods if pod.deleting}
+    seen = {f"{pod.name} is being deleted": now.monotonic for pod in pods if pod.deleting}
     for pod in pods:
         if pod.sidecar is Sidecar.PRESENT and not (pod.ready or pod.deleting):
             age = max(now.wall - pod.created, 0.0)
-            found[f"{pod.name} has its sidecar and is not Ready yet"] = now.monotonic - age
+            seen[f"{pod.name} has its sidecar and is not Ready yet"] = now.monotonic - age
     # Whoever sees the pods for the first time cannot know which of them went just before. The set
     # may also begin with another number (spec.ordinals.start), so the wait is shorter.
     ordinals = sorted(pod.ordinal for pod in pods if pod.ordinal is not None)
     gap = next((one + 1 for one, other in pairwise([-1, *ordinals]) if other > one + 1), None)
     if gap is not None:
-        since = now.monotonic + limits.doubt - limits.patience
-        found[f"there is no pod with the ordinal {gap}"] = since
-    return held | {reason: before.get(reason, since) for reason, since in found.items()}
+        since = now.monotonic + limits.unconfirmed - limits.patience
+        seen[f"there is no pod with the ordinal {gap}"] = since
+    return held | {reason: before.get(reason, since) for reason, since in seen.items()}
 
 
 def _choose(pods: Iterable[Replica], possible: Sequence[Replica]) -> Next | Defer:

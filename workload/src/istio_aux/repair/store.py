@@ -1,8 +1,8 @@
 """What is known: all pods that are watched, their controllers, and what earlier leaders left.
 
 `injection.expected` says which pods should have a sidecar, `rules.decide` what to do about one
-that has none. An event of a pod decides on that pod alone. What concerns many pods puts them in
-doubt, and they are decided on in batches.
+that has none. An event of a pod decides on that pod alone. What concerns many pods makes
+their decisions invalid, and they are decided on in batches.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ class Recalled:
     def take(self, key: str) -> Iterator[Failure | Replaced]:
         """Yield what is known of a controller, and forget it."""
         if key in self:
-            found = self.failures.get(key), self.replaced.get(key)
+            known = self.failures.get(key), self.replaced.get(key)
             self._failures.pop(key, None)
             self._replaced.pop(key, None)
-            yield from filter(None, found)
+            yield from filter(None, known)
 
     @property
     def failures(self) -> dict[str, Failure]:
@@ -185,7 +185,7 @@ class PodOwner:
 
 
 class PodStore:
-    """Pods, their controllers and decisions; ``changed`` has controllers to look at again."""
+    """Pods, their controllers and decisions; ``changed`` has controllers to observe again."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class PodStore:
         self._options = options or PodOptions()
         self._recorder, self._woken = recorder, woken
         self.owners: dict[str, PodOwner] = {}
-        self._doubted: set[str | None] = set()
+        self._outdated: set[str | None] = set()
         self._deciding = False
         self.mesh, self.applications = Mesh(), Applications()
         self.pods: dict[Key, StoredPod] = {}
@@ -247,24 +247,24 @@ class PodStore:
         owner.job = job
         await self._decide_again(owner.pods)
 
-    def doubt(self, namespace: str | None = None) -> None:
+    def invalidate(self, namespace: str | None = None) -> None:
         """Decide again on the pods of a namespace, or on all, when `catch_up` runs next."""
-        self._doubted.add(namespace)
+        self._outdated.add(namespace)
         self._woken.set()
 
     @property
     def undecided(self) -> bool:
-        """Whether pods are in doubt."""
-        return bool(self._doubted) or self._deciding
+        """Whether decisions are out of date."""
+        return bool(self._outdated) or self._deciding
 
     async def catch_up(self) -> None:
-        """Decide again on all pods that are in doubt, in batches."""
-        while self._doubted:
-            doubted, self._doubted = self._doubted, set[str | None]()
+        """Decide again on all pods whose decisions are out of date, in batches."""
+        while self._outdated:
+            outdated, self._outdated = self._outdated, set[str | None]()
             self._deciding = True
             pods = self.pods.values()
             await self._decide_again(
-                pods if None in doubted else [p for p in pods if p.key.namespace in doubted]
+                pods if None in outdated else [p for p in pods if p.key.namespace in outdated]
             )
         self._deciding = False
 

@@ -135,13 +135,13 @@ class SuspendedJobs:
 
     def status(self) -> list[SuspendedJob]:
         """The Jobs that are suspended now, the oldest first; only the leader knows any."""
-        found = [
+        known = [
             SuspendedJob(
                 key.namespace, job.owner.kind, key.name, job.since or job.began.date, job.reason
             )
             for key, job in self._jobs.items()
         ]
-        return sorted(found, key=lambda job: job.since)
+        return sorted(known, key=lambda job: job.since)
 
     async def suspend(self, namespace: str, owner: OwnerReference, pod: Pod) -> str:
         """Suspend the Job ``owner``, which controls ``pod``, so that all its pods are replaced.
@@ -167,7 +167,7 @@ class SuspendedJobs:
         decision = suspension.begin(jobs, pod, now.date)
         if isinstance(decision, Leave):
             why = decision.reason
-        elif not (why := await self._protected(await self._pods(namespace, top, job))):
+        elif not (why := await self._protected(await self._left(namespace, top, job))):
             why = await self._suspend(namespace, top, job, decision, now.date)
         return why and f"its {top.kind} is not suspended: {_short(why)}"
 
@@ -187,34 +187,33 @@ class SuspendedJobs:
         self._recorder.job_suspended(key, owner.kind, decision.reason)
         return ""
 
-    async def _pods(self, namespace: str, owner: OwnerReference, job: Job) -> list[Pod]:
-        """The Job's pods that it deletes; a pod that cannot be read may be one: `KubeError`."""
-        path, labels = _pods_of(namespace, owner)
-        found = await actions.list_all(self._client, path, Pod, labels)
-        return suspension.own(KINDS[owner.kind], job, found)
-
     async def _left(self, namespace: str, owner: OwnerReference, job: Job) -> PodsLeft:
-        """What is known of these pods; a request that fails must not keep the Job suspended."""
-        path, labels = _pods_of(namespace, owner)
-        found, unknown = list[Pod](), ""
-        pages = actions.pages(self._client, path, Pod, labels, restarted=found.clear)
+        """List the Job's own pods; a request that fails must not keep the Job suspended."""
+        label = f"{KINDS[owner.kind].job_name}={actions.object_name(owner.name)}"
+        pods, unknown = list[Pod](), ""
+        pages = actions.pages(
+            self._client, actions.collection("v1", "pods", namespace), Pod,
+            {"labelSelector": label}, restarted=pods.clear,
+        )  # fmt: skip
         try:
             async with asyncio.timeout(self._limits.answer), aclosing(pages):
                 async for page in pages:
-                    found += page.items
+                    pods += page.items
                     if page.unreadable:
                         unknown = f"cannot read {page.unreadable[0]}"
         except (KubeError, TimeoutError) as error:
             unknown = str(error) or f"no list of pods within {self._limits.answer:g} s"
-        return PodsLeft(suspension.own(KINDS[owner.kind], job, found), _short(unknown))
+        return PodsLeft(suspension.own(KINDS[owner.kind], job, pods), _short(unknown))
 
-    async def _protected(self, pods: list[Pod]) -> str:
+    async def _protected(self, left: PodsLeft) -> str:
         """Why one of the pods may not be disrupted now; empty if each of them may be.
 
-        The operator deletes them whatever a PodDisruptionBudget says. So ask first, by dry runs of
-        evictions. They do not say how many pods may be disrupted at a time.
+        The operator deletes them whatever a PodDisruptionBudget says. So evictions are tried in a
+        dry run before. They do not say how many pods may be disrupted at a time.
         """
-        for pod in pods:
+        if left.unknown:
+            return f"its pods are not known: {left.unknown}"
+        for pod in left.pods:
             version = pod.metadata.resource_version
             try:
                 await actions.evict(self._client, key_of(pod), version, dry_run=True)
@@ -282,38 +281,38 @@ class SuspendedJobs:
         )
         if (plural := served.get(kind)) is None:
             return
-        found = Counter[str]()
+        adopted = Counter[str]()
         path, labels = actions.collection(api.version, plural), {"labelSelector": suspension.MARK}
         async with aclosing(actions.pages(self._client, path, Job, labels)) as pages:
             async for page in pages:
-                # A Job that cannot be read is reported when it is looked at.
+                # A Job that cannot be read is reported when it is read alone.
                 marked = [key_of(job) for job in page.items if suspension.is_marked(job)]
                 for key in (*(bad.key for bad in page.unreadable if bad.key.name), *marked):
                     owner = OwnerReference(
                         api_version=api.version, kind=kind, name=key.name, uid=key.uid
                     )
-                    found[key.namespace] += 1
-                    if found[key.namespace] <= self._limits.found:
+                    adopted[key.namespace] += 1
+                    if adopted[key.namespace] <= self._limits.adopted:
                         self._adopt(key.namespace, owner)
 
     async def _follow(self, job: _Suspension) -> None:
-        """Look at a suspended Job until it is resumed, or is not ours any more."""
-        pause: float | None = self._limits.look
+        """Read a suspended Job again and again until it is resumed, or is not ours any more."""
+        pause: float | None = self._limits.interval
         while pause is not None:
-            # A long pause must not delay the look at the deadline.
+            # A long pause must not delay what is due at the deadline.
             until = job.deadline - self._now().monotonic
             await self._pause(min(pause, until) if until > 0 else pause)
             if self._stopping.is_set():
                 return
             async with self._slots.take(job.key.namespace, node=""):
-                pause = await self._look(job)
+                pause = await self._check(job)
         if self._jobs.get(job.key) is job:
             del self._jobs[job.key]
 
-    async def _look(self, job: _Suspension) -> float | None:
-        """Look once; returns the seconds until the next look, None if nothing is left to do."""
+    async def _check(self, job: _Suspension) -> float | None:
+        """Reconcile once; returns seconds until the next time, None if nothing is left to do."""
         try:
-            return await self._step(job)
+            return await self._reconcile(job)
         except (KubeError, TimeoutError) as error:
             why = str(error) or f"no answer within {self._limits.answer:g} s"
             why = f"it is still suspended: {_short(why)}"
@@ -325,24 +324,24 @@ class SuspendedJobs:
             self._recorder.unhandled(job.key)
             return job.backoff.next()
 
-    async def _step(self, job: _Suspension) -> float | None:
-        """Read, decide, and act; see `_look`."""
+    async def _reconcile(self, job: _Suspension) -> float | None:
+        """Read, decide, and act; see `_check`."""
         namespace, owner = job.key.namespace, job.owner
         async with asyncio.timeout(self._limits.answer):
-            found = await actions.read_job(self._client, namespace, owner)
-        if found is None:
+            read = await actions.read_job(self._client, namespace, owner)
+        if read is None:
             self._log(logging.INFO, "job-left", job, "it is gone")
             return None
         # Read once: a later change of the annotation, or of a clock, moves no deadline.
-        job.since = since = job.since or suspension.since(found, job.began.date)
-        left = await self._left(namespace, owner, found)
+        job.since = since = job.since or suspension.since(read, job.began.date)
+        left = await self._left(namespace, owner, read)
         if not left.unknown:
             job.allowed = suspension.allowed(left.pods, since, self._limits)
         now = self._now().monotonic
         job.gone = None if left.pods or left.unknown else job.gone or now
         waited, gone = now - job.began.monotonic, now - (job.gone or now)
         decision = suspension.follow(
-            found, left, waited=waited, gone=gone, overdue=now >= job.deadline, limits=self._limits
+            read, left, waited=waited, gone=gone, overdue=now >= job.deadline, limits=self._limits
         )
         match decision:
             case AwaitPods(reason=why):
@@ -354,12 +353,14 @@ class SuspendedJobs:
                 if left.unknown:
                     return job.backoff.next()
                 job.backoff.reset()
-                return self._limits.look if job.gone else max(self._limits.look, waited / 10)
+                return (
+                    self._limits.interval if job.gone else max(self._limits.interval, waited / 10)
+                )
             case Leave(reason=why):
                 self._log(logging.INFO, "job-left", job, why)
             case Unmark(reason=why) | Resume(reason=why):
-                if not await self._patch(namespace, owner, found, decision):
-                    return self._limits.look
+                if not await self._patch(namespace, owner, read, decision):
+                    return self._limits.interval
                 if isinstance(decision, Unmark):
                     self._log(logging.WARNING, "job-left", job, why)
                 else:
@@ -378,12 +379,6 @@ async def end_tasks(tasks: Collection[asyncio.Task[None]], patience: float) -> N
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
-
-
-def _pods_of(namespace: str, owner: OwnerReference) -> tuple[str, dict[str, str]]:
-    """Where to list the pods with the label of a Job, and how."""
-    label = f"{KINDS[owner.kind].job_name}={actions.object_name(owner.name)}"
-    return actions.collection("v1", "pods", namespace), {"labelSelector": label}
 
 
 def _short(text: str) -> str:

@@ -1,7 +1,7 @@
 """How a Job gets new pods without counting a failure: it is suspended until its pods are gone.
 
 ============ ===================================================== ==============
-State        What is found                                         Action
+State        What is read                                          Action
 ============ ===================================================== ==============
 running      a pod of it has no sidecar (`begin`)                  `Suspend`
 suspended    some of its pods are still there, or it is not known  `AwaitPods`
@@ -70,12 +70,12 @@ class SuspensionLimits(msgspec.Struct, frozen=True, kw_only=True):
     # Between the end of the last pod and the resumption: the operator watches Jobs and pods on two
     # connections, and must not see the resumption first.
     settle: float = 2.0
-    doubt: float = 60.0  # After which an operator that has done nothing is considered down.
+    unnoticed: float = 60.0  # After which an operator that has done nothing is considered down.
     longest: float = 600.0  # How long a Job stays suspended beyond the grace period of its pods.
     grace: float = 3600.0  # How much of that is waited for: a checkpoint may take many minutes.
-    # Between two looks at a suspended Job; while it has pods, later a tenth of its waiting time.
-    look: float = 1.0
-    answer: float = 10.0  # For what a look reads. A Job must not wait for the answer about another.
+    # Between two reads of a suspended Job; while it has pods, later a tenth of its waiting time.
+    interval: float = 1.0
+    answer: float = 10.0  # For one read. A Job must not wait for the answer about another.
     late: float = 120.0  # After which pods that are still there are reported: most have 30 s.
     first_retry: float = 1.0  # After an error; each further one doubles it.
     last_retry: float = 30.0
@@ -85,7 +85,7 @@ class SuspensionLimits(msgspec.Struct, frozen=True, kw_only=True):
     usual: float = 0.1  # For what is read of one of them.
     # Jobs of a kind and a namespace that a search finds; a later one finds the others. We suspend a
     # few at a time, but anybody may write the mark.
-    found: int = 1000
+    adopted: int = 1000
 
 
 class Suspend(msgspec.Struct, frozen=True):
@@ -95,7 +95,7 @@ class Suspend(msgspec.Struct, frozen=True):
 
 
 class PodsLeft(msgspec.Struct, frozen=True):
-    """The Job's own pods that were found. ``unknown`` says why there may be others."""
+    """The Job's own pods that were listed. ``unknown`` says why there may be others."""
 
     pods: Sequence[Pod] = ()
     unknown: str = ""
@@ -239,14 +239,14 @@ def _actions(
         yield Resume("it is finished")
     seen, pods = job.has("Suspended"), left.pods
     untouched = all(pod.metadata.deletion_timestamp is None for pod in pods)
-    if not seen and untouched and not left.unknown and waited >= limits.doubt:
-        why = f"its operator has not noticed within {limits.doubt:g} s that it is suspended"
+    if not seen and untouched and not left.unknown and waited >= limits.unnoticed:
+        why = f"its operator has not noticed within {limits.unnoticed:g} s that it is suspended"
         yield Resume(why, unchanged=True, untouched=bool(pods))
     if pods or left.unknown:
         names = ", ".join(sorted(pod.metadata.name for pod in pods)[:3])
         there = f"{len(pods)} of its pods are still there: {names}" if pods else ""
-        doubt = left.unknown and f"it is not known whether its pods are gone: {left.unknown}"
-        why = "; ".join(filter(None, (there, doubt)))
+        unsure = left.unknown and f"it is not known whether its pods are gone: {left.unknown}"
+        why = "; ".join(filter(None, (there, unsure)))
         if overdue:
             yield Resume(f"it was suspended for too long, and {why}", unchanged=True)
         yield AwaitPods(why, pods[0] if pods else None)
