@@ -184,22 +184,20 @@ def _costs(owner: Controller, way: Way | None) -> Iterator[str]:
         )
 
 
-class KeepPod(msgspec.Struct, frozen=True):
+class _Way(msgspec.Struct, frozen=True):
+    reason: str
+
+
+class KeepPod(_Way, frozen=True):
     """No pod of the Job may be replaced."""
 
-    reason: str
 
-
-class EvictPod(msgspec.Struct, frozen=True):
+class EvictPod(_Way, frozen=True):
     """The pod is evicted; the reason says what that costs the Job."""
 
-    reason: str
 
-
-class SuspendJob(msgspec.Struct, frozen=True):
+class SuspendJob(_Way, frozen=True):
     """The Job is suspended until its pods are gone; the reason says what that costs."""
-
-    reason: str
 
 
 Way = KeepPod | EvictPod | SuspendJob

@@ -88,10 +88,12 @@ class SuspensionLimits(msgspec.Struct, frozen=True, kw_only=True):
     adopted: int = 1000
 
 
-class Suspend(msgspec.Struct, frozen=True):
-    """Suspend the Job, and mark it."""
-
+class _Decision(msgspec.Struct, frozen=True):
     reason: str
+
+
+class Suspend(_Decision, frozen=True):
+    """Suspend the Job, and mark it."""
 
 
 class PodsLeft(msgspec.Struct, frozen=True):
@@ -101,34 +103,28 @@ class PodsLeft(msgspec.Struct, frozen=True):
     unknown: str = ""
 
 
-class AwaitPods(msgspec.Struct, frozen=True):
-    """Look again a little later; ``pod`` is one that is still there, if there is one."""
+class AwaitPods(_Decision, frozen=True):
+    """Decide again a little later; ``pod`` is a pod that is still there, if there is one."""
 
-    reason: str
     pod: Pod | None = None
 
 
-class Resume(msgspec.Struct, frozen=True):
+class Resume(_Decision, frozen=True):
     """Resume the Job and remove the mark.
 
     ``unchanged``: not all of its pods were replaced; ``untouched``: none was, so no work was lost.
     """
 
-    reason: str
     unchanged: bool = False
     untouched: bool = False
 
 
-class Unmark(msgspec.Struct, frozen=True):
+class Unmark(_Decision, frozen=True):
     """Remove the mark, and nothing else."""
 
-    reason: str
 
-
-class Leave(msgspec.Struct, frozen=True):
+class Leave(_Decision, frozen=True):
     """Do nothing, now or later."""
-
-    reason: str
 
 
 def begin(jobs: Sequence[FoundJob], pod: Pod, now: datetime) -> Suspend | Leave:
