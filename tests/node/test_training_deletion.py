@@ -99,4 +99,4 @@ def test_no_job_fails_that_was_said_to_survive(
     """T41: Jobs by policy, never by surprise. Of what a pod does not show the worst is said."""
     pod, ending = endings[job]
 
-    assert ending == "Running" or owners.fails_with(pod)
+    assert ending == "Running" or owners.controls(pod).failure

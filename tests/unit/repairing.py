@@ -28,8 +28,8 @@ from unit.rules.pods import RUNNING
 from unit.rules.unmeshed import REPLICAS, RESTART, raw
 from unit.store import refusal
 
-# The doubt is long: on a busy machine an eviction shows late, and would count as one that failed.
-LIMITS = RolloutLimits(at_once=2, patience=20, doubt=20, first_retry=0.05, last_retry=0.1)
+# An eviction shows late on a busy machine, and must not count as one that failed.
+LIMITS = RolloutLimits(at_once=2, patience=20, unconfirmed=20, first_retry=0.05, last_retry=0.1)
 # A batch Job that is not suspended, for its owner might not expect that.
 EVICTED_JOB: dict[str, Any] = {
     "metadata": {
@@ -213,7 +213,7 @@ async def at_work(
             client, "/api/v1/pods", Pod, repair, backoff=Backoff(0.02, 0.1),
             selection=NOT_TERMINAL,
         )  # fmt: skip
-        repair.look(known or mesh())
+        repair.set_injectors(known or mesh())
         repair.lead(leading)
         async with (
             background(pods.run()),

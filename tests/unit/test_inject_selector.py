@@ -55,7 +55,7 @@ async def test_it_counts_for_an_injected_application_wherever_that_is() -> None:
         await world.pod("web", labels={**STEP, "app.kubernetes.io/name": "web"}, annotations=NO)
         await world.known(1)
         await world.found()
-        world.repair.ask(applications("shop/web")[0])
+        world.repair.set_applications(applications("shop/web")[0])
         await world.found("web")
 
 

@@ -76,7 +76,7 @@ async def test_pods_without_a_sidecar_are_known_to_a_process_that_starts_while_i
         repair.apply(pods.convert(raw({"main": RUNNING}, namespace="meshed", owner=REPLICAS)))
         listed = asyncio.Event()
         listed.set()
-        async with background(repair.run(listed)), watching(api, changed=repair.look):
+        async with background(repair.run(listed)), watching(api, changed=repair.set_injectors):
             await until(lambda: repair.unmeshed_total == 1, "the pod is known to lack its sidecar")
             assert repair.unknown == 0
 

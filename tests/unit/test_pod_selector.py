@@ -122,9 +122,9 @@ async def test_an_application_that_asks_later_is_unmeshed_whatever_it_says() -> 
         await world.pod("web-0", labels=WEB)
         await world.pod("matched", labels=MATCHED)
         await world.found("matched")
-        world.repair.ask(applications("shop/web")[0])
+        world.repair.set_applications(applications("shop/web")[0])
         await world.found("matched", "web-0")
-        world.repair.ask(applications("")[0])
+        world.repair.set_applications(applications("")[0])
         await world.found("matched")
 
 

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from istio_aux.model.applications import Applications, parse
 from istio_aux.model.policy import RacePolicy, RepairPolicy, State
-from istio_aux.repair.store import ApplicationMesh, follow_applications
+from istio_aux.repair.reports import ApplicationMesh, follow_applications
 from unit.asynchronous import background, driven, until
 from unit.repairing import SIDECAR, World, cluster, mesh
 from unit.rules.mesh import DEFAULT, ENABLED, INJECT
@@ -28,7 +28,7 @@ def said(world: World) -> ApplicationMesh:
 def ask(world: World, text: str = "bank/web") -> None:
     """In a namespace of which Istio injects only pods that ask for it."""
     world.namespaces.setdefault("bank", {})
-    world.repair.ask(parse(text)[0])
+    world.repair.set_applications(parse(text)[0])
 
 
 @driven
@@ -111,9 +111,9 @@ async def test_an_application_is_live_when_a_new_pod_of_it_would_get_a_sidecar()
     async with cluster(known=mesh(known=False)) as world:
         ask(world)
         assert (said(world).live, said(world).revision) == (None, "")
-        world.repair.look(mesh(State.NO_ENDPOINT))
+        world.repair.set_injectors(mesh(State.NO_ENDPOINT))
         assert (said(world).live, said(world).live_reason) == (False, "so")
-        world.repair.look(mesh())
+        world.repair.set_injectors(mesh())
         found = said(world)
         assert (found.live, found.live_reason) == (True, "so")
         assert (found.revision, found.root_namespace) == ("default", "istio-system")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-from datetime import UTC, datetime, timedelta
 
 import pytest
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.objects import Key
 from istio_aux.model import pod as pods
-from istio_aux.model.applications import parse
 from istio_aux.model.moment import Moment
 from istio_aux.model.policy import State
 from msgspec.structs import replace
@@ -65,7 +63,7 @@ async def test_the_event_has_the_lasting_reason_and_not_that_the_injector_is_awa
         await world.pod("train", owner=JOB, restart="Never")
         await world.pod("web", owner_uid="another")
         await world.found("train", "web")
-        world.repair.look(mesh())
+        world.repair.set_injectors(mesh())
         await until(lambda: world.api.evictions == ["web"], "it is live")
         ((pod, note),) = await until(lambda: world.events("NoSidecar"), "the owner is told")
         assert pod == "train"
@@ -74,7 +72,7 @@ async def test_the_event_has_the_lasting_reason_and_not_that_the_injector_is_awa
 
 async def rename(world: World, configuration: str) -> None:
     """Istio's webhooks are in a configuration of this name from now on."""
-    world.repair.look(mesh(named=configuration))
+    world.repair.set_injectors(mesh(named=configuration))
     await until(lambda: f" of {configuration} " in world.unmeshed["web"], "that is seen")
 
 
@@ -106,7 +104,7 @@ async def test_an_eviction_is_for_the_newest_version_of_the_pod_and_no_other() -
         await world.pod("marker", SIDECAR)
         await world.known(2)
         version = (world.api.get("pods", "shop", "web") or {})["metadata"]["resourceVersion"]
-        world.repair.look(mesh())
+        world.repair.set_injectors(mesh())
         await world.found()
         assert world.api.bodies == [
             {
@@ -125,12 +123,12 @@ async def test_nothing_happens_before_the_injector_is_live() -> None:
         await world.pod("web")
         await until(lambda: world.repair.unknown == 1, "it is seen")
         assert world.unmeshed == {}
-        world.repair.look(mesh(State.NO_ENDPOINT))
+        world.repair.set_injectors(mesh(State.NO_ENDPOINT))
         await world.found("web")
         assert "not restarted: the injector is not live" in world.unmeshed["web"]
         assert world.repair.unknown == 0
         assert world.api.evictions == []
-        world.repair.look(mesh())
+        world.repair.set_injectors(mesh())
         await world.found()
         assert world.api.evictions == ["web"]
 
@@ -154,32 +152,6 @@ async def test_a_replacement_without_a_sidecar_stops_the_restarts() -> None:
         await world.known(3)
         assert world.api.evictions == ["web-0"]
         assert world.restarts("stopped") == 1
-
-
-@pytest.mark.parametrize("what", ["injector", "namespace", "applications", "leader"])
-@driven
-async def test_a_failed_restart_is_not_repeated_when_something_else_changes(what: str) -> None:
-    """A flap of the injector, for example; each such attempt would cost a pod."""
-    async with cluster() as world:
-        await hopeless(world)
-        match what:
-            case "injector":
-                world.repair.look(mesh(State.NO_ENDPOINT))
-                await until(lambda: "not live" in world.unmeshed["web-0"], "it is away")
-                world.repair.look(mesh())
-            case "namespace":
-                await world.relabel("shop", {"istio-injection": "disabled"})
-                await world.found()
-                await world.relabel("shop", {"istio-injection": "enabled", "more": "so"})
-            case "applications":
-                world.repair.ask(parse("shop/other")[0])
-            case _:
-                world.repair.lead(False)
-                world.repair.lead(True)
-        await world.pod("marker", owner_uid="another")
-        await until(lambda: "marker" in world.api.evictions, "other controllers go on")
-        assert world.api.evictions == ["web-0", "marker"]
-        await until(lambda: "no sidecar either" in world.unmeshed["web-0"], "it says why")
 
 
 async def hopeless(world: World) -> None:
@@ -218,39 +190,10 @@ async def test_a_failed_restart_is_not_repeated_by_the_next_leader() -> None:
             await until(lambda: "web-1" in world.unmeshed, "it is seen")
             passed = 86460.0
             assert world.repair.failed == {}
-            world.repair.look(mesh(State.NO_ENDPOINT))
-            world.repair.look(mesh())
+            world.repair.set_injectors(mesh(State.NO_ENDPOINT))
+            world.repair.set_injectors(mesh())
             await until(lambda: "web-1" in api.evictions, "it is tried again")
         assert len(world.events("RestartStopped")) == 1
-
-
-@driven
-async def test_a_failed_restart_is_repeated_once_another_pod_has_its_sidecar() -> None:
-    """Somebody found out why, and made one."""
-    async with cluster() as world:
-        await hopeless(world)
-        later = datetime.now(UTC) + timedelta(seconds=5)
-        await world.pod("web-1", SIDECAR, owner=STATEFUL, created=f"{later:%Y-%m-%dT%H:%M:%SZ}")
-        await world.found()
-        assert world.api.evictions == ["web-0", "web-0"]
-        assert world.repair.failed == {}
-
-
-@driven
-async def test_the_number_of_controllers_that_lose_a_pod_at_once_is_limited() -> None:
-    async with cluster() as world:
-        world.api.replaces = False
-        for number in range(4):
-            await world.pod(f"web-{number}", owner_uid=f"owner-{number}")
-        await world.known(2)
-        await until(lambda: len(world.api.evictions) == 2, "two are evicted")
-        await world.pod("fine", SIDECAR, owner_uid="another")
-        await world.known(3)
-        assert len(world.api.evictions) == 2
-        for number in range(2):
-            owner = f"owner-{number}"
-            await world.pod(f"new-{number}", SIDECAR, owner_uid=owner)
-        await until(lambda: len(world.api.evictions) == 4, "the others are")
 
 
 @driven
@@ -277,7 +220,7 @@ async def test_a_pod_that_somebody_else_restarts_is_waited_for(what: str) -> Non
         if "gone" in what:
             await world.api.remove("pods", "shop", "web-1")
             await until(lambda: world.repair.watched == 1, "it is gone")
-        world.repair.look(mesh())
+        world.repair.set_injectors(mesh())
         await until(lambda: what in world.unmeshed["web-0"], "the status says why")
         await world.pod("marker", owner_uid="owner-2")
         await until(lambda: world.api.evictions == ["marker"], "other controllers go on")
@@ -288,16 +231,6 @@ async def test_a_pod_that_somebody_else_restarts_is_waited_for(what: str) -> Non
 
 
 @driven
-async def test_a_controller_that_became_smaller_meanwhile_is_not_given_up_for_good() -> None:
-    limits = replace(LIMITS, patience=0.2, unreplaced=0.5)
-    async with cluster(limits=limits) as world:
-        world.api.replaces = False
-        for name in ("web-0", "web-1"):
-            await world.pod(name, owner=STATEFUL)
-        await until(lambda: world.api.evictions == ["web-1", "web-0"], "it goes on")
-
-
-@driven
 async def test_those_that_were_seen_first_are_restarted_first() -> None:
     """Whatever their UIDs are, and however many come later."""
     async with cluster(known=mesh(State.NO_ENDPOINT), limits=replace(LIMITS, at_once=1)) as world:
@@ -305,7 +238,7 @@ async def test_those_that_were_seen_first_are_restarted_first() -> None:
         for name, uid in zip(names, ["4", "3", "2", "1"], strict=True):
             await world.pod(name, owner_uid=uid)
         await world.found(*names)
-        world.repair.look(mesh())
+        world.repair.set_injectors(mesh())
         await until(lambda: len(world.api.evictions) == 4, "all are restarted")
         assert world.api.evictions == names
 
@@ -331,7 +264,7 @@ async def test_a_controller_whose_only_pod_was_replaced_is_still_one_controller(
         for name in ("a", "b", "c"):
             world.repair.apply(pods.convert(raw(BARE, name=name, uid=name, owner=REPLICAS)))
             if name == "a":
-                world.repair.look(mesh())
+                world.repair.set_injectors(mesh())
                 await world.repair._store.catch_up()
                 world.repair.delete(Key("shop", "a", "a"), None)
             if name == "b":

@@ -90,21 +90,6 @@ def cut(request: web.Request) -> web.Response:
     return refusal(503)
 
 
-@driven
-async def test_an_eviction_without_an_answer_is_tried_again_if_the_pod_is_still_there() -> None:
-    async with cluster(limits=replace(LIMITS, doubt=0.3)) as world:
-
-        async def lose(request: web.Request) -> web.Response | None:
-            return cut(request) if request.path.endswith("/eviction") else None
-
-        world.api.faults.append(lose)
-        await world.pod("web")
-        await until(lambda: world.restarts("failed") == 1, "nobody answers")
-        await until(lambda: world.restarts("evicted") == 1, "it is evicted")
-        assert world.api.evictions == ["web"]
-        assert world.restarts("refused") == 0
-
-
 @pytest.mark.parametrize(
     ("code", "reason", "message"),
     [
@@ -120,7 +105,7 @@ async def test_an_eviction_that_was_performed_despite_an_error_is_awaited(
     code: int, reason: str, message: str
 ) -> None:
     """The next pod waits until the first one's replacement is Ready."""
-    async with cluster(limits=replace(LIMITS, doubt=20)) as world:
+    async with cluster(limits=replace(LIMITS, unconfirmed=20)) as world:
 
         async def evict_and_fail(request: web.Request) -> web.StreamResponse | None:
             if not request.path.endswith("/first/eviction"):
@@ -176,26 +161,6 @@ async def test_a_running_job_is_read_before_each_eviction_of_its_pods() -> None:
         assert world.restarts("refused") == 1
 
 
-@pytest.mark.parametrize(
-    ("owner", "failed", "because"),
-    [("JobSet", 0, "is part of JobSet a"), ("SparkJob", 6, "6 failures of backoffLimit 6")],
-)
-@driven
-async def test_no_pod_is_evicted_whose_job_would_fail(
-    owner: str, failed: int, because: str
-) -> None:
-    async with cluster(policy=WITH_JOBS) as world:
-        (reference,) = EVICTED_JOB["metadata"]["ownerReferences"]
-        reference = {**reference, "kind": owner, "apiVersion": "jobset.x-k8s.io/v2"}
-        metadata = {**EVICTED_JOB["metadata"], "ownerReferences": [reference]}
-        status = {"failed": failed}
-        world.api.jobs["web"] = {**EVICTED_JOB, "metadata": metadata, "status": status}
-        await world.pod("train", owner=JOB, restart="Never")
-        await until(lambda: world.api.evictions or because in world.unmeshed.get("train", ""), "so")
-        assert world.api.evictions == []
-        assert world.restarts("suspended") == 0
-
-
 async def refuse_job(world: World) -> None:
     """The next question about a Job is refused."""
 
@@ -208,7 +173,7 @@ async def refuse_job(world: World) -> None:
 @driven
 async def test_a_controller_that_is_gone_is_forgotten() -> None:
     """A Deployment's new revision, for example: its old ReplicaSet has no pods any more."""
-    limits: RolloutLimits = replace(LIMITS, patience=0.1, doubt=0.05)
+    limits: RolloutLimits = replace(LIMITS, patience=0.1, unconfirmed=0.05)
     async with cluster(limits=limits) as world:
         world.api.replaces = False
         await world.pod("web")

@@ -12,6 +12,7 @@ from istio_aux.kube.objects import Key
 from istio_aux.model.applications import parse
 from istio_aux.model.election import Replaced
 from istio_aux.model.moment import Moment
+from istio_aux.model.policy import State
 from msgspec.structs import replace
 from unit.asynchronous import driven, until
 from unit.repairing import (
@@ -49,7 +50,7 @@ async def test_a_new_leader_reports_what_it_knew_already() -> None:
         await world.pod("web")
         await world.found("web")
         store = world.repair._store
-        await until(lambda: not (store._doubted or store.changed), "all is decided")
+        await until(lambda: not (store._outdated or store.changed), "all is decided")
         world.repair.lead(True)
         told = await until(lambda: world.events("NoSidecar"), "the owner is told")
         assert [name for name, _ in told] == ["web"]
@@ -60,7 +61,7 @@ async def test_nothing_happens_before_all_pods_are_known() -> None:
     """A pod that is not listed yet would count as the replacement of another."""
     listed = asyncio.Event()
     async with cluster(listed=listed) as world:
-        world.repair.ask(parse("shop/web")[0])
+        world.repair.set_applications(parse("shop/web")[0])
         await world.pod("web", labels={"app.kubernetes.io/name": "web"})
         await world.found("web")
         (said,) = world.repair.applications()
@@ -70,31 +71,6 @@ async def test_nothing_happens_before_all_pods_are_known() -> None:
         assert world.api.evictions == []
         listed.set()
         await until(lambda: world.api.evictions == ["web"], "it is evicted")
-
-
-@driven
-async def test_a_former_leader_starts_nothing() -> None:
-    """Also if the Lease is lost while a Job is being read."""
-    async with cluster(policy=WITH_JOBS) as world:
-        asked, answer = asyncio.Event(), asyncio.Event()
-
-        async def slow(request: web.Request) -> web.StreamResponse | None:
-            if "/jobs/" not in request.path:
-                return None
-            asked.set()
-            await answer.wait()
-            return web.json_response({"metadata": {"uid": "owner-1"}})
-
-        world.api.faults.append(slow)
-        await world.pod("train", owner=JOB, restart="Never")
-        await asked.wait()
-        world.repair.lead(False)
-        answer.set()
-        await until(lambda: not restarts(), "the task is over")
-        assert world.api.evictions == []
-        world.api.jobs["web"] = EVICTED_JOB
-        world.repair.lead(True)
-        await until(lambda: world.api.evictions == ["train"], "it leads again")
 
 
 @driven
@@ -128,21 +104,11 @@ async def test_a_stopping_process_starts_nothing() -> None:
         await world.pod("web")
         await until(lambda: world.repair.watched == 1, "it is seen")
         await world.repair.stop(0)
-        world.repair.look(mesh())
+        world.repair.set_injectors(mesh())
         await world.found("web")
         await world.pod("marker", SIDECAR, owner=None)
         await world.known(2)
         assert world.api.evictions == []
-
-
-@driven
-async def test_a_leader_again_knows_what_it_evicted_before() -> None:
-    """A pod of a StatefulSet is away while the Lease is lost for a moment."""
-    async with cluster() as world:
-        await evict_without_replacement(world)
-        world.repair.lead(False)
-        world.repair.lead(True)
-        await nothing_more_of_the_set(world)
 
 
 @driven
@@ -261,6 +227,25 @@ async def test_a_process_that_was_frozen_looks_at_the_clock_right_before_it_evic
 
 
 @driven
+async def test_a_restart_does_not_rest_on_a_decision_that_is_out_of_date() -> None:
+    """The injector is away right before the eviction is sent, and no pod was decided on again."""
+
+    def leads() -> bool:
+        if away:
+            world.repair.set_injectors(mesh(State.NO_ENDPOINT))
+        return True
+
+    away = True
+    async with cluster(leads=leads) as world:
+        await world.pod("web")
+        await until(lambda: "not live" in world.unmeshed.get("web", ""), "it is decided again")
+        assert world.api.evictions == []
+        away = False
+        world.repair.set_injectors(mesh())
+        await until(lambda: world.api.evictions == ["web"], "it is back")
+
+
+@driven
 async def test_a_process_that_does_not_lead_follows_what_it_began() -> None:
     """Else it would count for its next term, and be kept for ever."""
     async with cluster() as world:
@@ -326,9 +311,3 @@ async def nothing_more_of_the_set(world: World, marker: str = "marker") -> None:
     await world.pod(marker, owner_uid=f"owner of {marker}")
     await until(lambda: marker in world.api.evictions, "others go on")
     assert "web-0" not in world.api.evictions
-
-
-def restarts() -> list[str]:
-    """Which pods are being restarted."""
-    names = [task.get_name() for task in asyncio.all_tasks()]
-    return [name for name in names if name.startswith("restart ")]

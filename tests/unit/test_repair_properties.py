@@ -8,7 +8,6 @@ from random import Random
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from istio_aux.kube.access import Access
@@ -28,7 +27,7 @@ from istio_aux.repair.store import PodStore
 from istio_aux.telemetry import Telemetry
 from unit.repairing import BARE, SIDECAR, mesh
 from unit.rules.mesh import INJECT
-from unit.rules.pods import RUNNING, exited, job
+from unit.rules.pods import RUNNING, job
 from unit.rules.unmeshed import JOB, REPLICAS, REPORT, RESTART, STATEFUL, WITH_JOBS, raw
 
 SPACES = ("shop", "bank")
@@ -71,14 +70,14 @@ class World:
         match self.random.randrange(7):
             case 0:
                 self.mesh = choose(MESHES)
-                self.repair.look(self.mesh)
+                self.repair.set_injectors(self.mesh)
             case 1:
                 namespace = choose(SPACES)
                 self.namespaces[namespace] = dict(choose(LABELS))
                 self.repair.relabelled(namespace)
             case 2:
                 self.file = choose(FILES)
-                self.repair.ask(parse(self.file)[0])
+                self.repair.set_applications(parse(self.file)[0])
             case 3 if self.pods:
                 pod = self.pods.pop(choose(sorted(self.pods)))
                 self.repair.delete(key_of(pod), pod)
@@ -143,38 +142,9 @@ def test_a_process_that_saw_all_changes_knows_what_a_new_one_finds(seed: int) ->
     newcomer = world.newcomer()
     for pod in world.pods.values():
         newcomer.apply(pod)
-    newcomer.ask(parse(world.file)[0])
-    newcomer.look(world.mesh)
+    newcomer.set_applications(parse(world.file)[0])
+    newcomer.set_injectors(world.mesh)
     assert known(world.repair) == known(newcomer)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"labels": {INJECT: "false"}},
-        {"annotations": {INJECT: "false"}},
-        {"phase": "Unknown"},
-        {"deleting": True},
-        {"ready": False},
-        {"owner": None},
-        {"owner_uid": "another"},
-        {"containers": {"main": exited(0)}},
-    ],
-    ids=str,
-)
-def test_a_change_of_a_pod_leads_to_the_decision_on_a_new_pod(change: dict[str, Any]) -> None:
-    """T41: level, not edge."""
-    usual: dict[str, Any] = {"containers": BARE, "owner": JOB, "restart": "Never"}
-    found: list[Any] = []
-    for versions in ([usual, {**usual, **change}], [{**usual, **change}]):
-        world = World(Random(0))
-        world.policy, world.namespaces = WITH_JOBS, {"shop": {"istio-injection": "enabled"}}
-        repair = world.newcomer()
-        repair.look(mesh())
-        for fields in versions:
-            repair.apply(pods.convert(raw(**fields)))
-        found.append(known(repair))
-    assert found[0] == found[1]
 
 
 def test_what_is_kept_of_a_pod_is_only_what_decides() -> None:

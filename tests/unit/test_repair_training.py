@@ -11,7 +11,7 @@ from istio_aux.model.policy import RepairPolicy
 from unit.asynchronous import driven, until
 from unit.repairing import World, at_work
 from unit.rules.training import document
-from unit.rules.unmeshed import RESTART, WITH_JOBS
+from unit.rules.unmeshed import WITH_JOBS
 from unit.store import refusal
 from unit.training import FAST, Kubeflow
 
@@ -62,14 +62,6 @@ async def test_a_training_job_is_suspended_instead_of_evicting_its_pods() -> Non
 
 
 @driven
-async def test_a_training_job_whose_new_pods_have_no_sidecar_is_not_suspended_again() -> None:
-    async with training(injects=False) as world:
-        await until(lambda: world.restarts("stopped") == 1, "it is given up")
-        await until(lambda: world.restarts("resumed") == 1, "it goes on")
-        assert world.restarts("suspended") == 1
-
-
-@driven
 async def test_the_next_leader_does_not_suspend_a_job_again_that_the_last_one_suspended() -> None:
     """It resumes the Job, and knows that its new pods are what came of the suspension."""
     async with Injected() as api:
@@ -98,12 +90,3 @@ async def test_a_suspension_that_ended_in_a_server_error_is_awaited() -> None:
         await until(lambda: world.restarts("resumed") == 1, "it is suspended, and resumed")
         await until(lambda: not world.unmeshed, "all are meshed")
         assert (world.restarts("failed"), world.restarts("refused")) == (1, 0)
-
-
-@driven
-async def test_a_training_job_is_only_reported_without_restart_jobs() -> None:
-    async with training(RESTART) as world:
-        await until(lambda: len(world.unmeshed) == 2, "both are found")
-        for reason in world.unmeshed.values():
-            assert reason.endswith("not restarted: it is a TFJob's, and restart-jobs is off")
-        assert world.restarts("suspended") == 0

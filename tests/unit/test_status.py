@@ -17,7 +17,7 @@ from istio_aux.injector.rules import Injector
 from istio_aux.model.policy import Capability, QuitMode, RacePolicy, StartMode, State
 from istio_aux.model.resources import Holder, Requests
 from istio_aux.quit.state import TroubledPod
-from istio_aux.repair.store import ApplicationMesh, Unmeshed
+from istio_aux.repair.reports import ApplicationMesh, Unmeshed
 from istio_aux.status import TEXT, ListedPod, ProcessStatus, Shown, application, page
 from istio_aux.telemetry import Telemetry
 from msgspec.structs import replace

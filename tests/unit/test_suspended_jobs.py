@@ -131,17 +131,6 @@ async def test_a_job_is_resumed_although_its_suspension_got_no_answer() -> None:
 
 
 @driven
-async def test_a_job_that_somebody_else_resumed_only_loses_our_mark() -> None:
-    async with kubeflow() as world:
-        await world.suspended()
-        await world.api.change({"suspend": False})
-        process = world.process()
-        await until(lambda: not world.api.marked, "the mark is taken off")
-        await until(lambda: not process.status(), "nothing is under way")
-        assert world.restarts("resumed") == 0
-
-
-@driven
 async def test_a_job_that_is_gone_is_forgotten() -> None:
     async with kubeflow() as world:
         world.api.ends = False
@@ -156,7 +145,7 @@ async def test_a_job_whose_operator_is_away_keeps_its_pods() -> None:
     """It has lost nothing, so it may be suspended again."""
     async with kubeflow() as world:
         before, world.api.operates = world.api.pods, False
-        process = world.process(doubt=0.1)
+        process = world.process(unnoticed=0.1)
         await world.restart(process)
         await world.resumed()
         assert world.api.pods == before

@@ -13,6 +13,7 @@ from istio_aux.kube.clock import system_clock
 from istio_aux.model.moment import Moment
 from istio_aux.repair.suspended_jobs import SuspendedJobs
 from istio_aux.repair.suspension import MARK
+from unit.apiserver import Fault
 from unit.asynchronous import driven, until
 from unit.rules.training import pod_document
 from unit.store import merged, refusal
@@ -50,20 +51,35 @@ async def test_a_kind_that_cannot_be_listed_hides_no_other_kind() -> None:
         await world.resumed()
 
 
+async def hang(request: web.Request) -> web.Response | None:
+    if request.method == "GET" and request.path.endswith("/training/pods"):
+        await asyncio.sleep(3600)
+    return None
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        (fail_to_list_pods, "500 InternalError: etcd is away"),
+        (hang, "no list of pods within 0.05 s"),
+    ],
+)
 @driven
-async def test_a_job_is_resumed_at_its_deadline_although_its_pods_cannot_be_listed() -> None:
+async def test_a_job_is_resumed_at_its_deadline_although_its_pods_cannot_be_listed(
+    fault: Fault, why: str
+) -> None:
     async with kubeflow() as world:
         world.api.ends = False
-        process = world.process(longest=2.0)
+        process = world.process(longest=2.0, answer=0.05 if fault is hang else 10.0)
         await world.restart(process)
-        world.api.always(fail_to_list_pods)
-        await until(lambda: "etcd is away" in reason(process), "the reason is shown")
+        world.api.always(fault)
+        await until(lambda: why in reason(process), "the reason is shown")
         await world.resumed()
         await world.counted("failed")
         (event,) = await until(lambda: world.api.events, "an Event")
         assert event["note"] == (
             "TFJob mnist: it was suspended for too long, and it is not known whether its pods are"
-            " gone: 500 InternalError: etcd is away"
+            f" gone: {why}"
         )
 
 
@@ -86,20 +102,6 @@ async def test_a_grace_period_that_was_seen_counts_while_pods_cannot_be_listed()
         looks = looked(world.api, "mnist") + 3
         await until(lambda: looked(world.api, "mnist") > looks, "it is followed")
         assert world.api.suspended
-
-
-@driven
-async def test_a_list_of_pods_without_an_answer_keeps_no_job_past_its_deadline() -> None:
-    async def hang(request: web.Request) -> web.Response | None:
-        if request.method == "GET" and request.path.endswith("/training/pods"):
-            await asyncio.sleep(3600)
-        return None
-
-    async with kubeflow() as world:
-        await world.suspended()
-        world.api.always(hang)
-        world.process(longest=0.2, answer=0.05)
-        await world.resumed()
 
 
 @driven
@@ -160,7 +162,7 @@ async def test_many_suspended_jobs_are_asked_for_a_few_at_a_time() -> None:
             for namespace in ("a", "b", "c", "d", "e", "f"):
                 await world.another(f"{namespace}-{number}", namespace)
         world.api.always(count)
-        world.process(look=0.5)
+        world.process(interval=0.5)
         await until(lambda: looked(world.api, "f-59"), "all of them were looked at")
         assert most["all"] <= 8
         assert most["a"] == 2
@@ -176,7 +178,7 @@ async def test_of_too_many_marked_jobs_the_first_are_followed_and_then_the_other
         for name in "abcdef":
             await world.another(name)
         await world.another("z", "elsewhere")
-        process = world.process(found=2, search=0.02, settle=0.5)
+        process = world.process(adopted=2, search=0.02, settle=0.5)
         await until(lambda: len(process.status()) >= 3, "Jobs of both namespaces are found")
         assert {job.name for job in process.status()} == {"a", "b", "z"}
 

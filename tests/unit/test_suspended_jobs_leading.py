@@ -63,30 +63,6 @@ async def test_a_job_that_somebody_else_resumed_is_not_suspended_again() -> None
 
 
 @driven
-async def test_a_job_is_suspended_again_once_its_annotation_is_removed() -> None:
-    async with kubeflow() as world:
-        process = world.process()
-        await world.restart(process)
-        await world.resumed()
-        await world.api.change({}, annotations={MARK: None})
-        assert await world.restart(process) == ""
-
-
-@driven
-async def test_a_follower_touches_no_job() -> None:
-    async with kubeflow() as world:
-        await world.suspended()
-        await world.api.end()
-        process = world.process(leading=False)
-        assert await world.restart(process) == "this process may not suspend it"
-        before = world.api.job
-        await asyncio.sleep(0.05)  # Nothing happens that could be awaited.
-        assert world.api.job == before
-        process.lead(True)
-        await world.resumed()
-
-
-@driven
 async def test_a_process_that_lost_the_lead_meanwhile_does_not_suspend_a_job() -> None:
     async def usurp(request: web.Request) -> web.Response | None:
         if request.path.endswith("/eviction"):
@@ -214,28 +190,3 @@ async def test_a_forbidden_list_of_jobs_is_not_logged_without_restart_jobs(
         await asyncio.sleep(0.1)  # Nothing happens that could be awaited.
         assert lists(world.api) == before + 1
         assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
-
-
-@driven
-async def test_a_process_that_was_frozen_looks_at_the_clock_right_before_it_patches() -> None:
-    """Its Lease has lapsed, and nobody has told it yet."""
-    asked = 0
-
-    def leads() -> bool:
-        nonlocal asked
-        asked += 1
-        return lasts
-
-    lasts = False
-    async with kubeflow() as world:
-        await world.suspended()
-        await world.api.end()
-        lasts = True
-        process = world.process(leads=leads)
-        await until(process.status, "it is found")
-        lasts = False
-        before = asked
-        await until(lambda: asked > before, "it would resume the Job")
-        assert world.api.suspended
-        other = world.process(leads=leads)
-        assert await world.restart(other) == "this process may not suspend it"

@@ -11,6 +11,7 @@ from aiohttp import web
 from istio_aux.kube.client import Client
 from istio_aux.kube.events import Events
 from istio_aux.model import pod as pods
+from istio_aux.model.owners import controller
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.suspended_jobs import SuspendedJobs
 from istio_aux.repair.suspension import MARK
@@ -145,7 +146,10 @@ async def process(api: Trainer) -> AsyncGenerator[SuspendedJobs]:
 async def suspend(api: Trainer, jobs: SuspendedJobs) -> str:
     found = api.get("pods", "training", "worker")
     assert found
-    return await jobs.suspend(pods.convert(found))
+    pod = pods.convert(found)
+    owner = controller(pod)
+    assert owner
+    return await jobs.suspend("training", owner, pod)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from istio_aux.kube.clock import system_clock
 from istio_aux.kube.events import Events
 from istio_aux.model import pod as pods
 from istio_aux.model.moment import Clock
+from istio_aux.model.owners import controller
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.suspended_jobs import SuspendedJobs
 from istio_aux.repair.suspension import MARK, SuspensionLimits
@@ -24,7 +25,7 @@ from unit.rules.training import document, pod_document
 from unit.store import merged, refusal
 
 FAST = SuspensionLimits(
-    settle=0.05, doubt=30, look=0.01, late=30, first_retry=0.02, last_retry=0.05
+    settle=0.05, unnoticed=30, interval=0.01, late=30, first_retry=0.02, last_retry=0.05
 )
 WORKERS = ("mnist-worker-0", "mnist-worker-1")
 
@@ -186,7 +187,10 @@ class World:
     async def restart(self, process: SuspendedJobs, name: str = WORKERS[0]) -> str:
         """Why the Job of this pod is not suspended, or nothing."""
         found = self.api.get("pods", "training", name)
-        return await process.suspend(pods.convert(found or pod_document(name)))
+        pod = pods.convert(found or pod_document(name))
+        owner = controller(pod)
+        assert owner
+        return await process.suspend("training", owner, pod)
 
     async def suspended(self) -> None:
         """A Job that some process has suspended, before its pods are gone."""

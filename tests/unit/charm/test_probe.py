@@ -10,7 +10,7 @@ from istio_aux import status
 from istio_aux.injector import rules as injectors
 from istio_aux.model.policy import Capability, QuitMode, RacePolicy, StartMode, State
 from istio_aux.model.resources import Requests, group
-from istio_aux.repair.store import ApplicationMesh, Unmeshed
+from istio_aux.repair.reports import ApplicationMesh, Unmeshed
 from istio_aux.repair.suspended_jobs import SuspendedJob
 from istio_aux.status import ProcessStatus
 from unit.rules.pods import held

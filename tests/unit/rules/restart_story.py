@@ -19,7 +19,9 @@ from istio_aux.repair.rollout import (
 )
 from msgspec import structs
 
-LIMITS = RolloutLimits(at_once=2, patience=600.0, doubt=60.0, first_retry=10.0, last_retry=300.0)
+LIMITS = RolloutLimits(
+    at_once=2, patience=600.0, unconfirmed=60.0, first_retry=10.0, last_retry=300.0
+)
 
 
 def bare(name: str, uid: str = "", *, ready: bool = True, **more: Any) -> Replica:

@@ -26,7 +26,7 @@ from istio_aux.repair.rollout import (
 from msgspec import structs
 
 LIMITS = RolloutLimits(
-    at_once=2, share=2, patience=100, doubt=10, first_retry=5, last_retry=20, unreplaced=10**6
+    at_once=2, share=2, patience=100, unconfirmed=10, first_retry=5, last_retry=20, unreplaced=10**6
 )
 
 

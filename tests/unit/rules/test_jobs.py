@@ -48,57 +48,42 @@ def ended(condition: str) -> dict[str, Any]:
     return {"conditions": [{"type": condition, "status": "True"}]}
 
 
-@pytest.mark.parametrize(
-    "found",
-    [
-        row("of its own", job()),
-        row("of a CronJob", job(CRONJOB)),
-        row("that has failed as often as it may", job(status={"failed": 6})),
-        row("that may not fail at all", job(backoffLimit=0)),
-        row("whose rules fail one index", job(podFailurePolicy=rules(("FailIndex", STOPPED)))),
-        row("that names its controller", job(managedBy="kubernetes.io/job-controller")),
-    ],
+SUSPENDED = SuspendJob("the Job is suspended until all its pods are gone, and makes new ones")
+UNCOUNTED = EvictPod("its end does not count: podFailurePolicy ignores DisruptionTarget")
+COUNTED = EvictPod(
+    "its end counts as failure 1 of backoffLimit 6, and as a success if its containers exit with 0"
+    " when they are told to stop"
 )
-def test_a_job_is_suspended_for_that_costs_it_no_failure(found: Job) -> None:
-    assert isinstance(repair.replace_pod(found, pod(), meshed=False), SuspendJob)
 
 
 @pytest.mark.parametrize(
-    "rule",
+    ("found", "way"),
     [
-        row("ignores disruptions", [("Ignore", DISRUPTED)]),
-        row(
-            "ignores them before it looks at exit codes",
-            [("Ignore", DISRUPTED), ("FailJob", STOPPED)],
-        ),
-    ],
-)
-def test_a_pod_is_evicted_where_that_counts_for_nothing(rule: Any) -> None:
-    """The others of its Job go on."""
-    found = job(backoffLimit=0, podFailurePolicy=rules(*rule))
-    decision = repair.replace_pod(found, pod(), meshed=False)
-    assert isinstance(decision, EvictPod)
-    assert decision.reason == "its end does not count: podFailurePolicy ignores DisruptionTarget"
-
-
-@pytest.mark.parametrize(
-    ("found", "meshed"),
-    [
-        row("with a pod that has its sidecar", job(), True),
-        row("of a controller that is not known", job(SPARKJOB), False),
-        row("of Kueue's", job(labels={"kueue.x-k8s.io/queue-name": "gpu"}), False),
-        row(
-            "that counts exit codes",
-            job(SPARKJOB, podFailurePolicy=rules(("Count", STOPPED))), False,
-        ),
+        row("of its own", job(), SUSPENDED),
+        row("of a CronJob", job(CRONJOB), SUSPENDED),
+        row("that has failed as often as it may", job(status={"failed": 6}), SUSPENDED),
+        row("that may not fail at all", job(backoffLimit=0), SUSPENDED),
+        row("whose rules fail one index",
+            job(podFailurePolicy=rules(("FailIndex", STOPPED))), SUSPENDED),
+        row("that names its controller", job(managedBy="kubernetes.io/job-controller"), SUSPENDED),
+        row("that ignores disruptions",
+            job(backoffLimit=0, podFailurePolicy=rules(("Ignore", DISRUPTED))), UNCOUNTED),
+        row("that ignores them before it looks at exit codes",
+            job(podFailurePolicy=rules(("Ignore", DISRUPTED), ("FailJob", STOPPED))), UNCOUNTED),
+        row("of a controller that is not known", job(SPARKJOB), COUNTED),
+        row("of Kueue's", job(labels={"kueue.x-k8s.io/queue-name": "gpu"}), COUNTED),
+        row("that counts exit codes",
+            job(SPARKJOB, podFailurePolicy=rules(("Count", STOPPED))), COUNTED),
     ],
 )  # fmt: skip
-def test_a_pod_of_a_job_that_is_not_suspended_is_evicted_below_its_limit(
-    found: Job, meshed: bool
+def test_a_pod_of_a_job_is_replaced_in_the_way_that_costs_least(
+    found: Job, way: SuspendJob | EvictPod
 ) -> None:
-    decision = repair.replace_pod(found, pod(), meshed=meshed)
-    assert isinstance(decision, EvictPod)
-    assert decision.reason.startswith("its end counts as failure 1 of backoffLimit 6, and as")
+    assert repair.replace_pod(found, pod(), meshed=False) == way
+
+
+def test_a_job_is_not_suspended_if_a_pod_of_it_has_its_sidecar() -> None:
+    assert repair.replace_pod(job(), pod(), meshed=True) == COUNTED
 
 
 @pytest.mark.parametrize(

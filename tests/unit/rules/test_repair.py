@@ -12,7 +12,6 @@ from istio_aux.repair import rules as repair
 from unit.rules.pods import MISSING, RUNNING, exited, waiting
 from unit.rules.table import Row, table
 from unit.rules.unmeshed import (
-    JOB,
     NO,
     OFF,
     OURS,
@@ -240,7 +239,6 @@ def test_without_an_application_of_its_own_istio_aux_has_no_pod_to_spare() -> No
 
 
 TFJOB = ("kubeflow.org/v1", "TFJob")
-PYTORCHJOB = ("kubeflow.org/v1", "PyTorchJob")
 
 
 @table(
@@ -318,13 +316,4 @@ def test_a_kubeflow_job_is_suspended_for_its_pods(kind: str, restart: str) -> No
     ],
 )
 def test_only_a_pod_of_a_stateful_set_has_an_ordinal(pod: Pod, ordinal: int | None) -> None:
-    assert owners.ordinal(pod) == ordinal
-
-
-@pytest.mark.parametrize(
-    ("owner", "is_job"), [(JOB, True), (TFJOB, True), (PYTORCHJOB, True), (STATEFUL, False)]
-)
-def test_only_jobs_end_with_their_pods(owner: tuple[str, str], is_job: bool) -> None:
-    controller = owners.controller(unmeshed(owner=owner))
-    assert controller is not None
-    assert owners.is_job(controller) is is_job
+    assert owners.controls(pod).ordinal == ordinal

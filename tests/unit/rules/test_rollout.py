@@ -14,6 +14,7 @@ from istio_aux.repair.rollout import (
     Replica,
     Rollout,
     Sidecar,
+    Step,
     Stop,
     first_in_line,
     recalled,
@@ -113,22 +114,26 @@ def test_who_leads_next_waits_for_a_replacement_that_is_not_ready() -> None:
     assert story.evict() == "b"
 
 
-def test_a_replacement_of_which_too_little_is_known_is_waited_for() -> None:
-    """Unknown is never healthy, and no reason to stop for good."""
-    story = Story(bare("a"), bare("b"))
-    story.evict()
-    unknown = bare("c", sidecar=Sidecar.UNKNOWN, restart=False)
-    assert isinstance(story.see(bare("b"), unknown), Defer)
-    story.see(bare("b"), meshed("c", "old-c"))
-    assert story.evict() == "b"
+UNKNOWN_NOW = bare("c", sidecar=Sidecar.UNKNOWN, restart=False)
+OPTED_OUT = bare("c", sidecar=Sidecar.UNWANTED, restart=False)
 
 
-def test_a_replacement_that_is_to_have_no_sidecar_is_as_good_as_one() -> None:
-    """Its author may have opted out since."""
-    story = Story(bare("a"), bare("b"))
-    story.evict()
-    story.see(bare("b"), bare("c", sidecar=Sidecar.UNWANTED, restart=False))
-    assert story.evict() == "b"
+@pytest.mark.parametrize(
+    ("pods", "expected"),
+    [
+        ([UNKNOWN_NOW], Defer),
+        ([OPTED_OUT], Next),
+        ([going(bare("a")), bare("c")], Stop),
+        ([going(bare("a"))], Defer),
+        ([], Defer),
+    ],
+    ids=["unknown is never healthy", "opted out since", "too early", "it goes", "the others"],
+)
+def test_what_came_of_a_restart(pods: list[Replica], expected: type[Step]) -> None:
+    """The pods that were there already show nothing, and a replacement counts at once."""
+    story = Story(bare("a"), bare("b"), meshed("x"))
+    assert story.evict() == "a"
+    assert isinstance(story.see(bare("b"), meshed("x"), *pods, after=61), expected)
 
 
 def test_whose_controller_became_smaller_meanwhile_goes_on_after_a_while() -> None:
@@ -154,12 +159,6 @@ def test_a_pod_that_does_not_go_holds_nobody_back_once_there_is_another_in_its_p
     assert story.see(lost, bare("b"), new) == Defer("a is being deleted", until=1601.0)
     story.see(lost, bare("b"), new, after=600)
     assert story.evict() == "b"
-
-
-def test_a_new_pod_without_a_sidecar_counts_while_the_old_one_still_goes() -> None:
-    story = Story(bare("a"), bare("b"))
-    story.evict()
-    assert isinstance(story.see(going(bare("a")), bare("b"), bare("c")), Stop)
 
 
 @pytest.mark.parametrize(
@@ -267,12 +266,6 @@ def test_of_two_failures_the_later_one_counts_and_a_later_eviction_is_not_forgot
     assert isinstance(story.see(*more, meshed("c", created=40.0)), Next)
 
 
-def test_the_pods_that_were_there_already_are_no_replacement() -> None:
-    story = Story(bare("a"), bare("b"), meshed("c"))
-    story.evict()
-    assert isinstance(story.see(bare("b"), meshed("c")), Defer)
-
-
 def test_a_replacement_that_never_comes_stops_the_loop_until_it_does() -> None:
     """No node has room for it, for example."""
     story = Story(bare("a"), bare("b"))
@@ -304,12 +297,13 @@ def test_a_refused_eviction_is_tried_again_ever_later() -> None:
 
 
 @pytest.mark.parametrize(
-    ("refusals", "asked", "retry_at"), [(0, 30.0, 1030.0), (0, 1.0, 1010.0), (10_000, 0.0, 1300.0)]
+    ("refusals", "retry_after", "retry_at"),
+    [(0, 30.0, 1030.0), (0, 1.0, 1010.0), (10_000, 0.0, 1300.0)],
 )
 def test_the_longer_of_our_own_delay_and_retry_after_counts(
-    refusals: int, asked: float, retry_at: float
+    refusals: int, retry_after: float, retry_at: float
 ) -> None:
-    after = refused(Rollout(refusals=refusals), "429", NOW, LIMITS, asked=asked)
+    after = refused(Rollout(refusals=refusals), "429", NOW, LIMITS, retry_after=retry_after)
     assert after.retry_at == retry_at
 
 
@@ -323,13 +317,6 @@ def test_a_success_forgets_the_refusals() -> None:
     assert story.evict() == "b"
     story.refuse("429")
     assert story.rollout.retry_at == story.now.monotonic + 10
-
-
-def test_an_eviction_without_an_answer_is_awaited_if_it_happened() -> None:
-    story = Story(bare("a"), bare("b"))
-    story.evict()
-    assert isinstance(story.see(going(bare("a")), bare("b"), after=61), Defer)
-    assert story.rollout.replacing is not None
 
 
 def test_an_eviction_without_an_answer_is_tried_again_if_the_pod_is_still_there() -> None:

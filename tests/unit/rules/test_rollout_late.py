@@ -37,7 +37,7 @@ def test_a_pod_that_somebody_else_deletes_before_us_is_no_restart_of_ours() -> N
 def test_an_eviction_that_was_accepted_is_not_doubted() -> None:
     """A watch that has fallen silent shows the old pod, and then the new one without a sidecar."""
     rollout = accepted(started(Rollout(), [OLD], OLD, NOW), evicted=True)
-    later = Moment(NOW.monotonic + LIMITS.doubt, NOW.wall + LIMITS.doubt)
+    later = Moment(NOW.monotonic + LIMITS.unconfirmed, NOW.wall + LIMITS.unconfirmed)
     new = made("new", later.wall)
 
     rollout = observed(rollout, [OLD], later, LIMITS)

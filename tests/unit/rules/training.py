@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from istio_aux.model.owners import KINDS, Job
-from istio_aux.model.pod import Pod
+from istio_aux.model.owners import KINDS, FoundJob, Job
+from istio_aux.model.pod import OwnerReference, Pod
 from istio_aux.repair.suspension import MARK, SIDECAR
 from unit.rules.pods import RUNNING
 from unit.rules.unmeshed import raw
@@ -48,6 +48,11 @@ def suspended(*conditions: str, **fields: Any) -> Job:
     """A Job that we have suspended, and that its operator has noticed."""
     fields = {"policy": {"suspend": True}, "marked": True, **fields}
     return job(*(conditions or ("Suspended",)), **fields)
+
+
+def alone(found: Job) -> Sequence[FoundJob]:
+    """The Job as it is read; it is part of no other one."""
+    return [FoundJob(OwnerReference(api_version=TFJOB[0], kind=TFJOB[1], name="mnist"), found)]
 
 
 def pod_document(name: str = "mnist-worker-0", **fields: Any) -> dict[str, Any]:

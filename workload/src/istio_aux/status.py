@@ -20,7 +20,7 @@ from istio_aux.model.policy import Capability, QuitMode, RacePolicy, StartMode
 from istio_aux.model.resources import Holder
 from istio_aux.model.text import printable_json
 from istio_aux.quit.state import TroubledPod
-from istio_aux.repair.store import ApplicationMesh, Unmeshed
+from istio_aux.repair.reports import ApplicationMesh, Unmeshed
 from istio_aux.repair.suspended_jobs import SuspendedJob
 
 T = TypeVar("T")

@@ -41,7 +41,7 @@ from istio_aux.model.webhooks import Configuration, Namespace
 from istio_aux.notices import Notices
 from istio_aux.quit import controller as quitting
 from istio_aux.repair import controller as repairing
-from istio_aux.repair.store import follow_applications
+from istio_aux.repair.reports import follow_applications
 from istio_aux.settings import Settings
 from istio_aux.start.webhook import AdmissionWebhook
 from istio_aux.telemetry import Telemetry
@@ -252,7 +252,7 @@ class Wiring:
 
     def _mesh_changed(self, mesh: Mesh) -> None:
         self._start = structs.replace(self._start, capability=mesh.native.capability)
-        self._repair.look(mesh)
+        self._repair.set_injectors(mesh)
 
     def _checkpoint(self) -> str:
         return Checkpoint(self._repair.failed, self._injectors.since, self._repair.replaced).text()
@@ -272,7 +272,7 @@ class Wiring:
 
     def _ask(self, applications: Applications) -> None:
         self._quit.selection.ask(applications)
-        self._repair.ask(applications)
+        self._repair.set_applications(applications)
 
     def _unfit(self) -> str:
         """Return why another process should lead: without a watch of pods, no pod is helped."""

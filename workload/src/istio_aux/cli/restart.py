@@ -28,9 +28,9 @@ from istio_aux.kube.objects import Key
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import RacePolicy, RepairPolicy, Right
 from istio_aux.repair.controller import RepairController
+from istio_aux.repair.reports import follow_applications
 from istio_aux.repair.rollout import RolloutLimits
 from istio_aux.repair.rules import Restart
-from istio_aux.repair.store import follow_applications
 from istio_aux.settings import Settings
 from istio_aux.telemetry import Telemetry
 from istio_aux.wiring import PATIENCE, Surroundings, until
@@ -113,7 +113,7 @@ class _Run:
         yield self._events.run()
         yield self._repair.run(self._pods.synced)
         if file := self._settings.applications:
-            yield follow_applications(file, self._repair.ask)
+            yield follow_applications(file, self._repair.set_applications)
 
     async def _forbidden(self) -> str:
         """Why no pod may be restarted now, or the empty text."""
@@ -148,7 +148,7 @@ class _Run:
             yield RestartVerdict(pod.namespace, pod.name, "kept", pod.reason)
 
     def _mesh_changed(self, mesh: Mesh) -> None:
-        self._repair.look(mesh)
+        self._repair.set_injectors(mesh)
 
     def _relabelled(self, namespace: str) -> None:
         self._repair.relabelled(namespace)

@@ -17,7 +17,7 @@ TRAINING_KINDS = ("JAXJob", "MPIJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoo
 
 _JOBS = {"batch": frozenset({"Job"}), "kubeflow.org": frozenset(TRAINING_KINDS)}
 """Kinds, by API group, whose pods finish. Their controllers replace a deleted pod, or fail
-(`fails_with`): kubernetes pkg/controller/job, training-operator pkg/controller.v1/common."""
+(`controls`): kubernetes pkg/controller/job, training-operator pkg/controller.v1/common."""
 
 _RESTARTING = frozenset({"JAXJob", "PaddleJob", "PyTorchJob"})
 """Kinds of kubeflow.org that restart a failed replica, unless its restartPolicy is Never."""
@@ -35,9 +35,25 @@ _SERVICES = {
 }
 """The same for kinds whose pods do not finish: kubernetes pkg/controller."""
 
+_STATEFUL_SET = ("apps", "StatefulSet")
+
 LONGEST_UID = 64
 """Characters of a controller's UID. The API server's have 36, but nobody checks those that the
 author of a pod writes into its ownerReferences."""
+
+EACH_ITS_OWN = frozenset(
+    {
+        "apps.kubernetes.io/pod-index",
+        "batch.kubernetes.io/job-completion-index",
+        "controller-revision-hash",
+        "statefulset.kubernetes.io/pod-name",
+        "training.kubeflow.org/job-role",
+        "training.kubeflow.org/replica-index",
+        "training.kubeflow.org/replica-type",
+    }
+)
+"""Labels by which pods of one controller differ (k8s@1.36 pkg/controller/statefulset
+stateful_set_utils.go, pkg/controller/job; training-operator 1.9 common_types.go)."""
 
 _ORDINAL = re.compile(r".*-([0-9]+)")  # kubernetes pkg/controller/statefulset: statefulPodRegex.
 
@@ -53,58 +69,57 @@ def controller_of(metadata: Metadata) -> OwnerReference | None:
     return owners[0] if len(owners) == 1 else None
 
 
-def is_job(owner: OwnerReference) -> bool:
-    """Whether the owner is a Job of a known kind, whose pods finish."""
-    return owner.kind in _JOBS.get(group(owner), frozenset())
+def group(owner: OwnerReference) -> str:
+    """The API group of the owner; empty for the core group."""
+    return owner.api_version.rpartition("/")[0]
 
 
-def not_replaced(pod: Pod) -> str | None:
-    """Why no controller is known to replace the pod; None if one is."""
-    owner = controller(pod)
-    if owner is None:
-        return "the pod has no controller that would make a new one"
-    if len(owner.uid) > LONGEST_UID:
-        return f"its controller's UID has more than {LONGEST_UID} characters, so there is none"
-    if is_job(owner) or owner.kind in _SERVICES.get(group(owner), frozenset()):
-        return None
-    return f"its controller {owner.kind} ({owner.api_version}) is not known to make a new pod"
+class Controller(msgspec.Struct, frozen=True):
+    """The controller of a pod, and what it does if the pod is evicted; `controls` reads it once.
+
+    Attributes:
+        kind, uid: empty if there is none.
+        is_job: whether it is a Job of a known kind, whose pods finish.
+        resumable: whether it is a Job of the training operator, which can be suspended and resumed.
+            It replaces all its pods then, and counts no failure: see `repair.suspension`.
+        obstacle: why no controller is known to replace the pod; empty if one is.
+        failure: why the controller itself would fail; empty if it would not.
+        ordinal: the number of a StatefulSet's pod, from its name.
+    """
+
+    kind: str = ""
+    uid: str = ""
+    is_job: bool = False
+    resumable: bool = False
+    obstacle: str = "the pod has no controller that would make a new one"
+    failure: str = ""
+    ordinal: int | None = None
 
 
-def fails_with(pod: Pod) -> str | None:
-    """Why the controller itself would fail if this pod were evicted; None if it would not.
+def controls(pod: Pod) -> Controller:
+    """Read what controls the pod.
 
     The training operator counts a running pod with a deletionTimestamp as a failed replica (1.9
     pkg/core/status.go). The consequence depends on the kind and its restartPolicy (UpdateJobStatus
     of each). A pod does not show whether that is ``ExitCode`` or ``Never``.
     """
     owner = controller(pod)
-    if owner is None or group(owner) != "kubeflow.org":
-        return None
-    if owner.kind in _RESTARTING and pod.restart_policy != "Never":
-        return None
-    return f"the {owner.kind} would fail: its operator counts a pod that is deleted as failed"
-
-
-def resumable(owner: OwnerReference) -> bool:
-    """Whether the owner is a Job of the training operator, which can be suspended and resumed.
-
-    It replaces all its pods then, and counts no failure: see `suspension`.
-    """
-    return owner.api_version == TRAINING and is_job(owner)
-
-
-def ordinal(pod: Pod) -> int | None:
-    """The number of a StatefulSet's pod, from its name; None for all others."""
-    owner = controller(pod)
-    if owner is None or (group(owner), owner.kind) != ("apps", "StatefulSet"):
-        return None
-    found = _ORDINAL.fullmatch(pod.metadata.name)
-    return int(found[1]) if found else None
-
-
-def group(owner: OwnerReference) -> str:
-    """The API group of the owner; empty for the core group."""
-    return owner.api_version.rpartition("/")[0]
+    if owner is None:
+        return Controller()
+    api, kind = group(owner), owner.kind
+    is_job = kind in _JOBS.get(api, ())
+    obstacle = failure = ""
+    if len(owner.uid) > LONGEST_UID:
+        obstacle = f"its controller's UID has more than {LONGEST_UID} characters, so there is none"
+    elif not is_job and kind not in _SERVICES.get(api, ()):
+        obstacle = f"its controller {kind} ({owner.api_version}) is not known to make a new pod"
+    if api == "kubeflow.org" and (kind not in _RESTARTING or pod.restart_policy == "Never"):
+        failure = f"the {kind} would fail: its operator counts a pod that is deleted as failed"
+    number = _ORDINAL.fullmatch(pod.metadata.name) if (api, kind) == _STATEFUL_SET else None
+    return Controller(
+        kind, owner.uid, is_job, owner.api_version == TRAINING and is_job, obstacle, failure,
+        int(number[1]) if number else None,
+    )  # fmt: skip
 
 
 # Conditions of a Job whose controller makes no more pods (job_controller.go syncJob, 1.9

@@ -316,7 +316,8 @@ def _lost_proxy(facts: _Facts) -> Iterator[str]:
 
 def _keeps_lost_pod(facts: _Facts) -> Iterator[str]:
     """Reasons not to delete a pod that lost its proxy although the policy would."""
-    if obstacle := owners.not_replaced(facts.pod) or owners.fails_with(facts.pod):
+    owner = owners.controls(facts.pod)
+    if obstacle := owner.obstacle or owner.failure:
         yield obstacle
     for problem in facts.overrides.problems:
         yield problem.why

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from datetime import UTC, datetime
 
 import msgspec
@@ -20,9 +20,9 @@ from istio_aux.injector.rules import Mesh
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
-from istio_aux.kube.errors import ApiError, KubeError, asked
+from istio_aux.kube.errors import ApiError, KubeError, LateError, asked
 from istio_aux.kube.events import Events
-from istio_aux.kube.objects import Key, key_of
+from istio_aux.kube.objects import Key
 from istio_aux.model import owners
 from istio_aux.model.annotations import START
 from istio_aux.model.applications import Applications, PodOptions
@@ -30,38 +30,30 @@ from istio_aux.model.election import Replaced
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import RacePolicy, RepairPolicy
-from istio_aux.repair import rollout, siblings
+from istio_aux.repair import rollout
 from istio_aux.repair.recorder import RepairRecorder
+from istio_aux.repair.reports import ApplicationMesh, Unmeshed, application_status, oldest
 from istio_aux.repair.rollout import Defer, Failure, Next, Rollout, RolloutLimits, Sidecar, Stop
 from istio_aux.repair.rules import Restart
 from istio_aux.repair.store import (
     BATCH,
-    ApplicationMesh,
+    NotRestartedError,
     PodOwner,
     PodStore,
     Recalled,
     StoredPod,
-    Unmeshed,
-    application_status,
-    oldest,
 )
 from istio_aux.repair.suspended_jobs import SuspendedJob, SuspendedJobs, end_tasks
 from istio_aux.repair.suspension import SuspensionLimits
 from istio_aux.telemetry import Telemetry
 
+FRESH = 1.0  # Seconds from a list of pods to the restart that rests on it.
+READS = 3
 _PAUSE = 1.0  # Seconds between an unhandled exception and the next attempt.
 
 # The only 500 that means that the pod was not evicted has this message, and no reason (k8s@1.36
 # eviction.go).
 _SEVERAL_BUDGETS = "more than one PodDisruptionBudget"
-
-
-class NotRestarted(msgspec.Struct, frozen=True):
-    """Why a pod was not restarted."""
-
-    reason: str
-    asked: float = 0.0  # Seconds that the API server asks us to wait.
-    changed: bool = False  # Whether the pod has changed since it was chosen.
 
 
 class RepairController:
@@ -118,20 +110,20 @@ class RepairController:
         """The pod is gone, or finished."""
         self._store.delete(key)
 
-    def look(self, mesh: Mesh) -> None:
+    def set_injectors(self, mesh: Mesh) -> None:
         """Replace what is known of Istio's injectors, and decide again on all pods."""
         if mesh != self._store.mesh:
             self._store.mesh = mesh
-            self._store.doubt()
+            self._store.invalidate()
 
     def relabelled(self, namespace: str) -> None:
         """A namespace was created, relabelled or deleted."""
-        self._store.doubt(namespace)
+        self._store.invalidate(namespace)
 
-    def ask(self, applications: Applications) -> None:
+    def set_applications(self, applications: Applications) -> None:
         """Replace the applications that ask for sidecars, and decide again on all pods."""
         self._store.applications = applications
-        self._store.doubt()
+        self._store.invalidate()
 
     def lead(self, leading: bool) -> None:
         """Start or stop restarting pods."""
@@ -145,7 +137,7 @@ class RepairController:
         self._queue_all()
         if self._listed:
             self._suspended_jobs.lead(leading)
-        self._store.doubt()
+        self._store.invalidate()
 
     @property
     def failed(self) -> Mapping[str, datetime]:
@@ -153,12 +145,12 @@ class RepairController:
 
         By the key of the `PodOwner`. The next leader needs it.
         """
-        now, found = self._now().monotonic, self._recalled.failures
+        now, failures = self._now().monotonic, self._recalled.failures
         for owner in self._active:
             if (failure := owner.rollout.failure) and now < failure.until:
-                known = found.setdefault(owner.key, failure)
-                found[owner.key] = max(known, failure, key=lambda each: each.created)
-        return {key: datetime.fromtimestamp(at.created, UTC) for key, at in found.items()}
+                known = failures.setdefault(owner.key, failure)
+                failures[owner.key] = max(known, failure, key=lambda each: each.created)
+        return {key: datetime.fromtimestamp(each.created, UTC) for key, each in failures.items()}
 
     @property
     def replaced(self) -> Mapping[str, Replaced]:
@@ -169,13 +161,13 @@ class RepairController:
         own = [
             (replacing.since, owner.key, replacing.old)
             for owner in self._active
-            if (replacing := owner.rollout.replacing) and replacing.announced
+            if owner.announced and (replacing := owner.rollout.replacing)
         ]
         # What another leader left since is newer. `_restore` takes it over.
-        found = self._recalled.replaced
+        replaced = self._recalled.replaced
         for _, key, old in sorted(own, key=lambda each: each[:2]):
-            found.setdefault(key, old)
-        return found
+            replaced.setdefault(key, old)
+        return replaced
 
     def recall(self, failed: Mapping[str, datetime], replaced: Mapping[str, Replaced]) -> None:
         """Take what the present or an earlier leader left. Call this before `lead`."""
@@ -254,7 +246,7 @@ class RepairController:
         await asyncio.gather(self._suspended_jobs.stop(patience), end_tasks(tasks, patience))
 
     def _queue_all(self) -> None:
-        """Look again at all controllers about which something is known, or to be done."""
+        """Queue all controllers about which something is known, or to be done."""
         for key, owner in self._store.owners.items():
             known = owner in self._active or key in self._recalled
             if known or any(pod.replica.restart for pod in owner.pods):
@@ -297,6 +289,7 @@ class RepairController:
         """Take over what an earlier leader left about the controller."""
         for left in self._recalled.take(owner.key):
             owner.rollout = rollout.restored(owner.rollout, owner.replicas, self._now(), left)
+            owner.announced = True
             # The leader that saw the failure has reported it.
             owner.reported = owner.reported or isinstance(left, Failure)
 
@@ -329,7 +322,8 @@ class RepairController:
             _, owner, replica = waiting[key]
             pod = next(pod for pod in owner.pods if pod.key.uid == replica.uid)
             owner.rollout = rollout.started(owner.rollout, owner.replicas, replica, now, sent=False)
-            owner.waiting, self._served[owner.namespace] = None, now.monotonic
+            owner.waiting, owner.announced = None, False
+            self._served[owner.namespace] = now.monotonic
             restart = self._restart(owner, pod)
             self._tasks[owner] = asyncio.create_task(restart, name=f"restart {owner}")
             self._store.queue(owner)
@@ -358,8 +352,9 @@ class RepairController:
     async def _restart(self, owner: PodOwner, pod: StoredPod) -> None:
         """Restart a pod. If the request fails, the watch shows whether it was evicted."""
         try:
-            if failed := await self._attempt(owner, pod):
-                self._not_restarted(owner, pod, failed)
+            await self._attempt(owner, pod)
+        except NotRestartedError as error:
+            self._refused(owner, pod, error)
         except KubeError as error:
             self._restarts += 1  # It may have been restarted, so it counts for the limit.
             self._recorder.failed(pod.key, str(error))
@@ -370,116 +365,117 @@ class RepairController:
             if owner in self._active:
                 self._store.queue(owner)
 
-    async def _attempt(self, owner: PodOwner, pod: StoredPod) -> NotRestarted | None:
-        """Read what the decision needs, store it, decide again, and restart the pod."""
-        begun = owner.rollout.replacing
-
-        async def save() -> None:
-            nonlocal begun
-            if owner.rollout.replacing is begun:
-                owner.rollout = rollout.announced(owner.rollout)
-                begun = owner.rollout.replacing
+    async def _attempt(self, owner: PodOwner, pod: StoredPod) -> None:
+        """Read what the decision needs, store it for the next leader, and restart the pod."""
+        bare, begun = pod.bare, owner.rollout.replacing
+        if bare is None:
+            raise NotRestartedError(pod.action.reason, changed=True)
+        if owners.is_batch(owner.reference):
+            with _needed("not known whether its Job is finished"):
+                job = await actions.read_job(self._client, owner.namespace, owner.reference)
+            await self._store.learn(owner, job or owners.GONE)
+        if pod.labelled:
+            await self._dry_run(owner.namespace, bare.labels)
+        with _needed("not stored for the next leader, or its pods are not known", changed=True):
+            await self._compare(owner, bare.labels)
+            owner.announced = True
             if self._save:
                 await self._save()
-
-        if refused := await self._read_job(owner) or await self._dry_run(pod):
-            return refused
-        try:
-            bare = pod.bare
-            why = await siblings.changed(self._client, owner, bare, save) if bare else ""
-        except KubeError as error:
-            why = f"not stored for the next leader, or its pods are not known: {error}"
-            return NotRestarted(why, asked(error), changed=True)
-        # Nothing is awaited between this decision and the request.
-        if why or (why := self._superseded(owner, pod, begun)):
-            return NotRestarted(why, changed=True)
-        bare = pod.bare
-        if bare is None or not isinstance(action := self._store.decide(pod, bare), Restart):
-            return NotRestarted(pod.reason, changed=True)
+            await self._compare(owner, bare.labels)
+        # Nothing is awaited between here and the request.
+        bare, action = pod.bare, pod.action
+        if why := self._superseded(owner, begun):
+            raise NotRestartedError(why, changed=True)
+        if bare is None or not isinstance(action, Restart):
+            raise NotRestartedError(action.reason, changed=True)
         owner.rollout = rollout.started(owner.rollout, owner.replicas, pod.replica, self._now())
-        if (refused := await self._send(bare, action)) is None:
-            owner.rollout = rollout.accepted(owner.rollout, evicted=not action.suspend)
-            self._restarts += 1
-            self._recorder.restarted(pod.key, action)
-            self._restarted(pod.key, action)
-        return refused
+        try:
+            if not action.suspend:
+                await actions.evict(self._client, pod.key, bare.metadata.resource_version)
+            elif why := await self._suspended_jobs.suspend(owner.namespace, owner.reference, bare):
+                raise NotRestartedError(why)
+        except ApiError as error:
+            if error.unknown and _SEVERAL_BUDGETS not in str(error):
+                raise
+            changed = error.code in {404, 409} and not action.suspend
+            raise NotRestartedError(str(error), asked(error), changed=changed) from error
+        owner.rollout = rollout.accepted(owner.rollout, evicted=not action.suspend)
+        self._restarts += 1
+        self._recorder.restarted(pod.key, action)
+        self._restarted(pod.key, action)
 
-    def _superseded(
-        self, owner: PodOwner, pod: StoredPod, begun: rollout.Replacement | None
-    ) -> str:
+    def _superseded(self, owner: PodOwner, begun: rollout.Replacement | None) -> str:
         """Why the pod must not be restarted now as it was chosen; empty if it may be."""
         if self._stopping or not (self._leading and self._leads()):
             return "this process stops, or does not lead"
         if begun is None or owner.rollout.replacing is not begun:
             return "it took too long"
-        now = frozenset(each.key.uid for each in owner.pods)
-        if self._store.pods.get(pod.key) is not pod or begun.known != now:
+        if begun.known != frozenset(each.key.uid for each in owner.pods):
             return "its controller has other pods now"
-        return ""
+        return "what decides has changed" if self._store.undecided else ""
 
-    async def _send(self, pod: Pod, restart: Restart) -> NotRestarted | None:
-        """Evict the pod, or suspend its Job."""
-        try:
-            if restart.suspend:
-                why = await self._suspended_jobs.suspend(pod)
-                return NotRestarted(why) if why else None
-            await actions.evict(self._client, key_of(pod), pod.metadata.resource_version)
-        except ApiError as error:
-            if error.unknown and _SEVERAL_BUDGETS not in str(error):
-                raise
-            changed = error.code in {404, 409} and not restart.suspend
-            return NotRestarted(str(error), asked(error), changed)
-        return None
-
-    async def _read_job(self, owner: PodOwner) -> NotRestarted | None:
-        if not owners.is_batch(owner.reference):
-            return None
-        try:
-            job = await actions.read_job(self._client, owner.namespace, owner.reference)
-        except KubeError as error:
-            why = f"not known whether its Job is finished: {error}"
-            return NotRestarted(why, asked(error))
-        owner.job = job or owners.GONE
-        return None
-
-    async def _dry_run(self, pod: StoredPod) -> NotRestarted | None:
-        """Check that a new pod of an application that asks for sidecars would get one.
+    async def _dry_run(self, namespace: str, labels: Mapping[str, str]) -> None:
+        """Check that a new pod of an application that gets its label from us would get a sidecar.
 
         That depends on our own admission, too, which the API server does not call yet right after
-        the start of this process.
+        the start of this process. Only the label that it adds matters here.
         """
-        bare = pod.bare
-        if bare is None or self._store.judged(bare) is bare:
-            return None
-        # Only the label that our admission adds matters here.
-        metadata = {"labels": bare.labels, "annotations": {START: "off"}}
-        containers = [injection_probe.CONTAINER]
         new = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"generateName": injection_probe.NAME, **metadata},
-            "spec": {"automountServiceAccountToken": False, "containers": containers},
-        }
-        try:
-            body = msgspec.json.encode(new)
-            answer = await actions.dry_run_pod(self._client, pod.key.namespace, body)
-        except KubeError as error:
-            why = f"not known whether a new pod would get a sidecar: {error}"
-            return NotRestarted(why, asked(error))
-        found = injection_probe.created(answer)
-        if found.injected:
-            return None
-        return NotRestarted(f"a new pod would get no sidecar: {found.why}")
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {
+                "generateName": injection_probe.NAME, "labels": labels,
+                "annotations": {START: "off"},
+            },
+            "spec": {
+                "automountServiceAccountToken": False, "containers": [injection_probe.CONTAINER],
+            },
+        }  # fmt: skip
+        with _needed("not known whether a new pod would get a sidecar"):
+            answer = await actions.dry_run_pod(self._client, namespace, msgspec.json.encode(new))
+        result = injection_probe.created(answer)
+        if not result.injected:
+            raise NotRestartedError(f"a new pod would get no sidecar: {result.why}")
 
-    def _not_restarted(self, owner: PodOwner, pod: StoredPod, failed: NotRestarted) -> None:
+    async def _compare(self, owner: PodOwner, labels: Mapping[str, str]) -> None:
+        """List the pods of a controller: raises an error unless the watch has shown the same.
+
+        A watch may be silent for a minute before anybody notices. A restart must not begin beside
+        one of somebody else, and a pod that was made before it must not count as its result.
+        """
+        common = ",".join(f"{k}={v}" for k, v in labels.items() if k not in owners.EACH_ITS_OWN)
+        selection = {**actions.NOT_TERMINAL, "labelSelector": common}
+        path = actions.collection("v1", "pods", owner.namespace)
+        clock = asyncio.get_running_loop().time
+        for _ in range(READS):
+            begun = clock()
+            missing = owner.unlisted(await actions.list_all(self._client, path, Pod, selection))
+            # A pod that has other labels is not listed.
+            for key in missing:
+                if await actions.read_pod(self._client, key) is None:
+                    raise NotRestartedError(f"{key.name} of its controller is gone", changed=True)
+            if clock() <= begun + FRESH:
+                return
+        raise LateError(f"the pods of its controller cannot be read within {FRESH:g} s")
+
+    def _refused(self, owner: PodOwner, pod: StoredPod, error: NotRestartedError) -> None:
         """Record why a pod was not restarted, and store it unless something newer is known."""
-        why, now = failed.reason, self._now()
-        if failed.changed:
+        why, before = str(error), owner.rollout
+        if error.changed:
             self._recorder.superseded(pod.key, why)
         else:
             known = self._store.pods.get(pod.key) is pod
             unmeshed = known and pod.replica.sidecar is Sidecar.MISSING
-            self._recorder.refused(pod.key, why, pod.reason if unmeshed else "")
-        before, asked = owner.rollout, failed.asked
+            self._recorder.refused(pod.key, why, pod.action.reason if unmeshed else "")
         if before.replacing and before.replacing.old.uid == pod.key.uid:
-            owner.rollout = rollout.refused(before, why, now, self._limits, asked=asked)
+            owner.rollout = rollout.refused(
+                before, why, self._now(), self._limits, retry_after=error.retry_after
+            )
+
+
+@contextlib.contextmanager
+def _needed(unknown: str, *, changed: bool = False) -> Generator[None]:
+    """No pod is restarted if a request in the body fails; ``unknown`` says what is missing then."""
+    try:
+        yield
+    except KubeError as error:
+        raise NotRestartedError(f"{unknown}: {error}", asked(error), changed=changed) from error

@@ -57,12 +57,12 @@ class RepairRecorder(Recorder):
         note = f"restarted, so that it gets a sidecar: {restart.reason}"
         self._event(pod, "Normal", "RestartedForSidecar", note, action)
 
-    def refused(self, pod: Key, why: str, found: str) -> None:
-        """The pod is tried again later; ``found`` says that it is unmeshed, empty if it is not."""
+    def refused(self, pod: Key, why: str, problem: str) -> None:
+        """The pod is tried again later; ``problem`` says that it is unmeshed, or is empty."""
         self._count("refused")
         self._log_pod(logging.INFO, "restart-refused", pod, reason=why)
-        if found:
-            self.unmeshed(pod, f"{found}; not restarted yet: {why}")
+        if problem:
+            self.unmeshed(pod, f"{problem}; not restarted yet: {why}")
 
     def superseded(self, pod: Key, why: str) -> None:
         """The pod has changed since it was chosen."""

@@ -9,7 +9,7 @@ State       What happens                                         Next state
 =========== ==================================================== ===========
 idle        `started`: a pod is about to be evicted              replacing
 replacing   `refused`: the pod was not evicted                   backing off
-replacing   `observed`: after ``doubt`` the pod is still there   backing off
+replacing   `observed`: it is still there after ``unconfirmed``   backing off
 replacing   `observed`: a new pod is Ready with a sidecar        idle
 replacing   `observed`: a new pod has no sidecar either          failed
 replacing   `observed`: no new pod for ``unreplaced`` seconds    idle
@@ -63,7 +63,7 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
     unreplaced: float = 7200.0
     # A pod that is still there after that was not evicted. The API server works on a request for up
     # to 60 s (kube-apiserver --request-timeout), and a watch may lag.
-    doubt: float = 90.0
+    unconfirmed: float = 90.0
     # After a refusal: the status of a PodDisruptionBudget lags behind a pod that is Ready.
     first_retry: float = 1.0
     last_retry: float = 300.0
@@ -103,8 +103,6 @@ class Replacement(Struct, frozen=True):
     ``deleted``: when its deletion began, by the API server's clock; 0 until that is seen.
     ``sent``: whether the eviction may have been sent; until then new pods show nothing about it.
     ``accepted``: whether the API server has said that it deletes the pod: a watch may be late.
-    ``announced``: whether the next leader hears of it. It must not before the pods were read: a new
-    pod that this process has not seen would count as the result of a restart that never was.
     """
 
     old: Replaced
@@ -114,7 +112,6 @@ class Replacement(Struct, frozen=True):
     deleted: float = 0.0
     sent: bool = True
     accepted: bool = False
-    announced: bool = True
 
 
 class Failure(Struct, frozen=True):
@@ -178,11 +175,11 @@ Step = Next | Defer | Stop
 
 def replica(pod: Pod, action: repair.RepairAction) -> Replica:
     """Reduce a pod and the decision about it."""
-    meta, owner, present = pod.metadata, owners.controller(pod), pod.names_proxy
+    meta, owner, present = pod.metadata, owners.controls(pod), pod.names_proxy
     ends, created = meta.deletion_timestamp, meta.creation_timestamp
     ready = any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions or ())
     # A Job's pod with a sidecar may finish before anybody sees it Ready.
-    ready = ready or (present and owner is not None and owners.is_job(owner))
+    ready = ready or (present and owner.is_job)
     return Replica(
         name=meta.name,
         uid=meta.uid,
@@ -190,7 +187,7 @@ def replica(pod: Pod, action: repair.RepairAction) -> Replica:
         ready=ready and ends is None,
         deleting=ends is not None,
         restart=isinstance(action, repair.Restart),
-        ordinal=owners.ordinal(pod),
+        ordinal=owner.ordinal,
         created=created.timestamp() if created else 0.0,
         deleted=ends.timestamp() - (meta.deletion_grace_period_seconds or 0) if ends else 0.0,
     )
@@ -275,15 +272,8 @@ def started(
     old = Replaced(pod.name, pod.uid, newest, same if len(same) <= NEWEST else ())
     known = frozenset(each.uid for each in pods)
     ending = frozenset(each.uid for each in pods if each.deleting)
-    replacing = Replacement(old, now.monotonic, known, ending, sent=sent, announced=sent)
+    replacing = Replacement(old, now.monotonic, known, ending, sent=sent)
     return structs.replace(rollout, replacing=replacing)
-
-
-def announced(rollout: Rollout) -> Rollout:
-    """The pods were read, and are those that are known: the next leader hears of the restart."""
-    if rollout.replacing is None:
-        return rollout
-    return structs.replace(rollout, replacing=structs.replace(rollout.replacing, announced=True))
 
 
 def accepted(rollout: Rollout, *, evicted: bool) -> Rollout:
@@ -294,17 +284,17 @@ def accepted(rollout: Rollout, *, evicted: bool) -> Rollout:
 
 
 def refused(
-    rollout: Rollout, why: str, now: Moment, limits: RolloutLimits, *, asked: float = 0.0
+    rollout: Rollout, why: str, now: Moment, limits: RolloutLimits, *, retry_after: float = 0.0
 ) -> Rollout:
     """The pod was not evicted: a disruption budget forbids it (429), or the pod has changed (409).
 
-    The delay grows with each refusal, and is at least ``asked`` seconds (Retry-After).
+    The delay grows with each refusal, and is at least ``retry_after`` seconds (Retry-After).
     """
     # Bounded: a float has no 2 ** 1024.
     wait = min(limits.first_retry * 2 ** min(rollout.refusals, 32), limits.last_retry)
     return structs.replace(
         rollout, replacing=None, refusals=rollout.refusals + 1, refusal=why,
-        retry_at=now.monotonic + max(wait, asked),
+        retry_at=now.monotonic + max(wait, retry_after),
     )  # fmt: skip
 
 
@@ -373,7 +363,7 @@ def _observe(
     """Find out whether the pod was replaced, and whether that helped."""
     idle, old = Rollout(held=rollout.held, empty=rollout.empty), replacing.old
     if any(pod.uid == old.uid and not pod.deleting for pod in pods):
-        if replacing.accepted or now.monotonic < replacing.since + limits.doubt:
+        if replacing.accepted or now.monotonic < replacing.since + limits.unconfirmed:
             return rollout
         return refused(rollout, f"{old.pod} is still there", now, limits)
     deleted = max((pod.deleted for pod in pods if pod.uid == old.uid), default=replacing.deleted)
@@ -418,13 +408,13 @@ def _await(
     limits: RolloutLimits,
 ) -> Defer | Stop:
     awaited = f"{replacing.old.pod} was evicted, and no replacement is Ready with a sidecar"
-    doubtful, late = replacing.since + limits.doubt, replacing.since + limits.patience
+    unconfirmed, late = replacing.since + limits.unconfirmed, replacing.since + limits.patience
     if now.monotonic >= late:
         again = replacing.since + _unreplaced(rollout, limits)
         # If a new pod is there then, it is waited for.
         until = gone or (again if now.monotonic < again else None)
         return Stop(f"{awaited} after {limits.patience:g} s", until)
-    return Defer(f"{awaited} yet", doubtful if now.monotonic < doubtful else late)
+    return Defer(f"{awaited} yet", unconfirmed if now.monotonic < unconfirmed else late)
 
 
 def _unreplaced(rollout: Rollout, limits: RolloutLimits) -> float:
@@ -446,19 +436,19 @@ def _held(
     else, its node may be lost, and a StatefulSet may be smaller now.
     """
     held = {f"{name} is gone, and not back yet": since for name, since in gone.items()}
-    found = {f"{pod.name} is being deleted": now.monotonic for pod in pods if pod.deleting}
+    seen = {f"{pod.name} is being deleted": now.monotonic for pod in pods if pod.deleting}
     for pod in pods:
         if pod.sidecar is Sidecar.PRESENT and not (pod.ready or pod.deleting):
             age = max(now.wall - pod.created, 0.0)
-            found[f"{pod.name} has its sidecar and is not Ready yet"] = now.monotonic - age
+            seen[f"{pod.name} has its sidecar and is not Ready yet"] = now.monotonic - age
     # Whoever sees the pods for the first time cannot know which of them went just before. The set
     # may also begin with another number (spec.ordinals.start), so the wait is shorter.
     ordinals = sorted(pod.ordinal for pod in pods if pod.ordinal is not None)
     gap = next((one + 1 for one, other in pairwise([-1, *ordinals]) if other > one + 1), None)
     if gap is not None:
-        since = now.monotonic + limits.doubt - limits.patience
-        found[f"there is no pod with the ordinal {gap}"] = since
-    return held | {reason: before.get(reason, since) for reason, since in found.items()}
+        since = now.monotonic + limits.unconfirmed - limits.patience
+        seen[f"there is no pod with the ordinal {gap}"] = since
+    return held | {reason: before.get(reason, since) for reason, since in seen.items()}
 
 
 def _choose(pods: Iterable[Replica], possible: Sequence[Replica]) -> Next | Defer:

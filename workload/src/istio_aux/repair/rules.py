@@ -14,8 +14,8 @@ from istio_aux.injector.injection import Expectation, reasons_against
 from istio_aux.model import completion, owners
 from istio_aux.model.annotations import INJECTED, injected, label_with, mirrors, text_label
 from istio_aux.model.applications import application_of
-from istio_aux.model.owners import FailureRule, Job, JobStatus
-from istio_aux.model.pod import PROXY, OwnerReference, Pod, Struct
+from istio_aux.model.owners import Controller, FailureRule, Job, JobStatus
+from istio_aux.model.pod import PROXY, Pod, Struct
 from istio_aux.model.policy import RacePolicy, RepairPolicy
 
 # Condition that an eviction sets on a pod (k8s@1.36 eviction.go); a suspension does not.
@@ -92,20 +92,20 @@ def decide(
         return ReportUnmeshed(reason=why, unmeshed=False)
     if not expectation.expected:
         return Skip(reason=expectation.reason)
-    found = f"the pod has no sidecar and should have one: {expectation.reason}"
+    problem = f"the pod has no sidecar and should have one: {expectation.reason}"
     if policy.race is not RacePolicy.RESTART:
-        return ReportUnmeshed(reason=found, unmeshed=True)
-    owner = owners.controller(pod)
+        return ReportUnmeshed(reason=problem, unmeshed=True)
+    owner = owners.controls(pod)
     way = replace_pod(job, pod, meshed=meshed) if job else None
-    obstacle = next(_reasons_to_keep(pod, policy, live), None)
+    obstacle = next(_reasons_to_keep(pod, owner, policy, live), None)
     if obstacle is None and isinstance(way, KeepPod):
         obstacle = way.reason
-    if owner is None or obstacle is not None:
-        reason = f"{found}; not restarted: {obstacle}"
+    if obstacle is not None:
+        reason = f"{problem}; not restarted: {obstacle}"
         return ReportUnmeshed(reason=reason, unmeshed=True, waits=not live)
     return Restart(
-        reason="; ".join((found, *_costs(owner, way))),
-        suspend=owners.resumable(owner) or isinstance(way, SuspendJob),
+        reason="; ".join((problem, *_costs(owner, way))),
+        suspend=owner.resumable or isinstance(way, SuspendJob),
     )
 
 
@@ -136,46 +136,45 @@ def _reasons_to_skip(pod: Pod, policy: RepairPolicy) -> Iterator[str]:
         yield "the pod is one of istio-aux itself"
 
 
-def _reasons_to_keep(pod: Pod, policy: RepairPolicy, live: bool | None) -> Iterator[str]:
+def _reasons_to_keep(
+    pod: Pod, owner: Controller, policy: RepairPolicy, live: bool | None
+) -> Iterator[str]:
     """Why an unmeshed pod is not restarted although the policy is ``restart``."""
     if not live:
         # Istio's webhooks have failurePolicy Fail: no new pod would be created.
         yield "the injector is not live" if live is False else "not known if the injector is live"
-    if obstacle := owners.not_replaced(pod):
-        yield obstacle
-    owner = owners.controller(pod)
-    if owner is not None and owners.is_job(owner):
-        yield from _reasons_to_keep_of_job(pod, owner, policy)
+    if owner.obstacle:
+        yield owner.obstacle
+    if owner.is_job and not policy.restart_jobs:
+        yield f"it is a {owner.kind}'s, and restart-jobs is off"
+    if owner.failure and not owner.resumable:
+        yield owner.failure
+    if (
+        owner.is_job
+        and pod.containers
+        and all(
+            completion.finished(container, pod.container_status(container.name), pod).finished
+            for container in pod.containers
+        )
+    ):
+        yield "its containers are finished"
     if pod.status.phase not in {"Pending", "Running"}:
         # The node may be lost: the pod would stay Terminating until the node is back.
         yield f"phase {pod.status.phase or 'not known'}"
-    if not (pod.metadata.uid and pod.metadata.resource_version and owner and owner.uid):
+    if not (pod.metadata.uid and pod.metadata.resource_version and owner.uid):
         yield "without uid and resourceVersion it cannot be checked that it is still the same pod"
 
 
-def _reasons_to_keep_of_job(pod: Pod, owner: OwnerReference, policy: RepairPolicy) -> Iterator[str]:
-    if not policy.restart_jobs:
-        yield f"it is a {owner.kind}'s, and restart-jobs is off"
-    if not owners.resumable(owner) and (failure := owners.fails_with(pod)):
-        yield failure
-    if pod.containers and all(
-        completion.finished(container, pod.container_status(container.name), pod).finished
-        for container in pod.containers
-    ):
-        yield "its containers are finished"
-
-
-def _costs(owner: OwnerReference, way: Way | None) -> Iterator[str]:
+def _costs(owner: Controller, way: Way | None) -> Iterator[str]:
     """What the restart costs a Job; the admin has allowed that.
 
     The kubelet gives a pod that is deleted a phase first (status_manager.go), and the phase counts
     (k8s@1.36 job_controller.go isPodFailed, pod_failure_policy.go).
     """
-    if not owners.is_job(owner):
-        return
-    if owners.resumable(owner):
+    if owner.resumable:
         yield f"the {owner.kind} is suspended until all its pods are gone, and makes new ones"
-    yield f"what it has done for the {owner.kind} is lost"
+    if owner.is_job:
+        yield f"what it has done for the {owner.kind} is lost"
     if way:
         yield way.reason
     elif owner.kind == "Job":
@@ -185,22 +184,20 @@ def _costs(owner: OwnerReference, way: Way | None) -> Iterator[str]:
         )
 
 
-class KeepPod(msgspec.Struct, frozen=True):
+class _Way(msgspec.Struct, frozen=True):
+    reason: str
+
+
+class KeepPod(_Way, frozen=True):
     """No pod of the Job may be replaced."""
 
-    reason: str
 
-
-class EvictPod(msgspec.Struct, frozen=True):
+class EvictPod(_Way, frozen=True):
     """The pod is evicted; the reason says what that costs the Job."""
 
-    reason: str
 
-
-class SuspendJob(msgspec.Struct, frozen=True):
+class SuspendJob(_Way, frozen=True):
     """The Job is suspended until its pods are gone; the reason says what that costs."""
-
-    reason: str
 
 
 Way = KeepPod | EvictPod | SuspendJob

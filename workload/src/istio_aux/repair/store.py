@@ -1,19 +1,17 @@
 """What is known: all pods that are watched, their controllers, and what earlier leaders left.
 
 `injection.expected` says which pods should have a sidecar, `rules.decide` what to do about one
-that has none. An event of a pod decides on that pod alone. What concerns many pods puts them in
-doubt, and they are decided on in batches.
+that has none. An event of a pod decides on that pod alone. What concerns many pods makes
+their decisions invalid, and they are decided on in batches.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from pathlib import Path
+from datetime import datetime
 
 import msgspec
 from msgspec import structs
@@ -24,31 +22,21 @@ from istio_aux.kube.clock import system_clock
 from istio_aux.kube.objects import Key, key_of, shared
 from istio_aux.model import owners
 from istio_aux.model.annotations import INJECT, INJECTED, MIRROR
-from istio_aux.model.applications import (
-    EVERY,
-    Applications,
-    PodOptions,
-    application_of,
-    left_out,
-    new_pod,
-    parse,
-)
+from istio_aux.model.applications import Applications, PodOptions, application_of, left_out
 from istio_aux.model.election import FAILED, Replaced
 from istio_aux.model.moment import Clock
 from istio_aux.model.pod import Container, OwnerReference, Pod
-from istio_aux.model.policy import Application, RepairPolicy
+from istio_aux.model.policy import RepairPolicy
 from istio_aux.repair import rollout
 from istio_aux.repair import rules as repair
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.rollout import (
-    Defer,
     Failure,
     Replica,
     Rollout,
     RolloutLimits,
     Sidecar,
     Step,
-    Stop,
 )
 from istio_aux.repair.rules import RepairAction, ReportUnmeshed
 from istio_aux.start.plan import admitted
@@ -84,10 +72,10 @@ class Recalled:
     def take(self, key: str) -> Iterator[Failure | Replaced]:
         """Yield what is known of a controller, and forget it."""
         if key in self:
-            found = self.failures.get(key), self.replaced.get(key)
+            known = self.failures.get(key), self.replaced.get(key)
             self._failures.pop(key, None)
             self._replaced.pop(key, None)
-            yield from filter(None, found)
+            yield from filter(None, known)
 
     @property
     def failures(self) -> dict[str, Failure]:
@@ -105,7 +93,8 @@ class Recalled:
 _GONE = 10  # Pods of a StatefulSet that are remembered: those that went last.
 BATCH = 50  # Pods that are decided on before other tasks, such as reviews, get a turn.
 
-_UNDECIDED = Replica("", "", Sidecar.UNKNOWN)
+_UNSEEN = Replica("", "", Sidecar.UNKNOWN)
+_UNDECIDED = ReportUnmeshed("not decided yet", unmeshed=False)
 _UNKNOWN = Expectation(expected=None, reason="Istio's injectors are not known yet")
 
 _NONE = msgspec.Raw()  # Any other keeps the whole text in memory that it was decoded from.
@@ -116,16 +105,30 @@ _MOST_OWNERS = 2  # Controllers that are kept: a pod with two has none (`owners.
 _LONGEST = 16  # Characters of one that are kept: a longer value is no value.
 
 
+class NotRestartedError(Exception):
+    """A pod was not restarted.
+
+    Attributes:
+        retry_after: seconds that the API server asks us to wait.
+        changed: whether the pod, or what is known of its controller, has changed meanwhile.
+    """
+
+    def __init__(self, reason: str, retry_after: float = 0.0, *, changed: bool = False) -> None:
+        super().__init__(reason)
+        self.retry_after, self.changed = retry_after, changed
+
+
 @dataclass(slots=True, eq=False)
 class StoredPod:
     """A pod, and the decision about it."""
 
     key: Key
-    replica: Replica = _UNDECIDED
-    reason: str = ""
+    replica: Replica = _UNSEEN
+    action: RepairAction = _UNDECIDED
     owner: PodOwner | None = None
     application: str = ""
     running: bool = False
+    labelled: bool = False  # Whether our admission would give the label to a new pod.
     # The pod itself, reduced. None if only a change of the pod can make it unmeshed.
     bare: Pod | None = None
 
@@ -144,6 +147,9 @@ class PodOwner:
     reported: bool = False  # Whether it was reported that its restarts have stopped.
     # A StatefulSet's pods whose name is not back yet, and since when (monotonic).
     gone: dict[str, float] = field(default_factory=dict[str, float])
+    # Whether the next leader hears of its restart. It must not before the pods were read: a new pod
+    # that this process has not seen would count as the result of a restart that never was.
+    announced: bool = True
 
     def __str__(self) -> str:
         return f"{self.reference.kind}/{self.reference.name}"
@@ -158,9 +164,28 @@ class PodOwner:
         """Its pods as the rollout sees them."""
         return [pod.replica for pod in self.pods]
 
+    def unlisted(self, pods: Iterable[Pod]) -> Iterable[Key]:
+        """Return its pods that are not among ``pods``, which the API server has listed.
+
+        Raises:
+            NotRestartedError: it has a pod that is not known, or one that somebody else deletes.
+        """
+        missing = {pod.key.uid: pod.key for pod in self.pods}
+        ending = self.rollout.replacing.ending if self.rollout.replacing else ()
+        for pod in pods:
+            meta, reference = pod.metadata, owners.controller(pod)
+            if reference is None or reference.uid != self.reference.uid:
+                continue
+            if missing.pop(meta.uid, None) is None:
+                raise NotRestartedError(f"its controller has made {meta.name}", changed=True)
+            if meta.deletion_timestamp and meta.uid not in ending:
+                why = f"{meta.name} of its controller is being deleted"
+                raise NotRestartedError(why, changed=True)
+        return missing.values()
+
 
 class PodStore:
-    """Pods, their controllers and decisions; ``changed`` has controllers to look at again."""
+    """Pods, their controllers and decisions; ``changed`` has controllers to observe again."""
 
     def __init__(
         self,
@@ -178,7 +203,7 @@ class PodStore:
         self._options = options or PodOptions()
         self._recorder, self._woken = recorder, woken
         self.owners: dict[str, PodOwner] = {}
-        self._doubted: set[str | None] = set()
+        self._outdated: set[str | None] = set()
         self._deciding = False
         self.mesh, self.applications = Mesh(), Applications()
         self.pods: dict[Key, StoredPod] = {}
@@ -196,12 +221,12 @@ class PodStore:
         possible = admitted(pod, self.applications, self._options.inject)
         action = repair.decide(possible, _UNKNOWN, self._policy, live=None)
         if isinstance(action, repair.Skip):
-            stored.bare = None
+            stored.bare, stored.action = None, action
             self._recorder.forget(key)
             self._update(stored, rollout.replica(pod, action))
         else:
             stored.bare = _reduced(pod)
-            self.decide(stored, stored.bare)
+            self._decide(stored, stored.bare)
 
     def delete(self, key: Key) -> None:
         """The pod is gone, or finished."""
@@ -213,64 +238,69 @@ class PodStore:
         """All pods with, or without, a sidecar like this."""
         return [pod for pod in self.pods.values() if pod.replica.sidecar is sidecar]
 
-    def decide(self, stored: StoredPod, bare: Pod) -> RepairAction:
-        """Decide on a pod by all that is known now, and store the decision.
+    async def learn(self, owner: PodOwner, job: owners.Job) -> None:
+        """Decide again on the pods of a batch Job, which was read.
 
-        A batch Job counts as unfinished until it is read, right before a pod of it is restarted: a
-        thousand Jobs need not be read because of a few.
+        It counts as unfinished until it is read, right before a pod of it is restarted: a thousand
+        Jobs need not be read because of a few.
         """
-        judged = self.judged(bare)
-        if why := left_out(bare, self._options.pods, self.applications):
-            expectation = Expectation(expected=False, reason=why)
-        else:
-            expectation = self.expect(judged)
-        live = self.mesh.live(expectation.configuration) if expectation.expected else None
-        owner = stored.owner if stored.owner and stored.owner.job else None
-        action = repair.decide(
-            judged, expectation, self._policy, live=live, job=owner.job if owner else None,
-            meshed=owner is not None
-            and any(pod.replica.sidecar is Sidecar.PRESENT for pod in owner.pods),
-        )  # fmt: skip
-        stored.reason = action.reason
-        self._update(stored, rollout.replica(bare, action))
-        if isinstance(action, ReportUnmeshed) and action.unmeshed:
-            self._recorder.unmeshed(stored.key, action.reason, lasts=not action.waits)
-        return action
+        owner.job = job
+        await self._decide_again(owner.pods)
 
-    def judged(self, pod: Pod) -> Pod:
-        """The pod as admission would make it now; the same object if it would not change it."""
-        namespace = self._namespaces.get(pod.metadata.namespace, {})
-        options = self._options
-        looked_after = options.namespaces.matches(namespace) or self.applications.has(pod)
-        return admitted(pod, self.applications, options.inject if looked_after else None)
-
-    def doubt(self, namespace: str | None = None) -> None:
+    def invalidate(self, namespace: str | None = None) -> None:
         """Decide again on the pods of a namespace, or on all, when `catch_up` runs next."""
-        self._doubted.add(namespace)
+        self._outdated.add(namespace)
         self._woken.set()
 
     @property
     def undecided(self) -> bool:
-        """Whether pods are in doubt."""
-        return bool(self._doubted) or self._deciding
+        """Whether decisions are out of date."""
+        return bool(self._outdated) or self._deciding
 
     async def catch_up(self) -> None:
-        """Decide again on all pods that are in doubt, in batches."""
-        while self._doubted:
-            doubted, self._doubted = self._doubted, set[str | None]()
+        """Decide again on all pods whose decisions are out of date, in batches."""
+        while self._outdated:
+            outdated, self._outdated = self._outdated, set[str | None]()
             self._deciding = True
-            everywhere = None in doubted
-            pods = [p for p in self.pods.values() if everywhere or p.key.namespace in doubted]
-            for number, stored in enumerate(pods):
-                if number % BATCH == 0:
-                    await asyncio.sleep(0)
-                if stored.bare is None or self.pods.get(stored.key) is not stored:
-                    continue
-                try:
-                    self.decide(stored, stored.bare)
-                except Exception:  # One pod's failure must not stop the others.
-                    self._recorder.unhandled(stored.key)
+            pods = self.pods.values()
+            await self._decide_again(
+                pods if None in outdated else [p for p in pods if p.key.namespace in outdated]
+            )
         self._deciding = False
+
+    async def _decide_again(self, pods: Iterable[StoredPod]) -> None:
+        for number, stored in enumerate([*pods]):
+            if number % BATCH == 0:
+                await asyncio.sleep(0)
+            if stored.bare is None or self.pods.get(stored.key) is not stored:
+                continue
+            try:
+                self._decide(stored, stored.bare)
+            except Exception:  # One pod's failure must not stop the others.
+                self._recorder.unhandled(stored.key)
+
+    def _decide(self, stored: StoredPod, bare: Pod) -> None:
+        """Decide on a pod by all that is known now."""
+        stored.action = _UNDECIDED  # If this fails, nothing is done.
+        namespace = self._namespaces.get(bare.metadata.namespace, {})
+        options = self._options
+        looked_after = options.namespaces.matches(namespace) or self.applications.has(bare)
+        new = admitted(bare, self.applications, options.inject if looked_after else None)
+        if why := left_out(bare, options.pods, self.applications):
+            expectation = Expectation(expected=False, reason=why)
+        else:
+            expectation = self.expect(new)
+        live = self.mesh.live(expectation.configuration) if expectation.expected else None
+        owner = stored.owner if stored.owner and stored.owner.job else None
+        action = repair.decide(
+            new, expectation, self._policy, live=live, job=owner.job if owner else None,
+            meshed=owner is not None
+            and any(pod.replica.sidecar is Sidecar.PRESENT for pod in owner.pods),
+        )  # fmt: skip
+        stored.action, stored.labelled = action, new.labels != bare.labels
+        self._update(stored, rollout.replica(bare, action))
+        if isinstance(action, ReportUnmeshed) and action.unmeshed:
+            self._recorder.unmeshed(stored.key, action.reason, lasts=not action.waits)
 
     def queue(self, owner: PodOwner, *, restart: bool = True) -> None:
         """Queue a controller that has a pod to ``restart``, or had one."""
@@ -341,128 +371,3 @@ def _names(containers: Iterable[Container]) -> tuple[Container, ...]:
         structs.replace(container, args=None, env=None, ports=None, resources=_NONE)
         for container in containers
     )
-
-
-_log = logging.getLogger(__name__)
-
-POLL = 2.0  # Seconds between two reads of the file.
-_NAMED = 3  # Pods that a reason names; the others are counted.
-
-
-class ApplicationMesh(msgspec.Struct, frozen=True, rename="kebab"):
-    """An application that asks for sidecars, as ``/status`` shows it."""
-
-    namespace: str
-    name: str
-    live: bool | None  # Whether a new pod of it would get its sidecar now; None: not known.
-    live_reason: str
-    # Of the Istio whose injector selects its pods; empty if there is none.
-    revision: str
-    root_namespace: str
-    meshed: bool | None  # Whether each of its pods has its sidecar; None: not known.
-    meshed_reason: str
-
-
-async def follow_applications(
-    path: Path, changed: Callable[[Applications], None], interval: float = POLL
-) -> None:
-    """Pass the applications that the file names to ``changed``, now and after each change.
-
-    A file that does not exist names none; one that cannot be read changes nothing.
-    """
-    applications = Applications()
-    known: str | None = ""
-    while True:
-        text = _read(path, report=known is not None)
-        if text is not None and text != known:
-            found, problems = parse(text)
-            for problem in problems:
-                _log.error("%s: %s", path, problem, extra={"event": "applications"})
-            if found != applications:
-                applications = found
-                changed(found)
-        known = text
-        await asyncio.sleep(interval)
-
-
-def _read(path: Path, *, report: bool) -> str | None:
-    """The text of the file; None if it cannot be read."""
-    try:
-        return path.read_text(errors="replace")
-    except FileNotFoundError:
-        return ""
-    except OSError as error:
-        if report:
-            _log.error("%s", error, extra={"event": "applications", "outcome": "kept"})
-        return None
-
-
-def application_status(store: PodStore, unlisted: str = "") -> list[ApplicationMesh]:
-    """Report on each application that is named, and on all of a model together, sorted.
-
-    ``unlisted`` says why the pods are not known; empty if they are.
-    """
-    found = defaultdict[Application, list[StoredPod]](list)
-    for pod in store.pods.values():
-        if pod.application and not pod.replica.deleting:
-            for name in (pod.application, EVERY):
-                found[Application(pod.key.namespace, name)].append(pod)
-    every = {Application(model, EVERY) for model in store.applications.models}
-    asking = sorted(store.applications.named | every, key=lambda each: (each.namespace, each.name))
-    return [_status(store, each, found[each], unlisted) for each in asking]
-
-
-def _status(
-    store: PodStore, asking: Application, pods: Sequence[StoredPod], unlisted: str
-) -> ApplicationMesh:
-    expectation, mesh = store.expect(new_pod(asking)), store.mesh
-    configuration, live, why = expectation.configuration, expectation.expected, expectation.reason
-    if live:
-        live = mesh.live(configuration)
-        whys = (each.why for each in mesh.injectors if each.configuration == configuration)
-        why = next(whys, "its injector is not among those that are watched")
-    roots = (
-        hook.control_plane.namespace
-        for hook in mesh.hooks
-        if (hook.configuration, hook.webhook) == (configuration, expectation.webhook)
-    )
-    meshed, meshed_why = (None, unlisted) if unlisted else _meshed(pods)
-    return ApplicationMesh(
-        namespace=asking.namespace, name=asking.name, live=live, live_reason=why,
-        revision=expectation.revision, root_namespace=next(roots, ""),
-        meshed=meshed, meshed_reason=meshed_why,
-    )  # fmt: skip
-
-
-def _meshed(pods: Sequence[StoredPod]) -> tuple[bool | None, str]:
-    without = sorted(pod.key.name for pod in pods if pod.replica.sidecar is not Sidecar.PRESENT)
-    if without:
-        more = f" and {len(without) - _NAMED} more" if len(without) > _NAMED else ""
-        return False, f"without a sidecar: {', '.join(without[:_NAMED])}{more}"
-    if not any(pod.running for pod in pods):
-        return None, "it has no pod that runs"
-    return True, f"{len(pods)} of {len(pods)} pods have a sidecar"
-
-
-class Unmeshed(msgspec.Struct, frozen=True):
-    """A pod that should have a sidecar and has none, as ``/status`` shows it."""
-
-    namespace: str
-    name: str
-    owner: str  # Its controller, such as StatefulSet/web.
-    reason: str
-    since: datetime  # When the pod was created.
-
-
-def oldest(pods: Iterable[StoredPod], limit: int | None = None) -> list[Unmeshed]:
-    """Return so many of the pods, the oldest first, as ``/status`` shows them."""
-    found = sorted(pods, key=lambda pod: (pod.replica.created, pod.key))
-    return [_unmeshed(pod) for pod in found[:limit]]
-
-
-def _unmeshed(pod: StoredPod) -> Unmeshed:
-    key, owner, reason = pod.key, pod.owner, pod.reason
-    if owner and isinstance(owner.step, Defer | Stop) and pod.replica.restart:
-        reason = f"{reason}; {owner.step.reason}"
-    since = datetime.fromtimestamp(pod.replica.created, UTC)
-    return Unmeshed(key.namespace, key.name, str(owner or ""), reason, since)

@@ -2,7 +2,8 @@
 
 `repair.suspension` decides. Nothing is stored but the mark on the Job itself, where the next leader
 finds it. One task follows each suspended Job, and one task for each kind searches for others: none
-waits for an answer about another. `Turns` bounds how many of them ask at the same time.
+waits for an answer about another. `Slots` bounds how many of them send requests at the
+same time, and how many of a namespace.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,10 +23,10 @@ from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import ApiError, Backoff, KubeError, asked
 from istio_aux.kube.objects import Key, key_of
-from istio_aux.model import owners
 from istio_aux.model.moment import Clock, Moment
-from istio_aux.model.owners import KINDS, FoundJob, Job, JobApi, api_of
+from istio_aux.model.owners import KINDS, Job, JobApi
 from istio_aux.model.pod import OwnerReference, Pod
+from istio_aux.quit.slots import Slots
 from istio_aux.repair import suspension
 from istio_aux.repair.recorder import RepairRecorder
 from istio_aux.repair.suspension import (
@@ -37,7 +38,6 @@ from istio_aux.repair.suspension import (
     SuspensionLimits,
     Unmark,
 )
-from istio_aux.repair.turns import Turns
 from istio_aux.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class SuspendedJobs:
         self._client, self._recorder, self._now = client, recorder, clock
         self._allowed, self._limits = allowed, limits or SuspensionLimits()
         self._jobs: dict[Key, _Suspension] = {}
-        self._turns = Turns(self._limits.at_once, self._limits.of_namespace)
+        self._slots = Slots(self._limits.at_once, self._limits.usual)
         self._searches: list[asyncio.Task[None]] = []
         self._leading = False
         self._stopping = asyncio.Event()
@@ -135,16 +135,16 @@ class SuspendedJobs:
 
     def status(self) -> list[SuspendedJob]:
         """The Jobs that are suspended now, the oldest first; only the leader knows any."""
-        found = [
+        known = [
             SuspendedJob(
                 key.namespace, job.owner.kind, key.name, job.since or job.began.date, job.reason
             )
             for key, job in self._jobs.items()
         ]
-        return sorted(found, key=lambda job: job.since)
+        return sorted(known, key=lambda job: job.since)
 
-    async def suspend(self, pod: Pod) -> str:
-        """Suspend the Job that controls ``pod``, so that all its pods are replaced.
+    async def suspend(self, namespace: str, owner: OwnerReference, pod: Pod) -> str:
+        """Suspend the Job ``owner``, which controls ``pod``, so that all its pods are replaced.
 
         If that is part of a JobSet or a TrainJob, the one at the top is suspended.
 
@@ -154,30 +154,26 @@ class SuspendedJobs:
         Raises:
             KubeError: it is not known whether it is suspended. If it is, it will be resumed.
         """
-        owner = owners.controller(pod)
-        if owner is None or api_of(owner) is None:
-            return "its controller cannot be suspended"
         if not self._allowed or not self._acts():
             return "this process may not suspend it"
-        namespace = pod.metadata.namespace
         jobs = await actions.read_jobs(self._client, namespace, owner)
         if not jobs:
             return f"its {owner.kind} is gone"
-        top = jobs[-1]
-        if suspension.is_marked(top.job):
-            self._adopt(namespace, top.reference)
+        top, job = jobs[-1].reference, jobs[-1].job
+        if suspension.is_marked(job):
+            self._adopt(namespace, top)
             return ""
-        why = await self._suspend(namespace, jobs, pod)
-        return why and f"its {top.reference.kind} is not suspended: {_short(why)}"
-
-    async def _suspend(self, namespace: str, jobs: Sequence[FoundJob], pod: Pod) -> str:
         now = self._now()
-        decision = suspension.begin(jobs[0].job, pod, now.date, above=jobs[1:])
+        decision = suspension.begin(jobs, pod, now.date)
         if isinstance(decision, Leave):
-            return decision.reason
-        owner, job = jobs[-1].reference, jobs[-1].job
-        if why := await self._protected(await self._pods(namespace, owner, job)):
-            return why
+            why = decision.reason
+        elif not (why := await self._protected(await self._left(namespace, top, job))):
+            why = await self._suspend(namespace, top, job, decision, now.date)
+        return why and f"its {top.kind} is not suspended: {_short(why)}"
+
+    async def _suspend(
+        self, namespace: str, owner: OwnerReference, job: Job, decision: Suspend, now: datetime
+    ) -> str:
         try:
             if not await self._patch(namespace, owner, job, decision):
                 return "this process does not lead any more"
@@ -185,40 +181,39 @@ class SuspendedJobs:
             if isinstance(error, ApiError) and not error.unknown:
                 return str(error)
             # Also if this task is cancelled: the request may still be performed.
-            self._adopt(namespace, owner, now.date)
+            self._adopt(namespace, owner, now)
             raise
-        key = self._adopt(namespace, owner, now.date)
+        key = self._adopt(namespace, owner, now)
         self._recorder.job_suspended(key, owner.kind, decision.reason)
         return ""
 
-    async def _pods(self, namespace: str, owner: OwnerReference, job: Job) -> list[Pod]:
-        """The Job's pods that it deletes; a pod that cannot be read may be one: `KubeError`."""
-        path, labels = _pods_of(namespace, owner)
-        found = await actions.list_all(self._client, path, Pod, labels)
-        return suspension.own(KINDS[owner.kind], job, found)
-
     async def _left(self, namespace: str, owner: OwnerReference, job: Job) -> PodsLeft:
-        """What is known of these pods; a request that fails must not keep the Job suspended."""
-        path, labels = _pods_of(namespace, owner)
-        found, unknown = list[Pod](), ""
-        pages = actions.pages(self._client, path, Pod, labels, restarted=found.clear)
+        """List the Job's own pods; a request that fails must not keep the Job suspended."""
+        label = f"{KINDS[owner.kind].job_name}={actions.object_name(owner.name)}"
+        pods, unknown = list[Pod](), ""
+        pages = actions.pages(
+            self._client, actions.collection("v1", "pods", namespace), Pod,
+            {"labelSelector": label}, restarted=pods.clear,
+        )  # fmt: skip
         try:
             async with asyncio.timeout(self._limits.answer), aclosing(pages):
                 async for page in pages:
-                    found += page.items
+                    pods += page.items
                     if page.unreadable:
                         unknown = f"cannot read {page.unreadable[0]}"
         except (KubeError, TimeoutError) as error:
             unknown = str(error) or f"no list of pods within {self._limits.answer:g} s"
-        return PodsLeft(suspension.own(KINDS[owner.kind], job, found), _short(unknown))
+        return PodsLeft(suspension.own(KINDS[owner.kind], job, pods), _short(unknown))
 
-    async def _protected(self, pods: list[Pod]) -> str:
+    async def _protected(self, left: PodsLeft) -> str:
         """Why one of the pods may not be disrupted now; empty if each of them may be.
 
-        The operator deletes them whatever a PodDisruptionBudget says. So ask first, by dry runs of
-        evictions. They do not say how many pods may be disrupted at a time.
+        The operator deletes them whatever a PodDisruptionBudget says. So evictions are tried in a
+        dry run before. They do not say how many pods may be disrupted at a time.
         """
-        for pod in pods:
+        if left.unknown:
+            return f"its pods are not known: {left.unknown}"
+        for pod in left.pods:
             version = pod.metadata.resource_version
             try:
                 await actions.evict(self._client, key_of(pod), version, dry_run=True)
@@ -286,38 +281,38 @@ class SuspendedJobs:
         )
         if (plural := served.get(kind)) is None:
             return
-        found = Counter[str]()
+        adopted = Counter[str]()
         path, labels = actions.collection(api.version, plural), {"labelSelector": suspension.MARK}
         async with aclosing(actions.pages(self._client, path, Job, labels)) as pages:
             async for page in pages:
-                # A Job that cannot be read is reported when it is looked at.
+                # A Job that cannot be read is reported when it is read alone.
                 marked = [key_of(job) for job in page.items if suspension.is_marked(job)]
                 for key in (*(bad.key for bad in page.unreadable if bad.key.name), *marked):
                     owner = OwnerReference(
                         api_version=api.version, kind=kind, name=key.name, uid=key.uid
                     )
-                    found[key.namespace] += 1
-                    if found[key.namespace] <= self._limits.found:
+                    adopted[key.namespace] += 1
+                    if adopted[key.namespace] <= self._limits.adopted:
                         self._adopt(key.namespace, owner)
 
     async def _follow(self, job: _Suspension) -> None:
-        """Look at a suspended Job until it is resumed, or is not ours any more."""
-        pause: float | None = self._limits.look
+        """Read a suspended Job again and again until it is resumed, or is not ours any more."""
+        pause: float | None = self._limits.interval
         while pause is not None:
-            # A long pause must not delay the look at the deadline.
+            # A long pause must not delay what is due at the deadline.
             until = job.deadline - self._now().monotonic
             await self._pause(min(pause, until) if until > 0 else pause)
             if self._stopping.is_set():
                 return
-            async with self._turns.take(job.key.namespace, job.deadline):
-                pause = await self._look(job)
+            async with self._slots.take(job.key.namespace, node=""):
+                pause = await self._check(job)
         if self._jobs.get(job.key) is job:
             del self._jobs[job.key]
 
-    async def _look(self, job: _Suspension) -> float | None:
-        """Look once; returns the seconds until the next look, None if nothing is left to do."""
+    async def _check(self, job: _Suspension) -> float | None:
+        """Reconcile once; returns seconds until the next time, None if nothing is left to do."""
         try:
-            return await self._step(job)
+            return await self._reconcile(job)
         except (KubeError, TimeoutError) as error:
             why = str(error) or f"no answer within {self._limits.answer:g} s"
             why = f"it is still suspended: {_short(why)}"
@@ -329,24 +324,24 @@ class SuspendedJobs:
             self._recorder.unhandled(job.key)
             return job.backoff.next()
 
-    async def _step(self, job: _Suspension) -> float | None:
-        """Read, decide, and act; see `_look`."""
+    async def _reconcile(self, job: _Suspension) -> float | None:
+        """Read, decide, and act; see `_check`."""
         namespace, owner = job.key.namespace, job.owner
         async with asyncio.timeout(self._limits.answer):
-            found = await actions.read_job(self._client, namespace, owner)
-        if found is None:
+            read = await actions.read_job(self._client, namespace, owner)
+        if read is None:
             self._log(logging.INFO, "job-left", job, "it is gone")
             return None
         # Read once: a later change of the annotation, or of a clock, moves no deadline.
-        job.since = since = job.since or suspension.since(found, job.began.date)
-        left = await self._left(namespace, owner, found)
+        job.since = since = job.since or suspension.since(read, job.began.date)
+        left = await self._left(namespace, owner, read)
         if not left.unknown:
             job.allowed = suspension.allowed(left.pods, since, self._limits)
         now = self._now().monotonic
         job.gone = None if left.pods or left.unknown else job.gone or now
         waited, gone = now - job.began.monotonic, now - (job.gone or now)
         decision = suspension.follow(
-            found, left, waited=waited, gone=gone, overdue=now >= job.deadline, limits=self._limits
+            read, left, waited=waited, gone=gone, overdue=now >= job.deadline, limits=self._limits
         )
         match decision:
             case AwaitPods(reason=why):
@@ -358,12 +353,14 @@ class SuspendedJobs:
                 if left.unknown:
                     return job.backoff.next()
                 job.backoff.reset()
-                return self._limits.look if job.gone else max(self._limits.look, waited / 10)
+                return (
+                    self._limits.interval if job.gone else max(self._limits.interval, waited / 10)
+                )
             case Leave(reason=why):
                 self._log(logging.INFO, "job-left", job, why)
             case Unmark(reason=why) | Resume(reason=why):
-                if not await self._patch(namespace, owner, found, decision):
-                    return self._limits.look
+                if not await self._patch(namespace, owner, read, decision):
+                    return self._limits.interval
                 if isinstance(decision, Unmark):
                     self._log(logging.WARNING, "job-left", job, why)
                 else:
@@ -382,12 +379,6 @@ async def end_tasks(tasks: Collection[asyncio.Task[None]], patience: float) -> N
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
-
-
-def _pods_of(namespace: str, owner: OwnerReference) -> tuple[str, dict[str, str]]:
-    """Where to list the pods with the label of a Job, and how."""
-    label = f"{KINDS[owner.kind].job_name}={actions.object_name(owner.name)}"
-    return actions.collection("v1", "pods", namespace), {"labelSelector": label}
 
 
 def _short(text: str) -> str:

@@ -1,7 +1,7 @@
 """How a Job gets new pods without counting a failure: it is suspended until its pods are gone.
 
 ============ ===================================================== ==============
-State        What is found                                         Action
+State        What is read                                          Action
 ============ ===================================================== ==============
 running      a pod of it has no sidecar (`begin`)                  `Suspend`
 suspended    some of its pods are still there, or it is not known  `AwaitPods`
@@ -36,7 +36,7 @@ import msgspec
 
 from istio_aux.model import owners
 from istio_aux.model.annotations import Annotation, text_label
-from istio_aux.model.owners import KINDS, FoundJob, Job, JobApi, api_of
+from istio_aux.model.owners import KINDS, FoundJob, Job, JobApi
 from istio_aux.model.pod import Pod
 from istio_aux.repair.rules import may_fail_when_suspended, queued_by_kueue
 
@@ -70,74 +70,69 @@ class SuspensionLimits(msgspec.Struct, frozen=True, kw_only=True):
     # Between the end of the last pod and the resumption: the operator watches Jobs and pods on two
     # connections, and must not see the resumption first.
     settle: float = 2.0
-    doubt: float = 60.0  # After which an operator that has done nothing is considered down.
+    unnoticed: float = 60.0  # After which an operator that has done nothing is considered down.
     longest: float = 600.0  # How long a Job stays suspended beyond the grace period of its pods.
     grace: float = 3600.0  # How much of that is waited for: a checkpoint may take many minutes.
-    # Between two looks at a suspended Job; while it has pods, later a tenth of its waiting time.
-    look: float = 1.0
-    answer: float = 10.0  # For what a look reads. A Job must not wait for the answer about another.
+    # Between two reads of a suspended Job; while it has pods, later a tenth of its waiting time.
+    interval: float = 1.0
+    answer: float = 10.0  # For one read. A Job must not wait for the answer about another.
     late: float = 120.0  # After which pods that are still there are reported: most have 30 s.
     first_retry: float = 1.0  # After an error; each further one doubles it.
     last_retry: float = 30.0
     # Between two searches for marked Jobs: a request that seemed lost may have been performed.
     search: float = 600.0
-    # Suspended Jobs that are looked at at the same time, and how many of them in one namespace.
-    at_once: int = 8
-    of_namespace: int = 2
+    at_once: int = 8  # Suspended Jobs that are read at the same time; of one namespace a quarter.
+    usual: float = 0.1  # For what is read of one of them.
     # Jobs of a kind and a namespace that a search finds; a later one finds the others. We suspend a
     # few at a time, but anybody may write the mark.
-    found: int = 1000
+    adopted: int = 1000
 
 
-class Suspend(msgspec.Struct, frozen=True):
-    """Suspend the Job, and mark it."""
-
+class _Decision(msgspec.Struct, frozen=True):
     reason: str
 
 
+class Suspend(_Decision, frozen=True):
+    """Suspend the Job, and mark it."""
+
+
 class PodsLeft(msgspec.Struct, frozen=True):
-    """The Job's own pods that were found. ``unknown`` says why there may be others."""
+    """The Job's own pods that were listed. ``unknown`` says why there may be others."""
 
     pods: Sequence[Pod] = ()
     unknown: str = ""
 
 
-class AwaitPods(msgspec.Struct, frozen=True):
-    """Look again a little later; ``pod`` is one that is still there, if there is one."""
+class AwaitPods(_Decision, frozen=True):
+    """Decide again a little later; ``pod`` is a pod that is still there, if there is one."""
 
-    reason: str
     pod: Pod | None = None
 
 
-class Resume(msgspec.Struct, frozen=True):
+class Resume(_Decision, frozen=True):
     """Resume the Job and remove the mark.
 
     ``unchanged``: not all of its pods were replaced; ``untouched``: none was, so no work was lost.
     """
 
-    reason: str
     unchanged: bool = False
     untouched: bool = False
 
 
-class Unmark(msgspec.Struct, frozen=True):
+class Unmark(_Decision, frozen=True):
     """Remove the mark, and nothing else."""
 
-    reason: str
 
-
-class Leave(msgspec.Struct, frozen=True):
+class Leave(_Decision, frozen=True):
     """Do nothing, now or later."""
 
-    reason: str
 
+def begin(jobs: Sequence[FoundJob], pod: Pod, now: datetime) -> Suspend | Leave:
+    """Decide whether to suspend a Job so that ``pod`` of it is replaced.
 
-def begin(job: Job, pod: Pod, now: datetime, *, above: Sequence[FoundJob] = ()) -> Suspend | Leave:
-    """Decide whether to suspend ``job`` so that ``pod``, which it controls, is replaced.
-
-    If the Job is part of others, the last one ``above`` it is suspended instead.
+    ``jobs`` has the Job, and those that it is part of. The last one is suspended.
     """
-    if reason := next(_reasons_to_leave(job, pod, now, above), None):
+    if reason := next(_reasons_to_leave(jobs, pod, now), None):
         return Leave(reason)
     return Suspend("all its pods are replaced, so that they get their sidecar")
 
@@ -168,7 +163,7 @@ def allowed(pods: Iterable[Pod], since: datetime, limits: SuspensionLimits) -> f
 
 
 def own(api: JobApi, job: Job, pods: Iterable[Pod]) -> list[Pod]:
-    """Those of the pods with the label of the Job that are its own, and go when it is suspended."""
+    """Return the pods with the label of the Job that it controls and deletes when suspended."""
     return [
         pod
         for pod in pods
@@ -240,14 +235,14 @@ def _actions(
         yield Resume("it is finished")
     seen, pods = job.has("Suspended"), left.pods
     untouched = all(pod.metadata.deletion_timestamp is None for pod in pods)
-    if not seen and untouched and not left.unknown and waited >= limits.doubt:
-        why = f"its operator has not noticed within {limits.doubt:g} s that it is suspended"
+    if not seen and untouched and not left.unknown and waited >= limits.unnoticed:
+        why = f"its operator has not noticed within {limits.unnoticed:g} s that it is suspended"
         yield Resume(why, unchanged=True, untouched=bool(pods))
     if pods or left.unknown:
         names = ", ".join(sorted(pod.metadata.name for pod in pods)[:3])
         there = f"{len(pods)} of its pods are still there: {names}" if pods else ""
-        doubt = left.unknown and f"it is not known whether its pods are gone: {left.unknown}"
-        why = "; ".join(filter(None, (there, doubt)))
+        unsure = left.unknown and f"it is not known whether its pods are gone: {left.unknown}"
+        why = "; ".join(filter(None, (there, unsure)))
         if overdue:
             yield Resume(f"it was suspended for too long, and {why}", unchanged=True)
         yield AwaitPods(why, pods[0] if pods else None)
@@ -258,41 +253,36 @@ def _actions(
     yield Resume("all its pods are gone")
 
 
-def _reasons_to_leave(
-    job: Job, pod: Pod, now: datetime, above: Sequence[FoundJob]
-) -> Iterator[str]:
-    """Why the Job, or the last one above it, must not be suspended."""
-    api = api_of(owners.controller(pod))
-    if api is None or not _controls(job, pod):
-        yield "it is not the Job that made the pod"
-        return
-    found = [(api, job), *((KINDS[owner.reference.kind], owner.job) for owner in above)]
-    for of, each in found:
-        if each.deleting:
+def _reasons_to_leave(jobs: Sequence[FoundJob], pod: Pod, now: datetime) -> Iterator[str]:
+    """Why the last one of the Jobs must not be suspended."""
+    for reference, job in ((each.reference, each.job) for each in jobs):
+        if job.deleting:
             yield "it is being deleted"
-        if each.finished:
+        if job.finished:
             yield "it is finished"
-        if each.run_policy.suspend:
+        if job.run_policy.suspend:
             yield "somebody else has suspended it"
-        if label := queued_by_kueue(each, pod):
+        if label := queued_by_kueue(job, pod):
             yield f"Kueue decides when it is suspended: label {label}"
-        if (manager := each.run_policy.managed_by or of.manager) != of.manager:
+        usual = KINDS[reference.kind].manager
+        if (manager := job.run_policy.managed_by or usual) != usual:
             yield f"it is managed by {manager}"
-        if above and may_fail_when_suspended(each):
+        if len(jobs) > 1 and may_fail_when_suspended(job):
             yield "a podFailurePolicy may fail it for the way in which a pod ends"
         # Clocks differ, and anybody may write the annotation: a later time counts for as long.
-        if (before := _since.get(each.metadata)) and abs(now - before) < AGAIN:
+        if (before := _since.get(job.metadata)) and abs(now - before) < AGAIN:
             yield (
                 f"it was suspended for its sidecars on {before:%Y-%m-%d %H:%M:%S}Z, and is not"
                 " suspended again within a day"
             )
-    api, top = found[-1]
-    owner = owners.controller_of(top.metadata)
-    if above and owner:
+    top = jobs[-1].job.metadata
+    owner = owners.controller_of(top)
+    if len(jobs) > 1 and owner:
         yield f"it is part of {owner.kind} {owner.name}, which might not expect that"
-    if text_label(api.job_name).get(pod.metadata) != top.metadata.name:
-        # All of its pods are found by that label.
-        yield f"its pod has no label {api.job_name}: {top.metadata.name}"
+    # All of its pods are found by this label.
+    label = KINDS[jobs[-1].reference.kind].job_name
+    if pod.labels.get(label) != top.name:
+        yield f"its pod has no label {label}: {top.name}"
 
 
 def _controls(job: Job, pod: Pod) -> bool:

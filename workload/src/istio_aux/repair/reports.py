@@ -1,0 +1,141 @@
+"""What `/status` shows of pods without a sidecar, and of applications that ask for sidecars."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from istio_aux.model.applications import EVERY, Applications, new_pod, parse
+from istio_aux.model.policy import Application
+from istio_aux.repair.rollout import Defer, Sidecar, Stop
+from istio_aux.repair.store import PodStore, StoredPod
+
+_log = logging.getLogger(__name__)
+
+POLL = 2.0  # Seconds between two reads of the file.
+_NAMED = 3  # Pods that a reason names; the others are counted.
+
+
+class ApplicationMesh(msgspec.Struct, frozen=True, rename="kebab"):
+    """An application that asks for sidecars, as ``/status`` shows it."""
+
+    namespace: str
+    name: str
+    live: bool | None  # Whether a new pod of it would get its sidecar now; None: not known.
+    live_reason: str
+    # Of the Istio whose injector selects its pods; empty if there is none.
+    revision: str
+    root_namespace: str
+    meshed: bool | None  # Whether each of its pods has its sidecar; None: not known.
+    meshed_reason: str
+
+
+async def follow_applications(
+    path: Path, changed: Callable[[Applications], None], interval: float = POLL
+) -> None:
+    """Pass the applications that the file names to ``changed``, now and after each change.
+
+    A file that does not exist names none; one that cannot be read changes nothing.
+    """
+    applications = Applications()
+    known: str | None = ""
+    while True:
+        text = _read(path, report=known is not None)
+        if text is not None and text != known:
+            new, problems = parse(text)
+            for problem in problems:
+                _log.error("%s: %s", path, problem, extra={"event": "applications"})
+            if new != applications:
+                applications = new
+                changed(new)
+        known = text
+        await asyncio.sleep(interval)
+
+
+def _read(path: Path, *, report: bool) -> str | None:
+    """The text of the file; None if it cannot be read."""
+    try:
+        return path.read_text(errors="replace")
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        if report:
+            _log.error("%s", error, extra={"event": "applications", "outcome": "kept"})
+        return None
+
+
+def application_status(store: PodStore, unlisted: str = "") -> list[ApplicationMesh]:
+    """Report on each application that is named, and on all of a model together, sorted.
+
+    ``unlisted`` says why the pods are not known; empty if they are.
+    """
+    pods = defaultdict[Application, list[StoredPod]](list)
+    for pod in store.pods.values():
+        if pod.application and not pod.replica.deleting:
+            for name in (pod.application, EVERY):
+                pods[Application(pod.key.namespace, name)].append(pod)
+    every = {Application(model, EVERY) for model in store.applications.models}
+    asking = sorted(store.applications.named | every, key=lambda each: (each.namespace, each.name))
+    return [_status(store, each, pods[each], unlisted) for each in asking]
+
+
+def _status(
+    store: PodStore, asking: Application, pods: Sequence[StoredPod], unlisted: str
+) -> ApplicationMesh:
+    expectation, mesh = store.expect(new_pod(asking)), store.mesh
+    configuration, live, why = expectation.configuration, expectation.expected, expectation.reason
+    if live:
+        live = mesh.live(configuration)
+        whys = (each.why for each in mesh.injectors if each.configuration == configuration)
+        why = next(whys, "its injector is not among those that are watched")
+    roots = (
+        hook.control_plane.namespace
+        for hook in mesh.hooks
+        if (hook.configuration, hook.webhook) == (configuration, expectation.webhook)
+    )
+    meshed, meshed_why = (None, unlisted) if unlisted else _meshed(pods)
+    return ApplicationMesh(
+        namespace=asking.namespace, name=asking.name, live=live, live_reason=why,
+        revision=expectation.revision, root_namespace=next(roots, ""),
+        meshed=meshed, meshed_reason=meshed_why,
+    )  # fmt: skip
+
+
+def _meshed(pods: Sequence[StoredPod]) -> tuple[bool | None, str]:
+    without = sorted(pod.key.name for pod in pods if pod.replica.sidecar is not Sidecar.PRESENT)
+    if without:
+        more = f" and {len(without) - _NAMED} more" if len(without) > _NAMED else ""
+        return False, f"without a sidecar: {', '.join(without[:_NAMED])}{more}"
+    if not any(pod.running for pod in pods):
+        return None, "it has no pod that runs"
+    return True, f"{len(pods)} of {len(pods)} pods have a sidecar"
+
+
+class Unmeshed(msgspec.Struct, frozen=True):
+    """A pod that should have a sidecar and has none, as ``/status`` shows it."""
+
+    namespace: str
+    name: str
+    owner: str  # Its controller, such as StatefulSet/web.
+    reason: str
+    since: datetime  # When the pod was created.
+
+
+def oldest(pods: Iterable[StoredPod], limit: int | None = None) -> list[Unmeshed]:
+    """Return so many of the pods, the oldest first, as ``/status`` shows them."""
+    pods = sorted(pods, key=lambda pod: (pod.replica.created, pod.key))
+    return [_unmeshed(pod) for pod in pods[:limit]]
+
+
+def _unmeshed(pod: StoredPod) -> Unmeshed:
+    key, owner, reason = pod.key, pod.owner, pod.action.reason
+    if owner and isinstance(owner.step, Defer | Stop) and pod.replica.restart:
+        reason = f"{reason}; {owner.step.reason}"
+    since = datetime.fromtimestamp(pod.replica.created, UTC)
+    return Unmeshed(key.namespace, key.name, str(owner or ""), reason, since)
