@@ -23,6 +23,7 @@ from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, Policy, RepairPolicy, Right, Start, State
 from istio_aux.model.webhooks import Configuration, sorted_before
 from istio_aux.quit import rules as quitting
+from istio_aux.quit.facts import read
 from istio_aux.quit.rules import Quit
 from istio_aux.repair import rules as repair
 from istio_aux.start import plan as start
@@ -223,7 +224,7 @@ def change(
 
     How a pod starts is decided when its controller creates the next one.
     """
-    if pod.status.phase == "Running" and isinstance(quitting.decide(pod, policy, now), Quit):
+    if pod.status.phase == "Running" and isinstance(quitting.decide(read(pod, policy), now), Quit):
         return "are finished, and their sidecars would be told to exit now"
     match repair.decide(pod, expectation, RepairPolicy(), live=None):
         case repair.ReportUnmeshed(unmeshed=True):

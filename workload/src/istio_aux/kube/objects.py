@@ -16,7 +16,7 @@ import msgspec
 
 from istio_aux.kube.errors import ApiError, UnreachableError, UnreadableError
 from istio_aux.model.documents import DEEPEST, cutting, shallow
-from istio_aux.model.pod import Key, Metadata, shared
+from istio_aux.model.pod import Key, Metadata
 
 INITIAL_END = "k8s.io/initial-events-end"
 """Annotation of the bookmark after which a streaming list is complete (KEP-3157)."""
@@ -49,8 +49,7 @@ S = TypeVar("S")
 
 def key_of(resource: Resource) -> Key:
     """Return the key of an object."""
-    meta = resource.metadata
-    return Key(shared(meta.namespace), meta.name, meta.uid)
+    return resource.metadata.key
 
 
 class Unreadable(msgspec.Struct, frozen=True):

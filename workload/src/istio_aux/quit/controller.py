@@ -16,17 +16,17 @@ from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import ApiError, Backoff, KubeError, LateError, UnreachableError, asked
 from istio_aux.kube.events import Events
 from istio_aux.kube.exec import execute
-from istio_aux.kube.objects import key_of
 from istio_aux.kube.port_forward import request as forward
-from istio_aux.model import completion
 from istio_aux.model.applications import Applications
 from istio_aux.model.moment import Clock
-from istio_aux.model.pod import PROXY, Key, Pod, shared
+from istio_aux.model.pod import PROXY, Key, Pod
 from istio_aux.model.policy import Policy, QuitMode, Rung
 from istio_aux.model.selectors import Selector
 from istio_aux.model.webhooks import Namespace
+from istio_aux.quit import facts as pod_facts
 from istio_aux.quit import rules as quitting
 from istio_aux.quit import state as quit_state
+from istio_aux.quit.facts import Kubelet, PodFacts
 from istio_aux.quit.recorder import QuitRecorder
 from istio_aux.quit.slots import Slots
 from istio_aux.quit.state import (
@@ -46,7 +46,7 @@ FRESH = 1.0
 """Seconds from the sending of a read to that of the exec which follows from it. Both name the pod
 by its name: meanwhile another pod may have got it."""
 
-ASK_KUBELET = 300.0
+KUBELET_KNOWN = 300.0
 """Seconds after which the version of a kubelet is read again."""
 
 READS = 3
@@ -75,7 +75,7 @@ class Selection:
     def apply(self, resource: Namespace) -> None:
         """A namespace was created or has changed."""
         if not self._selector.matches(resource.labels):
-            self.delete(key_of(resource))
+            self.delete(resource.metadata.key)
             return
         name, known = resource.metadata.name, self._scope.namespaces
         new, known[name] = name not in known, resource.metadata.uid
@@ -150,7 +150,7 @@ class Controller:
 
     def apply(self, resource: Pod) -> None:
         """A pod was created or has changed. Only running pods that end and have a proxy count."""
-        key = key_of(resource)
+        key = resource.metadata.key
         state = self._states.get(key)
         if resource.status.phase != "Running" or resource.restart_policy == "Always":
             if state:
@@ -159,10 +159,9 @@ class Controller:
         if state is None:
             if not (resource.has_proxy or resource.has_native_proxy):
                 return
-            key = Key(shared(key.namespace), key.name, key.uid)
             state = self._states[key] = PodState(key)
         state.left = False
-        state.observe(resource, self._scope, self._clock())
+        state.observe(self._facts(resource), self._scope, self._clock())
         # A native proxy needs nobody. Of its pods, only those that another container holds count.
         state.left = resource.has_native_proxy and state.asks_for is None
         self._steer(state)
@@ -301,10 +300,7 @@ class Controller:
                 return task.superseded(self._scope)
             for _ in range(READS):
                 not_after = self._clock().monotonic + FRESH
-                pod = await actions.read_pod(self._client, state.key)
-                if pod and completion.depends_on_kubelet(pod):
-                    await self._ask_kubelet(pod.spec.node_name or "")
-                action = task.looked(pod, self._scope, self._clock())
+                action = task.looked(await self._read(state.key), self._scope, self._clock())
                 self._record(state)
                 if isinstance(action, quit_state.Send | quit_state.Delete) and not self._leads():
                     return task.superseded(self._scope)
@@ -324,15 +320,26 @@ class Controller:
                 return task.answered(action.rung, answer, self._scope)
         raise LateError(f"nothing was sent: the pod cannot be read and told within {FRESH:g} s")
 
-    async def _ask_kubelet(self, node: str) -> None:
-        """Find out which version the kubelet of a node has, unless that is known."""
-        kubelets, now = self._scope.kubelets, self._clock().monotonic
-        if (known := kubelets.get(node)) and now < known.until:
-            return
-        obeys = completion.obeys(await actions.read_kubelet(self._client, node))
-        for name in [name for name, kubelet in kubelets.items() if kubelet.until <= now]:
-            del kubelets[name]
-        kubelets[node] = completion.Kubelet(obeys, now + ASK_KUBELET)
+    async def _read(self, key: Key) -> PodFacts | None:
+        """Read a pod as it is now, and the version of its kubelet if that is needed to judge it.
+
+        None: the pod is gone, or another pod has its name.
+        """
+        pod = await actions.read_pod(self._client, key)
+        if pod is None:
+            return None
+        node, kubelets = pod.spec.node_name or "", self._scope.kubelets
+        if pod_facts.depends_on_kubelet(pod) and not self._scope.kubelet(node, self._clock()):
+            obeys = pod_facts.obeys(await actions.read_kubelet(self._client, node))
+            now = self._clock().monotonic
+            for name in [name for name, kubelet in kubelets.items() if kubelet.until <= now]:
+                del kubelets[name]
+            kubelets[node] = Kubelet(obeys, now + KUBELET_KNOWN)
+        return self._facts(pod)
+
+    def _facts(self, pod: Pod) -> PodFacts:
+        kubelet = self._scope.kubelet(pod.spec.node_name or "", self._clock())
+        return pod_facts.read(pod, self._scope.policy, kubelet.obeys if kubelet else None)
 
     async def _send(
         self, state: PodState, task: Task, what: quit_state.Send, not_after: float
@@ -344,8 +351,8 @@ class Controller:
         if what.rung is Rung.PORT_FORWARD:
 
             async def still() -> bool:
-                found = await actions.read_pod(client, pod)
-                return self._leads() and task.looked(found, self._scope, self._clock()) == what
+                facts = await self._read(pod)
+                return self._leads() and task.looked(facts, self._scope, self._clock()) == what
 
             path = what.rule.path if what.rule else "/quitquitquit"
             request = f"POST {path}"

@@ -11,12 +11,13 @@ from collections.abc import Iterator
 import msgspec
 
 from istio_aux.injector.injection import Expectation, reasons_against
-from istio_aux.model import completion, owners
+from istio_aux.model import owners
 from istio_aux.model.annotations import INJECTED, injected, label_with, mirrors, text_label
 from istio_aux.model.applications import application_of
 from istio_aux.model.owners import FailureRule, Job, JobStatus
 from istio_aux.model.pod import PROXY, OwnerReference, Pod, Struct
 from istio_aux.model.policy import RacePolicy, RepairPolicy
+from istio_aux.quit.facts import finished
 
 # Condition that an eviction sets on a pod (k8s@1.36 eviction.go); a suspension does not.
 _DISRUPTED = "DisruptionTarget"
@@ -158,10 +159,7 @@ def _reasons_to_keep_of_job(pod: Pod, owner: OwnerReference, policy: RepairPolic
         yield f"it is a {owner.kind}'s, and restart-jobs is off"
     if not owners.resumable(owner) and (failure := owners.fails_with(pod)):
         yield failure
-    if pod.containers and all(
-        completion.finished(container, pod.container_status(container.name), pod).finished
-        for container in pod.containers
-    ):
+    if pod.containers and all(finished(container, pod).finished for container in pod.containers):
         yield "its containers are finished"
 
 
