@@ -9,7 +9,7 @@ from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Policy
 from istio_aux.quit import rules as quitting
-from istio_aux.quit.facts import read
+from istio_aux.quit.facts import Kubelet, read
 
 POLICY = Policy()
 
@@ -36,7 +36,7 @@ def decide(
     obeyed: bool | None = True,
 ) -> quitting.Action:
     """Read a pod and decide; without ``now`` every grace period is over."""
-    return quitting.decide(read(pod, policy, obeyed), now, seen=seen)
+    return quitting.decide(read(pod, policy, Kubelet(obeyed)), now, seen=seen)
 
 
 def blockers(decision: quitting.Action) -> tuple[str, ...]:

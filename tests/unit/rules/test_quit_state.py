@@ -11,7 +11,7 @@ from istio_aux.model import pod as pods
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Key, Pod
 from istio_aux.model.policy import DeadProxy, Policy, QuitMode, Rung
-from istio_aux.quit.facts import Kubelet, PodFacts, read
+from istio_aux.quit.facts import OBEYS, Kubelet, PodFacts, read
 from istio_aux.quit.state import (
     Action,
     AttemptResult,
@@ -60,6 +60,7 @@ class Story:
 
     def __init__(self, first: Pod | None = None, *, due: bool = True, **scope: Any) -> None:
         self.scope = QuitScope(namespaces={"training": "u"}, **scope)
+        self.kubelet: Kubelet | None = None
         self.state = PodState(Key("training", "job", "u-1"))
         self.watched(first or pod())
         found = self.state.due(self.scope)
@@ -71,15 +72,14 @@ class Story:
         return self.task.awake(self.scope, after(seconds))
 
     def watched(self, seen: Pod, now: Moment = NOW) -> None:
-        self.state.observe(self.facts(seen, now), self.scope, now)
+        self.state.observe(self.facts(seen), self.scope, now)
 
     def looked(self, seen: Pod | None = None, *, gone: bool = False) -> Action:
-        facts = None if gone else self.facts(seen or pod(), NOW)
+        facts = None if gone else self.facts(seen or pod())
         return self.task.looked(facts, self.scope, NOW)
 
-    def facts(self, seen: Pod, now: Moment) -> PodFacts:
-        kubelet = self.scope.kubelet(seen.spec.node_name or "", now)
-        return read(seen, self.scope.policy, kubelet.obeys if kubelet else None)
+    def facts(self, seen: Pod) -> PodFacts:
+        return read(seen, self.scope.policy, self.kubelet)
 
     def answered(self, answer: AttemptResult = WELL, rung: Rung = Rung.EXEC) -> Action:
         return self.task.answered(rung, answer, self.scope)
@@ -346,7 +346,7 @@ def test_a_grace_period_begins_once_the_kubelet_is_known_to_obey() -> None:
     )  # fmt: skip
     story = Story(pods.convert(body), policy=Policy(grace=30))
     assert story.awake() == Look(), "and the node is asked"
-    story.scope.kubelets["node-1"] = Kubelet(obeys=True, until=after(300).monotonic)
+    story.kubelet = OBEYS
     for seconds in (20, 40):
         story.watched(pods.convert(body), after(seconds))
         assert story.state.until == after(50)
@@ -459,9 +459,3 @@ def test_a_blocked_pod_is_not_reported_by_a_process_that_no_longer_leads() -> No
     story = Story(BLOCKED)
     depose(story)
     assert story.awake(60) == End()
-
-
-def test_an_event_is_the_first_of_its_reason_once() -> None:
-    state = PodState(Key("training", "job", "u-1"))
-    events = ("ProxyLost", "ProxyLost", "ProxyQuitBlocked")
-    assert [state.first(event) for event in events] == [True, False, True]

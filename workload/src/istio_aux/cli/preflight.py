@@ -21,6 +21,7 @@ from istio_aux.model.election import LeaseRecord
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, Policy, RepairPolicy, Right, Start, State
+from istio_aux.model.text import listed, one_line
 from istio_aux.model.webhooks import Configuration, sorted_before
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.facts import read
@@ -104,7 +105,7 @@ def rights(account: str, refused: Sequence[Right]) -> CheckResult:
     """Judge the rights that ``account`` lacks."""
     if not refused:
         return CheckResult("rights", Verdict.OK, f"{account} has all of them")
-    lacking = _some([f"{right} ({right.purpose})" for right in refused])
+    lacking = listed([f"{right} ({right.purpose})" for right in refused], most=NAMED)
     return CheckResult(
         "rights", Verdict.PROBLEM, f"{account} may not {lacking}",
         "grant them; the charm grants its workload's once it has `juju trust --scope=cluster`",
@@ -130,8 +131,8 @@ def webhook(ours: str | None, configurations: Mapping[str, Configuration]) -> It
     if before := sorted_before(first, configurations.values()):
         yield CheckResult(
             "webhook order", Verdict.NOTE,
-            f"called before {first}: {_some(before)}; these injectors do not see what is added,"
-            " so their pods are held, not native",
+            f"called before {first}: {listed(before, most=NAMED)};"
+            " these injectors do not see what is added, so their pods are held, not native",
             "rename the model or the application so that the configuration sorts first",
         )  # fmt: skip
     else:
@@ -194,7 +195,9 @@ def namespaces(
             "label a namespace so that it matches, or set namespace-selector",
         )  # fmt: skip
         return
-    yield CheckResult(check, Verdict.OK, f"{len(selected)} selected: {_some(sorted(selected))}")
+    yield CheckResult(
+        check, Verdict.OK, f"{len(selected)} selected: {listed(sorted(selected), most=NAMED)}"
+    )
     if not mesh.known:
         return
     ambient = [name for name, labels in selected.items() if start.is_ambient(labels)]
@@ -207,12 +210,14 @@ def namespaces(
     if ambient:
         yield CheckResult(
             check, Verdict.NOTE,
-            f"in an ambient mesh, where no pod has a sidecar to wait for: {_some(sorted(ambient))}",
+            "in an ambient mesh, where no pod has a sidecar to wait for: "
+            f"{listed(sorted(ambient), most=NAMED)}",
         )  # fmt: skip
     if without:
         yield CheckResult(
             check, Verdict.NOTE,
-            f"selected, but Istio injects no pod there by itself: {_some(sorted(without))}",
+            "selected, but Istio injects no pod there by itself: "
+            f"{listed(sorted(without), most=NAMED)}",
             "`kubectl label namespace NAME istio-injection=enabled`, or the label istio.io/rev",
         )  # fmt: skip
 
@@ -246,7 +251,7 @@ def pod_changes(seen: int, changes: Mapping[str, Sequence[str]]) -> Iterator[Che
     """Summarise what `change` says of the ``seen`` pods in selected namespaces, by name."""
     rest = seen - sum(map(len, changes.values()))
     for what, names in changes.items():
-        text = f"{len(names)} {what}: {_some(names)}"
+        text = f"{len(names)} {what}: {listed(names, most=NAMED)}"
         yield CheckResult("pods", Verdict.OK, text)
     what = f"{rest} of {seen} would not be changed" if seen else "there are none"
     yield CheckResult("pods", Verdict.OK, what)
@@ -327,17 +332,9 @@ def lease(name: str, record: LeaseRecord | None, now: datetime) -> CheckResult:
 
 def bounded(result: CheckResult) -> CheckResult:
     """The result in lines of bounded length: object names and errors come from others."""
-    return msgspec.structs.replace(result, what=_line(result.what), do=_line(result.do))
-
-
-def _line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+    return msgspec.structs.replace(
+        result, what=one_line(result.what, LONGEST - 1), do=one_line(result.do, LONGEST - 1)
+    )
 
 
 def _plain(namespace: str) -> Pod:

@@ -19,12 +19,11 @@ from istio_aux.kube.exec import execute
 from istio_aux.kube.port_forward import request as forward
 from istio_aux.model.applications import Applications
 from istio_aux.model.moment import Clock
-from istio_aux.model.pod import PROXY, Key, Pod
+from istio_aux.model.pod import Key, Pod
 from istio_aux.model.policy import Policy, QuitMode, Rung
 from istio_aux.model.selectors import Selector
 from istio_aux.model.webhooks import Namespace
 from istio_aux.quit import facts as pod_facts
-from istio_aux.quit import rules as quitting
 from istio_aux.quit import state as quit_state
 from istio_aux.quit.facts import Kubelet, PodFacts
 from istio_aux.quit.recorder import QuitRecorder
@@ -135,6 +134,7 @@ class Controller:
         self._recorder.leading = leading
         self._states: dict[Key, PodState] = {}
         self._works: dict[Key, _Work] = {}
+        self._kubelets: dict[str, Kubelet] = {}  # By node, of those whose version was read.
         self._slots = Slots(limits.at_once, limits.slot)
         self._retry_slots = Slots(limits.retries_at_once, limits.slot)
         self.selection = Selection(self._scope, selector or Selector(), self._reselect)
@@ -328,42 +328,40 @@ class Controller:
         pod = await actions.read_pod(self._client, key)
         if pod is None:
             return None
-        node, kubelets = pod.spec.node_name or "", self._scope.kubelets
-        if pod_facts.depends_on_kubelet(pod) and not self._scope.kubelet(node, self._clock()):
-            obeys = pod_facts.obeys(await actions.read_kubelet(self._client, node))
-            now = self._clock().monotonic
-            for name in [name for name, kubelet in kubelets.items() if kubelet.until <= now]:
-                del kubelets[name]
-            kubelets[node] = Kubelet(obeys, now + KUBELET_KNOWN)
+        facts = self._facts(pod)
+        if not facts.asks:
+            return facts
+        obeys = pod_facts.obeys(await actions.read_kubelet(self._client, facts.node))
+        now = self._clock().monotonic
+        known = {name: each for name, each in self._kubelets.items() if now < each.until}
+        self._kubelets = {**known, facts.node: Kubelet(obeys, now + KUBELET_KNOWN)}
         return self._facts(pod)
 
     def _facts(self, pod: Pod) -> PodFacts:
-        kubelet = self._scope.kubelet(pod.spec.node_name or "", self._clock())
-        return pod_facts.read(pod, self._scope.policy, kubelet.obeys if kubelet else None)
+        kubelet = self._kubelets.get(pod.spec.node_name or "")
+        fresh = kubelet and self._clock().monotonic < kubelet.until
+        return pod_facts.read(pod, self._scope.policy, kubelet if fresh else None)
 
     async def _send(
         self, state: PodState, task: Task, what: quit_state.Send, not_after: float
     ) -> AttemptResult:
         """Tell a container to exit. Raises KubeError: nothing was sent."""
         self._recorder.attempted(state, task.attempts + 1, what.rung)
-        client, port, deadline = self._client, what.port, self._scope.limits.deadline
-        pod = state.key
+        client, pod, deadline = self._client, state.key, self._scope.limits.deadline
         if what.rung is Rung.PORT_FORWARD:
 
             async def still() -> bool:
                 facts = await self._read(pod)
                 return self._leads() and task.looked(facts, self._scope, self._clock()) == what
 
-            path = what.rule.path if what.rule else "/quitquitquit"
-            request = f"POST {path}"
             forwarded = await forward(
-                client, pod, port, request, deadline, still=still, not_after=not_after
+                client, pod, what.port, what.request, deadline, still=still, not_after=not_after
             )
             well = forwarded.status is not None and 200 <= forwarded.status < 300
             return AttemptResult(well, not forwarded.unsent, str(forwarded))
-        container = what.rule.container if what.rule else PROXY
-        command = what.rule.command if what.rule else quitting.command(what.rung, port)
-        result = await execute(client, pod, container, command, deadline, not_after=not_after)
+        result = await execute(
+            client, pod, what.container, what.command, deadline, not_after=not_after
+        )
         return AttemptResult(result.exit_code == 0, not result.unsent, str(result))
 
     async def _delete(self, state: PodState, task: Task, version: str) -> quit_state.Action:

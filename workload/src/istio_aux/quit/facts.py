@@ -8,6 +8,7 @@ decides nothing, except for the two that are the kubelet's own marks, `RESTARTIN
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -20,7 +21,6 @@ from msgspec import structs
 from istio_aux.model import annotations, owners, resources
 from istio_aux.model.annotations import IGNORE_CONTAINERS, QUIT_AFTER, Overrides
 from istio_aux.model.applications import application_of
-from istio_aux.model.moment import Moment
 from istio_aux.model.pod import (
     PROXY,
     Container,
@@ -55,6 +55,16 @@ _NO_STATE = ContainerState()
 Role = Literal["payload", "sidecar", "ignored"]
 
 
+class Kubelet(NamedTuple):
+    """What was found out about the kubelet of a node; see `obeys`."""
+
+    obeys: bool | None
+    until: float = math.inf  # By the monotonic clock. Then its version is read again.
+
+
+OBEYS = Kubelet(True)
+
+
 class ContainerVerdict(Struct, frozen=True):
     """The role of a container, and whether the kubelet is done with it."""
 
@@ -81,6 +91,7 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
         proxy_ended: end of the proxy if that is finished.
         restarting: why every container is about to start again, if so.
         unclear: whether a container is finished depends on the kubelet's version, not known here.
+        asks: the version of the kubelet is to be read.
         unreported: no unfinished payload container has a state.
         irreplaceable: why the pod must not be deleted so that its controller makes a new one.
         training: Katib's training containers, in a pod whose collector can see the proxy.
@@ -110,6 +121,7 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
     proxy_ended: datetime | None
     restarting: str | None
     unclear: bool
+    asks: bool
     unreported: bool
     irreplaceable: str | None
     training: frozenset[str]
@@ -128,25 +140,13 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
             verdict.finished for verdict in self.containers.values() if verdict.role == "payload"
         )
 
-    def payload_end(self, now: Moment) -> Moment | None:
-        """When the payload ended by the node's clock, as a time by ours; None: unknown.
 
-        The node's clock may be wrong: the answer is not after ``now``, nor before the pod was
-        created if that is not either.
-        """
-        if self.payload_ended is None:
-            return None
-        begin = max(self.payload_ended, self.created or self.payload_ended)
-        wall = min(begin.timestamp(), now.wall)
-        return Moment(now.monotonic - (now.wall - wall), wall)
-
-
-def read(pod: Pod, policy: Policy, obeyed: bool | None = True) -> PodFacts:
+def read(pod: Pod, policy: Policy, kubelet: Kubelet | None = OBEYS) -> PodFacts:
     """Read all that matters for the quit of a pod. Never raises.
 
-    ``obeyed``: whether the pod's kubelet obeys restart policies of single containers; None: it is
-    not known, see `obeys`.
+    ``kubelet``: what is known about the pod's kubelet; None: its version was not read.
     """
+    obeyed, depends = kubelet.obeys if kubelet else None, depends_on_kubelet(pod)
     overrides = annotations.read_overrides(pod)
     rules = {r.container: r for r in policy.sidecars if r.container not in overrides.after}
     verdicts = dict(_verdicts(pod, overrides, policy, rules, obeyed))
@@ -165,7 +165,7 @@ def read(pod: Pod, policy: Policy, obeyed: bool | None = True) -> PodFacts:
     ends = {name: _zoned(ended.finished_at) for name, ended in exits.items()}
     finished_payload = [n for n, v in verdicts.items() if v.role == "payload" and v.finished]
     proxy = verdicts.get(PROXY)
-    unclear = obeyed is None and depends_on_kubelet(pod)
+    unclear = obeyed is None and depends
     training, collectors = _katib(pod)
     return PodFacts(
         policy=policy,
@@ -190,6 +190,7 @@ def read(pod: Pod, policy: Policy, obeyed: bool | None = True) -> PodFacts:
         proxy_ended=ends.get(PROXY) if proxy and proxy.finished else None,
         restarting=restarting_all(pod, obeyed=obeyed),
         unclear=unclear,
+        asks=kubelet is None and depends,
         unreported=all(pod.states.get(name, _NO_STATE) == _NO_STATE for name in unfinished),
         irreplaceable=owners.not_replaced(pod) or owners.fails_with(pod),
         training=training,
@@ -260,13 +261,6 @@ class Finished(NamedTuple):
 
     finished: bool
     why: str
-
-
-class Kubelet(NamedTuple):
-    """What was found out about the kubelet of a node; see `obeys`."""
-
-    obeys: bool | None
-    until: float  # By the monotonic clock. Then its version is read again.
 
 
 def obeys(kubelet: str) -> bool | None:

@@ -97,6 +97,8 @@ class QuitRecorder(Recorder):
         self, state: PodState, kind: Literal["Normal", "Warning"], reason: str, note: str
     ) -> bool:
         """Send an Event that a pod gets once; return whether it had none yet."""
-        if first := state.first(reason):
-            self._event(state.key, kind, reason, note, once=True)
-        return first
+        if reason in state.announced:
+            return False
+        state.announced += (reason,)
+        self._event(state.key, kind, reason, note, once=True)
+        return True

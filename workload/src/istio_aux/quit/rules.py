@@ -118,7 +118,7 @@ def decide(facts: PodFacts, now: Moment | None, *, seen: Moment | None = None) -
         facts: the annotations among them refine the policy.
         now: the present; None: every grace period counts as over.
         seen: when the caller first saw that every payload container was finished; None: the clock
-            of the pod's node must do, see `PodFacts.payload_end`.
+            of the pod's node must do, see `payload_end`.
     """
     policy, verdicts = facts.policy, facts.containers
     if reason := next(_nothing_to_do(facts), None):
@@ -305,10 +305,23 @@ def _grace_ends(facts: PodFacts, now: Moment | None, seen: Moment | None) -> Mom
     """When the pod's grace period ends, or the policy's, if that is still to come."""
     override = facts.overrides.grace
     grace = min(facts.policy.grace if override is None else override, LONGEST_GRACE)
-    if now is None or grace <= 0 or (seen := seen or facts.payload_end(now)) is None:
+    if now is None or grace <= 0 or (seen := seen or payload_end(facts, now)) is None:
         return None
     until = Moment(seen.monotonic + grace, seen.wall + grace)
     return until if until.monotonic > now.monotonic else None
+
+
+def payload_end(facts: PodFacts, now: Moment) -> Moment | None:
+    """When the payload ended by the node's clock, as a time by ours; None: unknown.
+
+    The node's clock may be wrong: the answer is not after ``now``, nor before the pod was created
+    if that is not either.
+    """
+    if facts.payload_ended is None:
+        return None
+    begin = max(facts.payload_ended, facts.created or facts.payload_ended)
+    wall = min(begin.timestamp(), now.wall)
+    return Moment(now.monotonic - (now.wall - wall), wall)
 
 
 def _listed(containers: Mapping[str, str]) -> str:

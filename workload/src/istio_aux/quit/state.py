@@ -51,7 +51,7 @@ from istio_aux.model.resources import Requests
 from istio_aux.model.selectors import Selector
 from istio_aux.model.sidecars import SidecarRule
 from istio_aux.quit import rules as quitting
-from istio_aux.quit.facts import Kubelet, PodFacts
+from istio_aux.quit.facts import PodFacts
 from istio_aux.quit.rules import Blocker, Quit, Report, Wait
 
 STUCK_AFTER = 3  # Failures. The first attempt may come too early for the agent.
@@ -81,12 +81,6 @@ class QuitScope(msgspec.Struct, kw_only=True):
     namespaces: dict[str, str] = {}  # UIDs of the selected ones, by name.
     pods: Selector = Selector()  # Those of the selected namespaces that count.
     applications: Applications = Applications()  # Selected in whatever namespace.
-    kubelets: dict[str, Kubelet] = {}  # By node, of those whose version was read.
-
-    def kubelet(self, node: str, now: Moment) -> Kubelet | None:
-        """What is known about the kubelet of a node."""
-        kubelet = self.kubelets.get(node)
-        return kubelet if kubelet and now.monotonic < kubelet.until else None
 
 
 class TroubledPod(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -144,6 +138,21 @@ class Send(msgspec.Struct, frozen=True):
     rung: Rung
     port: int
     rule: SidecarRule | None = None
+
+    @property
+    def container(self) -> str:
+        """The container that is told to exit."""
+        return self.rule.container if self.rule else PROXY
+
+    @property
+    def request(self) -> str:
+        """What is sent to the port by `Rung.PORT_FORWARD`."""
+        return f"POST {self.rule.path if self.rule else '/quitquitquit'}"
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """What runs in the container by any other rung."""
+        return self.rule.command if self.rule else quitting.command(self.rung, self.port)
 
 
 class Delete(msgspec.Struct, frozen=True):
@@ -219,7 +228,7 @@ class PodState:
         if before == "quit" and self.first_seen:
             seen = self.first_seen
         else:  # Of a payload that ended before this process saw the pod, only the node knows when.
-            seen = (facts.payload_end(now) if self.seen is None else None) or now
+            seen = (quitting.payload_end(facts, now) if self.seen is None else None) or now
         decision = quitting.decide(facts, now, seen=seen)
         number = len(facts.version) < 20 and facts.version.isascii() and facts.version.isdigit()
         version = int(facts.version) if number else sys.maxsize
@@ -234,7 +243,7 @@ class PodState:
         self.chosen = scope.pods.matches(facts.labels)
         wait = decision if isinstance(decision, Wait) else None
         self.until = wait.until if wait else None
-        self.asks = bool(wait) and facts.unclear and scope.kubelet(facts.node, now) is None
+        self.asks = bool(wait) and facts.asks
         if isinstance(decision, Quit | Wait):
             self.target = shared(decision.target)
         blockers = decision.blocked_by[:MOST_BLOCKERS]
@@ -300,12 +309,6 @@ class PodState:
         if not scope.leading:
             return "another process leads"
         return self.reason if self.is_selected(scope) else "the pod is no longer selected"
-
-    def first(self, event: str) -> bool:
-        """Whether the pod has not had this Event yet; from now on it has."""
-        known = event in self.announced
-        self.announced += () if known else (event,)
-        return not known
 
     def trouble(self, scope: QuitScope, now: Moment) -> tuple[Trouble, TroubledPod] | None:
         """What is wrong with the pod: stuck, blocked, lost, or not quit because of a dry run."""
