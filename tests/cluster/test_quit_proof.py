@@ -37,7 +37,7 @@ class Seen:
             self._note("delete", last)
 
     def _note(self, verb: str, pod: Pod) -> None:
-        exited = pod.ended(PROXY)
+        exited = pod.exits.get(PROXY)
         self.told.append((verb, pod.status.phase, exited.exit_code if exited else None))
         self._more.set()
 

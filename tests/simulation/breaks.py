@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from istio_aux.kube import actions, exec, port_forward  # noqa: A004  (a module of the product)
 from istio_aux.kube.lease import Lease
-from istio_aux.model import completion
+from istio_aux.quit import facts
 from istio_aux.quit.controller import Controller
 from istio_aux.quit.slots import Slots
 from istio_aux.quit.state import End, Task
@@ -147,7 +147,7 @@ _REPEATED = "restart that did not help is repeated"
 
 BREAKS = {
     "a restart policy does not count": _break(
-        partial(_replace, completion, "should_restart", lambda _: lambda *_args: (False, "")),
+        partial(_replace, facts, "should_restart", lambda _: lambda *_args: (False, "")),
         _TOLD,
     ),
     "evictions have no preconditions": _break(

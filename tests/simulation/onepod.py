@@ -17,8 +17,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from istio_aux.model.moment import Moment
-from istio_aux.model.pod import PROXY, Key, Pod
+from istio_aux.model.pod import PROXY, Key
 from istio_aux.model.policy import DeadProxy, Policy, QuitMode
+from istio_aux.quit.facts import PodFacts, read
 from istio_aux.quit.state import (
     Action,
     AttemptResult,
@@ -198,8 +199,8 @@ def watched(life: Life, truth: Truth) -> bool:
 
 
 @functools.cache
-def report(life: Life, truth: Truth) -> Pod:
-    """The pod as the API server has it, if it exists."""
+def report(life: Life, truth: Truth) -> PodFacts:
+    """What the product reads of the pod as the API server has it, if it exists."""
     states = {RUNS: RUNNING, WAITS: waiting("CrashLoopBackOff"), DONE: exited(0), BROKEN: exited(1)}
     pod = job(
         {n: states[s] for n, s in zip(life.containers, truth.containers, strict=True)},
@@ -207,7 +208,7 @@ def report(life: Life, truth: Truth) -> Pod:
         phase="Running" if watched(life, truth) else "Succeeded",
     )  # fmt: skip
     metadata = structs.replace(pod.metadata, resource_version=str(truth.version))
-    return structs.replace(pod, metadata=metadata)
+    return read(structs.replace(pod, metadata=metadata), life.policy)
 
 
 def happens(world: World) -> Iterator[Step]:

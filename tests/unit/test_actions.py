@@ -40,7 +40,7 @@ def test_what_no_group_can_be_called_is_in_no_path(api: str) -> None:
 def test_an_error_shows_the_beginning_of_a_long_name_in_one_line() -> None:
     with pytest.raises(InvalidNameError) as caught:
         actions.pod_path("training", "\n" + "x" * 100_000)
-    assert str(caught.value) == f'name "?{"x" * 59}...": no object can have it (RFC 1123)'
+    assert str(caught.value) == rf'name "\n{"x" * 59}…": no object can have it (RFC 1123)'
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from istio_aux.quit import state as quit_state
 from istio_aux.quit.rules import Quit
 from istio_aux.quit.state import End, PodState, QuitOutcome, QuitScope, Task
 from simulation.exhaustive import LIVES, search
+from simulation.onepod import report
 
 BY_NAME = {life.name: life for life in LIVES}
 ENDS = "a payload that ends"
@@ -55,27 +56,27 @@ def ignores_dry_runs(task: Task, decision: Quit, scope: QuitScope) -> quit_state
 AWAKE, DELETE = Task.awake, quit_state.Delete
 DEFECTS = [
     pytest.param(
-        FAILS, "completion.should_restart", never_started_again,
+        FAILS, "facts.should_restart", never_started_again,
         "it tells the proxy to exit, and the payload needs it", id="restart policies are ignored",
     ),
     pytest.param(
-        ENDS, "PodState.concerns", concerns_everybody,
+        ENDS, "state.PodState.concerns", concerns_everybody,
         "it acts although this process must not", id="a follower acts",
     ),
     pytest.param(
-        ENDS, "Task.awake", believes_answers,
+        ENDS, "state.Task.awake", believes_answers,
         "it says that istio-proxy has exited, which it has not", id="an answer counts as proof",
     ),
     pytest.param(
-        ENDS, "Task.awake", never_looks_again,
+        ENDS, "state.Task.awake", never_looks_again,
         "it never ends although nothing goes wrong", id="nobody looks whether the proxy has exited",
     ),
     pytest.param(
-        DELETED, "Delete", deletes_any_version,
+        DELETED, "state.Delete", deletes_any_version,
         "it deletes another version than it has read", id="a deletion has no precondition",
     ),
     pytest.param(
-        "a dry run", "Task._attempt", ignores_dry_runs,
+        "a dry run", "state.Task._attempt", ignores_dry_runs,
         "it acts although this process must not", id="a dry run acts",
     ),
 ]  # fmt: skip
@@ -85,9 +86,11 @@ DEFECTS = [
 def test_a_defect_is_found_and_told_as_a_story(
     life: str, place: str, defect: object, broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"istio_aux.quit.state.{place}", defect)
+    monkeypatch.setattr(f"istio_aux.quit.{place}", defect)
+    report.cache_clear()
 
     found = search(BY_NAME[life])
 
+    report.cache_clear()
     assert found.broken == broken
     assert found.story

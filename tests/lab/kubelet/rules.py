@@ -1,7 +1,7 @@
 """What a kubelet concludes from container states: pure functions of a spec and its containers.
 
 Written from the rules of Kubernetes 1.36 (``ContainerShouldRestart``, ``getPhase``), without the
-workload's ``istio_aux.model.completion``: a test must not judge code by that same code.
+workload's ``istio_aux.quit.facts``: a test must not judge code by that same code.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ from istio_aux.model.pod import PROXY
 from istio_aux.model.policy import Policy, Rung
 from istio_aux.model.sidecars import SHIPPED
 from istio_aux.quit import rules as quitting
-from istio_aux.quit.rules import Quit, Wait
+from istio_aux.quit.facts import read
+from istio_aux.quit.rules import Blocker, Quit, Wait
 from unit.rules.pods import RUNNING, exited, job
 
 import config
@@ -51,13 +52,13 @@ def sent(policy: Policy, ports: Iterable[int]) -> set[Execution]:
         *(job({"main": done, **proxy}, annotations={STATUS_PORT: f"{p}"}) for p in ports),
         *(job({"main": done, rule.container: RUNNING, **proxy}) for rule in policy.sidecars),
     ]
-    return {each for pod in pods for each in executions(quitting.decide(pod, policy, None))}
+    return {each for pod in pods for each in executions(quitting.decide(read(pod, policy), None))}
 
 
 def executions(decision: quitting.Action) -> Iterator[Execution]:
     """As the quit controller sends them."""
     if isinstance(decision, Wait):
-        assert decision.blocked_by == ("option quit-via",)
+        assert decision.blocked_by == (Blocker("quit-via", "option"),)
         return
     assert isinstance(decision, Quit)
     for rung in decision.rungs:

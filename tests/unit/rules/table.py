@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import pytest
+from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Policy
 from istio_aux.quit import rules as quitting
+from istio_aux.quit.facts import Kubelet, read
+
+POLICY = Policy()
 
 
 class Row(NamedTuple):
@@ -23,5 +27,18 @@ def table(*rows: Row) -> Any:
     return pytest.mark.parametrize("row", [pytest.param(row, id=row.sentence) for row in rows])
 
 
-def decide(pod: Pod) -> quitting.Action:
-    return quitting.decide(pod, Policy(), None)
+def decide(
+    pod: Pod,
+    policy: Policy = POLICY,
+    now: Moment | None = None,
+    *,
+    seen: Moment | None = None,
+    obeyed: bool | None = True,
+) -> quitting.Action:
+    """Read a pod and decide; without ``now`` every grace period is over."""
+    return quitting.decide(read(pod, policy, Kubelet(obeyed)), now, seen=seen)
+
+
+def blockers(decision: quitting.Action) -> tuple[str, ...]:
+    """What blocks the pod, as `/status` shows it."""
+    return tuple(map(str, decision.blocked_by))

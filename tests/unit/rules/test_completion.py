@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from istio_aux.model.completion import depends_on_kubelet, finished, obeys, should_restart
+from istio_aux.quit.facts import depends_on_kubelet, finished, obeys, should_restart
 from unit.rules.pods import EMPTY, MISSING, RUNNING, State, exited, job, ruled, waiting
 
 RESTARTS: list[tuple[str, dict[str, Any], str | None, int, bool]] = [
@@ -75,7 +75,7 @@ def test_restart_rules(details: dict[str, Any], policy: str | None, code: int, a
 def test_a_container_that_has_not_ended_is_not_finished(state: State, why: str) -> None:
     """Waiting, absent and contradictory reports are all "not finished" (T4, T9)."""
     pod = job({"main": state})
-    result = finished(pod.containers[0], pod.container_status("main"), pod)
+    result = finished(pod.containers[0], pod)
     assert (result.finished, result.why) == (False, why)
 
 
@@ -95,7 +95,7 @@ REASONS = [
 def test_the_reason_string_decides_nothing(reason: str, code: int, expected: bool) -> None:
     """Under OnFailure the exit code alone decides, whatever the reason is called (T3)."""
     pod = job({"main": exited(code, reason)}, restart="OnFailure")
-    assert finished(pod.containers[0], pod.container_status("main"), pod).finished is expected
+    assert finished(pod.containers[0], pod).finished is expected
 
 
 @pytest.mark.parametrize("reason", REASONS)
@@ -103,13 +103,13 @@ def test_the_reason_string_decides_nothing(reason: str, code: int, expected: boo
 def test_under_never_every_exit_is_the_end(reason: str, code: int) -> None:
     """Neither the exit code nor the reason matters then (T1, T3)."""
     pod = job({"main": exited(code, reason)})
-    assert finished(pod.containers[0], pod.container_status("main"), pod).finished
+    assert finished(pod.containers[0], pod).finished
 
 
 def test_a_container_lost_while_all_restart_is_not_finished() -> None:
     """The one reason that counts is the kubelet's own mark, whatever the policy (T12)."""
     pod = job({"main": exited(137, "RestartingAllContainers")})
-    result = finished(pod.containers[0], pod.container_status("main"), pod)
+    result = finished(pod.containers[0], pod)
     assert (result.finished, result.why) == (
         False,
         "exited 137 (RestartingAllContainers), will be restarted with all others",
@@ -120,7 +120,7 @@ def test_a_container_lost_while_all_restart_is_not_finished() -> None:
 def test_a_container_whose_state_is_unknown_is_not_finished(policy: str) -> None:
     """The kubelet reports it as terminated, and starts it again (kubernetes#22607)."""
     pod = job({"main": exited(137, "ContainerStatusUnknown")}, restart=policy)
-    result = finished(pod.containers[0], pod.container_status("main"), pod)
+    result = finished(pod.containers[0], pod)
     assert (result.finished, result.why) == (
         False,
         "exited 137 (ContainerStatusUnknown), will be restarted (its state is unknown)",
@@ -131,7 +131,7 @@ def test_a_container_whose_state_is_unknown_is_not_finished(policy: str) -> None
 def test_nothing_restarts_in_a_pod_that_failed(reason: str) -> None:
     """Not even a container that was lost while all were restarted, or whose state is unknown."""
     pod = job({"main": exited(137, reason)}, phase="Failed")
-    assert finished(pod.containers[0], pod.container_status("main"), pod).finished
+    assert finished(pod.containers[0], pod).finished
 
 
 def test_what_ended_before_the_last_start_does_not_count() -> None:
@@ -143,7 +143,7 @@ def test_what_ended_before_the_last_start_does_not_count() -> None:
         "restartCount": 3,
     }
     pod = job({"main": RUNNING}, status={"containerStatuses": [status]})
-    assert not finished(pod.containers[0], pod.container_status("main"), pod).finished
+    assert not finished(pod.containers[0], pod).finished
 
 
 @pytest.mark.parametrize("code", [0, 1])
@@ -156,7 +156,7 @@ def test_a_restarted_container_ends_like_any_other(code: int) -> None:
         "restartCount": 3,
     }
     pod = job({"main": RUNNING}, restart="OnFailure", status={"containerStatuses": [status]})
-    result = finished(pod.containers[0], pod.container_status("main"), pod)
+    result = finished(pod.containers[0], pod)
     assert result.finished is (code == 0)
 
 
@@ -165,7 +165,7 @@ def test_statuses_that_contradict_each_other_say_nothing() -> None:
     both = [{"name": "main", "state": exited(0)}, {"name": "main", "state": RUNNING}]
     for listed in (both, both[::-1], [*both, both[0]]):
         pod = job({"main": MISSING}, status={"containerStatuses": listed})
-        result = finished(pod.containers[0], pod.container_status("main"), pod)
+        result = finished(pod.containers[0], pod)
         assert (result.finished, result.why) == (False, "no status yet")
 
 
@@ -173,14 +173,14 @@ def test_a_status_that_is_there_twice_counts_once() -> None:
     """Two reports that say the same contradict nothing (T9)."""
     twice = [{"name": "main", "state": exited(0)}] * 2
     pod = job({"main": MISSING}, status={"containerStatuses": twice})
-    assert finished(pod.containers[0], pod.container_status("main"), pod).finished
+    assert finished(pod.containers[0], pod).finished
 
 
 def test_in_a_completed_pod_every_terminated_container_is_finished() -> None:
     """A native sidecar's restartPolicy Always means nothing once the phase is Succeeded."""
     pod = job({"main": exited(0)}, sidecars={"istio-proxy": exited(0)}, phase="Succeeded")
     sidecar = pod.init_containers[0]
-    assert finished(sidecar, pod.container_status("istio-proxy"), pod).finished
+    assert finished(sidecar, pod).finished
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_a_container_is_finished_if_its_kubelet_says_so(
     """Its own policy counts only for a kubelet that obeys it; unknown is not finished."""
     pod = job({"main": exited(code)}, restart=restart, details={"main": {"restartPolicy": own}})
     (main,) = pod.containers
-    found = finished(main, pod.container_status("main"), pod, obeyed=obeyed)
+    found = finished(main, pod, obeyed=obeyed)
     assert found.finished is not bool(why)
     assert why in {"", found.why}
     assert depends_on_kubelet(pod) is (code != 0)

@@ -9,6 +9,7 @@ from istio_aux.model.policy import Policy
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.rules import KATIB_FIX
 from unit.rules.pods import RUNNING, State, exited, job, waiting
+from unit.rules.table import blockers, decide
 
 COLLECTOR = "metrics-logger-and-collector"
 WRAPPED = [
@@ -32,7 +33,7 @@ def trial(
     details |= {name: {"args": args} for name in containers if name.startswith("metrics-")}
     policy = more.pop("policy", Policy())
     more.setdefault("spec", SHARED)
-    return quitting.decide(job(containers, details=details, **more), policy, None)
+    return decide(job(containers, details=details, **more), policy, None)
 
 
 def native(containers: dict[str, State], **more: Any) -> quitting.Action:
@@ -46,7 +47,7 @@ def test_a_collector_that_waits_for_a_classic_proxy_is_named_with_the_setting_th
     found = trial()
 
     assert isinstance(found, quitting.Wait)
-    assert found.blocked_by == (COLLECTOR,)
+    assert blockers(found) == (COLLECTOR,)
     assert found.fix == KATIB_FIX
     assert found.reason == f"not finished: {COLLECTOR} (running); {KATIB_FIX}"
     assert "waitAllProcesses: false" in KATIB_FIX
@@ -58,7 +59,7 @@ def test_a_collector_that_waits_for_a_native_proxy_is_named_too(collector: str) 
     found = native({**DONE, collector: RUNNING})
 
     assert isinstance(found, quitting.Ignore)
-    assert found.blocked_by == (collector,)
+    assert blockers(found) == (collector,)
     assert found.reason.endswith(f"held by {collector} (running); {KATIB_FIX}")
 
 
@@ -66,7 +67,7 @@ def test_it_is_named_also_if_another_sidecar_runs_on() -> None:
     """The setting does not end vault-agent, but without it the collector never ends."""
     found = trial({**CLASSIC, "vault-agent": RUNNING})
 
-    assert {*found.blocked_by} == {COLLECTOR, "vault-agent"}
+    assert {*blockers(found)} == {COLLECTOR, "vault-agent"}
     assert found.fix == KATIB_FIX
 
 

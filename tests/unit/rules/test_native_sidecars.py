@@ -14,6 +14,7 @@ from istio_aux.start.native_sidecars import NATIVE_SIDECARS
 from lab.sidecar_cases import CASES, JOB, NOT_NATIVE, OPTION, RULED, Case, container, outcome
 from unit.rules.pods import RUNNING, exited, job
 from unit.rules.starting import annotations_of, patched, planned
+from unit.rules.table import decide
 
 HOW = Start(capability=Capability.NATIVE, native_sidecars=OPTION)
 INJECTED = {"sidecar.istio.io/status": "{}"}
@@ -115,5 +116,5 @@ def test_the_sidecar_is_no_payload_any_more() -> None:
         annotations=own,
     )
 
-    found = [type(quitting.decide(pod, policy, None)) for pod in (before, after)]
+    found = [type(decide(pod, policy, None)) for pod in (before, after)]
     assert found == [quitting.Wait, quitting.Quit]

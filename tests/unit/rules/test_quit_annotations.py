@@ -11,7 +11,7 @@ from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Policy
 from istio_aux.quit import rules as quitting
 from unit.rules.pods import RUNNING, State, exited, job, moment
-from unit.rules.table import decide
+from unit.rules.table import blockers, decide
 
 FINISHED_AT = datetime(2026, 11, 21, 8, 16, 29, tzinfo=UTC)
 THREE: dict[str, State] = {"main": exited(0), "wait": exited(0), "dind": RUNNING}
@@ -27,7 +27,7 @@ def annotated(containers: dict[str, State] | None = None, **annotations: str) ->
 
 
 def waiting_for(pod: Pod, policy: Policy | None = None) -> quitting.Wait:
-    decision = quitting.decide(pod, policy or Policy(), None)
+    decision = decide(pod, policy or Policy(), None)
     assert isinstance(decision, quitting.Wait), decision
     return decision
 
@@ -71,7 +71,7 @@ def test_a_name_that_is_no_payload_container_keeps_the_proxy(name: str) -> None:
     assert decision.reason == (
         f'annotation istio-aux.io/quit-after: "{name}": expected containers of the pod: log, main'
     )
-    assert decision.blocked_by == ("annotation istio-aux.io/quit-after",)
+    assert blockers(decision) == ("annotation istio-aux.io/quit-after",)
 
 
 @pytest.mark.parametrize("key", ["quit_after", "ignore"])
@@ -97,7 +97,7 @@ def test_while_the_wish_is_not_understood_every_container_counts() -> None:
     """A verdict must not say that somebody ignores it."""
     decision = waiting_for(annotated(quit_after="mian"))
     assert decision.containers["dind"].role == "payload"
-    assert decision.blocked_by == ("dind",)
+    assert blockers(decision) == ("dind",)
 
 
 def test_a_container_that_is_named_is_not_ignored() -> None:
@@ -121,14 +121,14 @@ def test_a_container_that_the_author_ignores_holds_nothing_up(value: str) -> Non
 def test_a_container_that_the_admin_ignores_holds_nothing_up() -> None:
     """In every pod, by the option of the charm (T13)."""
     policy = Policy(ignore_containers=frozenset({"dind", "istio-proxy"}))
-    decision = quitting.decide(annotated(), policy, None)
+    decision = decide(annotated(), policy, None)
     assert isinstance(decision, quitting.Quit), decision
     assert decision.containers["dind"].why == "running; ignored: option ignore-containers"
 
 
 def graced(pod: Pod, policy: Policy, after: float) -> quitting.Action:
     """The decision so many seconds after the last payload container ended."""
-    return quitting.decide(pod, policy, moment(FINISHED_AT, after))
+    return decide(pod, policy, moment(FINISHED_AT, after))
 
 
 DONE: dict[str, State] = {"early": exited(0, at="2026-11-21T08:16:20Z"), "main": exited(0)}
@@ -140,7 +140,7 @@ def test_a_grace_period_keeps_the_proxy_until_it_ends() -> None:
     decision = graced(pod, policy, 4.9)
     assert isinstance(decision, quitting.Wait), decision
     assert decision.until == moment(FINISHED_AT, 5)
-    assert decision.blocked_by == ()
+    assert blockers(decision) == ()
     assert decision.reason == (
         "every payload container is finished; the grace period ends at 08:16:34"
     )
@@ -149,7 +149,7 @@ def test_a_grace_period_keeps_the_proxy_until_it_ends() -> None:
 
 def test_without_a_clock_the_grace_period_is_over() -> None:
     """`explain` of a file cannot know the time of the file."""
-    assert isinstance(quitting.decide(annotated(DONE), Policy(grace=5), None), quitting.Quit)
+    assert isinstance(decide(annotated(DONE), Policy(grace=5), None), quitting.Quit)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_a_grace_period_that_is_not_understood_keeps_the_proxy(value: str) -> No
         f'annotation istio-aux.io/quit-grace: "{shown}": '
         f"expected seconds, at most a day, like 30, 2.5s or 1m{long}"
     )
-    assert decision.blocked_by == ("annotation istio-aux.io/quit-grace",)
+    assert blockers(decision) == ("annotation istio-aux.io/quit-grace",)
     assert decision.until is None
 
 
@@ -204,7 +204,7 @@ def test_an_invalid_annotation_is_reported_before_the_payload_ends() -> None:
     """The author learns of it while there is time."""
     decision = waiting_for(annotated({"main": RUNNING}, grace="soon"))
     assert "istio-aux.io/quit-grace" in decision.reason
-    assert decision.blocked_by == ()
+    assert blockers(decision) == ()
 
 
 def test_only_the_containers_that_are_waited_for_start_the_grace_period() -> None:
@@ -239,7 +239,7 @@ def test_no_clock_of_a_node_changes_a_grace_period_whose_begin_was_seen(at: str 
     pod, policy = annotated({"main": state}), Policy(grace=5)
 
     def decided(after: float) -> quitting.Action:
-        return quitting.decide(pod, policy, moment(FINISHED_AT, after), seen=moment(FINISHED_AT))
+        return decide(pod, policy, moment(FINISHED_AT, after), seen=moment(FINISHED_AT))
 
     early = decided(4.9)
     assert isinstance(early, quitting.Wait), early

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from istio_aux.quit import rules as quitting
 from unit.rules.pods import RUNNING, State, exited, job, waiting
-from unit.rules.table import decide
+from unit.rules.table import blockers, decide
 
 
 def blocked(containers: dict[str, State], **fields: Any) -> tuple[str, ...]:
     """By which containers a pod with a running proxy is blocked."""
     decision = decide(job({**containers, "istio-proxy": RUNNING}, **fields))
     assert isinstance(decision, quitting.Wait), decision
-    return decision.blocked_by
+    return blockers(decision)
 
 
 @pytest.mark.parametrize("name", ["cloud-sql-proxy", "vault-agent", "linkerd-proxy", "dind"])
@@ -65,15 +65,15 @@ def test_a_proxy_that_waits_for_its_start_is_not_blocked() -> None:
     pod = job({"main": exited(0), "istio-proxy": waiting("CrashLoopBackOff")}, restart="OnFailure")
     decision = decide(pod)
     assert isinstance(decision, quitting.Wait)
-    assert decision.blocked_by == ()
+    assert blockers(decision) == ()
 
 
 def held(containers: dict[str, State], **fields: Any) -> tuple[str, ...]:
     """What holds a pod whose proxy keeps it from nothing."""
     decision = decide(job(containers, **fields))
     assert isinstance(decision, quitting.Ignore), decision
-    assert all(f"{name} (" in decision.reason for name in decision.blocked_by)
-    return decision.blocked_by
+    assert all(f"{name} (" in decision.reason for name in blockers(decision))
+    return blockers(decision)
 
 
 GONE = {"main": exited(0), "istio-proxy": exited(0)}

@@ -8,13 +8,13 @@ from itertools import groupby
 import pytest
 from istio_aux.model import pod as pods
 from istio_aux.model.annotations import IGNORE_CONTAINERS
-from istio_aux.model.policy import Policy
 from istio_aux.quit import rules as quitting
 from unit.rules.pods import RECORDS, RUNNING, exited, job, recorded
+from unit.rules.table import decide
 
 
 def kind(pod: pods.Pod) -> type[quitting.Action]:
-    return type(quitting.decide(pod, Policy(), None))
+    return type(decide(pod))
 
 
 def test_every_container_has_a_role() -> None:
@@ -24,7 +24,7 @@ def test_every_container_has_a_role() -> None:
         sidecars={"vault-agent": RUNNING},
         annotations={IGNORE_CONTAINERS: "dind,istio-proxy"},
     )
-    verdicts = quitting.decide(pod, Policy(), None).containers
+    verdicts = decide(pod).containers
     assert {name: verdict.role for name, verdict in verdicts.items()} == {
         "istio-proxy": "sidecar",
         "main": "payload",

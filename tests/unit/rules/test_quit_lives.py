@@ -12,6 +12,7 @@ from istio_aux.model.annotations import IGNORE_CONTAINERS, QUIT_AFTER
 from istio_aux.model.policy import DeadProxy, Policy
 from istio_aux.quit import rules as quitting
 from unit.rules.pods import document
+from unit.rules.table import decide
 from unit.rules.tinykubelet import CODES, PROXY, TinyKubelet
 
 RULES = st.builds(
@@ -89,7 +90,7 @@ def lives(draw: st.DrawFn) -> Life:
 
 
 def decided(report: dict[str, Any]) -> quitting.Action:
-    return quitting.decide(pods.convert(report), Policy(dead_proxy=DeadProxy.DELETE), None)
+    return decide(pods.convert(report), Policy(dead_proxy=DeadProxy.DELETE), None)
 
 
 def runs_blind(kubelet: TinyKubelet, payload: set[str]) -> bool:

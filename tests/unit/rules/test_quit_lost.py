@@ -101,7 +101,7 @@ def lost(**fields: Any) -> pods.Pod:
 
 
 def reported(pod: pods.Pod, policy: Policy = DELETE) -> quitting.Report:
-    decision = quitting.decide(pod, policy, None)
+    decision = decide(pod, policy, None)
     assert isinstance(decision, quitting.Report), decision
     return decision
 
@@ -206,7 +206,7 @@ def test_a_pod_is_not_deleted_while_an_annotation_is_not_understood() -> None:
 def test_a_pod_whose_author_opted_out_is_neither_reported_nor_deleted() -> None:
     """Opting out means all of istio-aux."""
     pod = lost(owner=JOB, annotations={QUIT: "false"})
-    assert isinstance(quitting.decide(pod, DELETE, None), quitting.Ignore)
+    assert isinstance(decide(pod, DELETE, None), quitting.Ignore)
 
 
 @pytest.mark.parametrize("obeyed", [True, None, False])
@@ -216,7 +216,7 @@ def test_a_pod_whose_payload_may_be_finished_is_not_deleted(obeyed: bool | None)
         {"istio-proxy": exited(0), "main": exited(1)}, restart="OnFailure",
         owner=("kubeflow.org/v1", "PyTorchJob"), details={"main": {"restartPolicy": "Never"}},
     )  # fmt: skip
-    decision = quitting.decide(pod, DELETE, None, obeyed=obeyed)
+    decision = decide(pod, DELETE, None, obeyed=obeyed)
     assert isinstance(decision, quitting.Ignore) is (obeyed is True)
     if isinstance(decision, quitting.Report):
         assert decision.delete is (obeyed is False)

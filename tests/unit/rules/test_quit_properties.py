@@ -14,6 +14,7 @@ from istio_aux.model.moment import Moment
 from istio_aux.model.policy import DeadProxy, Policy
 from istio_aux.quit import rules as quitting
 from unit.rules.pods import document, exited, moment
+from unit.rules.table import decide
 
 CODES = st.sampled_from([0, 1, 42, 137])
 POLICIES = st.sampled_from(["Always", "OnFailure", "Never", None])
@@ -77,7 +78,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
 @given(documents(), POLICIES_OF_ADMINS, st.none() | TIMES)
 def test_decide_is_total(found: dict[str, Any], policy: Policy, now: Moment | None) -> None:
     """Every pod gets one of the four answers, with a reason and a verdict on each container."""
-    decision = quitting.decide(pods.convert(found), policy, now)
+    decision = decide(pods.convert(found), policy, now)
     assert isinstance(decision, quitting.Action)
     assert decision.reason
     assert "\n" not in decision.reason
@@ -88,11 +89,11 @@ def test_decide_is_total(found: dict[str, Any], policy: Policy, now: Moment | No
 def test_asking_twice_changes_nothing(found: dict[str, Any], policy: Policy, now: Moment) -> None:
     """The decision depends on the pod, the policy and the time alone, and it keeps its word."""
     pod = pods.convert(found)
-    decision = quitting.decide(pod, policy, now)
-    assert quitting.decide(pods.convert(found), policy, now) == decision
+    decision = decide(pod, policy, now)
+    assert decide(pods.convert(found), policy, now) == decision
     if isinstance(decision, quitting.Wait) and decision.until is not None:
         assert decision.until.monotonic > now.monotonic
-        assert isinstance(quitting.decide(pod, policy, None), quitting.Quit)
+        assert isinstance(decide(pod, policy, None), quitting.Quit)
 
 
 @given(documents(), st.randoms(use_true_random=False))
@@ -100,15 +101,15 @@ def test_the_order_of_statuses_and_containers_does_not_matter(
     found: dict[str, Any], random: Any
 ) -> None:
     """The API server sorts statuses by name; nobody promises that (T8, T9)."""
-    before = quitting.decide(pods.convert(found), Policy(), None)
+    before = decide(pods.convert(found))
     listed = found["status"]["containerStatuses"] + found["status"]["initContainerStatuses"]
     random.shuffle(listed)
     half = random.randrange(len(listed) + 1)
     found["status"]["containerStatuses"] = listed[:half]
     found["status"]["initContainerStatuses"] = listed[half:]
-    assert quitting.decide(pods.convert(found), Policy(), None) == before
+    assert decide(pods.convert(found)) == before
     random.shuffle(found["spec"]["containers"])
-    after = quitting.decide(pods.convert(found), Policy(), None)
+    after = decide(pods.convert(found))
     assert type(after) is type(before)
     assert after.containers == before.containers
 
@@ -117,5 +118,5 @@ def test_the_order_of_statuses_and_containers_does_not_matter(
 @given(documents())
 def test_bytes_and_parsed_documents_are_the_same_pod(found: dict[str, Any]) -> None:
     """Both doors lead to one decision."""
-    by_document = quitting.decide(pods.convert(found), Policy(), None)
-    assert quitting.decide(pods.decode(msgspec.json.encode(found)), Policy(), None) == by_document
+    by_document = decide(pods.convert(found))
+    assert decide(pods.decode(msgspec.json.encode(found))) == by_document

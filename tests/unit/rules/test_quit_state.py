@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from istio_aux.model import pod as pods
-from istio_aux.model.completion import Kubelet
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Key, Pod
 from istio_aux.model.policy import DeadProxy, Policy, QuitMode, Rung
+from istio_aux.quit.facts import OBEYS, Kubelet, PodFacts, read
 from istio_aux.quit.state import (
     Action,
     AttemptResult,
@@ -60,8 +60,9 @@ class Story:
 
     def __init__(self, first: Pod | None = None, *, due: bool = True, **scope: Any) -> None:
         self.scope = QuitScope(namespaces={"training": "u"}, **scope)
+        self.kubelet: Kubelet | None = None
         self.state = PodState(Key("training", "job", "u-1"))
-        self.state.observe(first or pod(), self.scope, NOW)
+        self.watched(first or pod())
         found = self.state.due(self.scope)
         assert bool(found) is due
         if found:
@@ -70,11 +71,15 @@ class Story:
     def awake(self, seconds: float = 0) -> Action:
         return self.task.awake(self.scope, after(seconds))
 
-    def watched(self, seen: Pod) -> None:
-        self.state.observe(seen, self.scope, NOW)
+    def watched(self, seen: Pod, now: Moment = NOW) -> None:
+        self.state.observe(self.facts(seen), self.scope, now)
 
-    def looked(self, read: Pod | None = None, *, gone: bool = False) -> Action:
-        return self.task.looked(None if gone else read or pod(), self.scope, NOW)
+    def looked(self, seen: Pod | None = None, *, gone: bool = False) -> Action:
+        facts = None if gone else self.facts(seen or pod())
+        return self.task.looked(facts, self.scope, NOW)
+
+    def facts(self, seen: Pod) -> PodFacts:
+        return read(seen, self.scope.policy, self.kubelet)
 
     def answered(self, answer: AttemptResult = WELL, rung: Rung = Rung.EXEC) -> Action:
         return self.task.answered(rung, answer, self.scope)
@@ -277,7 +282,7 @@ def test_a_grace_period_begins_again_when_the_payload_does() -> None:
     story.watched(pod(main=RUNNING))
     assert story.awake() == End()
     later = after(20)
-    story.state.observe(pod(), story.scope, later)
+    story.watched(pod(), later)
     assert story.state.until == after(50)
 
 
@@ -285,7 +290,7 @@ def test_a_grace_period_begins_again_when_the_payload_does() -> None:
 def test_a_wall_clock_that_steps_changes_no_grace_period(step: int) -> None:
     story = Story(pod(main=JUST_DONE), policy=Policy(grace=30))
     stepped = Moment(NOW.monotonic + 10, NOW.wall + 10 + step)
-    story.state.observe(pod(main=JUST_DONE), story.scope, stepped)
+    story.watched(pod(main=JUST_DONE), stepped)
     assert story.task.awake(story.scope, stepped) == Sleep(20.0)
     assert story.state.reason == f"{FINISHED}; the grace period ends at 08:17:10"
 
@@ -297,14 +302,14 @@ def test_a_wall_clock_that_steps_changes_nothing_else(step: int) -> None:
     stepped = Moment(NOW.monotonic + 1, NOW.wall + 1 + step)
     assert lost.task.awake(lost.scope, stepped) == Sleep(QuitLimits().lost_after - 1)
     assert blocked.task.awake(blocked.scope, stepped) == Sleep(QuitLimits().blocked_after - 1)
-    late.state.observe(pod(main=RUNNING, version=19), late.scope, stepped)
+    late.watched(pod(main=RUNNING, version=19), stepped)
     assert late.state.verdict == "quit"
 
 
 def test_the_end_of_a_payload_that_was_watched_is_when_it_was_seen() -> None:
     """The clock of its node is 10 s behind."""
     story = Story(pod(main=RUNNING), policy=Policy(grace=30), due=False)
-    story.state.observe(pod(), story.scope, after(1))
+    story.watched(pod(), after(1))
     assert story.state.until == after(31)
 
 
@@ -341,9 +346,9 @@ def test_a_grace_period_begins_once_the_kubelet_is_known_to_obey() -> None:
     )  # fmt: skip
     story = Story(pods.convert(body), policy=Policy(grace=30))
     assert story.awake() == Look(), "and the node is asked"
-    story.scope.kubelets["node-1"] = Kubelet(obeys=True, until=after(300).monotonic)
+    story.kubelet = OBEYS
     for seconds in (20, 40):
-        story.state.observe(pods.convert(body), story.scope, after(seconds))
+        story.watched(pods.convert(body), after(seconds))
         assert story.state.until == after(50)
 
 
@@ -363,7 +368,7 @@ def test_an_older_state_does_not_count_for_a_while() -> None:
     assert story.awake() == Look()
     assert story.looked(pod(main=RUNNING, version=19)) == Retry()
     later = after(31)
-    story.state.observe(pod(main=RUNNING, version=1), story.scope, later)
+    story.watched(pod(main=RUNNING, version=1), later)
     assert story.state.verdict == "wait", "a restored etcd"
 
 
@@ -444,7 +449,7 @@ BLOCKED = pods.convert(document({"istio-proxy": RUNNING, "main": DONE, "side": R
 
 def test_a_blocked_pod_gets_one_event_after_a_while() -> None:
     story = Story(BLOCKED)
-    story.state.observe(BLOCKED, story.scope, after(45))
+    story.watched(BLOCKED, after(45))
     assert story.awake(45) == Sleep(15.0), "from when it was first seen"
     assert story.awake(60) == End(QuitOutcome.BLOCKED, "not finished: side (running)")
     assert story.state.due(story.scope) is None
@@ -454,9 +459,3 @@ def test_a_blocked_pod_is_not_reported_by_a_process_that_no_longer_leads() -> No
     story = Story(BLOCKED)
     depose(story)
     assert story.awake(60) == End()
-
-
-def test_an_event_is_the_first_of_its_reason_once() -> None:
-    state = PodState(Key("training", "job", "u-1"))
-    events = ("ProxyLost", "ProxyLost", "ProxyQuitBlocked")
-    assert [state.first(event) for event in events] == [True, False, True]

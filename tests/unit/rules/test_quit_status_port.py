@@ -10,6 +10,7 @@ from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Policy, QuitVia, Rung
 from istio_aux.quit import rules as quitting
 from unit.rules.pods import RUNNING, exited, job
+from unit.rules.table import blockers, decide
 
 
 def configured(value: str | None) -> dict[str, Any]:
@@ -105,7 +106,7 @@ def test_a_pod_without_a_proxy_has_the_default_port() -> None:
 )
 def test_the_decision_names_the_ways_that_can_work(port: str, rungs: tuple[Rung, ...]) -> None:
     """An agent on another port is out of reach of its own client (T21)."""
-    decision = quitting.decide(pod_on(port), Policy(), None)
+    decision = decide(pod_on(port))
     assert isinstance(decision, quitting.Quit)
     assert (decision.status_port, decision.rungs) == (int(port), rungs)
 
@@ -118,10 +119,10 @@ def pod_on(port: str) -> Pod:
 
 def test_a_pod_without_a_way_that_is_allowed_is_blocked_by_the_option() -> None:
     """Its status server is off, and only an exec could reach Envoy."""
-    decision = quitting.decide(pod_on("0"), Policy(via=QuitVia.PORT_FORWARD), None)
+    decision = decide(pod_on("0"), Policy(via=QuitVia.PORT_FORWARD), None)
 
     assert isinstance(decision, quitting.Wait)
-    assert decision.blocked_by == ("option quit-via",)
+    assert blockers(decision) == ("option quit-via",)
     assert decision.reason == (
         "every payload container is finished, but status port 0 is off, and quit-via is"
         " port-forward"
@@ -129,7 +130,7 @@ def test_a_pod_without_a_way_that_is_allowed_is_blocked_by_the_option() -> None:
 
 
 def test_a_pod_whose_port_the_option_cannot_reach_says_so_and_is_tried_through_envoy() -> None:
-    decision = quitting.decide(pod_on("15520"), Policy(via=QuitVia.EXEC), None)
+    decision = decide(pod_on("15520"), Policy(via=QuitVia.EXEC), None)
 
     assert isinstance(decision, quitting.Quit)
     assert decision.rungs == (Rung.ENVOY,)
@@ -144,6 +145,6 @@ def test_a_pod_whose_port_the_option_cannot_reach_says_so_and_is_tried_through_e
     [(QuitVia.EXEC, "15020"), (QuitVia.EXEC, "0"), (QuitVia.PORT_FORWARD, "15520")],
 )
 def test_a_pod_that_the_option_costs_nothing_does_not_mention_it(via: QuitVia, port: str) -> None:
-    decision = quitting.decide(pod_on(port), Policy(via=via), None)
+    decision = decide(pod_on(port), Policy(via=via), None)
 
     assert (decision.action, decision.reason) == ("quit", quitting.FINISHED)

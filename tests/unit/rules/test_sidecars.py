@@ -9,14 +9,16 @@ from istio_aux.model import sidecars
 from istio_aux.model.policy import Policy, QuitVia, Rung
 from istio_aux.quit import rules as quitting
 from istio_aux.quit.rules import Ignore, Quit, Wait
+from unit.rules import table
 from unit.rules.pods import RUNNING, State, exited, job, waiting
+from unit.rules.table import blockers
 
 POLICY = Policy(sidecars=sidecars.parse(["vault-agent", "my-proxy=9000/stop"]))
 DONE = {"main": exited(0), "istio-proxy": RUNNING}
 
 
 def decide(containers: dict[str, State], policy: Policy = POLICY, **fields: Any) -> quitting.Action:
-    return quitting.decide(job(containers, **fields), policy, None)
+    return table.decide(job(containers, **fields), policy)
 
 
 def target(decision: quitting.Action) -> str:
@@ -48,7 +50,7 @@ def test_sidecars_go_one_after_another_and_the_proxy_last() -> None:
 def test_without_its_rule_a_sidecar_keeps_the_proxy() -> None:
     decision = decide({**DONE, "vault-agent": RUNNING}, Policy())
     assert isinstance(decision, Wait)
-    assert decision.blocked_by == ("vault-agent",)
+    assert blockers(decision) == ("vault-agent",)
 
 
 def test_while_the_payload_runs_nothing_is_told_to_exit() -> None:
@@ -80,7 +82,7 @@ def test_a_sidecar_that_cannot_be_ended_keeps_the_proxy_and_is_named(
 
     assert isinstance(decision, Wait)
     assert because in decision.reason
-    assert decision.blocked_by == ("vault-agent",)
+    assert blockers(decision) == ("vault-agent",)
 
 
 def test_beside_a_native_proxy_only_the_sidecar_is_told() -> None:
@@ -111,7 +113,7 @@ def test_without_the_right_to_forward_a_port_the_option_is_named() -> None:
     decision = decide({**DONE, "vault-agent": RUNNING}, policy)
 
     assert isinstance(decision, Wait)
-    assert decision.blocked_by == ("option quit-via",)
+    assert blockers(decision) == ("option quit-via",)
     assert "quit-via is exec, which cannot tell vault-agent" in decision.reason
 
 
@@ -124,7 +126,7 @@ def test_a_sidecar_without_a_port_is_told_by_its_command() -> None:
     assert isinstance(decision, Quit)
     assert decision.rungs == (Rung.EXEC,)
     assert decision.rule == sidecars.SidecarRule("helper", command=("/bin/kill", "-TERM", "1"))
-    assert refused.blocked_by == ("option quit-via",)
+    assert blockers(refused) == ("option quit-via",)
 
 
 @pytest.mark.parametrize("value", ["", [], " "])

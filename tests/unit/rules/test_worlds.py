@@ -24,6 +24,7 @@ from lab.istio import cni, decision, proxyconfig, sidecar, webhooks
 from unit.rules import mesh
 from unit.rules.pods import RUNNING, exited, waiting
 from unit.rules.starting import patched
+from unit.rules.table import decide
 
 HOLD = {proxyconfig.HOLD: True}
 REFUSED = {proxyconfig.ANNOTATION: f"{proxyconfig.HOLD}: false"}
@@ -193,7 +194,7 @@ def test_in_each_world_a_pod_starts_after_its_proxy_and_ends_with_it(found: Worl
     made = istio.inject(patched(before, Start(capability=capability.capability)))
     over = finished(made)
     explained = report.explain(over, Policy(), None)
-    decided = quitting.decide(over, Policy(), None)
+    decided = decide(over)
 
     told = (decided.status_port, decided.rungs) if isinstance(decided, quitting.Quit) else None
     seen = (start_of(alone), start_of(made), explained.start, capability.why, told)
@@ -214,7 +215,7 @@ def test_a_proxy_config_object_changes_neither_the_start_nor_the_end() -> None:
     [proxy] = [c for c in made["spec"]["containers"] if c["name"] == "istio-proxy"]
     assert {"name": "EXIT_ON_ZERO_ACTIVE_CONNECTIONS", "value": "true"} in proxy["env"]
     assert start_of(made) == "hold"
-    assert isinstance(quitting.decide(finished(made), Policy(), None), quitting.Quit)
+    assert isinstance(decide(finished(made)), quitting.Quit)
 
 
 @pytest.mark.parametrize(
@@ -266,8 +267,8 @@ def test_a_pod_that_istio_cni_repairs_is_left_to_it(restart: str, how: cni.Repai
 
     for state in (pod, cni.repaired(pod, how)):
         read = pods.decode(msgspec.json.encode(state))
-        assert isinstance(quitting.decide(read, Policy(), None), quitting.Ignore | quitting.Wait)
-        assert not quitting.decide(read, Policy(), None).blocked_by
+        assert isinstance(decide(read), quitting.Ignore | quitting.Wait)
+        assert not decide(read).blocked_by
         assert report.audit(read, Expectation(True, ""), Policy(), None) is None
 
 

@@ -22,6 +22,7 @@ from typing import Any, cast
 import msgspec
 from aiohttp import HttpVersion10, web
 
+from istio_aux.model.text import one_line
 from istio_aux.shedding import CHUNK, COPIES, SILENT, STARTED, Connections, available_memory
 from istio_aux.telemetry import Closed
 
@@ -165,7 +166,7 @@ class Connection(web.RequestHandler):
             return super().handle_error(request, status, exc, message)
         if exc:  # The request keeps it, and its frames would keep the body.
             exc.with_traceback(None)
-        text = " ".join(f"no HTTP/1.1: {message or exc}".split())[:256]
+        text = one_line(f"no HTTP/1.1: {message or exc}")
         if self.transport:
             self._listener.refused(400, text)
         self.why = self.why or Closed.REFUSED

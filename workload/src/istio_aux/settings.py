@@ -35,6 +35,7 @@ from istio_aux.model.policy import (
     Start,
     StartMode,
 )
+from istio_aux.model.text import one_line
 from istio_aux.model.webhooks import Address
 
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -361,7 +362,7 @@ def load(file: Path) -> Settings:
     except OSError as error:
         raise SettingsError(f"{file}: {error.strerror or error}") from error
     except yaml.YAMLError as error:
-        raise SettingsError(f"{file.name}: not YAML: {' '.join(str(error).split())}") from error
+        raise SettingsError(f"{file.name}: not YAML: {one_line(str(error))}") from error
     if not isinstance(document, dict):
         shown = json.dumps(document, default=str)
         raise SettingsError(f"{file.name}: {shown}: expected a mapping of settings")

@@ -21,8 +21,10 @@ from istio_aux.model.election import LeaseRecord
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Capability, Policy, RepairPolicy, Right, Start, State
+from istio_aux.model.text import listed, one_line
 from istio_aux.model.webhooks import Configuration, sorted_before
 from istio_aux.quit import rules as quitting
+from istio_aux.quit.facts import read
 from istio_aux.quit.rules import Quit
 from istio_aux.repair import rules as repair
 from istio_aux.start import plan as start
@@ -110,7 +112,7 @@ def rights(account: str, refused: Sequence[Right]) -> CheckResult:
     """Judge the rights that ``account`` lacks."""
     if not refused:
         return _ok("rights", f"{account} has all of them")
-    lacking = _some([f"{right} ({right.purpose})" for right in refused])
+    lacking = listed([f"{right} ({right.purpose})" for right in refused], most=NAMED)
     do = "grant them; the charm grants its workload's once it has `juju trust --scope=cluster`"
     return _problem("rights", f"{account} may not {lacking}", do)
 
@@ -130,8 +132,8 @@ def webhook(ours: str | None, configurations: Mapping[str, Configuration]) -> It
     first = name or "istio-aux"
     if before := sorted_before(first, configurations.values()):
         what = (
-            f"called before {first}: {_some(before)}; these injectors do not see what is added,"
-            " so their pods are held, not native"
+            f"called before {first}: {listed(before, most=NAMED)}; these injectors do not see"
+            " what is added, so their pods are held, not native"
         )
         do = "rename the model or the application so that the configuration sorts first"
         yield _note("webhook order", what, do)
@@ -195,7 +197,7 @@ def namespaces(
         do = "label a namespace so that it matches, or set namespace-selector"
         yield _problem(check, f"the selector {selector} matches no namespace", do)
         return
-    yield _ok(check, f"{len(selected)} selected: {_some(sorted(selected))}")
+    yield _ok(check, f"{len(selected)} selected: {listed(sorted(selected), most=NAMED)}")
     if not mesh.known:
         return
     ambient = [name for name, labels in selected.items() if start.is_ambient(labels)]
@@ -207,11 +209,11 @@ def namespaces(
     ]
     if ambient:
         what = "in an ambient mesh, where no pod has a sidecar to wait for"
-        yield _note(check, f"{what}: {_some(sorted(ambient))}")
+        yield _note(check, f"{what}: {listed(sorted(ambient), most=NAMED)}")
     if without:
         what = "selected, but Istio injects no pod there by itself"
         do = "`kubectl label namespace NAME istio-injection=enabled`, or the label istio.io/rev"
-        yield _note(check, f"{what}: {_some(sorted(without))}", do)
+        yield _note(check, f"{what}: {listed(sorted(without), most=NAMED)}", do)
 
 
 def change(
@@ -221,7 +223,7 @@ def change(
 
     How a pod starts is decided when its controller creates the next one.
     """
-    if pod.status.phase == "Running" and isinstance(quitting.decide(pod, policy, now), Quit):
+    if pod.status.phase == "Running" and isinstance(quitting.decide(read(pod, policy), now), Quit):
         return "are finished, and their sidecars would be told to exit now"
     match repair.decide(pod, expectation, RepairPolicy(), live=None):
         case repair.ReportUnmeshed(unmeshed=True):
@@ -243,7 +245,7 @@ def pod_changes(seen: int, changes: Mapping[str, Sequence[str]]) -> Iterator[Che
     """Summarise what `change` says of the ``seen`` pods in selected namespaces, by name."""
     rest = seen - sum(map(len, changes.values()))
     for what, names in changes.items():
-        yield _ok("pods", f"{len(names)} {what}: {_some(names)}")
+        yield _ok("pods", f"{len(names)} {what}: {listed(names, most=NAMED)}")
     yield _ok("pods", f"{rest} of {seen} would not be changed" if seen else "there are none")
 
 
@@ -322,17 +324,9 @@ def lease(name: str, record: LeaseRecord | None, now: datetime) -> CheckResult:
 
 def bounded(result: CheckResult) -> CheckResult:
     """The result in lines of bounded length: object names and errors come from others."""
-    return msgspec.structs.replace(result, what=_line(result.what), do=_line(result.do))
-
-
-def _line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+    return msgspec.structs.replace(
+        result, what=one_line(result.what, LONGEST - 1), do=one_line(result.do, LONGEST - 1)
+    )
 
 
 def _plain(namespace: str) -> Pod:

@@ -8,12 +8,13 @@ from typing import Any, Literal
 import msgspec
 
 from istio_aux.injector.injection import Expectation
-from istio_aux.model import resources
 from istio_aux.model.moment import Moment
 from istio_aux.model.pod import Pod
 from istio_aux.model.policy import Policy, RepairPolicy
 from istio_aux.model.resources import Holder, Requests, group
 from istio_aux.quit import rules as quitting
+from istio_aux.quit.facts import ContainerVerdict, read
+from istio_aux.quit.rules import Blocker
 from istio_aux.repair import rules as repair
 from istio_aux.start.plan import effective_start
 
@@ -28,7 +29,7 @@ class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
     uid: str
     action: str
     reason: str
-    containers: dict[str, quitting.ContainerVerdict]
+    containers: dict[str, ContainerVerdict]
     start: str | None = None
 
 
@@ -45,7 +46,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     action: str  # What `serve` would do in a selected namespace.
     reason: str
     by: tuple[str, ...] = ()  # What a blocked pod waits for: containers, or an invalid annotation.
-    containers: dict[str, quitting.ContainerVerdict] = {}
+    containers: dict[str, ContainerVerdict] = {}
     configuration: str = ""  # The webhook configuration that selects an unmeshed pod.
     requests: Requests | None = None  # What a stuck or blocked pod holds; None: it is not known.
     fix: str = ""  # The setting that ends what blocks the pod, if one is known.
@@ -94,7 +95,7 @@ def explain(
 
     ``left_out`` says why the pod is left alone whatever its containers do, if so.
     """
-    decision = quitting.decide(pod, policy, now)
+    decision = quitting.decide(read(pod, policy), now)
     if left_out:
         decision = quitting.Ignore(reason=left_out, containers=decision.containers)
     start = effective_start(pod)
@@ -128,8 +129,9 @@ def audit(
 
 def proxy_finding(pod: Pod, policy: Policy, now: Moment | None) -> Finding | None:
     """Judge the proxy of a running pod; None when all is well."""
-    decision = quitting.decide(pod, policy, now)
-    by: tuple[str, ...] = ()
+    facts = read(pod, policy)
+    decision = quitting.decide(facts, now)
+    by: tuple[Blocker, ...] = ()
     match decision:
         case quitting.Quit():
             state = "stuck"
@@ -143,9 +145,9 @@ def proxy_finding(pod: Pod, policy: Policy, now: Moment | None) -> Finding | Non
         **_facts(pod),
         **_verdict(decision),
         state=state,
-        since=quitting.since(pod, decision),
-        by=by,
-        requests=None if state == "lost" else resources.requests(pod),
+        since=facts.proxy_ended if state == "lost" else facts.payload_ended,
+        by=tuple(map(str, by)),
+        requests=None if state == "lost" else facts.requests,
         fix=decision.fix,
     )
 

@@ -25,6 +25,7 @@ from istio_aux.model.annotations import INJECT, NATIVE_SIDECAR, START
 from istio_aux.model.pod import PROXY, Struct
 from istio_aux.model.policy import Capability
 from istio_aux.model.selectors import Selector
+from istio_aux.model.text import one_line
 from istio_aux.model.webhooks import IGNORED, TIMEOUT, ClientConfig
 
 NAME = "istio-aux-probe-"  # `generateName` of the pod.
@@ -237,7 +238,7 @@ def created(body: bytes) -> Probe:
 
 def refusal(why: str, *, asked: bool = True) -> Probe:
     """Return the result of a probe without a sidecar."""
-    return Probe(injected=False, why=_line(why), asked=asked)
+    return Probe(injected=False, why=one_line(why, _LONGEST), asked=asked)
 
 
 def _put(operation: _Operation) -> Iterator[tuple[str, Any]]:
@@ -304,17 +305,13 @@ def of_dry_run(body: bytes) -> NativeCheck:
 
 def unknown(why: str) -> NativeCheck:
     """Return the result if there was no answer."""
-    line = _line(f"not known whether sidecars can be native: {why}")
+    line = one_line(f"not known whether sidecars can be native: {why}", _LONGEST)
     return NativeCheck(Capability.UNKNOWN, line)
 
 
 def classic(why: str) -> NativeCheck:
     """Return the result if a native sidecar is not possible."""
-    return NativeCheck(Capability.CLASSIC, _line(why))
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())[:_LONGEST]
+    return NativeCheck(Capability.CLASSIC, one_line(why, _LONGEST))
 
 
 def _minor(version: str) -> tuple[int, int]:

@@ -24,6 +24,7 @@ import yaml
 from istio_aux.kube import exec_plugin
 from istio_aux.kube.errors import AccessError
 from istio_aux.kube.exec_plugin import Credential, supported
+from istio_aux.model.text import one_line
 
 _log = logging.getLogger(__name__)
 
@@ -286,7 +287,7 @@ def _file(path: Path) -> _File:
     try:
         return msgspec.convert(yaml.safe_load(_read(path)), _File)
     except (yaml.YAMLError, msgspec.ValidationError, RecursionError, UnicodeDecodeError) as error:
-        raise AccessError(f"{path}: no kubeconfig: {' '.join(str(error).split())}") from error
+        raise AccessError(f"{path}: no kubeconfig: {one_line(str(error))}") from error
 
 
 def _entries(files: Iterable[tuple[Path, Sequence[_Named] | None, str]]) -> dict[str, _Entry]:

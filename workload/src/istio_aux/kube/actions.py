@@ -20,6 +20,7 @@ from istio_aux.kube.objects import LONGEST, Key, Page, PageReader, Reader, S, T
 from istio_aux.model.owners import FoundJob, Job, set_of
 from istio_aux.model.pod import Metadata, OwnerReference, Pod, Struct
 from istio_aux.model.policy import Right
+from istio_aux.model.text import quoted
 
 NOT_TERMINAL = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 RUNNING_JOBS = {"fieldSelector": "status.phase=Running,spec.restartPolicy!=Always"}
@@ -84,16 +85,18 @@ _pod = Reader(Pod, "pod")
 async def read(client: Client, path: str, reader: Reader[S]) -> S | None:
     """Read one object; None if it does not exist."""
     try:
-        return reader.read(await client.get(path))
+        body = await client.get(path)
     except ApiError as error:
         if error.code != 404:
             raise
         return None
+    return reader.read(body)
 
 
 async def read_pod(client: Client, pod: Key) -> Pod | None:
     """Read a pod as it is now; None if it is gone, or another pod has its name."""
-    found = await read(client, pod_path(pod.namespace, pod.name), _pod)
+    path = pod_path(pod.namespace, pod.name)
+    found = await read(client, path, _pod)
     return found if found and found.metadata.uid == pod.uid else None
 
 
@@ -270,7 +273,6 @@ _LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _NAMESPACE = re.compile(_LABEL)
 _NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _API = re.compile(r"(?:[a-z0-9][-.a-z0-9]*/)?v[1-9][a-z0-9]*")
-_SHOWN = 60
 
 
 def collection(api: str, resource: str, namespace: str = "") -> str:
@@ -284,9 +286,7 @@ def collection(api: str, resource: str, namespace: str = "") -> str:
 
 def _api_path(api: str) -> str:
     if not _API.fullmatch(api):
-        raise InvalidNameError(
-            f'apiVersion "{_shown(api)}": the API server serves none of that name'
-        )
+        raise InvalidNameError(f"apiVersion {quoted(api)}: the API server serves none of that name")
     return f"/{'apis' if '/' in api else 'api'}/{api}"
 
 
@@ -314,13 +314,8 @@ def namespace_name(name: str) -> str:
 
 def _checked(name: str, form: re.Pattern[str], longest: int, what: str) -> str:
     if len(name) > longest or not form.fullmatch(name):
-        raise InvalidNameError(f'{what} "{_shown(name)}": no object can have it (RFC 1123)')
+        raise InvalidNameError(f"{what} {quoted(name)}: no object can have it (RFC 1123)")
     return name
-
-
-def _shown(name: str) -> str:
-    shown = "".join(char if char.isprintable() else "?" for char in name[:_SHOWN])
-    return shown if len(name) <= _SHOWN else f"{shown}..."
 
 
 CONFIGURATIONS = collection("admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations")

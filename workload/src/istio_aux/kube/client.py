@@ -32,6 +32,7 @@ from istio_aux.kube.errors import (
     UnreadableError,
 )
 from istio_aux.kube.objects import BEGINNING, LONGEST, ApiStatus, Oversized, Reader
+from istio_aux.model.text import one_line
 
 Params = Mapping[str, str] | Sequence[tuple[str, str]]
 
@@ -335,7 +336,7 @@ def _error(response: aiohttp.ClientResponse, body: bytes) -> ApiError:
     try:
         return _status.read(body).error(code=response.status, retry_after=retry_after)
     except UnreadableError:  # From a proxy: plain text or HTML.
-        text = " ".join(body[:200].decode(errors="replace").split())
+        text = one_line(body[:200].decode(errors="replace"))
         return ApiError(response.status, text or "no message", retry_after=retry_after)
 
 

@@ -17,6 +17,7 @@ from istio_aux.kube import actions
 from istio_aux.kube.client import Client, Params
 from istio_aux.kube.errors import ApiError, KubeError, NoConnectionError
 from istio_aux.kube.objects import ApiStatus, Key
+from istio_aux.model.text import one_line
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 """Newest first. v5 adds CLOSE, which matters only with stdin."""
@@ -29,6 +30,11 @@ AT_ONCE = 64
 """Frames after which other tasks get a turn: receiving a frame that has arrived does not yield."""
 
 SHOWN = 300  # Characters of the other side's text in a message.
+
+
+def answered(head: str, text: str) -> str:
+    """The head of a line for people, and what the other side says, if it says anything."""
+    return f"{head}: {one_line(text, SHOWN)}" if text.strip() else head
 
 
 class Channels:
@@ -80,7 +86,7 @@ class ExecResult(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         """One line for a person: ``exit code 255: connection refused``."""
         head = "no exit code" if self.exit_code is None else f"exit code {self.exit_code}"
-        return one_line(head, self.error or self.stderr or self.stdout)
+        return answered(head, self.error or self.stderr or self.stdout)
 
 
 class ExecChannel(IntEnum):
@@ -210,8 +216,3 @@ async def _listen(socket: aiohttp.ClientWebSocketResponse, channels: Channels) -
         if frames % AT_ONCE == 0:
             await asyncio.sleep(0)
     return None
-
-
-def one_line(head: str, text: str) -> str:
-    """Append ``text``, without line breaks and cut to `SHOWN` characters."""
-    return f"{head}: {' '.join(text.split())[:SHOWN]}" if text.strip() else head

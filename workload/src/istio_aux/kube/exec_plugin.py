@@ -18,6 +18,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from istio_aux.kube.errors import AccessError
+from istio_aux.model.text import one_line
 
 GROUP = "client.authentication.k8s.io"
 VERSIONS = (f"{GROUP}/v1", f"{GROUP}/v1beta1")
@@ -172,7 +173,7 @@ class Plugin:
                 start_new_session=quiet,
             )
         except (OSError, ValueError) as error:
-            hint = f"; {' '.join(spec.install_hint.split())}" if spec.install_hint else ""
+            hint = f"; {one_line(spec.install_hint)}" if spec.install_hint else ""
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise AccessError(f"{self._name}: {why or error}{hint}") from error
         seconds = DEADLINE if quiet else LOGIN

@@ -16,7 +16,8 @@ import msgspec
 
 from istio_aux.kube.errors import ApiError, UnreachableError, UnreadableError
 from istio_aux.model.documents import DEEPEST, cutting, shallow
-from istio_aux.model.pod import Key, Metadata, shared
+from istio_aux.model.pod import Key, Metadata
+from istio_aux.model.text import problem
 
 INITIAL_END = "k8s.io/initial-events-end"
 """Annotation of the bookmark after which a streaming list is complete (KEP-3157)."""
@@ -29,9 +30,6 @@ LONGEST = 10 << 20
 BEGINNING = 16 << 10
 """Bytes that are kept of what is longer. Kind, name, UID and version come first in an object, and
 ``metadata`` first in a list (Go struct order; custom resources are sorted by field instead)."""
-
-_LONGEST_WHY = 200
-"""Characters of an error shown to a person; a tenant may have written part of it."""
 
 
 class Resource(Protocol):
@@ -49,8 +47,7 @@ S = TypeVar("S")
 
 def key_of(resource: Resource) -> Key:
     """Return the key of an object."""
-    meta = resource.metadata
-    return Key(shared(meta.namespace), meta.name, meta.uid)
+    return resource.metadata.key
 
 
 class Unreadable(msgspec.Struct, frozen=True):
@@ -189,7 +186,7 @@ class Reader(Generic[S]):
         try:
             return self._decoder.decode(shallow(body))
         except Exception as error:
-            raise UnreadableError(f"the answer is no {self._name}: {brief(error)}") from error
+            raise UnreadableError(f"the answer is no {self._name}: {problem(error)}") from error
 
 
 class PageReader(Generic[T]):
@@ -210,14 +207,14 @@ class PageReader(Generic[T]):
         try:
             raw = _raw_list.decode(text)
         except Exception as error:
-            raise UnreadableError(f"the answer is no list: {brief(error)}") from error
+            raise UnreadableError(f"the answer is no list: {problem(error)}") from error
         items, unreadable = list[T](), list[Unreadable]()
         for item in raw.items or ():
             try:
                 items.append(self._item.decode(item))
             except Exception as error:
                 key = key_of(_OnlyMetadata(_identity(item)))
-                unreadable.append(Unreadable(key, brief(error)))
+                unreadable.append(Unreadable(key, problem(error)))
         return Page(raw.metadata.resource_version, raw.metadata.next, items, tuple(unreadable))
 
     def read_beginning(self, beginning: bytes) -> Page[T]:
@@ -226,7 +223,9 @@ class PageReader(Generic[T]):
             page = _raw_list.decode(_closed(beginning, 4))
             [item] = page.items or []
         except Exception as error:
-            raise UnreadableError(f"an object {_TOO_LONG} is not known: {brief(error)}") from error
+            raise UnreadableError(
+                f"an object {_TOO_LONG} is not known: {problem(error)}"
+            ) from error
         found = Unreadable(key_of(_OnlyMetadata(_identity(item))), _TOO_LONG)
         return Page(page.metadata.resource_version, page.metadata.next, [], (found,))
 
@@ -262,11 +261,11 @@ class EventReader(Generic[T]):
             if kind == "BOOKMARK":
                 return Event(kind, _bookmark.decode(text).object.metadata)
         except ValueError as error:
-            raise UnreachableError(f"the stream brought no event: {brief(error)}") from error
+            raise UnreachableError(f"the stream brought no event: {problem(error)}") from error
         try:
             resource = self._object.decode(_raw_event.decode(text).object)
         except Exception as error:
-            return Event(kind, await _event_identity(text), why=brief(error))
+            return Event(kind, await _event_identity(text), why=problem(error))
         return Event(kind, resource.metadata, resource)
 
 
@@ -274,7 +273,7 @@ def _oversized_event(beginning: bytes) -> Event[Any]:
     try:
         event = _raw_event.decode(_closed(beginning, 3))
     except ValueError as error:
-        raise UnreachableError(f"the stream brought no event: {brief(error)}") from error
+        raise UnreachableError(f"the stream brought no event: {problem(error)}") from error
     if event.type not in {"ADDED", "MODIFIED", "DELETED"}:
         raise UnreachableError(f"the stream brought no event, but a line {_TOO_LONG}")
     return Event(event.type, _identity(event.object), why=_TOO_LONG)
@@ -336,9 +335,3 @@ async def _cut(body: bytes, deepest: int = DEEPEST) -> bytes:
         except StopIteration as done:
             return done.value
         await asyncio.sleep(0)
-
-
-def brief(error: Exception) -> str:
-    """Say in one line why something could not be decoded."""
-    text = " ".join((str(error) or type(error).__name__).split())
-    return text if len(text) <= _LONGEST_WHY else f"{text[:_LONGEST_WHY]} ..."

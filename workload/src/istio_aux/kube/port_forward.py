@@ -14,7 +14,7 @@ import msgspec
 
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
-from istio_aux.kube.exec import OUTPUT, Channels, EarlyEnd, one_line, stream
+from istio_aux.kube.exec import OUTPUT, Channels, EarlyEnd, answered, stream
 from istio_aux.kube.objects import Key
 
 PROTOCOLS = ("v4.channel.k8s.io",)
@@ -52,7 +52,7 @@ class ForwardResult(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         """One line for a person: ``HTTP 403: only requests from localhost are allowed``."""
         head = "no answer" if self.status is None else f"HTTP {self.status}"
-        return one_line(head, self.error or self.body)
+        return answered(head, self.error or self.body)
 
 
 class ForwardChannels(Channels):

@@ -149,6 +149,9 @@ IGNORE_CONTAINERS = "istio-aux.io/ignore-containers"  # They do not keep the pro
 QUIT_AFTER = "istio-aux.io/quit-after"  # The only containers that keep it running.
 QUIT_GRACE = "istio-aux.io/quit-grace"  # Seconds after the payload: `30`, `2.5s` or `1m`.
 
+STATUS_PORT = "status.sidecar.istio.io/port"
+DEFAULT_STATUS_PORT = 15020  # Istio pkg/config/mesh/mesh.go.
+
 LONGEST_GRACE = 86400.0  # Seconds: a longer one is a mistake, or cannot be added to a date.
 
 _GRACE = re.compile(r"([0-9]++\.?+[0-9]*+|\.[0-9]++)(s|m)?")
@@ -169,6 +172,7 @@ class Overrides(Struct, frozen=True):
     ignored: frozenset[str] = frozenset()  # Containers that do not keep the proxy running.
     after: frozenset[str] = frozenset()  # The only containers that do; empty: all.
     grace: float | None = None  # Seconds from the end of the payload to the quit.
+    status_port: int = DEFAULT_STATUS_PORT  # See `status_port`.
     problems: tuple[Problem, ...] = ()
 
 
@@ -194,6 +198,7 @@ def read_overrides(pod: Pod) -> Overrides:
         ignored=value(_ignored) or frozenset(),
         after=after,
         grace=value(_grace),
+        status_port=status_port(pod),
         problems=tuple(problems),
     )
 
@@ -222,9 +227,6 @@ _ignored = Annotation(IGNORE_CONTAINERS, names, _containers, longest=NAMES)
 _after = Annotation(QUIT_AFTER, names, _containers, longest=NAMES)
 _grace = Annotation(QUIT_GRACE, _seconds, "seconds, at most a day, like 30, 2.5s or 1m", longest=32)
 
-
-STATUS_PORT = "status.sidecar.istio.io/port"
-DEFAULT_STATUS_PORT = 15020  # Istio pkg/config/mesh/mesh.go.
 
 _FLAG = "--statusPort"
 _MOST_ARGUMENTS = 1000  # The last ones are looked at: the last flag counts.

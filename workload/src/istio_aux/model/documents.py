@@ -16,6 +16,8 @@ from typing import TypeVar, cast
 import msgspec
 import yaml
 
+from istio_aux.model.text import problem
+
 T = TypeVar("T")
 
 DEEPEST = 64  # Levels that stay. We read 13 of a list of pods.
@@ -140,7 +142,7 @@ def read(body: bytes) -> Iterator[Document | BadDocument]:
         if isinstance(item, bytes):
             yield from _expand(place, item)
         else:
-            yield BadDocument(place, _one_line(item))
+            yield BadDocument(place, problem(item))
 
 
 def _expand(place: str, body: bytes) -> Iterator[Document | BadDocument]:
@@ -152,7 +154,7 @@ def _expand(place: str, body: bytes) -> Iterator[Document | BadDocument]:
         except RecursionError:
             found, cut = _list_decoder.decode(shallow(body, most=sys.maxsize)), True
     except _UNREADABLE as error:
-        yield BadDocument(place, _one_line(error))
+        yield BadDocument(place, problem(error))
         return
     if found.items is None or not found.kind.endswith("List"):
         yield Document(place, body)
@@ -237,10 +239,3 @@ _NUMBERS = [
     )
 ]
 _loader = _kubernetes_loader()
-
-
-def _one_line(error: Exception) -> str:
-    problem = getattr(error, "problem", None) or str(error) or type(error).__name__
-    mark = getattr(error, "problem_mark", None)
-    where = f", line {mark.line + 1}" if mark else ""
-    return " ".join(str(problem).split()) + where

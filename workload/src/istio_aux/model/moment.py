@@ -25,19 +25,3 @@ class Moment(NamedTuple):
 
 Clock = Callable[[], Moment]
 """Returns the present. Its monotonic clock is the running event loop's, which timeouts use."""
-
-
-def by_other_clock(at: datetime, now: Moment, earliest: datetime | None) -> Moment:
-    """When something happened that another machine dates ``at``, which was seen at ``now``.
-
-    The clock of that machine may be wrong: the answer is not after ``now``, nor before ``earliest``
-    if that is not either.
-    """
-    begin = max(zoned(at), zoned(earliest)) if earliest else zoned(at)
-    wall = min(begin.timestamp(), now.wall)
-    return Moment(now.monotonic - (now.wall - wall), wall)
-
-
-def zoned(at: datetime) -> datetime:
-    """A time without a zone, from a person's file, counts as UTC."""
-    return at.replace(tzinfo=at.tzinfo or UTC)

@@ -78,6 +78,11 @@ class Metadata(Struct, frozen=True):
     deletion_grace_period_seconds: int | None = None
     owner_references: tuple[OwnerReference, ...] | None = None
 
+    @property
+    def key(self) -> Key:
+        """Which object it is."""
+        return Key(shared(self.namespace), self.name, self.uid)
+
 
 NO_METADATA = Metadata()  # Marks a document without ``metadata``; compare with ``is``.
 
@@ -269,30 +274,21 @@ class Pod(Struct, frozen=True, dict=True, gc=True):
         yield from self.status.init_container_statuses or ()
 
     @cached_property
-    def _statuses_by_name(self) -> dict[str, ContainerStatus | None]:
-        """Built once: a pod may have thousands of containers, and each is looked up."""
-        found: dict[str, ContainerStatus | None] = {}
-        for status in self.statuses():
-            same = found.setdefault(status.name, status) == status
-            found[status.name] = status if same else None
-        return found
+    def states(self) -> Mapping[str, ContainerState]:
+        """The state of each container by its name, regular and init, if the kubelet reports one.
 
-    def container_status(self, name: str) -> ContainerStatus | None:
-        """Status of the container called ``name``, or None when the kubelet reported none.
-
-        None also when there are several that contradict each other: then nothing is known.
+        Nothing is known of a container with several statuses that contradict each other.
         """
-        return self._statuses_by_name.get(name)
+        found: dict[str, ContainerState | None] = {}
+        for status in self.statuses():
+            same = found.setdefault(status.name, status.state) == status.state
+            found[status.name] = status.state if same else None
+        return {name: state for name, state in found.items() if state is not None}
 
-    def ended(self, name: str) -> Terminated | None:
-        """How the container called ``name`` exited; None if it runs, waits, or is unknown."""
-        status = self.container_status(name)
-        return status.terminated if status else None
-
-    def runs(self, name: str) -> bool:
-        """Whether the kubelet reports the container called ``name`` as running."""
-        status = self.container_status(name)
-        return bool(status and status.state and status.state.running)
+    @cached_property
+    def exits(self) -> Mapping[str, Terminated]:
+        """How each container exited that is terminated, by its name."""
+        return {name: at.terminated for name, at in self.states.items() if at.terminated}
 
 
 _decoder = msgspec.json.Decoder(Pod)

@@ -17,6 +17,7 @@ from typing import Protocol
 import msgspec
 
 from istio_aux.model.pod import PROXY, Pod, Struct
+from istio_aux.model.text import listed
 
 CPU, MEMORY = "cpu", "memory"
 
@@ -244,8 +245,7 @@ def _text(
     by: tuple[str, ...], pods: int, since: datetime | None, requests: str, unreadable: int
 ) -> str:
     """``12 pods are held by vault-agent since 2026-11-20 07:12Z: 24 GPUs, 48 CPUs``."""
-    more = f" and {len(by) - _NAMES} more" if len(by) > _NAMES else ""
-    text = f"{pods} pod{' is' if pods == 1 else 's are'} held by {', '.join(by[:_NAMES])}{more}"
+    text = f"{pods} pod{' is' if pods == 1 else 's are'} held by {listed(by, most=_NAMES)}"
     if since is not None:
         text += f" since {since.astimezone(UTC):%Y-%m-%d %H:%M}Z"
     if requests:

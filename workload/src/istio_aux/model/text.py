@@ -1,4 +1,4 @@
-"""Texts of tenants on their way to people.
+"""Texts of tenants and of other programs on their way to people: every function for that.
 
 A terminal obeys more than the control characters that JSON escapes: C1 controls (U+009B is a CSI),
 and marks that reverse or hide text (U+202E). So everything that Unicode does not call printable is
@@ -11,22 +11,39 @@ from collections.abc import Collection
 
 import msgspec
 
+_LINE = 200  # Characters of what another program says.
 _SHOWN = 60  # Characters of a value; an annotation may have 256 KiB.
 _LISTED = 20  # Names of a list; a pod may have thousands of containers.
 
 
-def quoted(value: str) -> str:
+def one_line(text: str, longest: int = _LINE) -> str:
+    """Join the lines of a text, and shorten what is longer."""
+    return shortened(" ".join(text.split()), longest)
+
+
+def shortened(text: str, longest: int) -> str:
+    """The first ``longest`` characters of a text, and a mark if there are more."""
+    return text if len(text) <= longest else f"{text[:longest]}…"
+
+
+def problem(error: Exception) -> str:
+    """What an error says, in one line; of YAML, with the number of the line."""
+    text = getattr(error, "problem", None) or str(error) or type(error).__name__
+    mark = getattr(error, "problem_mark", None)
+    return one_line(str(text)) + (f", line {mark.line + 1}" if mark else "")
+
+
+def quoted(value: str, longest: int = _SHOWN) -> str:
     """Quote, escape and shorten a value for a line of text."""
-    shown = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…"
-    return printable_json(msgspec.json.encode(shown)).decode()
+    return printable_json(msgspec.json.encode(shortened(value, longest))).decode()
 
 
-def listed(names: Collection[str], gap: str = ", ") -> str:
+def listed(names: Collection[str], gap: str = ", ", *, most: int = _LISTED) -> str:
     """Join names; of many, the first ones, and how many more there are."""
-    more = len(names) - _LISTED
+    more = len(names) - most
     if more <= 0:
         return gap.join(names)
-    return f"{gap.join([*names][:_LISTED])} and {more} more"
+    return f"{gap.join([*names][:most])} and {more} more"
 
 
 def printable(text: str) -> str:

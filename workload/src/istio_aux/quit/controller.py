@@ -16,17 +16,16 @@ from istio_aux.kube.clock import system_clock
 from istio_aux.kube.errors import ApiError, Backoff, KubeError, LateError, UnreachableError, asked
 from istio_aux.kube.events import Events
 from istio_aux.kube.exec import execute
-from istio_aux.kube.objects import key_of
 from istio_aux.kube.port_forward import request as forward
-from istio_aux.model import completion
 from istio_aux.model.applications import Applications
 from istio_aux.model.moment import Clock
-from istio_aux.model.pod import PROXY, Key, Pod, shared
+from istio_aux.model.pod import Key, Pod
 from istio_aux.model.policy import Policy, QuitMode, Rung
 from istio_aux.model.selectors import Selector
 from istio_aux.model.webhooks import Namespace
-from istio_aux.quit import rules as quitting
+from istio_aux.quit import facts as pod_facts
 from istio_aux.quit import state as quit_state
+from istio_aux.quit.facts import Kubelet, PodFacts
 from istio_aux.quit.recorder import QuitRecorder
 from istio_aux.quit.slots import Slots
 from istio_aux.quit.state import (
@@ -46,7 +45,7 @@ FRESH = 1.0
 """Seconds from the sending of a read to that of the exec which follows from it. Both name the pod
 by its name: meanwhile another pod may have got it."""
 
-ASK_KUBELET = 300.0
+KUBELET_KNOWN = 300.0
 """Seconds after which the version of a kubelet is read again."""
 
 READS = 3
@@ -75,7 +74,7 @@ class Selection:
     def apply(self, resource: Namespace) -> None:
         """A namespace was created or has changed."""
         if not self._selector.matches(resource.labels):
-            self.delete(key_of(resource))
+            self.delete(resource.metadata.key)
             return
         name, known = resource.metadata.name, self._scope.namespaces
         new, known[name] = name not in known, resource.metadata.uid
@@ -135,6 +134,7 @@ class Controller:
         self._recorder.leading = leading
         self._states: dict[Key, PodState] = {}
         self._works: dict[Key, _Work] = {}
+        self._kubelets: dict[str, Kubelet] = {}  # By node, of those whose version was read.
         self._slots = Slots(limits.at_once, limits.slot)
         self._retry_slots = Slots(limits.retries_at_once, limits.slot)
         self.selection = Selection(self._scope, selector or Selector(), self._reselect)
@@ -150,7 +150,7 @@ class Controller:
 
     def apply(self, resource: Pod) -> None:
         """A pod was created or has changed. Only running pods that end and have a proxy count."""
-        key = key_of(resource)
+        key = resource.metadata.key
         state = self._states.get(key)
         if resource.status.phase != "Running" or resource.restart_policy == "Always":
             if state:
@@ -159,10 +159,9 @@ class Controller:
         if state is None:
             if not (resource.has_proxy or resource.has_native_proxy):
                 return
-            key = Key(shared(key.namespace), key.name, key.uid)
             state = self._states[key] = PodState(key)
         state.left = False
-        state.observe(resource, self._scope, self._clock())
+        state.observe(self._facts(resource), self._scope, self._clock())
         # A native proxy needs nobody. Of its pods, only those that another container holds count.
         state.left = resource.has_native_proxy and state.asks_for is None
         self._steer(state)
@@ -301,10 +300,7 @@ class Controller:
                 return task.superseded(self._scope)
             for _ in range(READS):
                 not_after = self._clock().monotonic + FRESH
-                pod = await actions.read_pod(self._client, state.key)
-                if pod and completion.depends_on_kubelet(pod):
-                    await self._ask_kubelet(pod.spec.node_name or "")
-                action = task.looked(pod, self._scope, self._clock())
+                action = task.looked(await self._read(state.key), self._scope, self._clock())
                 self._record(state)
                 if isinstance(action, quit_state.Send | quit_state.Delete) and not self._leads():
                     return task.superseded(self._scope)
@@ -324,39 +320,48 @@ class Controller:
                 return task.answered(action.rung, answer, self._scope)
         raise LateError(f"nothing was sent: the pod cannot be read and told within {FRESH:g} s")
 
-    async def _ask_kubelet(self, node: str) -> None:
-        """Find out which version the kubelet of a node has, unless that is known."""
-        kubelets, now = self._scope.kubelets, self._clock().monotonic
-        if (known := kubelets.get(node)) and now < known.until:
-            return
-        obeys = completion.obeys(await actions.read_kubelet(self._client, node))
-        for name in [name for name, kubelet in kubelets.items() if kubelet.until <= now]:
-            del kubelets[name]
-        kubelets[node] = completion.Kubelet(obeys, now + ASK_KUBELET)
+    async def _read(self, key: Key) -> PodFacts | None:
+        """Read a pod as it is now, and the version of its kubelet if that is needed to judge it.
+
+        None: the pod is gone, or another pod has its name.
+        """
+        pod = await actions.read_pod(self._client, key)
+        if pod is None:
+            return None
+        facts = self._facts(pod)
+        if not facts.asks:
+            return facts
+        obeys = pod_facts.obeys(await actions.read_kubelet(self._client, facts.node))
+        now = self._clock().monotonic
+        known = {name: each for name, each in self._kubelets.items() if now < each.until}
+        self._kubelets = {**known, facts.node: Kubelet(obeys, now + KUBELET_KNOWN)}
+        return self._facts(pod)
+
+    def _facts(self, pod: Pod) -> PodFacts:
+        kubelet = self._kubelets.get(pod.spec.node_name or "")
+        fresh = kubelet and self._clock().monotonic < kubelet.until
+        return pod_facts.read(pod, self._scope.policy, kubelet if fresh else None)
 
     async def _send(
         self, state: PodState, task: Task, what: quit_state.Send, not_after: float
     ) -> AttemptResult:
         """Tell a container to exit. Raises KubeError: nothing was sent."""
         self._recorder.attempted(state, task.attempts + 1, what.rung)
-        client, port, deadline = self._client, what.port, self._scope.limits.deadline
-        pod = state.key
+        client, pod, deadline = self._client, state.key, self._scope.limits.deadline
         if what.rung is Rung.PORT_FORWARD:
 
             async def still() -> bool:
-                found = await actions.read_pod(client, pod)
-                return self._leads() and task.looked(found, self._scope, self._clock()) == what
+                facts = await self._read(pod)
+                return self._leads() and task.looked(facts, self._scope, self._clock()) == what
 
-            path = what.rule.path if what.rule else "/quitquitquit"
-            request = f"POST {path}"
             forwarded = await forward(
-                client, pod, port, request, deadline, still=still, not_after=not_after
+                client, pod, what.port, what.request, deadline, still=still, not_after=not_after
             )
             well = forwarded.status is not None and 200 <= forwarded.status < 300
             return AttemptResult(well, not forwarded.unsent, str(forwarded))
-        container = what.rule.container if what.rule else PROXY
-        command = what.rule.command if what.rule else quitting.command(what.rung, port)
-        result = await execute(client, pod, container, command, deadline, not_after=not_after)
+        result = await execute(
+            client, pod, what.container, what.command, deadline, not_after=not_after
+        )
         return AttemptResult(result.exit_code == 0, not result.unsent, str(result))
 
     async def _delete(self, state: PodState, task: Task, version: str) -> quit_state.Action:

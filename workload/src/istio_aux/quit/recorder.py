@@ -55,11 +55,10 @@ class QuitRecorder(Recorder):
                 note = f"deleted, so that its controller makes a new one: {end.reason}"
                 self._event(state.key, "Normal", "DeadProxyPodDeleted", note)
             case QuitOutcome.BLOCKED:
-                by = ", ".join(state.blocked_by)
+                by = ", ".join(map(str, state.blocked_by))
                 kept = state.verdict == "wait"
                 note = f"{PROXY if kept else 'the pod'} is kept by {by}: {end.reason}"
-                # With a space it is no container, but an annotation or an option.
-                if kept and " " not in state.blocked_by[0] and not state.fix:
+                if kept and state.blocked_by[0].kind == "container" and not state.fix:
                     note += f"; annotation {IGNORE_CONTAINERS} names those that do not keep it"
                 event = "ProxyQuitBlocked" if kept else "PodHeld"
                 if self._event_once(state, "Normal", event, note):
@@ -98,6 +97,8 @@ class QuitRecorder(Recorder):
         self, state: PodState, kind: Literal["Normal", "Warning"], reason: str, note: str
     ) -> bool:
         """Send an Event that a pod gets once; return whether it had none yet."""
-        if first := state.first(reason):
-            self._event(state.key, kind, reason, note, once=True)
-        return first
+        if reason in state.announced:
+            return False
+        state.announced += (reason,)
+        self._event(state.key, kind, reason, note, once=True)
+        return True

@@ -14,30 +14,18 @@ pod: the collector must not wait.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
-from itertools import pairwise
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from typing import Literal, NamedTuple
 
 from msgspec import structs
 
-from istio_aux.model import completion, owners
-from istio_aux.model.annotations import (
-    IGNORE_CONTAINERS,
-    LONGEST_GRACE,
-    QUIT_AFTER,
-    Overrides,
-    read_overrides,
-    status_port,
-)
-from istio_aux.model.moment import Moment, by_other_clock, zoned
-from istio_aux.model.pod import PROXY, Container, ContainerState, Pod, Struct
-from istio_aux.model.policy import DeadProxy, Policy, QuitVia, Rung
+from istio_aux.model.annotations import LONGEST_GRACE
+from istio_aux.model.moment import Moment
+from istio_aux.model.pod import PROXY, Struct
+from istio_aux.model.policy import DeadProxy, QuitVia, Rung
 from istio_aux.model.sidecars import SidecarRule
 from istio_aux.model.text import listed
-
-KATIB_COLLECTORS = frozenset({"metrics-logger-and-collector", "metrics-collector"})
-"""Names of collectors: of stdout and files; of TensorFlow events (katib common/const.go)."""
+from istio_aux.quit.facts import ContainerVerdict, PodFacts
 
 KATIB_FIX = (
     "Katib's metrics collector waits for istio-proxy: set waitAllProcesses: false "
@@ -45,67 +33,33 @@ KATIB_FIX = (
 )
 """The setting is there in Katib 0.16 to 0.19 (katib pkg/apis/config/v1beta1/types.go)."""
 
-_MARK = "echo completed > "  # The end of the training container's command (katib pod/utils.go).
-
-
-def katib_fix(pod: Pod, unfinished: Iterable[str]) -> str:
-    """`KATIB_FIX` if the pod's collector waits for its proxy although the training has ended.
-
-    ``unfinished`` are the containers that may still run. Only what Katib's webhook writes counts:
-    other containers of these names are none of its collectors.
-    """
-    if pod.spec.share_process_namespace is not True or not pod.runs(PROXY):
-        return ""
-    trained = [container.name for container in pod.containers if _is_training(container)]
-    running = frozenset(unfinished)
-    if not trained or not running.isdisjoint(trained):
-        return ""
-    waiting = (
-        container.name in KATIB_COLLECTORS
-        and container.name in running
-        and pod.runs(container.name)
-        and _waits_for_all(container)
-        for container in pod.containers
-    )
-    return KATIB_FIX if any(waiting) else ""
-
-
-def _is_training(container: Container) -> bool:
-    return any(_MARK in argument for argument in container.args or ())
-
-
-def _waits_for_all(container: Container) -> bool:
-    """Without `waitAllProcesses` in its configuration, Katib writes no ``-w`` and true counts."""
-    return ("-w", "false") not in pairwise(container.args or ())
-
-
 # ``pilot-agent request --debug-port`` takes these (istio pilot/pkg/request/command.go).
 _REQUEST_PORTS = frozenset({15000, 15004, 15020, 15021})
 
 FINISHED = "every payload container is finished"
 
-Role = Literal["payload", "sidecar", "ignored"]
 
+class Blocker(NamedTuple):
+    """What keeps a pod from completing although a part of its payload is finished."""
 
-class ContainerVerdict(Struct, frozen=True):
-    """The role of a container, and whether the kubelet is done with it."""
+    name: str
+    kind: Literal["container", "annotation", "option"] = "container"
 
-    role: Role
-    finished: bool
-    why: str
+    def __str__(self) -> str:
+        """``logger``, ``option quit-via``."""
+        return self.name if self.kind == "container" else f"{self.kind} {self.name}"
 
 
 class Decision(Struct, frozen=True, kw_only=True, tag_field="action"):
     """Common to all decisions: a reason for people, and a verdict on each container by name.
 
-    ``blocked_by`` names the containers that keep the pod from completing although another one is
-    finished already: usually sidecars that nobody ends. ``fix`` is the setting that unblocks the
+    ``blocked_by`` are usually sidecars that nobody ends. ``fix`` is the setting that unblocks the
     pod, if one is known; the reason contains it, too.
     """
 
     reason: str
     containers: Mapping[str, ContainerVerdict]
-    blocked_by: tuple[str, ...] = ()
+    blocked_by: tuple[Blocker, ...] = ()
     fix: str = ""
 
     @property
@@ -119,10 +73,9 @@ class Ignore(Decision, frozen=True, tag="ignore"):
 
 
 class Wait(Decision, frozen=True, tag="wait"):
-    """The proxy is still needed; decide again when the pod changes, or at ``until`` if it is set.
+    """The proxy is still needed: decide again when the pod changes, or at ``until`` if it is set.
 
-    What blocks the pod may also be an annotation or an option. ``target`` is the container that is
-    told to exit at ``until``.
+    ``target`` is the container that is told to exit at ``until``.
     """
 
     until: Moment | None = None
@@ -158,79 +111,39 @@ class Report(Decision, frozen=True, tag="report"):
 Action = Ignore | Wait | Quit | Report
 
 
-class _Facts(Struct, frozen=True):
-    """The pod as the rules below see it."""
-
-    pod: Pod
-    overrides: Overrides
-    verdicts: dict[str, ContainerVerdict]
-    unfinished: dict[str, str]  # Payload containers that may still run, each with why.
-    sidecars: tuple[SidecarRule, ...]  # Of those that are not finished, in the pod's order.
-    running: frozenset[str]
-    proxy_finished: bool
-    restarting: str | None  # Why every container is about to start again, if so.
-    unclear: bool  # Whether a container is finished depends on the version of the kubelet.
-
-
-def decide(
-    pod: Pod,
-    policy: Policy,
-    now: Moment | None,
-    *,
-    seen: Moment | None = None,
-    obeyed: bool | None = True,
-) -> Action:
-    """Decide what to do about the proxy of ``pod``: the first rule that applies. Never raises.
+def decide(facts: PodFacts, now: Moment | None, *, seen: Moment | None = None) -> Action:
+    """Decide what to do about the proxy of a pod: the first rule that applies. Never raises.
 
     Args:
-        pod: its annotations refine the policy.
-        policy: what the cluster admin set.
+        facts: the annotations among them refine the policy.
         now: the present; None: every grace period counts as over.
         seen: when the caller first saw that every payload container was finished; None: the clock
-            of the pod's node must do, see `moment.by_other_clock`.
-        obeyed: whether the pod's kubelet obeys restart policies of single containers; None: it is
-            not known, see `completion.obeys`.
+            of the pod's node must do, see `payload_end`.
     """
-    facts = _observe(pod, policy, obeyed)
+    policy, verdicts = facts.policy, facts.containers
     if reason := next(_nothing_to_do(facts), None):
         if holders := _holders(facts):
             reason = f"{reason}; the pod is held by {_listed(holders)}"
-        return _held(
-            Ignore(reason=reason, containers=facts.verdicts, blocked_by=tuple(holders)), pod
-        )
+        by = tuple(map(Blocker, holders))
+        return _fixed(Ignore(reason=reason, containers=verdicts, blocked_by=by), facts)
     if reason := next(_lost_proxy(facts), None):
         delete = policy.dead_proxy is DeadProxy.DELETE
         if delete and (obstacle := next(_keeps_lost_pod(facts), None)):
             reason, delete = f"{reason}; not deleted: {obstacle}", False
-        return Report(reason=reason, containers=facts.verdicts, delete=delete)
+        return Report(reason=reason, containers=verdicts, delete=delete)
     if reason := next(_still_needed(facts), None):
-        wait = Wait(reason=reason, containers=facts.verdicts, blocked_by=_blockers(facts))
-        return _held(wait, pod)
-    rule = next(iter(facts.sidecars), None)
-    if until := _grace_ends(facts, policy, now, seen):
+        wait = Wait(reason=reason, containers=verdicts, blocked_by=_blockers(facts))
+        return _fixed(wait, facts)
+    if until := _grace_ends(facts, now, seen):
         reason = f"{FINISHED}; the grace period ends at {until.date:%H:%M:%S}"
-        target = rule.container if rule else PROXY
-        return Wait(reason=reason, containers=facts.verdicts, until=until, target=target)
-    port = rule.port if rule else status_port(pod)
+        return Wait(reason=reason, containers=verdicts, until=until, target=facts.target)
+    rule = next(iter(facts.sidecars), None)
+    port = rule.port if rule else facts.overrides.status_port
     reason, ways = _ruled(rule, policy.via) if rule else _told_by(port, policy.via)
     if not ways:
-        blockers = ("option quit-via",)
-        return Wait(reason=reason, containers=facts.verdicts, blocked_by=blockers)
-    return Quit(reason=reason, containers=facts.verdicts, status_port=port, rungs=ways, rule=rule)
-
-
-def since(pod: Pod, decision: Action) -> datetime | None:
-    """When the proxy of a `Report`, or else the last payload container, ended; None: unknown.
-
-    The time is by the clock of the pod's node.
-    """
-    of_proxy = isinstance(decision, Report)
-    names = (
-        name
-        for name, verdict in decision.containers.items()
-        if verdict.finished and (name == PROXY if of_proxy else verdict.role == "payload")
-    )
-    return max(_ends(pod, names), default=None)
+        by = (Blocker("quit-via", "option"),)
+        return Wait(reason=reason, containers=verdicts, blocked_by=by)
+    return Quit(reason=reason, containers=verdicts, status_port=port, rungs=ways, rule=rule)
 
 
 def rungs(status_port: int, via: QuitVia = QuitVia.AUTO) -> tuple[Rung, ...]:
@@ -282,104 +195,95 @@ def command(rung: Rung, status_port: int) -> tuple[str, ...]:
     return ("pilot-agent", "request", *port, "POST", "quitquitquit")
 
 
-def _nothing_to_do(facts: _Facts) -> Iterator[str]:
+def _nothing_to_do(facts: PodFacts) -> Iterator[str]:
     """Reasons to leave the pod alone whatever its payload does."""
-    pod = facts.pod
-    if pod.metadata.deletion_timestamp is not None:
+    if facts.deleting:
         yield "the pod is being deleted"
-    if pod.status.phase in {"Succeeded", "Failed"}:
-        yield f"the pod is finished: phase {pod.status.phase}"
-    if pod.has_native_proxy:
+    if facts.phase in {"Succeeded", "Failed"}:
+        yield f"the pod is finished: phase {facts.phase}"
+    if facts.native:
         if not facts.sidecars:
             yield f"{PROXY} is a native sidecar: the kubelet ends it after the payload"
-    elif PROXY not in facts.verdicts:
+    elif PROXY not in facts.containers:
         yield f"the pod has no container {PROXY}"
-    if pod.restart_policy == "Always":
+    if facts.restart_policy == "Always":
         yield "restartPolicy Always: the pod is not meant to end"
     if facts.overrides.opt_out:
         yield facts.overrides.opt_out
-    if all(verdict.role != "payload" for verdict in facts.verdicts.values()):
+    if all(verdict.role != "payload" for verdict in facts.containers.values()):
         yield "the pod has no payload container"
     rest = facts.unfinished or facts.sidecars
     if facts.proxy_finished and not rest and facts.restarting is None:
         yield f"every payload container is finished, and {PROXY} too"
 
 
-def _lost_proxy(facts: _Facts) -> Iterator[str]:
+def _lost_proxy(facts: PodFacts) -> Iterator[str]:
     """The proxy will not run again, but a payload container may (istio#45627)."""
-    if facts.restarting is not None or facts.pod.status.phase == "Unknown":
+    if facts.restarting is not None or facts.phase == "Unknown":
         return
     if facts.proxy_finished and facts.unfinished:
-        why = facts.verdicts[PROXY].why
+        why = facts.containers[PROXY].why
         yield f"{PROXY} {why}, but not finished: {_listed(facts.unfinished)}"
 
 
-def _keeps_lost_pod(facts: _Facts) -> Iterator[str]:
+def _keeps_lost_pod(facts: PodFacts) -> Iterator[str]:
     """Reasons not to delete a pod that lost its proxy although the policy would."""
-    owner = owners.controls(facts.pod)
-    if obstacle := owner.obstacle or owner.failure:
-        yield obstacle
+    if facts.irreplaceable:
+        yield facts.irreplaceable
     for problem in facts.overrides.problems:
         yield problem.why
-    states = (facts.pod.container_status(name) for name in facts.unfinished)
-    if facts.unclear or all(not s or s.state in {None, ContainerState()} for s in states):
+    if facts.unclear or facts.unreported:
         yield "the state of its payload is not known"
 
 
-def _still_needed(facts: _Facts) -> Iterator[str]:
+def _still_needed(facts: PodFacts) -> Iterator[str]:
     """Reasons why the proxy must not, or cannot, be made to exit now."""
-    phase = facts.pod.status.phase
     for problem in facts.overrides.problems:
         yield problem.why
-    if phase == "Unknown":
+    if facts.phase == "Unknown":
         yield "phase Unknown: the node does not report"
     if facts.restarting is not None:
         yield facts.restarting
     if facts.unfinished:
         yield f"not finished: {_listed(facts.unfinished)}"
     yield from _stays(facts)
-    if phase == "Pending":
+    if facts.phase == "Pending":
         yield "phase Pending: a container has never started"
-    if phase not in {None, "", "Running"}:
-        yield f"phase {phase}: unknown to istio-aux"
+    if facts.phase not in {None, "", "Running"}:
+        yield f"phase {facts.phase}: unknown to istio-aux"
 
 
-def _stays(facts: _Facts) -> Iterator[str]:
+def _stays(facts: PodFacts) -> Iterator[str]:
     """Reasons why the container that is next cannot be made to exit."""
-    target = next((rule.container for rule in facts.sidecars), PROXY)
-    for container in facts.pod.containers:
-        again, rule = completion.should_restart(container, facts.pod.spec, 0)
-        if container.name == target and again:
-            yield f"{target} is started again after it exits with 0 ({rule})"
-    if target not in facts.running:
-        yield f"{target} does not run: {facts.verdicts[target].why}"
+    if facts.target_again:
+        yield f"{facts.target} is started again after it exits with 0 ({facts.target_again})"
+    if not facts.target_runs:
+        yield f"{facts.target} does not run: {facts.containers[facts.target].why}"
 
 
-def _blockers(facts: _Facts) -> tuple[str, ...]:
+def _blockers(facts: PodFacts) -> tuple[Blocker, ...]:
     """What keeps the pod although a container is finished: other containers, or an annotation."""
-    if facts.restarting is not None or facts.pod.status.phase == "Unknown":
+    if facts.restarting is not None or facts.phase == "Unknown":
         return ()
-    if not facts.unfinished:
-        problems = [f"annotation {problem.annotation}" for problem in facts.overrides.problems]
-        stays = any(_stays(facts)) and facts.sidecars
-        return (*problems, *(rule.container for rule in facts.sidecars[:1] if stays))
-    payload = [verdict for verdict in facts.verdicts.values() if verdict.role == "payload"]
-    some = facts.unclear or any(verdict.finished for verdict in payload)
-    return tuple(facts.unfinished) if some else ()
+    if facts.unfinished:
+        return tuple(map(Blocker, facts.unfinished)) if facts.partly_finished else ()
+    problems = (Blocker(each.annotation, "annotation") for each in facts.overrides.problems)
+    stays = facts.sidecars and any(_stays(facts))
+    return (*problems, *([Blocker(facts.target)] if stays else []))
 
 
-def _holders(facts: _Facts) -> dict[str, str]:
+def _holders(facts: PodFacts) -> dict[str, str]:
     """The containers that keep the pod from completing where the proxy does not, each with why.
 
     The kubelet ends a native proxy after all containers, and a classic one may have exited already.
     Then a container that nobody ends holds the pod, even if it is ignored (katib#2614).
     """
-    pod, verdicts = facts.pod, facts.verdicts
-    ends = pod.restart_policy != "Always" and pod.metadata.deletion_timestamp is None
-    if not ends or facts.restarting is not None or pod.status.phase != "Running":
+    ends = facts.restart_policy != "Always" and not facts.deleting
+    if not ends or facts.restarting is not None or facts.phase != "Running":
         return {}
-    if not (pod.has_native_proxy or facts.proxy_finished):
+    if not (facts.native or facts.proxy_finished):
         return {}
+    verdicts = facts.containers
     if not any(found.role == "payload" and found.finished for found in verdicts.values()):
         return {}
     return {
@@ -389,98 +293,35 @@ def _holders(facts: _Facts) -> dict[str, str]:
     }
 
 
-def _held(decision: Wait | Ignore, pod: Pod) -> Wait | Ignore:
-    """The decision with the setting that ends what holds the pod, if one is known."""
-    fix = katib_fix(pod, decision.blocked_by)
-    if not fix:
+def _fixed(decision: Wait | Ignore, facts: PodFacts) -> Wait | Ignore:
+    """The decision with `KATIB_FIX`, if a collector waits for the proxy after the training."""
+    by = {blocker.name for blocker in decision.blocked_by}
+    if not facts.training or by & facts.training or not by & facts.collectors:
         return decision
-    return structs.replace(decision, reason=f"{decision.reason}; {fix}", fix=fix)
+    return structs.replace(decision, reason=f"{decision.reason}; {KATIB_FIX}", fix=KATIB_FIX)
 
 
-def _grace_ends(
-    facts: _Facts, policy: Policy, now: Moment | None, seen: Moment | None
-) -> Moment | None:
+def _grace_ends(facts: PodFacts, now: Moment | None, seen: Moment | None) -> Moment | None:
     """When the pod's grace period ends, or the policy's, if that is still to come."""
     override = facts.overrides.grace
-    grace = min(policy.grace if override is None else override, LONGEST_GRACE)
-    if now is None or grace <= 0:
+    grace = min(facts.policy.grace if override is None else override, LONGEST_GRACE)
+    if now is None or grace <= 0 or (seen := seen or payload_end(facts, now)) is None:
         return None
-    if seen is None:
-        payload = (name for name, found in facts.verdicts.items() if found.role == "payload")
-        if not (ended := max(_ends(facts.pod, payload), default=None)):
-            return None
-        seen = by_other_clock(ended, now, facts.pod.metadata.creation_timestamp)
     until = Moment(seen.monotonic + grace, seen.wall + grace)
     return until if until.monotonic > now.monotonic else None
 
 
-def _ends(pod: Pod, names: Iterator[str]) -> Iterator[datetime]:
-    """When the containers of these names ended, of those that did."""
-    for name in names:
-        if (ended := pod.ended(name)) and (at := ended.finished_at):
-            yield zoned(at)
+def payload_end(facts: PodFacts, now: Moment) -> Moment | None:
+    """When the payload ended by the node's clock, as a time by ours; None: unknown.
 
-
-def _observe(pod: Pod, policy: Policy, obeyed: bool | None) -> _Facts:
-    overrides = read_overrides(pod)
-    verdicts = dict(_verdicts(pod, overrides, policy, obeyed))
-    proxy, rules = verdicts.get(PROXY), _rules(overrides, policy)
-    return _Facts(
-        pod=pod,
-        overrides=overrides,
-        verdicts=verdicts,
-        unfinished={
-            name: verdict.why
-            for name, verdict in verdicts.items()
-            if verdict.role == "payload" and not verdict.finished
-        },
-        sidecars=tuple(
-            rules[container.name]
-            for container in pod.containers
-            if container.name in rules and not verdicts[container.name].finished
-        ),
-        running=frozenset(filter(pod.runs, verdicts)),
-        proxy_finished=proxy is not None and proxy.finished,
-        restarting=completion.restarting_all(pod, obeyed=obeyed),
-        unclear=obeyed is None and completion.depends_on_kubelet(pod),
-    )
-
-
-def _verdicts(
-    pod: Pod, overrides: Overrides, policy: Policy, obeyed: bool | None
-) -> Iterator[tuple[str, ContainerVerdict]]:
-    rules = _rules(overrides, policy)
-    for sidecar in pod.native_sidecars:
-        yield sidecar.name, _verdict("sidecar", sidecar, pod, obeyed)
-    for container in pod.containers:
-        if container.name == PROXY or container.name in rules:
-            yield container.name, _verdict("sidecar", container, pod, obeyed)
-        elif cause := _ignored(container.name, overrides, policy):
-            yield container.name, _verdict("ignored", container, pod, obeyed, f"; ignored: {cause}")
-        else:
-            yield container.name, _verdict("payload", container, pod, obeyed)
-
-
-def _rules(overrides: Overrides, policy: Policy) -> dict[str, SidecarRule]:
-    """The rules for sidecars, by name, without those that the author declares to be payload."""
-    return {r.container: r for r in policy.sidecars if r.container not in overrides.after}
-
-
-def _ignored(name: str, overrides: Overrides, policy: Policy) -> str | None:
-    """Why a container does not keep the proxy running; None: it does."""
-    if overrides.after and all(found.annotation != QUIT_AFTER for found in overrides.problems):
-        return None if name in overrides.after else f"not named by annotation {QUIT_AFTER}"
-    if name in overrides.ignored:
-        return f"annotation {IGNORE_CONTAINERS}"
-    return "option ignore-containers" if name in policy.ignore_containers else None
-
-
-def _verdict(
-    role: Role, container: Container, pod: Pod, obeyed: bool | None, cause: str = ""
-) -> ContainerVerdict:
-    status = pod.container_status(container.name)
-    result = completion.finished(container, status, pod, obeyed=obeyed)
-    return ContainerVerdict(role=role, finished=result.finished, why=f"{result.why}{cause}")
+    The node's clock may be wrong: the answer is not after ``now``, nor before the pod was created
+    if that is not either.
+    """
+    if facts.payload_ended is None:
+        return None
+    begin = max(facts.payload_ended, facts.created or facts.payload_ended)
+    wall = min(begin.timestamp(), now.wall)
+    return Moment(now.monotonic - (now.wall - wall), wall)
 
 
 def _listed(containers: Mapping[str, str]) -> str:

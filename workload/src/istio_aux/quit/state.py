@@ -43,16 +43,16 @@ from typing import Literal
 
 import msgspec
 
-from istio_aux.model import completion, moment, resources
-from istio_aux.model.applications import Applications, application_of
+from istio_aux.model.applications import Applications
 from istio_aux.model.moment import Moment
-from istio_aux.model.pod import PROXY, Key, Pod, shared
+from istio_aux.model.pod import PROXY, Key, shared
 from istio_aux.model.policy import Policy, QuitLimits, QuitMode, Rung
 from istio_aux.model.resources import Requests
 from istio_aux.model.selectors import Selector
 from istio_aux.model.sidecars import SidecarRule
 from istio_aux.quit import rules as quitting
-from istio_aux.quit.rules import Quit, Report, Wait
+from istio_aux.quit.facts import PodFacts
+from istio_aux.quit.rules import Blocker, Quit, Report, Wait
 
 STUCK_AFTER = 3  # Failures. The first attempt may come too early for the agent.
 
@@ -81,7 +81,6 @@ class QuitScope(msgspec.Struct, kw_only=True):
     namespaces: dict[str, str] = {}  # UIDs of the selected ones, by name.
     pods: Selector = Selector()  # Those of the selected namespaces that count.
     applications: Applications = Applications()  # Selected in whatever namespace.
-    kubelets: dict[str, completion.Kubelet] = {}  # By node, of those that were asked.
 
 
 class TroubledPod(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -140,6 +139,21 @@ class Send(msgspec.Struct, frozen=True):
     port: int
     rule: SidecarRule | None = None
 
+    @property
+    def container(self) -> str:
+        """The container that is told to exit."""
+        return self.rule.container if self.rule else PROXY
+
+    @property
+    def request(self) -> str:
+        """What is sent to the port by `Rung.PORT_FORWARD`."""
+        return f"POST {self.rule.path if self.rule else '/quitquitquit'}"
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """What runs in the container by any other rung."""
+        return self.rule.command if self.rule else quitting.command(self.rung, self.port)
+
 
 class Delete(msgspec.Struct, frozen=True):
     """Delete the pod if it still has this resourceVersion."""
@@ -194,7 +208,7 @@ class PodState:
     target: str = PROXY  # The container that has to exit next.
     until: Moment | None = None  # End of the grace period, while it runs.
     asks: bool = False  # For the version of the pod's kubelet, on which the decision depends.
-    blocked_by: tuple[str, ...] = ()
+    blocked_by: tuple[Blocker, ...] = ()
     fix: str = ""  # The setting that ends what blocks the pod.
     first_seen: Moment | None = None  # When the decision first asked for this.
     since: datetime | None = None  # End of the payload by its node's clock, to be shown.
@@ -205,25 +219,19 @@ class PodState:
     announced: tuple[str, ...] = ()  # Reasons of the Events that a pod gets once.
     task: Task | None = None
 
-    def observe(self, pod: Pod, scope: QuitScope, now: Moment) -> quitting.Action:
-        """Decide on ``pod``, and remember the decision unless a newer state is known.
+    def observe(self, facts: PodFacts, scope: QuitScope, now: Moment) -> quitting.Action:
+        """Decide on a pod, and remember the decision unless a newer state is known.
 
         resourceVersions compare as integers (KEP-5504); one that is no integer counts as new.
         """
         before = None if self.asks else self.asks_for
-        finished = (self.first_seen if before == "quit" else None) or now
-        kubelet = scope.kubelets.get(pod.spec.node_name or "")
-        kubelet = kubelet if kubelet and now.monotonic < kubelet.until else None
-        obeyed = kubelet.obeys if kubelet else None
-        decision = quitting.decide(pod, scope.policy, now, seen=finished, obeyed=obeyed)
-        if self.seen is None and isinstance(decision, Wait) and decision.until:
-            # The payload ended before this process saw the pod: only the node knows when.
-            if ended := quitting.since(pod, decision):
-                finished = moment.by_other_clock(ended, now, pod.metadata.creation_timestamp)
-            decision = quitting.decide(pod, scope.policy, now, seen=finished, obeyed=obeyed)
-        text = pod.metadata.resource_version
-        number = len(text) < 20 and text.isascii() and text.isdigit()
-        version = int(text) if number else sys.maxsize
+        if before == "quit" and self.first_seen:
+            seen = self.first_seen
+        else:  # Of a payload that ended before this process saw the pod, only the node knows when.
+            seen = (quitting.payload_end(facts, now) if self.seen is None else None) or now
+        decision = quitting.decide(facts, now, seen=seen)
+        number = len(facts.version) < 20 and facts.version.isascii() and facts.version.isdigit()
+        version = int(facts.version) if number else sys.maxsize
         if self.seen is not None and now.monotonic - self.seen < LAG and version < self.version:
             return decision
         same = self._is_newest(decision)
@@ -231,26 +239,25 @@ class PodState:
         self.settled &= same
         # Ten thousand pods share a handful of texts.
         self.verdict, self.reason = decision.action, shared(decision.reason)
-        self.application = shared(application_of(pod))
-        self.chosen = scope.pods.matches(pod.labels)
-        self.node = shared(pod.spec.node_name or "")
+        self.application, self.node = shared(facts.application), shared(facts.node)
+        self.chosen = scope.pods.matches(facts.labels)
         wait = decision if isinstance(decision, Wait) else None
         self.until = wait.until if wait else None
-        self.asks = bool(wait) and kubelet is None and completion.depends_on_kubelet(pod)
+        self.asks = bool(wait) and facts.asks
         if isinstance(decision, Quit | Wait):
             self.target = shared(decision.target)
-        self.blocked_by = tuple(map(shared, decision.blocked_by[:MOST_BLOCKERS]))
+        blockers = decision.blocked_by[:MOST_BLOCKERS]
+        self.blocked_by = tuple(each._replace(name=shared(each.name)) for each in blockers)
         self.fix = decision.fix
         if self.asks_for != before:
-            self.first_seen = finished
+            self.first_seen = seen if self.asks_for == "quit" else now
         held = self.asks_for in {"quit", "blocked"}
-        ended = quitting.since(pod, decision) if held else None
+        ended = facts.payload_ended if held else None
         self.since = min(ended, now.date) if ended else None
-        if not (held and self.requests):
-            self.requests = resources.requests(pod) if held else None
+        self.requests = facts.requests if held else None
         self.version, self.seen = version, now.monotonic
         if self.task:
-            self.task.exit = exit_of(self.task.target, pod)
+            self.task.exit = exit_of(self.task.target, facts)
         return decision
 
     @property
@@ -303,12 +310,6 @@ class PodState:
             return "another process leads"
         return self.reason if self.is_selected(scope) else "the pod is no longer selected"
 
-    def first(self, event: str) -> bool:
-        """Whether the pod has not had this Event yet; from now on it has."""
-        known = event in self.announced
-        self.announced += () if known else (event,)
-        return not known
-
     def trouble(self, scope: QuitScope, now: Moment) -> tuple[Trouble, TroubledPod] | None:
         """What is wrong with the pod: stuck, blocked, lost, or not quit because of a dry run."""
         if self.left or not self.is_selected(scope):
@@ -318,7 +319,7 @@ class PodState:
         lasting = begins is None or now.monotonic >= begins
         if self.blocked_by:
             return "blocked", TroubledPod(
-                *self.key, self.reason, self.since, by=self.blocked_by,
+                *self.key, self.reason, self.since, by=tuple(map(str, self.blocked_by)),
                 requests=self.requests, fix=self.fix, lasting=lasting,
             )  # fmt: skip
         if self.verdict == "report":
@@ -378,16 +379,16 @@ class Task:
             return End(QuitOutcome.BLOCKED, self.state.reason)
         return Look()
 
-    def looked(self, pod: Pod | None, scope: QuitScope, now: Moment) -> Action:
+    def looked(self, facts: PodFacts | None, scope: QuitScope, now: Moment) -> Action:
         """The pod was read; None: it is gone, or another pod has its name."""
-        if pod is None:
+        if facts is None:
             self.state.left = True
             return End(QuitOutcome.GONE, "the pod is gone") if self.due == "quit" else End()
-        decision = self.state.observe(pod, scope, now)
+        decision = self.state.observe(facts, scope, now)
         if self.due == "report":
-            return self._confirmed(pod, decision, scope)
+            return self._confirmed(facts, decision, scope)
         if not isinstance(decision, Quit) or decision.target != self.target:
-            return self._not_quit(pod, decision, scope)
+            return self._not_quit(facts, decision, scope)
         if not self.is_due(scope):
             return self.superseded(scope)
         return self._still_runs(decision, scope) if self.told else self._attempt(decision, scope)
@@ -458,32 +459,31 @@ class Task:
             answers.append(f"{self.target} needs {decision.rule.switch}")
         return self.failed("; ".join(answers), scope, reading=False)
 
-    def _not_quit(self, pod: Pod, decision: quitting.Action, scope: QuitScope) -> Action:
+    def _not_quit(self, facts: PodFacts, decision: quitting.Action, scope: QuitScope) -> Action:
         """The pod needs no quit now, or a newer state of it is known."""
         if self.is_due(scope):
             return End() if self.state.until else self.failed(_OLDER, scope, reading=False)
-        exited = exit_of(self.target, pod) if self.attempts else None
+        exited = exit_of(self.target, facts) if self.attempts else None
         return exited or End(QuitOutcome.SUPERSEDED, decision.reason)
 
-    def _confirmed(self, pod: Pod, decision: quitting.Action, scope: QuitScope) -> Action:
+    def _confirmed(self, facts: PodFacts, decision: quitting.Action, scope: QuitScope) -> Action:
         """The second look at a pod with a dead proxy."""
         if not self.is_due(scope):
             return End()
         if isinstance(decision, Report) and decision.delete and scope.mode is QuitMode.ON:
-            return Delete(pod.metadata.resource_version)
+            return Delete(facts.version)
         if not self.state.settle(decision):
             return self.failed(_OLDER, scope, reading=False)
         self.failure = ""
         return End(QuitOutcome.REPORTED, decision.reason)
 
 
-def exit_of(container: str, pod: Pod) -> End | None:
+def exit_of(container: str, facts: PodFacts) -> End | None:
     """The end of a task whose container has exited; None while its status does not show that."""
-    ended = pod.ended(container)
+    ended = facts.exits.get(container)
     if ended is None:
         return None
-    names = {status.name for status in pod.status.container_statuses or ()} - {container}
-    others = [other.finished_at for name in names if (other := pod.ended(name))]
+    others = [other.finished_at for name, other in facts.exits.items() if name != container]
     at, last = ended.finished_at, max(filter(None, others), default=None)
     after = max((at - last).total_seconds(), 0.0) if at and last else None
     outcome = QuitOutcome.EXITED if ended.exit_code == 0 else QuitOutcome.EXITED_NONZERO

@@ -11,12 +11,13 @@ from collections.abc import Iterator
 import msgspec
 
 from istio_aux.injector.injection import Expectation, reasons_against
-from istio_aux.model import completion, owners
+from istio_aux.model import owners
 from istio_aux.model.annotations import INJECTED, injected, label_with, mirrors, text_label
 from istio_aux.model.applications import application_of
 from istio_aux.model.owners import Controller, FailureRule, Job, JobStatus
 from istio_aux.model.pod import PROXY, Pod, Struct
 from istio_aux.model.policy import RacePolicy, RepairPolicy
+from istio_aux.quit.facts import finished
 
 # Condition that an eviction sets on a pod (k8s@1.36 eviction.go); a suspension does not.
 _DISRUPTED = "DisruptionTarget"
@@ -152,10 +153,7 @@ def _reasons_to_keep(
     if (
         owner.is_job
         and pod.containers
-        and all(
-            completion.finished(container, pod.container_status(container.name), pod).finished
-            for container in pod.containers
-        )
+        and all(finished(container, pod).finished for container in pod.containers)
     ):
         yield "its containers are finished"
     if pod.status.phase not in {"Pending", "Running"}:

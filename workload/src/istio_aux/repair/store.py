@@ -19,13 +19,13 @@ from msgspec import structs
 from istio_aux.injector.injection import Expectation, expected
 from istio_aux.injector.rules import Mesh
 from istio_aux.kube.clock import system_clock
-from istio_aux.kube.objects import Key, key_of, shared
+from istio_aux.kube.objects import Key, key_of
 from istio_aux.model import owners
 from istio_aux.model.annotations import INJECT, INJECTED, MIRROR
 from istio_aux.model.applications import Applications, PodOptions, application_of, left_out
 from istio_aux.model.election import FAILED, Replaced
 from istio_aux.model.moment import Clock
-from istio_aux.model.pod import Container, OwnerReference, Pod
+from istio_aux.model.pod import Container, OwnerReference, Pod, shared
 from istio_aux.model.policy import RepairPolicy
 from istio_aux.repair import rollout
 from istio_aux.repair import rules as repair

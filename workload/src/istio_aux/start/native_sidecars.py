@@ -118,7 +118,7 @@ def _convert(pod: Pod, named: Sequence[Container]) -> Conversion:
     return Conversion(
         pod=msgspec.structs.replace(pod, spec=spec),
         ops=tuple(_operations(pod, places)),
-        reason="; ".join((f"made native: {_listed(moved)}", *warnings)),
+        reason="; ".join((f"made native: {listed([c.name for c in moved])}", *warnings)),
         warnings=warnings,
     )
 
@@ -141,8 +141,4 @@ def _has_rules(container: Container) -> bool:
 
 
 def _left(containers: Sequence[Container], why: str) -> str:
-    return f"native-sidecars: left alone: {_listed(containers)}: {why}"
-
-
-def _listed(containers: Sequence[Container]) -> str:
-    return listed([container.name for container in containers])
+    return f"native-sidecars: left alone: {listed([c.name for c in containers])}: {why}"

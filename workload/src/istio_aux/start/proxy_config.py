@@ -15,6 +15,7 @@ import yaml
 
 from istio_aux.model.annotations import Annotation, BadValueError
 from istio_aux.model.pod import Pod, Struct
+from istio_aux.model.text import problem
 
 ANNOTATION = "proxy.istio.io/config"
 HOLD = "holdApplicationUntilProxyStarts"
@@ -101,7 +102,7 @@ def _merge(text: str) -> Merge:
     except _TooLongError as error:
         return _left_alone(str(error))
     except yaml.YAMLError as error:
-        return _left_alone(f"it cannot be read: {_one_line(error)}", refused=True)
+        return _left_alone(f"it cannot be read: {problem(error)}", refused=True)
     root = events[2] if len(events) > 2 else None  # After the starts of stream and document.
     if root is None or _is_null(root):
         return _first_proven([mark + _with_line(text, 0), _LINE], [_signature(_parse(_LINE))])
@@ -188,12 +189,6 @@ def _added(text: str) -> Merge:
 def _left_alone(why: str, *, refused: bool = False) -> Merge:
     reason = f"annotation {ANNOTATION} is left alone: {why}"
     return Merge(text=None, reason=reason, warning=reason, refused=refused)
-
-
-def _one_line(error: yaml.YAMLError) -> str:
-    problem = getattr(error, "problem", None) or str(error)
-    mark = getattr(error, "problem_mark", None)
-    return f"{problem}, line {mark.line + 1}" if mark else " ".join(problem.split())
 
 
 def _parse(text: str) -> list[yaml.Event]:

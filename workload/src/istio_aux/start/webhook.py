@@ -19,6 +19,7 @@ from aiohttp import web
 
 from istio_aux.kube.access import stamps
 from istio_aux.model.policy import Start
+from istio_aux.model.text import one_line, printable, shortened
 from istio_aux.serving import Listener, ServingLimits
 from istio_aux.start import review
 from istio_aux.telemetry import Closed, Telemetry
@@ -162,13 +163,13 @@ class AdmissionWebhook:
     async def _answer(self, request: web.BaseRequest) -> web.Response:
         path = request.raw_path.partition("?")[0]
         if path not in {MUTATE, INJECT}:
-            shown = _shown(request.raw_path)
+            shown = shortened(printable(request.raw_path), 256)
             raise web.HTTPNotFound(text=f"{shown}: expected {MUTATE} or {INJECT}\n")
         if request.method != "POST":
-            text = f"{_shown(request.method)}: expected POST\n"
+            text = f"{shortened(printable(request.method), 256)}: expected POST\n"
             raise web.HTTPMethodNotAllowed(request.method, ["POST"], text=text)
         if request.content_type != JSON:
-            kind = _shown(request.headers.get("Content-Type", ""))
+            kind = shortened(printable(request.headers.get("Content-Type", "")), 256)
             text = f'content-type "{kind}": expected {JSON}\n'
             raise web.HTTPUnsupportedMediaType(text=text)
         body = await self._read(request)
@@ -176,7 +177,7 @@ class AdmissionWebhook:
         try:
             answer = self._review(path, body)
         except review.Malformed as error:
-            text = " ".join(str(error).split())[:500]
+            text = one_line(str(error), 500)
             self._refused(400, text)
             return web.Response(status=400, text=f"{text}\n")
         self._telemetry.review_seconds.observe(time.perf_counter() - began)
@@ -224,7 +225,3 @@ class AdmissionWebhook:
         outcome = _OUTCOMES[status]
         self._telemetry.reviews.labels(outcome).inc()
         _log.warning("%s", text, extra={"event": "review", "outcome": outcome, "status": status})
-
-
-def _shown(text: str) -> str:
-    return text.encode("ascii", "backslashreplace").decode()[:256]
