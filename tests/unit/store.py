@@ -202,7 +202,9 @@ class Store:
         name = body["metadata"]["name"]
         if body["metadata"].get("resourceVersion"):
             why = "resourceVersion should not be set on objects to be created"
-            return refusal(500, "InternalError", why)  # apiserver storage.ErrResourceVersionSetOnCreate
+            return refusal(
+                500, "InternalError", why
+            )  # apiserver storage.ErrResourceVersionSetOnCreate
         if self.get(resource, namespace, name):
             return refusal(409, "AlreadyExists", f'{resource} "{name}" already exists')
         return web.json_response(await self.put(resource, body), status=201, dumps=text)

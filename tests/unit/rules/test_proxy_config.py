@@ -197,7 +197,7 @@ def test_no_text_breaks_it(text: str) -> None:
     [added] = first_document(f"{HOLD}: true")
     try:
         before = first_document(text) if text.strip() else None
-    except yaml.composer.ComposerError:  # An alias without its anchor, which Istio refuses.
+    except yaml.YAMLError:  # An alias without its anchor, which Istio refuses.
         return
     if not isinstance(before, list):
         assert before in {None, ("tag:yaml.org,2002:null", ""), ("tag:yaml.org,2002:null", "~")}

@@ -17,7 +17,7 @@ from typing import Any, Generic
 from msgspec import structs
 
 from istio_aux import status
-from istio_aux.injector.rules import Mesh
+from istio_aux.injector.rules import ControlPlanes
 from istio_aux.injector.watcher import Namespaces, Watcher
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access, TokenLife, token_life
@@ -184,7 +184,7 @@ class Wiring:
         """Return the present status."""
         ready, missing = self.readiness()
         known = self._settings.webhook_configuration and "order" not in self._watches.missing()
-        mesh, unreadable = self._watcher.mesh, self._watches.unreadable()
+        mesh, unreadable = self._watcher.control_planes, self._watches.unreadable()
         stuck, blocked = self._quit.stuck(), self._quit.blocked()
         expires = self._token_life().exp
         return status.ProcessStatus(
@@ -252,7 +252,7 @@ class Wiring:
     def _relabelled(self, namespace: str) -> None:
         self._repair.relabelled(namespace)
 
-    def _mesh_changed(self, mesh: Mesh) -> None:
+    def _mesh_changed(self, mesh: ControlPlanes) -> None:
         self._start = structs.replace(self._start, capability=mesh.native.capability)
         self._repair.look(mesh)
 

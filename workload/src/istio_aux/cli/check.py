@@ -18,7 +18,7 @@ from istio_aux.cli import cluster, preflight, render
 from istio_aux.cli.preflight import CheckResult
 from istio_aux.injector.injection import expected
 from istio_aux.injector.probe import DRY_RUN, read_kubelets, read_version
-from istio_aux.injector.rules import Mesh
+from istio_aux.injector.rules import ControlPlanes
 from istio_aux.injector.watcher import Namespaces, Watcher
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access
@@ -59,7 +59,7 @@ class Surroundings:
         self,
         client: Client,
         settings: Settings,
-        changed: Callable[[Mesh], None] = lambda _mesh: None,
+        changed: Callable[[ControlPlanes], None] = lambda _mesh: None,
         relabelled: Callable[[str], None] = lambda _namespace: None,
     ) -> None:
         """Prepare `watched`. ``changed`` gets each new `mesh`, ``relabelled`` a namespace."""
@@ -78,9 +78,9 @@ class Surroundings:
         ).synced
 
     @property
-    def mesh(self) -> Mesh:
+    def mesh(self) -> ControlPlanes:
         """What is known of the injectors now."""
-        return self._watcher.mesh
+        return self._watcher.control_planes
 
     def apply(self, resource: Configuration) -> None:
         """A configuration exists and looks like this."""

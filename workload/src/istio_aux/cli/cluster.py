@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from istio_aux.cli import render, report
-from istio_aux.injector.policies import survey
+from istio_aux.injector.watcher import survey
 from istio_aux.kube import access as accesses
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access

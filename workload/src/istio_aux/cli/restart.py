@@ -20,7 +20,7 @@ import msgspec
 from istio_aux.cli import cluster, render
 from istio_aux.cli.check import PATIENCE, Surroundings, quiet
 from istio_aux.cli.report import Restarts, RestartVerdict
-from istio_aux.injector.rules import Mesh
+from istio_aux.injector.rules import ControlPlanes
 from istio_aux.kube import actions
 from istio_aux.kube.access import Access
 from istio_aux.kube.client import Client
@@ -151,7 +151,7 @@ class _Run:
         for pod in self._repair.unmeshed():
             yield RestartVerdict(pod.namespace, pod.name, "kept", pod.reason)
 
-    def _look(self, mesh: Mesh) -> None:
+    def _look(self, mesh: ControlPlanes) -> None:
         self._repair.look(mesh)
 
     def _relabelled(self, namespace: str) -> None:

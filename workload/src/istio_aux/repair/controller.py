@@ -15,12 +15,12 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from istio_aux.injector import injection_probe
-from istio_aux.injector.rules import Mesh
+from istio_aux.injector import probe_rules
+from istio_aux.injector.rules import ControlPlanes
 from istio_aux.kube import actions
 from istio_aux.kube.client import Client
 from istio_aux.kube.clock import system_clock
-from istio_aux.kube.errors import ApiError, KubeError, asked
+from istio_aux.kube.errors import ApiError, KubeError, retry_after
 from istio_aux.kube.events import Events
 from istio_aux.kube.objects import Key, key_of
 from istio_aux.model import owners
@@ -118,7 +118,7 @@ class RepairController:
         """The pod is gone, or finished."""
         self._store.delete(key)
 
-    def look(self, mesh: Mesh) -> None:
+    def look(self, mesh: ControlPlanes) -> None:
         """Replace what is known of Istio's injectors, and decide again on all pods."""
         if mesh != self._store.mesh:
             self._store.mesh = mesh
@@ -389,7 +389,7 @@ class RepairController:
             why = await siblings.changed(self._client, owner, bare, save) if bare else ""
         except KubeError as error:
             why = f"not stored for the next leader, or its pods are not known: {error}"
-            return NotRestarted(why, asked(error), changed=True)
+            return NotRestarted(why, retry_after(error), changed=True)
         # Nothing is awaited between this decision and the request.
         if why or (why := self._superseded(owner, pod, begun)):
             return NotRestarted(why, changed=True)
@@ -428,7 +428,7 @@ class RepairController:
             if error.unknown and _SEVERAL_BUDGETS not in str(error):
                 raise
             changed = error.code in {404, 409} and not restart.suspend
-            return NotRestarted(str(error), asked(error), changed)
+            return NotRestarted(str(error), retry_after(error), changed)
         return None
 
     async def _read_job(self, owner: PodOwner) -> NotRestarted | None:
@@ -438,7 +438,7 @@ class RepairController:
             job = await actions.read_job(self._client, owner.namespace, owner.reference)
         except KubeError as error:
             why = f"not known whether its Job is finished: {error}"
-            return NotRestarted(why, asked(error))
+            return NotRestarted(why, retry_after(error))
         owner.job = job or owners.GONE
         return None
 
@@ -453,11 +453,11 @@ class RepairController:
             return None
         # Only the label that our admission adds matters here.
         metadata = {"labels": bare.labels, "annotations": {START: "off"}}
-        containers = [injection_probe.CONTAINER]
+        containers = [probe_rules.CONTAINER]
         new = {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"generateName": injection_probe.NAME, **metadata},
+            "metadata": {"generateName": probe_rules.NAME, **metadata},
             "spec": {"automountServiceAccountToken": False, "containers": containers},
         }
         try:
@@ -465,8 +465,8 @@ class RepairController:
             answer = await actions.dry_run_pod(self._client, pod.key.namespace, body)
         except KubeError as error:
             why = f"not known whether a new pod would get a sidecar: {error}"
-            return NotRestarted(why, asked(error))
-        found = injection_probe.created(answer)
+            return NotRestarted(why, retry_after(error))
+        found = probe_rules.created(answer)
         if found.injected:
             return None
         return NotRestarted(f"a new pod would get no sidecar: {found.why}")

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import structs
 
 from istio_aux.injector.injection import Expectation, expected
-from istio_aux.injector.rules import Mesh
+from istio_aux.injector.rules import ControlPlanes
 from istio_aux.kube.clock import system_clock
 from istio_aux.kube.objects import Key, key_of, shared
 from istio_aux.model import owners
@@ -180,7 +180,7 @@ class PodStore:
         self.owners: dict[str, PodOwner] = {}
         self._doubted: set[str | None] = set()
         self._deciding = False
-        self.mesh, self.applications = Mesh(), Applications()
+        self.mesh, self.applications = ControlPlanes(), Applications()
         self.pods: dict[Key, StoredPod] = {}
         self.changed = OrderedDict[PodOwner, None]()
 

@@ -49,6 +49,7 @@ _BOOLEANS = {  # go-yaml v2 resolve.go resolveMapList.
 }
 _NULLS = {"", "~", "null", "Null", "NULL"}
 
+
 class Merge(Struct, frozen=True):
     """The result for one text: ``text`` is the new one, or None to keep the old one."""
 
